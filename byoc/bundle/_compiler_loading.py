@@ -45,13 +45,13 @@ def load_compilers(
 def _load_compiler(
     target: Target, codegen: Codegen, given: OptionTexts, cache: Cache | None
 ) -> RegionCompiler:
-    options = {**rule_file_options(target, codegen), **given}
+    options = {**read_rule_file_options(target, codegen), **given}
     parsed = parse_codegen_options(codegen, options)
     store = None if cache is None else ArtifactStore(cache, codegen, parsed)
     return RegionCompiler(codegen, options, ArtifactCache(store))
 
 
-def rule_file_options(target: Target, codegen: Codegen) -> OptionTexts:
+def read_rule_file_options(target: Target, codegen: Codegen) -> OptionTexts:
     """Return a rule file's options for a codegen; none when the file names another codegen.
 
     Raises InputError with a line for each wrong option.

@@ -8,7 +8,7 @@ from byoc.costs import (
     CostTable,
     Fallback,
     Linear,
-    launch_price,
+    price_launch,
     transfer_prices,
 )
 from byoc.errors import InputError
@@ -37,7 +37,7 @@ def _find_without_joules(settings: PlanSettings) -> list[str]:
 
 
 def _moves_without_joules(model: CostModel) -> bool:
-    return isnan(launch_price(model).joules) or isnan(float(transfer_prices(model, [1])[1][0]))
+    return isnan(price_launch(model).joules) or isnan(float(transfer_prices(model, [1])[1][0]))
 
 
 def _lacks_joules(model: CostModel) -> bool:

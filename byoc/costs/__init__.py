@@ -29,8 +29,8 @@ from byoc.costs._objective import ENERGY, LATENCY, Objective, parse_objective
 from byoc.costs._parameters import with_parameters
 from byoc.costs._price_query import (
     find_device_tasks,
-    launch_price,
-    node_prices,
+    price_each_node,
+    price_launch,
     price_task,
     transfer_prices,
 )

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from byoc.boundary.convert import TransposeShares
 from byoc.costs._kept_state import KeptPair, find_kept_pairs, find_unneeded_outputs, zero_kept_transfers
-from byoc.costs._price_query import launch_price
+from byoc.costs._price_query import price_launch
 from byoc.costs._problem_parts import build_unpriced_problem, set_costs, stack_columns, weigh_costs
 from byoc.costs._transfer_costs import find_unit_tensors, price_transfers
 from byoc.costs._unit_prices import (
@@ -99,7 +99,7 @@ def build_problem(  # noqa: PLR0913, PLR0917 - the parts of a problem
         for number, each in enumerate(settings.devices)
     ]
     transfers = [zero_kept_transfers(each, number, kept) for number, each in enumerate(transfers)]
-    launches = [launch_price(device.costs) for device in settings.devices]
+    launches = [price_launch(device.costs) for device in settings.devices]
     needed = index.outputs.keys() - find_unneeded_outputs(kept)
     latency = build_unpriced_problem(index, units, settings.devices, moved, execution.seconds, needed)
     latency = set_costs(latency, execution.seconds, transfers, 0, [price.seconds for price in launches])

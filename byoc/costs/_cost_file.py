@@ -85,7 +85,7 @@ class Energy(StrictModel):
     moved: Amount = 0.0
     launch: Amount = 0.0
 
-    def joules_of(self, task: Task, seconds: float) -> float:
+    def compute_joules(self, task: Task, seconds: float) -> float:
         """Return the joules of a task that takes so many seconds."""
         spent = min(seconds, THOUSAND_YEARS)  # as for prices; keeps 0 joules per second at 0
         each = self.by_dtype.get(task.dtype, self.by_dtype.get(DEFAULT, self.operation))
@@ -162,7 +162,7 @@ class CostFile(StrictModel):
     def make_price(self, task: Task, seconds: float, joules: float = nan) -> Price:
         """Return a price; joules that are not given are computed from the file's energy."""
         if isnan(joules) and self.energy is not None:
-            joules = self.energy.joules_of(task, seconds)
+            joules = self.energy.compute_joules(task, seconds)
         return Price(seconds, joules)
 
 

@@ -10,7 +10,7 @@ import onnx
 from byoc.boundary.convert import find_own_quantization
 from byoc.costs._cost_model import CostModel, Policy, Price
 from byoc.costs._graph_tasks import build_tasks
-from byoc.costs._price_query import node_prices
+from byoc.costs._price_query import price_each_node
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import (
     GraphIndex,
@@ -158,7 +158,7 @@ def sum_host_seconds(
     Estimates are those of nodes with a shape or an operator that is not known, bodies included.
     """
     tasks = build_tasks(index)
-    prices = node_prices(host, tasks, find_own_quantization(index) | index.bodies.keys())
+    prices = price_each_node(host, tasks, find_own_quantization(index) | index.bodies.keys())
     estimated = float(prices.seconds[prices.unknown & tasks.estimated].sum())
     total = float(prices.seconds.sum())
     for number, bodies in index.bodies.items():
@@ -179,7 +179,7 @@ def price_nodes(
     `unknown.on_host`.
     """
     tasks = build_tasks(index)
-    prices = node_prices(device, tasks)
+    prices = price_each_node(device, tasks)
     left = index.bodies.keys() | find_own_quantization(index)
     rows = [i for i in range(len(index.nodes)) if tasks.task_of_node[i] >= 0 and i not in left]
     if unknown is Policy.refuse:

@@ -77,7 +77,7 @@ class GraphTasks:
         """The tensors that one node makes and one other reads alone."""
         return _find_once_read(self.index)
 
-    def unit_operations(
+    def sum_unit_operations(
         self, units: Sequence[NodeGroup], free: Collection[int] = ()
     ) -> NDArray[np.float64]:
         """float64 (units,): the operations of each unit, without the nodes in `free`."""
@@ -87,7 +87,7 @@ class GraphTasks:
         each[list(free)] = 0
         return np.bincount(row, each[nodes], len(units)).astype(np.float64)
 
-    def composite_task(self, op: str, nodes: tuple[int, ...]) -> Task:
+    def make_composite_task(self, op: str, nodes: tuple[int, ...]) -> Task:
         """Return the task of nodes that run as one under a name."""
         entering, leaving = find_entering_and_leaving(self.index, nodes)
         parts = tuple(self[i] for i in nodes)

@@ -61,7 +61,7 @@ class Prices:
         raise InputError(f"{what}: {'; '.join(lines)}")
 
 
-def node_prices(model: CostModel, tasks: GraphTasks, free: Collection[int] = ()) -> Prices:
+def price_each_node(model: CostModel, tasks: GraphTasks, free: Collection[int] = ()) -> Prices:
     """Return the price of each node of a graph, run one by one.
 
     Constant nodes cost nothing, nor do those in `free`.
@@ -72,7 +72,7 @@ def node_prices(model: CostModel, tasks: GraphTasks, free: Collection[int] = ())
     return _select_prices(model, [*found, (FREE, "")], of)
 
 
-def host_prices(
+def price_host_units(
     model: CostModel, tasks: GraphTasks, units: Sequence[NodeGroup], free: Collection[int] = ()
 ) -> tuple[Prices, Floats]:
     """Return the price of each unit on the host, where the nodes of a composite run one by one.
@@ -80,7 +80,7 @@ def host_prices(
     With it come the seconds of each unit (float64) that are of nodes with a shape or an operator that is
     not known. The nodes in `free` cost nothing.
     """
-    each = node_prices(model, tasks, free)
+    each = price_each_node(model, tasks, free)
     counts = [len(unit.nodes) for unit in units]
     nodes = np.array([node for unit in units for node in unit.nodes], np.int64)
     row = np.repeat(np.arange(len(units)), counts)
@@ -99,7 +99,7 @@ def host_prices(
     return prices, np.bincount(row, rough[nodes], len(units)).astype(np.float64)
 
 
-def device_prices(model: CostModel, tasks: GraphTasks, units: Sequence[Unit]) -> Prices:
+def price_device_units(model: CostModel, tasks: GraphTasks, units: Sequence[Unit]) -> Prices:
     """Return the price of each unit on an accelerator, where a composite runs as one.
 
     Tensors inside a composite cause no memory traffic there.
@@ -121,7 +121,7 @@ def find_device_tasks(tasks: GraphTasks, units: Sequence[Unit]) -> tuple[list[Ta
         if unit.kind == "node":
             of[row] = tasks.task_of_node[unit.nodes[0]]
             continue
-        task = tasks.composite_task(_composite_name(tasks, unit), unit.nodes)
+        task = tasks.make_composite_task(_name_composite(tasks, unit), unit.nodes)
         number = seen.setdefault((*task.key, task.work), len(found))
         if number == len(found):
             found.append(task)
@@ -129,7 +129,7 @@ def find_device_tasks(tasks: GraphTasks, units: Sequence[Unit]) -> tuple[list[Ta
     return found, of
 
 
-def _composite_name(tasks: GraphTasks, unit: Unit) -> str:
+def _name_composite(tasks: GraphTasks, unit: Unit) -> str:
     """Return the name of a composite in cost models; a QDQ group of one operator is `QDQ/Conv`."""
     if unit.composite is not None:
         return unit.composite if unit.kind == "composite" else f"QDQ/{unit.composite}"
@@ -153,12 +153,12 @@ def transfer_prices(
     return prices.seconds, prices.joules
 
 
-def link_includes_conversions(model: CostModel) -> bool:
+def ask_link_includes_conversions(model: CostModel) -> bool:
     """Return whether a model's transfers include conversions; True if it does not state it."""
     return not isinstance(model, Converting) or bool(_ask(model, "converting"))
 
 
-def link_occupancy(model: CostModel) -> Occupancy:
+def ask_link_occupancy(model: CostModel) -> Occupancy:
     """Return the resource that a model's transfers keep busy; nothing if it does not state it.
 
     Raises InputError if a third-party model fails, or names no such resource.
@@ -175,7 +175,7 @@ def link_occupancy(model: CostModel) -> Occupancy:
     return Occupancy(found)
 
 
-def launch_price(model: CostModel) -> Price:
+def price_launch(model: CostModel) -> Price:
     """Return the cost of starting one region."""
     return _check_price(model, _ask(model, "launching"))
 

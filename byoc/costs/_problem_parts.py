@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from byoc.boundary.convert import BoundaryFormat
 from byoc.costs._cost_model import CostModel
 from byoc.costs._objective import LATENCY, Objective
-from byoc.costs._price_query import link_occupancy
+from byoc.costs._price_query import ask_link_occupancy
 from byoc.costs._transfer_costs import TransferCosts, UnitTensors
 from byoc.errors import InputError
 from byoc.model import GraphIndex
@@ -86,7 +86,7 @@ def build_unpriced_problem(  # noqa: PLR0913, PLR0917 - the parts of a problem
         max_regions=[device.max_regions for device in devices],
         memory=np.repeat(constants.reshape(-1, 1), len(devices), axis=1),
         capacity=[device.memory for device in devices],
-        occupies=[link_occupancy(device.costs) for device in devices],
+        occupies=[ask_link_occupancy(device.costs) for device in devices],
     )
 
 

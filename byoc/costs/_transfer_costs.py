@@ -23,7 +23,7 @@ from byoc.costs._objective import Objective
 from byoc.costs._price_query import (
     MAX_BYTES,
     Floats,
-    link_includes_conversions,
+    ask_link_includes_conversions,
     price_task,
     transfer_prices,
 )
@@ -68,7 +68,7 @@ def find_unit_tensors(index: GraphIndex, tasks: GraphTasks, units: Sequence[Node
     sizes: list[int] = []
     whole: list[bool] = []
     outputs, readers, size = index.outputs, index.consumers, tasks.sizes.by_name
-    for name, row in _produced_tensors(index, units):
+    for name, row in _find_produced_tensors(index, units):
         read = readers.get(name, ())
         if len(read) == 1 and not shape_readers:  # as most are
             user = unit_of[read[0]]
@@ -92,7 +92,7 @@ def find_unit_tensors(index: GraphIndex, tasks: GraphTasks, units: Sequence[Node
     return UnitTensors(names, producers, consumers, sizes, whole)
 
 
-def _produced_tensors(index: GraphIndex, units: Sequence[NodeGroup]) -> Iterator[tuple[str, int]]:
+def _find_produced_tensors(index: GraphIndex, units: Sequence[NodeGroup]) -> Iterator[tuple[str, int]]:
     """Yield every tensor with its producing unit, -1 for tensors from outside."""
     for name in (*index.inputs, *index.captured_names):
         yield name, -1
@@ -144,7 +144,7 @@ def price_transfers(  # noqa: PLR0913, PLR0917 - tensors and both sides of the b
     ]
     sizes = np.array([min(size, MAX_BYTES) for size in moved.sizes], np.int64)
     converted = np.zeros(len(sizes), np.int64)
-    link_converts = link_includes_conversions(device)
+    link_converts = ask_link_includes_conversions(device)
     rows = np.array([row for row, _ in some], np.int64)
     sizes[rows] = [min(each.bytes, MAX_BYTES) for _, each in some]
     if link_converts:

@@ -13,7 +13,7 @@ from byoc.boundary.convert import find_own_quantization
 from byoc.costs._cost_model import CostModel, Policy, Price
 from byoc.costs._graph_tasks import GraphTasks, build_tasks
 from byoc.costs._objective import LATENCY, Objective
-from byoc.costs._price_query import Prices, device_prices, host_prices, keep_unknown_on_host
+from byoc.costs._price_query import Prices, keep_unknown_on_host, price_device_units, price_host_units
 from byoc.costs._problem_parts import PlacementDevice
 from byoc.model import GraphIndex, StatePair
 from byoc.patterns import JointUnit, Unit
@@ -128,7 +128,7 @@ class UnitPricer:
 
     def price_units(self) -> Execution:
         """Return the prices of all units. Raises InputError as `build_problem`."""
-        host, guessed = host_prices(self.settings.host, self.tasks, self.units, self.quantizing)
+        host, guessed = price_host_units(self.settings.host, self.tasks, self.units, self.quantizing)
         self._require(host, ~self.has_bodies)
         columns = [(host.seconds, host.joules)]
         estimated = host.unknown & ~self.has_bodies
@@ -136,7 +136,7 @@ class UnitPricer:
         willing = np.empty((len(self.units), len(self.settings.devices)))
         kept: list[Mapping[int, str]] = []
         for number, device in enumerate(self.settings.devices):
-            prices = _joint_prices(device.costs, self.device_tasks[number], self.units, number)
+            prices = _price_joint_units(device.costs, self.device_tasks[number], self.units, number)
             willing[:, number] = self.settings.objective.combine(prices.seconds, prices.joules)
             accepted = np.array([unit.is_supported(number) for unit in self.units], np.bool_)
             refused = self.refused[number] if self.refused else {}
@@ -154,7 +154,7 @@ class UnitPricer:
                 (np.where(accepted, prices.seconds, inf), np.where(accepted, prices.joules, inf))
             )
         seconds, joules = (np.stack(side, axis=1) for side in zip(*columns, strict=True))
-        operations = self.tasks.unit_operations(self.units, self.quantizing)
+        operations = self.tasks.sum_unit_operations(self.units, self.quantizing)
         willing[self.has_bodies] = inf
         for row in np.flatnonzero(self.has_bodies).tolist():
             body = self.bodies[self.units[row].nodes[0]]
@@ -186,7 +186,7 @@ class UnitPricer:
         found = []
         for each in alternatives:
             device = each.device - 1
-            prices = device_prices(
+            prices = price_device_units(
                 self.settings.devices[device].costs, self.device_tasks[device], [each.unit]
             )
             price = Price(float(prices.seconds[0]), float(prices.joules[0]))
@@ -206,12 +206,12 @@ def compute_saving(problem: Problem, alternative: AlternativeComposite, fused: f
     return saving if saving < inf else 0.0
 
 
-def _joint_prices(
+def _price_joint_units(
     costs: CostModel, tasks: GraphTasks, units: Sequence[JointUnit], number: int
 ) -> Prices:
     """Return the price of each joint unit on an accelerator: the sum over its units there."""
     parts = [unit.on_device[number] for unit in units]
-    each = device_prices(costs, tasks, [part for group in parts for part in group])
+    each = price_device_units(costs, tasks, [part for group in parts for part in group])
     if all(len(group) == 1 for group in parts):
         return each
     row = np.repeat(np.arange(len(parts)), [len(group) for group in parts])

@@ -60,7 +60,7 @@ def fit_wholes(table: CostTable, wholes: Sequence[MeasuredWhole]) -> Linear:
             for each, whole in zip(sums, known, strict=True)
         ]
     )
-    usual = np.array([_usual_factor(family) for family in families])
+    usual = np.array([_get_usual_factor(family) for family in families])
     rows = np.vstack([matrix, np.sqrt(_PULL) * np.eye(len(families))])
     targets = np.concatenate([np.ones(len(known)), np.sqrt(_PULL) * usual])
     factors = dict(zip(families, scipy.optimize.nnls(rows, targets)[0].tolist(), strict=True))
@@ -105,7 +105,7 @@ def _sum_by_family(lines: Linear, tasks: Sequence[Task]) -> dict[str, float]:
     return sums
 
 
-def _usual_factor(family: str) -> float:
+def _get_usual_factor(family: str) -> float:
     return _USUAL_FUSED if family.endswith("/fused") else _USUAL
 
 
@@ -115,6 +115,6 @@ def _scale_lines(lines: Linear, factors: dict[str, float]) -> dict[str, CostLine
     for family in {**lines.operators, **factors}:
         operator = family.partition("/")[0]
         line = lines.operators.get(family) or lines.operators.get(operator) or lines.estimates
-        factor = factors.get(family, _usual_factor(family))
+        factor = factors.get(family, _get_usual_factor(family))
         scaled[family] = (line or STAND_IN_LINE).model_copy(update={"together": factor})
     return dict(sorted(scaled.items()))

@@ -19,7 +19,7 @@ from byoc.codegen import (
     parse_codegen_options,
     to_seconds,
 )
-from byoc.costs import CostModel, UnseenPrediction, mean_factor, node_prices, price_graph
+from byoc.costs import CostModel, UnseenPrediction, mean_factor, price_each_node, price_graph
 from byoc.errors import InputError
 from byoc.model import Model, get_node_name, get_operator_name
 from byoc.profiling._host_timing import NodeTimes, time_nodes
@@ -109,7 +109,7 @@ def compare_host_times(
     model: Model, costs: CostModel, measured: Samples, times: NodeTimes
 ) -> PredictionComparison:
     """Compare the prediction for the host with measurements of the model and of its nodes."""
-    prices = node_prices(costs, times.tasks)
+    prices = price_each_node(costs, times.tasks)
     measurements = {i: Samples.of(seconds) for i, seconds in times.seconds.items()}
     timed = [i for i in measurements if not times.tasks[i].view]
     nodes = times.tasks.index.nodes

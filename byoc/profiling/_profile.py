@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import geometric_mean
 from time import perf_counter, process_time
 
-from byoc.bundle import rule_file_options
+from byoc.bundle import read_rule_file_options
 from byoc.codegen import Codegens, choose_isolation
 from byoc.costs import (
     CostTable,
@@ -232,7 +232,7 @@ def _measure_codegen(
     with closing(Codegens(choose_isolation(options.isolate))) as codegens:
         codegen = codegens.find(options.device)
         target = None if options.rules is None else load_rules(options.rules)
-        own = {} if target is None else rule_file_options(target, codegen)
+        own = {} if target is None else read_rule_file_options(target, codegen)
         given = {**own, **(options.codegen_options or {})}
         device = MeasuredCodegen(codegen, given, options.patience, options.seconds_of)
         _ = device.compile_options  # a wrong one is an error before anything is measured

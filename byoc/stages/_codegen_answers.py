@@ -16,7 +16,7 @@ from byoc.codegen import (
     Oracle,
     Region,
 )
-from byoc.costs import Task, build_tasks, find_device_tasks, launch_price, with_seconds
+from byoc.costs import Task, build_tasks, find_device_tasks, price_launch, with_seconds
 from byoc.model import GraphIndex, Model, find_boundary, is_large, name_nodes
 from byoc.patterns import Unit
 from byoc.planning import GraphUnits, PlannedRegion, PlanSettings, cut_regions
@@ -87,7 +87,7 @@ def ask_codegens(  # noqa: PLR0913, PLR0917 - what is asked, and who
             if questions != "costs":
                 found = _ask_legality(found, index, target, answers, asked, regions)
             if questions != "legality":
-                launch = launch_price(settings.costs[device]).seconds
+                launch = price_launch(settings.costs[device]).seconds
                 found = _ask_costs(found, index, target, answers, asked, regions, launch, compiler)
     return found
 

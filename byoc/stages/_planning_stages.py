@@ -173,7 +173,7 @@ def record_accuracy(state: State) -> State:
     assert test is not None
     assert plan.lowered is not None
     units, budget = test.precision.units, test.budget
-    devices = _devices_of_nodes(plan) if in_float else {}
+    devices = _map_node_devices(plan) if in_float else {}
     lowered = replace(
         plan.lowered,
         units=len(units) - len(in_float),
@@ -190,7 +190,7 @@ def record_accuracy(state: State) -> State:
     return replace(state, plan=replace(plan, lowered=lowered))
 
 
-def _devices_of_nodes(plan: Plan) -> dict[str, str]:
+def _map_node_devices(plan: Plan) -> dict[str, str]:
     """Return the device of each node, by its name or first output."""
     return {
         get_node_name(graph.index.nodes[node]): device

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from byoc.bundle import RegionCompiler
 from byoc.cache import Cache
 from byoc.codegen import CodegenFailedError, CompilerAnswers, can_estimate
-from byoc.costs import LATENCY, CostModel, Task, build_tasks, find_device_tasks, launch_price, price_task
+from byoc.costs import LATENCY, CostModel, Task, build_tasks, find_device_tasks, price_launch, price_task
 from byoc.planning import GraphPlan, PlannedRegion
 from byoc.reporting import format_quantity
 from byoc.stages._codegen_answers import CodegenAnswers, TaskKey, compile_alone, write_planned
@@ -132,7 +132,7 @@ def _scale_tasks(
         keys = list(tasks)
         shares = np.array([[each.get(key, (None, 0))[1] for key in keys] for each in counts], float)
         alone = np.array([max(_price(model, tasks[key]), _LEAST_SECONDS) for key in keys])
-        launch = launch_price(model).seconds
+        launch = price_launch(model).seconds
         goals = np.array([max(estimates[region.name] - launch, 0.0) for region in planned])
         scaled = dict(zip(keys, _fit_proportions(shares, alone, goals).tolist(), strict=True))
         seconds[target.name] = {**seconds.get(target.name, {}), **scaled}

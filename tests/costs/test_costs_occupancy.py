@@ -22,7 +22,7 @@ from byoc.costs import (
 )
 from byoc.costs._build_problem import build_problem
 from byoc.costs._cost_model import find_occupancy
-from byoc.costs._price_query import link_occupancy
+from byoc.costs._price_query import ask_link_occupancy
 from byoc.costs._unit_prices import CostSettings
 from byoc.errors import YES, InputError
 from byoc.patterns import Mark, group_units, join_units
@@ -121,14 +121,14 @@ class PlugIn:
 
 
 def test_a_plug_in_may_say_it_too() -> None:
-    assert link_occupancy(PlugIn()) is Occupancy.link  # type: ignore[arg-type]
-    assert link_occupancy(with_link(PlugIn(), 2.0)) is Occupancy.link  # type: ignore[arg-type]
+    assert ask_link_occupancy(PlugIn()) is Occupancy.link  # type: ignore[arg-type]
+    assert ask_link_occupancy(with_link(PlugIn(), 2.0)) is Occupancy.link  # type: ignore[arg-type]
     with pytest.raises(
         InputError, match=r"^cost model mine: occupies gave '7', not one of nothing, link"
     ):
-        link_occupancy(PlugIn(7))  # type: ignore[arg-type]
+        ask_link_occupancy(PlugIn(7))  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"^cost model mine: occupies failed with OSError: gone"):
-        link_occupancy(PlugIn(OSError("gone")))  # type: ignore[arg-type]
+        ask_link_occupancy(PlugIn(OSError("gone")))  # type: ignore[arg-type]
 
 
 def test_compare_measures_makespans_with_it(tmp_path: Path) -> None:

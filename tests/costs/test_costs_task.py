@@ -89,7 +89,7 @@ def test_a_composite_is_a_task_of_its_own() -> None:
           y = Relu (c)
         }""").index
     tasks = build_tasks(index)
-    found = tasks.composite_task("conv_relu", (0, 1))
+    found = tasks.make_composite_task("conv_relu", (0, 1))
     assert found.op == "conv_relu"
     assert found.types == "float32[1, 4, 4, 4], float32[8, 4, 1, 1] -> float32[1, 8, 4, 4]"
     assert {name.partition(".")[0] for name in found.attributes} == {"0"}
@@ -128,6 +128,6 @@ def test_regions_that_compute_in_float16_have_tasks_of_half_the_bytes() -> None:
     assert own[0].work.bytes - short[0].work.bytes == 2 * (2 * 64 + 2 * 64)  # the indices stay
     seconds = [HALF.seconds(each[1].work, each[1].dtype) for each in (own, short)]
     assert seconds[0] == 4 * seconds[1]
-    assert short.composite_task("both", (0, 1)).types == (
+    assert short.make_composite_task("both", (0, 1)).types == (
         "float16[2, 64], int64[2], float16[64, 32] -> float16[2, 32]"
     )

@@ -126,7 +126,7 @@ _QDQ = """
 
 def test_a_group_is_fused_where_it_alone_reads_what_another_makes() -> None:
     works = build_tasks(prepared(_QDQ).index)
-    first, second = (works.composite_task("QDQ/x", nodes) for nodes in ((0, 1, 2), (3, 4, 5)))
+    first, second = (works.make_composite_task("QDQ/x", nodes) for nodes in ((0, 1, 2), (3, 4, 5)))
     assert (first.fused, second.fused) == (False, True)
     assert second.families == ("QDQ/x/fused", "QDQ/x")
     assert first.work.constants == 32 + 5  # c, a scale and a zero point

@@ -14,14 +14,14 @@ from byoc.costs import (
     Price,
     Task,
     build_tasks,
-    launch_price,
     price_graph,
+    price_launch,
     transfer_prices,
 )
 from byoc.costs._build_problem import build_problem
 from byoc.costs._cost_model import FREE, Unknown
 from byoc.costs._graph_cost import price_nodes
-from byoc.costs._price_query import device_prices, host_prices, price_task
+from byoc.costs._price_query import price_device_units, price_host_units, price_task
 from byoc.costs._unit_prices import CostSettings
 from byoc.costs._work import Work
 from byoc.errors import YES, InputError, refuse
@@ -131,14 +131,14 @@ def test_the_host_is_estimated_where_the_policy_is_the_host() -> None:
 def test_prices_of_units_one_by_one_and_as_a_composite() -> None:
     index, units = units_of(TEXT, "b = Relu(x)\ny = Tanh(b)")
     works = build_tasks(index)
-    own, rough = host_prices(HOST, works, units)
+    own, rough = price_host_units(HOST, works, units)
     assert rough.tolist() == [0, 0, 0]
     assert own.seconds.tolist() == [30, 0, 10]
     assert own.joules.tolist() == [60, 0, 20]
     assert own.unknown.tolist() == [False, False, False]
-    there = device_prices(Knows("acc", p0=5.0, Relu=1.0), works, units)
+    there = price_device_units(Knows("acc", p0=5.0, Relu=1.0), works, units)
     assert there.seconds.tolist() == [5, 0, 1]
-    guessed = device_prices(Knows("acc", Relu=1.0, Tanh=2.0), works, units)
+    guessed = price_device_units(Knows("acc", Relu=1.0, Tanh=2.0), works, units)
     assert guessed.seconds.tolist() == [3, 0, 1]  # the sum of its parts
     assert list(guessed.why) == ["p0 was never tried", "", ""]
 
@@ -200,7 +200,7 @@ def test_models_that_misbehave(answer: Any, sentence: str) -> None:
 def test_no_price_is_more_than_sums_can_hold() -> None:
     assert price_task(Knows("slow", Relu=inf), Task("Relu", Work(1, 1)))[0].seconds == 3.2e10
     assert price_task(HOST, Task("Reshape", Work(0, 0), view=True)) == (FREE, "")
-    assert launch_price(HOST).seconds == 1.0
+    assert price_launch(HOST).seconds == 1.0
 
 
 def test_joules_are_no_more_than_sums_can_hold() -> None:
@@ -213,7 +213,7 @@ def test_joules_are_no_more_than_sums_can_hold() -> None:
 
     found = price_task(Hungry("acc"), Task("Relu", Work(1, 1)))[0]
     assert (type(found.seconds), found) == (float, Price(1.0, 1e30))
-    assert launch_price(Hungry("acc")) == Price(3.2e10, 1e30)
+    assert price_launch(Hungry("acc")) == Price(3.2e10, 1e30)
 
 
 def test_why_a_cost_is_not_known_is_a_short_sentence() -> None:
