@@ -98,7 +98,6 @@ class Options(CompileOptions):
             panel=Panel.BUNDLE,
         ),
         lambda static: static or None,
-        record_none=False,
     )
     weights: Sharing = declare_field(
         "copy",
