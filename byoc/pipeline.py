@@ -9,21 +9,17 @@ import os
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
-from pathlib import Path
 from typing import Any
 
-import onnx
-
-from byoc.bundle import OriginalFiles, Report, WeightFile, stage_bundle
+from byoc.bundle import OriginalFiles, WeightFile, stage_bundle
 from byoc.codegen import Codegens, RefusedError
 from byoc.errors import InputError
 from byoc.model import Model
 from byoc.options import Options
 from byoc.planning import Plan, PlanSettings
 from byoc.quantization import NATIVE, FloatTrial, Precision, search_float_units
-from byoc.reporting import Requirements, check_requirements, make_report, summarize_report
 from byoc.stages import (
     Annotate,
     Ask,
@@ -41,23 +37,19 @@ from byoc.stages import (
     Place,
     Quantize,
     Resolve,
+    Result,
     Rewrite,
     Stage,
     State,
+    VariantResult,
     Verify,
     Write,
+    make_result,
     record_accuracy,
     run_stages,
     run_stages_jointly,
 )
-from byoc.support import (
-    collect_rarely,
-    report_step,
-    resolve_path,
-    show_progress,
-    take_keywords,
-)
-from byoc.verification import NotVerified, Verification
+from byoc.support import collect_rarely, report_step, resolve_path, show_progress, take_keywords
 from byoc.zoo import Source
 
 __all__ = [
@@ -84,92 +76,6 @@ EMISSION: tuple[Stage | JointStage, ...] = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class VariantResult:
-    """The outcome of `partition` for a variant: the plan, the report, the comparison with the original.
-
-    `report.to_json()` is the JSON document of the command line; `verification` is None where nothing was
-    compared.
-    """
-
-    plan: Plan
-    report: Report
-    verification: Verification | None = None
-
-    @property
-    def name(self) -> str:
-        """The name of the variant, empty where there are none."""
-        return self.plan.variant.name
-
-    def __repr__(self) -> str:
-        """Return the summary of the report."""
-        return f"<VariantResult {summarize_report(self.report)}>"
-
-    @property
-    def model(self) -> onnx.ModelProto:
-        """The partitioned model: plain ONNX, regions as functions."""
-        return self.plan.proto
-
-
-@dataclass(frozen=True, eq=False)
-class Result:
-    """The outcome of `partition`: that of each variant, a single one where none were asked for.
-
-    `bundle` is where it was written (None without an output). `not_signed` is why the bundle is not
-    signed, empty where it is or was not to be. `plan`, `report`, `verification` and `model` are those of
-    the single variant; they raise InputError where there are several.
-    """
-
-    variants: tuple[VariantResult, ...]
-    bundle: Path | None = None
-    not_signed: str = ""
-
-    def __repr__(self) -> str:
-        """Return the summary of each variant's report, and the bundle."""
-        summary = "\n".join(summarize_report(each.report) for each in self.variants)
-        return f"<Result {summary}{f'; {self.bundle}' if self.bundle else ''}>"
-
-    @property
-    def only(self) -> VariantResult:
-        """The single variant. Raises InputError where there are several."""
-        if len(self.variants) > 1:
-            names = ", ".join(each.name for each in self.variants)
-            raise InputError(f"there are several variants ({names}), and this takes one: see `variants`")
-        return self.variants[0]
-
-    @property
-    def plan(self) -> Plan:
-        """The plan."""
-        return self.only.plan
-
-    @property
-    def report(self) -> Report:
-        """The report."""
-        return self.only.report
-
-    @property
-    def verification(self) -> Verification | None:
-        """The comparison with the original, None where there was none."""
-        return self.only.verification
-
-    @property
-    def model(self) -> onnx.ModelProto:
-        """The partitioned model: plain ONNX, regions as functions."""
-        return self.only.model
-
-    def check(self, requirements: Requirements) -> None:
-        """Raise RequirementError, with a line for each of the `requirements` that a variant misses."""
-        check_requirements([each.report for each in self.variants], requirements)
-
-    def make_page(self) -> str:
-        """Return the report as one HTML file with the graph: of the bundle, or of the plan alone."""
-        from byoc.page import make_page, make_plan_page  # noqa: PLC0415 - few results get a page
-
-        if self.bundle is None:
-            return make_plan_page(self.plan, self.report)
-        return make_page(self.bundle)
-
-
 @take_keywords(Options)
 def partition(model: Source, options: Options) -> Result:
     """Partition a model between the host and the accelerators that rule files describe.
@@ -187,9 +93,9 @@ def partition(model: Source, options: Options) -> Result:
             with collect_rarely():
                 states = [state if state.is_planned else plan_variant(state) for state in states]
                 if states[0].output is None:
-                    return _make_result([EstimateGains().run(state) for state in states])
+                    return make_result([EstimateGains().run(state) for state in states])
             try:
-                return _make_result(emit(states))
+                return make_result(emit(states))
             except RefusedError as error:
                 if options.strict:
                     raise
@@ -295,21 +201,6 @@ def emit(states: Sequence[State]) -> list[State]:
             for compiler in () if first.options.strict else first.compilers.values():
                 compiler.cache.index_added()  # what was compiled is not compiled again in the next round
             raise
-
-
-def _make_result(states: Sequence[State]) -> Result:
-    """Return the result of variants that were planned, and where there is an output, written."""
-    first = states[0]
-    output = None if first.output is None else Path(first.options.output or "")
-    return Result(tuple(_make_variant_result(each, output) for each in states), output, first.not_signed)
-
-
-def _make_variant_result(state: State, output: Path | None) -> VariantResult:
-    outcome = state.verification
-    if output is None:
-        outcome = NotVerified("nothing was compiled, since no output was given (-o)")
-    report = make_report(state.plan, outcome, output, state.estimates)
-    return VariantResult(state.plan, report, outcome if isinstance(outcome, Verification) else None)
 
 
 def _print_cause(error: RefusedError) -> None:

@@ -2,15 +2,7 @@
 
 from math import isnan
 
-from byoc.costs import (
-    CostFile,
-    CostModel,
-    CostTable,
-    Fallback,
-    Linear,
-    price_launch,
-    transfer_prices,
-)
+from byoc.costs import CostFile, CostModel, CostTable, Fallback, Linear, price_launch, transfer_prices
 from byoc.errors import InputError
 from byoc.planning import PlanSettings
 

@@ -9,14 +9,7 @@ from time import perf_counter, process_time
 
 from byoc.bundle import read_rule_file_options
 from byoc.codegen import Codegens, choose_isolation
-from byoc.costs import (
-    CostTable,
-    Linear,
-    MeasuredWhole,
-    check_fallback,
-    fit_wholes,
-    predict_unseen,
-)
+from byoc.costs import CostTable, Linear, MeasuredWhole, check_fallback, fit_wholes, predict_unseen
 from byoc.errors import InputError
 from byoc.model import DimensionOptions, Model
 from byoc.onnxrt import with_threads

@@ -6,6 +6,7 @@ from byoc.stages._emission_stages import Compile, Estimate, EstimateGains, Pack,
 from byoc.stages._padding_stage import FindPadding
 from byoc.stages._planning_stages import Annotate, Convert, Group, Outline, Place, record_accuracy
 from byoc.stages._preparation_stages import LeaveInFloat, Load, Quantize, Resolve
+from byoc.stages._results import Result, VariantResult, make_result
 from byoc.stages._rewriting import Rewrite, rewrite_model
 from byoc.stages._settings_loader import find_threads, load_settings, load_strategy, load_targets
 from byoc.stages._state import JointStage, Stage, State, run_stages, run_stages_jointly

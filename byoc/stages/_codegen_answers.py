@@ -8,14 +8,7 @@ from tempfile import TemporaryDirectory
 
 from byoc.bundle import RegionCompiler, WeightFile, move_weights, write_regions
 from byoc.cache import Cache
-from byoc.codegen import (
-    Artifact,
-    CodegenFailedError,
-    CompileError,
-    CompilerAnswers,
-    Oracle,
-    Region,
-)
+from byoc.codegen import Artifact, CodegenFailedError, CompileError, CompilerAnswers, Oracle, Region
 from byoc.costs import Task, build_tasks, find_device_tasks, price_launch, with_seconds
 from byoc.model import GraphIndex, Model, find_boundary, is_large, name_nodes
 from byoc.patterns import Unit

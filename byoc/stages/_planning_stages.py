@@ -9,12 +9,7 @@ from onnx import ModelProto
 from byoc.boundary.convert import ConvertedModel
 from byoc.costs import check_trips
 from byoc.errors import InputError
-from byoc.model import (
-    Model,
-    check_domains_unused,
-    get_node_name,
-    unshare_dequantize,
-)
+from byoc.model import Model, check_domains_unused, get_node_name, unshare_dequantize
 from byoc.planning import (
     FloatUnit,
     PartitionedModel,

@@ -8,13 +8,7 @@ from onnx import ModelProto
 from byoc.bundle import WeightFile, write_rewritten
 from byoc.codegen import Refusal, RefusedError, Region
 from byoc.errors import InputError, PluginFailedError
-from byoc.model import (
-    Model,
-    copy_without,
-    embed_external_data,
-    prepare_model,
-    walk_tensors,
-)
+from byoc.model import Model, copy_without, embed_external_data, prepare_model, walk_tensors
 from byoc.passes import (
     LoadedPass,
     PassEffect,

@@ -1,0 +1,115 @@
+"""The outcome of a run: the plan, report and verification of each variant, and the bundle."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from byoc.bundle import Report
+from byoc.errors import InputError
+from byoc.planning import Plan
+from byoc.reporting import Requirements, check_requirements, make_report, summarize_report
+from byoc.stages._state import State
+from byoc.verification import NotVerified, Verification
+
+
+@dataclass(frozen=True, eq=False)
+class VariantResult:
+    """The outcome of `partition` for a variant: the plan, the report, the comparison with the original.
+
+    `report.to_json()` is the JSON document of the command line; `verification` is None where nothing was
+    compared.
+    """
+
+    plan: Plan
+    report: Report
+    verification: Verification | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of the variant, empty where there are none."""
+        return self.plan.variant.name
+
+    def __repr__(self) -> str:
+        """Return the summary of the report."""
+        return f"<VariantResult {summarize_report(self.report)}>"
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        """The partitioned model: plain ONNX, regions as functions."""
+        return self.plan.proto
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """The outcome of `partition`: that of each variant, a single one where none were asked for.
+
+    `bundle` is where it was written (None without an output). `not_signed` is why the bundle is not
+    signed, empty where it is or was not to be. `plan`, `report`, `verification` and `model` are those of
+    the single variant; they raise InputError where there are several.
+    """
+
+    variants: tuple[VariantResult, ...]
+    bundle: Path | None = None
+    not_signed: str = ""
+
+    def __repr__(self) -> str:
+        """Return the summary of each variant's report, and the bundle."""
+        summary = "\n".join(summarize_report(each.report) for each in self.variants)
+        return f"<Result {summary}{f'; {self.bundle}' if self.bundle else ''}>"
+
+    @property
+    def only(self) -> VariantResult:
+        """The single variant. Raises InputError where there are several."""
+        if len(self.variants) > 1:
+            names = ", ".join(each.name for each in self.variants)
+            raise InputError(f"there are several variants ({names}), and this takes one: see `variants`")
+        return self.variants[0]
+
+    @property
+    def plan(self) -> Plan:
+        """The plan."""
+        return self.only.plan
+
+    @property
+    def report(self) -> Report:
+        """The report."""
+        return self.only.report
+
+    @property
+    def verification(self) -> Verification | None:
+        """The comparison with the original, None where there was none."""
+        return self.only.verification
+
+    @property
+    def model(self) -> onnx.ModelProto:
+        """The partitioned model: plain ONNX, regions as functions."""
+        return self.only.model
+
+    def check(self, requirements: Requirements) -> None:
+        """Raise RequirementError, with a line for each of the `requirements` that a variant misses."""
+        check_requirements([each.report for each in self.variants], requirements)
+
+    def make_page(self) -> str:
+        """Return the report as one HTML file with the graph: of the bundle, or of the plan alone."""
+        from byoc.page import make_page, make_plan_page  # noqa: PLC0415 - few results get a page
+
+        if self.bundle is None:
+            return make_plan_page(self.plan, self.report)
+        return make_page(self.bundle)
+
+
+def make_result(states: Sequence[State]) -> Result:
+    """Return the result of variants that were planned, and where there is an output, written."""
+    first = states[0]
+    output = None if first.output is None else Path(first.options.output or "")
+    return Result(tuple(_make_variant_result(each, output) for each in states), output, first.not_signed)
+
+
+def _make_variant_result(state: State, output: Path | None) -> VariantResult:
+    outcome = state.verification
+    if output is None:
+        outcome = NotVerified("nothing was compiled, since no output was given (-o)")
+    report = make_report(state.plan, outcome, output, state.estimates)
+    return VariantResult(state.plan, report, outcome if isinstance(outcome, Verification) else None)
