@@ -12,6 +12,7 @@ from byoc.reporting import check_rules
 from byoc.rules import _rule_lint as lint
 from byoc.rules import load_rules
 from byoc.rules._rule_schema import OpRule, RuleFile
+from byoc.support import _strict_model
 from byoc.support import _yamlfile as yamlfile
 from byoc.support import read_yaml, validate_content
 
@@ -90,7 +91,7 @@ def test_hints_are_looked_for_where_they_are_shown(
         asked += 1
         return " (did you mean op?)"
 
-    monkeypatch.setattr(yamlfile, "suggest_nearest", suggest)
+    monkeypatch.setattr(_strict_model, "suggest_nearest", suggest)
     rules = "".join(f"  - {{op: Relu, opp{number}: 1}}\n" for number in range(300))
     text = _refused(tmp_path / "r.yaml", f"{HEAD}ops:\n{rules}")
     assert asked == 50
