@@ -12,9 +12,8 @@ from byoc.reporting import check_rules
 from byoc.rules import _rule_lint as lint
 from byoc.rules import load_rules
 from byoc.rules._rule_schema import OpRule, RuleFile
-from byoc.support import _strict_model
+from byoc.support import _strict_model, read_yaml, validate_content
 from byoc.support import _yamlfile as yamlfile
-from byoc.support import read_yaml, validate_content
 
 HEAD = "target: npu\ncost_model: dla\ndtype: float32\n"
 
