@@ -99,7 +99,8 @@ def _compute_output_stage(
     """Return the function of sums and residual in units of the result, float64."""
     check_shifts(rows["shift"], -_MOST_REAL_SHIFT, _MOST_REAL_SHIFT)
     check_shifts(rows["y_shift"], -_MOST_REAL_SHIFT, _MOST_REAL_SHIFT)
-    reals = np.ldexp((sums * rows["mantissa"]).astype(np.float64), -rows["shift"])
+    shift, y_shift = (rows[name].astype(np.intc) for name in ("shift", "y_shift"))
+    reals = np.ldexp((sums * rows["mantissa"]).astype(np.float64), -shift)
     if "residual" in read:
         residual = read["residual"]
         if residual.shape != sums.shape or residual.itemsize != 1:
@@ -107,7 +108,7 @@ def _compute_output_stage(
         whole = residual.astype(np.float64) - command.residual_zero
         reals = reals + whole * float(np.float32(command.residual_scale))
     made = evaluate_function(command.function, reals, command.alpha, command.beta)
-    found: Array = np.rint(np.ldexp(made * rows["y_mantissa"], -rows["y_shift"])) + command.y_zero
+    found: Array = np.rint(np.ldexp(made * rows["y_mantissa"], -y_shift)) + command.y_zero
     return found
 
 

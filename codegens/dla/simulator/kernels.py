@@ -43,6 +43,8 @@ def compute(command: Command, read: Mapping[str, Array]) -> Array:
     `read` has the operands that it reads as such arrays, by name of the field. Raises FaultError if
     types or extents do not match, or a sum overflows.
     """
+    if "channels" in read and command.y.dtype is DType.FLOAT32:
+        raise FaultError("floats have no numbers by channel")
     with np.errstate(all="ignore"):  # floats that overflow are infinite, as in hardware
         return _KERNELS[type(command)](command, read)
 

@@ -56,6 +56,17 @@ def run_one(
     dtype: DType = DType.FLOAT32,
 ) -> Array:
     """Run one compute command on the machine; `make` gets the operands by name, and `y`."""
+    machine, inputs, y = make_machine(make, arrays, shape, dtype)
+    return machine.run(inputs, [y]).outputs[0]
+
+
+def make_machine(
+    make: Callable[..., Command],
+    arrays: Mapping[str, Array],
+    shape: tuple[int, ...],
+    dtype: DType = DType.FLOAT32,
+) -> tuple[Simulator, list[tuple[Operand, Array]], Operand]:
+    """Return a machine with one compute command, its inputs, and where the result will be."""
     commands: list[Command] = []
     inputs, boxes, address = [], {}, 0
     for tensor, (name, array) in enumerate(arrays.items(), 1):
@@ -67,8 +78,7 @@ def run_one(
     y = box(len(arrays) + 1, address, shape, dtype)
     commands += [make(**boxes, y=y), Store(0, y, y)]
     size = address + y.nbytes
-    machine = Simulator(program(*commands, arena=size, scratchpad=size), b"", FIGURES)
-    return machine.run(inputs, [y]).outputs[0]
+    return Simulator(program(*commands, arena=size, scratchpad=size), b"", FIGURES), inputs, y
 
 
 def onnx_run(text: str, feeds: Mapping[str, Array]) -> Array:
