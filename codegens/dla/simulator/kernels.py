@@ -27,6 +27,7 @@ from ..machine import (
     round_half_even,
     scaling_fields,
     shift_half_even,
+    written_operand,
 )
 from .kernel_convolutions import compute_conv
 from .kernel_values import check_shifts, clamp_to_output, require_array, require_floats, require_integers
@@ -43,7 +44,8 @@ def compute(command: Command, read: Mapping[str, Array]) -> Array:
     `read` has the operands that it reads as such arrays, by name of the field. Raises FaultError if
     types or extents do not match, or a sum overflows.
     """
-    if "channels" in read and command.y.dtype is DType.FLOAT32:
+    target = written_operand(command)
+    if "channels" in read and target is not None and target.dtype is DType.FLOAT32:
         raise FaultError("floats have no numbers by channel")
     with np.errstate(all="ignore"):  # floats that overflow are infinite, as in hardware
         return _KERNELS[type(command)](command, read)

@@ -112,9 +112,11 @@ def rows(**changed: list[int]) -> list[list[int]]:
 
 SWISH = {"function": FunctionKind.SWISH, "alpha": 1.0}
 WRONG: dict[str, tuple[Callable[..., Command], dict[str, Any], str]] = {
-    "a table of another size": (*CASES["ADD"][1:2], {**CASES["ADD"][2], "channels": np.zeros(9, np.int32)},
+    "numbers by channel of floats": (CASES["SCALE"][1],
+        {"x": X.astype(np.float32), "channels": np.zeros(18, np.int32)}, "floats have no numbers"),
+    "a table of another size": (CASES["ADD"][1], {"a": X, "b": Z, "channels": np.zeros(9, np.int32)},
         "an operand is"),
-    "a shift of 63": (*CASES["SCALE"][1:2],
+    "a shift of 63": (CASES["SCALE"][1],
         {"x": X, "channels": np.repeat([0, 0, 1, 63, -9, 9], C).astype(np.int32)},
         "a shift is not in [0, 62]"),
     "a shift below 0": (*convolution(rows(shift=[34, -1, 34])), "a shift is not in [0, 62]"),
@@ -124,7 +126,8 @@ WRONG: dict[str, tuple[Callable[..., Command], dict[str, Any], str]] = {
     "a residual without a function": (*convolution(rows(), residual=X), "has no residual"),
     "a residual of another shape": (*convolution(rows(), residual=bytes_of(4, 5, 2), **SWISH),
         "a residual of integers is a box of bytes like y"),
-    "no zero point of bytes": (*convolution(rows(x_zero=[300, 300, 300])), "zero point is not one of its type"),
+    "no zero point of bytes": (*convolution(rows(x_zero=[300, 300, 300])),
+        "zero point is not one of its type"),
 }  # fmt: skip
 
 
@@ -133,7 +136,8 @@ def test_what_is_wrong_is_found_by_the_simulator_and_by_the_driver(
     wrong: str, dla_driver: DriverLibrary | None
 ) -> None:
     make, arrays, message = WRONG[wrong]
-    machine, inputs, y = make_machine(make, arrays, SHAPE, DType.INT8)
+    dtype = DType.FLOAT32 if "floats" in wrong else DType.INT8
+    machine, inputs, y = make_machine(make, arrays, SHAPE, dtype)
 
     with pytest.raises(SimulationError) as found:
         machine.run(inputs, [y])
