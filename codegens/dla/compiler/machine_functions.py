@@ -25,10 +25,8 @@ FUNCTIONS: Mapping[str, FunctionKind] = {
 }
 """Operators that are a function of one variable, and the machine's function for each."""
 
-_GATED = {FunctionKind.SIGMOID: FunctionKind.SWISH, FunctionKind.HARD_SIGMOID: FunctionKind.HARD_SWISH}
+_GATED = {FunctionKind.SIGMOID: FunctionKind.SWISH, FunctionKind.HARD_SIGMOID: FunctionKind.HARD_GATE}
 """The function that is a tensor times a function of it."""
-
-_HARD_SWISH = (1 / 6, 0.5)  # as ONNX defines it
 
 
 def get_operator(operation: Operation) -> str:
@@ -54,8 +52,6 @@ def find_function(operations: Sequence[Operation]) -> tuple[FunctionKind, tuple[
     """
     first = operations[0]
     kind, attributes = FUNCTIONS[get_operator(first)], first.attributes
-    if kind is FunctionKind.HARD_SWISH:
-        return kind, _HARD_SWISH
     parameters = (attributes.get("alpha", 0.0), attributes.get("beta", 0.0))
     if len(operations) > 1:
         kind = _GATED[kind]

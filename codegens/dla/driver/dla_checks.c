@@ -82,7 +82,7 @@ static const char *check_conv(const dla_command *c, size_t memory) {
                : !is_byte(&c->x) || c->y.dtype == DLA_FLOAT32 || c->other.dtype != DLA_INT8) {
         return "its types do not go together";
     }
-    if (c->function > DLA_IDENTITY) {
+    if (c->function > DLA_HARD_GATE) {
         return "its function is unknown";
     }
     if (!is_zero_point(c->scaling.x_zero)) {
@@ -247,7 +247,7 @@ static const char *check_compute(const dla_command *c, size_t memory) {
     case DLA_NORMALIZE:
         return check_normalize(c, memory);
     default: /* FUNCTION */
-        if (c->kind > DLA_IDENTITY) {
+        if (c->kind > DLA_HARD_GATE) {
             return "its kind is unknown";
         }
         if (!dla_have_same_extents(&c->x, &c->y) || c->x.dtype != DLA_FLOAT32 || !floats) {

@@ -53,7 +53,7 @@ double dla_evaluate_function(uint32_t kind, double x, float alpha, float beta) {
     case DLA_HARD_SIGMOID:
         return limit_to_one(product + beta);
     case DLA_HARD_SWISH:
-        return x * limit_to_one(product + beta);
+        return x * limit_to_one(x / 6 + 0.5);
     case DLA_LEAKY_RELU:
         return x < 0 ? product : x;
     case DLA_ELU:
@@ -68,6 +68,8 @@ double dla_evaluate_function(uint32_t kind, double x, float alpha, float beta) {
         return 1 / x;
     case DLA_SWISH:
         return x / (1 + exp(-product));
+    case DLA_HARD_GATE:
+        return x * limit_to_one(product + beta);
     default: /* IDENTITY */
         return x;
     }

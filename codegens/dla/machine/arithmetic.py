@@ -132,7 +132,7 @@ _FORMULAS: Mapping[FunctionKind, Callable[[Floats, float, float], Floats]] = {
     FunctionKind.EXP: lambda x, a, b: np.exp(x),
     FunctionKind.SQRT: lambda x, a, b: np.sqrt(x),
     FunctionKind.HARD_SIGMOID: lambda x, a, b: np.clip(a * x + b, 0, 1),
-    FunctionKind.HARD_SWISH: lambda x, a, b: x * np.clip(a * x + b, 0, 1),
+    FunctionKind.HARD_SWISH: lambda x, a, b: x * np.clip(x / 6 + 0.5, 0, 1),
     FunctionKind.LEAKY_RELU: lambda x, a, b: np.where(x < 0, a * x, x),
     FunctionKind.ELU: lambda x, a, b: np.where(x < 0, a * (np.exp(np.minimum(x, 0)) - 1), x),
     FunctionKind.ERF: lambda x, a, b: _erf(x),
@@ -141,6 +141,7 @@ _FORMULAS: Mapping[FunctionKind, Callable[[Floats, float, float], Floats]] = {
     FunctionKind.RECIPROCAL: lambda x, a, b: 1 / x,
     FunctionKind.SWISH: lambda x, a, b: x / (1 + np.exp(-a * x)),
     FunctionKind.IDENTITY: lambda x, a, b: x,
+    FunctionKind.HARD_GATE: lambda x, a, b: x * np.clip(a * x + b, 0, 1),
 }
 
 

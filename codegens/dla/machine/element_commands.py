@@ -105,7 +105,7 @@ class FunctionKind(IntEnum):
     """A function of one variable; the formulas are those of ONNX's operators of that name.
 
     GELU and GELU_TANH are ONNX's Gelu, exact and with the attribute `approximate`. SWISH is
-    x / (1 + exp(-alpha * x)), HARD_SWISH is x * HARD_SIGMOID(x), IDENTITY is x.
+    x / (1 + exp(-alpha * x)), HARD_GATE is x * HARD_SIGMOID(x), IDENTITY is x.
     """
 
     SIGMOID = 0
@@ -122,6 +122,7 @@ class FunctionKind(IntEnum):
     RECIPROCAL = 11
     SWISH = 12
     IDENTITY = 13
+    HARD_GATE = 14
 
 
 @dataclass(frozen=True)
