@@ -57,7 +57,7 @@ double dla_evaluate_function(uint32_t kind, double x, float alpha, float beta) {
     case DLA_LEAKY_RELU:
         return x < 0 ? product : x;
     case DLA_ELU:
-        return x < 0 ? alpha * (exp(x) - 1) : x;
+        return x < 0 ? alpha * expm1(x) : x;
     case DLA_ERF:
         return erf(x);
     case DLA_GELU:

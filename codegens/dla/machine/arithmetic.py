@@ -134,7 +134,7 @@ _FORMULAS: Mapping[FunctionKind, Callable[[Floats, float, float], Floats]] = {
     FunctionKind.HARD_SIGMOID: lambda x, a, b: np.clip(a * x + b, 0, 1),
     FunctionKind.HARD_SWISH: lambda x, a, b: x * np.clip(x / 6 + 0.5, 0, 1),
     FunctionKind.LEAKY_RELU: lambda x, a, b: np.where(x < 0, a * x, x),
-    FunctionKind.ELU: lambda x, a, b: np.where(x < 0, a * (np.exp(np.minimum(x, 0)) - 1), x),
+    FunctionKind.ELU: lambda x, a, b: np.where(x < 0, a * np.expm1(np.minimum(x, 0)), x),
     FunctionKind.ERF: lambda x, a, b: _erf(x),
     FunctionKind.GELU: lambda x, a, b: 0.5 * x * (1 + _erf(x * _ROOT_HALF)),
     FunctionKind.GELU_TANH: lambda x, a, b: _gelu_tanh(x),
