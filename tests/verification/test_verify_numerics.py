@@ -45,6 +45,15 @@ def test_what_cannot_be_compared(other: NDArray[np.float32]) -> None:
     assert isnan(compute_cosine(array(1, 2), array(1, np.nan)))
 
 
+def test_infinity_is_told_without_a_warning() -> None:
+    assert compute_signal_to_noise(array(1, 2), array(1, inf)) == -inf
+    assert compute_signal_to_noise(array(1, inf), array(1, inf)) == inf
+    assert isnan(compute_signal_to_noise(array(1, inf), array(1, 2)))
+    assert isnan(compute_signal_to_noise(array(inf), array(-inf)))
+    assert isnan(compute_cosine(array(1, 2), array(1, inf)))
+    assert convert_to_db(5, inf) == -inf
+
+
 def test_what_float16_cannot_square() -> None:
     large = np.array([300, 300], np.float16)  # 300 squared is above what a float16 holds
     assert compute_signal_to_noise(large, large - np.float16(30)) == pytest.approx(20)
