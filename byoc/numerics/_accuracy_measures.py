@@ -11,8 +11,9 @@ Array = NDArray[np.generic]
 def compute_signal_to_noise(expected: Array, actual: Array) -> float:
     """Return the signal-to-noise ratio in dB: 10 log10 of the expected power over that of the error.
 
-    It is infinite if both arrays are equal, -infinite if only zeros are expected or the error is infinite,
-    and NaN if a value is NaN, if infinity is expected where there is another value, or the shapes differ.
+    It is infinite if both arrays are equal, -infinite if only zeros are expected or the error is
+    infinite, and NaN if a value is NaN, if infinity is expected where there is another value, or if the
+    shapes differ.
     """
     return convert_to_db(*compute_powers(expected, actual))
 
@@ -20,7 +21,7 @@ def compute_signal_to_noise(expected: Array, actual: Array) -> float:
 def compute_powers(expected: Array, actual: Array) -> tuple[float, float]:
     """Return the sums of squares of the expected values and of the error, which add up over samples.
 
-    Infinity has no error where infinity of the same sign is expected. Both sums are NaN if the shapes differ.
+    Infinity has no error where infinity of the same sign is expected. Both are NaN if the shapes differ.
     """
     if expected.shape != actual.shape:
         return nan, nan
