@@ -34,9 +34,10 @@ _METHODS = ("minmax", "mse")  # that are compared unless one is asked for
 # With fewer of 255 steps for a Concat's operand, the tail stays in float whatever the noise: large
 # errors of boxes hide those of scores.
 _FEW_STEPS = 32
-_END_GAIN = 1.0  # dB for which units at the ends of a network are left to the host
-_END_SECONDS = 1.03  # what that may take, as a share of the predicted seconds with all in integers
-_GAIN = 0.25  # dB for which channels or ranges are changed: less is chance on so few samples
+# What it may take longer to leave the ends of a network in floating point, as a share of the predicted
+# seconds: so much for each decibel that is gained, and at most for one.
+_END_SECONDS = 0.03
+_GAIN = 0.25  # dB for which anything is changed: less is chance on so few samples
 _LEAST_NOISE = 1e-10  # that counts: 100 dB
 _EQUALIZED = "channels are equalized, which lowers the noise on the samples"
 _SHIFTED = "biases are corrected by the mean errors that rounding makes on the samples"
@@ -119,7 +120,7 @@ class _QuantizationVariant:
 class _QuantizationTrial:
     """A variant, one of the models that it was measured with, and their signal-to-noise ratio.
 
-    `noise` is that of each sample, `[samples]`.
+    `noise` is that of each output in each sample, `[samples, outputs]`.
     """
 
     variant: _QuantizationVariant
@@ -129,13 +130,13 @@ class _QuantizationTrial:
 
     @property
     def score(self) -> float:
-        """The mean of two measures (dB): of the worst output over all samples, and sample by sample.
+        """The mean of two measures (dB): of the worst output over all samples, and of each in each.
 
-        A few samples with large values decide the former, however many there are; the latter is
-        of all outputs, and each sample counts alike.
+        A few samples with large values decide the former, however many there are; in the latter each
+        sample and each output counts alike.
         """
-        samples = -10 * np.log10(np.maximum(self.noise * len(self.noise), _LEAST_NOISE))
-        return float((self.decibels + samples.mean()) / 2) if samples.size else 0.0
+        each = -10 * np.log10(np.maximum(self.noise, _LEAST_NOISE))
+        return float((self.decibels + each.mean()) / 2) if each.size else 0.0
 
 
 @dataclass(eq=False)
@@ -212,15 +213,17 @@ class _QuantizationTrials:
             why = f": a Concat leaves {levels} of 255 steps to what it reads" if few else ""
             note = f"{len(units)} units {where} are left in floating point{why}"
             other = self.add(replace(one, in_float=(*one.in_float, *units), steps=(*one.steps, note)))
-            gains = other.score >= best.score + _END_GAIN and not self._is_slow(other, best)
-            self.found = [other if few or gains else best]
+            gain = other.score - best.score
+            keeps = few or (gain > _GAIN and not self._is_slow(other, best, min(gain, 1.0)))
+            self.found = [other if keeps else best]
 
-    def _is_slow(self, one: _QuantizationTrial, plain: _QuantizationTrial) -> bool:
-        """Return whether a variant takes more predicted seconds than its gain is worth."""
+    def _is_slow(self, one: _QuantizationTrial, plain: _QuantizationTrial, gain: float) -> bool:
+        """Return whether a variant takes more predicted seconds than its gain (dB) is worth."""
         predict = self.asked.predict
         if predict is None:
             return False
-        return predict(one.quantized.model) > _END_SECONDS * predict(plain.quantized.model)
+        allowed = 1 + _END_SECONDS * gain
+        return predict(one.quantized.model) > allowed * predict(plain.quantized.model)
 
     def _quantize(
         self, variant: _QuantizationVariant, half: int | None

@@ -150,12 +150,12 @@ def _copy_pair(node: NodeProto, makers: Mapping[str, NodeProto], name: str) -> I
 def measure_noise_by_sample(
     expected: Sequence[SampleValues], actual: Sequence[SampleValues]
 ) -> NDArray[np.float64]:
-    """Return the noise of each sample, `[samples]`.
+    """Return the noise of each float output in each sample, `[samples, outputs]`.
 
-    It is the sum over float outputs of the power of the error, as shares of the signals of all samples.
+    It is the power of the error, as a share of the mean power of the output's signal in a sample.
     """
     if not expected:
-        return np.zeros(0)
+        return np.zeros((0, 0))
     powers = np.asarray(
         [
             [
@@ -166,5 +166,5 @@ def measure_noise_by_sample(
             for one, other in zip(expected, actual, strict=True)
         ]
     ).reshape(len(expected), -1, 2)
-    shares = powers[..., 1] / np.maximum(powers[..., 0].sum(axis=0), 1e-30)
-    return np.asarray(shares.sum(axis=1))
+    signals = powers[..., 0].sum(axis=0) / len(expected)
+    return np.asarray(powers[..., 1] / np.maximum(signals, 1e-30))

@@ -204,7 +204,7 @@ def test_what_something_else_reads_as_well_keeps_its_range() -> None:
         assert fix_ranges(model.index, measured).tensors == measured.tensors
 
 
-def test_noise_of_samples_is_a_share_of_the_signal_of_all() -> None:
+def test_noise_is_a_share_of_the_mean_signal_of_each_output() -> None:
     def sample(y: float, z: float) -> dict[str, Any]:
         return {
             "y": np.full(2, y, np.float32),
@@ -213,8 +213,8 @@ def test_noise_of_samples_is_a_share_of_the_signal_of_all() -> None:
         }
 
     found = measure_noise_by_sample([sample(3, 1), sample(1, 1)], [sample(3, 2), sample(2, 1)])
-    np.testing.assert_allclose(found, [1 / 2, 2 / 20])
-    assert measure_noise_by_sample([], []).shape == (0,)
+    np.testing.assert_allclose(found, [[0, 1], [2 / 10, 0]])  # the signal of y is 18 and 2, of z 1 and 1
+    assert measure_noise_by_sample([], []).size == 0
 
 
 def test_random_data_chooses_nothing() -> None:
