@@ -1,14 +1,18 @@
-"""The size of bundles of one, two and four variants of a decoder, against its weights and models.
+"""The size of bundles of one, two and four variants of a decoder, and the time that they take.
 
-    python benchmarks/variant_sizes.py [--hidden N] [--layers N] [--weights copy|link|reference]
+    python benchmarks/variant_sizes.py [--hidden N] [--wide N] [--vocabulary N] [--layers N]
+        [--weights copy|link|reference]
 
 The decoder has int4 weights and is built as by onnxruntime-genai's model builder. All of each variant is
 one region of `reference`: a prefill of 64 tokens, and steps of one token with caches of several lengths.
+Times are of the processor, against those of one variant; nothing is verified.
 """
 
 import argparse
 from pathlib import Path
+from shutil import rmtree
 from tempfile import TemporaryDirectory
+from time import process_time
 
 import onnx
 
@@ -18,13 +22,11 @@ from byoc.zoo._decoders import OPEN, DecoderSize, make_decoder
 
 _RULES = "target: npu\ncost_model: openvino-cpu\ncodegen: reference\ndtype: any\nops: [{op: '*'}]\n"
 _CACHES = (256, 128, 512)
-_VOCABULARY = 8192
 
 
-def main(layers: int, hidden: int, sharing: Sharing) -> None:
+def main(size: DecoderSize, sharing: Sharing) -> None:
     """Print a line for each number of variants."""
-    heads = hidden // 64
-    size = DecoderSize(layers, hidden, heads, heads // 4, hidden * 11 // 4, _VOCABULARY)
+    seconds: dict[int, float] = {}
     variants = {"prefill": _give_sizes(64, 0, 64)}
     variants |= {f"decode_{length}": _give_sizes(1, length, length) for length in _CACHES}
     with TemporaryDirectory() as place:
@@ -36,6 +38,7 @@ def main(layers: int, hidden: int, sharing: Sharing) -> None:
         print(f"the model: {whole:,} bytes")
         for count in (1, 2, 4):
             output = folder / f"{count}.byoc"
+            begin = process_time()
             byoc.partition(
                 folder / "m.onnx",
                 folder / "npu.yaml",
@@ -46,13 +49,16 @@ def main(layers: int, hidden: int, sharing: Sharing) -> None:
                 verify=False,
                 weights=sharing,
             )
+            seconds[count] = process_time() - begin
             sizes = {file: _measure(file) for file in output.rglob("*") if file.is_file()}
             weights, bundle = sizes[output / "weights.bin"], sum(sizes.values())
             models = sum(size for file, size in sizes.items() if file.suffix == ".onnx")
             print(
                 f"{count} variants: weights.bin {weights:,}, models {models:,}, all {bundle:,} bytes, "
-                f"{bundle / (weights + models):.4f} of both, {bundle / whole:.4f} of the model"
+                f"{bundle / (weights + models):.4f} of both, {bundle / whole:.4f} of the model; "
+                f"{seconds[count]:.1f} s, {seconds[count] / seconds[1]:.2f} of one variant's"
             )
+            rmtree(output)
 
 
 def _measure(file: Path) -> int:
@@ -73,6 +79,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--hidden", type=int, default=1024)
+    parser.add_argument("--wide", type=int, default=2816)
+    parser.add_argument("--vocabulary", type=int, default=8192)
     parser.add_argument("--weights", choices=("copy", "link", "reference"), default="copy")
     asked = parser.parse_args()
-    main(asked.layers, asked.hidden, asked.weights)
+    heads = asked.hidden // 64
+    shape = DecoderSize(asked.layers, asked.hidden, heads, heads // 4, asked.wide, asked.vocabulary)
+    main(shape, asked.weights)

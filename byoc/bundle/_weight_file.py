@@ -34,6 +34,7 @@ class WeightFile:
         """Write to the file in a folder, which is made when it is first needed."""
         self._path = folder / WEIGHTS_FILE
         self._stored: dict[bytes, ExternalData] = {}
+        self._moved: dict[tuple[Path, int, int], ExternalData] = {}
         self.originals = originals or OriginalFiles(folder, folder, "copy")
 
     def __enter__(self) -> Self:
@@ -49,7 +50,7 @@ class WeightFile:
 
     def add(self, tensor: TensorProto, folder: Path | None) -> TensorProto:
         """Move a tensor's data into the file and return the tensor; `folder` holds its external data."""
-        place = self.originals.find(find_external_data(tensor, folder)) or self._write(tensor, folder)
+        place = self._find_moved(tensor, folder)
         moved = TensorProto(
             name=tensor.name,
             data_type=tensor.data_type,
@@ -62,6 +63,16 @@ class WeightFile:
         for key, value in fields.items():
             moved.external_data.add(key=key, value=str(value))
         return moved
+
+    def _find_moved(self, tensor: TensorProto, folder: Path | None) -> ExternalData:
+        """Return where a tensor's data are now; what variants read of one file is read once."""
+        own = find_external_data(tensor, folder)
+        if own is None:
+            return self._write(tensor, folder)
+        key = own.path, own.offset, own.length
+        if key not in self._moved:
+            self._moved[key] = self.originals.find(own) or self._write(tensor, folder)
+        return self._moved[key]
 
     def _write(self, tensor: TensorProto, folder: Path | None) -> ExternalData:
         """Write a tensor's bytes, and return where they are.

@@ -131,17 +131,32 @@ def _list_assumptions(graph: PaddedGraph, padded: list[str]) -> Iterator[Assumpt
 
 def _drop_assumptions(found: Alignment) -> Alignment:
     """Return an alignment of all outputs without the assumptions that it does not need."""
-    for name in found.assumptions.fills:
-        for part in ("firsts", "fills"):
-            kept = found.assumptions
-            fills = {n: v for n, v in kept.fills.items() if part != "fills" or n != name}
-            firsts = {n: v for n, v in kept.firsts.items() if n != name}
-            if (fills, firsts) == (kept.fills, kept.firsts):
-                continue
-            trial = Alignment(found.graph, Assumptions(fills, firsts))
-            if trial.find_cause() is None:
-                found = trial
-    return found
+    given = found.assumptions
+    parts = [
+        (part, name)
+        for name in given.fills
+        for part in ("firsts", "fills")
+        if part == "fills" or name in given.firsts
+    ]
+    return _drop_parts(found, parts) if parts else found
+
+
+def _drop_parts(found: Alignment, parts: list[tuple[str, str]]) -> Alignment:
+    """Return an alignment without some assumptions: without all where that holds, else half by half.
+
+    A decoder has two caches a layer, which mostly need the same.
+    """
+    names = {part: {name for each, name in parts if each == part} for part in ("firsts", "fills")}
+    kept = found.assumptions
+    fills = {name: value for name, value in kept.fills.items() if name not in names["fills"]}
+    firsts = {n: v for n, v in kept.firsts.items() if n not in names["firsts"] | names["fills"]}
+    trial = Alignment(found.graph, Assumptions(fills, firsts))
+    if trial.find_cause() is None:
+        return trial
+    if len(parts) == 1:
+        return found
+    half = len(parts) // 2
+    return _drop_parts(_drop_parts(found, parts[:half]), parts[half:])
 
 
 def _make_rule(found: Alignment) -> PaddingRule:
