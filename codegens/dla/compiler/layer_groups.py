@@ -103,6 +103,7 @@ class _Grouping:
     def __init__(self, reading: RegionReading) -> None:
         self._shapes = reading.shapes
         self._constant = reading.is_constant
+        self._is_weights = reading.is_weights
         self._outputs = {contract.inner for contract in reading.region.outputs}
         self._readers = Counter(name for each in reading.operations for name in each.inputs)
         self._making: dict[str, LayerGroup] = {}
@@ -132,7 +133,7 @@ class _Grouping:
         if source.quantization is not None or name in self._outputs or any(function.main.inputs[1:]):
             return False
         reads = sum(each.inputs.count(name) for each in function.operations)
-        matrix = source.main.op != "MatMul" or self._constant(source.main.inputs[1])
+        matrix = source.main.op != "MatMul" or self._is_weights(source.operands[1])
         rest = {each.op for each in source.followers}
         convolves = source.main.op in _CONVOLUTIONS and matrix and rest <= {"BatchNormalization", *_SUMS}
         return convolves and reads == self._readers[name]

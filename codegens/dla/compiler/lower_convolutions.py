@@ -54,20 +54,10 @@ def lower_gemm(builder: NetworkBuilder, group: LayerGroup) -> None:
 def lower_matmul(builder: NetworkBuilder, group: LayerGroup) -> None:
     """Lower a MatMul: by a constant matrix to a 1x1 convolution, whose pixels are the vectors."""
     matrix = group.operands[1]
-    if not _are_weights(builder, matrix):
+    if not builder.reading.is_weights(matrix):
         return lower_matrix_product(builder, group)
     weights = _constant_weights(builder, group, matrix, _NOTHING, axis=1)
     return _add_product(builder, group, weights)
-
-
-def _are_weights(builder: NetworkBuilder, operand: Operand) -> bool:
-    """Whether an operand is a constant matrix, in integers one without zero points."""
-    if not builder.reading.is_constant(operand.name):
-        return False
-    stored, found = builder.reading.stored_array(operand.name), operand.quantization
-    return stored.ndim == 2 and (
-        found is None or (stored.dtype == np.int8 and not found.zero_point.any())
-    )
 
 
 def _add_product(builder: NetworkBuilder, group: LayerGroup, weights: ConvWeights) -> None:

@@ -121,6 +121,15 @@ class RegionReading:
         """Whether a tensor is stored, or computed from stored tensors only."""
         return bool(name) and name not in self.shapes
 
+    def is_weights(self, operand: Operand) -> bool:
+        """Whether an operand is a constant matrix, in integers one without zero points."""
+        if not self.is_constant(operand.name):
+            return False
+        stored, found = self.stored_array(operand.name), operand.quantization
+        return stored.ndim == 2 and (
+            found is None or (stored.dtype == np.int8 and not found.zero_point.any())
+        )
+
     def constant_array(self, operand: Operand) -> Array:
         """Return a constant in ONNX's order of axes, dequantized if it is quantized."""
         stored = self.stored_array(operand.name)

@@ -84,6 +84,16 @@ def test_in_integers_it_is_rounded_once(
     agrees(proto, {"x": bytes_of(*IMAGE)}, folder)
 
 
+@pytest.mark.parametrize("extents", [(5, 4), (2, 5, 4)])
+def test_a_product_has_a_function_in_either_form(extents: tuple[int, ...], tmp_path: Path) -> None:
+    """Of one matrix it is a convolution; of one for each image no output stage is there."""
+    text = "g (float[2,3,5] x) => (float[2,3,4] y) { p = MatMul(x, w) y = Sigmoid(p) }"
+    proto = model(text, {"w": floats(*extents)})
+
+    assert len(network(proto, tmp_path).layers) == len(extents) - 1
+    agrees(proto, {"x": floats(2, 3, 5, seed=3)}, tmp_path)
+
+
 def test_a_function_takes_no_time(tmp_path: Path) -> None:
     x, y = Encoding(0, "int8", 1.0, 1), Encoding(C, "int8", 9.0, 2)
     alone, fused = (
