@@ -35,6 +35,7 @@ from byoc.codegen import (
 )
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import check_model, walk_tensors
+from byoc.support import check_type
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,6 +263,7 @@ def open_bundle(
     `codegens` names those that may load its regions, by default all. Raises InputError unless it is
     complete and unchanged.
     """
+    check_type("path", path, str | Path)
     opened = _open(Path(path), isolation, Consent.of(trust, codegens))
     return opened if variant is None else opened.choose(variant)
 

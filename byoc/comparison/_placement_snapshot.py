@@ -14,7 +14,7 @@ from byoc.pipeline import Result, partition
 from byoc.planning import SavedPlacement, read_placement
 from byoc.reporting import make_decision_document
 from byoc.rules import split_generation
-from byoc.support import ANNOTATIONS, find_file, read_limited, read_mapping
+from byoc.support import ANNOTATIONS, check_type, find_file, read_limited, read_mapping
 from byoc.zoo import Source
 
 Placed = str | Path | Bundle | Result
@@ -76,6 +76,7 @@ def read_snapshot(source: Placed, model: Source | None, options: Mapping[str, An
         return _describe_result(source.plan.model.source, source)
     if isinstance(source, Bundle):
         return _describe_bundle(source)
+    check_type("a placement", source, str | Path)
     path = Path(source)
     if path.is_dir() or (path.is_file() and _read_start(path).startswith(b"PK")):
         return _describe_bundle(open_bundle(path))

@@ -22,6 +22,7 @@ from byoc.patterns import ANY_OPERATOR
 from byoc.planning import load_units
 from byoc.rules import Target, load_rules
 from byoc.stages import find_distinct_units, write_units
+from byoc.support import check_type
 from byoc.zoo import Source, name_source
 
 _MOST_FEATURES = 4
@@ -102,6 +103,8 @@ def compare_rules(
 
     Raises InputError for a model or a rule file that is wrong, and a codegen that cannot be asked.
     """
+    check_type("rules", rules, str | Path)
+    check_type("models", models, Source | Sequence[Source])
     target = load_rules(rules)
     name = codegen or target.rules.codegen
     several = models if isinstance(models, Sequence) and not isinstance(models, str) else [models]

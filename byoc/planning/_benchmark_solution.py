@@ -23,7 +23,14 @@ from byoc.placement import (
 )
 from byoc.placement.strategies import measure_placement
 from byoc.planning._benchmark_instance import PlacementInstance, read_instance
-from byoc.support import STRATEGIES, list_installed, load_plugin, make_with_options, select_options
+from byoc.support import (
+    STRATEGIES,
+    check_type,
+    list_installed,
+    load_plugin,
+    make_with_options,
+    select_options,
+)
 
 Document = dict[str, Any]
 
@@ -63,6 +70,7 @@ def place(  # noqa: PLR0913 - the options of the verb
     Raises InputError for a file that is no instance or cannot be read, an objective that does not suit
     it, an unknown strategy or option, and a strategy that fails or gives a placement that is not valid.
     """
+    check_type("instance", instance, str | Path)
     given = read_instance(Path(instance), objective, max_regions)
     name = strategy or given.objective.strategy
     installed = list_installed(STRATEGIES)

@@ -12,6 +12,7 @@ from byoc.errors import InputError
 from byoc.passes import load_region_pass
 from byoc.planning import apply_rule_parameters
 from byoc.rules import Target, find_missing_plugins, load_rules, split_generation
+from byoc.support import check_type
 from byoc.trust import list_codegens
 
 
@@ -35,8 +36,9 @@ def check_rules(files: str | Path | Sequence[str | Path]) -> list[RuleCheck]:
 
     The result has an entry for each file, in order. Besides the mistakes for which `load_rules` refuses
     a file it has plug-ins that are not installed, and options that the codegen does not have. Nothing is
-    raised for a mistake.
+    raised for a mistake in a file.
     """
+    check_type("files", files, str | Path | Sequence[str | Path])
     with closing(Codegens(UNLESS_TRUSTED)) as codegens:
         several = [files] if isinstance(files, str | Path) else files
         return [_check_file(str(file), codegens) for file in several]

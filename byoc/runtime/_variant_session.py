@@ -238,7 +238,7 @@ def load(  # noqa: PLR0913 - each has a default
     not installed.
     """
     isolation = choose_isolation(isolate, call_timeout)
-    bundle = open_bundle(Path(path), isolation, trust=trust, codegens=codegens, variant=variant)
+    bundle = open_bundle(path, isolation, trust=trust, codegens=codegens, variant=variant)
     return load_variants(bundle, pad=pad)
 
 

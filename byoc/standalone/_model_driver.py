@@ -93,7 +93,7 @@ def make_driver(
     Raises InputError where there is no driver, or it does not compile, and as `write_model_driver`;
     MissingRuntimeError without a C compiler.
     """
-    opened = bundle if isinstance(bundle, Bundle) else open_bundle(Path(bundle), None)
+    opened = bundle if isinstance(bundle, Bundle) else open_bundle(bundle, None)
     name = _choose_codegen(opened, codegen)
     found = opened.codegens.find(name)
     if has_driver(found):

@@ -12,7 +12,7 @@ from typing import Any
 
 from byoc.errors import InputError, MissingRuntimeError, shorten_text
 from byoc.standalone._export import FORMAT, PROGRAM_FILE
-from byoc.support import split_command
+from byoc.support import check_type, split_command
 
 _COMPILER_VARIABLE = "BYOC_CC"
 _DEFAULT_COMMAND = "cc -O2"
@@ -66,7 +66,7 @@ class ProgramVerification:
 
 
 def verify_program(
-    folder: Path, compiler: str | None = None, runner: str | None = None, runs: int = 0
+    folder: str | Path, compiler: str | None = None, runner: str | None = None, runs: int = 0
 ) -> ProgramVerification:
     """Build the program in `folder`, run it on its sample, and compare with what onnxruntime computed.
 
@@ -78,6 +78,8 @@ def verify_program(
     Raises InputError if the folder is no program, or the compiler refuses it, and MissingRuntimeError
     where there is no such compiler or runner.
     """
+    check_type("folder", folder, str | Path)
+    folder = Path(folder)
     document = _read_document(folder)
     command = split_command(compiler or os.environ.get(_COMPILER_VARIABLE) or _DEFAULT_COMMAND)
     before = split_command(runner) if runner else []

@@ -23,7 +23,7 @@ from byoc.support._exit_codes import describe_exit, name_signal
 from byoc.support._garbage import collect_rarely
 from byoc.support._input import read_limited
 from byoc.support._note import Note
-from byoc.support._option_check import check_minimum, check_types
+from byoc.support._option_check import check_minimum, check_type, check_types
 from byoc.support._output import check_output, clone_file, resolve_path, write_atomically, write_text
 from byoc.support._plugin_options import (
     SIZE_UNITS,

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from enum import Enum, StrEnum, auto
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast, get_type_hints
 
-from byoc.support._option_check import check_minimum, check_types
+from byoc.support._option_check import check_minimum, check_type, check_types
 
 P = ParamSpec("P")
 S = TypeVar("S")
@@ -148,7 +148,8 @@ def take_keywords(
     """Have a function of something and options take the fields of the options as keyword arguments.
 
     The signature and a list of the arguments for the docstring come from the fields' declarations.
-    The function raises InputError for a value of another type than declared, or below the least one.
+    The function raises InputError for a value of another type than declared or annotated, or below the
+    least one.
     """
 
     def decorate(function: Callable[[S, Chosen], R]) -> Callable[Concatenate[S, P], R]:
@@ -164,6 +165,7 @@ def take_keywords(
             except TypeError as error:
                 raise TypeError(f"{function.__name__}() {error}") from None
             source = given.pop(own.name)
+            check_type(own.name, source, get_type_hints(function)[own.name])
             _check_values(options, given)
             return function(source, cast("Callable[..., Chosen]", options)(**given))
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import lru_cache
 from numbers import Integral, Real
+from os import PathLike
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -12,7 +13,7 @@ from byoc.errors import InputError, shorten_text
 
 _MAX_CHARACTERS = 80
 # Numbers of numpy are numbers, and its bool_ is not a bool but stands for one.
-_CLASSES: Mapping[Any, Any] = {int: Integral, float: Real}
+_CLASSES: Mapping[Any, Any] = {int: Integral, float: Real, Path: PathLike}
 _NAMES = {
     str: "text",
     Path: "a path",
@@ -30,8 +31,13 @@ def check_types(kind: Any, values: Mapping[str, Any]) -> None:
     """
     hints = _read_hints(kind)
     for name, value in values.items():
-        if not fits_type(value, hints[name]):
-            raise InputError(f"{name}: {_format_value(value)} is not {_describe_type(hints[name])}")
+        check_type(name, value, hints[name])
+
+
+def check_type(name: str, value: object, hint: Any) -> None:
+    """Raise InputError, with the name, for a value that is not of an annotated type."""
+    if not fits_type(value, hint):
+        raise InputError(f"{name}: {_format_value(value)} is not {_describe_type(hint)}")
 
 
 def check_minimum(name: str, value: object, minimum: float | None) -> None:

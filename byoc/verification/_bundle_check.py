@@ -250,7 +250,7 @@ def open_given(bundle: str | Path | Bundle, isolate: bool | None, call_timeout: 
     """Open a bundle, unless it is open; raises as `open_bundle`."""
     if isinstance(bundle, Bundle):
         return bundle
-    return open_bundle(Path(bundle), choose_isolation(isolate, call_timeout))
+    return open_bundle(bundle, choose_isolation(isolate, call_timeout))
 
 
 def find_original(bundle: Bundle, against: str | Path | None = None) -> VerificationModels:

@@ -1,5 +1,6 @@
 """Options of a wrong type, or out of range, get one sentence, in Python as on the command line."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -153,3 +154,25 @@ def test_names_that_no_file_can_have(name: str, tmp_path: Path) -> None:
     for call in calls:
         with pytest.raises(byoc.InputError, match=r"cannot be (read|written)|no such file"):
             call()
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: byoc.load(None), "path: None is not text or a path"),
+        (lambda: byoc.verify({}), "path: {} is not text or a path"),
+        (lambda: byoc.partition(None, RULES), "model: None is not text, a path or a ModelProto"),
+        (lambda: byoc.partition(["m.onnx"], RULES), "model: ['m.onnx'] is not text"),
+        (lambda: byoc.explain(3, RULES), "model: 3 is not text"),
+        (lambda: byoc.compare(None, RULES), "models: None is not text, a path or a list"),
+        (lambda: byoc.compare_rules(RULES, None), "models: None is not text"),
+        (lambda: byoc.check_rules(None), "files: None is not text, a path or a list"),
+        (lambda: byoc.place(None), "instance: None is not text or a path"),
+        (lambda: byoc.diff(None, RULES), "a placement: None is not text or a path"),
+        (lambda: byoc.verify_program(None), "folder: None is not text or a path"),
+        (lambda: byoc.new_codegen(None), "name: None is not text"),
+    ],
+)
+def test_what_is_no_path_and_no_model_is_said(call: Callable[[], Any], sentence: str) -> None:
+    with pytest.raises(byoc.InputError, match=re.escape(sentence)):
+        call()

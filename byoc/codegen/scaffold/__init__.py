@@ -20,6 +20,7 @@ from byoc.support import (
     ANNOTATIONS,
     CODEGENS,
     COST_MODELS,
+    check_type,
     find_files,
     get_distribution,
     list_installed,
@@ -49,6 +50,7 @@ def new_codegen(name: str, folder: str | Path | None = None, *, style: Style = "
     or taken, a style that there is not, a file that is there already, and for a folder that cannot be
     written; nothing is left behind then.
     """
+    check_type("name", name, str)
     words = _check_words(name)
     if style not in get_args(Style):
         raise InputError(f"style {style!r}: it is one of {', '.join(get_args(Style))}")
