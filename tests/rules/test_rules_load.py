@@ -185,6 +185,10 @@ def test_the_built_in_file(name: str) -> None:
         "conv_bn",
         "conv_relu",
         "conv_clip",
+        "conv_function",
+        "conv_gated",
+        "product_function",
+        "gated",
         "bn_relu",
         "add_relu",
     ]
