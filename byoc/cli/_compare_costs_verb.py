@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from byoc.bundle import Bundle, is_bundle, open_bundle
-from byoc.cli._common import FormatOption, OutputFormat, read_pairs, reserve_stdout, show_status
+from byoc.cli._common import FormatOption, OutputFormat, reserve_stdout, show_status
 from byoc.cli._compare_costs_text import print_comparison
+from byoc.cli._flag_values import read_pairs
 from byoc.cli._option_flags import LoadOptions, take_options
 from byoc.codegen import CompileError
 from byoc.comparison import OptimalityLoss, compare_decisions, measure_loss

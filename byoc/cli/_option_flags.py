@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from byoc.bundle import Bundle, open_bundle
-from byoc.cli._common import (
+from byoc.cli._flag_values import (
     read_buckets,
     read_by_target,
     read_dims,

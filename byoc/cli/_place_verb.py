@@ -11,10 +11,10 @@ from byoc.cli._common import (
     OutputFormat,
     print_json,
     print_rows,
-    read_pairs,
     reserve_stdout,
     show_status,
 )
+from byoc.cli._flag_values import read_pairs
 from byoc.console import print_line
 from byoc.planning import place as run
 from byoc.support import write_text

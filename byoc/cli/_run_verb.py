@@ -18,10 +18,10 @@ from byoc.cli._common import (
     check_outside,
     print_json,
     print_rows,
-    read_pairs,
     reserve_stdout,
     show_status,
 )
+from byoc.cli._flag_values import read_pairs
 from byoc.cli._option_flags import (
     DEFAULT_LOAD_OPTIONS,
     DRIVER_FLAG,
