@@ -79,7 +79,7 @@ def with_memory_returned() -> Iterator[None]:
 
 
 def get_run_options() -> Any:
-    """Return what runs of sessions in this context are given, None for onnxruntime's defaults."""
+    """Return the run options of sessions in this context, None for onnxruntime's defaults."""
     return _run_options.get()
 
 

@@ -63,7 +63,7 @@ class HeldTensors:
 
 
 def hold_tensors(kinds: Mapping[str, TensorType], sizes: Mapping[str, int]) -> HeldTensors:
-    """Return what may be held of tensors between stages where names in extents have some sizes.
+    """Return the tensors between stages that may be held, where names in extents have some sizes.
 
     Those of open extents, of text, without elements and of more than 64 KiB are not.
     """
