@@ -65,7 +65,7 @@ class WeightFile:
         return moved
 
     def _find_moved(self, tensor: TensorProto, folder: Path | None) -> ExternalData:
-        """Return the present location of a tensor's data; what variants read of one file is read once."""
+        """Return the new location of a tensor's data; what variants read of one file is read once."""
         own = find_external_data(tensor, folder)
         if own is None:
             return self._write(tensor, folder)
