@@ -51,6 +51,7 @@ def _reject_bool(value: object) -> object:
 Number = BeforeValidator(_reject_bool)
 Positive = Annotated[float, Number, Field(gt=0)]
 Seconds = Annotated[float, Number, Field(ge=0), AfterValidator(_check_seconds)]
+Count = Annotated[int, Field(strict=True)]  # a text '02' would be the same count as 2
 Amount = Annotated[float, Number, Field(ge=0), AfterValidator(_check_finite)]
 
 
@@ -122,7 +123,7 @@ class CostFile(StrictModel):
     """of an accelerator: the host's cost model, which holds unless the user names another"""
     margin: Annotated[float, Number, Field(ge=0, lt=1)] = 0.0
     """of an accelerator: the share of the time that a mixture has to save to be chosen"""
-    threads: Annotated[dict[int, str], AfterValidator(_check_threads)] = Field(default_factory=dict)
+    threads: Annotated[dict[Count, str], AfterValidator(_check_threads)] = Field(default_factory=dict)
     """the models for runs on several threads, by the number that they begin at: a path or a name"""
 
     def find_for_threads(self, count: int | None) -> str | None:

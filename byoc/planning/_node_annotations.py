@@ -27,8 +27,8 @@ def read_annotations(index: GraphIndex, targets: Sequence[Target], key: str | No
     Raises InputError when a value under `key` names no device, and when no node has that key.
     """
     if key is not None and key not in (keys := _list_keys(index)):
-        known = ", ".join(sorted(keys)) or "no node has any"
-        raise InputError(f"--annotations {key}: no node has metadata of this key; keys: {known}")
+        known = f"there is {', '.join(sorted(keys))}" if keys else "no node has any"
+        raise InputError(f"--annotations {key}: no node has metadata of this key; {known}")
     if key is None and not any(target.rules.annotations for target in targets):
         return PinnedNodes()
     reader = _AnnotationReader(targets, key)

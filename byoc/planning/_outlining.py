@@ -27,6 +27,9 @@ from byoc.planning._graph_plan import GraphPlan, PlannedRegion
 from byoc.planning._plan_settings import read_requirements
 from byoc.rules import Target
 
+TARGET_KEY = "byoc.target"
+"""Key of the metadata of a region's call whose value is the name of the region's target."""
+
 
 def outline_regions(root: GraphPlan, heavy: HeavyWeights | None) -> ModelProto:
     """Return the model of a plan with its regions as functions, and the weights that its index lacks.
@@ -67,7 +70,7 @@ def _describe_cut(index: GraphIndex, region: PlannedRegion) -> RegionCut:
         domain=region.target.domain,
         groups=tuple(_describe_group(index, unit) for unit in region.units),
         metadata={
-            "byoc.target": region.target.name,
+            TARGET_KEY: region.target.name,
             "byoc.units": str(len(region.units)),
             "byoc.predicted_seconds": f"{region.seconds:.3e}",
         },

@@ -70,17 +70,19 @@ class _Loader(yaml.SafeLoader):
 
 
 def _construct_mapping(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    seen: set[str] = set()
+    seen: set[object] = set()
     for key, _ in node.value:
         if not isinstance(key, yaml.ScalarNode):
             raise yaml.constructor.ConstructorError(
                 None, None, "a key must be a single word", key.start_mark
             )
-        if key.value in seen:
+        # 2 and 0x2 are one key
+        value = loader.construct_object(key) if key.tag.endswith(":int") else key.value
+        if not seen.isdisjoint({key.value, value}):
             raise yaml.constructor.ConstructorError(
                 None, None, f"the key '{format_short(key.value)}' stands twice", key.start_mark
             )
-        seen.add(key.value)
+        seen |= {key.value, value}
     return loader.construct_mapping(node, deep=True)
 
 

@@ -244,6 +244,11 @@ def test_a_file_names_others_for_runs_on_several_threads(tmp_path: Path) -> None
     ("line", "message"),
     [
         ("threads: {2: gone}", "{one}: threads.2: gone: no such file"),
+        (
+            "threads: {2: two.yaml, 0x2: many.yaml}",
+            "{one}:5:24: not valid YAML: the key '0x2' stands twice",
+        ),
+        ("threads: {2: two.yaml, '02': many.yaml}", "{one}: threads.02: expected a whole number"),
         ("threads: {2: two.yaml, 4: gone.yaml}", "{one}: threads.4: gone.yaml: no such file"),
         ("threads: {1: two.yaml}", "{one}: threads: 1: the file itself is for fewer than 2 threads"),
         ("threads: {many: two.yaml}", "{one}: threads.many: expected a whole number"),

@@ -36,6 +36,18 @@ def verified(result: byoc.Result) -> bool:
     return result.verification is not None and result.verification.passed
 
 
+def test_a_bundle_s_model_is_not_partitioned_again(tmp_path: Path) -> None:
+    made = partition(parse("g (float[1, 4] x) => (float[1, 4] y) { y = Relu(x) }"), tmp_path)
+    (region,) = made.report.regions
+    path = tmp_path / "out.byoc" / "model.onnx"
+    with pytest.raises(byoc.InputError) as caught:
+        byoc.partition(path, tmp_path / "all.yaml", output=tmp_path / "again.byoc")
+    assert str(caught.value) == (
+        f"{path}: is partitioned already: '{region.name}' is a region of all; "
+        "partition the model that it was made of"
+    )
+
+
 def test_names_of_composites_do_not_meet(tmp_path: Path) -> None:
     composites = json.dumps(
         [

@@ -108,7 +108,7 @@ def test_mistakes_are_one_sentence(files: Files) -> None:
     with pytest.raises(InputError, match=r"node 'one' asks for device 'neat', .*did you mean near"):
         partition(model, rules, annotations="device")
     with pytest.raises(
-        InputError, match=r"--annotations devise: no node has metadata of this key; keys: device"
+        InputError, match=r"--annotations devise: no node has metadata of this key; there is device"
     ):
         partition(model, rules, annotations="devise")
     wrong = files.rules("wrong", "Neg", more="annotations: {layer_ann: ['(']}\n")
