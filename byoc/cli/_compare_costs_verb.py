@@ -185,11 +185,12 @@ def _compare_bundle(
         session = load_bundle(bundle, runs)
     else:
         estimates, session = {}, load_bundle(bundle)
-    target = " and ".join(bundle.manifest.targets)
-    regions = {region.name: region.seconds for region in bundle.variant.report.regions}
+    placed = bundle.variant.report.regions
+    where = " and ".join(dict.fromkeys(region.device for region in placed)) or "host"
+    regions = {region.name: region.seconds for region in placed}
     return compare_placement(
         name,
-        target,
+        where,
         session,
         inputs,
         predicted,

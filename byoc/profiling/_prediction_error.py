@@ -64,10 +64,11 @@ class NodePair:
 class PredictionComparison:
     """The predicted and measured seconds of one model in one placement.
 
-    `where` is `host` or the target. `parts` is the sum of the parts' times, each measured on its own:
-    the nodes on the host alone, or the stages of a placement. `unknown` counts the nodes whose cost is
-    estimated. `rank` is Spearman's correlation of predicted and measured times over the nodes; None for
-    placements, and if too few nodes were measured. `pairs` are the nodes in their order, or the regions.
+    `where` has the targets that have regions, `host` without any. `parts` is the sum of the parts'
+    times, each measured on its own: the nodes on the host alone, or the stages of a placement.
+    `unknown` counts the nodes whose cost is estimated. `rank` is Spearman's correlation of predicted and
+    measured times over the nodes; None for placements, and if too few nodes were measured. `pairs` are
+    the nodes in their order, or the regions.
     """
 
     model: str

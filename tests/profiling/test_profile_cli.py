@@ -175,6 +175,18 @@ def test_compare_placements_cut_now_and_in_a_bundle(byoc: Cli) -> None:
     (bundled,) = json.loads(byoc("compare-costs", "out", "--format", "json", *QUICK).out)["rows"]
     assert (now["where"], bundled["where"]) == ("dla", "dla")
     assert now["predicted"] == bundled["predicted"]
+    alone = byoc(
+        "compare-costs",
+        "net.onnx",
+        "--rules",
+        VANILLA,
+        "--strategy",
+        "host-only",
+        "--costs",
+        "dla",
+        *QUICK,
+    )
+    assert re.search(r"net.onnx +host ", alone.out), "no region is on the accelerator"
     assert now["parts"] > 0
     refused = byoc("compare-costs", "net.onnx", "out", "--rules", VANILLA, "--loss")
     assert (refused.code, refused.out) == (1, "")
