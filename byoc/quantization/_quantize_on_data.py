@@ -152,7 +152,7 @@ class _QuantizationTrials:
     expected: Sequence[Mapping[str, Any]]
     found: list[_QuantizationTrial] = field(default_factory=list)
     _equalized: dict[int | None, Model] = field(default_factory=dict)
-    _ranges: dict[tuple[_QuantizationVariant, int | None], Ranges] = field(default_factory=dict)
+    _ranges: dict[tuple[str, bool, int | None], Ranges] = field(default_factory=dict)
     _channel_tensors: tuple[str, ...] | None = None
 
     @property
@@ -243,7 +243,7 @@ class _QuantizationTrials:
 
     def _measure_ranges(self, variant: _QuantizationVariant, half: int | None) -> Ranges:
         """Return the ranges of tensors and channels, by all data or by a half of the samples."""
-        key = _QuantizationVariant(variant.method, variant.equalized), half
+        key = variant.method, variant.equalized, half
         if key not in self._ranges:
             report_step("calibrate")
             floats = self.equalize(half) if variant.equalized else self.floats
@@ -278,8 +278,9 @@ def find_channel_tensors(
     tried = {}
     for name in ranges.tensors:
         readers = (index.nodes[number] for number in index.consumers.get(name, ()))
-        channels = (index.get_shape(name) or ())[CHANNELS : CHANNELS + 1]
-        if any(is_depthwise(index, node) for node in readers) and isinstance(channels[0], int):
-            zeros = np.zeros(channels[0])
-            tried[name] = ChannelRange(zeros, zeros)
+        if any(is_depthwise(index, node) for node in readers):
+            for channels in (index.get_shape(name) or ())[CHANNELS : CHANNELS + 1]:
+                if isinstance(channels, int):
+                    zeros = np.zeros(channels)
+                    tried[name] = ChannelRange(zeros, zeros)
     return quantize(floats, targets, replace(ranges, channels=tried), dtype).channels

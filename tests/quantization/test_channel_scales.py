@@ -21,9 +21,10 @@ from quantizing import (
     values,
     weights,
 )
+from support import parse
 
-from byoc.model import Model
-from byoc.quantization import Ranges
+from byoc.model import Model, prepare_model
+from byoc.quantization import Range, Ranges, _quantize_on_data, calibrate
 from byoc.quantization._quantize_model import prepare_floats
 from byoc.quantization._quantize_on_data import DataQuantizer, find_channel_tensors
 from byoc.quantization._ranges import ChannelRange
@@ -166,3 +167,35 @@ def test_channels_are_measured_on_data(tmp_path: Path) -> None:
     assert "biases are corrected" in found.steps[-1]
     given = samples(model, 9)[8]
     assert snr(values(model, given)["y"], values(found.quantized.model, given)["y"]) > 35
+
+
+def test_ranges_of_the_same_samples_are_measured_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    model, to = make_model(make_node("Relu", ["y"], ["z"], "tail")), make_target()
+    for number, sample in enumerate(samples(model, 4)):
+        np.savez(tmp_path / f"{number}.npz", **sample)
+    ran = []
+
+    def count(floats: Model, data: Any, *, method: str, **more: Any) -> Ranges:
+        ran.append((id(floats), method, str(data)))
+        return calibrate(floats, data, method=method, **more)
+
+    monkeypatch.setattr(_quantize_on_data, "calibrate", count)
+    DataQuantizer([to], tmp_path, NO_PREPROCESSING, None, None).quantize(model)
+    assert len(ran) == len(set(ran)) > 4
+
+
+def test_a_tensor_of_unknown_shape_has_one_scale() -> None:
+    text = """
+g (float[N] x, int64[rank] shape) => (float[A, B, C, D] y) {
+  r = Reshape(x, shape)
+  y = Conv<group = 4>(r, w)
+}
+"""
+    proto = parse(text)
+    proto.graph.initializer.append(numpy_helper.from_array(weights(0, 4, 1, 1, 1), "w"))
+    model = prepare_model(proto, "test")
+    found = Ranges("minmax", 1, "", {"r": Range(-1.0, 1.0)}, random=False)
+    assert model.index.get_shape("r") is None
+    assert find_channel_tensors(model, [make_target()], found) == ()
