@@ -51,15 +51,14 @@ def bind_session(
             raise InputError(
                 f"onnxruntime cannot run the model: {describe_runtime_error(error)}"
             ) from None
-        if made:
-            values = binding.get_outputs_as_ortvaluevector()
-            fresh = {name: values[first + i].numpy() for i, name in enumerate(made)}
+        values = binding.get_outputs_as_ortvaluevector() if made else ()
+        fresh = {name: values[first + i].numpy() for i, name in enumerate(made)}
         for name in made:  # without this, the next run would write over what this one gave
             binding.bind_output(name)
         for name in others:  # the binding keeps what it is given
             if given[name].nbytes > _LARGE:
                 binding.bind_cpu_input(name, np.empty(0, given[name].dtype))
-        return {**outputs, **fresh} if made else dict(outputs)
+        return {**outputs, **fresh}
 
     return run
 

@@ -224,7 +224,8 @@ def _residual_command(result: _ResultTile, sums: Operand, made: Operand) -> Add:
     """Return the command that adds the residual to a result in finer units."""
     layer, residual = result.layer, result.layer.residual
     assert residual is not None
-    y, bits = layer.y, residual_bits(layer)
-    wide = replace(y, dtype="int32").encoded_by(np.squeeze(y.scales / 2.0**bits), np.squeeze(0 * bits))
+    y = layer.y
+    finer = np.squeeze(y.scales / 2.0 ** residual_bits(layer))
+    wide = replace(y, dtype="int32").encoded_by(finer, np.zeros_like(finer))
     scaling = emit_scaling(result.emitting, Add, layer, (wide, residual), result.channels.made)
     return Add(result.emitting.number, sums, _load_residual(result), made, **scaling)

@@ -198,8 +198,8 @@ class Clamp:
             low, high = (np.full(y.channels, limit) for limit in self.saturate_limits(y))
         else:
             low, high = (np.rint(real / y.scales) + y.zeros for real in reals)
-        limits = (np.clip(each, info.min, info.max).astype(np.int64) for each in (low, high))
-        return next(limits), next(limits)
+        low, high = (np.clip(each, info.min, info.max).astype(np.int64) for each in (low, high))
+        return low, high
 
 
 TO_NHWC = (0, 2, 3, 1)
