@@ -68,7 +68,11 @@ def with_memory_returned() -> Iterator[None]:
 
     onnxruntime keeps it for the next run, each session for itself: of many sessions, and shapes that
     will not come again, that is a multiple of what one run needs. What a session took first it keeps.
+    Without onnxruntime there is nothing to return.
     """
+    if not has_runtime():
+        yield
+        return
     options = import_onnxruntime().RunOptions()
     options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
     token = _run_options.set(options)

@@ -22,7 +22,7 @@ from byoc.bundle import (
 from byoc.codegen import Executor, has_driver, has_model_driver
 from byoc.drivers import DriverLibrary, build_driver
 from byoc.errors import InputError
-from byoc.model import GraphIndex, get_stated_types
+from byoc.model import GraphIndex
 from byoc.onnxrt import open_provider_session, output_types, session_runner
 from byoc.runtime._session import Session
 from byoc.runtime._stage_program import Stage, StageProgram
@@ -133,7 +133,7 @@ def load_with_provider(bundle: Bundle, drivers: RegionDrivers | None = None) -> 
     drivers = drivers or RegionDrivers(bundle)
     path = bundle.folder / name
     proto = onnx.load(path, load_external_data=False)
-    known = GraphIndex(proto, get_stated_types(proto)).types
+    known = GraphIndex.of_model(proto).types
     session = open_provider_session(path, drivers.libraries)
     inputs = tuple(value.name for value in session.get_inputs())
     types = output_types(session)

@@ -12,7 +12,7 @@ import numpy as np
 from byoc.bundle import Bundle, require_consent
 from byoc.codegen import BindableExecutor, Codegens, Executor, Region
 from byoc.errors import InputError, suggest_nearest
-from byoc.model import GraphIndex, TensorType, get_stated_types, write_type
+from byoc.model import GraphIndex, TensorType, write_type
 from byoc.onnxrt import sharing_threads
 from byoc.runtime._device_turns import DeviceTurns, run_in_pipeline
 from byoc.runtime._executors import (
@@ -212,7 +212,7 @@ def load_bundle(bundle: Bundle, runs: Mapping[str, Executor] | None = None) -> S
     `runs` maps the regions' names to executors; by default their codegens load them (`load_executors`).
     """
     proto = bundle.model()
-    index = GraphIndex(proto, get_stated_types(proto))
+    index = GraphIndex.of_model(proto)
     found = bundle.regions()
     given = load_executors(bundle) if runs is None else runs
     turns = {name: _exclusive_group(name, bundle.codegens) for name in {name for name, _, _ in found}}

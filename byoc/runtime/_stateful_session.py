@@ -204,14 +204,12 @@ class StatefulSession:
         """
         if not self._inner_types:
             return False
-        last, self._sizes = (
-            self._sizes,
-            {
-                dim: np.shape(inputs[name])[axis]
-                for name, axis, dim in self._open_extents
-                if name in inputs and axis < np.ndim(inputs[name])
-            },
-        )
+        last = self._sizes
+        self._sizes = {
+            dim: np.shape(inputs[name])[axis]
+            for name, axis, dim in self._open_extents
+            if name in inputs and axis < np.ndim(inputs[name])
+        }
         held = {dim: size for dim, size in self._sizes.items() if last.get(dim) == size}
         if held == self._held_sizes:
             return not last

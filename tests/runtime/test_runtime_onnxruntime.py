@@ -11,7 +11,8 @@ from support import parse
 
 import byoc
 from byoc.errors import InputError, MissingRuntimeError
-from byoc.onnxrt import has_runtime, open_session, run_session
+from byoc.onnxrt import has_runtime, open_session, run_session, with_memory_returned
+from byoc.onnxrt._onnxruntime import get_run_options
 
 SENTENCE = "onnxruntime is not installed (pip install 'onnx-byoc[run]')"
 
@@ -55,6 +56,12 @@ def test_without_it_a_bundle_does_not_load(text: str, tmp_path: Path) -> None:
     with pytest.raises(MissingRuntimeError) as caught:
         byoc.load(tmp_path / "b")
     assert str(caught.value) == SENTENCE
+
+
+@pytest.mark.usefixtures("no_runtime")
+def test_without_it_no_memory_is_returned() -> None:
+    with with_memory_returned():
+        assert get_run_options() is None
 
 
 @pytest.mark.usefixtures("no_runtime")

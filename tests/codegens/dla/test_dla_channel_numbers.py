@@ -22,8 +22,8 @@ from byoc.codegens.dla.machine import (
     scaling_fields,
 )
 from byoc.codegens.dla.simulator import SimulationError
-from conftest import run_on_driver
 from dla_bench import make_machine, run_one
+from dla_on_driver import run_on_driver
 from dla_regions import bytes_of
 
 from byoc.drivers import DriverLibrary
