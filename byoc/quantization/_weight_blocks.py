@@ -99,11 +99,11 @@ class _RoundedBlocks(NamedTuple):
 def _round_blocks(values: NDArray[np.float32], dtype: "np.dtype[np.floating]") -> _RoundedBlocks:
     """Round weights `[N, B, block]` by the best of several scales, as `round_to_blocks` says."""
     largest = np.take_along_axis(values, abs(values).argmax(axis=2)[..., None], axis=2)[..., 0]
-    best = _round_by_scales(values, (largest / -_ZERO).astype(dtype))
+    best = _round_by_scales(values, _convert_scales(largest / -_ZERO, dtype))
     starts = [largest / -_ZERO * shrink for shrink in _SHRINKS]
     starts.append(abs(largest) / (_MOST - _ZERO))
     for start in starts:
-        first = _round_by_scales(values, start.astype(dtype))
+        first = _round_by_scales(values, _convert_scales(start, dtype))
         fitted = _fit_scales(values, first.stored, dtype)
         best = _choose_better(_choose_better(best, first), _round_by_scales(values, fitted))
     return best
@@ -129,7 +129,17 @@ def _fit_scales(
         products = (values * centered).sum(axis=2)
     scales: NDArray[np.float32] = np.zeros_like(energy)
     np.divide(products, energy, out=scales, where=energy != 0)
-    return scales.astype(dtype, copy=False)
+    return _convert_scales(scales, dtype)
+
+
+def _convert_scales(scales: NDArray[np.float32], dtype: "np.dtype[np.floating]") -> NDArray[np.floating]:
+    """Return scales in the dtype of the weights; one too small for it becomes its least number.
+
+    Weights of that dtype are multiples of this number (6e-8 of float16), so that such a block is exact.
+    """
+    converted = scales.astype(dtype, copy=False)
+    least = np.copysign(np.finfo(dtype).smallest_subnormal, scales)
+    return np.where((converted == 0) & (scales != 0), least, converted)
 
 
 def _choose_better(one: _RoundedBlocks, other: _RoundedBlocks) -> _RoundedBlocks:

@@ -171,6 +171,23 @@ def test_half_precision_keeps_scales_of_its_own(tmp_path: Path) -> None:
     assert all(18 < each.decibels < 25 for each in done.weights)
 
 
+@pytest.mark.parametrize("most", [1, 2, 3, 7])
+def test_weights_of_a_few_least_numbers_of_half_precision_are_exact(most: int, tmp_path: Path) -> None:
+    """Their scales are below half of the least number, and would be zero."""
+    numbers = np.resize(np.arange(-most, most + 1), (64, 16))
+    weights = (numbers * np.finfo(np.float16).smallest_subnormal).astype(np.float16)
+    model = parse("half (float16[n, 64] x) => (float16[n, 16] y) { y = MatMul(x, w) }")
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    inputs = {"x": np.eye(64, dtype=np.float16)}
+    for ops in ("*", "MatMul"):
+        target = load(write_rules(tmp_path, ops))
+        done = quantize_weights(prepare_model(model, "half"), [target], 32)
+        assert [each.decibels for each in done.weights] == [np.inf]
+        with without_optimizations():
+            made = run_session(open_session(done.model.proto), inputs)
+        np.testing.assert_array_equal(made["y"], weights)
+
+
 def test_what_is_left_is_told_with_the_reason(tmp_path: Path, byoc: Callable[..., Any]) -> None:
     model = parse("""net (float[n, 3, 32, 32] x, int64[m] i) => (float[n, 3, 32, 32] y, float[m, 64] e) {
         a = MatMul(w, x)
