@@ -132,7 +132,9 @@ def _fit_scales(
     return _convert_scales(scales, dtype)
 
 
-def _convert_scales(scales: NDArray[np.float32], dtype: "np.dtype[np.floating]") -> NDArray[np.floating]:
+def _convert_scales(
+    scales: NDArray[np.floating], dtype: "np.dtype[np.floating]"
+) -> NDArray[np.floating]:
     """Return scales in the dtype of the weights; one too small for it becomes its least number.
 
     Weights of that dtype are multiples of this number (6e-8 of float16), so that such a block is exact.
