@@ -31,8 +31,10 @@ def calibrate(
     else:
         told = format_count(len(ranges.tensors), "tensor")
         seen = format_count(ranges.samples, "sample")
+        channels = f" and of the channels of {len(ranges.channels)}" if ranges.channels else ""
         print_line(
-            f"{options.output}: ranges of {told}, by {ranges.method}, on {seen} of {ranges.source}"
+            f"{options.output}: ranges of {told}{channels}, by {ranges.method}, on {seen} of "
+            f"{ranges.source}"
         )
 
 
@@ -49,5 +51,9 @@ def _make_document(ranges: Ranges) -> dict[str, object]:
             name: {"low": entry.low, "high": entry.high}
             for name, entry in ranges.tensors.items()
             if isinstance(entry, Range)
+        },
+        "channels": {
+            name: {"low": each.low.tolist(), "high": each.high.tolist()}
+            for name, each in ranges.channels.items()
         },
     }

@@ -5,7 +5,7 @@ need histograms take a second pass over groups of tensors that fit into memory t
 group. The statistics take a few kB per tensor, whatever the number of samples.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,9 +33,10 @@ from byoc.quantization._observed_model import (
     add_extremes,
     add_outputs,
     check_tensors,
+    count_channels,
     find_activations,
 )
-from byoc.quantization._ranges import GivenQuantization, Range, Ranges, write_ranges
+from byoc.quantization._ranges import ChannelRange, GivenQuantization, Range, Ranges, write_ranges
 from byoc.samples import Sample, SampleSource, find_samples, hash_values
 from byoc.support import check_output, report_step, show_progress, take_keywords
 from byoc.zoo import Source, load_model
@@ -54,7 +55,8 @@ def calibrate(model: Source | Model, options: CalibrationOptions) -> Ranges:
 
     `model` is a path, `zoo:NAME`, a protobuf, or what `byoc.load_model` returned. It runs on onnxruntime
     without optimizations, on one thread, so that results are reproducible. Tensors that are infinite
-    somewhere, as masks are, or always empty, have no range, and a note says so.
+    somewhere, as masks are, or always empty, have no range, and a note says so. Of what a depthwise
+    convolution reads the least and greatest values of the channels are measured, too.
 
     Raises InputError for data that does not fit the model or gives NaN, for options that the method does
     not have, and for an output that cannot be written; MissingRuntimeError without onnxruntime.
@@ -78,7 +80,9 @@ def calibrate(model: Source | Model, options: CalibrationOptions) -> Ranges:
             f"{data.name}: an iterator can be gone through once, and {method.name} does so twice: give a"
             " list"
         )
-    state, seen, purpose = None, CalibrationState.start(len(names)), {}
+    channels = count_channels(loaded.index, names)
+    sizes = len(names), sum(channels.values())
+    state, seen, purpose = None, CalibrationState.start(*sizes), {}
     if output is not None and data.identity:
         state = output.with_name(output.name + _STATE_SUFFIX)
         purpose = {
@@ -87,9 +91,9 @@ def calibrate(model: Source | Model, options: CalibrationOptions) -> Ranges:
             "tensors": hash_values(names),
             "data": data.identity,
         }
-        seen = load_state(state, purpose, len(names))
+        seen = load_state(state, purpose, *sizes)
     with show_progress(options.progress):
-        found = _Calibration(loaded, names, data, method, seen, state, purpose).run()
+        found = _Calibration(loaded, names, channels, data, method, seen, state, purpose).run()
     if state is not None:
         state.unlink(missing_ok=True)
     if output is not None:
@@ -101,6 +105,7 @@ def calibrate(model: Source | Model, options: CalibrationOptions) -> Ranges:
 class _Calibration:
     model: Model
     names: Sequence[str]
+    channels: Mapping[str, int]
     data: SampleSource
     method: Calibrator
     seen: CalibrationState
@@ -110,7 +115,7 @@ class _Calibration:
     def run(self) -> Ranges:
         seen = self.seen
         if seen.stage == 0:
-            proto = add_extremes(self.model.index, self.names)
+            proto = add_extremes(self.model.index, self.names, self.channels)
             self._run_pass(proto, "extremes", self._take_extremes)
             if not seen.done:
                 raise InputError(f"{self.data.name}: there are no samples")
@@ -150,7 +155,9 @@ class _Calibration:
 
     def _take_extremes(self, outputs: list[Any], sample: str) -> None:
         seen = self.seen
-        rows = np.array([np.asarray(value, np.float64) for value in outputs]).reshape(-1, len(EXTREMES))
+        count = len(self.names) * len(EXTREMES)
+        rows = np.array([np.asarray(value, np.float64) for value in outputs[:count]])
+        rows = rows.reshape(-1, len(EXTREMES))
         low, high, check, size = rows.T
         some = size > 0
         infinite = some & (np.isinf(low) | np.isinf(high))
@@ -163,6 +170,12 @@ class _Calibration:
         seen.low[some] = np.minimum(seen.low, low.astype(np.float32))[some]
         seen.high[some] = np.maximum(seen.high, high.astype(np.float32))[some]
         seen.size[:] = np.maximum(seen.size, size.astype(np.int64))
+        if self.channels:
+            lows, highs = (np.concatenate(outputs[first::2]) for first in (count, count + 1))
+            is_some = dict(zip(self.names, some.tolist(), strict=True))
+            kept = np.repeat([is_some[name] for name in self.channels], [*self.channels.values()])
+            seen.channel_low[kept] = np.minimum(seen.channel_low, lows)[kept]
+            seen.channel_high[kept] = np.maximum(seen.channel_high, highs)[kept]
 
     def _count_values(self, group: Sequence[int], outputs: list[Any], sample: str) -> None:
         for i, output in zip(group, outputs, strict=True):
@@ -215,7 +228,23 @@ class _Calibration:
             model=self.model.name,
             options=dict(sorted(vars(self.method).items())),
             notes=tuple(notes),
+            channels=dict(self._list_channels(tensors)),
         )
+
+    def _list_channels(self, tensors: Collection[str]) -> Iterator[tuple[str, ChannelRange]]:
+        """Yield the ranges of the channels of tensors that have a range: all values are inside."""
+        start = 0
+        for name, count in self.channels.items():
+            low, high = (
+                values[start : start + count].astype(np.float64)
+                for values in (self.seen.channel_low, self.seen.channel_high)
+            )
+            start += count
+            if self.method.symmetric:
+                high = np.maximum(abs(low), abs(high))
+                low = -high
+            if name in tensors:
+                yield name, ChannelRange(low, high)
 
     def _choose_range(self, i: int) -> Range:
         low, high = float(self.seen.low[i]), float(self.seen.high[i])

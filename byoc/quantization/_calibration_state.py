@@ -19,7 +19,7 @@ from byoc.errors import InputError
 from byoc.model import Model, copy_without, find_external_data
 from byoc.support import write_atomically
 
-_FORMAT = "1"
+_FORMAT = "2"
 Purpose = Mapping[str, str]
 """What a calibration is of: `model`, `method`, `tensors` and `data`, each as a text that tells it."""
 
@@ -28,25 +28,34 @@ Purpose = Mapping[str, str]
 class CalibrationState:
     """Statistics of the tensors, one entry for each, and the progress of the calibration.
 
-    `stage` counts the passes over the data, `done` the samples of the present pass so far, `samples`
-    those of the first. `infinite` is the first sample in which a tensor is infinite, or -1. `counts` are
-    those of the histograms and exist from the second pass on.
+    `channel_low` and `channel_high` are those of channels, tensor after tensor. `stage` counts the
+    passes over the data, `done` the samples of the present pass so far, `samples` those of the first.
+    `infinite` is the first sample in which a tensor is infinite, or -1. `counts` are those of the
+    histograms and exist from the second pass on.
     """
 
     low: NDArray[np.float32]
     high: NDArray[np.float32]
     size: NDArray[np.int64]
     infinite: NDArray[np.int64]
+    channel_low: NDArray[np.float32]
+    channel_high: NDArray[np.float32]
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     stage: int = 0
     done: int = 0
     samples: int = 0
 
     @classmethod
-    def start(cls, tensors: int) -> "CalibrationState":
-        """Return the statistics before the first sample."""
-        low, high = np.full(tensors, np.inf, np.float32), np.full(tensors, -np.inf, np.float32)
-        return cls(low, high, np.zeros(tensors, np.int64), np.full(tensors, -1, np.int64))
+    def start(cls, tensors: int, channels: int) -> "CalibrationState":
+        """Return the statistics before the first sample; `channels` is the number of all channels."""
+        return cls(
+            np.full(tensors, np.inf, np.float32),
+            np.full(tensors, -np.inf, np.float32),
+            np.zeros(tensors, np.int64),
+            np.full(tensors, -1, np.int64),
+            np.full(channels, np.inf, np.float32),
+            np.full(channels, -np.inf, np.float32),
+        )
 
 
 def save_state(path: Path, purpose: Purpose, seen: CalibrationState) -> None:
@@ -55,13 +64,13 @@ def save_state(path: Path, purpose: Purpose, seen: CalibrationState) -> None:
     write_atomically(path, lambda file: np.savez(file, purpose=np.array(document), **vars(seen)))
 
 
-def load_state(path: Path, purpose: Purpose, tensors: int) -> CalibrationState:
+def load_state(path: Path, purpose: Purpose, tensors: int, channels: int) -> CalibrationState:
     """Return the progress of a calibration from its file, or the initial one if there is no file.
 
     Raises InputError if the file belongs to another calibration, or cannot be read.
     """
     if not path.exists():
-        return CalibrationState.start(tensors)
+        return CalibrationState.start(tensors, channels)
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             saved_purpose = json.loads(str(archive["purpose"]))

@@ -3,19 +3,24 @@
 Tensors inside the bodies of If, Loop and Scan cannot be outputs of a model, and are left out.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
+import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, helper
+from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import GraphIndex, copy_without
+from byoc.quantization._arithmetic import is_depthwise
 
 FLOATS = ("float32", "float16")
 EXTREMES = ("low", "high", "check", "size")
 """What is given out of each tensor in the first pass: `check` is 0 when all is finite, else NaN."""
 
 _OPSET = 17  # of the operators added to a model that uses none of ONNX's own
+_AXES_ARE_INPUTS = 18  # of ReduceMin and ReduceMax, from this operator set on
+_CHANNELS = 1  # the axis of a tensor that has its channels
 
 
 def find_activations(index: GraphIndex) -> list[str]:
@@ -46,14 +51,34 @@ def _find_obstacle(index: GraphIndex, name: str) -> str:
     return "" if kind.dtype in FLOATS else f"it is of {kind.dtype}, not of {' or '.join(FLOATS)}"
 
 
-def add_extremes(index: GraphIndex, tensors: Sequence[str]) -> ModelProto:
+def count_channels(index: GraphIndex, tensors: Sequence[str]) -> dict[str, int]:
+    """Return the number of channels of those tensors that a depthwise convolution reads.
+
+    That is where a scale for each channel helps: no other channel makes up for one that is inexact.
+    Channels whose number is not known are left out.
+    """
+    found = {}
+    for name in tensors:
+        readers = (index.nodes[number] for number in index.consumers.get(name, ()))
+        for channels in (index.get_shape(name) or ())[_CHANNELS : _CHANNELS + 1]:
+            if isinstance(channels, int) and any(is_depthwise(index, node) for node in readers):
+                found[name] = channels
+    return found
+
+
+def add_extremes(
+    index: GraphIndex, tensors: Sequence[str], by_channel: Collection[str] = ()
+) -> ModelProto:
     """Return a model that outputs the `EXTREMES` of each tensor, tensor after tensor.
 
-    They are computed inside the model, so that it outputs only a few numbers and its memory use stays
-    the same.
+    Behind these it outputs the least and the greatest values of the channels, `[C]` each, of the tensors
+    `by_channel`, in the order of `tensors`. They are computed inside the model, so that it outputs only
+    a few numbers and its memory use stays the same.
     """
     result = _copy_without_outputs(index)
     prefix = _free_prefix(index)
+    outputs_of_channels: list[str] = []
+    version = next(each.version for each in result.opset_import if not each.domain)
     for number, name in enumerate(tensors):
         names_of = {what: f"{prefix}{number}.{what}" for what in ("value", "zero", *EXTREMES)}
         # onnxruntime has no reductions of float16.
@@ -62,7 +87,28 @@ def add_extremes(index: GraphIndex, tensors: Sequence[str]) -> ModelProto:
         result.graph.node.extend([cast] if half else [])
         result.graph.node.extend(_make_reductions(names_of["value"] if half else name, names_of))
         result.graph.output.extend(onnx.ValueInfoProto(name=names_of[what]) for what in EXTREMES)
+        if name in by_channel:
+            value = names_of["value"] if half else name
+            axes = [axis for axis in range(index.get_rank(name) or 0) if axis != _CHANNELS]
+            made = _reduce_channels(result, value, axes, f"{prefix}{number}.channels", version)
+            outputs_of_channels += made
+    result.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs_of_channels)
     return result
+
+
+def _reduce_channels(
+    model: ModelProto, value: str, axes: Sequence[int], prefix: str, version: int
+) -> list[str]:
+    """Add the least and greatest values of a tensor's channels to a model; return their names."""
+    inputs, more = [value], dict[str, Any](axes=list(axes))
+    if version >= _AXES_ARE_INPUTS:
+        inputs, more = [value, f"{prefix}.axes"], {}
+        stored = numpy_helper.from_array(np.asarray(axes, np.int64), f"{prefix}.axes")
+        model.graph.initializer.append(stored)
+    made = [f"{prefix}.low", f"{prefix}.high"]
+    for operator, name in zip(("ReduceMin", "ReduceMax"), made, strict=True):
+        model.graph.node.append(helper.make_node(operator, inputs, [name], keepdims=0, **more))
+    return made
 
 
 def _make_reductions(value: str, names_of: dict[str, str]) -> Iterator[NodeProto]:

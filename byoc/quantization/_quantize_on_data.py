@@ -10,14 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byoc.model import Model
-from byoc.quantization._arithmetic import is_depthwise
 from byoc.quantization._bias_correction import measure_bias_shifts
 from byoc.quantization._calibrate import calibrate
 from byoc.quantization._candidates import TargetRequirements
-from byoc.quantization._channel_statistics import CHANNELS, measure_channels
 from byoc.quantization._equalization import equalize
 from byoc.quantization._fixed_ranges import fix_ranges
 from byoc.quantization._network_ends import count_levels, find_head_units, find_tail_units
+from byoc.quantization._observed_model import count_channels
 from byoc.quantization._quantize_model import (
     QuantizedModel,
     prepare_floats,
@@ -254,12 +253,8 @@ class _QuantizationTrials:
             if self._channel_tensors is None:
                 asked = self.asked
                 self._channel_tensors = find_channel_tensors(floats, asked.targets, ranges, asked.dtype)
-            if self._channel_tensors:
-                inputs = (each.inputs for each in find_samples(data, floats, images, None).read_from(0))
-                found = measure_channels(floats, self._channel_tensors, inputs, "channels")
-                channels = {name: ChannelRange(each.low, each.high) for name, each in found.items()}
-                ranges = replace(ranges, channels=channels)
-            self._ranges[key] = ranges
+            channels = {name: ranges.channels[name] for name in self._channel_tensors}
+            self._ranges[key] = replace(ranges, channels=channels)
         return self._ranges[key]
 
 
@@ -275,12 +270,8 @@ def find_channel_tensors(
     wishes = [TargetRequirements(target) for target in targets if target.has_quantized_rules]
     if not any(requirement.names_channels for requirement in wishes):
         return ()
-    tried = {}
-    for name in ranges.tensors:
-        readers = (index.nodes[number] for number in index.consumers.get(name, ()))
-        if any(is_depthwise(index, node) for node in readers):
-            for channels in (index.get_shape(name) or ())[CHANNELS : CHANNELS + 1]:
-                if isinstance(channels, int):
-                    zeros = np.zeros(channels)
-                    tried[name] = ChannelRange(zeros, zeros)
+    tried = {
+        name: ChannelRange(np.zeros(count), np.zeros(count))
+        for name, count in count_channels(index, [*ranges.tensors]).items()
+    }
     return quantize(floats, targets, replace(ranges, channels=tried), dtype).channels

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
+import numpy as np
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, model_validator
 
@@ -27,11 +28,13 @@ DTYPES = {
 
 Dtype = Literal["int4", "uint4", "int8", "uint8", "int16", "uint16"]
 
+_FORMAT: Final = 2  # the first one had no ranges of channels
 _HEAD = """\
 # The range of each tensor's values. Edit it and pass it to `byoc partition --calibration`. Instead of
 # `low` and `high` there may be `scale`, `zero_point`, `dtype` and, for one scale per channel, `axis`.
 """
 _MAX_HINTS = 5
+_CHANNELS = 1  # the axis of a tensor that has its channels
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +74,8 @@ class Ranges:
     `method` is the calibrator's name with its `options`, `samples` the number of samples, `source` the
     name of the data, `random` whether it was random data, `model` the model's name. `notes` are
     sentences for the user. A tensor that is not in `tensors` has no range and cannot be quantized.
-    `shifts` are taken from biases, `[C]` by what the node that reads one makes. `channels` are the
-    ranges of the channels of tensors that may have a scale for each. Files have neither.
+    `channels` are the ranges of the channels of tensors that may have a scale for each. `shifts` are
+    taken from biases, `[C]` by what the node that reads one makes; files have none.
     """
 
     method: str
@@ -87,9 +90,10 @@ class Ranges:
     channels: Mapping[str, ChannelRange] = field(default_factory=dict)
 
     def check_names(self, model: Model, path: Path) -> None:
-        """Raise InputError if a named tensor is not in the model; `path` is the file for the message.
+        """Raise InputError if a model lacks a named tensor, or has it with another number of channels.
 
-        Tensors in the bodies of If, Loop and Scan count as well, and those that clean-up dropped.
+        Tensors in the bodies of If, Loop and Scan count as well, and those that clean-up dropped. `path`
+        is the file for the message.
         """
         known = {
             name
@@ -107,6 +111,14 @@ class Ranges:
             raise make_file_error(
                 path, [f"tensors.{name}: {reason}{hints.get(name, '')}" for name in unknown]
             )
+        problems = []
+        for name, each in self.channels.items():
+            found = (model.index.get_shape(name) or ())[_CHANNELS : _CHANNELS + 1]
+            if found and isinstance(found[0], int) and found[0] != len(each.low):
+                given = f"{len(each.low)} ranges, and the tensor has {found[0]} channels"
+                problems.append(f"tensors.{name}.channels: {given}")
+        if problems:
+            raise make_file_error(path, problems)
 
 
 def _number_or_list(kind: type[float], thing: str) -> AfterValidator:
@@ -127,11 +139,36 @@ def _number_or_list(kind: type[float], thing: str) -> AfterValidator:
 _Number = Annotated[float, Field(strict=True)]
 
 
+class _Channels(StrictModel):
+    """The ranges of a tensor's channels in the file."""
+
+    low: Annotated[list[_Number], Field(min_length=1)]
+    high: Annotated[list[_Number], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _check_consistency(self) -> "_Channels":
+        if len(self.low) != len(self.high):
+            raise ValueError(f"{len(self.low)} values of 'low' and {len(self.high)} of 'high'")
+        if not all(map(isfinite, (*self.low, *self.high))):
+            raise ValueError("'low' and 'high' must be finite")
+        for number, (low, high) in enumerate(zip(self.low, self.high, strict=True)):
+            if low > high:
+                raise ValueError(
+                    f"of channel {number} 'low' is {low:g}, above 'high', which is {high:g}"
+                )
+        return self
+
+    def read(self) -> ChannelRange:
+        """Return the ranges."""
+        return ChannelRange(np.asarray(self.low, np.float64), np.asarray(self.high, np.float64))
+
+
 class _Entry(StrictModel):
     """A tensor in the file: a range, or a quantization given by the user."""
 
     low: _Number | None = None
     high: _Number | None = None
+    channels: _Channels | None = None
     scale: Annotated[Any, _number_or_list(float, "a number")] = None
     zero_point: Annotated[Any, _number_or_list(int, "a whole number")] = 0
     dtype: Dtype | None = None
@@ -156,7 +193,7 @@ class _Entry(StrictModel):
 
 
 def _find_range_problems(entry: _Entry) -> list[str]:
-    others = entry.model_fields_set - {"low", "high"}
+    others = entry.model_fields_set - {"low", "high", "channels"}
     if others:
         return [f"'scale' must be given where there is '{min(others)}'"]
     if entry.low is None or entry.high is None:
@@ -173,6 +210,8 @@ def _find_scale_problems(entry: _Entry) -> list[str]:
     problems = []
     if entry.low is not None or entry.high is not None:
         problems.append("either 'low' and 'high' or 'scale' may be given, not both")
+    elif entry.channels is not None:
+        problems.append("either 'channels' or 'scale' may be given, not both")
     if not scales:
         problems.append("'scale' must not be empty")
     if any(not isfinite(scale) or scale <= 0 for scale in scales):
@@ -206,6 +245,7 @@ class _Model(StrictModel):
 class _File(StrictModel):
     """The schema of the file."""
 
+    format: Literal[1, 2] = _FORMAT
     method: str = ""
     options: dict[str, bool | int | float] = Field(default_factory=dict)
     samples: Annotated[int, Field(ge=0)] = 0
@@ -228,6 +268,7 @@ def read_ranges(path: Path) -> Ranges:
         file.model.name if file.model else "",
         file.options,
         tuple(file.notes),
+        channels={name: each.channels.read() for name, each in file.tensors.items() if each.channels},
     )
 
 
@@ -238,7 +279,7 @@ def write_ranges(path: Path, ranges: Ranges) -> None:
 
 def format_ranges(ranges: Ranges) -> str:
     """Return the text of a file; floats are written such that they are read back exactly."""
-    head: dict[str, Any] = {"method": ranges.method}
+    head: dict[str, Any] = {"format": _FORMAT, "method": ranges.method}
     if ranges.options:
         head["options"] = dict(ranges.options)
     head |= {"samples": ranges.samples, "data": ranges.source}
@@ -249,6 +290,8 @@ def format_ranges(ranges: Ranges) -> str:
     if ranges.notes:
         head["notes"] = list(ranges.notes)
     tensors = {name: _entry_document(entry) for name, entry in ranges.tensors.items()}
+    for name, each in ranges.channels.items():
+        tensors[name]["channels"] = {"low": each.low.tolist(), "high": each.high.tolist()}
     return _HEAD + dump_yaml(head) + dump_yaml({"tensors": tensors}, flow=None)
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +10,14 @@ from support import prepared
 
 from byoc.errors import InputError
 from byoc.quantization import Range, Ranges
-from byoc.quantization._ranges import DTYPES, GivenQuantization, format_ranges, read_ranges, write_ranges
+from byoc.quantization._ranges import (
+    DTYPES,
+    ChannelRange,
+    GivenQuantization,
+    format_ranges,
+    read_ranges,
+    write_ranges,
+)
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 POSITIVE = st.floats(min_value=5e-324, allow_infinity=False)
@@ -66,9 +74,14 @@ def test_the_form_of_the_file() -> None:
         "conv1_out": Range(-1.25, 3.5),
         "y": GivenQuantization((0.02,), (3,), "int8"),
         "w": GivenQuantization((0.1, 1e-30), (0, 0), "int8", 0),
+        "image": Range(-1.0, 2.0),
     }
-    text = format_ranges(Ranges("entropy", 200, "photos", tensors, True, "net", {"symmetric": False}))
+    channels = {"image": ChannelRange(np.array([-1.0, 0.0]), np.array([0.5, 2.0]))}
+    text = format_ranges(
+        Ranges("entropy", 200, "photos", tensors, True, "net", {"symmetric": False}, channels=channels)
+    )
     assert text.split("\n", 2)[2] == (
+        "format: 2\n"
         "method: entropy\n"
         "options:\n"
         "  symmetric: false\n"
@@ -85,6 +98,12 @@ def test_the_form_of_the_file() -> None:
         "    zero_point: [0, 0]\n"
         "    dtype: int8\n"
         "    axis: 0\n"
+        "  image:\n"
+        "    low: -1.0\n"
+        "    high: 2.0\n"
+        "    channels:\n"
+        "      low: [-1.0, 0.0]\n"
+        "      high: [0.5, 2.0]\n"
     )
 
 
@@ -141,6 +160,27 @@ def test_a_file_by_hand(tmp_path: Path) -> None:
         ),
         ("{scale: 1, zero_point: 1.5, dtype: int8}", ".zero_point: expected a whole number, or a list"),
         ("{scale: [1, 2], zero_point: [1, 2, 3], dtype: int8, axis: 0}", ": 3 zero points for 2 scales"),
+        (
+            "{low: 0, high: 1, channels: {low: [0], high: [1, 2]}}",
+            ".channels: 1 values of 'low' and 2 of 'high'",
+        ),
+        (
+            "{low: 0, high: 1, channels: {low: [0, 3], high: [1, 2]}}",
+            ".channels: of channel 1 'low' is 3, above 'high', which is 2",
+        ),
+        (
+            "{low: 0, high: 1, channels: {low: [.nan], high: [1]}}",
+            ".channels: 'low' and 'high' must be finite",
+        ),
+        ("{low: 0, high: 1, channels: {low: [], high: []}}", ".channels.low: must not be empty"),
+        (
+            "{channels: {low: [0], high: [1]}}",
+            ": expected 'low' and 'high', or 'scale' and 'dtype'",
+        ),
+        (
+            "{scale: 1, dtype: int8, channels: {low: [0], high: [1]}}",
+            ": either 'channels' or 'scale' may be given, not both",
+        ),
     ],
 )
 def test_mistakes_are_told_where_they_are(tmp_path: Path, entry: str, problem: str) -> None:
@@ -149,6 +189,30 @@ def test_mistakes_are_told_where_they_are(tmp_path: Path, entry: str, problem: s
     with pytest.raises(InputError) as caught:
         read_ranges(path)
     assert str(caught.value).startswith(f"{path}: tensors.t{problem}")
+
+
+def test_files_of_other_versions(tmp_path: Path) -> None:
+    """Those without a format are of any version that is read; the first one had no channels."""
+    path = tmp_path / "c.yaml"
+    for head in ("", "format: 1\n", "format: 2\n"):
+        path.write_text(f"{head}tensors: {{a: {{low: 0, high: 1}}}}")
+        assert read_ranges(path).tensors == {"a": Range(0.0, 1.0)}
+    path.write_text("format: 3\ntensors: {a: {low: 0, high: 1}}")
+    with pytest.raises(InputError, match=r": format: expected 1 or 2"):
+        read_ranges(path)
+
+
+def test_another_number_of_channels_than_the_tensor_has(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("tensors: {y: {low: 0, high: 1, channels: {low: [0, 0], high: [1, 1]}}}")
+    found = read_ranges(path)
+    assert found.channels["y"].high.tolist() == [1.0, 1.0]
+    fitting = prepared("g (float[1, 2, 4] x) => (float[1, 2, 4] y) { y = Neg(x) }")
+    found.check_names(fitting, path)
+    other = prepared("g (float[1, 3, 4] x) => (float[1, 3, 4] y) { y = Neg(x) }")
+    with pytest.raises(InputError) as caught:
+        found.check_names(other, path)
+    assert str(caught.value) == f"{path}: tensors.y.channels: 2 ranges, and the tensor has 3 channels"
 
 
 def test_all_mistakes_at_once(tmp_path: Path) -> None:

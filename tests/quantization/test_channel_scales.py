@@ -1,5 +1,6 @@
 """What a depthwise convolution alone reads has a scale for each channel where rules name the axis."""
 
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,11 @@ from quantizing import (
 )
 from support import parse
 
-from byoc.model import Model, prepare_model
+from byoc.model import Model, convert_opset, prepare_model
 from byoc.quantization import Range, Ranges, _quantize_on_data, calibrate
 from byoc.quantization._quantize_model import prepare_floats
 from byoc.quantization._quantize_on_data import DataQuantizer, find_channel_tensors
-from byoc.quantization._ranges import ChannelRange
+from byoc.quantization._ranges import ChannelRange, read_ranges
 from byoc.rules import Target
 from byoc.samples import NO_PREPROCESSING
 
@@ -167,6 +168,59 @@ def test_channels_are_measured_on_data(tmp_path: Path) -> None:
     assert "biases are corrected" in found.steps[-1]
     given = samples(model, 9)[8]
     assert snr(values(model, given)["y"], values(found.quantized.model, given)["y"]) > 35
+
+
+def read_scales(model: Model) -> dict[str, list[Any]]:
+    """Return scales and zero points of the activations, by the names of the tensors."""
+    found = {}
+    for each in model.index.nodes:
+        known = {entry.key: entry.value for entry in each.metadata_props}
+        if each.op_type == "QuantizeLinear" and "byoc.tensor" in known:
+            found[known["byoc.tensor"]] = [stored(model, read).tolist() for read in each.input[1:]]
+    return found
+
+
+@pytest.mark.parametrize("opset", [13, 18])
+def test_a_calibration_file_gives_the_scales_of_the_data(opset: int, tmp_path: Path) -> None:
+    proto, to = deepcopy(make_model().proto), make_target()
+    convert_opset(proto, opset)
+    model = prepare_model(proto, "test")
+    folder = tmp_path / "data"
+    folder.mkdir()
+    given = samples(model, 6)
+    for number, sample in enumerate(given):
+        np.savez(folder / f"{number}.npz", **sample)
+    calibrate(model, folder, tmp_path / "c.yaml")
+    found = read_ranges(tmp_path / "c.yaml")
+    assert list(found.channels) == ["r"]
+    seen = np.concatenate([values(model, one)["r"] for one in given])
+    np.testing.assert_array_equal(found.channels["r"].low, seen.min((0, 2, 3)))
+    np.testing.assert_array_equal(found.channels["r"].high, seen.max((0, 2, 3)))
+    from_file = quantize(model, [to], found)
+    assert from_file.channels == ("r",)
+    from_data = DataQuantizer([to], folder, NO_PREPROCESSING, "minmax", None).quantize(model)
+    assert not any("equalized" in step for step in from_data.steps)
+    assert read_scales(from_file.model) == read_scales(from_data.quantized.model)
+    assert len(read_scales(from_file.model)["r"][0]) == 4
+
+
+def test_channels_of_symmetric_ranges_and_of_half_precision(tmp_path: Path) -> None:
+    proto = parse("g (float16[1, 2, 2, 2] x) => (float16[1, 2, 2, 2] y) { y = Conv<group = 2>(x, w) }")
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones((2, 1, 1, 1), np.float16), "w"))
+    model = prepare_model(proto, "test")
+    data = [{"x": np.float16([[[[-4, 1], [0, 0]], [[0.25, 0.5], [0.5, 0.5]]]])}]
+    plain, symmetric = (calibrate(model, data, symmetric=wide) for wide in (False, True))
+    assert plain.channels["x"].low.tolist() == [-4.0, 0.25]
+    assert plain.channels["x"].high.tolist() == [1.0, 0.5]
+    assert symmetric.channels["x"].low.tolist() == [-4.0, -0.5]
+    assert symmetric.channels["x"].high.tolist() == [4.0, 0.5]
+    empty = {"x": np.zeros((0, 2, 2, 2), np.float16)}
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    proto.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    dynamic = prepare_model(proto, "test")
+    for order in ([empty, *data], [*data, empty]):
+        assert calibrate(dynamic, order).channels["x"].low.tolist() == [-4.0, 0.25]
+    assert calibrate(dynamic, [empty]).channels == {}
 
 
 def test_ranges_of_the_same_samples_are_measured_once(
