@@ -138,17 +138,16 @@ def _load_earlier(
 ) -> list[int]:
     """Return earlier turns for units whose address is free before."""
     firsts = list(firsts)
+    taken: list[list[tuple[int, int]]] = [[span] for span in staged]  # bytes in use at each turn
+    for unit, first, offset in zip(all_units, firsts, offsets, strict=True):
+        for turn in range(first, unit.last + 1):
+            taken[turn].append((offset, offset + unit.size))
     for number, (unit, offset) in enumerate(zip(all_units, offsets, strict=True)):
-        beside = [
-            n
-            for n, other in enumerate(all_units)
-            if n != number and offsets[n] < offset + unit.size and offset < offsets[n] + other.size
-        ]
+        end = offset + unit.size
         while firsts[number] > unit.earliest:
             turn = firsts[number] - 1
-            taken = any(firsts[n] <= turn <= all_units[n].last for n in beside)
-            begin, end = staged[turn]
-            if taken or (offset < end and begin < offset + unit.size and begin < end):
+            if any(max(begin, offset) < min(stop, end) for begin, stop in taken[turn]):
                 break
             firsts[number] = turn
+            taken[turn].append((offset, end))
     return firsts

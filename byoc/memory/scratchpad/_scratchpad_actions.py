@@ -3,6 +3,7 @@
 Each load is as early as its address is free, each store follows the write at once.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from byoc.memory.arena import Buffer, Compound, GreedyPacking, search_offsets
@@ -20,10 +21,13 @@ def build_actions(
     """Return the actions: for each turn the loads that begin there, its run, and its stores."""
     loads: list[list[LoadAction]] = [[] for _ in schedule.turns]
     stores: list[list[StoreAction]] = [[] for _ in schedule.turns]
+    stays: dict[Buffer, list[Residency]] = defaultdict(list)
+    for residency in residencies:
+        stays[residency.buffer].append(residency)
     for buffer, keep in enumerate(choice):
         events = schedule.events[buffer]
         moves = find_traffic(schedule, buffer, keep)
-        own = [r for r in residencies if r.buffer == buffer]
+        own = stays[buffer]
         for number in moves.loads:
             needed = events[number].turn
             stay = _residency_at(own, needed)

@@ -25,6 +25,7 @@ from .boxes import (
     split_images,
     split_span,
 )
+from .conv_tiling import conv_slots, find_conv_tiling
 from .emission import (
     EmitterState,
     LayerEmission,
@@ -35,7 +36,7 @@ from .emit_scaling import conv_parameters, emit_scaling
 from .int4_weights import Int4Weights
 from .layer_limits import residual_bits
 from .layers import ConvLayer
-from .tiling import Tiling, conv_slots, find_conv_tiling
+from .tiling import Tiling
 from .weight_pieces import PARAMETERS, WEIGHTS
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from byoc.codegen import scratchpad as levels
 
 from .boxes import AxisSpan
+from .conv_tiling import conv_slots, find_conv_tiling
 from .layer_tensors import LayerTensor
 from .layers import ConvLayer, LayerNetwork, MachineLayer, MoveLayer, RestackLayer
 from .scheduling import ARENA_ALIGNMENT, LayerSchedule, TensorAddress, stored_tensors
@@ -17,8 +18,6 @@ from .tiling import (
     TileBudget,
     Tiling,
     align_size,
-    conv_slots,
-    find_conv_tiling,
     find_simple_tiling,
     simple_slots,
     slot_tensors,

@@ -1,20 +1,18 @@
-"""Cut layers into tiles that fit into the scratchpad, and give the tiles slots there.
+"""Tiles that fit into the scratchpad, the slots that they have there, and cuts of layers into tiles.
 
 With two places for a kind of tile in its slot, the next load can run ahead.
 
 A tile is a box of the result, rows x columns x channels, and for a convolution a number of input
-channels that are summed at a time. Of the tilings that fit, the one with the least estimated time is
-chosen. The estimate counts bytes and operations, which overlap if tiles have two places.
+channels that are summed at a time. Convolutions are cut in `conv_tiling`, all other layers here.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count, islice
-from math import ceil, prod
+from math import ceil
 
 from ..machine import LINE, DType, MachineFigures, Operand
 from .boxes import input_extent
-from .int4_weights import Int4Weights
 from .layer_tensors import LayerTensor, SlidingWindow
 from .layers import ActivationLayer, ConvLayer, MachineLayer, MatMulLayer, NormalizeLayer, PoolLayer
 
@@ -93,11 +91,6 @@ def dense_operand(tensor: int, address: int, extents: tuple[int, int, int], dtyp
     )
 
 
-_STEP = (
-    50e-9  # seconds a step is charged, to prefer fewer commands among tilings that are nearly as fast
-)
-
-
 @dataclass(frozen=True)
 class TileShape:
     """Rows, columns and channels of a result that are computed together, at most.
@@ -137,19 +130,9 @@ class TileBudget:
         """Return whether slots for `needs` fit into the scratchpad."""
         return count_slot_bytes(needs, doubled) <= self.scratchpad
 
-    def estimate_seconds(
-        self, moved: float, operations: float, dtype: str, steps: int, doubled: bool
-    ) -> float:
-        """Estimate the seconds of a layer from the bytes that it moves, its operations and its steps."""
-        issued = steps * _STEP
-        moving = moved / self.figures.bandwidth
-        computing = operations / self.figures.peak["float32" if dtype == "float32" else "int8"]
-        if not doubled:
-            return moving + computing + issued
-        return max(moving, computing) + min(moving, computing) / steps + issued
 
-
-_CHANNEL_BYTES = 32  # of at most eight numbers by channel
+CHANNEL_BYTES = 32
+"""Bytes of at most eight numbers for each channel."""
 
 
 def slot_tensors(layer: MachineLayer) -> dict[str, LayerTensor]:
@@ -158,63 +141,6 @@ def slot_tensors(layer: MachineLayer) -> dict[str, LayerTensor]:
         return {**{f"x{n}": x for n, x in enumerate(layer.reads)}, "y": layer.y}
     residual = {} if layer.residual is None else {"residual": layer.residual}
     return {"x": layer.x, **residual, "y": layer.y}
-
-
-def conv_slots(layer: ConvLayer, tile: TileShape) -> dict[str, SlotNeed]:
-    """Return the slots that tiles of a convolution need: for input, weights, result."""
-    x, y = layer.x, layer.y
-    rows, cols = (
-        input_extent(layer.window, 0, x.height, tile.rows),
-        input_extent(layer.window, 1, x.width, tile.cols),
-    )
-    kernel = layer.window.kernel[0] * layer.window.kernel[1]
-    made = tile.rows * tile.cols * tile.channels
-    needs = {
-        "x": SlotNeed(rows * cols * tile.inputs * x.itemsize),
-        "weights": SlotNeed(
-            tile.channels * kernel * tile.inputs // tile.groups * layer.weights.itemsize
-        ),
-        "parameters": SlotNeed(tile.channels * 4 * layer.count_parameters()),
-        "y": SlotNeed(made * y.itemsize),
-    }
-    if tile.inputs * layer.groups < x.channels * tile.groups:
-        needs["accumulator"] = SlotNeed(made * 4, twice=False)
-    if layer.residual is not None:
-        needs["residual"] = SlotNeed(made * layer.residual.itemsize)
-        if y.is_integer and layer.function is None:
-            needs["wide"] = SlotNeed(made * 4, twice=False)
-            if y.has_channel_scales:
-                needs["channels"] = SlotNeed(tile.channels * _CHANNEL_BYTES)
-    return needs
-
-
-def find_conv_tiling(layer: ConvLayer, rows: int, budget: TileBudget) -> Tiling | None:
-    """Return the tiling of so many rows of a convolution, None if none fits."""
-    found: list[tuple[float, int, Tiling]] = []
-    for channels, inputs, groups in _channel_splits(layer):
-        for doubled in (True, False):
-            for tile in _largest_tiles(
-                layer, rows, TileShape(1, 1, channels, inputs, groups), doubled, budget
-            ):
-                for outermost in (True, False):
-                    tiling = Tiling(tile, doubled, outermost)
-                    seconds, moved = _estimate_conv(layer, rows, tiling, budget)
-                    found.append((seconds, moved, tiling))
-    return min(found, key=lambda each: each[:2])[2] if found else None
-
-
-def _channel_splits(layer: ConvLayer) -> Iterator[tuple[int, int, int]]:
-    """Yield the possible cuts of channels: output channels, input channels, groups of a tile."""
-    made, read = layer.y.channels // layer.groups, layer.x.channels // layer.groups
-    if layer.groups > 1:
-        for groups in decreasing_parts(layer.groups):
-            yield groups * made, groups * read, groups
-    block = layer.weights.block if isinstance(layer.weights, Int4Weights) else 1
-    for channels in decreasing_parts(made):
-        for blocks in decreasing_parts(ceil(read / block)):
-            inputs = min(blocks * block, read)
-            if layer.groups == 1 or (channels, inputs) != (made, read):
-                yield channels, inputs, 1
 
 
 def decreasing_parts(extent: int) -> Iterator[int]:
@@ -227,53 +153,6 @@ def decreasing_parts(extent: int) -> Iterator[int]:
             yield size
         seen = size
         parts = parts + 1 if parts < 4 else parts * 3 // 2
-
-
-def _largest_tiles(
-    layer: ConvLayer, rows: int, tile: TileShape, doubled: bool, budget: TileBudget
-) -> Iterator[TileShape]:
-    """Yield tiles of as many rows as fit, and of fewer for more overlap; of fewer columns if needed."""
-    if not budget.fits(conv_slots(layer, replace(tile, rows=1, cols=1)), doubled):
-        return
-    height = min(rows, layer.y.height)
-    for cols in decreasing_parts(layer.y.width):
-        most = 0
-        for number in decreasing_parts(height):
-            grown = replace(tile, rows=number, cols=cols)
-            if budget.fits(conv_slots(layer, grown), doubled):
-                yield grown
-                most += 1
-            if most == 4:
-                break
-        if most:
-            return
-
-
-def _estimate_conv(layer: ConvLayer, rows: int, tiling: Tiling, budget: TileBudget) -> tuple[float, int]:
-    """Estimate the seconds of a tiling, and the bytes that it moves.
-
-    A tile stays in its slot as long as the next step uses the same one. So areas of the input are loaded
-    once if they are the outer loop or there is only one, else for each tile of output channels. Weights
-    are loaded once if they are the outer loop, or one tile has them all, or there is only one area, else
-    for each area. Input channels in several tiles are the innermost loop, and replace both.
-    """
-    tile, x, y, window = tiling.tile, layer.x, layer.y, layer.window
-    down = ceil(min(rows, y.height) / tile.rows) * ceil(rows / y.height)
-    areas = down * ceil(y.width / tile.cols)
-    share = tile.groups / layer.groups
-    across = ceil(y.channels * share / tile.channels)  # tiles of output channels in a group
-    deep = ceil(x.channels * share / tile.inputs)
-    read = input_extent(window, 0, x.height, tile.rows) * input_extent(window, 1, x.width, tile.cols)
-    stays = areas == 1 and deep == 1
-    x_times = 1 if stays or (deep == 1 and not tiling.weights_outermost) else across
-    single = across * layer.groups == tile.groups and deep == 1
-    weights_times = 1 if areas == 1 or single or (deep == 1 and tiling.weights_outermost) else areas
-    loaded = areas * read * x.channels * x.itemsize * x_times + layer.weights.nbytes * weights_times
-    residual = 1 if layer.residual is not None else 0
-    moved = loaded + rows * y.row_bytes * (1 + residual)
-    operations = 2 * rows * y.width * y.channels * prod(layer.weights.shape[1:])
-    steps = areas * across * deep * ceil(1 / share)
-    return budget.estimate_seconds(moved, operations, y.dtype, steps, tiling.doubled), moved
 
 
 def simple_slots(layer: MachineLayer, tile: TileShape) -> dict[str, SlotNeed]:
@@ -292,7 +171,7 @@ def simple_slots(layer: MachineLayer, tile: TileShape) -> dict[str, SlotNeed]:
     if isinstance(layer, ActivationLayer) and layer.table is not None:
         needs["table"] = SlotNeed(256 * (tile.channels if by_channel else 1), twice=by_channel)
     elif by_channel:
-        needs["channels"] = SlotNeed(tile.channels * _CHANNEL_BYTES)
+        needs["channels"] = SlotNeed(tile.channels * CHANNEL_BYTES)
     return needs
 
 

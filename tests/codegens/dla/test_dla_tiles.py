@@ -1,5 +1,6 @@
 """Tiles of the dla: what a window reads, and cuts that fit into the scratchpad."""
 
+from dataclasses import replace
 from itertools import count, product
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from byoc.codegens.dla.compiler import BoundaryPort
 from byoc.codegens.dla.compiler.boxes import AxisSpan, receptive_field, split_images, split_span
 from byoc.codegens.dla.compiler.compile_region import emit_program
+from byoc.codegens.dla.compiler.conv_tiling import ConvSizes, conv_slots, find_conv_tiling
 from byoc.codegens.dla.compiler.layer_tensors import LayerTensor, SlidingWindow
 from byoc.codegens.dla.compiler.layers import ConvLayer, LayerNetwork, PoolLayer
 from byoc.codegens.dla.compiler.output_shapes import windowed_extents
@@ -16,10 +18,8 @@ from byoc.codegens.dla.compiler.tiling import (
     LayerSlots,
     SlotNeed,
     TileBudget,
-    conv_slots,
     count_slot_bytes,
     decreasing_parts,
-    find_conv_tiling,
     find_simple_tiling,
     simple_slots,
 )
@@ -146,6 +146,19 @@ def test_tiles_of_convolutions_fit(  # noqa: PLR0917 - what hypothesis draws
     tile = found.tile
     assert groups % tile.groups == 0 or tile.groups > 1
     assert (tile.channels, tile.inputs) == (made * tile.groups, read * tile.groups) or tile.groups == 1
+
+
+def test_layers_that_differ_in_names_and_numbers_alone_have_the_same_sizes() -> None:
+    layer = convolution(1, 8, 16, SlidingWindow((3, 3)), 12, "int8")
+    other = replace(
+        layer,
+        name="d",
+        x=replace(layer.x, name="u", scale=0.5, zero=3),
+        weights=layer.weights + np.int8(1),
+    )
+
+    assert ConvSizes.of_layer(other) == ConvSizes.of_layer(layer)
+    assert ConvSizes.of_layer(replace(layer, residual=layer.y)) != ConvSizes.of_layer(layer)
 
 
 @given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 40), st.sampled_from([2048, 65536]))
