@@ -1,22 +1,33 @@
 """The tokens that bundles of decoders generate, against those of their models in plain onnxruntime.
 
     python benchmarks/generated_tokens.py [--tokens N] [--seeds N] [--codegens NAME,NAME] [--models NAME]
+        [--static-cache] [--driver]
 
 The zoo's decoders, and decoders like Llama's, Qwen's and Phi's of several layers (`qwen_16_int4`), are
 cut for codegens: those of onnxruntime-genai, whose caches are padded, into two variants that read
 prompts and two that read a token; those that torch exports, whose caches a Concat makes longer, with
-open lengths. Every operator is offered but GroupQueryAttention to `openvino`, which takes no empty
-cache, and `dla` has its own rules; what a codegen refuses is on the host. Sequences are generated
-behind prompts that reach every variant. A line is printed for each bundle.
+open lengths, or with `--static-cache` into variants that read prompts and one whose cache has one
+length. With `--driver` the regions of `dla` run on its driver in C instead of the simulator. Every
+operator is offered but GroupQueryAttention to `openvino`, which takes no empty cache, and `dla` has its
+own rules; what a codegen refuses is on the host. Sequences are generated behind prompts that reach
+every variant. A line is printed for each bundle.
 """
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
 
 import onnx
+from byoc.codegens.dla import DLA
 
 import byoc
+from byoc.codegen import Artifact, Executor, Region
+from byoc.drivers import DriverLibrary, build_driver
 from byoc.errors import InputError
 from byoc.zoo._decoder_families import make_family_decoder
 from byoc.zoo._decoders import OPEN, DecoderSize
@@ -27,6 +38,10 @@ _OWN_RULES = ("dla",)  # its compiler takes no region with inputs of int64
 _OPTIONS = {("openvino", "int4"): {"dynamic_quantization": "32"}}
 _PADDED = ("decoder_int4", "decoder_fp16")
 _OPEN = ("gpt2_cached", "t5_cached", "whisper_cached")
+_ROWS = {"gpt2_cached": (32,)}  # whose prompts may be padded, so that one variant reads all
+_STATIC_ROWS = (1, 4, 16)
+_STATIC_PROMPTS = {"gpt2_cached": (1, 7, 32)}
+_STATIC_LENGTH = 256
 _FAMILIES = [
     f"{family}_{layers}_{kind}"
     for family in ("llama", "qwen", "phi")
@@ -37,25 +52,37 @@ _WEIGHTS = {"int4": "int4", "fp16": "float16"}
 _LENGTHS = {"read_16": (16, 0), "read_64": (64, 0), "step_128": (1, 128), "step_320": (1, 320)}
 
 
-def main(tokens: int, seeds: int, codegens: list[str], models: list[str]) -> None:
+@dataclass(frozen=True)
+class Trial:
+    """What is generated: tokens behind prompts of several seeds, and how caches and `dla` are run."""
+
+    tokens: int
+    seeds: int
+    static_cache: bool
+    driver: bool
+
+
+def main(trial: Trial, codegens: list[str], models: list[str]) -> None:
     """Print a line for each decoder and codegen."""
     print("| model | codegen | variants | nodes | regions | tokens | equal | ties | logits | state |")
     print("|" + "---|" * 10)
     with TemporaryDirectory() as place:
+        folder = Path(place)
         for name in models:
             for codegen in codegens:
-                print(
-                    f"| `{name}` | `{codegen}` | {_measure(name, codegen, tokens, seeds, Path(place))} |"
-                )
+                is_driven = trial.driver and codegen == "dla"
+                with _use_driver(folder) if is_driven else nullcontext():
+                    cells = _measure(name, codegen, trial, folder)
+                print(f"| `{name}` | `{codegen}` | {cells} |", flush=True)
 
 
-def _measure(name: str, codegen: str, tokens: int, seeds: int, folder: Path) -> str:
+def _measure(name: str, codegen: str, trial: Trial, folder: Path) -> str:
     """Write a bundle, generate sequences, and return the cells of its line."""
     rules = _write_rules(codegen, folder)
     output = folder / f"{name}-{codegen}.byoc"
-    variants = {each: _give_sizes(*lengths) for each, lengths in _LENGTHS.items()}
-    options = {} if name in _OPEN else {"dims": {"batch_size": 1}, "variants": variants}
     model = f"zoo:{name}" if name in (*_PADDED, *_OPEN) else str(_write_decoder(name, folder))
+    options = _choose_variants(name, trial.static_cache)
+    prompts = _STATIC_PROMPTS.get(name, _STATIC_ROWS) if "static_cache" in options else ()
     try:
         byoc.partition(
             model,
@@ -67,7 +94,9 @@ def _measure(name: str, codegen: str, tokens: int, seeds: int, folder: Path) -> 
             output=output,
             **options,
         )
-        found = byoc.verify_generation(output, model, tokens=tokens, seeds=seeds)
+        found = byoc.verify_generation(
+            output, model, tokens=trial.tokens, seeds=trial.seeds, prompts=prompts
+        )
     except InputError as error:
         return f"{len(options.get('variants', ())) or 'open'} | {error}" + " |" * 6
     bundle = byoc.open_bundle(output)
@@ -93,6 +122,34 @@ def _measure(name: str, codegen: str, tokens: int, seeds: int, folder: Path) -> 
             f"{worst_state:.1e}",
         ]
     )
+
+
+def _choose_variants(name: str, static_cache: bool) -> dict[str, Any]:
+    """Return the options that say which lengths a bundle has; none for open ones."""
+    if name not in _OPEN:
+        lengths = {each: _give_sizes(*sizes) for each, sizes in _LENGTHS.items()}
+        return {"dims": {"batch_size": 1}, "variants": lengths}
+    if not static_cache:
+        return {}
+    rows = _ROWS.get(name, _STATIC_ROWS)
+    lengths = {f"read_{count}": _give_sizes(count, 0) for count in rows}
+    lengths["step"] = _give_sizes(1, _STATIC_LENGTH)
+    if name == "t5_cached":  # which has no input that is as long as the total
+        for sizes in lengths.values():
+            del sizes["total_sequence_length"]
+    return {"variants": lengths, "static_cache": True}
+
+
+@contextmanager
+def _use_driver(folder: Path) -> Iterator[None]:
+    """Run regions of `dla` on its driver in C, in the place of the simulator."""
+    driver = DriverLibrary(build_driver(DLA().driver(), folder / "libdla.so"))
+
+    def load(self: DLA, region: Region, artifact: Artifact) -> Executor:
+        return driver.open_region(region, artifact)
+
+    with patch.object(DLA, "load", load):
+        yield
 
 
 def _write_decoder(name: str, folder: Path) -> Path:
@@ -127,5 +184,11 @@ if __name__ == "__main__":
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--codegens", default="reference,c,openvino")
     parser.add_argument("--models", default=",".join((*_PADDED, *_OPEN, *_FAMILIES)))
+    parser.add_argument("--static-cache", action="store_true", help="give caches one length")
+    parser.add_argument("--driver", action="store_true", help="run dla's regions on its driver in C")
     chosen = parser.parse_args()
-    main(chosen.tokens, chosen.seeds, chosen.codegens.split(","), chosen.models.split(","))
+    main(
+        Trial(chosen.tokens, chosen.seeds, chosen.static_cache, chosen.driver),
+        chosen.codegens.split(","),
+        chosen.models.split(","),
+    )

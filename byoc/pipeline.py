@@ -109,12 +109,15 @@ def partition(model: Source, options: Options) -> Result:
 def prepare_variants(state: State) -> list[State]:
     """Return the prepared state of each variant; what the options name is loaded once.
 
-    Raises InputError as the stages do, and when two variants take inputs of the same types.
+    Raises InputError as the stages do, when two variants take inputs of the same types, and when caches
+    are to have a fixed length, but no variant has a past.
     """
     resolve, *others = PREPARATION
     state = run_stages((resolve,), state)
     variants = state.options.list_variants()
     states = [run_stages(others, replace(state, variant=variant)) for variant in variants]
+    if state.options.static_cache and all(each.static_rule is None for each in states):
+        raise InputError("--static-cache: no variant has a past, so no cache gets a fixed length")
     known: dict[str, str] = {}
     for each in states:
         types, name = _describe_inputs(each.original), each.variant.name

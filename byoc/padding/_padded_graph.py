@@ -1,7 +1,7 @@
 """A graph at two sizes of its padded dimensions: the ones of the caller, and those of the variant.
 
-In the *unpadded* run a padded dimension has any size from 1 to that of the variant, in the *padded* run
-that of the variant. An axis is padded where its extent depends on such a dimension.
+In the *unpadded* run a padded dimension has any size from the least, mostly 1, to that of the variant,
+in the *padded* run that of the variant. An axis is padded where its extent depends on such a dimension.
 """
 
 import re
@@ -55,10 +55,14 @@ class Assumptions:
 
 @dataclass(frozen=True, eq=False)
 class PaddedGraph:
-    """The main graph of a model whose open dimensions are padded; `sizes` has the variant's of each."""
+    """The main graph of a model whose open dimensions are padded; `sizes` has the variant's of each.
+
+    `least` is the smallest size that one may have.
+    """
 
     model: Model
     sizes: Mapping[str, int]
+    least: int = 1
     _shapes: dict[str, Shape | None] = field(default_factory=dict)
     _simple: dict[str, Dim] = field(default_factory=dict)
 
@@ -103,7 +107,7 @@ class PaddedGraph:
             found: Dim = dim
             name = next(iter(names), "")
             if len(names) == 1 and self.sizes[name] <= _MAX_COMBINATIONS:
-                own = range(1, self.sizes[name] + 1)
+                own = range(self.least, self.sizes[name] + 1)
                 values = [evaluate_dim(dim, {name: size}) for size in own]
                 if values == list(own):
                     found = name
@@ -146,7 +150,7 @@ class PaddedGraph:
 
     def list_sizes(self, names: Sequence[str]) -> Iterator[dict[str, int]] | None:
         """Return all sizes of some dimensions in the unpadded run, None if they are too many."""
-        ranges = [range(1, self.sizes[name] + 1) for name in names]
+        ranges = [range(self.least, self.sizes[name] + 1) for name in names]
         if prod(map(len, ranges)) > _MAX_COMBINATIONS:
             return None
         return ({**self.sizes, **dict(zip(names, each, strict=True))} for each in product(*ranges))

@@ -82,6 +82,7 @@ class StaticCaches:
             name: replace(
                 each,
                 shape=translate(each.shape),
+                value=0 if name in self.axes else each.value,  # new rows are added to it
                 room=self.rows if name in self.axes else 0,
                 made=name == self.mask,
             )
@@ -230,7 +231,7 @@ class _Rewriting:
     mask: str = field(init=False)
 
     def __post_init__(self) -> None:
-        graph = PaddedGraph(self.model, {self.past: self.length})
+        graph = PaddedGraph(self.model, {self.past: self.length}, least=0)
         self.names = NameAllocator(self.model.structure.graph)
         self.mask = self.names.new_tensor(_MASK)
         self.lengths = PastLengths(graph, self.past, self.rows, self.mask, self.names)

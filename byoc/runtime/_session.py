@@ -165,14 +165,18 @@ class Session:
         self.require_inputs(given)
         return {n: np.asarray(v, order="C") if n in self.types else v for n, v in given.items()}
 
-    def require_inputs(self, inputs: StageValues) -> None:
-        """Raise InputError for an input that is missing, unknown, or of a wrong dtype or shape."""
+    def require_inputs(self, inputs: StageValues, made: Collection[str] = ()) -> None:
+        """Raise InputError for an input that is missing, unknown, or of a wrong dtype or shape.
+
+        The sentence does not name those that are `made`, which no caller gives.
+        """
         missing = [name for name in self.inputs if name not in {**self.program.constants, **inputs}]
         unknown = [name for name in inputs if name not in self.inputs]
         if missing or unknown:
-            known = ", ".join(self.inputs)
+            names = [name for name in self.inputs if name not in made]
+            known = ", ".join(names)
             if unknown:
-                hint = suggest_nearest(unknown[0], self.inputs)
+                hint = suggest_nearest(unknown[0], names)
                 raise InputError(f"no input '{unknown[0]}'{hint}; the model's inputs: {known}")
             raise InputError(f"missing input '{missing[0]}'; the model's inputs: {known}")
         for name, kind in self.types.items():

@@ -90,7 +90,7 @@ class VariantSession:
             name for name in next(iter(self.sessions.values())).inputs if name not in self._made
         )
 
-    @property
+    @cached_property
     def _made(self) -> set[str]:
         """The inputs that padding makes in any variant."""
         rules = self.paddings.values()
@@ -173,7 +173,7 @@ class VariantSession:
         inputs = read_tensors(inputs)
         for name, session in self.sessions.items():
             try:
-                session.require_inputs(inputs)
+                session.require_inputs(inputs, self._made)
             except InputError as error:
                 problems[name] = str(error)
             else:
@@ -193,9 +193,12 @@ class VariantSession:
         rule, session = self.paddings[name], self.sessions[name]
         try:
             sizes = find_unpadded_sizes(rule, inputs)
-            session.require_inputs({**inputs, **make_padded_shapes(rule, inputs)})
+            session.require_inputs({**inputs, **make_padded_shapes(rule, inputs)}, self._made)
         except InputError as error:
-            problems[name] = f"{problems[name]}, nor by padding: {error}"
+            if rule.is_static:  # without what padding makes nothing fits as it is
+                problems[name] = str(error)
+            else:
+                problems[name] += f", nor by padding: {error}"
             return None
         return FittedInputs(session, inputs, rule, sizes)
 

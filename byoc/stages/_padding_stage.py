@@ -52,8 +52,7 @@ class FindPadding:
             reason = describe_failure(padded)
             state = replace(state, verification=add_padded(state.verification, padded))
         if reason:
-            name = state.variant.name
-            raise InputError(f"variant {name}: its caches cannot have a fixed length: {reason}")
+            raise InputError(f"its caches cannot have a fixed length: {reason}")
         decision = PaddingDecision(rule)
         note = Note("note", f"caches have a fixed length: {decision.describe()}")
         plan = replace(state.plan, notes=(*state.plan.notes, note))

@@ -9,7 +9,7 @@ from byoc.options import list_names
 from byoc.padding import CACHE_LENGTH, decide_padding, find_growing_dims, make_static
 from byoc.stages._state import State
 from byoc.support import report_step
-from byoc.zoo import load_model
+from byoc.zoo import load_model, name_source
 
 
 def load_original(state: State, dims: Mapping[str, int | str], without_heavy: bool = False) -> Model:
@@ -29,7 +29,6 @@ def load_static(state: State) -> State:
     """
     report_step("give caches a fixed length")
     common = state.options.dims or {}
-    where = f"{state.variant.name}: its caches cannot have a fixed length: "
     try:
         whole = load_original(state, common, without_heavy=True)
         past, total, rows = find_growing_dims(whole)
@@ -47,8 +46,8 @@ def load_static(state: State) -> State:
         if decision.rule is None:
             raise InputError("; ".join(decision.refusals.values()))
     except InputError as error:
-        source = getattr(state.source, "name", state.source)
-        raise InputError(f"{source}: variant {where}{error}") from error
+        what = f"{name_source(state.source)}: its caches cannot have a fixed length"
+        raise InputError(f"{what}: {error}") from error
     original = static.load({CACHE_LENGTH: length})
     return replace(state, original=original, static_rule=static.complete_rule(decision.rule))
 

@@ -66,6 +66,27 @@ TABLE = """
 """
 
 
+# A factor that depends on whether there is a past at all.
+NO_PAST = """
+    e = Shape(past_key)
+    n = Gather(e, two)
+    o = Constant <value = int64[1] {1}> ()
+    q = Max(n, o)
+    r = Cast <to = 1> (q)
+    k = Mul(v, r)
+    a = Add(s, k)
+"""
+
+
+def make_unread(text: str) -> str:
+    """Return a decoder with a further cache, which nothing reads."""
+    text = text.replace("past_key)", f"past_key, float[1, {HEADS}, past, {WIDTH}] past_value)", 1)
+    text = text.replace(
+        "_key)\n        <", f"_key, float[1, {HEADS}, total, {WIDTH}] present_value)\n <"
+    )
+    return text.replace("t = Tr", "present_value = Concat <axis = 2> (past_value, v) t = Tr")
+
+
 def make_form(text: str, length: int) -> tuple[Model, PaddingRule]:
     """Return the static form of a model with caches of a length, and its rule."""
     proto = parse(text, opset=18)
@@ -88,6 +109,7 @@ CASES = {
     "a mask": decoder(mask=", float[total] mask", biased="a = Add(s, mask)"),
     "distances": decoder(biased=DISTANCES),
     "a table": decoder(biased=TABLE),
+    "a cache that nothing reads": make_unread(decoder()),
 }
 
 
@@ -107,6 +129,8 @@ def test_the_static_form_computes_what_the_model_does_at_each_length(case: str) 
             "x": generator.normal(size=(1, HEADS, rows, WIDTH)).astype(np.float32),
             "past_key": generator.normal(size=(1, HEADS, past, WIDTH)).astype(np.float32),
         }
+        if "past_value" in text:
+            inputs["past_value"] = -inputs["past_key"]
         if case == "a mask":
             inputs["mask"] = generator.normal(size=past + 1).astype(np.float32)
         sizes = find_unpadded_sizes(rule, inputs)
@@ -134,6 +158,7 @@ REFUSED = {
         decoder(biased=DISTANCES.replace("d = Sub(j, n)", "q = Mul(n, n) d = Sub(j, q)")),
         "does not grow evenly with past",
     ),
+    "no past": (decoder(biased=NO_PAST), r"max\(1, past\) does not grow evenly with past"),
     "steps": (
         decoder(biased="e = Shape(past_key) n = Gather(e, two) i = Squeeze(n) "
         "k = Range(i, one, one) u = Cast <to = 1> (k) r = ReduceSum <keepdims = 0> (u) a = Add(s, r)"),

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from support import parse
 
@@ -80,9 +81,11 @@ def test_a_sequence_is_that_of_the_model(model: Any, rules: Path, tmp_path: Path
         found += [stateful({"ids": whole[:, n : n + 1]})["logits"] for n in range(4, 16)]
         np.testing.assert_allclose(np.concatenate(found, 1), expected, rtol=1e-4, atol=1e-5)
         assert stateful.state["past_key"].shape == (1, 2, 16, 4)
-        with pytest.raises(InputError, match="past is 16, and may be 0 to 15"):
+        with pytest.raises(InputError, match=r"steps \(n=1, past=16\): past is 16, and may be 0 to 15$"):
             stateful({"ids": whole[:, :1]})
         stateful.reset()
+    with pytest.raises(InputError, match=r"^missing input 'ids'; the model's inputs: ids, past_key$"):
+        session({"past_key": np.zeros((1, 2, 3, 4), np.float32)})
 
 
 def byoc_of(model: Any, rules: Path, folder: Path) -> Path:
@@ -97,8 +100,37 @@ def byoc_of(model: Any, rules: Path, folder: Path) -> Path:
         (None, "--static-cache is for variants"),
         ({"steps": {"n": 1}}, "the variant does not say how long they are: past=LENGTH"),
         ({"steps": {"n": 4, "past": 4}}, "caches of 4 rows have no room for 4 new ones and a past"),
+        ({"starts": STARTS}, "--static-cache: no variant has a past, so no cache gets a fixed length"),
     ],
 )
 def test_what_cannot_be_is_refused(variants: Any, reason: str, model: Any, rules: Path) -> None:
-    with pytest.raises(InputError, match=reason):
+    start = "^variant steps: a model in memory: its caches cannot have a fixed length: "
+    with pytest.raises(InputError, match=(start if variants and "steps" in variants else "^") + reason):
         byoc.partition(model, rules, variants=variants, static_cache=True)
+
+
+def test_sequences_of_a_batch_have_one_length_and_keep_apart(
+    model: Any, rules: Path, tmp_path: Path
+) -> None:
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "b"
+    for each in model.graph.initializer:
+        if each.name in {"split", "join"}:  # the batch stays as it is
+            each.CopyFrom(onnx.numpy_helper.from_array(keep_batch(each), each.name))
+    output = tmp_path / "m.byoc"
+    variants = {"chunk": {"n": 4, "past": 16}, "steps": STEPS}
+    byoc.partition(model, rules, variants=variants, dims={"b": 3}, static_cache=True, output=output)
+    stateful = byoc.open_stateful(byoc.load(output))
+    whole = np.random.default_rng(2).integers(0, 6, (3, 16))
+    plain = byoc.load(byoc_of(model, rules, tmp_path))
+    expected = plain({"ids": whole, "past_key": np.zeros((3, 2, 0, 4), np.float32)})["logits"]
+    found = [stateful({"ids": whole[:, n : n + 4]})["logits"] for n in (0, 4, 8)]
+    found += [stateful({"ids": whole[:, n : n + 1]})["logits"] for n in range(12, 16)]
+    np.testing.assert_allclose(np.concatenate(found, 1), expected, rtol=1e-4, atol=1e-5)
+
+
+def keep_batch(shape: onnx.TensorProto) -> Any:
+    """Return the extents of a Reshape with the first as it is in the data."""
+    extents = onnx.numpy_helper.to_array(shape).copy()
+    extents[0] = 0
+    return extents
