@@ -48,7 +48,8 @@ def _load_compiler(
     options = {**read_rule_file_options(target, codegen), **given}
     parsed = parse_codegen_options(codegen, options)
     store = None if cache is None else ArtifactStore(cache, codegen, parsed)
-    return RegionCompiler(codegen, options, ArtifactCache(store))
+    places_count = bool(getattr(codegen, "refers_to_weights", False))
+    return RegionCompiler(codegen, options, ArtifactCache(store, places_count))
 
 
 def read_rule_file_options(target: Target, codegen: Codegen) -> OptionTexts:

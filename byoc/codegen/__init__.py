@@ -57,6 +57,7 @@ if _TYPE_CHECKING:
     from byoc.codegen._identical_regions import find_identical as find_identical
     from byoc.codegen._identical_regions import region_structure as region_structure
     from byoc.codegen._interface import API_VERSION as API_VERSION
+    from byoc.codegen._interface import NOTE as NOTE
     from byoc.codegen._interface import Artifact as Artifact
     from byoc.codegen._interface import Codegen as Codegen
     from byoc.codegen._interface import Cycles as Cycles
@@ -112,6 +113,7 @@ if _TYPE_CHECKING:
     from byoc.memory import scratchpad as scratchpad
     from byoc.memory import stripes as stripes
     from byoc.model import MAX_IR as MAX_IR
+    from byoc.model import ExternalData as ExternalData
     from byoc.model import TensorType as TensorType
     from byoc.model import count_bits as count_bits
     from byoc.model import is_qdq_node as is_qdq_node
@@ -158,7 +160,9 @@ _MODULES = {
     "byoc.codegen._descriptions": "CodegenDescription",
     "byoc.codegen._emitters": "Emitters",
     "byoc.codegen._identical_regions": "find_alike find_identical region_structure",
-    "byoc.codegen._interface": ("API_VERSION Artifact Codegen Cycles Executor NotHereError to_seconds"),
+    "byoc.codegen._interface": (
+        "API_VERSION NOTE Artifact Codegen Cycles Executor NotHereError to_seconds"
+    ),
     "byoc.codegen._region": "AnyArray CompileError Region ResourceError",
     "byoc.codegen._isolated_abilities": "examine_executor measure_executor",
     "byoc.codegen._isolation": "Examine Measure",
@@ -182,7 +186,7 @@ _MODULES = {
     ),
     "byoc.memory": "arena scratchpad stripes",
     "byoc.model": (
-        "MAX_IR TensorType count_bits is_qdq_node "
+        "MAX_IR ExternalData TensorType count_bits is_qdq_node "
         "list_node_captures list_reads read_type to_numpy_dtype walk_graphs write_type"
     ),
     "byoc.onnxrt": "has_runtime open_session run_session session_runner",

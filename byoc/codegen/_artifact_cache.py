@@ -20,7 +20,7 @@ from byoc.codegen._compiler_identity import describe_compiler
 from byoc.codegen._interface import Artifact, Codegen, CompileError, Region, ResourceError
 from byoc.codegen._isolation import IsolatedCodegen
 from byoc.codegen._refusals import CodegenFailedError
-from byoc.codegen._region_digest import digest_regions
+from byoc.codegen._region_digest import digest_places, digest_regions
 from byoc.errors import ByocError
 
 _FORMAT = "artifacts 1"
@@ -154,10 +154,12 @@ class ArtifactCache:
     """The artifacts that one codegen produced with one set of options, in memory and in `store`.
 
     An artifact is reused for a region that is the same with all names of tensors and nodes; one that
-    contains its region's name is reused only for a region of that name.
+    contains its region's name is reused only for a region of that name; and with `places_count`, only
+    where the constants lie in the same files, at the same offsets.
     """
 
     store: ArtifactStore | None = None
+    places_count: bool = False
     _unindexed: list[tuple[Sequence[Region], Mapping[str, Artifact], Region | None]] = field(
         default_factory=list
     )
@@ -168,7 +170,7 @@ class ArtifactCache:
     ) -> None:
         """Record the artifacts of one call of the codegen, `made_of` that of another region."""
         if self.store is not None:
-            self.store.add(regions, _digest_call(regions, made_of), artifacts)
+            self.store.add(regions, self._digest_call(regions, made_of), artifacts)
         self._unindexed.append((regions, artifacts, made_of))
 
     def add_refusal(
@@ -176,12 +178,12 @@ class ArtifactCache:
     ) -> None:
         """Record that the codegen refuses regions."""
         if self.store is not None:
-            self.store.add_refusal(regions, _digest_call(regions, made_of), error)
+            self.store.add_refusal(regions, self._digest_call(regions, made_of), error)
 
     def index_added(self) -> None:
         """Index the recorded artifacts while the regions' files still exist; they may go afterwards."""
         for regions, artifacts, made_of in self._unindexed:
-            names, digest = [region.name for region in regions], _digest_call(regions, made_of)
+            names, digest = [region.name for region in regions], self._digest_call(regions, made_of)
             self._by_digest[digest] = names, [artifacts[name] for name in names]
         self._unindexed.clear()
 
@@ -197,7 +199,7 @@ class ArtifactCache:
         """
         if not self._by_digest and (self.store is None or not self.store.is_used):
             return None
-        digest = _digest_call(regions, made_of)
+        digest = self._digest_call(regions, made_of)
         found = self._find_in_memory(regions, digest)
         if found is None and self.store is not None:
             found = self.store.find(regions, digest)
@@ -214,11 +216,14 @@ class ArtifactCache:
                 return None
         return {region.name: made for region, made in zip(regions, artifacts, strict=True)}
 
-
-def _digest_call(regions: Sequence[Region], made_of: Region | None) -> str:
-    """Return the digest of a call's regions, and of the one that their artifacts are made of."""
-    digest = digest_regions(regions)
-    return digest if made_of is None else f"{digest} {digest_regions([made_of])}"
+    def _digest_call(self, regions: Sequence[Region], made_of: Region | None) -> str:
+        """Return the digest of a call's regions, and of the one that their artifacts are made of."""
+        digests = [digest_regions(regions)]
+        if made_of is not None:
+            digests.append(digest_regions([made_of]))
+        if self.places_count:
+            digests.append(digest_places(regions))
+        return " ".join(digests)
 
 
 def mentions(artifact: Artifact, name: str) -> bool:

@@ -13,6 +13,11 @@ from byoc.codegen._interface import API_VERSION, Codegen
 from byoc.codegen.byoc_worker.link import BrokenMessageError
 from byoc.support import OptionDescription, get_first_sentence, list_options
 
+_FLAGS = (
+    *("open_shapes", "recompiles", "native", "calibrates", "model_driver"),
+    "refers_to_weights",
+)
+
 
 @dataclass(frozen=True)
 class CodegenDescription:
@@ -22,7 +27,8 @@ class CodegenDescription:
     are keys of `ABILITIES`. `options` is None where it reads its options itself. The others are class
     attributes: `open_shapes` (executors take other extents than declared), `recompiles` (`load` itself
     handles an artifact that does not fit), `native` (`load` executes what an artifact holds),
-    `calibrates` (`compile` reads `Region.samples`) and `model_driver` (byoc makes a driver of models).
+    `calibrates` (`compile` reads `Region.samples`), `model_driver` (byoc makes a driver of models) and
+    `refers_to_weights` (artifacts depend on where constants lie).
     `interpreter` is the Python that runs it where that is another one.
     """
 
@@ -35,6 +41,7 @@ class CodegenDescription:
     native: bool
     calibrates: bool = False
     model_driver: bool = False
+    refers_to_weights: bool = False
     interpreter: str = ""
 
     @property
@@ -46,10 +53,7 @@ class CodegenDescription:
 def describe_codegen(codegen: Codegen) -> CodegenDescription:
     """Describe a codegen of this process."""
     listed = describe_options(getattr(codegen, "Options", None))
-    flags: dict[str, Any] = {
-        name: bool(getattr(codegen, name, False))
-        for name in ("open_shapes", "recompiles", "native", "calibrates", "model_driver")
-    }
+    flags: dict[str, Any] = {name: bool(getattr(codegen, name, False)) for name in _FLAGS}
     return CodegenDescription(
         get_first_sentence(type(codegen)),
         int(getattr(codegen, "api", API_VERSION)),

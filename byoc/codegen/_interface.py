@@ -9,6 +9,7 @@ from byoc.errors import InputError
 
 __all__ = [
     "API_VERSION",
+    "NOTE",
     "AnyArray",
     "Artifact",
     "Codegen",
@@ -23,6 +24,9 @@ __all__ = [
 
 API_VERSION = 3
 """The version of this interface; a codegen's `api` is the version that it was written for."""
+
+NOTE = "note"
+"""The name of the metadata that `byoc partition` prints: a sentence, without the region's name."""
 
 Executor = Callable[[Mapping[str, AnyArray]], Mapping[str, AnyArray]]
 """Runs a compiled region: from inputs by name to outputs by name, in the declared dtypes and shapes."""
@@ -86,7 +90,9 @@ class Codegen(Protocol):
     regions (`Region.samples`), which are then measured. `libraries` names the distributions that it
     compiles with, whose versions artifacts depend on; by default all that its own distribution requires.
     `model_driver` is True where a region computes what its ONNX model does, in the same dtypes, so that
-    byoc can make a driver of the models (docs/driver.md).
+    byoc can make a driver of the models (docs/driver.md). `refers_to_weights` is True where an artifact
+    refers to constants by where they lie (`Region.external_data`), so that a cached artifact is only
+    taken where they lie there again.
     """
 
     name: str

@@ -81,6 +81,11 @@ class IsolatedCodegen:
         return self.description.model_driver
 
     @property
+    def refers_to_weights(self) -> bool:
+        """Whether its artifacts depend on where constants lie."""
+        return self.description.refers_to_weights
+
+    @property
     def worker(self) -> Worker:
         """The process, started unless it runs. Raises InputError when the codegen cannot be loaded."""
         with self.lock:

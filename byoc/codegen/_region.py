@@ -20,10 +20,12 @@ from byoc.model import (
     DTYPES,
     WEIGHT,
     ConversionError,
+    ExternalData,
     TensorType,
     convert_ir_version,
     convert_opset,
     embed_external_data,
+    find_external_data,
     fold_constants,
     get_stated_types,
     open_shapes,
@@ -236,6 +238,20 @@ class Region:
                 return computed[name]
         there = ", ".join(each.name for each in self.constants) or "none"
         raise KeyError(f"{self.name} has no constant '{name}', it has: {there}")
+
+    @cached_property
+    def external_data(self) -> Mapping[str, ExternalData]:
+        """The place of each large constant by name: a file beside the model, offset, length in bytes.
+
+        It is for a codegen that says `refers_to_weights`: its artifacts read these bytes and hold no
+        copy. Whenever a bundle's region is loaded, the file is beside it and has the bytes that it had.
+        """
+        known: dict[str, Path] = {}
+        found = (
+            (tensor.name, find_external_data(tensor, self.path.parent, known))
+            for tensor in self.model.graph.initializer
+        )
+        return {name: data for name, data in found if data is not None}
 
     @cached_property
     def model(self) -> onnx.ModelProto:

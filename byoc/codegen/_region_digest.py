@@ -61,6 +61,15 @@ def digest_regions(regions: Sequence[Region]) -> str:
     return digest.hexdigest()
 
 
+def digest_places(regions: Sequence[Region]) -> str:
+    """Return a SHA-256 in hex of where the constants of regions lie: files, offsets, lengths."""
+    places = [
+        [(name, data.path.name, data.offset, data.length) for name, data in found.items()]
+        for found in (region.external_data for region in regions)
+    ]
+    return hashlib.sha256(repr(places).encode(errors="replace")).hexdigest()
+
+
 def digest_constant(tensor: TensorProto, region: Region) -> bytes:
     """Return a digest of the bytes of a constant in a region's main graph."""
     known = _CONSTANTS.setdefault(region, {})

@@ -22,7 +22,9 @@ from byoc.bundle import (
     write_manifest,
     write_models,
 )
-from byoc.planning import estimate_gains, find_break_evens
+from byoc.codegen import NOTE
+from byoc.errors import shorten_text
+from byoc.planning import Plan, estimate_gains, find_break_evens
 from byoc.reporting import make_decision_document, make_report
 from byoc.stages._calibration_samples import attach_samples
 from byoc.stages._region_estimates import add_estimate_notes, estimate_regions
@@ -30,6 +32,9 @@ from byoc.stages._rewriting import RegionRewriter
 from byoc.stages._state import State
 from byoc.support import Note, report_step, resolve_path
 from byoc.verification import NotVerified
+
+_SHOWN = 3  # names of regions in a note
+_MAX_NOTE = 300  # characters of a note of a codegen
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ class Compile:
     """
 
     def run_jointly(self, states: Sequence[State]) -> list[State]:
-        """Fill in `bundle`, whose manifest has no verification yet."""
+        """Fill in `bundle`, whose manifest has no verification yet; add the codegens' notes to plans."""
         first = states[0]  # all have the same options, compilers, folder and weights
         folder, options, compilers = first.folder, first.options, first.compilers
         with TemporaryDirectory(prefix="byoc-") as samples:
@@ -69,6 +74,7 @@ class Compile:
                 for region in attach_samples(state.regions, state, Path(samples))
             ]
             entries = compile_bundle(folder, regions, compilers, options.strict, options.jobs)
+        states = [replace(state, plan=_add_codegen_notes(state, entries)) for state in states]
         variants = [_describe_variant(state, entries) for state in states]
         if options.emit is not None:
             codegens = {name: compiler.codegen for name, compiler in compilers.items()}
@@ -89,6 +95,23 @@ class Compile:
             just_compiled=True,
         )
         return [replace(state, bundle=bundle.choose(state.variant.name)) for state in states]
+
+
+def _add_codegen_notes(state: State, entries: Sequence[RegionEntry]) -> Plan:
+    """Return a state's plan with what codegens say of its regions in their artifacts' metadata."""
+    own = {region.name for region in state.regions}
+    names: dict[str, list[str]] = {}
+    for entry in entries:
+        text = entry.artifact_metadata.get(NOTE, "")
+        if text and entry.name in own:
+            names.setdefault(shorten_text(" ".join(text.split()), _MAX_NOTE), []).append(entry.name)
+    notes = [Note("note", f"{_list_names(found)}: {text}") for text, found in names.items()]
+    return replace(state.plan, notes=(*state.plan.notes, *notes))
+
+
+def _list_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
 
 
 def _describe_variant(state: State, entries: Sequence[RegionEntry]) -> VariantEntry:

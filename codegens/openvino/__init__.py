@@ -12,6 +12,7 @@ from dataclasses import replace
 import onnx
 
 from byoc.codegen import (
+    NOTE,
     YES,
     Artifact,
     CompileError,
@@ -35,6 +36,12 @@ from .openvino_device import (
 )
 from .openvino_executor import OpenVINOExecutor
 from .openvino_options import OpenVINOOptions
+from .openvino_weights import (
+    check_places,
+    choose_weights,
+    describe_held_weights,
+    find_weight_file,
+)
 
 __all__ = ["OpenVINO"]
 
@@ -58,6 +65,7 @@ class OpenVINO:
     recompiles = True
     native = True  # a blob of a GPU or an NPU holds compiled code, and OpenVINO does not check blobs
     libraries = ("openvino",)
+    refers_to_weights = True  # a blob reads them from the file in which they are already
 
     def compile(self, region: Region, options: OpenVINOOptions) -> Artifact:
         """Return the compiled blob with its stamp; without it where it is large or imported wrongly.
@@ -75,14 +83,18 @@ class OpenVINO:
                 )
         marks = device_stamp(options.device)
         options = _safe_options(region, options)
+        weights = choose_weights(region, options)
         try:
-            model, inputs = compile_region_model(region, options)
+            model, inputs = compile_region_model(region, options, weights.properties)
         except CompileError as error:
             raise CompileError(str(error), refused_nodes(region, options)) from error
-        blob = export_blob(region, model, inputs, options)
-        files = {} if blob is None else {_BLOB: blob}
+        blob = export_blob(region, model, inputs, options, weights)
         metadata = {**format_options(options), **marks, "inputs": json.dumps(inputs)}
-        return Artifact(files, metadata)
+        if blob is None:
+            return Artifact({}, metadata)
+        note = describe_held_weights(region, blob, weights)
+        notes = {NOTE: note} if note else {}
+        return Artifact({_BLOB: blob}, {**metadata, **weights.metadata, **notes})
 
     def load(self, region: Region, artifact: Artifact) -> Executor:
         """Return a function that runs the blob, or the region compiled again if the blob is not valid.
@@ -92,7 +104,9 @@ class OpenVINO:
         options = read_stored_options(OpenVINOOptions, artifact.metadata)
         model = None
         if _BLOB in artifact.files and self.compatible(region, artifact):
-            model = import_blob(artifact.files[_BLOB], options)
+            weights = find_weight_file(region, artifact)
+            further = {} if weights is None else weights.properties
+            model = import_blob(artifact.files[_BLOB], options, further)
         if model is not None:
             return OpenVINOExecutor(model, json.loads(artifact.metadata["inputs"]), region.outputs)
         model, inputs = compile_region_model(region, options)
@@ -101,7 +115,8 @@ class OpenVINO:
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
         """Return whether the blob was made by this OpenVINO for a device like this one.
 
-        An artifact without a blob is compatible. Raises MissingRuntimeError as `compile` does.
+        The weights that it reads from a file have to lie where they lay. An artifact without a blob is
+        compatible. Raises MissingRuntimeError as `compile` does.
         """
         if _BLOB not in artifact.files:
             return YES
@@ -112,7 +127,7 @@ class OpenVINO:
             if made != mark:
                 what = _MARKS[name]
                 return refuse(f"the blob was made for {what} {made}, but this is {mark}")
-        return YES
+        return check_places(region, artifact)
 
     def cache_key(self, options: OpenVINOOptions) -> dict[str, str]:
         """Return the marks of a device other than the CPU, and OpenVINO's environment variables.

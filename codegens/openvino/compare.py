@@ -10,17 +10,20 @@ from pathlib import Path
 
 from byoc.codegen import read_options, read_region
 
-from .openvino_blob import is_blob_right
-from .openvino_device import compile_region_model
+from .openvino_blob import is_import_right
+from .openvino_device import compile_region_model, import_blob
 from .openvino_options import OpenVINOOptions
+from .openvino_weights import choose_weights
 
 
 def main(blob: str, path: str, name: str, target: str, given: str) -> None:
     """Compile the region, import the blob, and compare."""
     options = read_options(OpenVINOOptions, json.loads(given))
     region = read_region(Path(path), name, target)
+    further = choose_weights(region, options).properties
     model, inputs = compile_region_model(region, options)
-    right = is_blob_right(region, model, inputs, Path(blob).read_bytes(), options)
+    imported = import_blob(Path(blob).read_bytes(), options, further)
+    right = is_import_right(region, inputs, model, imported)
     sys.stdout.write("right" if right else "wrong")
 
 

@@ -15,26 +15,35 @@ from byoc.codegen import AnyArray, Region, TensorContract, format_options, to_nu
 from .openvino_device import import_blob
 from .openvino_executor import OpenVINOExecutor
 from .openvino_options import OpenVINOOptions
+from .openvino_weights import EmbeddedWeights, WeightFile
 
 _PATIENCE = 600.0  # seconds
 _SAME = 1e-3  # of the range; import lays out weights anew, which moves sums a little
 
 
 def export_blob(
-    region: Region, model: Any, inputs: Sequence[str], options: OpenVINOOptions
+    region: Region,
+    model: Any,
+    inputs: Sequence[str],
+    options: OpenVINOOptions,
+    weights: WeightFile | EmbeddedWeights,
 ) -> bytes | None:
     """Return the blob of a compiled region, None where it is not to be stored.
 
-    `inputs` are the names of the model's inputs in the region. It is not stored without the option,
-    where the region's constants are larger than `blob_limit`, and where it computes something else than
-    `model`.
+    `inputs` are the names of the model's inputs in the region, `weights` where its weights will be. It
+    is not stored without the option, where it would hold more weights than `blob_limit`, and where it
+    computes something else than `model`.
     """
     constants = sum(contract.type.bytes or 0 for contract in region.constants)
-    if not options.blob or constants > options.blob_limit:
+    is_whole = isinstance(weights, EmbeddedWeights)
+    if not options.blob or (is_whole and constants > options.blob_limit):
         return None
     blob: bytes = model.export_model().getvalue()
+    if not is_whole and len(blob) > options.blob_limit:
+        return None
     if _suits_any_sample(region):
-        right = is_blob_right(region, model, inputs, blob, options)
+        imported = import_blob(blob, options, weights.properties)
+        right = is_import_right(region, inputs, model, imported)
     else:
         right = _is_right_elsewhere(region, blob, options)
     return blob if right else None
@@ -55,7 +64,7 @@ def _suits_any_sample(region: Region) -> bool:
 
 
 def _is_right_elsewhere(region: Region, blob: bytes, options: OpenVINOOptions) -> bool:
-    """Ask `is_blob_right` in a process of its own; return False if that crashes or hangs."""
+    """Ask `is_import_right` in a process of its own; return False if that crashes or hangs."""
     with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
         path = Path(folder) / "region.blob"
         path.write_bytes(blob)
@@ -69,16 +78,13 @@ def _is_right_elsewhere(region: Region, blob: bytes, options: OpenVINOOptions) -
     return ran.returncode == 0 and ran.stdout.strip() == "right"
 
 
-def is_blob_right(
-    region: Region, model: Any, inputs: Sequence[str], blob: bytes, options: OpenVINOOptions
-) -> bool:
+def is_import_right(region: Region, inputs: Sequence[str], model: Any, imported: Any | None) -> bool:
     """Return whether a blob, imported again, computes what the compiled model does.
 
     OpenVINO 2026.4.1 imports a RotaryEmbedding as something that reads memory which is not its own. Both
     run on one sample of the region's inputs; where that cannot be run, nothing is known, and the answer
-    is no.
+    is no, as it is where nothing was imported.
     """
-    imported = import_blob(blob, options)
     if imported is None:
         return False
     try:

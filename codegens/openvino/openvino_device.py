@@ -2,8 +2,10 @@
 
 import re
 import tempfile
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import onnx
@@ -60,13 +62,15 @@ def device_stamp(device: str) -> dict[str, str]:
     }
 
 
-def compile_region_model(region: Region, options: OpenVINOOptions) -> tuple[Any, list[str]]:
+def compile_region_model(
+    region: Region, options: OpenVINOOptions, further: Mapping[str, Any] = MappingProxyType({})
+) -> tuple[Any, list[str]]:
     """Compile a region; return the model, and for each of its inputs the name in the region.
 
-    Raises CompileError with OpenVINO's reason.
+    `further` are properties besides those of the options. Raises CompileError with OpenVINO's reason.
     """
     try:
-        properties = select_properties(options)
+        properties = {**select_properties(options), **further}
         model = openvino_core().compile_model(_read(region), options.device, properties)
         return model, _input_names(region, model)
     except RuntimeError as error:
@@ -84,10 +88,16 @@ def select_properties(options: OpenVINOOptions) -> dict[str, Any]:
     return {name: value for name, value in options.properties.items() if name in supported}
 
 
-def import_blob(blob: bytes, options: OpenVINOOptions) -> Any | None:
-    """Return the model of a blob, or None if OpenVINO refuses the blob."""
+def import_blob(
+    blob: bytes, options: OpenVINOOptions, further: Mapping[str, Any] = MappingProxyType({})
+) -> Any | None:
+    """Return the model of a blob, or None if OpenVINO refuses the blob.
+
+    `further` are properties besides those of the options.
+    """
+    properties = {**select_properties(options), **further}
     try:
-        return openvino_core().import_model(blob, options.device, select_properties(options))
+        return openvino_core().import_model(blob, options.device, properties)
     except RuntimeError:
         return None
 
@@ -97,25 +107,38 @@ def state_defaults(model: onnx.ModelProto) -> bool:
 
     It is `interleaved` of com.microsoft.RotaryEmbedding, whose default is 0.
     """
-    found = False
+    unstated = _find_unstated(model)
+    for node in unstated:
+        node.attribute.append(onnx.helper.make_attribute("interleaved", 0))
+    return bool(unstated)
+
+
+def is_read_from_file(region: Region) -> bool:
+    """Return whether OpenVINO reads a region's file as it is, its weights mapped.
+
+    Its reader supports no model-local functions, and wants an attribute written (`state_defaults`).
+    """
+    return not region.model.functions and not _find_unstated(region.model)
+
+
+def _find_unstated(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """Return the nodes that leave out the attribute which OpenVINO's reader wants written."""
     inside = [node for function in model.functions for node in function.node]
-    for node in (*model.graph.node, *inside):
-        if (node.domain, node.op_type) == ("com.microsoft", "RotaryEmbedding") and not any(
-            attribute.name == "interleaved" for attribute in node.attribute
-        ):
-            node.attribute.append(onnx.helper.make_attribute("interleaved", 0))
-            found = True
-    return found
+    return [
+        node
+        for node in (*model.graph.node, *inside)
+        if (node.domain, node.op_type) == ("com.microsoft", "RotaryEmbedding")
+        and not any(attribute.name == "interleaved" for attribute in node.attribute)
+    ]
 
 
 def _read(region: Region) -> Any:
     """Return a region as OpenVINO's model.
 
-    Its reader supports no model-local functions, so composites are inlined. It maps the weights of a
-    model in a file; it refuses external data outside the folder of the file, also by links.
+    Composites are inlined. It maps the weights of a model in a file; it refuses external data outside
+    the folder of the file, also by links.
     """
-    bare = onnx.load(region.path, load_external_data=False)
-    if not state_defaults(bare) and not bare.functions:
+    if is_read_from_file(region):
         return openvino_core().read_model(region.path)
     model = region.load(inline=True)
     state_defaults(model)

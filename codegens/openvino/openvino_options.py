@@ -15,8 +15,8 @@ class OpenVINOOptions:
     CPU supports it, and 8 bits for keys and values. With `dynamic_quantization` activations that meet
     weights of 4 or 8 bits are quantized to int8 as they are computed, in groups of so many; OpenVINO's
     own default is 32. Without `integers` it runs QDQ models as written, in floating point with their
-    roundings. Without `blob`, or with constants of more than `blob_limit` bytes, the compiled region,
-    which has a second copy of the weights, is not stored, and loading compiles it.
+    roundings. Without `blob`, or where it would hold more than `blob_limit` bytes of weights, the
+    compiled region is not stored, and loading compiles it.
     """
 
     threads: int = field(default=0, metadata={"help": "threads of a run; 0 leaves it to OpenVINO"})
@@ -35,11 +35,11 @@ class OpenVINOOptions:
     )
     blob: bool = field(
         default=True,
-        metadata={"help": "store the compiled region, with a second copy of the weights"},
+        metadata={"help": "store the compiled region"},
     )
     blob_limit: Bytes = field(
         default=128 << 20,
-        metadata={"help": "the most constants of a region that is stored compiled"},
+        metadata={"help": "the most weights that a stored compiled region may hold itself"},
     )
     device: str = field(default="CPU", metadata={"help": "OpenVINO's name of a device"})
 

@@ -226,6 +226,28 @@ def test_the_same_region_of_another_model_is_not(vendor: Vendor, tmp_path: Path)
     same_as_original(other, tmp_path / "b", {"x": ramp(20, 20)})
 
 
+@pytest.mark.parametrize("more", ["", "    refers_to_weights = True"], ids=["copies", "refers"])
+@pytest.mark.parametrize("isolate", [False, True], ids=["here", "isolated"])
+def test_where_weights_lie_counts_for_a_codegen_that_refers_to_them(
+    more: str, isolate: bool, vendor: Vendor, tmp_path: Path
+) -> None:
+    vendor.write(more=more)
+    vendor.cut(weighted(), tmp_path / "b", isolate=isolate)
+    assert vendor.cut(weighted(), tmp_path / "b", isolate=isolate)[1] == []
+    other = parse(WEIGHTED.replace("y = Relu(b)", "c = Relu(b) y = Sub(c, v)"))
+    for name, values in (("v", ramp(20, 20) + 3), ("w", WEIGHT)):  # the first one of the file is v
+        other.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    assert ("dla_0" in vendor.cut(other, tmp_path / "b", isolate=isolate)[1]) == bool(more)
+
+
+def test_a_codegens_note_is_one_of_the_plans(
+    vendor: Vendor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTE", "it took\nthe slow way")
+    made, _ = vendor.cut(parse(UNLIKE), tmp_path / "b")
+    assert "dla_0, dla_1: it took the slow way" in [note.text for note in made.report.notes]
+
+
 def test_an_artifact_with_its_regions_name_is_for_that_name_alone(
     vendor: Vendor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "onnx_suite")]
 from byoc.codegens.openvino.openvino_blob import export_blob  # noqa: E402
 from byoc.codegens.openvino.openvino_device import compile_region_model, import_blob, state_defaults  # noqa: E402
 from byoc.codegens.openvino.openvino_options import OpenVINOOptions  # noqa: E402
+from byoc.codegens.openvino.openvino_weights import EmbeddedWeights  # noqa: E402
 from differing import differs  # noqa: E402 - needs the path
 
 from byoc.codegen import read_region  # noqa: E402
@@ -190,7 +191,8 @@ def _is_stored(question: Question) -> bool:
         path.write_bytes(question.model)
         try:
             region = read_region(path, "region", "any")
-            return export_blob(region, *compile_region_model(region, _OPTIONS), _OPTIONS) is not None
+            compiled = compile_region_model(region, _OPTIONS)
+            return export_blob(region, *compiled, _OPTIONS, EmbeddedWeights("")) is not None
         except Exception:  # sequences, texts: this reaches no accelerator
             return False
 

@@ -143,7 +143,10 @@ class Service:
             "options": describe_options(getattr(self._codegen, "Options", None)),
             "flags": {
                 name: bool(getattr(self._codegen, name, False))
-                for name in ("open_shapes", "recompiles", "native", "calibrates", "model_driver")
+                for name in (
+                    *("open_shapes", "recompiles", "native", "calibrates", "model_driver"),
+                    "refers_to_weights",
+                )
             },
             "interpreter": "Python {}.{}.{}, numpy {}".format(*sys.version_info[:3], np.__version__),
         }
