@@ -3,6 +3,7 @@
     pip install scikit-image scikit-learn pillow
     python benchmarks/quantized_accuracy.py --model ppocr_cls_v2 --model yunet
     python benchmarks/quantized_accuracy.py --nncf PYTHON     # of an environment with nncf
+    python benchmarks/quantized_accuracy.py --journal FILE    # goes on from there when started again
     python benchmarks/quantized_accuracy.py --write FOLDER    # models and samples, and no figures
 
 Ranges are measured on 16 samples, figures on 64 others (`--samples`, `--seed`): signal to noise in
@@ -14,8 +15,9 @@ import argparse
 import json
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +51,10 @@ class Figures:
     mean: float
     task: float
     seconds: float | None = None
+
+
+class NncfError(Exception):
+    """NNCF did not quantize a model."""
 
 
 @dataclass
@@ -173,24 +179,88 @@ def measure_onnxruntime(case: Case, rules: str) -> Figures:
     return case.measure(onnx.load(made))
 
 
-def measure_nncf(case: Case, rules: str, python: str, kind: str) -> Figures:
-    """Return the figures of NNCF, which runs in another interpreter."""
+def measure_nncf(case: Case, rules: str, python: str, kind: str, limit: float) -> Figures:
+    """Return the figures of NNCF, which runs in another interpreter for at most `limit` seconds."""
     made = case.folder / f"nncf-{kind}.onnx"
     program = Path(__file__).with_name("nncf_quantize.py")
     request = {"operators": list_operators(rules), "kind": kind}
     command = [python, str(program), str(case.path), str(case.data), str(made), json.dumps(request)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=limit)
+    except subprocess.TimeoutExpired as error:
+        raise NncfError(f"not finished after {limit:g} s") from error
     if done.returncode:
-        raise byoc.InputError(f"NNCF failed: {done.stderr.strip().splitlines()[-1][:80]}")
+        raise NncfError(f"fails: {done.stderr.strip().splitlines()[-1][:80]}")
     return case.measure(onnx.load(made))
 
 
-def print_figures(name: str, what: str, found: Figures) -> None:
-    """Print a line of the table."""
-    time = "" if found.seconds is None else f"{found.seconds * 1e3:8.3f} ms"
-    print(
-        f"{name:22} {what:14} {found.worst:6.1f} {found.mean:6.1f}  {found.task:5.3f} {time}", flush=True
-    )
+def list_quantizers(given: argparse.Namespace) -> dict[str, Callable[[Case], Figures]]:
+    """Return what is compared: how a case is measured, by the quantizer's name in the table."""
+    wanted = given.only or ["byoc", "onnxruntime", "nncf"]
+    if "nncf" in wanted and given.nncf is None:
+        print("NNCF is left out: say which interpreter has it (--nncf PYTHON)")
+        wanted = [each for each in wanted if each != "nncf"]
+    found: dict[str, Callable[[Case], Figures]] = {}
+    if "byoc" in wanted:
+        found["byoc minmax"] = partial(measure_byoc, rules=given.rules, plain=True)
+        found["byoc data"] = partial(measure_byoc, rules=given.rules, plain=False)
+    if "onnxruntime" in wanted:
+        found["onnxruntime"] = partial(measure_onnxruntime, rules=given.rules)
+    for kind in KINDS if "nncf" in wanted else ():
+        found[f"nncf {kind}"] = partial(
+            measure_nncf, rules=given.rules, python=given.nncf, kind=kind, limit=given.limit
+        )
+    return found
+
+
+def measure_or_explain(measure: Callable[[Case], Figures], case: Case) -> dict[str, Any]:
+    """Return the figures of a quantizer by their names, or why NNCF has none under `failure`."""
+    try:
+        return asdict(measure(case))
+    except NncfError as error:
+        return {"failure": str(error)}
+
+
+def format_row(name: str, what: str, found: Mapping[str, Any]) -> str:
+    """Return a line of the table."""
+    if "failure" in found:
+        return f"{name:22} {what:14} {found['failure']}"
+    time = "" if found["seconds"] is None else f"{found['seconds'] * 1e3:8.3f} ms"
+    return f"{name:22} {what:14} {found['worst']:6.1f} {found['mean']:6.1f}  {found['task']:5.3f} {time}"
+
+
+class Journal:
+    """The rows that were measured, a line of JSON each, in a file that the same command goes on from."""
+
+    def __init__(self, path: Path | None, **settings: Any) -> None:
+        """Read the rows of a file that were measured with the same settings; None keeps no rows."""
+        self.path = path
+        self.settings = settings
+        lines = path.read_text().splitlines() if path is not None and path.exists() else []
+        rows = [json.loads(line) for line in lines]
+        self.rows = {
+            (row["model"], row["quantizer"]): row["found"] for row in rows if row["settings"] == settings
+        }
+
+    def add(self, model: str, quantizer: str, found: Mapping[str, Any]) -> None:
+        """Append a row."""
+        self.rows[model, quantizer] = found
+        if self.path is not None:
+            row = {"model": model, "quantizer": quantizer, "settings": self.settings, "found": found}
+            with self.path.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+
+
+def print_rows(name: str, given: argparse.Namespace, journal: Journal) -> None:
+    """Measure what the journal lacks of a model, and print all its rows."""
+    quantizers = list_quantizers(given)
+    with tempfile.TemporaryDirectory() as folder:
+        case = None
+        for what, measure in quantizers.items():
+            if (name, what) not in journal.rows:
+                case = case or Case(name, Path(folder), given.samples, given.seed)
+                journal.add(name, what, measure_or_explain(measure, case))
+            print(format_row(name, what, journal.rows[name, what]), flush=True)
 
 
 def main() -> None:
@@ -207,6 +277,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=77, help="the seed of those (0: the ranges')")
     parser.add_argument("--nncf", metavar="PYTHON", help="the interpreter of an environment with nncf")
     parser.add_argument(
+        "--limit", type=float, default=3600, metavar="SECONDS", help="what NNCF may take for a model"
+    )
+    parser.add_argument(
+        "--journal", type=Path, metavar="FILE", help="keep rows here, and go on from them"
+    )
+    parser.add_argument(
         "--write", type=Path, metavar="FOLDER", help="write models and samples for planted_faults.py"
     )
     given = parser.parse_args()
@@ -214,26 +290,10 @@ def main() -> None:
         for name in given.model or SAMPLE_MAKERS:
             write_case(name, given.write / name)
         return
-    wanted = given.only or ["byoc", "onnxruntime", "nncf"]
-    if "nncf" in wanted and given.nncf is None:
-        print("NNCF is left out: say which interpreter has it (--nncf PYTHON)")
-        wanted = [each for each in wanted if each != "nncf"]
+    journal = Journal(given.journal, rules=given.rules, samples=given.samples, seed=given.seed)
     print(f"{'model':22} {'quantizer':14} {'worst':>6} {'mean':>6}  {'task':5} predicted")
     for name in given.model or SAMPLE_MAKERS:
-        with tempfile.TemporaryDirectory() as folder:
-            case = Case(name, Path(folder), given.samples, given.seed)
-            for plain in (True, False) if "byoc" in wanted else ():
-                found = measure_byoc(case, given.rules, plain=plain)
-                print_figures(name, "byoc minmax" if plain else "byoc data", found)
-            if "onnxruntime" in wanted:
-                print_figures(name, "onnxruntime", measure_onnxruntime(case, given.rules))
-            for kind in KINDS if "nncf" in wanted else ():
-                try:
-                    found = measure_nncf(case, given.rules, given.nncf, kind)
-                except byoc.InputError as error:
-                    print(f"{name:22} {f'nncf {kind}':14} {error}", flush=True)
-                else:
-                    print_figures(name, f"nncf {kind}", found)
+        print_rows(name, given, journal)
 
 
 if __name__ == "__main__":
