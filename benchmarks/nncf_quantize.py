@@ -7,8 +7,8 @@ import json
 import sys
 from pathlib import Path
 
-KINDS = ("plain", "fast", "full")
-"""Without bias correction, with the fast one, with the full one."""
+KINDS = ("fast", "full")
+"""With the fast bias correction, with the full one."""
 
 
 def main() -> None:
@@ -22,7 +22,6 @@ def main() -> None:
     proto = onnx.load(model)
     others = sorted({node.op_type for node in proto.graph.node} - {*asked["operators"], "Constant"})
     samples = [dict(np.load(path)) for path in sorted(Path(folder).glob("*.npz"))]
-    parameters = nncf.AdvancedQuantizationParameters(disable_bias_correction=asked["kind"] == "plain")
     quantized = nncf.quantize(
         proto,
         nncf.Dataset(samples),
@@ -30,7 +29,6 @@ def main() -> None:
         subset_size=len(samples),
         fast_bias_correction=asked["kind"] != "full",
         ignored_scope=nncf.IgnoredScope(types=others, validate=False),
-        advanced_parameters=parameters,
     )
     onnx.save(quantized, output)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from onnx import NodeProto
 
-from byoc.model import GraphIndex, get_stated_attributes, is_onnx
+from byoc.model import VIEW_OPERATORS, GraphIndex, get_stated_attributes, is_onnx
 from byoc.quantization._ranges import GivenQuantization, Range, Ranges
 
 _OUTPUT_RANGES = {
@@ -41,6 +41,18 @@ def fix_ranges(index: GraphIndex, ranges: Ranges) -> Ranges:
         if isinstance(entry, Range):
             fixed[name] = _limit_range(index, name, fixed)
     return replace(ranges, tensors=fixed)
+
+
+def has_fixed_range(index: GraphIndex, name: str) -> bool:
+    """Return whether the operators that make a tensor, but for views behind them, fix its range."""
+    number = index.producers.get(name)
+    if number is None or not is_onnx(index.nodes[number]):
+        return False
+    node = index.nodes[number]
+    if node.op_type not in VIEW_OPERATORS:
+        return node.op_type in _OUTPUT_RANGES
+    values = node.input if node.op_type == "Concat" else node.input[:1]
+    return all(has_fixed_range(index, each) for each in values)
 
 
 def _limit_range(

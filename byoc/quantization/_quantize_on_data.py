@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,17 +13,22 @@ from numpy.typing import NDArray
 from byoc.model import Model
 from byoc.quantization._bias_correction import measure_bias_shifts
 from byoc.quantization._calibrate import calibrate
-from byoc.quantization._candidates import TargetRequirements
+from byoc.quantization._channel_scales import find_channel_tensors
+from byoc.quantization._coarse_outputs import (
+    count_usual_steps,
+    find_units_before,
+    list_read_tensors,
+    measure_usual_accuracy,
+)
 from byoc.quantization._equalization import equalize
 from byoc.quantization._fixed_ranges import fix_ranges
 from byoc.quantization._network_ends import count_levels, find_head_units, find_tail_units
-from byoc.quantization._observed_model import count_channels
 from byoc.quantization._quantize_model import (
     QuantizedModel,
     prepare_floats,
     quantize,
 )
-from byoc.quantization._ranges import ChannelRange, Ranges
+from byoc.quantization._ranges import Ranges
 from byoc.quantization._sensitivity import measure_accuracy, measure_noise_by_sample, run_samples
 from byoc.rules import Target
 from byoc.samples import NO_PREPROCESSING, Preprocessing, find_samples
@@ -37,6 +43,8 @@ _FEW_STEPS = 32
 # seconds: so much for each decibel that is gained, and at most for one.
 _END_SECONDS = 0.03
 _GAIN = 0.25  # dB for which anything is changed: less is chance on so few samples
+_USUAL_GAIN = 1.0  # dB of an output's usual values for which more units before it stay in float
+_DEPTH = 6  # how many units in a row, at most, stay in float before such an output
 _LEAST_NOISE = 1e-10  # that counts: 100 dB
 _EQUALIZED = "channels are equalized, which lowers the noise on the samples"
 _SHIFTED = "biases are corrected by the mean errors that rounding makes on the samples"
@@ -99,6 +107,7 @@ class DataQuantizer:
         for variant in variants[1:]:  # those that change less come first
             trials.add(variant)
         trials.leave_ends_in_float()
+        trials.leave_coarse_outputs_in_float()
         return trials.finish()
 
 
@@ -119,13 +128,15 @@ class _QuantizationVariant:
 class _QuantizationTrial:
     """A variant, one of the models that it was measured with, and their signal-to-noise ratio.
 
-    `noise` is that of each output in each sample, `[samples, outputs]`.
+    `noise` is that of each output in each sample, `[samples, outputs]`; `usual` is the signal-to-noise
+    ratio (dB) of the usual values of outputs that eight bits are too coarse for.
     """
 
     variant: _QuantizationVariant
     quantized: QuantizedModel
     decibels: float
     noise: NDArray[np.float64]
+    usual: Mapping[str, float]
 
     @property
     def score(self) -> float:
@@ -177,8 +188,16 @@ class _QuantizationTrials:
             outputs[part] = run_samples(made.model.proto, made.model, self.samples[part])
         decibels = measure_accuracy(self.expected, outputs).signal_to_noise if outputs else 0.0
         noise = measure_noise_by_sample(self.expected, outputs)
-        self.found.append(_QuantizationTrial(variant, made, decibels, noise))
+        usual = {
+            name: measure_usual_accuracy(name, self.expected, outputs) for name in self.coarse_outputs
+        }
+        self.found.append(_QuantizationTrial(variant, made, decibels, noise, usual))
         return self.found[-1]
+
+    @cached_property
+    def coarse_outputs(self) -> Mapping[str, float]:
+        """The outputs whose usual values share few of 255 steps, and how many those are."""
+        return count_usual_steps(self.floats.index, self.expected) if self.expected else {}
 
     def finish(self) -> QuantizedOnData:
         """Return the best variant, with ranges and biases from all data."""
@@ -215,6 +234,35 @@ class _QuantizationTrials:
             gain = other.score - best.score
             keeps = few or (gain > _GAIN and not self._is_slow(other, best, min(gain, 1.0)))
             self.found = [other if keeps else best]
+
+    def leave_coarse_outputs_in_float(self) -> None:
+        """Leave units before outputs that eight bits are too coarse for in floating point."""
+        for name, steps in self.coarse_outputs.items():
+            why = f"nine tenths of its values lie within {steps:.1f} of 255 steps"
+            self.found = [self._leave_units_before(name, why)]
+
+    def _leave_units_before(self, name: str, why: str) -> _QuantizationTrial:
+        """Return the best with units before an output in floating point, the last ones first.
+
+        More of them stay so while the usual values of the output gain enough for the time that it takes.
+        """
+        index, best = self.floats.index, self.best
+        one, quantized = best.variant, best.quantized.units
+        read: tuple[str, ...] = (name,)
+        units: tuple[str, ...] = ()
+        for _ in range(_DEPTH):
+            before = find_units_before(index, quantized, read)
+            last = tuple(unit for unit in before if unit not in units)
+            if not last:
+                break
+            units = (*units, *last)
+            note = f"{len(units)} units before '{name}' are left in floating point: {why}"
+            other = self.add(replace(one, in_float=(*one.in_float, *units), steps=(*one.steps, note)))
+            gain = other.usual[name] - best.usual[name]
+            if gain < _USUAL_GAIN or self._is_slow(other, best, gain):
+                break
+            best, read = other, list_read_tensors(index, quantized, last)
+        return best
 
     def _is_slow(self, one: _QuantizationTrial, plain: _QuantizationTrial, gain: float) -> bool:
         """Return whether a variant takes more predicted seconds than its gain (dB) is worth."""
@@ -256,22 +304,3 @@ class _QuantizationTrials:
             channels = {name: ranges.channels[name] for name in self._channel_tensors}
             self._ranges[key] = replace(ranges, channels=channels)
         return self._ranges[key]
-
-
-def find_channel_tensors(
-    floats: Model, targets: Sequence[Target], ranges: Ranges, dtype: str | None = None
-) -> tuple[str, ...]:
-    """Return the tensors of a prepared model that get a scale for each channel (axis 1).
-
-    A depthwise convolution reads them, where no other channel makes up for one that is inexact, and all
-    that make and read them take such scales by the rules of the targets. `ranges` are those of tensors.
-    """
-    index = floats.index
-    wishes = [TargetRequirements(target) for target in targets if target.has_quantized_rules]
-    if not any(requirement.names_channels for requirement in wishes):
-        return ()
-    tried = {
-        name: ChannelRange(np.zeros(count), np.zeros(count))
-        for name, count in count_channels(index, [*ranges.tensors]).items()
-    }
-    return quantize(floats, targets, replace(ranges, channels=tried), dtype).channels

@@ -26,8 +26,9 @@ from support import parse
 
 from byoc.model import Model, convert_opset, prepare_model
 from byoc.quantization import Range, Ranges, _quantize_on_data, calibrate
+from byoc.quantization._channel_scales import find_channel_tensors
 from byoc.quantization._quantize_model import prepare_floats
-from byoc.quantization._quantize_on_data import DataQuantizer, find_channel_tensors
+from byoc.quantization._quantize_on_data import DataQuantizer
 from byoc.quantization._ranges import ChannelRange, read_ranges
 from byoc.rules import Target
 from byoc.samples import NO_PREPROCESSING

@@ -14,6 +14,7 @@ from support import examples
 from byoc.model import Model
 from byoc.quantization import Range, Ranges, _quantize_on_data
 from byoc.quantization._bias_correction import measure_bias_shifts
+from byoc.quantization._coarse_outputs import count_usual_steps, measure_usual_accuracy
 from byoc.quantization._fixed_ranges import fix_ranges
 from byoc.quantization._network_ends import find_head_units, find_tail_units
 from byoc.quantization._quantize_model import prepare_floats
@@ -145,6 +146,62 @@ def test_a_concat_of_boxes_and_scores_is_left_in_float(folder: Path) -> None:
     expected = values(make_detector(), given)["y"][:, 4:]
     assert snr(expected, values(plain, given)["y"][:, 4:]) < 15
     assert snr(expected, values(found.quantized.model, given)["y"][:, 4:]) > 30
+
+
+def make_heat_map(*more: str) -> Model:
+    """Return two convolutions, one of whose 24 results is 400 times as large, and `more` behind them."""
+    nodes = [
+        make_node("Conv", ["x", "w0", "b0"], ["c"], "conv"),
+        make_node("Relu", ["c"], ["r"], "relu"),
+        make_node("Conv", ["r", "w1", "b1"], ["t0"], "heat"),
+        *(make_node(op, [f"t{i}"], [f"t{i + 1}"], op.lower()) for i, op in enumerate(more)),
+    ]
+    last = weights(2, 24, 8, 1, 1)
+    last[3] *= 400
+    stored = {"w0": weights(0, 8, 3, 1, 1), "b0": weights(1, 8), "w1": last, "b1": weights(4, 24)}
+    shape = [1, 24, 8, 8] if "Transpose" not in more else [8, 8, 24, 1]
+    return built(nodes, {"x": [1, 3, 8, 8]}, {f"t{len(more)}": shape}, stored)
+
+
+@pytest.mark.parametrize("more", [(), ("Neg",), ("Transpose",)])
+def test_what_makes_an_output_of_few_steps_is_left_in_float(folder: Path, more: tuple[str, ...]) -> None:
+    model, to = make_heat_map(*more), target(ops=["Conv", "Relu", "Transpose"])
+    found = DataQuantizer([to], folder, NO_PREPROCESSING, "minmax", None).quantize(model)
+    assert set(found.in_float) == {"heat"} | ({"transpose"} & {each.lower() for each in more})
+    assert set(found.quantized.units) == {"relu"}
+    assert any("nine tenths of its values lie within " in step for step in found.steps)
+    name = f"t{len(more)}"
+    plain = quantize(model, [to], found.ranges).model
+    usual = [
+        measure_usual_accuracy(
+            name, *([values(one, each) for each in read(folder)] for one in (model, made))
+        )
+        for made in (plain, found.quantized.model)
+    ]
+    assert usual[0] < 15
+    assert usual[1] == 30, "more does not count"
+
+
+def test_an_output_of_few_steps_is_in_integers_where_floats_are_slow(folder: Path) -> None:
+    def predict(model: Model) -> float:
+        return (
+            9.0
+            if any("w1" in node.input for node in model.index.nodes if node.op_type == "Conv")
+            else 1.0
+        )
+
+    quantizer = DataQuantizer([target()], folder, NO_PREPROCESSING, "minmax", None, predict)
+    assert quantizer.quantize(make_heat_map()).in_float == ()
+
+
+def test_usual_values_are_counted_in_steps_where_no_operator_fixes_the_range() -> None:
+    heat = np.concatenate([np.linspace(0, 2, 96), [255] * 4]).astype(np.float32)
+    expected = [{"t2": heat[:50]}, {"t2": heat[50:]}]
+    found = count_usual_steps(make_heat_map("Neg", "Transpose").index, expected)
+    assert found == {"t2": pytest.approx(2 / 95 * (94.05 - 4.95), abs=1e-3)}
+    assert count_usual_steps(make_heat_map("Sigmoid", "Transpose").index, expected) == {}
+    even = [{"t2": np.linspace(-1, 1, 100, dtype=np.float32)}]
+    assert count_usual_steps(make_heat_map("Neg", "Transpose").index, even) == {}
 
 
 def test_the_best_of_what_is_tried_is_kept(folder: Path) -> None:

@@ -1,0 +1,96 @@
+"""Outputs that eight bits are too coarse for: a few values are so large that the others share few steps.
+
+A map of scores before their Sigmoid may reach from -40,000 to 20,000 where nine tenths of it lie within
+700; an answer is where it is above zero. Noise as a share of the whole power does not show that nothing
+is left of these tenths, so it is measured on them alone.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from byoc.model import VIEW_OPERATORS, GraphIndex, get_node_name, is_onnx
+from byoc.numerics import convert_to_db
+from byoc.quantization._fixed_ranges import has_fixed_range
+
+_USUAL = (0.05, 0.95)  # the quantiles between which values are usual
+_FEW_STEPS = 8  # of 255: what usual values of trained networks spread over is 29 and more, or below 3
+_LEVELS = 255
+_MOST_ACCURACY = 30.0  # dB that counts: errors are then 3 % of what usual values differ by
+
+Outputs = Sequence[Mapping[str, Any]]
+
+
+def count_usual_steps(index: GraphIndex, expected: Outputs) -> dict[str, float]:
+    """Return the float outputs whose usual values lie within few steps of 255, and how many those are.
+
+    `expected` is what the float model gives for samples. An output whose range an operator fixes, as a
+    Sigmoid does, is none of them: there small values are near 0, and mean it.
+    """
+    found = {}
+    for name, first in expected[0].items():
+        if not isinstance(first, np.ndarray) or first.dtype.kind != "f" or has_fixed_range(index, name):
+            continue
+        values = _join(expected, name)
+        if not values.size:
+            continue
+        low, high = np.quantile(values, _USUAL)
+        width = max(float(values.max()), 0.0) - min(float(values.min()), 0.0)
+        steps = _LEVELS * float(high - low) / width if width > 0 else float(_LEVELS)
+        if 0 < steps < _FEW_STEPS:
+            found[name] = steps
+    return found
+
+
+def measure_usual_accuracy(name: str, expected: Outputs, actual: Outputs) -> float:
+    """Return the signal-to-noise ratio (variance to noise) of usual values of an output, to 30 dB."""
+    wanted, made = _join(expected, name), _join(actual, name)
+    low, high = np.quantile(wanted, _USUAL)
+    usual = (wanted >= low) & (wanted <= high)
+    noise = float(np.mean((wanted[usual] - made[usual]) ** 2))
+    return min(convert_to_db(float(np.var(wanted[usual])), noise), _MOST_ACCURACY)
+
+
+def find_units_before(
+    index: GraphIndex, units: Mapping[str, Sequence[str]], tensors: Collection[str]
+) -> tuple[str, ...]:
+    """Return the units (nodes by name) that make tensors, nearest first.
+
+    Views round nothing, and neither does what is in no unit: what makes their operands counts as well.
+    """
+    owners = {node: name for name, nodes in units.items() for node in nodes}
+    found: dict[str, None] = {}
+    seen: set[int] = set()
+    left = list(tensors)
+    while left:
+        number = index.producers.get(left.pop(0))
+        if number is None or number in seen:
+            continue
+        seen.add(number)
+        unit = owners.get(get_node_name(index.nodes[number]))
+        if unit is not None:
+            found[unit] = None
+        if unit is None or _is_view(index, number):
+            left += index.reads[number]
+    return tuple(found)
+
+
+def list_read_tensors(
+    index: GraphIndex, units: Mapping[str, Sequence[str]], names: Collection[str]
+) -> tuple[str, ...]:
+    """Return the tensors that some of the units read, and none of them makes."""
+    nodes = {node for name in names for node in units[name]}
+    numbers = [number for number, node in enumerate(index.nodes) if get_node_name(node) in nodes]
+    made = {name for number in numbers for name in index.nodes[number].output}
+    return tuple(name for number in numbers for name in index.reads[number] if name not in made)
+
+
+def _is_view(index: GraphIndex, number: int) -> bool:
+    node = index.nodes[number]
+    return is_onnx(node) and node.op_type in VIEW_OPERATORS
+
+
+def _join(outputs: Outputs, name: str) -> NDArray[np.float64]:
+    return np.concatenate([np.asarray(each[name], np.float64).ravel() for each in outputs])
