@@ -1,4 +1,4 @@
-"""Which tensors get a scale for each channel."""
+"""Scales for each channel: the tensors that get them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
