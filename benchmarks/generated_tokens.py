@@ -1,16 +1,17 @@
 """The tokens that bundles of decoders generate, against those of their models in plain onnxruntime.
 
     python benchmarks/generated_tokens.py [--tokens N] [--seeds N] [--codegens NAME,NAME] [--models NAME]
-        [--static-cache] [--driver]
+        [--static-cache] [--driver] [--float-activations]
 
 The zoo's decoders, and decoders like Llama's, Qwen's and Phi's of several layers (`qwen_16_int4`), are
 cut for codegens: those of onnxruntime-genai, whose caches are padded, into two variants that read
 prompts and two that read a token; those that torch exports, whose caches a Concat makes longer, with
 open lengths, or with `--static-cache` into variants that read prompts and one whose cache has one
-length. With `--driver` the regions of `dla` run on its driver in C instead of the simulator. Every
-operator is offered but GroupQueryAttention to `openvino`, which takes no empty cache, and `dla` has its
-own rules; what a codegen refuses is on the host. Sequences are generated behind prompts that reach
-every variant. A line is printed for each bundle.
+length. With `--driver` the regions of `dla` run on its driver in C instead of the simulator. With
+`--float-activations` onnxruntime, too, multiplies int4 weights by activations in float32, which it
+rounds to int8 otherwise. Every operator is offered but GroupQueryAttention to `openvino`, which takes no
+empty cache, and `dla` has its own rules; what a codegen refuses is on the host. Sequences are generated
+behind prompts that reach every variant. A line is printed for each bundle.
 """
 
 import argparse
@@ -26,6 +27,7 @@ import onnx
 from byoc.codegens.dla import DLA
 
 import byoc
+from byoc import zoo
 from byoc.codegen import Artifact, Executor, Region
 from byoc.drivers import DriverLibrary, build_driver
 from byoc.errors import InputError
@@ -54,12 +56,13 @@ _LENGTHS = {"read_16": (16, 0), "read_64": (64, 0), "step_128": (1, 128), "step_
 
 @dataclass(frozen=True)
 class Trial:
-    """What is generated: tokens behind prompts of several seeds, and how caches and `dla` are run."""
+    """What is generated: tokens behind prompts of several seeds, and how models are made and run."""
 
     tokens: int
     seeds: int
     static_cache: bool
     driver: bool
+    float_activations: bool
 
 
 def main(trial: Trial, codegens: list[str], models: list[str]) -> None:
@@ -80,7 +83,9 @@ def _measure(name: str, codegen: str, trial: Trial, folder: Path) -> str:
     """Write a bundle, generate sequences, and return the cells of its line."""
     rules = _write_rules(codegen, folder)
     output = folder / f"{name}-{codegen}.byoc"
-    model = f"zoo:{name}" if name in (*_PADDED, *_OPEN) else str(_write_decoder(name, folder))
+    in_float = trial.float_activations
+    is_stored = name in (*_PADDED, *_OPEN) and not in_float
+    model = f"zoo:{name}" if is_stored else str(_write_decoder(name, folder, in_float))
     options = _choose_variants(name, trial.static_cache)
     prompts = _STATIC_PROMPTS.get(name, _STATIC_ROWS) if "static_cache" in options else ()
     try:
@@ -88,7 +93,7 @@ def _measure(name: str, codegen: str, trial: Trial, folder: Path) -> str:
             model,
             rules,
             codegen=codegen,
-            codegen_options=_OPTIONS.get((codegen, name.rpartition("_")[2])),
+            codegen_options=None if in_float else _OPTIONS.get((codegen, name.rpartition("_")[2])),
             strategy="all-supported",
             what_if=False,
             output=output,
@@ -152,12 +157,19 @@ def _use_driver(folder: Path) -> Iterator[None]:
         yield
 
 
-def _write_decoder(name: str, folder: Path) -> Path:
-    """Write a decoder of a family, as `qwen_16_int4` or `phi_2_fp16`, and return its path."""
-    family, layers, kind = name.split("_")
+def _write_decoder(name: str, folder: Path, in_float: bool) -> Path:
+    """Write a decoder, of a family such as `qwen_16_int4` or the zoo's, and return its path."""
     path = folder / f"{name}.onnx"
-    size = DecoderSize(layers=int(layers))
-    onnx.save(make_family_decoder(family, _WEIGHTS[kind], OPEN, size), path)
+    if name in (*_PADDED, *_OPEN):
+        model = zoo.load(name)
+    else:
+        family, layers, kind = name.split("_")
+        size = DecoderSize(layers=int(layers))
+        model = make_family_decoder(family, _WEIGHTS[kind], OPEN, size)
+    levels = [a for n in model.graph.node for a in n.attribute if a.name == "accuracy_level"]
+    for level in levels if in_float else ():
+        level.i = 1  # float32
+    onnx.save(model, path)
     return path
 
 
@@ -186,9 +198,12 @@ if __name__ == "__main__":
     parser.add_argument("--models", default=",".join((*_PADDED, *_OPEN, *_FAMILIES)))
     parser.add_argument("--static-cache", action="store_true", help="give caches one length")
     parser.add_argument("--driver", action="store_true", help="run dla's regions on its driver in C")
+    parser.add_argument(
+        "--float-activations", action="store_true", help="round no activations before int4 weights"
+    )
     chosen = parser.parse_args()
     main(
-        Trial(chosen.tokens, chosen.seeds, chosen.static_cache, chosen.driver),
+        Trial(chosen.tokens, chosen.seeds, chosen.static_cache, chosen.driver, chosen.float_activations),
         chosen.codegens.split(","),
         chosen.models.split(","),
     )
