@@ -40,7 +40,8 @@ class FindPadding:
         told = "" if found.padding is None else found.padding.describe()
         if not told:
             return found
-        note = Note("note", f"inputs may be padded: {told}")
+        may = "may" if found.padding is not None and found.padding.rule is not None else "cannot"
+        note = Note("note", f"inputs {may} be padded: {told}")
         return replace(found, plan=replace(found.plan, notes=(*found.plan.notes, note)))
 
     def _check_static(self, state: State, rule: PaddingRule) -> State:
