@@ -5,7 +5,6 @@ stay inside it.
 """
 
 import hashlib
-from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal
 
@@ -52,13 +51,20 @@ class ContractEntry(StrictModel):
 
 def contract_to_entry(contract: TensorContract) -> ContractEntry:
     """Return the manifest's entry for a contract."""
-    return ContractEntry.model_validate(asdict(contract))
+    types = {
+        name: {"dtype": kind.dtype, "shape": kind.shape}
+        for name, kind in (("type", contract.type), ("logical", contract.logical))
+    }
+    return ContractEntry.model_validate({**vars(contract), **types})
 
 
 def entry_to_contract(entry: ContractEntry) -> TensorContract:
     """Return the contract of a manifest's entry; the inverse of `contract_to_entry`."""
-    types = {name: TensorType(**dict(getattr(entry, name))) for name in ("type", "logical")}
-    return TensorContract(**{**dict(entry), **types})
+    types = {
+        name: TensorType(kind.dtype, kind.shape)
+        for name, kind in (("type", entry.type), ("logical", entry.logical))
+    }
+    return TensorContract(**{**vars(entry), **types})
 
 
 MANIFEST_FORMAT = 4

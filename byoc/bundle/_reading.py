@@ -152,9 +152,9 @@ class Bundle:
         return entry.codegen, self._read_region(entry), Artifact(files, entry.artifact_metadata)
 
     def _read_region(self, entry: RegionEntry) -> Region:
-        self._read_model(entry.model)
+        contracts = self._read_contracts(entry, self._read_model(entry.model))
         path = resolve_inside(self.folder, entry.model, self.display_path)
-        return read_region(path, entry.name, entry.target, self._read_contracts(entry, path))
+        return read_region(path, entry.name, entry.target, contracts)
 
     def check_regions(self) -> None:
         """Raise InputError unless the models of all variants, and their regions, are as described."""
@@ -185,12 +185,12 @@ class Bundle:
         what = f"it is not the same as {quote_name(entry.same_as)}"
         return InputError(f"{self.display_path / MANIFEST_FILE}: regions: {entry.name}: {what}")
 
-    def _read_contracts(self, entry: RegionEntry, path: Path) -> RegionContracts:
-        """Return a region's contracts. Raises InputError when its model contradicts them."""
+    def _read_contracts(self, entry: RegionEntry, model: onnx.ModelProto) -> RegionContracts:
+        """Return a region's contracts. Raises InputError when its `model` contradicts them."""
         sides = (entry.inputs, entry.outputs, entry.constants)
         try:
             contracts = RegionContracts(*(tuple(map(entry_to_contract, entries)) for entries in sides))
-            wrong = find_disagreement(path, contracts)
+            wrong = find_disagreement(model, self.folder, contracts)
         except (ValueError, LookupError, TypeError):  # an invalid layout; a node without its attribute
             wrong = entry.name
         except InputError as error:  # a node that no runtime executes

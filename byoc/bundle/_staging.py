@@ -11,7 +11,7 @@ from byoc.bundle._packing import check_packed_files, is_packed_name, list_packed
 from byoc.bundle._reading import open_staged_bundle
 from byoc.codegen import quote_name
 from byoc.errors import InputError
-from byoc.support import open_workspace, read_limited, replace_path, resolve_path
+from byoc.support import collect_rarely, open_workspace, read_limited, replace_path, resolve_path
 from byoc.trust import SIGNATURE_FILE
 
 
@@ -48,7 +48,7 @@ def stage_bundle(path: Path) -> Iterator[Path]:
         fresh = workspace / "new"
         fresh.mkdir()
         yield fresh
-        with _reading_back(fresh, path):
+        with _reading_back(fresh, path), collect_rarely():
             written = open_staged_bundle(fresh, real)
             written.check_regions()
         if is_packed_name(path):

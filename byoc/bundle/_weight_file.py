@@ -48,9 +48,14 @@ class WeightFile:
         """Close the file."""
         self._file.close()
 
-    def add(self, tensor: TensorProto, folder: Path | None) -> TensorProto:
-        """Move a tensor's data into the file and return the tensor; `folder` holds its external data."""
-        place = self._find_moved(tensor, folder)
+    def add(
+        self, tensor: TensorProto, folder: Path | None, known: dict[str, Path] | None = None
+    ) -> TensorProto:
+        """Move a tensor's data into the file and return the tensor; `folder` holds its external data.
+
+        `known` is as in `byoc.model.find_external_data`.
+        """
+        place = self._find_moved(tensor, folder, known)
         moved = TensorProto(
             name=tensor.name,
             data_type=tensor.data_type,
@@ -64,9 +69,11 @@ class WeightFile:
             moved.external_data.add(key=key, value=str(value))
         return moved
 
-    def _find_moved(self, tensor: TensorProto, folder: Path | None) -> ExternalData:
+    def _find_moved(
+        self, tensor: TensorProto, folder: Path | None, known: dict[str, Path] | None
+    ) -> ExternalData:
         """Return the new location of a tensor's data; what variants read of one file is read once."""
-        own = find_external_data(tensor, folder)
+        own = find_external_data(tensor, folder, known)
         if own is None:
             return self._write(tensor, folder)
         key = own.path, own.offset, own.length
@@ -115,8 +122,9 @@ def move_weights(model: ModelProto, folder: Path | None, weights: WeightFile) ->
             result.graph.node.append(node)
     # onnxruntime supports external data only in initializers of the main graph.
     embed_external_data(walk_tensors(result), folder)
+    known: dict[str, Path] = {}
     for name, tensor in [*((t.name, t) for t in model.graph.initializer), *lifted]:
-        moved = weights.add(tensor, folder) if is_large(tensor) else _embed(tensor, folder)
+        moved = weights.add(tensor, folder, known) if is_large(tensor) else _embed(tensor, folder)
         result.graph.initializer.add().CopyFrom(moved)
         result.graph.initializer[-1].name = name
     return result

@@ -25,7 +25,7 @@ from byoc.bundle._report import Report
 from byoc.bundle._weight_file import WeightFile, move_weights
 from byoc.codegen import Artifact, Refusal, RefusedError, Region, read_region
 from byoc.planning import Plan, PlannedRegion, read_weight_layout
-from byoc.support import read_byoc_version, report_step
+from byoc.support import collect_rarely, read_byoc_version, report_step
 
 MODEL_FILE = "model.onnx"
 _ARTIFACTS_FOLDER = "artifacts"
@@ -76,10 +76,11 @@ def compile_bundle(
             refusals += error.refusals
     if refusals:
         raise RefusedError(refusals)
-    return tuple(
-        _store_artifact(folder, region, compilers[region.target], compiled[region.name])
-        for region in regions
-    )
+    with collect_rarely():
+        return tuple(
+            _store_artifact(folder, region, compilers[region.target], compiled[region.name])
+            for region in regions
+        )
 
 
 def write_regions(

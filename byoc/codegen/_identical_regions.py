@@ -6,7 +6,8 @@ contracts, and the constants' bytes.
 """
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
@@ -48,12 +49,24 @@ def find_alike(regions: Sequence[Region]) -> dict[str, Region]:
 
 
 def _group_by_structure(regions: Sequence[Region]) -> Iterable[Sequence[Region]]:
-    if len(regions) < 2:
-        return [regions]
-    structures: dict[str, list[Region]] = {}
-    for region in regions:
-        structures.setdefault(_find_structure(region), []).append(region)
-    return structures.values()
+    briefs = [_describe_briefly(region) for region in regions]
+    counts = Counter(briefs)  # most regions are told by that alone
+    groups: dict[Hashable, list[Region]] = {}
+    for region, brief in zip(regions, briefs, strict=True):
+        key = brief if counts[brief] == 1 else _find_structure(region)
+        groups.setdefault(key, []).append(region)
+    return groups.values()
+
+
+def _describe_briefly(region: Region) -> Hashable:
+    """Return operators and types at the boundary, which regions of one structure have in common."""
+    operators = tuple((node.domain, node.op_type) for node in region.model.graph.node)
+    types = [contract.type for contract in (*region.inputs, *region.outputs)]
+    sizes = [
+        (kind.dtype, kind.shape and tuple(dim if isinstance(dim, int) else "" for dim in kind.shape))
+        for kind in types
+    ]
+    return region.target, operators, tuple(sizes)
 
 
 def _find_structure(region: Region) -> str:

@@ -22,6 +22,8 @@ from byoc.errors import ByocError, MissingRuntimeError
 from byoc.model import (
     COMPOSITE_KEY,
     PURPOSE_KEY,
+    ExternalData,
+    find_external_data,
     list_bodies,
     walk_graphs,
     walk_tensors,
@@ -32,19 +34,35 @@ from byoc.trust import SECRET_BYTES, DataCode, MachineKey, read_key
 METADATA_KEYS = (PURPOSE_KEY, COMPOSITE_KEY)
 """The metadata of a node that a codegen may read; the rest is provenance."""
 
-# A constant is read from disk once.
+# The digests of a region's constants, by name.
 _CONSTANTS: "WeakKeyDictionary[Region, dict[str, bytes]]" = WeakKeyDictionary()
 _REGIONS: "WeakKeyDictionary[Region, bytes]" = WeakKeyDictionary()
 _OWN_KEY = MachineKey(secrets.token_bytes(SECRET_BYTES))
 
 
+_Location = tuple[ExternalData, int, int]
+"""A file, an offset and a length, and when the file was written and changed."""
+
+
 @dataclass(frozen=True)
 class _RegionFolder:
-    """The data that regions of one folder share: this machine's key, files of constants by name."""
+    """The data that regions of one folder share: this machine's key, files of constants by name.
+
+    `digests` are those of constants that were read: regions of several variants have the same.
+    """
 
     path: Path
     key: MachineKey
     files: dict[str, Path] = field(default_factory=dict)
+    digests: dict[_Location, bytes] = field(default_factory=dict)
+
+    def find_location(self, tensor: TensorProto) -> _Location | None:
+        """Return the location of a constant in its file, None for one in the region's model."""
+        external = find_external_data(tensor, self.path, self.files)
+        if external is None:
+            return None
+        written = external.path.stat()
+        return external, written.st_mtime_ns, written.st_ctime_ns
 
 
 # The folder that was read last; a bundle has all its regions in one.
@@ -156,13 +174,20 @@ def _keep_metadata(owner: GraphProto | FunctionProto | NodeProto | ValueInfoProt
 def _digest_tensor(tensor: TensorProto, region: Region) -> bytes:
     if tensor.data_type == TensorProto.STRING:
         return hashlib.sha256(b"".join(b"%d:%b" % (len(s), s) for s in tensor.string_data)).digest()
+    folder = _find_folder(region)
+    location = folder.find_location(tensor)
+    known = None if location is None else folder.digests.get(location)
+    if known is not None:
+        return known
     try:  # one `once` for all, since the codes are hashed before anybody sees them
-        code: DataCode = _find_folder(region).key.begin_data_code(b"constant")
+        code: DataCode = folder.key.begin_data_code(b"constant")
     except MissingRuntimeError:
         code = _Sha256Code()
-    known = _find_folder(region).files
-    write_raw_bytes(tensor, region.path.parent, code.update, known)
-    return code.finalize()
+    write_raw_bytes(tensor, folder.path, code.update, folder.files)
+    digest = code.finalize()
+    if location is not None:
+        folder.digests[location] = digest
+    return digest
 
 
 def _find_folder(region: Region) -> _RegionFolder:

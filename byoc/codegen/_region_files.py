@@ -34,11 +34,14 @@ def read_region(
     )
 
 
-def find_disagreement(path: Path, contracts: RegionContracts) -> str:
-    """Return the first tensor on which contracts and a region's model disagree; "" when they agree."""
+def find_disagreement(model: onnx.ModelProto, folder: Path, contracts: RegionContracts) -> str:
+    """Return the first tensor on which contracts and a region's model disagree; "" when they agree.
+
+    `folder` holds the model's external data.
+    """
     words = {contract.layout for contract in contracts.constants if contract.layout}
     weights = parse_layout(words.pop()) if len(words) == 1 else None
-    found = _read_contracts(onnx.load(path, load_external_data=False), path.parent, weights)
+    found = _read_contracts(model, folder, weights)
     for stated, read in (
         (contracts.inputs, found.inputs),
         (contracts.outputs, found.outputs),

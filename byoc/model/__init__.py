@@ -36,6 +36,7 @@ from byoc.model._inserted_nodes import (
     LAYOUT_KEY,
     PURPOSE_KEY,
     QUANTIZE,
+    TARGET_KEY,
     TENSOR_KEY,
     WEIGHT_KEY,
     get_metadata,

@@ -20,6 +20,9 @@ WEIGHT_KEY = "byoc.float"
 TENSOR_KEY = "byoc.tensor"
 """The metadata key for the user's name of an activation, on the Q and DQ nodes that byoc inserted."""
 
+TARGET_KEY = "byoc.target"
+"""The metadata key for the name of a region's target, on the region's call."""
+
 
 def mark_inserted(node: NodeProto, purpose: str) -> NodeProto:
     """Record the purpose of an inserted node in its metadata, and return the node."""

@@ -159,18 +159,20 @@ def prepare_model(
     try:
         records = NodeRecords.read(proto.graph.node)
         distinct = records.list_distinct(proto.graph.node)
-        outside = _check_contents(proto, folder, distinct, heavy) and heavy is None
+        outside = _check_contents(proto, folder, distinct, heavy)
         ordered = clear_negative_dims(_sort_nodes(proto, records), records)
         if ordered is not proto:
             records = NodeRecords.read(ordered.graph.node)
             distinct = records.list_distinct(ordered.graph.node)
         proto, notes = normalize_qdq(ordered, distinct)
+        if proto is not ordered:
+            records = NodeRecords.read(proto.graph.node)
         ranges: Mapping[str, tuple[int, int]] = {}
         if given:
             fixed = fix_dims(proto, given)
             proto, ranges = fixed.proto, fixed.ranges
-        if proto is not ordered:
-            records = NodeRecords.read(proto.graph.node)
+            if records.has_bodies:  # whose types have changed with the dimensions
+                records = NodeRecords.read(proto.graph.node)
         light = make_skeleton(proto, folder) if outside else replace_weights(proto)
         name_open_dims(light)
         inside = NodeRecords.read(light.graph.node) if outside else records  # embedded tensors differ
@@ -205,7 +207,8 @@ def _check_contents(
     """Raise InputError for what ONNX's checker does not say or survive.
 
     `distinct` has one node of each kind of the main graph; where there are `heavy` weights, the file was
-    seen to have their data. Returns whether tensors have their data in files.
+    seen to have their data. Returns whether tensors have their data in files, other than initializers of
+    the main graph, which inference needs no values of.
     """
     if not proto.HasField("graph") or not proto.opset_import:
         raise InputError("not an ONNX model: it has no graph or names no operator set")
@@ -218,7 +221,8 @@ def _check_contents(
     known: dict[str, Path] = {}
     for tensor in tensors:
         check_tensor(tensor, folder, known, found=heavy is not None)
-    return any(tensor.data_location == TensorProto.EXTERNAL for tensor in tensors)
+    inside = tensors[len(proto.graph.initializer) :]
+    return any(tensor.data_location == TensorProto.EXTERNAL for tensor in inside)
 
 
 def _check_function_calls(proto: ModelProto) -> None:

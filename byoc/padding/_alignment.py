@@ -46,6 +46,9 @@ class Misalignment:
 class Alignment:
     """The alignment of a graph's tensors under some assumptions.
 
+    Of those that are given, `assumptions` are the ones on inputs whose bounds a rule asked for: without
+    the others the alignment is the same.
+
     `same` and `sized` are tensors as the module describes them. `causes` has the first cause of each
     tensor that is not aligned. A tensor in none of the three is aligned.
     """
@@ -72,6 +75,7 @@ class Alignment:
         for number in range(len(graph.index.nodes)):
             if number not in graph.index.constant_nodes:
                 self._judge(number)
+        self.assumptions = self.assumptions.select(self.bounds.inputs)
 
     def find_cause(self) -> Misalignment | None:
         """Return why a graph output is not aligned, None where all are."""

@@ -5,7 +5,7 @@ in the *padded* run that of the variant. An axis is padded where its extent depe
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
@@ -51,6 +51,13 @@ class Assumptions:
 
     fills: Mapping[str, Bit] = field(default_factory=dict)
     firsts: Mapping[str, Bit] = field(default_factory=dict)
+
+    def select(self, names: Collection[str]) -> "Assumptions":
+        """Return those on some inputs."""
+        return Assumptions(
+            {name: value for name, value in self.fills.items() if name in names},
+            {name: value for name, value in self.firsts.items() if name in names},
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,6 +38,7 @@ class ValueBounds:
     """The bounds of a graph's tensors under some assumptions; `used` says that a rule asked for any.
 
     `proven` are the nodes that are aligned. A Softmax among them is 0 in what padding adds to its axis.
+    `inputs` are the graph inputs whose bounds were asked for: what is assumed of others plays no part.
     """
 
     graph: PaddedGraph
@@ -46,6 +47,7 @@ class ValueBounds:
     sized: Collection[str]
     proven: set[int] = field(default_factory=set)
     used: bool = False
+    inputs: set[str] = field(default_factory=set)
     _known: dict[tuple[str, Zone], Interval | None] = field(default_factory=dict)
 
     @cached_property
@@ -97,6 +99,7 @@ class ValueBounds:
 
     def _bound_input(self, name: str, zone: Zone) -> Interval | None:
         """Return the bounds of a graph input: what its dtype can hold, or what is assumed of it."""
+        self.inputs.add(name)
         dtype = to_numpy_dtype(self.graph.get_dtype(name))
         whole = NUMBERS
         if dtype.kind == "b":

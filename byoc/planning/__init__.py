@@ -17,7 +17,6 @@ from byoc.planning._graph_units import (
 )
 from byoc.planning._node_annotations import find_unmatched_annotations, read_annotations
 from byoc.planning._outlining import (
-    TARGET_KEY,
     computes_otherwise,
     convert_boundaries,
     cut_regions,

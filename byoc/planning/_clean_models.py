@@ -4,7 +4,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
-from byoc.model import Model
+from byoc.errors import InputError
+from byoc.model import TARGET_KEY, Model, get_metadata
 from byoc.passes import (
     CleanedModel,
     CleanPass,
@@ -21,14 +22,26 @@ def clean_for_targets(
 ) -> CleanedModel:
     """Clean a model by the passes that run without being asked for, but for those that are left out.
 
-    Raises InputError for a name among `left_out` that no such pass has.
+    Raises InputError for a name among `left_out` that no such pass has, and for the model of a bundle.
     """
+    _check_not_partitioned(model)
     names = [left_out] if isinstance(left_out, str) else left_out
     cleaned = clean_model(model, choose_clean_passes(targets, names))
     if cleaned.model is model or model.make_samples is not None:
         return cleaned
     # Samples are made from what reads the inputs, and are to be the same with and without clean-up.
     return replace(cleaned, model=replace(cleaned.model, make_samples=partial(model_samples, model)))
+
+
+def _check_not_partitioned(model: Model) -> None:
+    """Raise InputError for the model of a bundle, whose regions are calls, which no rule speaks of."""
+    for node in model.structure.graph.node:
+        target = get_metadata(node, TARGET_KEY)
+        if target:
+            raise InputError(
+                f"{model.source}: is partitioned already: '{node.op_type}' is a region of {target}; "
+                "take the model that it was made of"
+            )
 
 
 def choose_clean_passes(

@@ -13,6 +13,7 @@ from byoc.boundary.convert import (
     convert_boundary,
 )
 from byoc.model import (
+    TARGET_KEY,
     GraphCuts,
     GraphIndex,
     HeavyWeights,
@@ -26,9 +27,6 @@ from byoc.patterns import Unit
 from byoc.planning._graph_plan import GraphPlan, PlannedRegion
 from byoc.planning._plan_settings import read_requirements
 from byoc.rules import Target
-
-TARGET_KEY = "byoc.target"
-"""Key of the metadata of a region's call whose value is the name of the region's target."""
 
 
 def outline_regions(root: GraphPlan, heavy: HeavyWeights | None) -> ModelProto:

@@ -30,7 +30,7 @@ from byoc.stages._calibration_samples import attach_samples
 from byoc.stages._region_estimates import add_estimate_notes, estimate_regions
 from byoc.stages._rewriting import RegionRewriter
 from byoc.stages._state import State
-from byoc.support import Note, report_step, resolve_path
+from byoc.support import Note, collect_rarely, report_step, resolve_path
 from byoc.verification import NotVerified
 
 _SHOWN = 3  # names of regions in a note
@@ -48,7 +48,9 @@ class Write:
         """Fill in `regions`; add the passes to the `plan`."""
         plan, verify = state.plan, state.options.verify
         rewriter = RegionRewriter(state.passes, plan.targets, state.weights, verify)
-        regions = rewriter.rewrite(write_models(plan, state.folder, state.weights))
+        with collect_rarely():
+            written = write_models(plan, state.folder, state.weights)
+        regions = rewriter.rewrite(written)
         plan = replace(plan, passes=(*plan.passes, *rewriter.effects))
         shared = state.weights.originals.describe()
         if shared:
@@ -143,8 +145,9 @@ class EstimateGains:
             return state
         report_step("estimate gains")
         root, devices = state.plan.root, state.settings.devices
-        gains, untried = estimate_gains(root)
-        found = tuple(find_break_evens(root, devices))
+        with collect_rarely():
+            gains, untried = estimate_gains(root)
+            found = tuple(find_break_evens(root, devices))
         plan = replace(state.plan, what_ifs=tuple(gains), untried=untried, break_evens=found)
         return replace(state, plan=plan)
 
@@ -155,6 +158,10 @@ class Pack:
 
     def run_jointly(self, states: Sequence[State]) -> list[State]:
         """Fill in `not_signed`."""
+        with collect_rarely():
+            return self._pack(states)
+
+    def _pack(self, states: Sequence[State]) -> list[State]:
         reports = [
             make_report(state.plan, state.verification, estimates=state.estimates) for state in states
         ]

@@ -1,15 +1,15 @@
-"""The stage that finds out which dimensions of a variant may be smaller, by padding."""
+"""The stage that finds out which dimensions of the variants may be smaller, by padding."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from byoc.errors import InputError, MissingRuntimeError
 from byoc.model import Model
 from byoc.padding import PaddingDecision, PaddingRule, decide_padding
 from byoc.samples import model_samples
-from byoc.stages._state import State
+from byoc.stages._state import State, run_stages
 from byoc.stages._static_caches import load_original
-from byoc.support import Note, report_step
+from byoc.support import Note, collect_rarely, report_step
 from byoc.verification import (
     NotVerifiableError,
     Verification,
@@ -22,16 +22,29 @@ from byoc.verification import (
 
 @dataclass(frozen=True)
 class FindPadding:
-    """Decide which dimensions of a variant may be smaller, and verify that; leave out what fails.
+    """Decide which dimensions of each variant may be smaller, and verify that; leave out what fails.
 
-    Where the bundle is not verified, the proof is all there is.
+    Where the bundle is not verified, the proof is all there is. It is about the model with these
+    dimensions open, which several variants may have in common.
     """
 
-    def run(self, state: State) -> State:
+    def run_jointly(self, states: Sequence[State]) -> list[State]:
         """Fill in `padding`; add the outputs on padded inputs to `verification`.
 
         Raises InputError where caches got a fixed length, and that is not proven or fails.
         """
+        find = _FindPadding()
+        return [run_stages((find,), state) for state in states]
+
+
+@dataclass(frozen=True)
+class _FindPadding:
+    """Decide for one variant; `opened` has the models with open dimensions that were loaded before."""
+
+    opened: dict[tuple[tuple[str, str], ...], Model] = field(default_factory=dict)
+
+    def run(self, state: State) -> State:
+        """Fill in `padding`, and complete `verification`."""
         if state.static_rule is not None:
             return self._check_static(state, state.static_rule)
         if not state.options.pad or not state.variant.name:
@@ -61,7 +74,10 @@ class FindPadding:
 
     def _find(self, state: State) -> State:
         report_step("find padding")
-        decision = decide_padding(lambda fixed: load_at(state, fixed), read_sizes(state.variant.dims))
+        with collect_rarely():
+            decision = decide_padding(
+                lambda fixed: self._open(state, fixed), read_sizes(state.variant.dims)
+            )
         rule = decision.rule
         if rule is not None and (objection := _find_objection(state, rule)):
             return replace(state, padding=_refuse(decision, rule, objection))
@@ -75,6 +91,14 @@ class FindPadding:
         if reason:
             return replace(state, padding=_refuse(decision, rule, reason))
         return replace(state, padding=decision, verification=add_padded(state.verification, padded))
+
+    def _open(self, state: State, sizes: Mapping[str, int | str]) -> Model:
+        """Return the original of a variant as `load_at` does, loaded once."""
+        dims = list_dims(state, sizes)
+        key = tuple(sorted((name, str(said)) for name, said in dims.items()))
+        if key not in self.opened:
+            self.opened[key] = load_original(state, dims)
+        return self.opened[key]
 
 
 def _find_objection(state: State, rule: PaddingRule) -> str:
@@ -91,13 +115,17 @@ def read_sizes(dims: Mapping[str, int | str]) -> dict[str, int]:
 
 def load_at(state: State, sizes: Mapping[str, int | str]) -> Model:
     """Return the original of a variant with some dimensions as given; its other sizes stay open."""
+    return load_original(state, list_dims(state, sizes))
+
+
+def list_dims(state: State, sizes: Mapping[str, int | str]) -> dict[str, int | str]:
+    """Return the given dimensions of a variant's model, its sizes replaced by those that are given."""
     own = {
         name: said
         for name, said in state.variant.dims.items()
         if name not in read_sizes(state.variant.dims)
     }
-    dims = {**(state.options.dims or {}), **own, **sizes}
-    return load_original(state, dims)
+    return {**(state.options.dims or {}), **own, **sizes}
 
 
 def _verify(state: State, rule: PaddingRule) -> Verification:

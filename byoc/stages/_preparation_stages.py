@@ -20,11 +20,7 @@ from byoc.model import (
     match_state_patterns,
 )
 from byoc.options import Options, record_options
-from byoc.planning import (
-    TARGET_KEY,
-    LoweredPrecision,
-    PlanSettings,
-)
+from byoc.planning import LoweredPrecision, PlanSettings
 from byoc.quantization import (
     FLOATS,
     WEIGHTS,
@@ -141,24 +137,12 @@ class Load:
         if state.static_rule is None:
             dims = {**(options.dims or {}), **state.variant.dims}
             original = load_original(state, dims, _reads_no_weights(options))
-        _check_not_partitioned(original)
         samples = () if options.inputs is None else read_samples(options.inputs, original, MAX_SAMPLES)
         genai = None if options.output is None else find_genai_folder(state.source)
         if genai is not None:
             _check_genai(genai, original, state)
         settings = replace(state.settings, state=_find_state(state.settings, original))
         return replace(state, original=original, samples=samples, genai=genai, settings=settings)
-
-
-def _check_not_partitioned(model: Model) -> None:
-    """Raise InputError for the model of a bundle, whose regions are calls."""
-    for node in model.structure.graph.node:
-        for entry in node.metadata_props:
-            if entry.key == TARGET_KEY:
-                raise InputError(
-                    f"{model.source}: is partitioned already: '{node.op_type}' is a region of "
-                    f"{entry.value}; partition the model that it was made of"
-                )
 
 
 def _find_state(settings: PlanSettings, model: Model) -> dict[str, str] | None:

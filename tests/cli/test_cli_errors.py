@@ -106,7 +106,7 @@ def test_a_model_that_was_partitioned_for_the_target_before(here: Path, byoc: Cl
     (here / "npu.yaml").write_text(RULES.replace("Relu", "Sigmoid"))
     assert re.fullmatch(
         r"first/model\.onnx: is partitioned already: 'npu_\w+' is a region of npu; "
-        "partition the model that it was made of",
+        "take the model that it was made of",
         _refused(here, byoc, "first/model.onnx", *arguments),
     )
 

@@ -1,6 +1,7 @@
 """Regions that are the same but for names: compiled and loaded once, and never two that differ."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,14 @@ from byoc.codegen import (
     Executor,
     NoOptions,
     Region,
+    _region_digest,
     find_identical,
     read_region,
     region_structure,
 )
 from byoc.codegen._identical_regions import region_fingerprint
 from byoc.errors import InputError
+from byoc.model import write_raw_bytes
 from byoc.onnxrt import open_session, run_session
 from byoc.runtime import load
 
@@ -269,3 +272,29 @@ def test_renaming_never_tells_and_a_changed_byte_always_does(
     changed = region(folder, other, "changed")
     assert region_structure(changed) == region_structure(one)
     assert region_fingerprint(changed) != region_fingerprint(one)
+
+
+def test_a_constant_of_several_regions_is_read_once_as_long_as_its_file_stays(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    read = []
+
+    def write(tensor: onnx.TensorProto, *more: Any) -> int:
+        read.append(tensor.name)
+        return write_raw_bytes(tensor, *more)
+
+    monkeypatch.setattr(_region_digest, "write_raw_bytes", write)
+    model = parse("g (float[1, 400] x) => (float[1, 400] y) { y = Mul(x, w) }")
+    values = np.arange(400, dtype=np.float32)
+    outside = model.graph.initializer.add(name="w", dims=values.shape, data_type=onnx.TensorProto.FLOAT)
+    outside.data_location = onnx.TensorProto.EXTERNAL
+    outside.external_data.add(key="location", value="w.bin")
+    (tmp_path / "w.bin").write_bytes(values.tobytes())
+    regions = [region(tmp_path, model, name) for name in "ab"]
+    first, second = (_region_digest.digest_regions([each]) for each in regions)
+    assert first == second
+    assert read == ["w"]
+    (tmp_path / "w.bin").write_bytes(values[::-1].tobytes())
+    os.utime(tmp_path / "w.bin", (0, 0))
+    assert _region_digest.digest_regions([region(tmp_path, model, "a")]) != first
+    assert read == ["w", "w"]

@@ -1,11 +1,14 @@
 """Types that hold whatever the file states: known from loading where nothing stated was needed."""
 
 from dataclasses import replace
+from pathlib import Path
 
+import onnx
 import pytest
+from onnx import numpy_helper
 from support import parse
 
-from byoc.model import Model, prepare_model
+from byoc.model import Model, prepare_model, walk_tensors
 from byoc.model._certain_types import CertainTypes, find_certain_types
 from byoc.zoo import load_model
 
@@ -49,3 +52,30 @@ def test_a_stated_shape_that_inference_lacks_is_planned_with_and_not_certain() -
     assert model.index.get_shape("a") == (4, 8)
     known = find_certain_types(model.index)[model.index]
     assert "a" not in known or known["a"].tensor_type.shape.dim[0].dim_value != 4
+
+
+WEIGHTED = """g (float[N, 4] x) => (float[N, 8] y) <float[4, 8] w = {WEIGHTS}> {
+    c = Constant <value = float[8] {1, 2, 3, 4, 5, 6, 7, 8}> ()
+    a = MatMul(x, w)
+    y = Add(a, c)
+}""".replace("WEIGHTS", ", ".join("1" * 32))
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_types_of_a_model_with_weights_in_files_are_certain(inside: bool, tmp_path: Path) -> None:
+    path, proto = tmp_path / "m.onnx", parse(WEIGHTED)
+    for tensor in walk_tensors(proto):
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), tensor.name))
+    onnx.save(
+        proto,
+        path,
+        save_as_external_data=True,
+        location="w.bin",
+        size_threshold=0,
+        convert_attribute=inside,
+    )
+    model = load_model(path)
+    assert model.index.certain != inside  # of a tensor inside a node the value might matter
+    assert model.index.get_shape("y") == ("N", 8)
+    found = find_certain_types(model.index)
+    assert list(map(dict, found.values())) == list(map(dict, infer_again(model).values()))

@@ -19,6 +19,8 @@ from byoc.padding import (
     find_unpadded_sizes,
     pad_inputs,
 )
+from byoc.padding._alignment import Alignment
+from byoc.padding._padded_graph import Assumptions, PaddedGraph
 
 LOWEST = float(np.finfo(np.float32).min)
 
@@ -55,6 +57,16 @@ def test_a_mask_is_filled_with_zeros_and_begins_with_a_one(mask: str, low: float
     assert found == {"n": 3}
     with pytest.raises(InputError, match="is padded only where it is 1 at index 0 of axis 0"):
         find_unpadded_sizes(rule, {"x": np.zeros((3, 4)), "mask": np.array([0, 1, 1])})
+
+
+def test_an_alignment_names_the_assumptions_that_it_rests_on() -> None:
+    text = attention(ADDED, LOWEST).replace("(float[n, 4] x,", "(float[n, 4] x, float[n] other,")
+    text = text.replace("y = MatMul(p, v)", "y = MatMul(p, v) z = Relu(other)")
+    text = text.replace("(float[n, 4] y)", "(float[n, 4] y, float[n] z)")
+    graph = PaddedGraph(prepare_model(parse(text), "m"), {"n": 8})
+    found = Alignment(graph, Assumptions({"x": 0, "other": 0, "mask": 0}, {"other": 1, "mask": 1}))
+    assert found.find_cause() is None
+    assert found.assumptions == Assumptions({"x": 0, "mask": 0}, {"mask": 1})
 
 
 def test_a_mask_too_weak_for_the_scores_is_refused_with_the_node() -> None:

@@ -1,6 +1,7 @@
 """Valid models and rules that once came out wrong, were refused, or never came to an end."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -39,13 +40,20 @@ def verified(result: byoc.Result) -> bool:
 def test_a_bundle_s_model_is_not_partitioned_again(tmp_path: Path) -> None:
     made = partition(parse("g (float[1, 4] x) => (float[1, 4] y) { y = Relu(x) }"), tmp_path)
     (region,) = made.report.regions
-    path = tmp_path / "out.byoc" / "model.onnx"
-    with pytest.raises(byoc.InputError) as caught:
-        byoc.partition(path, tmp_path / "all.yaml", output=tmp_path / "again.byoc")
-    assert str(caught.value) == (
-        f"{path}: is partitioned already: '{region.name}' is a region of all; "
-        "partition the model that it was made of"
-    )
+    path, rules = tmp_path / "out.byoc" / "model.onnx", tmp_path / "all.yaml"
+    asked: list[Callable[[], object]] = [
+        lambda: byoc.partition(path, rules, output=tmp_path / "again.byoc"),
+        lambda: byoc.explain(path, rules),
+        lambda: byoc.list_tasks(path, rules=rules),
+        lambda: byoc.compare_rules(rules, path),
+    ]
+    for ask in asked:
+        with pytest.raises(byoc.InputError) as caught:
+            ask()
+        assert str(caught.value) == (
+            f"{path}: is partitioned already: '{region.name}' is a region of all; "
+            "take the model that it was made of"
+        )
 
 
 def test_names_of_composites_do_not_meet(tmp_path: Path) -> None:

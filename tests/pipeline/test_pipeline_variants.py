@@ -21,6 +21,8 @@ from byoc.codegen import Artifact, CompileError, Region
 from byoc.errors import InputError, RequirementError
 from byoc.reporting import Requirements
 from byoc.runtime import VariantSession
+from byoc.stages import _padding_stage
+from byoc.stages._static_caches import load_original
 
 EVERYTHING = "target: npu\ncost_model: openvino-cpu\ncodegen: reference\ndtype: any\nops: [{op: '*'}]\n"
 PREFILL = {"sequence_length": 64, "past_sequence_length": 0, "total_sequence_length": 64}
@@ -308,4 +310,27 @@ def test_the_same_inputs_give_the_same_bytes(tmp_path: Path) -> None:
     assert [(each["name"], each["dims"]) for each in manifest["variants"]] == [
         ("n_1", {"n": 1}),
         ("n_4", {"n": 4}),
+    ]
+
+
+def test_variants_that_are_equal_but_for_open_sizes_are_opened_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    model = parse("g (float[n, 8, m] x) => (float[n, 8, m] y) { y = Relu(x) }")
+    opened = []
+
+    def load(state: Any, dims: Mapping[str, Any], *more: Any) -> Any:
+        opened.append(dict(dims))
+        return load_original(state, dims, *more)
+
+    monkeypatch.setattr(_padding_stage, "load_original", load)
+    variants = {f"v{i}": {"n": 1, "m": 4 * i} for i in (1, 2, 3)} | {"many": {"n": 2, "m": 4}}
+    result = byoc.partition(model, VANILLA, output=tmp_path / "m.byoc", variants=variants, verify=False)
+    assert opened == [{"n": 1}, {}]
+    entries = open_bundle(result.bundle or "").manifest.variants
+    assert [each.padding and dict(each.padding.dims) for each in entries] == [
+        {"m": 4},
+        {"m": 8},
+        {"m": 12},
+        {"n": 2, "m": 4},
     ]

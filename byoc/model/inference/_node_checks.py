@@ -1,7 +1,7 @@
 """Checks of nodes that ONNX's checker lets pass although no runtime executes them."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from onnx import AttributeProto, ModelProto, NodeProto
 
@@ -17,6 +17,7 @@ _GROUPED = frozenset(
     {"Conv", "ConvInteger", "ConvTranspose", "DeformConv", "FusedConv", "NhwcConv", "NhwcFusedConv"}
     | {"QLinearConv"}
 )
+_CHECKED = _GROUPED | {"Einsum"}
 _POSITIVE_GROUP = frozenset({"ConvTranspose", "DeformConv"})
 
 
@@ -28,9 +29,12 @@ def check_nodes(model: ModelProto, distinct: Sequence[NodeProto] | None = None) 
     number of operands than the node. ONNX's inference does not return from some equations.
     """
     functions = {(f.domain, f.name) for f in model.functions}
-    passed_on = _find_attributes_for_equations(model)
+    inside = [node for each in model.functions for node in walk_nodes(each.node)]
+    passed_on = _find_attributes_for_equations(inside)
     own = list_distinct_nodes(model.graph.node) if distinct is None else distinct
-    for node in (*own, *(node for each in model.functions for node in walk_nodes(each.node))):
+    for node in (*own, *inside):
+        if node.op_type not in _CHECKED and (node.domain, node.op_type) not in functions:
+            continue
         attributes = {attribute.name: attribute for attribute in node.attribute}
         if is_onnx(node) and node.op_type == "Einsum" and "equation" in attributes:
             given = attributes["equation"]
@@ -97,21 +101,25 @@ def _find_group_problem(op: str, group: AttributeProto | None) -> str:
     return f"its group is {group.i}, and has to be at least 1" if wrong else ""
 
 
-def _find_attributes_for_equations(model: ModelProto) -> set[str]:
-    """Return the names of attributes that functions pass on to an equation, directly or by calls."""
-    found: set[str] = set()
-    inside = [node for function in model.functions for node in walk_nodes(function.node)]
-    while True:
-        more = {
-            attribute.ref_attr_name
-            for node in inside
-            for attribute in node.attribute
-            if attribute.ref_attr_name
-            and (attribute.name in found or (node.op_type, attribute.name) == ("Einsum", "equation"))
-        }
+def _find_attributes_for_equations(inside: Sequence[NodeProto]) -> set[str]:
+    """Return the names of attributes that functions pass on to an equation, directly or by calls.
+
+    `inside` are the nodes of all functions.
+    """
+    einsums = (node for node in inside if node.op_type == "Einsum")
+    found = _list_references(einsums, {"equation"})
+    while found:
+        more = _list_references(inside, found)
         if more <= found:
-            return found
+            break
         found |= more
+    return found
+
+
+def _list_references(nodes: Iterable[NodeProto], names: Set[str]) -> set[str]:
+    """Return the attributes of functions that nodes have as attributes of some names."""
+    attributes = (attribute for node in nodes for attribute in node.attribute)
+    return {a.ref_attr_name for a in attributes if a.ref_attr_name and a.name in names}
 
 
 def _require(node: NodeProto, problem: str) -> None:

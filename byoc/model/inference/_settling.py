@@ -207,10 +207,10 @@ def _settle_call(scope: TensorScope, number: int, function: FunctionProto) -> Ty
     attributes = {
         attribute.name: attribute for attribute in (*function.attribute_proto, *node.attribute)
     }
-    given = {formal for formal, name in called.items() if name}
+    absent = set(function.input) - {formal for formal, name in called.items() if name}
     inner = TensorScope(
         scope.context,
-        [_bind_node(each, attributes, set(function.input) - given) for each in function.node],
+        [_bind_node(each, attributes, absent) for each in function.node],
         read_opsets(function.opset_import),
         {f: kind for f, name in called.items() if name and (kind := scope.find_type(name)) is not None},
         values={f: find_value(scope, name) if name in small else None for f, name in called.items()},
