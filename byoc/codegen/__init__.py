@@ -16,6 +16,7 @@ if _TYPE_CHECKING:
     from byoc.codegen._abilities import BindableExecutor as BindableExecutor
     from byoc.codegen._abilities import Context as Context
     from byoc.codegen._abilities import ContextSource as ContextSource
+    from byoc.codegen._abilities import DeviceState as DeviceState
     from byoc.codegen._abilities import Driven as Driven
     from byoc.codegen._abilities import DriverSources as DriverSources
     from byoc.codegen._abilities import Estimating as Estimating
@@ -24,6 +25,7 @@ if _TYPE_CHECKING:
     from byoc.codegen._abilities import Measured as Measured
     from byoc.codegen._abilities import Oracle as Oracle
     from byoc.codegen._abilities import Stamped as Stamped
+    from byoc.codegen._abilities import StatefulExecutor as StatefulExecutor
     from byoc.codegen._abilities import TakesWeights as TakesWeights
     from byoc.codegen._abilities import Together as Together
     from byoc.codegen._abilities import can_estimate as can_estimate
@@ -151,8 +153,9 @@ _MODULES = {
         "drop_executing_options find_codegen find_wrong_options has_options parse_codegen_options"
     ),
     "byoc.codegen._abilities": (
-        "ABILITIES BindableExecutor Context ContextSource Driven DriverSources Estimating Executable "
-        "Keyed Measured Oracle Stamped TakesWeights Together can_estimate has_driver has_model_driver"
+        "ABILITIES BindableExecutor Context ContextSource DeviceState Driven DriverSources Estimating "
+        "Executable Keyed Measured Oracle Stamped StatefulExecutor TakesWeights Together can_estimate "
+        "has_driver has_model_driver"
     ),
     "byoc.codegen._artifact_cache": "ArtifactCache ArtifactStore",
     "byoc.codegen._codegens": "Codegens choose_worker_isolation describe_codegens",

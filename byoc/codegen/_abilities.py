@@ -43,6 +43,49 @@ class BindableExecutor(Protocol):
         ...
 
 
+class DeviceState(Protocol):
+    """States of one sequence in the memory of a device, which a region reads and makes anew there.
+
+    One thread at a time uses it; an executor may have several, each with values of its own.
+    """
+
+    def reset(self, values: Mapping[str, AnyArray]) -> None:
+        """Send values to the device, one for each state, by names of inputs; this comes first."""
+        ...
+
+    def step(self, inputs: Mapping[str, AnyArray]) -> Mapping[str, AnyArray]:
+        """Run the region on the other inputs and return the other outputs.
+
+        The states are then what the region made of them.
+        """
+        ...
+
+    def read(self) -> Mapping[str, AnyArray]:
+        """Return copies of the states, by names of inputs."""
+        ...
+
+
+@runtime_checkable
+class StatefulExecutor(Protocol):
+    """An executor that can keep states on its device, so that they do not cross in each run.
+
+    A session with state asks for that where the region alone reads a state and makes the next one,
+    of the same fixed shape. A device that shares the host's memory has `bind` (`BindableExecutor`).
+    """
+
+    def __call__(self, inputs: Mapping[str, AnyArray]) -> Mapping[str, AnyArray]:
+        """Return the outputs by name."""
+        ...
+
+    def allocate(self, pairs: Mapping[str, str]) -> DeviceState | None:
+        """Make room for states on the device, None where there is none.
+
+        `pairs` maps names of inputs to the outputs whose values they take in the next run; both have the
+        same dtype, shape and layout.
+        """
+        ...
+
+
 @runtime_checkable
 class Oracle(Protocol):
     """A codegen that can ask the vendor's compiler whether it accepts a node."""

@@ -7,7 +7,6 @@ from byoc.runtime._executors import (
     RegionNotHereError,
     find_executable,
     load_executor,
-    rename_executor,
 )
 from byoc.runtime._program_builder import data_inputs
 from byoc.runtime._provider_session import (
@@ -17,6 +16,7 @@ from byoc.runtime._provider_session import (
     load_with_provider,
     use_drivers,
 )
+from byoc.runtime._renamed_executors import rename_executor
 from byoc.runtime._session import Session, load_bundle, load_executors
 from byoc.runtime._shape_check import collect_contradictions
 from byoc.runtime._stateful_session import StatefulSession, open_stateful

@@ -1,10 +1,11 @@
 """Executors of regions: a codegen's executor is third-party code, so its outputs are checked."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from threading import RLock
-from typing import Any
+from typing import Any, TypeVar
 
 from byoc.bundle import RegionCompiler
 from byoc.codegen import (
@@ -13,6 +14,7 @@ from byoc.codegen import (
     Codegen,
     CodegenFailedError,
     Codegens,
+    DeviceState,
     Examine,
     Executable,
     Executor,
@@ -20,6 +22,7 @@ from byoc.codegen import (
     NotHereError,
     Region,
     Stamped,
+    StatefulExecutor,
     ask_compatible,
     drop_executing_options,
     examine_executor,
@@ -36,6 +39,8 @@ from byoc.errors import (
 )
 from byoc.runtime._shape_check import ShapeCheck
 from byoc.support import describe_failure
+
+T = TypeVar("T")
 
 _NO_REASON = "it does not say why"
 
@@ -116,6 +121,16 @@ class CheckedExecutor:
             raise _region_failure(error, self.who, self.check.region, "binding failed") from error
         return None if run is None else replace(self, run=run, check=check)
 
+    def allocate(self, pairs: Mapping[str, str]) -> "CheckedState | None":
+        """Make room for states on the device, None where it cannot. Raises RegionFailedError."""
+        if not isinstance(self.run, StatefulExecutor):
+            return None
+        try:
+            state = self.run.allocate(pairs)
+        except BaseException as error:  # as above
+            raise _region_failure(error, self.who, self.check.region, "allocating failed") from error
+        return None if state is None else CheckedState(state, self, pairs)
+
     def measure(self, inputs: Mapping[str, Any], measure: Measure) -> list[float]:
         """Measure runs without checks, after a checked one; return the seconds of each.
 
@@ -137,6 +152,47 @@ class CheckedExecutor:
             return examine_executor(self.run, inputs, examine, self.lock)
         except BaseException as error:  # as above
             raise _region_failure(error, self.who, self.check.region, "failed") from error
+
+
+@dataclass(frozen=True, eq=False)
+class CheckedState:
+    """States on a device, whose region's other tensors are checked at each step.
+
+    `pairs` maps their names as inputs to those as outputs. All methods raise RegionFailedError.
+    """
+
+    state: DeviceState
+    executor: CheckedExecutor
+    pairs: Mapping[str, str]
+
+    def reset(self, values: Mapping[str, Any]) -> None:
+        """Send values to the device, by names of inputs."""
+        self._call(lambda: self.state.reset(values))
+
+    def step(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Run the region on the other inputs and return the other outputs."""
+
+        def run() -> Mapping[str, Any]:
+            self._check.check_inputs(inputs)
+            return self._check.take_outputs(run_executor(self.state.step, inputs), inputs)
+
+        return self._call(run)
+
+    def read(self) -> Mapping[str, Any]:
+        """Return copies of the states, by names of inputs."""
+        return self._call(self.state.read)
+
+    @cached_property
+    def _check(self) -> ShapeCheck:
+        return self.executor.check.leave_out({*self.pairs, *self.pairs.values()})
+
+    def _call(self, ask: Callable[[], T]) -> T:
+        owner = self.executor
+        try:
+            with owner.lock:
+                return ask()
+        except BaseException as error:  # a plug-in can fail in any way
+            raise _region_failure(error, owner.who, owner.check.region, "failed") from error
 
 
 def load_executor(  # noqa: PLR0913, PLR0917 - what is loaded, and what else may be
@@ -217,40 +273,3 @@ def _fit_artifact(
     if not again:
         raise NotHereError(str(again))
     return made
-
-
-@dataclass(frozen=True, eq=False)
-class RenamedExecutor:
-    """The executor of a region that is identical to another one except for names, whose own it calls.
-
-    `inputs` and `outputs` map the names of this region's tensors to those of the other's.
-    """
-
-    run: Executor
-    inputs: Mapping[str, str]
-    outputs: Mapping[str, str]
-
-    def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the outputs by name. Raises as the other executor does."""
-        made = self.run({theirs: inputs[mine] for mine, theirs in self.inputs.items()})
-        return {mine: made[theirs] for mine, theirs in self.outputs.items()}
-
-    def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> "RenamedExecutor | None":
-        """Return an executor that reads and writes some tensors where they lie, None if it cannot."""
-        if not isinstance(self.run, BindableExecutor):
-            return None
-        run = self.run.bind(
-            {self.inputs[name]: array for name, array in inputs.items()},
-            {self.outputs[name]: array for name, array in outputs.items()},
-        )
-        return None if run is None else replace(self, run=run)
-
-
-def rename_executor(run: Executor, original: Region, other: Region) -> RenamedExecutor:
-    """Return an executor of `other`, identical to `original` except for names, that calls `run`."""
-    pairs = [(other.inputs, original.inputs), (other.outputs, original.outputs)]
-    inputs, outputs = (
-        {mine.name: theirs.name for mine, theirs in zip(own, others, strict=True)}
-        for own, others in pairs
-    )
-    return RenamedExecutor(run, inputs, outputs)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from byoc.bundle import Bundle, require_consent
-from byoc.codegen import BindableExecutor, Codegens, Executor, Region
+from byoc.codegen import BindableExecutor, Codegens, Executor, Region, StatefulExecutor
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import GraphIndex, TensorType, write_type
 from byoc.onnxrt import sharing_threads
@@ -20,9 +20,9 @@ from byoc.runtime._executors import (
     find_executable,
     load_executor,
     needs_exclusive_calls,
-    rename_executor,
 )
 from byoc.runtime._program_builder import ProgramBuilder, data_inputs
+from byoc.runtime._renamed_executors import rename_executor
 from byoc.runtime._stage_program import HOST, MAX_AT_ONCE, Stage, StageProgram, StageValues
 from byoc.runtime._trace import Trace, current_trace, record_into
 from byoc.samples import ArrayForm, describe_mismatch
@@ -301,8 +301,16 @@ def _exclusive_group(codegen: str, codegens: Codegens) -> str:
 def _region_stage(region: Region, run: Executor, turn: str) -> Stage:
     types = {value.name: write_type(value.type) for value in region.outputs}
     inputs = tuple(value.name for value in region.inputs)
-    bind = run.bind if isinstance(run, BindableExecutor) else None
-    return Stage(region.name, inputs, run, types, device=region.target, exclusive_group=turn, bind=bind)
+    return Stage(
+        region.name,
+        inputs,
+        run,
+        types,
+        device=region.target,
+        exclusive_group=turn,
+        bind=run.bind if isinstance(run, BindableExecutor) else None,
+        allocate=run.allocate if isinstance(run, StatefulExecutor) else None,
+    )
 
 
 def bind_stages(session: Session, stages: Sequence[Stage], inputs: StageValues) -> Session:

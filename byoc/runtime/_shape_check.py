@@ -5,7 +5,7 @@ an error of the codegen only where plain onnxruntime makes another one of the sa
 is a contradiction in the model, which is noted.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -57,6 +57,13 @@ class ShapeCheck:
         """
         self.check_inputs(inputs)
         return replace(self, bound={**inputs, **outputs})
+
+    def leave_out(self, names: Collection[str]) -> "ShapeCheck":
+        """Return the check of a region's other tensors."""
+        region = self.region
+        kept_inputs = tuple(value for value in region.inputs if value.name not in names)
+        kept_outputs = tuple(value for value in region.outputs if value.name not in names)
+        return replace(self, region=replace(region, inputs=kept_inputs, outputs=kept_outputs))
 
     def check_inputs(self, inputs: Mapping[str, Any]) -> None:
         """Note inputs of another shape. Raises InputError where the codegen needs the stated one."""

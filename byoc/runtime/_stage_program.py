@@ -14,6 +14,7 @@ from typing import Any
 
 from onnx import TypeProto
 
+from byoc.codegen import DeviceState
 from byoc.errors import ByocError, InputError
 from byoc.runtime._trace import current_trace
 
@@ -24,6 +25,9 @@ HoldDevice = Callable[[str], AbstractContextManager[Any]]
 
 Bind = Callable[[StageValues, StageValues], Callable[[StageValues], StageValues] | None]
 """Gives the function that runs a stage which reads and writes some tensors where they lie."""
+
+Allocate = Callable[[Mapping[str, str]], DeviceState | None]
+"""Makes room on a stage's device for states, by names of inputs with those of outputs."""
 
 HOST = "host"
 
@@ -38,7 +42,8 @@ class Stage:
     `types` holds the known types of its outputs; `outputs` names all outputs where there are more.
     `device` is the host or a target. Stages with the same non-empty `exclusive_group` never run at the
     same time. `bind` is there where the stage may be able to read inputs and write outputs in arrays
-    that stay the same from run to run; it gives None where it is not.
+    that stay the same from run to run, and `allocate` where it may be able to keep states on its device;
+    they give None where it is not.
     """
 
     name: str
@@ -49,6 +54,7 @@ class Stage:
     device: str = HOST
     exclusive_group: str = ""
     bind: Bind | None = None
+    allocate: Allocate | None = None
 
     @property
     def output_names(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from byoc.bundle import Bundle
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import Dim, StatePair, TensorType, choose_state_pairs, to_numpy_dtype
 from byoc.onnxrt import with_memory_returned
+from byoc.runtime._device_state import KeptState, keep_on_devices
 from byoc.runtime._held_tensors import find_inner_types, hold_tensors
 from byoc.runtime._session import Session
 from byoc.runtime._stage_program import StageValues
@@ -36,11 +37,16 @@ class StatefulSession:
         max_length: int | None,
     ) -> None:
         """Start with an empty state. Raises InputError when a state cannot have a maximal length."""
-        self._session = self._bound = session
+        self._session = self._base = session
         self._variants: dict[str, VariantState] = {}
         self._variant = ""
         self._pairs = {pair.past: pair for pair in pairs}
+        self._kept = KeptState()
+        if isinstance(session, Session):
+            self._base, self._kept = keep_on_devices(session, self._pairs)
+        self._bound = self._base
         self._max_length = max_length
+        self._has_begun = False
         self._initial: dict[str, NDArray[Any]] = {}
         self._state: dict[str, NDArray[Any]] = {}
         self._buffers: dict[str, NDArray[Any]] = {}
@@ -72,8 +78,16 @@ class StatefulSession:
 
     @property
     def state(self) -> Mapping[str, NDArray[Any]]:
-        """The state by names of inputs; a call may overwrite the arrays. Empty ones may be missing."""
-        return dict(self._state or self._initial)
+        """The state by names of inputs; a call may overwrite the arrays. Empty ones may be missing.
+
+        What devices keep is read from them, each time.
+        """
+        return {**self._state, **self._kept.read()} if self._has_begun else dict(self._initial)
+
+    @property
+    def on_device(self) -> frozenset[str]:
+        """The inputs of the state that stay on devices, and cross only when the state is read or set."""
+        return frozenset(self._kept.devices)
 
     @property
     def in_place(self) -> frozenset[str]:
@@ -92,18 +106,18 @@ class StatefulSession:
         for name in inputs:
             if name in self._pairs:
                 raise InputError(f"input '{name}' is kept by the session; `reset` gives it a value")
-        if not self._state:
+        if not self._has_begun:
             self._begin(inputs)
         if isinstance(self._session, VariantSession):
             found = self._run_variant(self._session, inputs, trace)
         else:
-            is_new = self._hold(self._session, inputs)
+            is_new = self._hold(inputs)
             others = {name: array for name, array in self._state.items() if name not in self._buffers}
             with with_memory_returned() if is_new else nullcontext():
                 found = self._bound.run({**inputs, **others}, trace)
         for past, pair in self._pairs.items():
             value = found.pop(pair.present, None)
-            if past not in self._buffers:
+            if past not in self._buffers and past not in self._kept.devices:
                 self._state[past] = value
         return found
 
@@ -125,18 +139,19 @@ class StatefulSession:
             if axis is not None and np.shape(value)[axis] > (self._max_length or np.inf):
                 raise InputError(f"input '{name}' is {given}, the maximal length is {self._max_length}")
             initial[name] = np.array(value)
-        self._initial, self._state = initial, {}
+        self._initial, self._state, self._has_begun = initial, {}, False
 
     def _begin(self, inputs: StageValues) -> None:
         """Make the state that the first call of a sequence gets."""
         values = {name: self._make_value(name, inputs) for name in self._pairs}
-        self._initial = {}
+        self._initial, self._has_begun = {}, True
         if isinstance(self._session, VariantSession):
             self._state, self._buffers = values, {}
             return
+        self._kept.reset({name: values.pop(name) for name in self._kept.devices})
         shapes = {name: value.shape for name, value in values.items() if self._may_update(name)}
         if shapes != {name: buffer.shape for name, buffer in self._buffers.items()}:
-            self._bind(self._session, {name: values[name] for name in shapes})
+            self._bind({name: values[name] for name in shapes})
         for name, buffer in self._buffers.items():
             buffer[...] = values[name]
         self._state = {**values, **self._buffers}
@@ -186,8 +201,8 @@ class StatefulSession:
 
     @cached_property
     def _updatable(self) -> frozenset[str]:
-        assert isinstance(self._session, Session)
-        return find_updatable(self._session, self._pairs)
+        assert isinstance(self._base, Session)
+        return find_updatable(self._base, self._pairs)
 
     def _check_growing(self, name: str) -> None:
         """Raise InputError where a state would outgrow a maximal length, since it is made anew."""
@@ -196,7 +211,7 @@ class StatefulSession:
             how = f"{pair.maker} makes '{pair.present}' anew" if pair.maker else "it is made anew"
             raise InputError(f"input '{name}' cannot have a maximal length: {how} in each call")
 
-    def _hold(self, session: Session, inputs: StageValues) -> bool:
+    def _hold(self, inputs: StageValues) -> bool:
         """Hold tensors between stages whose extents stayed from the last call to this one.
 
         From token to token those are all but what depends on the number of tokens so far. Return whether
@@ -214,13 +229,13 @@ class StatefulSession:
         if held == self._held_sizes:
             return not last
         self._held_sizes = held
-        self._bind(session, self._buffers)
+        self._bind(self._buffers)
         return True
 
     @cached_property
     def _inner_types(self) -> Mapping[str, TensorType]:
-        assert isinstance(self._session, Session)
-        return find_inner_types(self._session)
+        assert isinstance(self._base, Session)
+        return find_inner_types(self._base)
 
     @cached_property
     def _open_extents(self) -> list[tuple[str, int, str]]:
@@ -232,12 +247,14 @@ class StatefulSession:
             if isinstance(dim, str)
         ]
 
-    def _bind(self, session: Session, buffers: Mapping[str, NDArray[Any]]) -> None:
+    def _bind(self, buffers: Mapping[str, NDArray[Any]]) -> None:
         """Have stages update the state in buffers, and keep those of which a stage does.
 
         Raises InputError where one that has a maximal length is not updated in place.
         """
         held = hold_tensors(self._inner_types, self._held_sizes)
+        session = self._base
+        assert isinstance(session, Session)
         bound = bind_state(session, self._pairs, buffers, held)
         self._buffers = dict(bound.buffers)
         for name in buffers if self._max_length is not None else ():

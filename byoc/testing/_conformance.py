@@ -20,7 +20,13 @@ from byoc.errors import ByocError, InputError
 from byoc.testing._case_compiler import NotTakenError, PlannedCase
 from byoc.testing._composite_cases import plan_composite
 from byoc.testing._conformance_kit import SAMPLE_FORM, ConformanceBase, ConformanceKit, collect_problems
-from byoc.testing._executor_checks import InputsUntouched, OutputsLast, StridedInputs, TwoThreads
+from byoc.testing._executor_checks import (
+    InputsUntouched,
+    OutputsLast,
+    StateKept,
+    StridedInputs,
+    TwoThreads,
+)
 from byoc.testing._fresh_process import check_cache_key, error_reason
 from byoc.testing._native_code import find_undeclared_code
 from byoc.testing._refusal_check import check_refusal, write_unsupported_region
@@ -203,6 +209,11 @@ class CodegenConformance(ConformanceBase):
         """A run does not overwrite the outputs of the run before."""
         self._require_executable(kit)
         self._check(kit.checks.check_executor, kit.sample, OutputsLast)
+
+    def test_state_kept(self, kit: ConformanceKit) -> None:
+        """States that `allocate` keeps on the device are those that runs would hand over."""
+        self._require_executable(kit)
+        self._check(kit.checks.check_executor, kit.sample, StateKept)
 
     def test_driver(self, kit: ConformanceKit) -> None:
         """The driver compiles, and computes the same on two threads.

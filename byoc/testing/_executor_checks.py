@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.codegen import Executor
+from byoc.codegen import Executor, StatefulExecutor
 from byoc.errors import describe_error
 from byoc.verification import Thresholds, compare_tensors
 
 Values = Mapping[str, Any]
 
 _THREAD_CALLS = 32  # of an executor by two threads
+_STEPS = 3  # of each sequence
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +103,52 @@ class TwoThreads(ExecutorCheck):
                 f": {wrong} of {_THREAD_CALLS} calls by two threads gave other numbers: keep no state "
                 "between calls, and nothing that belongs to the thread that loads"
             )
+
+
+class StateKept(ExecutorCheck):
+    """States on the device are what the executor would have been handed: several steps, two sequences.
+
+    Inputs and outputs of the same type are taken for states, whatever they mean. An executor without
+    `allocate`, or that keeps none of them, passes.
+    """
+
+    def __call__(self, run: Executor, inputs: Values) -> Iterator[str]:
+        """Yield the problems."""
+        pairs = self._choose_pairs(inputs)
+        if not isinstance(run, StatefulExecutor) or not pairs:
+            return
+        one, other = run.allocate(pairs), run.allocate(pairs)
+        if one is None or other is None:
+            return
+        others = {name: value for name, value in inputs.items() if name not in pairs}
+        starts = [_copy({name: inputs[name] for name in pairs})]
+        starts.append(_roll_inputs(starts[0], 1))
+        for _ in range(2):  # the second time from the beginning again
+            given = [_copy(start) for start in starts]
+            for state, values in zip((one, other), given, strict=True):
+                state.reset(values)
+                for value in values.values():
+                    value[...] = 0  # the device has a copy
+            kept = [dict(start) for start in starts]
+            for step in range(_STEPS):
+                for number, state in enumerate((one, other)):
+                    made = dict(run({**others, **kept[number]}))
+                    kept[number] = {past: np.array(made.pop(name)) for past, name in pairs.items()}
+                    for problem in self.differences(made, state.step(others)):
+                        yield f": step {step + 1} with states on the device: {problem}"
+                    for problem in self.differences(kept[number], state.read()):
+                        yield f": read after step {step + 1} from the device: {problem}"
+
+    def _choose_pairs(self, inputs: Values) -> dict[str, str]:
+        """Return inputs with outputs of the same dtype and shape, each output for one of them."""
+        left, pairs = dict(self.expected), {}
+        for name, value in inputs.items():
+            same = (n for n, v in left.items() if (v.dtype, v.shape) == (value.dtype, value.shape))
+            chosen = next(same, None)
+            if chosen is not None:
+                pairs[name] = chosen
+                del left[chosen]
+        return pairs
 
 
 def find_differences(

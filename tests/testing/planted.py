@@ -230,6 +230,52 @@ class OneBuffer(Honest):
         return execute
 
 
+class KeepsState(Honest):
+    """Has states on its device, each sequence those of its own."""
+
+    name = "keeps_state"
+    together = False
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        return HeldExecutor(super().load(region, artifact), {} if self.together else None)
+
+
+class MixesStates(KeepsState):
+    """Has room for the states of one sequence alone."""
+
+    name = "mixes_states"
+    together = True
+
+
+class HeldExecutor:
+    """An executor that keeps states as a device does, those of all sequences in `shared` if there is."""
+
+    def __init__(self, run: Executor, shared: dict[str, Any] | None) -> None:
+        self.run, self.shared = run, shared
+
+    def __call__(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        return self.run(inputs)
+
+    def allocate(self, pairs: Mapping[str, str]) -> "HeldState":
+        return HeldState(self.run, pairs, {} if self.shared is None else self.shared)
+
+
+class HeldState:
+    def __init__(self, run: Executor, pairs: Mapping[str, str], kept: dict[str, Any]) -> None:
+        self.run, self.pairs, self.kept = run, pairs, kept
+
+    def reset(self, values: Mapping[str, Any]) -> None:
+        self.kept.update((name, np.array(value)) for name, value in values.items())
+
+    def step(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        made = dict(self.run({**inputs, **self.kept}))
+        self.kept.update((past, made.pop(name)) for past, name in self.pairs.items())
+        return made
+
+    def read(self) -> Mapping[str, Any]:
+        return {name: np.array(value) for name, value in self.kept.items()}
+
+
 class Contiguous(Honest):
     name = "contiguous"
 
@@ -389,5 +435,5 @@ class CompilesOnly:
 ALL = tuple(
     value
     for value in list(globals().values())
-    if isinstance(value, type) and value.__module__ == __name__
+    if isinstance(value, type) and value.__module__ == __name__ and hasattr(value, "name")
 )

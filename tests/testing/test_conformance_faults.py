@@ -49,6 +49,8 @@ FAULTS = [
     ("wrong_numbers", COMPUTING, "differs from plain onnxruntime's by"),
     ("forgets_reload", {"test_fresh_process"}, "in a fresh process: loading failed with KeyError"),
     ("one_buffer", {"test_outputs_last", "test_threads"}, "the next run overwrites output 'y'"),
+    ("keeps_state", set(), ""),
+    ("mixes_states", {"test_state_kept"}, "read after step 1 from the device: output 'x' differs"),
     ("contiguous", {"test_strided_inputs"}, "inputs not contiguous: output 'y' differs"),
     ("litters", {"test_files_untouched"}, "it changed 'scratch.tmp', which is byoc's"),
     ("any_stamp", {"test_stamp"}, "`compatible` takes any artifact"),

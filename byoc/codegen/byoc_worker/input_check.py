@@ -47,3 +47,8 @@ class InputCheck:
         """
         bind = getattr(self._run, "bind", None)
         return None if bind is None else bind(inputs, outputs)
+
+    def allocate(self, pairs: Mapping[str, str]) -> Any:
+        """Make room for states on the device; None where the executor has no `allocate`."""
+        allocate = getattr(self._run, "allocate", None)
+        return None if allocate is None else allocate(pairs)
