@@ -81,7 +81,10 @@ class Case:
 
     def measure(self, proto: onnx.ModelProto, **more: Any) -> Figures:
         """Return the figures of a quantized model on the held-out samples."""
-        outputs = _run(proto, self.held_out)
+        return self.compare(_run(proto, self.held_out), **more)
+
+    def compare(self, outputs: Outputs, **more: Any) -> Figures:
+        """Return the figures of what was computed for the held-out samples."""
         decibels = list(_measure_outputs(self.expected, outputs))
         task = measure_agreement(self.name, self.expected, outputs)
         return Figures(min(decibels), float(np.mean(decibels)), task, **more)
@@ -154,6 +157,23 @@ def measure_byoc(case: Case, rules: str, *, plain: bool) -> Figures:
     return case.measure(result.model, seconds=result.report.predicted.seconds)
 
 
+def measure_noisy_inputs(case: Case, decibels: float) -> Figures:
+    """Return the figures of the float model with white noise in its inputs, so far below them."""
+    generator = np.random.default_rng(case.seed)
+    noisy = []
+    for sample in case.held_out:
+        sizes = {
+            name: np.sqrt(np.mean(value**2)) * 10 ** (-decibels / 20) for name, value in sample.items()
+        }
+        noisy.append(
+            {
+                name: value + generator.normal(0, sizes[name], value.shape).astype(np.float32)
+                for name, value in sample.items()
+            }
+        )
+    return case.compare(_run(onnx.load(case.path), noisy))
+
+
 def measure_onnxruntime(case: Case, rules: str) -> Figures:
     """Return the figures of onnxruntime's static quantizer: QDQ, int8, scales by weight channel."""
 
@@ -200,7 +220,9 @@ def list_quantizers(given: argparse.Namespace) -> dict[str, Callable[[Case], Fig
     if "nncf" in wanted and given.nncf is None:
         print("NNCF is left out: say which interpreter has it (--nncf PYTHON)")
         wanted = [each for each in wanted if each != "nncf"]
-    found: dict[str, Callable[[Case], Figures]] = {}
+    found: dict[str, Callable[[Case], Figures]] = {
+        f"input {noise:g} dB": partial(measure_noisy_inputs, decibels=noise) for noise in given.noise
+    }
     if "byoc" in wanted:
         found["byoc minmax"] = partial(measure_byoc, rules=given.rules, plain=True)
         found["byoc data"] = partial(measure_byoc, rules=given.rules, plain=False)
@@ -251,9 +273,13 @@ class Journal:
                 file.write(json.dumps(row) + "\n")
 
 
-def print_rows(name: str, given: argparse.Namespace, journal: Journal) -> None:
+def print_rows(
+    name: str,
+    quantizers: Mapping[str, Callable[[Case], Figures]],
+    given: argparse.Namespace,
+    journal: Journal,
+) -> None:
     """Measure what the journal lacks of a model, and print all its rows."""
-    quantizers = list_quantizers(given)
     with tempfile.TemporaryDirectory() as folder:
         case = None
         for what, measure in quantizers.items():
@@ -275,6 +301,14 @@ def main() -> None:
     )
     parser.add_argument("--samples", type=int, default=64, help="so many samples are held out")
     parser.add_argument("--seed", type=int, default=77, help="the seed of those (0: the ranges')")
+    parser.add_argument(
+        "--noise",
+        type=float,
+        action="append",
+        default=[],
+        metavar="DB",
+        help="the float model as well, with noise so far below its inputs",
+    )
     parser.add_argument("--nncf", metavar="PYTHON", help="the interpreter of an environment with nncf")
     parser.add_argument(
         "--limit", type=float, default=3600, metavar="SECONDS", help="what NNCF may take for a model"
@@ -290,10 +324,11 @@ def main() -> None:
         for name in given.model or SAMPLE_MAKERS:
             write_case(name, given.write / name)
         return
+    quantizers = list_quantizers(given)
     journal = Journal(given.journal, rules=given.rules, samples=given.samples, seed=given.seed)
     print(f"{'model':22} {'quantizer':14} {'worst':>6} {'mean':>6}  {'task':5} predicted")
     for name in given.model or SAMPLE_MAKERS:
-        print_rows(name, given, journal)
+        print_rows(name, quantizers, given, journal)
 
 
 if __name__ == "__main__":

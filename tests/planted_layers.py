@@ -87,6 +87,16 @@ def _store(model: ModelProto, name: str, value: Any) -> str:
     return name
 
 
+def _store_spread(model: ModelProto, node: NodeProto, position: int) -> str:
+    """Return the name of an input of a QuantizeLinear, with each number at its channel (axis 1)."""
+    name = node.input[position]
+    value = _read(model, name) if name in _list_stored(model) else np.zeros(1)
+    if value.size == 1:
+        return name
+    assert all(each.i == 1 for each in node.attribute if each.name == "axis")
+    return _store(model, f"{node.output[0]}_spread", value.reshape(-1, 1, 1))
+
+
 def _change_input(
     layer: Layer, node: NodeProto | None, position: int, change: Callable[[Array], Array]
 ) -> bool:
@@ -182,7 +192,7 @@ def _insert_before(layer: Layer, node: NodeProto, position: int, made: Sequence[
 def _change_real(layer: Layer, *steps: tuple[str, Any]) -> bool:
     """Compute with what a layer's QuantizeLinear reads, in units: operators and their operands."""
     read = layer.quantize.input[0]
-    scale = layer.quantize.input[1]
+    scale = _store_spread(layer.model, layer.quantize, 1)
     made, value = [], read
     for number, (op, operand) in enumerate([("Div", scale), *steps, ("Mul", scale)]):
         reads = [value] if operand is None else [value, operand]
@@ -224,8 +234,9 @@ def _pad_with_zero(layer: Layer) -> bool:
         return False
     if maker.op_type != "DequantizeLinear" or len(maker.input) < 3:
         return False
-    point, scale = (_read(layer.model, maker.input[i]).reshape(-1)[0] for i in (2, 1))
-    if not point:
+    points, scales = (_read(layer.model, maker.input[i]).reshape(-1) for i in (2, 1))
+    point, scale = points[0], scales[0]
+    if not point or len(points) > 1:
         return False
     half = len(pads.ints) // 2
     widths = np.array([0, 0, *pads.ints[:half], 0, 0, *pads.ints[half:]], np.int64)
@@ -258,13 +269,11 @@ def _repeat_row(layer: Layer) -> bool:
 
 def _saturate_early(layer: Layer) -> bool:
     """Clamp at a third of the range above the zero point."""
-    point = (
-        _read(layer.model, layer.quantize.input[2]).reshape(-1)[0]
-        if len(layer.quantize.input) > 2
-        else 0
-    )
-    top = 255 if np.asarray(point).dtype == np.uint8 else 127
-    return _change_real(layer, ("Min", np.float32((top - int(point)) // 3)))
+    point = np.zeros((), np.int8)
+    if len(layer.quantize.input) > 2:
+        point = _read(layer.model, _store_spread(layer.model, layer.quantize, 2))
+    top = np.iinfo(point.dtype).max
+    return _change_real(layer, ("Min", ((top - point.astype(np.int32)) // 3).astype(np.float32)))
 
 
 @dataclass(frozen=True)
@@ -344,7 +353,7 @@ def roughen(model: ModelProto, deviation: float) -> None:
     for node in model.graph.node:
         changed = NodeProto.FromString(node.SerializeToString())
         if node.op_type == "QuantizeLinear" and node.input[0] in data:
-            value, scale = node.input[:2]
+            value, scale = node.input[0], _store_spread(model, node, 1)
             units, angle, wave, part, step, moved = (f"{node.output[0]}_rough_{i}" for i in range(6))
             nodes += [
                 helper.make_node("Div", [value, scale], [units]),
