@@ -5,7 +5,7 @@ The probe shows the integers between the layers as the codegen computes them. Pl
 computes each layer on the integers that the codegen computed before it, so that errors do not add up.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, ValueInfoProto, helper
+from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
 from byoc.model import (
     VIEW_OPERATORS,
@@ -23,6 +23,7 @@ from byoc.model import (
     find_constant_value,
     get_metadata,
     get_node_name,
+    get_stated_attributes,
     is_onnx,
     is_quantize,
 )
@@ -211,32 +212,36 @@ class LayerProbe:
         """Yield the computed tensors that tell the real values before rounding."""
         for layer in self.layers:
             maker = self._find_rounding(layer.tensor)
-            for name in () if maker is None else maker:
+            for name in () if maker is None else filter(None, maker.input):
                 if name in self._index.producers and not self._index.is_constant(name):
                     yield name
 
-    def _find_rounding(self, tensor: str) -> Sequence[str] | None:
-        """Return the inputs of the QuantizeLinear that makes a tensor, None where none does."""
+    def _find_rounding(self, tensor: str) -> NodeProto | None:
+        """Return the QuantizeLinear that makes a tensor, None where none does."""
         number = self._index.producers.get(tensor)
         node = None if number is None else self._index.nodes[number]
-        return tuple(filter(None, node.input)) if node is not None and is_quantize(node) else None
+        return node if node is not None and is_quantize(node) else None
 
     def _find_real(self, tensor: str, made: Values) -> Array | None:
         """Return a tensor's real values in its units; None where they or the unit are not known."""
-        names = self._find_rounding(tensor)
-        if names is None:
+        node = self._find_rounding(tensor)
+        if node is None:
             return None
         found = [
             made[name] if name in made else find_constant_value(self._index, name, self._folder)
-            for name in names
+            for name in filter(None, node.input)
         ]
         if any(value is None for value in found):
             return None
-        real, scale = (np.asarray(value).astype(np.float64) for value in found[:2])
-        zero = np.asarray(found[2]).astype(np.float64) if len(found) > 2 else np.zeros(())
-        if scale.size > 1 or zero.size > 1:
-            return None
-        return np.asarray(real / scale.reshape(()) + zero.reshape(()))
+        real, *rest = (np.asarray(value).astype(np.float64) for value in found)
+        scale, zero = (rest[0], rest[1] if len(rest) > 1 else np.zeros(()))
+        axis = get_stated_attributes(node).get("axis", 1)
+        shape = [1] * real.ndim
+        if scale.size > 1:
+            if scale.ndim > 1 or real.shape[axis] != scale.size:
+                return None  # scales of blocks
+            shape[axis] = -1
+        return np.asarray(real / scale.reshape(shape) + (zero.reshape(shape) if zero.ndim else zero))
 
     @property
     def _folder(self) -> Path:

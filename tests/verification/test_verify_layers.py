@@ -75,6 +75,44 @@ def test_a_machine_that_rounds_otherwise_is_right_layer_by_layer(
     assert all(0 < error.differing < 0.05 for error in region.layers.errors)
 
 
+def make_depthwise_model() -> onnx.ModelProto:
+    """Return a convolution, and a depthwise one that reads its results in a scale for each channel."""
+    model = make_model()
+    graph = model.graph
+    graph.initializer.append(numpy_helper.from_array(np.linspace(0.02, 0.09, 8, dtype=np.float32), "ss"))
+    graph.initializer.append(numpy_helper.from_array(np.arange(90, 98, dtype=np.uint8), "zz"))
+    for tensor in graph.initializer:
+        if tensor.name == "w1":
+            kernel = numpy_helper.to_array(tensor)[:, :1].copy()
+            tensor.CopyFrom(numpy_helper.from_array(kernel, "w1"))
+    for node in graph.node:
+        if node.output[0] in ("q1", "d1"):
+            node.input[1:] = ["ss", "zz"]
+        if node.name == "conv1":
+            node.attribute.append(helper.make_attribute("group", 8))
+    return model
+
+
+def test_results_of_one_real_value_count_as_one_with_scales_by_channel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vendors.install(monkeypatch, rough=planted_layers.RoughMachine)
+    monkeypatch.setattr(planted_layers.RoughMachine, "fault", None)
+    monkeypatch.setattr(planted_layers.RoughMachine, "deviation", 0.12)
+    model, output = make_depthwise_model(), tmp_path / "b"
+    byoc.partition(
+        model, "dla", output=output, codegen="rough", strategy="all-supported", cache=False, verify=False
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    white = {"x": np.zeros(_SHAPE, np.float32)}
+    (region,) = byoc.verify(output, tmp_path / "m.onnx", inputs=white).regions
+    assert region.layers is not None
+    assert not region.layers.wrong
+    first = region.layers.errors[0]
+    assert first.name == "r0"
+    assert first.differing == 1 / 8, "all of a channel is rounded to the other integer"
+
+
 @pytest.mark.parametrize("number", sample_cases(range(len(planted_layers.FAULTS)), 0, 3, 11, 14))
 def test_planted_faults_are_found_in_their_layer(
     number: int, bundle: Path, inputs: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch

@@ -7,7 +7,8 @@ computes once more on what the model as it came computes, and its results are co
 Printed are the number of tensors compared, the largest difference (units for integers, a share of the
 range for floats), the nodes in regions of `--rules` and their share of the compute, and the operators of
 integers that are left on the host. Networks that came quantized are only read. The exit code is 1 where
-integers are more than one unit off, floats more than 1e-4, or nothing is in a region.
+integers are more than one unit off, floats more than 1e-4, or nothing is in a region. A form that the
+quantizer itself cannot write is a row that says why.
 """
 
 import argparse
@@ -187,7 +188,11 @@ def describe_forms(name: str, rules: str, forms: Sequence[str]) -> Iterator[tupl
             return
         for form in forms:
             made = Path(folder) / f"{form.replace(' ', '_')}.onnx"
-            quantize_in_form(path, made, form, samples)
+            try:
+                quantize_in_form(path, made, form, samples)
+            except ValueError as error:  # onnxruntime 1.32 on weights of several scales
+                yield f"{name} | {form} | not written by onnxruntime: {error}", True
+                continue
             text, right = describe_form(made, samples[0], rules)
             yield f"{name} | {form} | {text}", right
 
