@@ -50,7 +50,7 @@ from byoc.stages import (
     run_stages_jointly,
 )
 from byoc.support import collect_rarely, report_step, resolve_path, show_progress, take_keywords
-from byoc.zoo import Source
+from byoc.zoo import Source, choose_pipeline
 
 __all__ = [
     "EMISSION",
@@ -109,8 +109,9 @@ def partition(model: Source, options: Options) -> Result:
 def prepare_variants(state: State) -> list[State]:
     """Return the prepared state of each variant; what the options name is loaded once.
 
-    Raises InputError as the stages do, when two variants take inputs of the same types, and when caches
-    are to have a fixed length, but no variant has a past.
+    Raises InputError as the stages do, when two variants take inputs of the same types, when caches are
+    to have a fixed length, but no variant has a past, and for variants that onnxruntime-genai, of whose
+    folder the model is, cannot run.
     """
     resolve, *others = PREPARATION
     state = run_stages((resolve,), state)
@@ -126,6 +127,9 @@ def prepare_variants(state: State) -> list[State]:
                 f"{each.original.source}: variants {known[types]} and {name} take inputs of the same "
                 "types, so that nothing tells which of them a call is for"
             )
+    genai = states[0].genai
+    if genai is not None and states[0].variant.name:
+        choose_pipeline(genai, {each.variant.name: each.original for each in states})
     return states
 
 

@@ -87,7 +87,8 @@ class Compile:
             write_decisions(folder, make_decision_document(state.plan, contracts), state.variant)
         if first.genai is not None:
             assert first.output is not None
-            write_genai_files(folder, first.genai, resolve_path(first.output))
+            models = {state.variant.name: state.original for state in states}
+            write_genai_files(folder, first.genai, resolve_path(first.output), models)
         references = first.weights.originals.references
         bundle = Bundle(
             folder,

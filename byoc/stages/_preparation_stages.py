@@ -167,15 +167,16 @@ def _find_state(settings: PlanSettings, model: Model) -> dict[str, str] | None:
 
 def _check_genai(genai: GenaiFolder, original: Model, state: State) -> None:
     """Raise InputError where a bundle would be no folder that onnxruntime-genai loads."""
-    if state.variant.name:
+    if state.static_rule is not None:
         raise InputError(
-            f"{genai.path}: onnxruntime-genai runs one model for all shapes, so there are no variants"
+            f"{genai.path}: onnxruntime-genai makes caches grow, so --static-cache is not for it"
         )
     if state.options.weights == "reference":
         raise InputError(
             f"{genai.path}: onnxruntime-genai follows no path out of its folder: --weights copy or link"
         )
-    genai.check_prompt_length(original)
+    if not state.variant.name:  # of variants see `choose_pipeline`
+        genai.check_prompt_length(original)
 
 
 def _reads_no_weights(options: Options) -> bool:

@@ -16,6 +16,7 @@ from byoc.zoo._catalog import fetch, find_path, find_problems, list_entries, loa
 from byoc.zoo._classic_models import load_structure
 from byoc.zoo._genai_folder import CONFIG_FILE as GENAI_CONFIG_FILE
 from byoc.zoo._genai_folder import GenaiFolder
+from byoc.zoo._genai_pipeline import choose_pipeline
 from byoc.zoo._model_loading import ZOO, Source, find_genai_folder, find_samples, load_model, name_source
 from byoc.zoo._provider import Provider, ZooEntry
 from byoc.zoo._trained_models import FetchResult
@@ -28,6 +29,7 @@ __all__ = [
     "Provider",
     "Source",
     "ZooEntry",
+    "choose_pipeline",
     "fetch",
     "find_genai_folder",
     "find_path",

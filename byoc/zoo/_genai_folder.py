@@ -15,7 +15,13 @@ from byoc.errors import InputError
 from byoc.model import Model, find_external_data, read_model_file, walk_tensors
 
 CONFIG_FILE = "genai_config.json"
-_TOKENS = "input_ids"
+_DEFAULT_NAMES = {
+    "input_ids": "input_ids",
+    "attention_mask": "attention_mask",
+    "past_key_names": "past_key_values.%d.key",
+    "past_value_names": "past_key_values.%d.value",
+}
+"""The names of inputs, or patterns of them, where a configuration has none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,17 +32,24 @@ class GenaiFolder:
     config: dict[str, Any]
     decoder: Path
 
+    def find_input_name(self, key: str) -> str:
+        """Return the name of an input of the decoder, or the pattern of names, by genai's key for it."""
+        named = self.config["model"]["decoder"].get("inputs")
+        name = named.get(key) if isinstance(named, dict) else None
+        return name if isinstance(name, str) else _DEFAULT_NAMES[key]
+
+    def find_prompt_length(self, model: Model) -> int | str | None:
+        """Return the number of tokens that a decoder reads, a name or None where it is open."""
+        kind = model.index.types.get(self.find_input_name("input_ids"))
+        return None if kind is None or not kind.shape else kind.shape[-1]
+
     def check_prompt_length(self, model: Model) -> None:
         """Raise InputError unless the loaded decoder's prompt may have any length, as genai's has."""
-        decoder = self.config["model"]["decoder"]
-        named = decoder.get("inputs")
-        tokens = named.get(_TOKENS, _TOKENS) if isinstance(named, dict) else _TOKENS
-        kind = model.index.types.get(tokens) if isinstance(tokens, str) else None
-        length = None if kind is None or not kind.shape else kind.shape[-1]
+        length = self.find_prompt_length(model)
         if isinstance(length, int):
             raise InputError(
-                f"{self.path}: '{tokens}' has {length} tokens, but onnxruntime-genai gives prompts of "
-                "any length: leave that dimension open"
+                f"{self.path}: '{self.find_input_name('input_ids')}' has {length} tokens, but "
+                "onnxruntime-genai gives prompts of any length: leave that dimension open"
             )
 
     def list_other_files(self, bundle: Path) -> Iterator[tuple[str, Path]]:

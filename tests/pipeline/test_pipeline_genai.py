@@ -1,6 +1,7 @@
 """A folder of onnxruntime-genai in, a bundle that is such a folder out; genai runs both where it is."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -112,12 +113,92 @@ def test_genai_generates_the_same_tokens(given: Path, bundle: Path) -> None:
 def test_what_genai_would_not_load_is_refused(given: Path, tmp_path: Path) -> None:
     rules = given / "npu.yaml"
     for options, reason in (
-        ({"buckets": {"sequence_length": [1, 8]}}, "onnxruntime-genai runs one model for all shapes"),
+        (
+            {"buckets": {"sequence_length": [1, 8]}},
+            "variant sequence_length_8 reads 8 tokens, but onnxruntime-genai gives prompts of any",
+        ),
         ({"dims": {"sequence_length": 1}}, "'input_ids' has 1 tokens, but onnxruntime-genai gives"),
         ({"weights": "reference"}, "onnxruntime-genai follows no path out of its folder"),
     ):
         with pytest.raises(InputError, match=reason):
             byoc.partition(given / "model", rules, output=tmp_path / "b", **options)
+    assert not (tmp_path / "b").exists()
+
+
+PROMPT = {"batch_size": 1}
+TOKEN = {"batch_size": 1, "sequence_length": 1}
+
+
+@pytest.mark.parametrize(
+    ("decode", "weights"),
+    [(TOKEN, "copy"), ({**TOKEN, "past_sequence_length": 256}, "link")],
+    ids=["any cache", "a cache of max_length"],
+)
+def test_genai_runs_one_variant_on_prompts_and_one_on_tokens(
+    decode: dict[str, int], weights: Any, given: Path, tmp_path: Path
+) -> None:
+    result = byoc.partition(
+        given / "model",
+        given / "npu.yaml",
+        output=tmp_path / "b",
+        strategy="all-supported",
+        variants={"prefill": PROMPT, "decode": decode},
+        weights=weights,
+    )
+    for variant in result.variants:
+        assert variant.verification is not None
+        assert variant.verification.passed
+        assert variant.report.nodes.offloaded == variant.report.nodes.total > 30
+    written = json.loads((tmp_path / "b" / "genai_config.json").read_text())["model"]
+    assert written["type"] == "decoder-pipeline"
+    assert "filename" not in written["decoder"]
+    stages = [(name, each) for entry in written["decoder"]["pipeline"] for name, each in entry.items()]
+    assert [
+        (name, each["filename"], each["run_on_prompt"], each["run_on_token_gen"])
+        for name, each in stages
+    ] == [
+        ("prefill", "prefill.model.onnx", True, False),
+        ("decode", "decode.model.onnx", False, True),
+    ]
+    prompt = [int(token) for token in np.random.default_rng(1).integers(2, 1000, 9)]
+    for tokens in (prompt, prompt[:1]):  # a prompt of one token runs on the variant for tokens
+        count = 256 - len(tokens)  # to max_length, which a cache of fixed length has
+        expected = generate(given / "model", tokens, count)
+        assert len(expected) > len(tokens) + 20
+        assert generate(tmp_path / "b", tokens, count) == expected
+
+
+@pytest.mark.parametrize(
+    ("variants", "config", "reason"),
+    [
+        ({"a": TOKEN}, {}, "runs two variants, one on prompts and one on single tokens, and not 1"),
+        (
+            {"a": TOKEN, "b": {**TOKEN, "past_sequence_length": 256}},
+            {},
+            "the number of tokens has to be open in one variant and 1 in the other",
+        ),
+        (
+            {"a": PROMPT, "b": {**TOKEN, "total_sequence_length": 256}},
+            {},
+            "variant b: 'attention_mask' has 256 positions, but onnxruntime-genai's has one for each",
+        ),
+        (
+            {"a": PROMPT, "b": {**TOKEN, "past_sequence_length": 128}},
+            {},
+            "variant b: 'past_key_values.0.key' has 128 positions, but onnxruntime-genai's has search",
+        ),
+        ({"a": PROMPT, "b": TOKEN}, {"vision": {}}, "a model with 'vision' has no pipeline"),
+    ],
+)
+def test_variants_that_genai_would_not_run_are_refused(
+    variants: Any, config: dict[str, Any], reason: str, given: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(given / "model", folder)
+    changed = {**CONFIG, "model": {**CONFIG["model"], **config}}
+    (folder / "genai_config.json").write_text(json.dumps(changed))
+    with pytest.raises(InputError, match=reason):
+        byoc.partition(folder, given / "npu.yaml", output=tmp_path / "b", variants=variants)
     assert not (tmp_path / "b").exists()
 
 
