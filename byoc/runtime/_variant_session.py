@@ -191,7 +191,10 @@ class VariantSession:
     def _pad(self, name: str, inputs: StageValues, problems: dict[str, str]) -> FittedInputs | None:
         """Return a variant that inputs can be padded to, or None, and add the reason in `problems`."""
         rule, session = self.paddings[name], self.sessions[name]
+        given = self._made.intersection(inputs)
         try:
+            if given:
+                raise InputError(f"input '{min(given)}' is made here, leave it out")
             sizes = find_unpadded_sizes(rule, inputs)
             session.require_inputs({**inputs, **make_padded_shapes(rule, inputs)}, self._made)
         except InputError as error:

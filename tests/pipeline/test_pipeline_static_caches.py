@@ -86,6 +86,9 @@ def test_a_sequence_is_that_of_the_model(model: Any, rules: Path, tmp_path: Path
         stateful.reset()
     with pytest.raises(InputError, match=r"^missing input 'ids'; the model's inputs: ids, past_key$"):
         session({"past_key": np.zeros((1, 2, 3, 4), np.float32)})
+    given = {"ids": whole[:, :1], "past_key": np.zeros((1, 2, 3, 4), np.float32)}
+    with pytest.raises(InputError, match=r"past=16\): input 'cache_mask' is made here, leave it out$"):
+        session({**given, "cache_mask": np.ones(16, bool)})
 
 
 def byoc_of(model: Any, rules: Path, folder: Path) -> Path:
