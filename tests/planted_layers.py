@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from byoc.codegen import Artifact, Executor, Region
 from byoc.onnxrt import open_session, run_session, without_optimizations
@@ -325,17 +325,36 @@ FAULTS = (
 )
 
 
-def find_place(model: ModelProto, fault: PlantedFault) -> str:
+def find_place(model: ModelProto, fault: PlantedFault, given: Sequence[Mapping[str, Any]] = ()) -> str:
     """Return the quantized tensor of the layer nearest to a fault's place that can have it.
 
-    Empty where none can.
+    With inputs `given` the tensor changes on some of them: a bias in front of a function that is 0 for
+    all of them is no fault. Empty where no layer can have it.
     """
     tensors = [layer.quantize.output[0] for layer in list_layers(model)]
     start = round(fault.place * (len(tensors) - 1))
     for number in sorted(range(len(tensors)), key=lambda each: abs(each - start)):
-        if plant(ModelProto.FromString(model.SerializeToString()), fault, tensors[number]):
+        planted = ModelProto.FromString(model.SerializeToString())
+        if plant(planted, fault, tensors[number]) and (
+            not given or _compute_differs(model, planted, tensors[number], given)
+        ):
             return tensors[number]
     return ""
+
+
+def _compute_differs(
+    model: ModelProto, other: ModelProto, tensor: str, given: Sequence[Mapping[str, Any]]
+) -> bool:
+    """Return whether two models make different values of a tensor of some of the inputs."""
+    sessions = []
+    for one in (model, other):
+        shown = ModelProto.FromString(one.SerializeToString())
+        del shown.graph.output[:]
+        shown.graph.output.append(ValueInfoProto(name=tensor))
+        with without_optimizations():
+            sessions.append(open_session(shown))
+    pairs = ([run_session(session, inputs)[tensor] for session in sessions] for inputs in given)
+    return any(not np.array_equal(*pair) for pair in pairs)
 
 
 def plant(model: ModelProto, fault: PlantedFault, tensor: str) -> bool:

@@ -30,7 +30,7 @@ import vendors  # noqa: E402
 import byoc  # noqa: E402
 from byoc.bundle import Bundle, open_bundle  # noqa: E402
 from byoc.samples import model_samples  # noqa: E402
-from byoc.verification import LayerError, Verification  # noqa: E402
+from byoc.verification import LayerError, Verification, record_reference_runs  # noqa: E402
 
 MODELS = (
     *("centerface", "ddddocr_yolox", "eff_word_net_fp32", "eff_word_net_qint8", "lore_detect"),
@@ -89,12 +89,19 @@ def make_bundle(case: Case, folder: Path, codegen: str | None) -> byoc.Result:
     )
 
 
-def find_planted(bundle: Bundle) -> Iterator[tuple[planted_layers.PlantedFault, str]]:
-    """Yield the faults with the tensor of the layer of the largest region that each is planted in."""
-    regions = [region.load(inline=True) for _, region, _ in bundle.regions()]
-    largest = max(regions, key=lambda model: len(planted_layers.list_layers(model)))
+def find_planted(
+    bundle: Bundle, samples: Sequence[dict[str, Any]]
+) -> Iterator[tuple[planted_layers.PlantedFault, str]]:
+    """Yield the faults with the tensor of the layer of the largest region that each is planted in.
+
+    Each changes what its layer makes of some sample.
+    """
+    regions = {region.name: region.load(inline=True) for _, region, _ in bundle.regions()}
+    name = max(regions, key=lambda each: len(planted_layers.list_layers(regions[each])))
+    runs = [record_reference_runs(bundle, sample)[name].values for sample in samples]
+    given = [inputs for values in runs for inputs, _ in values]
     for fault in planted_layers.FAULTS:
-        yield fault, planted_layers.find_place(largest, fault)
+        yield fault, planted_layers.find_place(regions[name], fault, given)
 
 
 def list_wrong(verification: Verification) -> list[LayerError]:
@@ -123,7 +130,7 @@ def plant_all(case: Case) -> Iterator[tuple[str, bool]]:
         planted_layers.RoughMachine.fault = None
         found = byoc.verify(path, case.source, inputs=Path(folder) / "data")
         yield f"{name} | nothing | {describe(found)}", found.passed
-        for fault, tensor in find_planted(open_bundle(path)):
+        for fault, tensor in find_planted(open_bundle(path), case.read_samples()):
             if not tensor:
                 yield f"{name} | {fault.name} | no layer can have it |", True
                 continue
