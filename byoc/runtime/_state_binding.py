@@ -1,6 +1,7 @@
 """State in buffers: stages that update it there are bound to them, so that no call copies it."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,12 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byoc.model import StatePair, evaluate_dim, get_stated_types, read_tensor_types, to_numpy_dtype
+from byoc.onnxrt import with_memory_returned
 from byoc.padding import EDGE, PaddingRule, pad_inputs
+from byoc.runtime._device_state import KeptState, keep_on_devices
 from byoc.runtime._held_tensors import HeldTensors, find_inner_types, hold_tensors
 from byoc.runtime._session import Session, bind_stages
 from byoc.runtime._stage_program import Stage
 from byoc.runtime._trace import Trace
-from byoc.runtime._variant_session import FittedInputs
+from byoc.runtime._variant_session import FittedInputs, VariantSession
 
 Buffers = Mapping[str, NDArray[Any]]
 
@@ -68,10 +71,13 @@ def find_updatable(session: Session, pairs: Mapping[str, StatePair]) -> frozense
 
 @dataclass(frozen=True, eq=False)
 class VariantState:
-    """The state of a sequence in the buffers of one variant, which are as long as it takes."""
+    """The state of a sequence in the buffers and on the devices of one variant, as long as it takes."""
 
     bound: BoundState
     pairs: Mapping[str, StatePair]
+    on_device: KeptState = field(default_factory=KeptState)
+    _stand_ins: dict[str, NDArray[Any]] = field(default_factory=dict)
+    """What `run` gave for the state on devices: of its dtype and shape, and without its values."""
     _whole: dict[str, tuple[NDArray[Any], NDArray[Any]]] = field(default_factory=dict)
     """What the model wrote new rows to, by inputs: the filled part as it was returned, and the whole."""
 
@@ -84,29 +90,43 @@ class VariantState:
         `rule` is what its inputs are padded by. Behind what a buffer holds stands whatever it held
         before, so that a state that is padded with a number has none.
         """
+        padded = {} if rule is None else rule.inputs
+        takes_any = {
+            name
+            for name in pairs
+            if name not in padded or (padded[name].value == EDGE and padded[name].first is None)
+        }
+        written = {name for name in pairs if name in padded and padded[name].room}
+        keepable = {name: pair for name, pair in pairs.items() if name in takes_any | written}
+        others, on_device = keep_on_devices(session, keepable)
         buffers = {}
-        for name in find_updatable(session, pairs):
-            kind, padded = session.types[name], rule.inputs.get(name) if rule is not None else None
+        for name in find_updatable(session, pairs) & takes_any - on_device.devices.keys():
+            kind = session.types[name]
             shape = [dim for dim in kind.shape or () if isinstance(dim, int)]
-            is_fixed = kind.shape is not None and len(shape) == len(kind.shape)
-            if is_fixed and (padded is None or (padded.value == EDGE and padded.first is None)):
+            if kind.shape is not None and len(shape) == len(kind.shape):
                 buffers[name] = np.zeros(shape, to_numpy_dtype(kind.dtype))
-        held = hold_tensors(find_inner_types(session), {})
-        return cls(bind_state(session, pairs, buffers, held), pairs)
+        held = hold_tensors(find_inner_types(others), {})
+        return cls(bind_state(others, pairs, buffers, held), pairs, on_device)
 
     def run(
         self, fitted: FittedInputs, trace: Trace | None
     ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the outputs that are not in buffers, and the state that is, as far as it is filled.
 
-        A state that lies elsewhere is copied into its buffer first. Raises as `Session.run`.
+        A state that lies elsewhere is copied into its buffer first, or sent to its device. For one on a
+        device an array without its values stands (`read`). Raises as `Session.run`.
         """
-        buffers = self.bound.buffers
+        buffers, devices = self.bound.buffers, self.on_device.devices
+        if any(fitted.inputs[name] is not self._stand_ins.get(name) for name in devices):
+            sent = {name: fitted.inputs[name] for name in devices}
+            rule = fitted.rule
+            self.on_device.reset(sent if rule is None else pad_inputs(rule, sent, fitted.sizes))
         for name, buffer in buffers.items():
             value = fitted.inputs[name]
             if value is not buffer and value.base is not buffer:
                 buffer[tuple(map(slice, value.shape))] = value
-        others = {name: value for name, value in fitted.inputs.items() if name not in buffers}
+        elsewhere = {*buffers, *devices}
+        others = {name: value for name, value in fitted.inputs.items() if name not in elsewhere}
         kept = {name: whole for name, (part, whole) in self._whole.items() if others.get(name) is part}
         others = {name: value for name, value in others.items() if name not in kept}
         given = others if fitted.rule is None else pad_inputs(fitted.rule, others, fitted.sizes)
@@ -119,12 +139,31 @@ class VariantState:
         )
         parts = {self.pairs[name].present: self._whole[name][0] for name in made}
         filled = {name: self._cut(name, fitted, buffer) for name, buffer in buffers.items()}
-        return {**fitted.cut(found), **parts}, filled
+        self._stand_ins.update((name, self._make_stand_in(name, fitted)) for name in devices)
+        return {**fitted.cut(found), **parts}, {**filled, **self._stand_ins}
+
+    def read(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Read the values on devices that arrays of a state stand for, by names of inputs."""
+        asked = {name: mark for name, mark in self._stand_ins.items() if state.get(name) is mark}
+        found = self.on_device.read() if asked else {}
+        return {name: found[name][tuple(map(slice, mark.shape))] for name, mark in asked.items()}
+
+    def _make_stand_in(self, name: str, fitted: FittedInputs) -> NDArray[Any]:
+        """Return an array of one element as the filled part of a state on a device.
+
+        It is NaN where that can be, so that who takes it for the state sees it.
+        """
+        kind = fitted.session.types[name]
+        dtype = to_numpy_dtype(kind.dtype)
+        one = np.full((), np.nan if np.issubdtype(dtype, np.floating) else 0, dtype)
+        shape = [dim for dim in kind.shape or () if isinstance(dim, int)]
+        return self._cut(name, fitted, np.broadcast_to(one, shape))
 
     def _list_written(self, rule: PaddingRule | None) -> list[str]:
         """Return the inputs of the state that the model writes new rows to, of those without buffers."""
         padded = {} if rule is None else rule.inputs
-        return [n for n in self.pairs if n not in self.bound.buffers and n in padded and padded[n].room]
+        elsewhere = {*self.bound.buffers, *self.on_device.devices}
+        return [n for n in self.pairs if n not in elsewhere and n in padded and padded[n].room]
 
     def _cut(self, name: str, fitted: FittedInputs, buffer: NDArray[Any]) -> NDArray[Any]:
         """Return the filled part of the state of an input, without a copy."""
@@ -133,3 +172,43 @@ class VariantState:
         if dims is None:
             return buffer
         return buffer[tuple(slice(evaluate_dim(dim, fitted.sizes)) for dim in dims)]
+
+
+@dataclass(eq=False)
+class VariantStates:
+    """The state of a sequence in the variants that its calls run, each with what it needs for that."""
+
+    pairs: Mapping[str, StatePair]
+    _by_variant: dict[str, VariantState] = field(default_factory=dict)
+    _last: str = ""
+
+    @property
+    def on_device(self) -> frozenset[str]:
+        """The inputs of the state that the variant which ran last keeps on devices."""
+        last = self._by_variant.get(self._last)
+        return frozenset() if last is None else frozenset(last.on_device.devices)
+
+    def read(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Read the part of a state that lies on devices of the variant that ran last."""
+        last = self._by_variant.get(self._last)
+        return {} if last is None else last.read(state)
+
+    def run(
+        self,
+        session: VariantSession,
+        inputs: Mapping[str, Any],
+        state: Mapping[str, Any],
+        trace: Trace | None,
+    ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Run the variant that inputs and state fit; returns and raises as `VariantState.run`."""
+        fitted = session.select({**inputs, **state})
+        name = fitted.session.variant
+        if name != self._last and self.on_device:  # which hands its state over
+            fitted = session.select({**inputs, **state, **self.read(state)})
+        if name not in self._by_variant:
+            rule = session.paddings.get(name)
+            self._by_variant[name] = VariantState.make(fitted.session, rule, self.pairs)
+        is_new = name != self._last and len(fitted.session.stages) > 1
+        self._last = name
+        with with_memory_returned() if is_new else nullcontext():
+            return self._by_variant[name].run(fitted, trace)

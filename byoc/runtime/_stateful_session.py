@@ -16,7 +16,7 @@ from byoc.runtime._device_state import KeptState, keep_on_devices
 from byoc.runtime._held_tensors import find_inner_types, hold_tensors
 from byoc.runtime._session import Session
 from byoc.runtime._stage_program import StageValues
-from byoc.runtime._state_binding import VariantState, bind_state, find_updatable
+from byoc.runtime._state_binding import VariantStates, bind_state, find_updatable
 from byoc.runtime._trace import Trace
 from byoc.runtime._variant_session import VariantSession
 from byoc.samples import describe_mismatch
@@ -38,9 +38,8 @@ class StatefulSession:
     ) -> None:
         """Start with an empty state. Raises InputError when a state cannot have a maximal length."""
         self._session = self._base = session
-        self._variants: dict[str, VariantState] = {}
-        self._variant = ""
         self._pairs = {pair.past: pair for pair in pairs}
+        self._variants = VariantStates(self._pairs)
         self._kept = KeptState()
         if isinstance(session, Session):
             self._base, self._kept = keep_on_devices(session, self._pairs)
@@ -82,17 +81,19 @@ class StatefulSession:
 
         What devices keep is read from them, each time.
         """
-        return {**self._state, **self._kept.read()} if self._has_begun else dict(self._initial)
+        if not self._has_begun:
+            return dict(self._initial)
+        return {**self._state, **self._kept.read(), **self._variants.read(self._state)}
 
     @property
     def on_device(self) -> frozenset[str]:
         """The inputs of the state that stay on devices, and cross only when the state is read or set."""
-        return frozenset(self._kept.devices)
+        return frozenset(self._kept.devices) | self._variants.on_device
 
     @property
     def in_place(self) -> frozenset[str]:
         """The inputs of the state whose buffers the model updates, none before the first call."""
-        return frozenset(self._buffers)
+        return frozenset(self._buffers) - self._variants.on_device
 
     def __call__(self, inputs: StageValues) -> dict[str, Any]:
         """Return the outputs that are not state, and keep those that are; raises as `run` does."""
@@ -109,7 +110,8 @@ class StatefulSession:
         if not self._has_begun:
             self._begin(inputs)
         if isinstance(self._session, VariantSession):
-            found = self._run_variant(self._session, inputs, trace)
+            found, self._buffers = self._variants.run(self._session, inputs, self._state, trace)
+            self._state |= self._buffers
         else:
             is_new = self._hold(inputs)
             others = {name: array for name, array in self._state.items() if name not in self._buffers}
@@ -265,22 +267,6 @@ class StatefulSession:
                     f"input '{name}' cannot have a maximal length: {maker} does not update it in place"
                 )
         self._bound = bound.session
-
-    def _run_variant(
-        self, session: VariantSession, inputs: StageValues, trace: Trace | None
-    ) -> dict[str, Any]:
-        """Run the variant that inputs and state fit; return the outputs but those in its buffers."""
-        fitted = session.select({**inputs, **self._state})
-        name = fitted.session.variant
-        if name not in self._variants:
-            rule = session.paddings.get(name)
-            self._variants[name] = VariantState.make(fitted.session, rule, self._pairs)
-        is_new = name != self._variant and len(fitted.session.stages) > 1
-        with with_memory_returned() if is_new else nullcontext():
-            found, kept = self._variants[name].run(fitted, trace)
-        self._variant, self._buffers = name, kept
-        self._state |= kept
-        return found
 
 
 def open_stateful(

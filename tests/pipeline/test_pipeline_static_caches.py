@@ -9,6 +9,7 @@ import pytest
 from support import parse
 
 import byoc
+from byoc.codegen._region_session import RegionSession
 from byoc.errors import InputError
 
 DECODER = """g (int64[1, n] ids, float[1, 2, past, 4] past_key)
@@ -89,6 +90,62 @@ def test_a_sequence_is_that_of_the_model(model: Any, rules: Path, tmp_path: Path
     given = {"ids": whole[:, :1], "past_key": np.zeros((1, 2, 3, 4), np.float32)}
     with pytest.raises(InputError, match=r"past=16\): input 'cache_mask' is made here, leave it out$"):
         session({**given, "cache_mask": np.ones(16, bool)})
+
+
+def test_a_device_keeps_what_a_variant_writes(
+    model: Any, rules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A codegen whose device keeps states: they cross when another variant takes over, or asks."""
+    variants = {"starts": STARTS, "steps": STEPS, "long": {"n": 1, "past": 24}}
+    byoc.partition(
+        model,
+        rules,
+        variants=variants,
+        static_cache=True,
+        output=tmp_path / "m.byoc",
+        strategy="all-supported",
+    )
+    whole = np.random.default_rng(2).integers(0, 6, (1, 20))
+    parts = [whole[:, start:stop] for start, stop in [(0, 4), *((n, n + 1) for n in range(4, 20))]]
+    plain = byoc.open_stateful(byoc.load(tmp_path / "m.byoc"))
+    expected = [plain({"ids": part})["logits"] for part in parts]
+    assert plain.on_device == set()
+    monkeypatch.setattr(RegionSession, "allocate", allocate, raising=False)
+    kept = byoc.open_stateful(byoc.load(tmp_path / "m.byoc"))
+    for _ in range(2):
+        Held.resets = 0
+        for number, (part, logits) in enumerate(zip(parts, expected, strict=True)):
+            np.testing.assert_array_equal(kept({"ids": part})["logits"], logits)
+            assert kept.on_device == ({"past_key"} if number else set())
+        assert Held.resets == 2  # as the second and the third variant begin
+        np.testing.assert_array_equal(kept.state["past_key"], plain.state["past_key"])
+        assert kept.state["past_key"].shape == (1, 2, 20, 4)
+        kept.reset()
+
+
+def allocate(run: RegionSession, pairs: Any) -> "Held":
+    return Held(run, pairs)
+
+
+class Held:
+    """States on a device that is none: arrays which nobody else sees."""
+
+    resets = 0
+
+    def __init__(self, run: Any, pairs: Any) -> None:
+        self.run, self.pairs, self.kept = run, pairs, {}
+
+    def reset(self, values: Any) -> None:
+        Held.resets += 1
+        self.kept = {name: np.array(value) for name, value in values.items()}
+
+    def step(self, inputs: Any) -> Any:
+        made = dict(self.run({**inputs, **self.kept}))
+        self.kept = {past: made.pop(present) for past, present in self.pairs.items()}
+        return made
+
+    def read(self) -> Any:
+        return {name: np.array(value) for name, value in self.kept.items()}
 
 
 def byoc_of(model: Any, rules: Path, folder: Path) -> Path:
