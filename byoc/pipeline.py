@@ -18,8 +18,8 @@ from byoc.codegen import Codegens, RefusedError
 from byoc.errors import InputError
 from byoc.model import Model
 from byoc.options import Options
-from byoc.planning import Plan, PlanSettings
-from byoc.quantization import NATIVE, FloatTrial, Precision, search_float_units
+from byoc.planning import GraphPlan, Plan, PlanSettings, TradePoint
+from byoc.quantization import NATIVE, FloatTrial, Precision, TradeSearch, choose_front
 from byoc.stages import (
     Annotate,
     Ask,
@@ -157,20 +157,27 @@ def meet_accuracy_budget(state: State) -> State:
         state = plan_with_floats(state, tuple(state.in_float))
         if test.is_met(state.accuracy):
             return record_accuracy(state)
-    objective = state.settings.objective
-    search = search_float_units(test.budget, [*test.precision.units], lambda: test.ranking)
-    proposal = next(search)
-    best, least, number = state, inf, 0
+    units, objective, ends = [*test.precision.units], state.settings.objective, dict[int, GraphPlan]()
+    search = TradeSearch(test.budget, units, lambda: test.build_problem(ends[0], ends[len(units)]))
+    proposals = search.propose()
+    proposal = next(proposals)
+    best, least = state, inf
+    points: list[TradePoint] = []
     while proposal is not None:
-        number += 1
-        trial = plan_with_floats(state, proposal, number)
+        trial = plan_with_floats(state, proposal, len(points) + 1)
+        plan = trial.plan
+        if len(proposal) in (0, len(units)):
+            ends[len(proposal)] = plan.root
         if not proposal:
             state = replace(state, all_quantized=trial.accuracy)
-        cost = float(objective.combine(trial.plan.cost.total, trial.plan.root.joules))
+        cost = float(objective.combine(plan.cost.total, plan.root.joules))
+        reached = test.budget.measure_of(trial.accuracy)
+        points.append(TradePoint(reached, cost, plan.cost.total, proposal))
         if test.is_met(trial.accuracy) and cost < least:
             best, least = trial, cost
-        proposal = search.send(FloatTrial(trial.accuracy, cost))
-    return record_accuracy(replace(best, all_quantized=state.all_quantized))
+        proposal = proposals.send(FloatTrial(trial.accuracy, cost))
+    best = replace(best, all_quantized=state.all_quantized, trade_gap=search.gap)
+    return record_accuracy(replace(best, trade=choose_front(points)))
 
 
 def plan_with_floats(state: State, units: tuple[str, ...], number: int = 1) -> State:

@@ -59,3 +59,32 @@ def truth(
 @pytest.fixture
 def net() -> Model:
     return prepare_model(network(), "net.onnx")
+
+
+WIDE = """g (float[1, 8, 32, 32] x) => (float[1, 8] y) {
+    a = Conv <pads = [1, 1, 1, 1]> (x, w0)
+    b = Relu(a)
+    c = Conv <pads = [1, 1, 1, 1]> (b, w1)
+    d = Relu(c)
+    e = Conv <pads = [1, 1, 1, 1]> (d, w2)
+    f = Relu(e)
+    h = Conv <pads = [1, 1, 1, 1]> (f, w3)
+    p = GlobalAveragePool(h)
+    y = Flatten(p)
+}"""
+
+
+def wide_network() -> onnx.ModelProto:
+    """Return a network whose convolutions are cheapest in integers on `dla`."""
+    generator = np.random.default_rng(5)
+    proto = parse(WIDE)
+    for name, shape in (("w0", (64, 8)), ("w1", (64, 64)), ("w2", (64, 64)), ("w3", (8, 64))):
+        values = generator.standard_t(2.5, (*shape, 3, 3)) / np.sqrt(9 * shape[1])
+        proto.graph.initializer.append(numpy_helper.from_array(values.astype(np.float32), name))
+    return proto
+
+
+def wide_inputs(number: int) -> list[dict[str, NDArray[Any]]]:
+    """Return samples for `wide_network`."""
+    generator = np.random.default_rng(3)
+    return [{"x": generator.standard_normal((1, 8, 32, 32)).astype(np.float32)} for _ in range(number)]

@@ -56,6 +56,7 @@ from byoc.bundle._report import (
     Report,
     ReportedTensor,
     SizePrediction,
+    TradePointReport,
     TrialCandidate,
 )
 from byoc.bundle._rewritten_regions import write_rewritten

@@ -177,6 +177,23 @@ class FloatUnitReport(ReportModel):
     alone: Finite
 
 
+class TradePointReport(ReportModel):
+    """A plan that keeps more than every cheaper one that was tried.
+
+    `reached` is in the measure of the budget, null where outputs are equal; `seconds` and `cost`, in the
+    unit of the objective, are predicted. `in_float` counts the units in floating point: `more` are those
+    that are not in the plan before, `fewer` were there alone. `taken` is the plan that the report is of.
+    """
+
+    reached: Finite
+    cost: float
+    seconds: float
+    in_float: int
+    more: tuple[str, ...]
+    fewer: tuple[str, ...]
+    taken: bool
+
+
 class QuantizedWeightReport(ReportModel):
     """Weights of 4 bits; the fields are those of `QuantizedWeight`."""
 
@@ -202,6 +219,8 @@ class PrecisionReport(ReportModel):
     measured: int
     measured_on: str
     in_float: tuple[FloatUnitReport, ...]
+    trade: tuple[TradePointReport, ...] = ()
+    trade_gap: float = 0.0
     weights: tuple[QuantizedWeightReport, ...]
 
 

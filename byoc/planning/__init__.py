@@ -32,6 +32,7 @@ from byoc.planning._plan_data import (
     PredictionAtSizes,
     QuantizedWeight,
     RefusedRegion,
+    TradePoint,
     WhatIf,
 )
 from byoc.planning._plan_settings import PlanSettings, apply_rule_parameters, read_weight_layout

@@ -81,6 +81,20 @@ class QuantizedWeight:
     decibels: float
 
 
+@dataclass(frozen=True, slots=True)
+class TradePoint:
+    """A plan with some units in floating point: what it keeps, and what it costs.
+
+    `reached` is the accuracy in the measure of the budget, `cost` in the unit of the objective, and
+    `seconds` are predicted ones.
+    """
+
+    reached: float
+    cost: float
+    seconds: float
+    in_float: tuple[str, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class LoweredPrecision:
     """A lowered precision: regions compute in another dtype than the given model, `original`.
@@ -91,7 +105,9 @@ class LoweredPrecision:
 
     With an accuracy `budget`, `reached` is what is kept and `all_quantized` what would be if no unit had
     been left `in_float`; empty and not a number without one. That was measured on so many samples
-    (`measured`) of the data named `measured_on`.
+    (`measured`) of the data named `measured_on`. `trade` are the plans that keep more than every cheaper
+    one that was tried, in rising order; by expected noise each is within a share `trade_gap` of the
+    least cost.
 
     `weights` are those that have 4 bits, where `dtype` is `int4-weights`: regions compute as before.
     """
@@ -109,6 +125,8 @@ class LoweredPrecision:
     in_float: tuple[FloatUnit, ...] = ()
     measured: int = 0
     measured_on: str = ""
+    trade: tuple[TradePoint, ...] = ()
+    trade_gap: float = 0.0
     weights: tuple[QuantizedWeight, ...] = ()
 
 

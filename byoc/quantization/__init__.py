@@ -1,6 +1,12 @@
 """Quantization: ranges measured on data, scales, low-precision regions, accuracy budgets."""
 
-from byoc.quantization._accuracy_budget import Budget, FloatTrial, read_budget, search_float_units
+from byoc.quantization._accuracy_budget import (
+    Budget,
+    FloatTrial,
+    TradeSearch,
+    choose_front,
+    read_budget,
+)
 from byoc.quantization._accuracy_test import AccuracyTest, prepare_accuracy_test
 from byoc.quantization._calibrate import calibrate
 from byoc.quantization._calibration_options import CalibrationOptions

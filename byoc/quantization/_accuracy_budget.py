@@ -1,17 +1,27 @@
-"""Accuracy budgets, and the search for the units that have to stay in floating point."""
+"""Accuracy budgets, and the search for the plans that keep accuracy at the least predicted cost."""
 
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from math import inf
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil, floor, inf, isfinite
 from typing import Literal
 
+import numpy as np
+
 from byoc.errors import InputError
+from byoc.planning import TradePoint
+from byoc.quantization._cheapest_precision import CheapestSearch
+from byoc.quantization._precision_problem import PrecisionProblem
 from byoc.quantization._sensitivity import KeptAccuracy
 
 _TEXT = re.compile(r"(?:snr=)?(?P<db>[0-9]+(?:\.[0-9]+)?) ?dB|top1=(?P<share>[01](?:\.[0-9]+)?)", re.I)
-_MOST_TRIALS = 64  # plans that are made to find cheaper ones than by order
-_LONGEST_RUN = 4  # units next to each other that are left in floating point, or quantized, together
+_MOST_TRIALS = 4  # plans that are made for an accuracy, each with what was learnt from the ones before
+_MOST_LEVELS = 40  # accuracies, a decibel apart, that plans are searched for
+_LEVELS_ABOVE = 4  # of these above the budget, and above what all in integers keep
+_MARGIN = 1.02  # by which the expected noise is stricter than what was measured last
+_SLACK = 1.15  # share by which a plan may be less noisy than it has to be
+_LEAST_NOISE = 1e-20
+_MOST_SCALE = 10.0
 _MEASURES = {"dB": "signal_to_noise", "top1": "same_class"}  # the fields of `KeptAccuracy`
 
 
@@ -72,119 +82,99 @@ class FloatTrial:
 
 Proposals = Generator[tuple[str, ...] | None, FloatTrial, None]
 """Units to leave in floating point, each answered (`send`) with what was found; None at the end."""
-_Search = Generator[tuple[str, ...], FloatTrial, None]
-
-
-def search_float_units(
-    budget: Budget, units: Sequence[str], rank: Callable[[], Mapping[str, KeptAccuracy]]
-) -> Proposals:
-    """Propose units to leave in floating point, until no cheaper ones are found that meet a budget.
-
-    The generator yields units in order of execution, receives the `FloatTrial` of them by `send`, and
-    yields None at the end. Each trial costs the caller a plan and its runs on up to 32 samples. The
-    answer is the proposal of the least cost that met the budget, the first of several.
-
-    `units` are in order of execution. The first proposal is to leave none; `rank`, called only if that
-    is not enough, returns the accuracy with each unit alone quantized. Where the precision changes
-    within an accelerator's region, tensors cross to the host and back, so that the fewest units are
-    seldom the cheapest. Proposed are the most sensitive units, the first ones and the last ones, each as
-    few as it takes, and then what differs from the cheapest in a run of units, or by one in place of
-    another, at most `_MOST_TRIALS` of these. Raises InputError when leaving out all units is not enough.
-    """
-    search = _FloatSearch(budget, units)
-    yield from search.try_units(())
-    if budget.is_met(search.tried[frozenset()].accuracy):
-        yield None
-        return
-    yield from search.try_units(units)
-    if not budget.is_met(search.tried[frozenset(units)].accuracy):
-        raise InputError(f"accuracy budget {budget}: not met even with nothing quantized")
-    each = rank()
-    noisiest = sorted(units, key=lambda name: (each[name].signal_to_noise, name))
-    guess = _guess_number(budget, [each[name].noise for name in noisiest])
-    yield from search.find_fewest(noisiest, guess)
-    yield from search.find_fewest(units, guess)
-    yield from search.find_fewest(units[::-1], guess)
-    yield from search.improve()
-    yield None
 
 
 @dataclass(eq=False)
-class _FloatSearch:
-    """The sets of units, left in floating point, that were tried."""
+class TradeSearch:
+    """The search for the plans that keep each whole decibel at the least predicted cost.
+
+    `units` are in order of execution. `build`, called once both ends were tried, returns the problem
+    whose noises are those of units alone, and units among these.
+    """
 
     budget: Budget
     units: Sequence[str]
+    build: Callable[[], PrecisionProblem]
     tried: dict[frozenset[str], FloatTrial] = field(default_factory=dict)
+    gap: float = 0.0
+    """The greatest share by which a plan costs more than the lower bound of its expected noise."""
 
-    def try_units(self, names: Iterable[str]) -> _Search:
+    def propose(self) -> Proposals:
+        """Yield units to leave in floating point, receive the trial of each, yield None at the end.
+
+        Each trial costs the caller a plan and its runs on up to 32 samples. First none are left, then
+        all. Between these the accuracies are whole decibels, up to a few above the budget: larger
+        budgets try what smaller ones try, and more. The answer is the trial of the least cost that met
+        the budget, the first of several. Raises InputError when leaving out all units is not enough.
+        """
+        yield from self._try(())
+        yield from self._try(self.units)
+        integer, floating = self.tried[frozenset()], self.tried[frozenset(self.units)]
+        if not any(self.budget.is_met(each.accuracy) for each in (integer, floating)):
+            raise InputError(f"accuracy budget {self.budget}: not met even with nothing quantized")
+        if self.units and isfinite(integer.accuracy.signal_to_noise):
+            yield from self._try_levels(integer.accuracy)
+        yield None
+
+    def _try(self, names: Iterable[str]) -> Generator[tuple[str, ...], FloatTrial, None]:
         """Propose some units, unless they were proposed before."""
         chosen = frozenset(names)
-        if chosen in self.tried:
-            return
-        self.tried[chosen] = yield tuple(name for name in self.units if name in chosen)
+        if chosen not in self.tried:
+            self.tried[chosen] = yield tuple(name for name in self.units if name in chosen)
 
-    def find_fewest(self, order: Sequence[str], guess: int) -> _Search:
-        """Find by bisection the fewest from the beginning of an order that meet the budget.
+    def _try_levels(self, integer: KeptAccuracy) -> Generator[tuple[str, ...], FloatTrial, None]:
+        problem = self.build()
+        whole = problem.noise.sum(axis=0)
+        measured = np.asarray(integer.noises or [integer.noise])
+        # What is measured of all units, over the sum of what is measured of each.
+        scale = np.clip(measured / np.maximum(whole, _LEAST_NOISE), 1 / _MOST_SCALE, _MOST_SCALE)
+        search = CheapestSearch(replace(problem, noise=problem.noise * scale))
+        strictness = 1.0
+        for level in self._list_levels(integer.signal_to_noise):
+            if self._is_enough(level):
+                return
+            for _ in range(_MOST_TRIALS):
+                limit = 10 ** (-level / 10) / strictness
+                found = search.find(np.full(len(whole), limit))
+                cost = found.choice.cost
+                self.gap = max(self.gap, 1 - found.bound / cost if cost > 0 else 0.0)
+                chosen = found.choice.in_integers
+                if not chosen.any():
+                    return
+                left = {name for name, one in zip(problem.units, chosen, strict=True) if not one}
+                is_new = frozenset(left) not in self.tried
+                yield from self._try(left)
+                accuracy = self.tried[frozenset(left)].accuracy
+                expected = float(found.choice.noise.max())
+                needed = _MARGIN * accuracy.noise / max(expected, _LEAST_NOISE)
+                met = accuracy.signal_to_noise >= level
+                if met and (not is_new or needed > strictness / _SLACK):
+                    break
+                strictness = needed if met else max(needed, _MARGIN * strictness)
 
-        Each more keeps at least as much but for chance. `guess` is a number to try first: that of the
-        noisiest units, for any order.
-        """
-        too_few, enough = 0, len(order)
-        guesses = [guess, guess - 1, guess + 1]
-        while enough - too_few > 1:
-            middle = (too_few + enough) // 2
-            number = next((number for number in guesses if too_few < number < enough), middle)
-            chosen = frozenset(order[:number])
-            yield from self.try_units(chosen)
-            if self.budget.is_met(self.tried[chosen].accuracy):
-                enough = number
-            else:
-                too_few = number
+    def _list_levels(self, least: float) -> list[float]:
+        """Return the accuracies (dB) to search plans for, in rising order."""
+        first = floor(least) + 1
+        levels: set[float] = {first + number for number in range(_MOST_LEVELS)}
+        if self.budget.measure == "dB":
+            most = ceil(max(self.budget.least, least)) + _LEVELS_ABOVE
+            levels = {level for level in levels if level <= most} | {self.budget.least}
+        return sorted(level for level in levels if level > least)
 
-    def improve(self) -> _Search:
-        """Propose what differs little from sets that met the budget, the cheapest first.
-
-        Each is followed until nothing near is cheaper.
-        """
-        most = len(self.tried) + _MOST_TRIALS
-        met = [one for one in self.tried if self.budget.is_met(self.tried[one].accuracy)]
-        for start in sorted(met, key=self._find_cost):
-            best, last = start, None
-            while best != last:
-                last = best
-                for chosen in self._list_near(last):
-                    if len(self.tried) >= most:
-                        return
-                    yield from self.try_units(chosen)
-                    if self._find_cost(chosen) < self._find_cost(best):
-                        best = chosen
-                        break
-
-    def _find_cost(self, chosen: frozenset[str]) -> float:
-        """Return the cost of a set that was tried, infinite where it does not meet the budget."""
-        found = self.tried[chosen]
-        return found.cost if self.budget.is_met(found.accuracy) else inf
-
-    def _list_near(self, start: frozenset[str]) -> Iterator[frozenset[str]]:
-        """Yield the sets that differ in a run of units, or by one in place of another."""
-        count = len(self.units)
-        for length in range(1, _LONGEST_RUN + 1):
-            runs = [frozenset(self.units[at : at + length]) for at in range(count - length + 1)]
-            yield from (start - run for run in runs if not run.isdisjoint(start))
-            yield from (start | run for run in runs if not run <= start)
-        for one in filter(start.__contains__, self.units):
-            yield from (start - {one} | {other} for other in self.units if other not in start)
+    def _is_enough(self, level: float) -> bool:
+        """Return whether a budget of classes was met by a plan some levels below."""
+        if self.budget.measure == "dB":
+            return False
+        return any(
+            self.budget.is_met(each.accuracy) and each.accuracy.signal_to_noise <= level - _LEVELS_ABOVE
+            for each in self.tried.values()
+        )
 
 
-def _guess_number(budget: Budget, noises: Sequence[float]) -> int:
-    """Return the number of noisiest units to leave out if noise powers add up; else half of them."""
-    if budget.measure != "dB":
-        return len(noises) // 2
-    allowed = 10 ** (-budget.least / 10)
-    left = sum(noises)
-    for number, noise in enumerate(noises):
-        if left <= allowed:
-            return number
-        left -= noise
-    return len(noises)
+def choose_front(points: Iterable[TradePoint]) -> tuple[TradePoint, ...]:
+    """Return the plans that keep more than every cheaper one, in rising order of both."""
+    front: list[TradePoint] = []
+    for each in sorted(points, key=lambda point: (point.cost, -point.reached)):
+        if not front or each.reached > front[-1].reached:
+            front.append(each)
+    return tuple(front)

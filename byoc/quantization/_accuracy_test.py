@@ -5,12 +5,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
+import numpy as np
 from onnx import ModelProto
 
 from byoc.errors import InputError
 from byoc.model import Model
+from byoc.placement.strategies import LaunchAware
+from byoc.planning import GraphPlan
 from byoc.quantization._accuracy_budget import Budget
 from byoc.quantization._precision import ChosenPrecision, Precision
+from byoc.quantization._precision_problem import PrecisionProblem, build_precision_problem
 from byoc.quantization._sensitivity import (
     KeptAccuracy,
     SampleValues,
@@ -24,6 +28,7 @@ from byoc.support import report_step
 # Accuracy is held to this many samples, and units are ranked by this many: one run of the model each.
 _MEASURED = 32
 _RANKED = 4
+_MOST_NOISE = 1e6  # the power of an error over that of the signal, instead of infinity
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +51,17 @@ class AccuracyTest:
     def is_met(self, accuracy: KeptAccuracy) -> bool:
         """Return whether an accuracy is within the budget."""
         return self.budget.is_met(accuracy)
+
+    def build_problem(self, integer: GraphPlan, floating: GraphPlan) -> PrecisionProblem:
+        """Build the problem which units are in integers, from the plans with all and with none."""
+        noise = {
+            name: np.nan_to_num(
+                np.asarray(each.noises or [each.noise]), nan=_MOST_NOISE, posinf=_MOST_NOISE
+            )
+            for name, each in self.ranking.items()
+        }
+        units = self.precision.units
+        return build_precision_problem(integer, floating, units, noise, LaunchAware())
 
     @cached_property
     def ranking(self) -> Mapping[str, KeptAccuracy]:

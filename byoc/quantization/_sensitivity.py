@@ -8,7 +8,7 @@ in floating point reads it.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,11 +39,12 @@ class KeptAccuracy:
 
     `signal_to_noise` (dB) is that of the worst output, with the powers of all samples added up;
     `same_class` the share of rows (all axes but the last), of the worst output, whose largest element is
-    where it was.
+    where it was. `noises` has the power of the error of each output over that of its signal.
     """
 
     signal_to_noise: float
     same_class: float
+    noises: tuple[float, ...] = field(default=(), compare=False)
 
     @property
     def noise(self) -> float:
@@ -69,7 +70,8 @@ def measure_accuracy(expected: Sequence[SampleValues], actual: Sequence[SampleVa
         ratios.append(convert_to_db(float(signal), float(noise)))
         classes.append(float(np.mean([compute_same_class_share(*pair) for pair in pairs])))
     known = [share for share in classes if not np.isnan(share)]
-    return KeptAccuracy(float(np.min(ratios)), min(known))
+    noises = tuple(float(10 ** (-ratio / 10)) for ratio in ratios[1:])
+    return KeptAccuracy(float(np.min(ratios)), min(known), noises)
 
 
 def measure_sensitivities(

@@ -18,11 +18,13 @@ from byoc.bundle import (
     Report,
     ReportedTensor,
     SizePrediction,
+    TradePointReport,
 )
 from byoc.model import GraphIndex, PlannedSizes, name_nodes
 from byoc.placement import Measure
 from byoc.planning import (
     GraphPlan,
+    LoweredPrecision,
     Plan,
     PlannedRegion,
     RefusedRegion,
@@ -315,5 +317,24 @@ def _report_precision(plan: Plan) -> PrecisionReport | None:
         return None
     quantized = sum(unit.kind == "qdq" for region in plan.regions for unit in region.units)
     stated = {name: getattr(lowered, name, None) for name in PrecisionReport.model_fields}
-    own = {"on_accelerators": quantized, "budget": lowered.budget or None}
+    trade = tuple(_report_trade(lowered))
+    own = {"on_accelerators": quantized, "budget": lowered.budget or None, "trade": trade}
     return PrecisionReport.model_validate(stated | own)
+
+
+def _report_trade(lowered: LoweredPrecision) -> Iterator[TradePointReport]:
+    """Yield the plans of an accuracy budget, each with what differs from the one before."""
+    taken = {each.unit for each in lowered.in_float}
+    before: set[str] = set()
+    for point in lowered.trade:
+        own = set(point.in_float)
+        yield TradePointReport(
+            reached=point.reached,
+            cost=point.cost,
+            seconds=point.seconds,
+            in_float=len(own),
+            more=tuple(name for name in point.in_float if name not in before),
+            fewer=tuple(sorted(before - own)),
+            taken=own == taken,
+        )
+        before = own

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from byoc.bundle import QuantizedWeightReport, Report, TrialCandidate
 from byoc.console import print_lines, print_table
+from byoc.reporting._budget_text import format_budget, format_trade
 from byoc.reporting._pass_text import format_effect
 from byoc.reporting._perturbation_text import format_perturbation
 from byoc.reporting._quantities import format_count, format_quantity
@@ -140,7 +141,8 @@ def _lines_below(report: Report, size: ReportSize) -> Iterator[str]:
     yield from format_gains(report, size.gains)
     yield from format_break_evens(report, size.break_evens)
     yield from format_perturbation(report.perturbed, size.others)
-    yield from _budget_lines(report, size.others)
+    yield from format_budget(report, size.others)
+    yield from format_trade(report, size.others)
     yield from _weight_lines(report, size.others)
     notes = [f"{each.severity}: {each.text}" for each in report.notes if not _is_slower(each.text)]
     if report.verification is not None:
@@ -186,34 +188,3 @@ def _weight_lines(report: Report, most: int | None) -> Iterator[str]:
     ordered = sorted(weights, key=measure)
     lines = [f"  {measure(each):.1f} dB: '{each.name}', {each.operator}" for each in ordered]
     yield from _take(lines, most, "product")
-
-
-def _budget_lines(report: Report, most: int | None) -> Iterator[str]:
-    """Yield the units that an accuracy budget left in floating point, with their accuracy."""
-    precision = report.precision
-    if precision is None or precision.budget is None:
-        return
-    snr = not precision.budget.startswith("top1")
-
-    def accuracy(value: float | None) -> str:
-        if value is None:
-            return "all"
-        return f"{value:.1f} dB" if snr else f"{100 * value:.1f} % of classes"
-
-    seen = f"{format_count(precision.measured, 'sample')} of {precision.measured_on}"
-    yield ""
-    yield (
-        f"Accuracy budget {precision.budget}: {accuracy(precision.reached)} kept on {seen}, "
-        f"{accuracy(precision.all_quantized)} with all quantized"
-    )
-    if not precision.units:
-        used = " and ".join(dict.fromkeys(region.device for region in report.regions))
-        floats = f": what is on {used} computes in floating point" if used else ""
-        yield f"  nothing is quantized any more{floats}"
-    elif not precision.on_accelerators:
-        yield "  nothing that is quantized is on an accelerator: the host computes all of it in floats"
-    lines = [
-        f"  in floating point on {unit.device}: {unit.unit}, alone {accuracy(unit.alone)}"
-        for unit in precision.in_float
-    ]
-    yield from _take(lines, most, "unit")

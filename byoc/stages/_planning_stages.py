@@ -177,6 +177,8 @@ def record_accuracy(state: State) -> State:
         budget=str(budget),
         reached=budget.measure_of(state.accuracy),
         all_quantized=budget.measure_of(state.all_quantized),
+        trade=state.trade,
+        trade_gap=state.trade_gap,
         in_float=tuple(
             FloatUnit(name, devices.get(units[name][0], "host"), budget.measure_of(test.ranking[name]))
             for name in sorted(in_float, key=lambda name: test.ranking[name].signal_to_noise)

@@ -23,6 +23,7 @@ from byoc.planning import (
     PlanSettings,
     PredictionAtSizes,
     RefusalHistory,
+    TradePoint,
 )
 from byoc.quantization import AccuracyTest, ChosenPrecision, KeptAccuracy
 from byoc.samples import Sample
@@ -91,6 +92,10 @@ class State:
     accuracy: KeptAccuracy = _LATER
     all_quantized: KeptAccuracy = _LATER
     """The accuracy with nothing left in floating point."""
+    trade: tuple[TradePoint, ...] = ()
+    """The plans that keep more than every cheaper one, in rising order."""
+    trade_gap: float = 0.0
+    """The greatest share by which one of them costs more than its lower bound."""
 
     # Annotate, Group, Ask, Place, Outline, Convert
     index: GraphIndex = _LATER

@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from calibrating import inputs, network
+from calibrating import inputs, network, wide_inputs, wide_network
 from cutting import files
 from support import VANILLA, Ran
 
 Cli = Callable[..., Ran]
 DLA = ("m.onnx", "--rules", VANILLA, "--strategy", "all-supported")
 INT8 = (*DLA, "--quantize", "int8")
+WIDE = ("wide.onnx", "--rules", VANILLA, "--quantize", "int8", "--data", "data")
 
 
 @pytest.fixture
@@ -142,17 +143,28 @@ def test_data_that_is_not_used_is_told(here: Path, byoc: Cli) -> None:
     )
 
 
-def test_a_budget_is_told_unit_by_unit(here: Path, byoc: Cli) -> None:
-    plain = byoc("partition", *INT8, "--data", "data", "--accuracy-budget", "1dB")
+@pytest.fixture
+def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder to work in, with wide.onnx, which is cheapest in integers, and samples in `data`."""
+    monkeypatch.chdir(tmp_path)
+    onnx.save(wide_network(), "wide.onnx")
+    (tmp_path / "data").mkdir()
+    for number, sample in enumerate(wide_inputs(4)):
+        np.savez(tmp_path / f"data/{number}.npz", **sample)
+
+
+@pytest.mark.usefixtures("wide")
+def test_a_budget_is_told_unit_by_unit(byoc: Cli) -> None:
+    plain = byoc("partition", *WIDE, "--accuracy-budget", "1dB")
     all_of_it = re.search(
-        r"\nAccuracy budget 1dB: ([0-9.]+) dB kept on 6 samples of data, \1 dB with all quantized\n",
+        r"\nAccuracy budget 1dB: ([0-9.]+) dB kept on 4 samples of data, \1 dB with all quantized\n",
         plain.out,
     )
     assert all_of_it is not None
-    least = round(float(all_of_it[1])) + 3
-    ran = byoc("partition", *INT8, "--data", "data", "--accuracy-budget", f"{least}dB")
+    least = round(float(all_of_it[1])) + 1
+    ran = byoc("partition", *WIDE, "--accuracy-budget", f"{least}dB")
     head = re.search(
-        rf"\nAccuracy budget {least}dB: (?:(\S+) dB|all) kept on 6 samples of data, "
+        rf"\nAccuracy budget {least}dB: (?:(\S+) dB|all) kept on 4 samples of data, "
         rf"{all_of_it[1]} dB with all",
         ran.out,
     )
@@ -161,8 +173,10 @@ def test_a_budget_is_told_unit_by_unit(here: Path, byoc: Cli) -> None:
     units = re.findall(r"\n  in floating point on (\w+): (\w+), alone ([0-9.]+) dB", ran.out)
     assert units
     assert {device for device, _, _ in units} <= {"dla", "host"}
-    shares = byoc("partition", *INT8, "--data", "data", "--accuracy-budget", "top1=1")
-    assert "\nAccuracy budget top1=1: 100.0 % of classes kept on 6 samples of data, " in shares.out
+    assert "\nPlans by what they keep, with units of 6 in floating point; * is taken:\n" in ran.out
+    assert re.search(r"\n  \* +[0-9.]+ dB +[0-9.]+ µs +[0-9.]+ µs +[1-5]: \+ \w+", ran.out), ran.out
+    shares = byoc("partition", *WIDE, "--accuracy-budget", "top1=1")
+    assert "\nAccuracy budget top1=1: 100.0 % of classes kept on 4 samples of data, " in shares.out
 
 
 def test_a_budget_says_when_nothing_is_quantized_where_it_counts(here: Path, byoc: Cli) -> None:
@@ -177,8 +191,12 @@ def test_a_budget_says_when_nothing_is_quantized_where_it_counts(here: Path, byo
     )
     against = byoc("verify", "h.byoc", "--against", "m.onnx")
     assert against.out.endswith("\ny: equal to m.onnx\n")
-    some = byoc("partition", *INT8, "--data", "data", "--accuracy-budget", "1dB", "-o", "s.byoc")
-    assert " dB signal-to-noise against m.onnx on the verification's sample\n" in some.out
+
+
+@pytest.mark.usefixtures("wide")
+def test_a_budget_that_all_in_integers_keep(byoc: Cli) -> None:
+    some = byoc("partition", *WIDE, "--accuracy-budget", "1dB", "-o", "s.byoc")
+    assert " dB signal-to-noise against wide.onnx on the verification's sample\n" in some.out
     assert "nothing" not in some.out
 
 
@@ -199,6 +217,8 @@ def test_the_document(here: Path, byoc: Cli) -> None:
         "measured": 0,
         "measured_on": "",
         "in_float": [],
+        "trade": [],
+        "trade_gap": 0.0,
         "weights": [],
     }
     assert document["nodes"] == {"total": 7, "offloaded": 5, "host": 2, "constant": 0}

@@ -10,7 +10,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
+from calibrating import wide_inputs, wide_network
 from support import VANILLA, parse
 
 import byoc
@@ -60,6 +63,28 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("page") / "b.byoc"
     byoc.partition(parse(CHAIN), VANILLA, output=output, strategy="all-supported", codegen="reference")
     return output
+
+
+def test_the_plans_of_an_accuracy_budget_are_in_the_page(tmp_path: Path) -> None:
+    onnx.save(wide_network(), tmp_path / "m.onnx")
+    (tmp_path / "data").mkdir()
+    for number, sample in enumerate(wide_inputs(2)):
+        np.savez(tmp_path / f"data/{number}.npz", **sample)
+    precision = byoc.Precision("int8", data=tmp_path / "data", budget=byoc.Budget("dB", 20))
+    result = byoc.partition(tmp_path / "m.onnx", VANILLA, precision=precision)
+    page = result.make_page()
+    trade = read_data(page)["report"]["precision"]["trade"]
+    lowered = result.plan.lowered
+    assert lowered is not None
+    assert [point["seconds"] for point in trade] == [point.seconds for point in lowered.trade]
+    assert [point["taken"] for point in trade] == [True] + [False] * (len(trade) - 1)
+    assert len(trade) > 1
+    names: set[str] = set()
+    for point, own in zip(trade, lowered.trade, strict=True):
+        names = (names | {*point["more"]}) - {*point["fewer"]}
+        assert names == {*own.in_float}
+        assert point["in_float"] == len(names)
+    assert "listTrade" in Elements(page).scripts[-1]
 
 
 def test_a_page_loads_nothing_and_runs_its_own_scripts_alone(bundle: Path) -> None:

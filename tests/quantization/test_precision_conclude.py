@@ -1,18 +1,20 @@
 """What regions compute in: what each target can, what was asked for, and what there is to go by."""
 
 import re
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from calibrating import inputs
+from calibrating import inputs, wide_inputs, wide_network
 from support import VANILLA, parse
 
 from byoc.errors import InputError
 from byoc.model import Model, is_inserted, prepare_model
-from byoc.pipeline import partition
+from byoc.options import Options
+from byoc.pipeline import meet_accuracy_budget, partition, plan_with_floats, prepare_variants
 from byoc.quantization import (
     Budget,
     ChosenPrecision,
@@ -24,6 +26,7 @@ from byoc.quantization import (
     has_float_mode,
 )
 from byoc.rules import load_rules
+from byoc.stages import State
 from byoc.support import Note, show_progress
 
 NEEDS = "needs the ranges of tensors (--calibration FILE, or --data FOLDER to measure them)"
@@ -181,28 +184,29 @@ def ran(model: onnx.ModelProto, **wanted: Any) -> Any:
     return partition(model, VANILLA, **options)
 
 
-def test_a_budget_leaves_out_what_it_takes(net: Model, tmp_path: Path) -> None:
+def test_a_budget_leaves_out_what_it_takes(tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
-    for number, sample in enumerate(inputs(6)):
+    for number, sample in enumerate(wide_inputs(6)):
         np.savez(data / f"{number}.npz", **sample)
-    whole = ran(net.proto, quantize="int8", data=data).plan.lowered
+    model = wide_network()
+    whole = ran(model, quantize="int8", data=data).plan.lowered
     assert whole is not None
-    assert (whole.units, whole.source, whole.samples, whole.random) == (5, "data", 6, False)
+    assert (whole.units, whole.source, whole.samples, whole.random) == (6, "data", 6, False)
     budget = Budget("dB", 0)
-    easy = ran(net.proto, quantize="int8", data=data, budget=budget).plan.lowered
+    easy = ran(model, quantize="int8", data=data, budget=budget).plan.lowered
     assert (easy.in_float, easy.reached) == ((), easy.all_quantized)
     budget = Budget("dB", round(easy.reached) + 3)
     steps: list[str] = []
     with show_progress(steps.append):
-        found = ran(net.proto, quantize="int8", data=data, budget=budget)
+        found = ran(model, quantize="int8", data=data, budget=budget)
     plans = [step for step in steps if step.startswith("accuracy of plan ")]
-    assert plans[0] == "accuracy of plan 1 for the budget, 0 of 5 units in floating point"
-    assert plans[1] == "accuracy of plan 2 for the budget, 5 of 5 units in floating point"
+    assert plans[0] == "accuracy of plan 1 for the budget, 0 of 6 units in floating point"
+    assert plans[1] == "accuracy of plan 2 for the budget, 6 of 6 units in floating point"
     told = found.plan.lowered
     assert told.reached >= budget.least > told.all_quantized == easy.all_quantized
     assert 0 < len(told.in_float) <= whole.units
-    floats = ran(net.proto, quantize="int8", data=data, budget=Budget("dB", 200))
+    floats = ran(model, quantize="int8", data=data, budget=Budget("dB", 90))
     assert found.plan.cost.total <= floats.plan.cost.total
     assert told.units == whole.units - len(told.in_float)
     assert [unit.alone for unit in told.in_float] == sorted(unit.alone for unit in told.in_float)
@@ -218,3 +222,23 @@ def test_a_budget_without_samples_or_without_integers(net: Model, ranges: Ranges
         ran(net.proto, quantize="int8", calibration=ranges, budget=budget)
     with pytest.raises(InputError, match=r"^accuracy budget 30dB: nothing is quantized \(--quantize\)$"):
         ran(net.proto, data="random", budget=budget)
+
+
+def test_budgets_are_met_at_the_least_cost_of_all_plans(tmp_path: Path) -> None:
+    for number, sample in enumerate(wide_inputs(4)):
+        np.savez(tmp_path / f"{number}.npz", **sample)
+    precision = Precision("int8", data=tmp_path, budget=Budget("dB", 45))
+    options = Options(VANILLA, precision=precision, what_if=False)
+    (state,) = prepare_variants(State(wide_network(), options))
+    units = [*state.precision.units]
+    every = [
+        plan_with_floats(state, left)
+        for count in range(len(units) + 1)
+        for left in combinations(units, count)
+    ]
+    trade = meet_accuracy_budget(state).plan.lowered.trade
+    assert [point.seconds for point in trade] == sorted(point.seconds for point in trade)
+    for least in range(30, 46):
+        costs = [each.plan.cost.total for each in every if each.accuracy.signal_to_noise >= least]
+        found = next(point.seconds for point in trade if point.reached >= least)
+        assert found <= 1.05 * min(costs), least

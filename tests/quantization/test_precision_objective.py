@@ -27,7 +27,7 @@ def test_the_plan_taken_is_the_cheapest_by_the_objective(
         return trials[-1]
 
     monkeypatch.setattr("byoc.pipeline.FloatTrial", record)
-    budget = byoc.Budget("dB", 50)
+    budget = byoc.Budget("dB", 30)
     found = byoc.partition(
         tmp_path / "m.onnx",
         VANILLA,

@@ -358,6 +358,52 @@ def test_the_errors_of_weights_the_worst_first() -> None:
     ]
 
 
+def _list_trade(decibels: list[float | None], taken: int) -> list[dict[str, Any]]:
+    """Return plans of rising milliseconds, each with one more unit in floating point, and one less."""
+    return [
+        {
+            "reached": reached,
+            "cost": 1e-3 * (number + 1),
+            "seconds": 1e-3 * (number + 1),
+            "in_float": number,
+            "more": ["v"] * (number == 1) + [f"u{number}"] * (number > 0),
+            "fewer": ["v"] * (number == 2),
+            "taken": number == taken,
+        }
+        for number, reached in enumerate(decibels)
+    ]
+
+
+def test_what_each_further_decibel_costs() -> None:
+    trade = _list_trade([20.0, 22.0, 26.0, None], taken=1)
+    units = [{"unit": "u1", "device": "npu", "alone": 20.0}]
+    lines = _print_text(precision=_precision("21dB", in_float=units, trade=trade, trade_gap=0.0123))
+    start = lines.index("Plans by what they keep, with units of 4 in floating point; * is taken:")
+    assert lines[start + 1 : start + 7] == [
+        "       kept  predicted  a further dB  in floating point",
+        "    20.0 dB       1 ms                0",
+        "  * 22.0 dB       2 ms        500 µs  1: + v, u1",
+        "    26.0 dB       3 ms        250 µs  2: + u2; - v",
+        "        all       4 ms                3: + u3",
+        "  each is within 1.2 % of the least predicted, if noises of units alone add up",
+    ]
+    shares = _list_trade([0.9, 0.95], taken=0)
+    lines = _print_text(precision=_precision("top1=0.9", trade=shares))
+    assert "    95.0 %       2 ms       200 µs  1: + v, u1" in lines
+    alone = _print_text(precision=_precision("21dB", trade=trade[:1]))
+    assert not any("Plans by what" in line for line in alone)
+
+
+def test_of_many_plans_those_far_apart_are_shown() -> None:
+    decibels = [20.0, 20.1, 21.0, 23.0, 23.05, 26.0, 29.0, 29.04, 32.0, 40.0]
+    trade = _list_trade([*decibels], taken=7)
+    lines = _print_text(precision=_precision("29dB", trade=trade))
+    start = lines.index("Plans by what they keep, with units of 3 in floating point; * is taken:")
+    shown = [line.split(" dB")[0].split()[-1] for line in lines[start + 2 : start + 10]]
+    assert shown == ["20.0", "21.0", "23.0", "26.0", "29.0", "29.0", "32.0", "40.0"]
+    assert lines[start + 10] == "  and 2 other plans (--verbose)"
+
+
 def test_an_accuracy_budget_and_what_it_took() -> None:
     units = [{"unit": f"u{i}", "device": "npu", "alone": 20.0 + i} for i in range(12)]
     lines = _print_text(precision=_precision("30dB", in_float=units))

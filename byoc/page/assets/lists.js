@@ -129,6 +129,28 @@ function listGains(pane, page) {
   showTable(pane, columns, [...gains, ...breaks], { sort: 1, onClick: open, empty: "Nothing was found that would gain." });
 }
 
+/** The plans of an accuracy budget: what each keeps and costs, and what a further decibel costs. */
+function listTrade(pane, page) {
+  const { precision } = page.tables.report;
+  const [scale, unit] = precision.budget.startsWith("top1") ? [100, "%"] : [1, "dB"];
+  const most = Math.max(...page.trade.map((point) => point.seconds), 1e-30);
+  const total = precision.units + precision.in_float.length; // with these in floats nothing further is gained
+  const rows = page.trade.map((point, number) => {
+    const before = page.trade[number - 1];
+    const known = before && before.reached !== null && point.reached !== null && point.in_float < total;
+    return { ...point, step: known ? (point.seconds - before.seconds) / (scale * (point.reached - before.reached)) : null };
+  });
+  const showUnits = (names, sign) => (names.length ? `${sign} ${shorten(names.join(", "), 60)}` : "");
+  const columns = [
+    { title: "Kept", number: true, value: (row) => row.reached ?? Infinity, show: (row) => `${row.taken ? "taken: " : ""}${row.reached === null ? "all" : `${roundNumber(scale * row.reached)} ${unit}`}` },
+    { title: "Predicted", number: true, value: (row) => row.seconds, show: (row) => withBar(row.seconds / most, formatSeconds(row.seconds)) },
+    { title: `A further ${unit}`, number: true, value: (row) => row.step, show: (row) => (row.step === null ? "" : formatSeconds(row.step)) },
+    { title: "Units in floating point", number: true, value: (row) => row.in_float, show: (row) => formatNumber(row.in_float) },
+    { title: "Which, beside those of the plan before", value: (row) => row.more.join(), show: (row) => [showUnits(row.more, "+"), showUnits(row.fewer, "−")].filter(Boolean).join("; ") },
+  ];
+  showTable(pane, columns, rows, { sort: 1 });
+}
+
 function listNotes(pane, page) {
   const { report } = page.tables;
   const lines = [...report.refusals.map((each) => `${each.codegen} refused ${each.region}: ${each.reason}`), ...report.notes];

@@ -1,0 +1,149 @@
+"""The cheapest choice of units in integers within limits of noise: Lagrange multipliers and branching.
+
+With a price on noise the problem is a placement problem, which a placement strategy solves with a
+lower bound. The best price bounds the cost of all choices within the limits from below (Lagrangian
+relaxation: Fisher, "The Lagrangian Relaxation Method for Solving Integer Programming Problems",
+Management Science 27, 1981). What is left between that bound and the best choice is closed by
+branching: a unit that some prices have in integers and others in floats is fixed to each in turn.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+from math import inf
+
+import numpy as np
+
+from byoc.quantization._precision_problem import Floats, PrecisionChoice, PrecisionProblem
+
+_GAP = 0.01  # share of the cost at which a choice counts as the cheapest
+_MOST_NODES = 24  # that are branched to for one choice
+_MOST_PRICES = 8  # that are tried along a direction
+_MOST_DIRECTIONS = 3  # ratios of the prices of outputs' noises
+_ROUNDING = 1e-9
+
+Fixed = Mapping[int, bool]
+"""Units by number that are in integers, or not."""
+
+
+@dataclass(frozen=True, eq=False)
+class CheapestChoice:
+    """The cheapest choice that was found within limits, and a lower bound of the cost of any."""
+
+    choice: PrecisionChoice
+    bound: float
+
+
+@dataclass(eq=False)
+class CheapestSearch:
+    """Searches for the cheapest choices of a problem; what one search finds serves the next ones."""
+
+    problem: PrecisionProblem
+    solved: dict[tuple[bytes, frozenset[tuple[int, bool]]], PrecisionChoice] = field(
+        default_factory=dict
+    )
+
+    def find(self, allowed: Floats) -> CheapestChoice:
+        """Return the cheapest choice whose noise is at most `allowed`, float64 `[outputs]`, above 0."""
+        numbers = count()
+        bound, unit = self._bound({}, allowed)
+        waiting: list[tuple[float, int, Fixed, int | None]] = [(bound, next(numbers), {}, unit)]
+        nodes = 0
+        while True:
+            bound, _, fixed, unit = heappop(waiting)
+            best = min(
+                (each for each in self.solved.values() if _is_within(each, allowed)), key=_get_cost
+            )
+            if unit is None or nodes >= _MOST_NODES or bound >= best.cost * (1 - _GAP):
+                return CheapestChoice(best, min(bound, best.cost))
+            for in_integers in (True, False):
+                inside = {**fixed, unit: in_integers}
+                own, following = self._bound(inside, allowed)
+                nodes += 1
+                heappush(waiting, (max(own, bound), next(numbers), inside, following))
+
+    def _bound(self, fixed: Fixed, allowed: Floats) -> tuple[float, int | None]:
+        """Return a lower bound with some units fixed, and the unit to branch on, None for none."""
+        problem = self.problem
+        low = self._solve(np.zeros_like(allowed), fixed)
+        if _is_within(low, allowed):
+            return low.bound, None
+        others = {unit: False for unit in range(len(problem.units)) if unit not in fixed}
+        quiet = self._solve(np.zeros_like(allowed), {**fixed, **others})
+        if not _is_within(quiet, allowed):
+            return inf, None
+        best, direction, high = low.bound, np.maximum(low.noise / allowed - 1, 0.0), quiet
+        for _ in range(_MOST_DIRECTIONS):
+            direction /= direction.sum()
+            line = _Line(self, fixed, direction / allowed, low, quiet)
+            best = max(best, line.search())
+            high = line.high
+            if _is_within(high, allowed):
+                break
+            ratio = high.noise / allowed
+            direction = direction * ratio + np.maximum(ratio - 1, 0.0)
+        return best, _choose_branch(problem, fixed, line.low, high, direction / allowed)
+
+    def _solve(self, weights: Floats, fixed: Fixed) -> PrecisionChoice:
+        """Solve with a price on noise, once, and keep what is found."""
+        key = weights.tobytes(), frozenset(fixed.items())
+        if key not in self.solved:
+            self.solved[key] = self.problem.solve(weights, fixed)
+        return self.solved[key]
+
+
+@dataclass(eq=False)
+class _Line:
+    """Prices of noise along a direction, in which a weighted noise of 1 is allowed.
+
+    `low` has more than that, `high` at most that.
+    """
+
+    search_of: CheapestSearch
+    fixed: Fixed
+    direction: Floats
+    low: PrecisionChoice
+    high: PrecisionChoice
+
+    def search(self) -> float:
+        """Find the price with the greatest lower bound, by secants; return the bound."""
+        best = self.low.bound
+        for _ in range(_MOST_PRICES):
+            more = self._weigh(self.low) - self._weigh(self.high)
+            if more <= 0 or self.high.cost <= self.low.cost:
+                break
+            price = (self.high.cost - self.low.cost) / more
+            found = self.search_of._solve(price * self.direction, self.fixed)
+            best = max(best, found.bound - price)
+            value = found.cost + price * self._weigh(found)
+            if value >= (self.low.cost + price * self._weigh(self.low)) * (1 - _ROUNDING):
+                break
+            if self._weigh(found) <= 1:
+                self.high = found
+            else:
+                self.low = found
+        return best
+
+    def _weigh(self, choice: PrecisionChoice) -> float:
+        return float(self.direction @ choice.noise)
+
+
+def _is_within(choice: PrecisionChoice, allowed: Floats) -> bool:
+    return bool((choice.noise <= allowed).all())
+
+
+def _get_cost(choice: PrecisionChoice) -> float:
+    return choice.cost
+
+
+def _choose_branch(
+    problem: PrecisionProblem, fixed: Fixed, low: PrecisionChoice, high: PrecisionChoice, weights: Floats
+) -> int | None:
+    """Return the noisiest unit that is in integers in one choice alone, None where there is none."""
+    differs = low.in_integers != high.in_integers
+    differs[list(fixed)] = False
+    units = np.flatnonzero(differs)
+    if not units.size:
+        return None
+    return int(units[np.argmax(problem.noise[units] @ weights)])
