@@ -12,6 +12,7 @@ from byoc.errors import InputError
 from byoc.model import Model
 from byoc.planning import QuantizedWeight
 from byoc.quantization._accuracy_budget import Budget, read_budget
+from byoc.quantization._onnxruntime_limits import find_refused_convolutions
 from byoc.quantization._quantize_model import QuantizedModel, quantize
 from byoc.quantization._quantize_on_data import DataQuantizer
 from byoc.quantization._quantize_weights import (
@@ -233,6 +234,16 @@ def _describe_quantized(
     notes += [Note("note", text) for text in (*steps, *quantized.notes)]
     if not quantized.units:
         notes.append(Note("note", "nothing is quantized"))
+    refused = find_refused_convolutions(quantized.model.index)
+    if refused:
+        advice = "applications that open the model themselves set session.disable_quant_qdq to 1"
+        notes.append(
+            Note(
+                "warning",
+                f"{_shorten(refused)}: scales by channel and no bias, which onnxruntime's optimizations "
+                f"cannot run: {advice}",
+            )
+        )
     return ChosenPrecision(
         quantized.model,
         tuple(targets),

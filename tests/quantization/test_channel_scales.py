@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 from onnx.helper import make_node
@@ -25,7 +26,14 @@ from quantizing import (
 from support import parse
 
 from byoc.model import Model, convert_opset, prepare_model
-from byoc.quantization import Range, Ranges, _quantize_on_data, calibrate
+from byoc.quantization import (
+    Precision,
+    Range,
+    Ranges,
+    _quantize_on_data,
+    calibrate,
+    choose_precision,
+)
 from byoc.quantization._channel_scales import find_channel_tensors
 from byoc.quantization._quantize_model import prepare_floats
 from byoc.quantization._quantize_on_data import DataQuantizer
@@ -203,6 +211,34 @@ def test_a_calibration_file_gives_the_scales_of_the_data(opset: int, tmp_path: P
     assert not any("equalized" in step for step in from_data.steps)
     assert read_scales(from_file.model) == read_scales(from_data.quantized.model)
     assert len(read_scales(from_file.model)["r"][0]) == 4
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_what_onnxruntime_optimizes_to_something_that_it_refuses_is_said(bias: bool) -> None:
+    proto, to = deepcopy(make_model().proto), make_target()
+    deep = next(each for each in proto.graph.node if each.name == "deep")
+    if not bias:
+        del deep.input[2]
+    model = prepare_model(proto, "test")
+    wanted = Precision("uint8", calibration=calibrate(model, samples(model)))
+    found = choose_precision(model, [to], wanted)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(found.model.proto.SerializeToString(), options)
+    warnings = [note.text for note in found.notes if note.severity == "warning"]
+    if bias:
+        assert warnings == []
+        session.run(None, samples(model, 1)[0])
+        return
+    assert warnings == [
+        "'deep': scales by channel and no bias, which onnxruntime's optimizations cannot run: "
+        "applications that open the model themselves set session.disable_quant_qdq to 1"
+    ]
+    with pytest.raises(Exception, match="QLinearConv : input zero point must be a scalar"):
+        session.run(None, samples(model, 1)[0])
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    session = onnxruntime.InferenceSession(found.model.proto.SerializeToString(), options)
+    session.run(None, samples(model, 1)[0])
 
 
 def test_channels_of_symmetric_ranges_and_of_half_precision(tmp_path: Path) -> None:
