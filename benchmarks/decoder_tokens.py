@@ -55,7 +55,7 @@ def main(layers: int, hidden: int, tokens: int, context: int) -> None:
     cache = _make_cache(model, context)
     with TemporaryDirectory() as name, with_threads(1):
         folder = Path(name)
-        steps = {"onnxruntime, one buffer": _share_buffers(model, cache, length)}
+        steps = {"onnxruntime, one buffer": _share_buffers(_open_plain(model), cache, length)}
         for title, operators in (
             ("one region", _WHOLE),
             ("attention", _ATTENTION),
@@ -108,13 +108,16 @@ def _make_cache(model: onnx.ModelProto, context: int) -> dict[str, NDArray[Any]]
     }
 
 
-def _share_buffers(model: onnx.ModelProto, cache: Arrays, length: int) -> Step:
-    """Return a step in onnxruntime, whose past and present are one buffer."""
+def _open_plain(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
+    return onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
+
+
+def _share_buffers(session: onnxruntime.InferenceSession, cache: Arrays, length: int) -> Step:
+    """Return a step in onnxruntime, whose past and present are one buffer."""
     binding = session.io_binding()
     kept = []
     for name, start in cache.items():

@@ -10,7 +10,7 @@ from byoc.onnxrt._onnxruntime import (
     output_types,
     run_session,
     session_runner,
-    sharing_threads,
+    sharing_process,
     with_memory_returned,
     with_session_settings,
     with_threads,

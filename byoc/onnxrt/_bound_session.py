@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byoc.errors import InputError
-from byoc.onnxrt._onnxruntime import describe_runtime_error, get_run_options
+from byoc.onnxrt._onnxruntime import describe_runtime_error, finish_run
 from byoc.onnxrt._ort_values import is_foreign_type
 
 _CPU = ("cpu", 0)
@@ -46,7 +46,7 @@ def bind_session(
         for name in others:
             binding.bind_cpu_input(name, given[name])
         try:
-            session.run_with_iobinding(binding, get_run_options())
+            session.run_with_iobinding(binding)
         except Exception as error:  # onnxruntime's own exception types share no base but this
             raise InputError(
                 f"onnxruntime cannot run the model: {describe_runtime_error(error)}"
@@ -58,6 +58,7 @@ def bind_session(
         for name in others:  # the binding keeps what it is given
             if given[name].nbytes > _LARGE:
                 binding.bind_cpu_input(name, np.empty(0, given[name].dtype))
+        finish_run()
         return {**outputs, **fresh}
 
     return run

@@ -19,6 +19,7 @@ from byoc.errors import InputError, MissingRuntimeError
 from byoc.model import MAX_IR, copy_without, state_function_defaults
 from byoc.onnxrt._ort_values import is_foreign_type, parse_type, run_foreign
 from byoc.schemas import INSTALL_HINT
+from byoc.support import return_free_memory
 
 _KERNEL_SUFFIX = "_kernel_time"  # what the profiler adds to a node's name
 _FATAL_ONLY = 4  # errors come back as exceptions, and need not be printed as well
@@ -26,7 +27,7 @@ _MAX_THREADS = 512  # of all sessions that are open together: a container may ha
 _optimized: ContextVar[bool] = ContextVar("optimized", default=True)
 _sessions: ContextVar[int] = ContextVar("sessions", default=1)
 _threads: ContextVar[int] = ContextVar("threads", default=0)
-_run_options: ContextVar[Any] = ContextVar("run options", default=None)
+_returning: ContextVar[bool] = ContextVar("returning", default=False)
 
 
 @contextmanager
@@ -43,8 +44,12 @@ def without_optimizations() -> Iterator[None]:
 
 
 @contextmanager
-def sharing_threads(sessions: int) -> Iterator[None]:
-    """Open `sessions` sessions that are alive together: one thread a core each, limited in total."""
+def sharing_process(sessions: int) -> Iterator[None]:
+    """Open `sessions` sessions that are alive together: one thread a core each, limited in total.
+
+    They take memory from the heap, which all share. onnxruntime's arena would keep what a session took
+    for its next run, each for itself, although one runs after the other; the heap is as fast.
+    """
     token = _sessions.set(max(sessions, 1))
     try:
         yield
@@ -64,27 +69,22 @@ def with_threads(count: int) -> Iterator[None]:
 
 @contextmanager
 def with_memory_returned() -> Iterator[None]:
-    """Have each run of a session inside return the memory that it took for tensors of its own.
+    """Have each run of a session inside return the memory that is free behind it to the system.
 
-    onnxruntime keeps it for the next run, each session for itself: of many sessions, and shapes that
-    will not come again, that is a multiple of what one run needs. What a session took first it keeps.
-    Without onnxruntime there is nothing to return.
+    The process keeps it for later: of a prompt's tensors, whose shapes will not come again, that is a
+    multiple of what a token needs.
     """
-    if not has_runtime():
-        yield
-        return
-    options = import_onnxruntime().RunOptions()
-    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
-    token = _run_options.set(options)
+    token = _returning.set(True)
     try:
         yield
     finally:
-        _run_options.reset(token)
+        _returning.reset(token)
 
 
-def get_run_options() -> Any:
-    """Return the run options of sessions in this context, None for onnxruntime's defaults."""
-    return _run_options.get()
+def finish_run() -> None:
+    """Return free memory to the system behind a run, where the context wants that."""
+    if _returning.get():
+        return_free_memory()
 
 
 def get_session_settings() -> tuple[bool, int, int]:
@@ -180,6 +180,7 @@ def _session_options(ort: Any, folder: Path | None) -> Any:
     threads = _threads.get() or os.cpu_count() or 1
     if _threads.get() or share < threads:
         options.intra_op_num_threads = min(share, threads)
+    options.enable_cpu_mem_arena = _sessions.get() == 1
     # Each session has its own threads; spinning threads of idle sessions slow down the others.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     # A MatMul behind a DequantizeLinear of blocks becomes a MatMulNBits, whose activations onnxruntime
@@ -230,14 +231,13 @@ def session_runner(session: Any) -> Callable[[Mapping[str, Any]], dict[str, Any]
             else:
                 values = [
                     value if type(value) is np.ndarray else _make_dense(value)
-                    for value in session.run(
-                        names, inputs if type(inputs) is dict else dict(inputs), _run_options.get()
-                    )
+                    for value in session.run(names, inputs if type(inputs) is dict else dict(inputs))
                 ]
         except Exception as error:  # as above
             raise InputError(
                 f"onnxruntime cannot run the model: {describe_runtime_error(error)}"
             ) from None
+        finish_run()
         return dict(zip(names, values, strict=True))
 
     return run

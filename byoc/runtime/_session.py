@@ -13,7 +13,7 @@ from byoc.bundle import Bundle, require_consent
 from byoc.codegen import BindableExecutor, Codegens, Executor, Region, StatefulExecutor
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import GraphIndex, TensorType, write_type
-from byoc.onnxrt import sharing_threads
+from byoc.onnxrt import sharing_process
 from byoc.runtime._device_turns import DeviceTurns, run_in_pipeline
 from byoc.runtime._executors import (
     RegionNotHereError,
@@ -222,7 +222,7 @@ def load_bundle(bundle: Bundle, runs: Mapping[str, Executor] | None = None) -> S
     turns = {name: _exclusive_group(name, bundle.codegens) for name in {name for name, _, _ in found}}
     regions = {r.name: _region_stage(r, given[r.name], turns[codegen]) for codegen, r, _ in found}
     _check_calls(bundle, index.walk(), regions)
-    with sharing_threads(2 * len(found) + 1):
+    with sharing_process(2 * len(found) + 1):
         checked = {name: index.type_protos[name] for name in index.inputs if name in index.types}
         builder = ProgramBuilder(bundle.folder, regions, _region_domains(bundle), checked)
         program = builder.build_program(index, {})
@@ -253,7 +253,7 @@ def load_executors(bundle: Bundle, not_here: dict[str, str] | None = None) -> di
             own = region if first == region.name else bundle.open_compiled(first)[1]
             chosen, again = options[first], not bundle.just_compiled
             try:
-                with sharing_threads(2 * len(found) + 1):
+                with sharing_process(2 * len(found) + 1):
                     run = load_executor(codegens[name], name, own, artifact, chosen, again)
             except RegionNotHereError as error:
                 if not_here is None:

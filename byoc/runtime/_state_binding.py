@@ -208,7 +208,7 @@ class VariantStates:
         if name not in self._by_variant:
             rule = session.paddings.get(name)
             self._by_variant[name] = VariantState.make(fitted.session, rule, self.pairs)
-        is_new = name != self._last and len(fitted.session.stages) > 1
+        is_new = name != self._last
         self._last = name
         with with_memory_returned() if is_new else nullcontext():
             return self._by_variant[name].run(fitted, trace)

@@ -219,8 +219,6 @@ class StatefulSession:
         From token to token those are all but what depends on the number of tokens so far. Return whether
         other extents stayed than before: this call is a prompt or the like, and not one more token.
         """
-        if not self._inner_types:
-            return False
         last = self._sizes
         self._sizes = {
             dim: np.shape(inputs[name])[axis]
@@ -231,7 +229,8 @@ class StatefulSession:
         if held == self._held_sizes:
             return not last
         self._held_sizes = held
-        self._bind(self._buffers)
+        if self._inner_types:
+            self._bind(self._buffers)
         return True
 
     @cached_property

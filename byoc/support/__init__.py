@@ -20,7 +20,7 @@ from byoc.support._distributions import (
     read_requirements,
 )
 from byoc.support._exit_codes import describe_exit, name_signal
-from byoc.support._garbage import collect_rarely
+from byoc.support._garbage import collect_rarely, return_free_memory
 from byoc.support._input import read_limited
 from byoc.support._note import Note
 from byoc.support._option_check import check_minimum, check_type, check_types

@@ -32,7 +32,7 @@ from byoc.codegen import (
 from byoc.codegen.byoc_worker.link import BrokenMessageError, SharedMemory, read_array, write_array
 from byoc.errors import InputError
 from byoc.model import DTYPE_NUMBERS, to_numpy_dtype
-from byoc.onnxrt import sharing_threads, without_optimizations
+from byoc.onnxrt import sharing_process, without_optimizations
 
 MODEL = "g (float[1, 4] x) => (float[1, 4] y) { a = Add(x, x) y = Relu(a) }"
 X = np.array([[-1, 2, 0, 4]], np.float32)
@@ -84,7 +84,7 @@ def test_each_method_gives_what_it_gives_here(wreck: Wreck, region: Region, code
     here, there = Codegens().find("wrecker-together"), codegens.find("wrecker-together")
     assert isinstance(there, Codegen)
     for method in METHODS:
-        with without_optimizations(), sharing_threads(3):
+        with without_optimizations(), sharing_process(3):
             one, other = _call(here, method, region), _call(there, method, region)
         if method == "run":
             assert np.array_equal(other["y"], [[0, 4, 0, 8]])

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from cutting import CHAIN, HOST_ONLY, cut, ramp
@@ -11,8 +12,16 @@ from support import parse
 
 import byoc
 from byoc.errors import InputError, MissingRuntimeError
-from byoc.onnxrt import has_runtime, open_session, run_session, with_memory_returned
-from byoc.onnxrt._onnxruntime import get_run_options
+from byoc.onnxrt import (
+    _onnxruntime,
+    bind_session,
+    has_runtime,
+    open_session,
+    run_session,
+    sharing_process,
+    with_memory_returned,
+)
+from byoc.support import return_free_memory
 
 SENTENCE = "onnxruntime is not installed (pip install 'onnx-byoc[run]')"
 
@@ -58,10 +67,29 @@ def test_without_it_a_bundle_does_not_load(text: str, tmp_path: Path) -> None:
     assert str(caught.value) == SENTENCE
 
 
-@pytest.mark.usefixtures("no_runtime")
-def test_without_it_no_memory_is_returned() -> None:
+def test_sessions_that_share_a_process_keep_no_memory_for_themselves() -> None:
+    model = parse("g (float[1, 4] x) => (float[1, 4] y) { y = Relu(x) }")
+    alone = open_session(model)
+    with sharing_process(3):
+        together = open_session(model)
+    found = [each.get_session_options().enable_cpu_mem_arena for each in (alone, together)]
+    assert found == [True, False]
+
+
+def test_memory_is_returned_behind_each_run_of_a_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    returned = []
+    monkeypatch.setattr(_onnxruntime, "return_free_memory", lambda: returned.append(1))
+    session = open_session(parse("g (float[1, 4] x) => (float[1, 4] y) { y = Relu(x) }"))
+    x, y = ramp(1, 4), np.empty((1, 4), np.float32)
+    bound = bind_session(session, {"x": x}, {"y": y})
+    assert bound is not None
     with with_memory_returned():
-        assert get_run_options() is None
+        run_session(session, {"x": x})
+        bound({})
+    bound({})
+    run_session(session, {"x": x})
+    assert len(returned) == 2
+    return_free_memory()  # of this machine's C library: nothing fails
 
 
 @pytest.mark.usefixtures("no_runtime")
