@@ -23,7 +23,7 @@ import numpy as np  # noqa: E402 - needs the path
 import onnx  # noqa: E402
 from decoding import Run, plain  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
-from open_models import open_bert, open_yolox  # noqa: E402
+from open_size_models import open_bert, open_yolox  # noqa: E402
 
 import byoc  # noqa: E402
 from byoc.errors import InputError  # noqa: E402
