@@ -1,7 +1,6 @@
 """Writing of bundles: models, the regions' artifacts, the manifest."""
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -151,8 +150,7 @@ def build_manifest(
 
 def write_manifest(folder: Path, manifest: Manifest) -> bytes:
     """Write a bundle's manifest, the last of its files but for a signature; return its SHA-256."""
-    text = json.dumps(manifest.model_dump(mode="json"), indent=1, sort_keys=True)
-    content = f"{text}\n".encode()
+    content = f"{manifest.model_dump_json(indent=1)}\n".encode()
     (folder / MANIFEST_FILE).write_bytes(content)
     return hashlib.sha256(content).digest()
 
