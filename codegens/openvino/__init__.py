@@ -37,9 +37,9 @@ from .openvino_device import (
 from .openvino_executor import OpenVINOExecutor
 from .openvino_options import OpenVINOOptions
 from .openvino_weights import (
-    check_places,
+    check_weight_offsets,
     choose_weights,
-    describe_held_weights,
+    describe_embedded_weights,
     find_weight_file,
 )
 
@@ -92,7 +92,7 @@ class OpenVINO:
         metadata = {**format_options(options), **marks, "inputs": json.dumps(inputs)}
         if blob is None:
             return Artifact({}, metadata)
-        note = describe_held_weights(region, blob, weights)
+        note = describe_embedded_weights(region, blob, weights)
         notes = {NOTE: note} if note else {}
         return Artifact({_BLOB: blob}, {**metadata, **weights.metadata, **notes})
 
@@ -127,7 +127,7 @@ class OpenVINO:
             if made != mark:
                 what = _MARKS[name]
                 return refuse(f"the blob was made for {what} {made}, but this is {mark}")
-        return check_places(region, artifact)
+        return check_weight_offsets(region, artifact)
 
     def cache_key(self, options: OpenVINOOptions) -> dict[str, str]:
         """Return the marks of a device other than the CPU, and OpenVINO's environment variables.

@@ -84,7 +84,7 @@ def test_a_region_whose_weights_lie_elsewhere_is_compiled_anew(tmp_path: Path) -
     found: Any = find_codegen("openvino")
 
     assert found.compatible(made, artifact)
-    sentence = "the blob reads weights at other places of weights.bin than they have now"
+    sentence = "the blob reads weights at offsets in weights.bin where they no longer lie"
     assert str(found.compatible(moved, artifact)) == sentence
     same(found.load(moved, artifact)(INPUT), run(INPUT))
 
@@ -108,7 +108,7 @@ def test_weights_in_several_files_are_in_the_blob_and_it_says_so(tmp_path: Path)
     assert len(artifact.files["region.blob"]) > WEIGHT.nbytes
     assert "weights_file" not in artifact.metadata
     assert artifact.metadata["note"] == (
-        "compiled, it has 4.0 MiB of weights once more, since they lie in several files, "
+        "its blob holds 4.0 MiB of weights a second time, since they lie in several files, "
         "and OpenVINO reads those of one"
     )
     same(found.load(region, artifact)(INPUT), run(INPUT))
@@ -132,6 +132,20 @@ def test_a_device_that_reads_no_weights_from_files_gets_them_in_the_blob(
     np.testing.assert_allclose(run(INPUT)["y"], original(proto, INPUT)["y"], rtol=1e-4, atol=1e-4)
 
 
+def test_of_a_region_without_weights_in_files_no_note_says_that_a_blob_holds_some(
+    tmp_path: Path,
+) -> None:
+    """Its blob is large for other reasons, as many operators are."""
+    from byoc.codegens.openvino import openvino_weights as weights  # noqa: PLC0415 - what is tested
+
+    made, _, _ = compiled(parse("g (float[2] x) => (float[2] y) { y = Relu(x) }"), tmp_path, "openvino")
+    found: Any = find_codegen("openvino")
+    given = weights.choose_weights(made, found.Options())
+
+    assert given == weights.EmbeddedWeights("")
+    assert not weights.describe_embedded_weights(made, bytes(2 << 20), given)
+
+
 @pytest.mark.parametrize(("limit", "stored"), [("1MiB", False), ("8MiB", True)])
 def test_weights_that_openvino_changes_are_in_the_blob(
     limit: str, stored: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -143,7 +157,7 @@ def test_weights_that_openvino_changes_are_in_the_blob(
     np.testing.assert_allclose(run(INPUT)["y"], expected, rtol=1e-4, atol=1e-4)
     if stored:
         assert len(artifact.files["region.blob"]) > WEIGHT.nbytes
-        assert artifact.metadata["note"].endswith("since OpenVINO computes others of them")
+        assert artifact.metadata["note"].endswith("since OpenVINO changed them when it compiled")
         same(load_without_compiling(made, artifact, monkeypatch)(INPUT), run(INPUT))
 
 
