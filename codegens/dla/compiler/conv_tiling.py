@@ -23,25 +23,23 @@ from .tiling import (
     decreasing_parts,
 )
 
-_STEP = (
-    50e-9  # seconds a step is charged, to prefer fewer commands among tilings that are nearly as fast
-)
+_STEP_SECONDS = 50e-9  # that a step is charged, to prefer few commands among tilings nearly as fast
 
-_SEARCHES = 4096  # results that are kept; one has some hundred bytes
+_MAX_RESULTS = 4096  # of searches that are kept; one has some hundred bytes
 
 
 @dataclass(frozen=True)
 class ConvSizes:
     """The sizes of a convolution that its tiling depends on; equal ones have equal tilings.
 
-    `read` and `made` are the extents of input and result, `kernel` those of the weights. `block` counts
+    `x` and `y` are the extents of input and result, `kernel` those of the weights. `block` counts
     the input channels that cannot be cut apart, and `parameters` the numbers for each output channel.
     Sizes of elements are in bytes; that of the residual is 0 without one. `sums_wide`: the residual is
     added to sums of 32 bits. `scales_channels`: each channel of the result has a scale.
     """
 
-    read: Extents
-    made: Extents
+    x: Extents
+    y: Extents
     window: SlidingWindow
     groups: int
     kernel: tuple[int, ...]
@@ -60,8 +58,8 @@ class ConvSizes:
         """Return the sizes of a layer."""
         weights, residual = layer.weights, layer.residual
         return cls(
-            read=layer.x.extents,
-            made=layer.y.extents,
+            x=layer.x.extents,
+            y=layer.y.extents,
             window=layer.window,
             groups=layer.groups,
             kernel=tuple(weights.shape),
@@ -86,7 +84,7 @@ class _Machine:
     peak: float
 
 
-def conv_slots(layer: ConvLayer, tile: TileShape) -> dict[str, SlotNeed]:
+def list_conv_slots(layer: ConvLayer, tile: TileShape) -> dict[str, SlotNeed]:
     """Return the slots that tiles of a convolution need: for input, weights, result."""
     return _find_slots(ConvSizes.of_layer(layer), tile)
 
@@ -99,13 +97,13 @@ def find_conv_tiling(layer: ConvLayer, rows: int, budget: TileBudget) -> Tiling 
     return _search_tilings(ConvSizes.of_layer(layer), rows, machine)
 
 
-@lru_cache(_SEARCHES)
+@lru_cache(_MAX_RESULTS)
 def _search_tilings(sizes: ConvSizes, rows: int, machine: _Machine) -> Tiling | None:
     """Return the tiling with the least estimated time, then the fewest bytes moved."""
     found: list[tuple[float, int, Tiling]] = []
-    for channels, inputs, groups in _channel_splits(sizes):
+    for channels, inputs, groups in _list_channel_cuts(sizes):
         for doubled in (True, False):
-            tiles = _largest_tiles(
+            tiles = _list_largest_tiles(
                 sizes, rows, TileShape(1, 1, channels, inputs, groups), doubled, machine.scratchpad
             )
             for tile in tiles:
@@ -117,62 +115,65 @@ def _search_tilings(sizes: ConvSizes, rows: int, machine: _Machine) -> Tiling | 
 
 
 def _find_slots(sizes: ConvSizes, tile: TileShape) -> dict[str, SlotNeed]:
-    _, height, width, channels = sizes.read
+    _, height, width, channels = sizes.x
     rows = input_extent(sizes.window, 0, height, tile.rows)
     cols = input_extent(sizes.window, 1, width, tile.cols)
     kernel = prod(sizes.window.kernel)
-    made = tile.rows * tile.cols * tile.channels
+    results = tile.rows * tile.cols * tile.channels
     needs = {
         "x": SlotNeed(rows * cols * tile.inputs * sizes.input_itemsize),
         "weights": SlotNeed(tile.channels * kernel * tile.inputs // tile.groups * sizes.weight_itemsize),
         "parameters": SlotNeed(tile.channels * 4 * sizes.parameters),
-        "y": SlotNeed(made * sizes.result_itemsize),
+        "y": SlotNeed(results * sizes.result_itemsize),
     }
     if tile.inputs * sizes.groups < channels * tile.groups:
-        needs["accumulator"] = SlotNeed(made * 4, twice=False)
+        needs["accumulator"] = SlotNeed(results * 4, twice=False)
     if sizes.residual_itemsize:
-        needs["residual"] = SlotNeed(made * sizes.residual_itemsize)
+        needs["residual"] = SlotNeed(results * sizes.residual_itemsize)
     if sizes.sums_wide:
-        needs["wide"] = SlotNeed(made * 4, twice=False)
+        needs["wide"] = SlotNeed(results * 4, twice=False)
         if sizes.scales_channels:
             needs["channels"] = SlotNeed(tile.channels * CHANNEL_BYTES)
     return needs
 
 
-def _channel_splits(sizes: ConvSizes) -> Iterator[tuple[int, int, int]]:
+def _list_channel_cuts(sizes: ConvSizes) -> Iterator[tuple[int, int, int]]:
     """Yield the possible cuts of channels: output channels, input channels, groups of a tile."""
-    made, read = sizes.made[3] // sizes.groups, sizes.read[3] // sizes.groups
+    outputs, inputs = sizes.y[3] // sizes.groups, sizes.x[3] // sizes.groups  # of a group
     if sizes.groups > 1:
         for groups in decreasing_parts(sizes.groups):
-            yield groups * made, groups * read, groups
-    for channels in decreasing_parts(made):
-        for blocks in decreasing_parts(ceil(read / sizes.block)):
-            inputs = min(blocks * sizes.block, read)
-            if sizes.groups == 1 or (channels, inputs) != (made, read):
-                yield channels, inputs, 1
+            yield groups * outputs, groups * inputs, groups
+    for cut_outputs in decreasing_parts(outputs):
+        for blocks in decreasing_parts(ceil(inputs / sizes.block)):
+            cut_inputs = min(blocks * sizes.block, inputs)
+            if sizes.groups == 1 or (cut_outputs, cut_inputs) != (outputs, inputs):
+                yield cut_outputs, cut_inputs, 1
 
 
-def _largest_tiles(
+def _list_largest_tiles(
     sizes: ConvSizes, rows: int, tile: TileShape, doubled: bool, scratchpad: int
 ) -> Iterator[TileShape]:
-    """Yield tiles of as many rows as fit, and of fewer for more overlap; of fewer columns if needed."""
+    """Yield the tiles with the most columns that fit: with the most rows, and up to three with fewer.
+
+    Fewer rows make more tiles, so that more loads run while others are computed.
+    """
 
     def fits(tile: TileShape) -> bool:
         return count_slot_bytes(_find_slots(sizes, tile), doubled) <= scratchpad
 
     if not fits(replace(tile, rows=1, cols=1)):
         return
-    _, height, width, _ = sizes.made
+    _, height, width, _ = sizes.y
     for cols in decreasing_parts(width):
-        most = 0
+        count = 0
         for number in decreasing_parts(min(rows, height)):
             grown = replace(tile, rows=number, cols=cols)
             if fits(grown):
                 yield grown
-                most += 1
-            if most == 4:
+                count += 1
+            if count == 4:
                 break
-        if most:
+        if count:
             return
 
 
@@ -187,26 +188,27 @@ def _estimate_tiling(
     for each area. Input channels in several tiles are the innermost loop, and replace both.
     """
     tile, window = tiling.tile, sizes.window
-    _, height, width, channels = sizes.made
-    _, read_height, read_width, read_channels = sizes.read
-    down = ceil(min(rows, height) / tile.rows) * ceil(rows / height)
-    areas = down * ceil(width / tile.cols)
-    share = tile.groups / sizes.groups
-    across = ceil(channels * share / tile.channels)  # tiles of output channels in a group
-    deep = ceil(read_channels * share / tile.inputs)
-    read = input_extent(window, 0, read_height, tile.rows) * input_extent(
-        window, 1, read_width, tile.cols
+    _, height, width, channels = sizes.y
+    _, read_height, read_width, read_channels = sizes.x
+    row_tiles = ceil(min(rows, height) / tile.rows) * ceil(rows / height)
+    areas = row_tiles * ceil(width / tile.cols)
+    share = tile.groups / sizes.groups  # of all groups
+    output_tiles = ceil(channels * share / tile.channels)  # along the channels of a group
+    input_tiles = ceil(read_channels * share / tile.inputs)
+    pixels = input_extent(window, 0, read_height, tile.rows)  # of the input, for a tile
+    pixels *= input_extent(window, 1, read_width, tile.cols)
+    stays = areas == 1 and input_tiles == 1
+    x_times = 1 if stays or (input_tiles == 1 and not tiling.weights_outermost) else output_tiles
+    single = output_tiles * sizes.groups == tile.groups and input_tiles == 1
+    weights_times = (
+        1 if areas == 1 or single or (input_tiles == 1 and tiling.weights_outermost) else areas
     )
-    stays = areas == 1 and deep == 1
-    x_times = 1 if stays or (deep == 1 and not tiling.weights_outermost) else across
-    single = across * sizes.groups == tile.groups and deep == 1
-    weights_times = 1 if areas == 1 or single or (deep == 1 and tiling.weights_outermost) else areas
-    loaded = areas * read * read_channels * sizes.input_itemsize * x_times
+    loaded = areas * pixels * read_channels * sizes.input_itemsize * x_times
     loaded += sizes.weight_bytes * weights_times
     row_bytes = width * channels * sizes.result_itemsize
     moved = loaded + rows * row_bytes * (2 if sizes.residual_itemsize else 1)
     operations = 2 * rows * width * channels * prod(sizes.kernel[1:])
-    steps = areas * across * deep * ceil(1 / share)
+    steps = areas * output_tiles * input_tiles * ceil(1 / share)
     return _estimate_seconds(moved, operations, steps, tiling.doubled, machine), moved
 
 
@@ -214,7 +216,7 @@ def _estimate_seconds(
     moved: float, operations: float, steps: int, doubled: bool, machine: _Machine
 ) -> float:
     """Estimate the seconds of a layer from the bytes that it moves, its operations and its steps."""
-    issued = steps * _STEP
+    issued = steps * _STEP_SECONDS
     moving = moved / machine.bandwidth
     computing = operations / machine.peak
     if not doubled:

@@ -25,7 +25,7 @@ from .boxes import (
     split_images,
     split_span,
 )
-from .conv_tiling import conv_slots, find_conv_tiling
+from .conv_tiling import find_conv_tiling, list_conv_slots
 from .emission import (
     EmitterState,
     LayerEmission,
@@ -64,7 +64,7 @@ def emit_convolution(
 ) -> Iterator[TileStep]:
     """Yield the steps that compute some rows of a convolution, counted over all images."""
     tiling = machine.find_tiling(find_conv_tiling, number, layer, rows.count)
-    emitting = begin_layer(machine, number, layer, conv_slots(layer, tiling.tile), tiling)
+    emitting = begin_layer(machine, number, layer, list_conv_slots(layer, tiling.tile), tiling)
     areas, channels = list(_output_areas(layer, tiling, rows)), list(_channel_splits(layer, tiling))
     pairs = (
         ((area, each) for each, area in product(channels, areas))

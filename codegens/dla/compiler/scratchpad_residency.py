@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from byoc.codegen import scratchpad as levels
 
 from .boxes import AxisSpan
-from .conv_tiling import conv_slots, find_conv_tiling
+from .conv_tiling import find_conv_tiling, list_conv_slots
 from .layer_tensors import LayerTensor
 from .layers import ConvLayer, LayerNetwork, MachineLayer, MoveLayer, RestackLayer
 from .scheduling import ARENA_ALIGNMENT, LayerSchedule, TensorAddress, stored_tensors
@@ -124,7 +124,7 @@ def _describe_layer(
         room = budget.scratchpad // _TILES // ARENA_ALIGNMENT * ARENA_ALIGNMENT
         return levels.ScheduledStep(layer.y.name, (), room)
     needs = (
-        conv_slots(layer, tiling.tile)
+        list_conv_slots(layer, tiling.tile)
         if isinstance(layer, ConvLayer)
         else simple_slots(layer, tiling.tile)
     )

@@ -9,7 +9,7 @@ import pytest
 from byoc.codegens.dla.compiler import BoundaryPort
 from byoc.codegens.dla.compiler.boxes import AxisSpan, receptive_field, split_images, split_span
 from byoc.codegens.dla.compiler.compile_region import emit_program
-from byoc.codegens.dla.compiler.conv_tiling import ConvSizes, conv_slots, find_conv_tiling
+from byoc.codegens.dla.compiler.conv_tiling import ConvSizes, find_conv_tiling, list_conv_slots
 from byoc.codegens.dla.compiler.layer_tensors import LayerTensor, SlidingWindow
 from byoc.codegens.dla.compiler.layers import ConvLayer, LayerNetwork, PoolLayer
 from byoc.codegens.dla.compiler.output_shapes import windowed_extents
@@ -142,7 +142,7 @@ def test_tiles_of_convolutions_fit(  # noqa: PLR0917 - what hypothesis draws
     found = find_conv_tiling(layer, layer.y.rows, TileBudget(scratchpad, FIGURES))
 
     assert found is not None
-    assert count_slot_bytes(conv_slots(layer, found.tile), found.doubled) <= scratchpad
+    assert count_slot_bytes(list_conv_slots(layer, found.tile), found.doubled) <= scratchpad
     tile = found.tile
     assert groups % tile.groups == 0 or tile.groups > 1
     assert (tile.channels, tile.inputs) == (made * tile.groups, read * tile.groups) or tile.groups == 1
