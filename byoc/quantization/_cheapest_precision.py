@@ -18,13 +18,13 @@ import numpy as np
 from byoc.quantization._precision_problem import Floats, PrecisionChoice, PrecisionProblem
 
 _GAP = 0.01  # share of the cost at which a choice counts as the cheapest
-_MOST_NODES = 24  # that are branched to for one choice
-_MOST_PRICES = 8  # that are tried along a direction
-_MOST_DIRECTIONS = 3  # ratios of the prices of outputs' noises
-_ROUNDING = 1e-9
+_MAX_NODES = 24  # of the branching tree, for one choice
+_MAX_PRICES = 8  # that are tried along a direction
+_MAX_DIRECTIONS = 3  # ratios of the prices of outputs' noises
+_ROUNDING = 1e-9  # share of a value below which a gain is a rounding error
 
 Fixed = Mapping[int, bool]
-"""Units by number that are in integers, or not."""
+"""Units by number, and whether they are fixed in integers (or else in floats)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class CheapestChoice:
 
 @dataclass(eq=False)
 class CheapestSearch:
-    """Searches for the cheapest choices of a problem; what one search finds serves the next ones."""
+    """Searches for the cheapest choices of a problem; later ones use what earlier ones found."""
 
     problem: PrecisionProblem
     solved: dict[tuple[bytes, frozenset[tuple[int, bool]]], PrecisionChoice] = field(
@@ -47,7 +47,7 @@ class CheapestSearch:
     def find(self, allowed: Floats) -> CheapestChoice:
         """Return the cheapest choice whose noise is at most `allowed`, float64 `[outputs]`, above 0."""
         numbers = count()
-        bound, unit = self._bound({}, allowed)
+        bound, unit = self._find_bound({}, allowed)
         waiting: list[tuple[float, int, Fixed, int | None]] = [(bound, next(numbers), {}, unit)]
         nodes = 0
         while True:
@@ -55,38 +55,37 @@ class CheapestSearch:
             best = min(
                 (each for each in self.solved.values() if _is_within(each, allowed)), key=_get_cost
             )
-            if unit is None or nodes >= _MOST_NODES or bound >= best.cost * (1 - _GAP):
+            if unit is None or nodes >= _MAX_NODES or bound >= best.cost * (1 - _GAP):
                 return CheapestChoice(best, min(bound, best.cost))
             for in_integers in (True, False):
-                inside = {**fixed, unit: in_integers}
-                own, following = self._bound(inside, allowed)
+                child = {**fixed, unit: in_integers}
+                child_bound, child_unit = self._find_bound(child, allowed)
                 nodes += 1
-                heappush(waiting, (max(own, bound), next(numbers), inside, following))
+                heappush(waiting, (max(child_bound, bound), next(numbers), child, child_unit))
 
-    def _bound(self, fixed: Fixed, allowed: Floats) -> tuple[float, int | None]:
+    def _find_bound(self, fixed: Fixed, allowed: Floats) -> tuple[float, int | None]:
         """Return a lower bound with some units fixed, and the unit to branch on, None for none."""
         problem = self.problem
-        low = self._solve(np.zeros_like(allowed), fixed)
-        if _is_within(low, allowed):
-            return low.bound, None
+        cheapest = self._solve(np.zeros_like(allowed), fixed)
+        if _is_within(cheapest, allowed):
+            return cheapest.bound, None
         others = {unit: False for unit in range(len(problem.units)) if unit not in fixed}
-        quiet = self._solve(np.zeros_like(allowed), {**fixed, **others})
-        if not _is_within(quiet, allowed):
+        quietest = self._solve(np.zeros_like(allowed), {**fixed, **others})
+        if not _is_within(quietest, allowed):
             return inf, None
-        best, direction, high = low.bound, np.maximum(low.noise / allowed - 1, 0.0), quiet
-        for _ in range(_MOST_DIRECTIONS):
+        best, direction = cheapest.bound, np.maximum(cheapest.noise / allowed - 1, 0.0)
+        for _ in range(_MAX_DIRECTIONS):
             direction /= direction.sum()
-            line = _Line(self, fixed, direction / allowed, low, quiet)
-            best = max(best, line.search())
-            high = line.high
-            if _is_within(high, allowed):
+            line = _PriceLine(self, fixed, direction / allowed, cheapest, quietest)
+            best = max(best, line.find_bound())
+            if _is_within(line.quiet, allowed):
                 break
-            ratio = high.noise / allowed
+            ratio = line.quiet.noise / allowed
             direction = direction * ratio + np.maximum(ratio - 1, 0.0)
-        return best, _choose_branch(problem, fixed, line.low, high, direction / allowed)
+        return best, _choose_branch(problem, fixed, line.noisy, line.quiet, direction / allowed)
 
     def _solve(self, weights: Floats, fixed: Fixed) -> PrecisionChoice:
-        """Solve with a price on noise, once, and keep what is found."""
+        """Return the choice at a price of noise, solved for at the first call alone."""
         key = weights.tobytes(), frozenset(fixed.items())
         if key not in self.solved:
             self.solved[key] = self.problem.solve(weights, fixed)
@@ -94,35 +93,35 @@ class CheapestSearch:
 
 
 @dataclass(eq=False)
-class _Line:
+class _PriceLine:
     """Prices of noise along a direction, in which a weighted noise of 1 is allowed.
 
-    `low` has more than that, `high` at most that.
+    `noisy` is a choice with more noise than that, `quiet` one with at most that.
     """
 
-    search_of: CheapestSearch
+    owner: CheapestSearch
     fixed: Fixed
     direction: Floats
-    low: PrecisionChoice
-    high: PrecisionChoice
+    noisy: PrecisionChoice
+    quiet: PrecisionChoice
 
-    def search(self) -> float:
+    def find_bound(self) -> float:
         """Find the price with the greatest lower bound, by secants; return the bound."""
-        best = self.low.bound
-        for _ in range(_MOST_PRICES):
-            more = self._weigh(self.low) - self._weigh(self.high)
-            if more <= 0 or self.high.cost <= self.low.cost:
+        best = self.noisy.bound
+        for _ in range(_MAX_PRICES):
+            more = self._weigh(self.noisy) - self._weigh(self.quiet)
+            if more <= 0 or self.quiet.cost <= self.noisy.cost:
                 break
-            price = (self.high.cost - self.low.cost) / more
-            found = self.search_of._solve(price * self.direction, self.fixed)
+            price = (self.quiet.cost - self.noisy.cost) / more
+            found = self.owner._solve(price * self.direction, self.fixed)
             best = max(best, found.bound - price)
             value = found.cost + price * self._weigh(found)
-            if value >= (self.low.cost + price * self._weigh(self.low)) * (1 - _ROUNDING):
+            if value >= (self.noisy.cost + price * self._weigh(self.noisy)) * (1 - _ROUNDING):
                 break
             if self._weigh(found) <= 1:
-                self.high = found
+                self.quiet = found
             else:
-                self.low = found
+                self.noisy = found
         return best
 
     def _weigh(self, choice: PrecisionChoice) -> float:
@@ -138,10 +137,14 @@ def _get_cost(choice: PrecisionChoice) -> float:
 
 
 def _choose_branch(
-    problem: PrecisionProblem, fixed: Fixed, low: PrecisionChoice, high: PrecisionChoice, weights: Floats
+    problem: PrecisionProblem,
+    fixed: Fixed,
+    one: PrecisionChoice,
+    other: PrecisionChoice,
+    weights: Floats,
 ) -> int | None:
     """Return the noisiest unit that is in integers in one choice alone, None where there is none."""
-    differs = low.in_integers != high.in_integers
+    differs = one.in_integers != other.in_integers
     differs[list(fixed)] = False
     units = np.flatnonzero(differs)
     if not units.size:

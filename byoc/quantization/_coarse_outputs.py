@@ -16,9 +16,9 @@ from byoc.numerics import convert_to_db
 from byoc.quantization._fixed_ranges import has_fixed_range
 
 _USUAL = (0.05, 0.95)  # the quantiles between which values are usual
-_FEW_STEPS = 8  # of 255: what usual values of trained networks spread over is 29 and more, or below 3
+_FEW_STEPS = 8  # of 255; usual values of the trained networks tried spread over 29 and more, or below 3
 _LEVELS = 255
-_MOST_ACCURACY = 30.0  # dB that counts: errors are then 3 % of what usual values differ by
+_MAX_ACCURACY = 30.0  # dB; more does not count: errors are then 3 % of the deviation of usual values
 
 Outputs = Sequence[Mapping[str, Any]]
 
@@ -27,7 +27,7 @@ def count_usual_steps(index: GraphIndex, expected: Outputs) -> dict[str, float]:
     """Return the float outputs whose usual values lie within few steps of 255, and how many those are.
 
     `expected` is what the float model gives for samples. An output whose range an operator fixes, as a
-    Sigmoid does, is none of them: there small values are near 0, and mean it.
+    Sigmoid does, is left out: there a value near 0 means 0, however many there are.
     """
     found = {}
     for name, first in expected[0].items():
@@ -46,11 +46,11 @@ def count_usual_steps(index: GraphIndex, expected: Outputs) -> dict[str, float]:
 
 def measure_usual_accuracy(name: str, expected: Outputs, actual: Outputs) -> float:
     """Return the signal-to-noise ratio (variance to noise) of usual values of an output, to 30 dB."""
-    wanted, made = _join(expected, name), _join(actual, name)
-    low, high = np.quantile(wanted, _USUAL)
-    usual = (wanted >= low) & (wanted <= high)
-    noise = float(np.mean((wanted[usual] - made[usual]) ** 2))
-    return min(convert_to_db(float(np.var(wanted[usual])), noise), _MOST_ACCURACY)
+    signal, other = _join(expected, name), _join(actual, name)
+    low, high = np.quantile(signal, _USUAL)
+    usual = (signal >= low) & (signal <= high)
+    noise = float(np.mean((signal[usual] - other[usual]) ** 2))
+    return min(convert_to_db(float(np.var(signal[usual])), noise), _MAX_ACCURACY)
 
 
 def find_units_before(
@@ -58,14 +58,15 @@ def find_units_before(
 ) -> tuple[str, ...]:
     """Return the units (nodes by name) that make tensors, nearest first.
 
-    Views round nothing, and neither does what is in no unit: what makes their operands counts as well.
+    The search goes on through views and nodes in no unit, which round nothing, to what makes their
+    operands.
     """
     owners = {node: name for name, nodes in units.items() for node in nodes}
     found: dict[str, None] = {}
     seen: set[int] = set()
-    left = list(tensors)
-    while left:
-        number = index.producers.get(left.pop(0))
+    waiting = list(tensors)
+    while waiting:
+        number = index.producers.get(waiting.pop(0))
         if number is None or number in seen:
             continue
         seen.add(number)
@@ -73,7 +74,7 @@ def find_units_before(
         if unit is not None:
             found[unit] = None
         if unit is None or _is_view(index, number):
-            left += index.reads[number]
+            waiting += index.reads[number]
     return tuple(found)
 
 

@@ -1,7 +1,7 @@
-"""The placement problem with a choice of precision: each accelerator stands in it twice.
+"""The placement problem with a choice of precision: each accelerator is two devices of it.
 
-It computes in floating point as one device and in integers as another. What crosses between the two goes
-by the host, as in the plan that is then made, and the noise of a unit counts where it is in integers.
+One computes in floating point, the other in integers. What crosses between the two goes by the host, as
+in the plan that is then made. The noise of a unit counts where it is in integers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,9 +36,10 @@ class PrecisionChoice:
 class PrecisionProblem:
     """A placement problem in which accelerators `1..devices` compute in floats, the others in integers.
 
-    `names` are those of rows. `units` are the names of what may be quantized, `rows` the rows of each,
-    the first of which has its cost in integers. `noise` is float64 `[units, outputs]`, the power of the
-    error of each output over that of its signal; noises of units are expected to add up.
+    A row of the problem is a unit of the float model, and `names` has the names of all rows. `units` are
+    the names of what may be quantized; `rows` has the rows of each, the first of which has its cost in
+    integers. `noise` is float64 `[units, outputs]`, the power of the error of each output over that of
+    its signal; noises of units are expected to add up.
     """
 
     problem: Problem
@@ -91,30 +92,33 @@ def build_precision_problem(
     `units` are those that may be quantized, with the names of their nodes; `noise` is that of each
     alone, `[outputs]`. Costs are in the unit of the objective.
     """
-    ours, theirs = floating.graph_problem.problem, integer.graph_problem.problem
+    float_problem, integer_problem = floating.graph_problem.problem, integer.graph_problem.problem
     float_rows, integer_rows = _map_nodes(floating), _map_nodes(integer)
-    devices = ours.devices
-    seconds = np.full((ours.units, devices), np.inf)
+    devices = float_problem.devices
+    seconds = np.full((float_problem.units, devices), np.inf)
     names, rows = [], []
     float_row_of: dict[int, int] = {}
     for name, nodes in units.items():
-        own = sorted({float_rows[node] for node in nodes if node in float_rows})
-        other = {integer_rows[node] for node in nodes if node in integer_rows}
-        if len(other) != 1 or not own:
-            continue  # it is no unit of either plan, and stays as that of integers has it
-        (row,) = other
-        seconds[own] = 0.0
-        seconds[own[0]] = theirs.seconds[row, 1:]
-        seconds[own] = np.where(np.isfinite(theirs.seconds[row, 1:]), seconds[own], np.inf)
-        float_row_of[row] = own[0]
+        float_own = sorted({float_rows[node] for node in nodes if node in float_rows})
+        integer_own = {integer_rows[node] for node in nodes if node in integer_rows}
+        if len(integer_own) != 1 or not float_own:
+            continue  # not one unit in both plans: the problem has no choice of it
+        (row,) = integer_own
+        costs = integer_problem.seconds[row, 1:]
+        seconds[float_own] = np.where(np.isfinite(costs), 0.0, np.inf)
+        seconds[float_own[0]] = costs
+        float_row_of[row] = float_own[0]
         names.append(name)
-        rows.append(own)
+        rows.append(float_own)
     quantized = _map_quantized_tensors(integer.index, integer.graph_problem.tensors)
-    tensors = [*enumerate(floating.graph_problem.tensors)]
+    tensors = floating.graph_problem.tensors
 
     def join(floats: Floats, integers: Floats) -> Floats:
         """Return transfers `[tensors, 2 * devices]`, in floats and then as the quantized tensor."""
-        found = [integers[quantized[n]] if n in quantized else floats[at] for at, n in tensors]
+        found = [
+            integers[quantized[name]] if name in quantized else floats[number]
+            for number, name in enumerate(tensors)
+        ]
         return np.concatenate([floats, np.asarray(found, np.float64).reshape(floats.shape)], axis=1)
 
     fusions = [
@@ -123,23 +127,23 @@ def build_precision_problem(
             devices + each.device,
             each.saving,
         )
-        for each in theirs.fusions
+        for each in integer_problem.fusions
         if all(row in float_row_of for row in each.members)
     ]
     problem = replace(
-        ours,
-        seconds=np.concatenate([ours.seconds, seconds], axis=1),
-        to_device=join(ours.to_device, theirs.to_device),
-        to_host=join(ours.to_host, theirs.to_host),
-        launch=np.tile(ours.launch, 2),
-        connected=np.tile(ours.connected, 2),
-        min_nodes=np.tile(ours.min_nodes, 2),
-        max_nodes=np.tile(ours.max_nodes, 2),
-        max_regions=np.tile(ours.max_regions, 2),
-        memory=np.tile(ours.memory, (1, 2)),
-        capacity=np.tile(ours.capacity, 2),
-        fusions=(*ours.fusions, *fusions),
-        occupies=ours.occupies * 2,
+        float_problem,
+        seconds=np.concatenate([float_problem.seconds, seconds], axis=1),
+        to_device=join(float_problem.to_device, integer_problem.to_device),
+        to_host=join(float_problem.to_host, integer_problem.to_host),
+        launch=np.tile(float_problem.launch, 2),
+        connected=np.tile(float_problem.connected, 2),
+        min_nodes=np.tile(float_problem.min_nodes, 2),
+        max_nodes=np.tile(float_problem.max_nodes, 2),
+        max_regions=np.tile(float_problem.max_regions, 2),
+        memory=np.tile(float_problem.memory, (1, 2)),
+        capacity=np.tile(float_problem.capacity, 2),
+        fusions=(*float_problem.fusions, *fusions),
+        occupies=float_problem.occupies * 2,
     )
     matrix = np.stack([noise[name] for name in names]) if names else np.zeros((0, 1))
     row_names = name_units(floating.index, floating.units)
