@@ -16,52 +16,62 @@ Arrays = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, eq=False)
 class KeptState:
-    """The state that stages keep on their devices, by names of inputs; a device may keep several."""
+    """The states that stages keep on their devices.
 
-    devices: Mapping[str, DeviceState] = field(default_factory=dict)
+    `holders` maps names of inputs to what holds their states; one holder may have several.
+    """
+
+    holders: Mapping[str, DeviceState] = field(default_factory=dict)
 
     def reset(self, values: Arrays) -> None:
         """Send the first values of a sequence to the devices, by names of inputs."""
-        for device in {id(device): device for device in self.devices.values()}.values():
-            device.reset({name: values[name] for name, own in self.devices.items() if own is device})
+        for holder in self._list_holders():
+            holder.reset({name: values[name] for name, own in self.holders.items() if own is holder})
 
     def read(self) -> dict[str, NDArray[Any]]:
         """Return copies of the state, by names of inputs."""
         found: dict[str, NDArray[Any]] = {}
-        for device in {id(device): device for device in self.devices.values()}.values():
-            found |= device.read()
-        return {name: found[name] for name in self.devices}
+        for holder in self._list_holders():
+            found |= holder.read()
+        return {name: found[name] for name in self.holders}
+
+    def _list_holders(self) -> list[DeviceState]:
+        """Return each holder once."""
+        return list({id(holder): holder for holder in self.holders.values()}.values())
 
 
 def keep_on_devices(session: Session, pairs: Mapping[str, StatePair]) -> tuple[Session, KeptState]:
     """Have the stages of a session keep what state they can on their devices.
 
-    Return the session, of which these inputs and outputs are gone, and what is kept. A stage can keep a
-    state where it alone reads the input and makes the output, of the same fixed shape, and no other
-    stage reads either.
+    Return the session without the inputs and outputs of these states, and what is kept. A stage can keep
+    a state if it alone reads the input and makes the output, of the same fixed shape, and no other stage
+    reads either.
     """
     stages: list[Stage] = []
-    devices: dict[str, DeviceState] = {}
+    holders: dict[str, DeviceState] = {}
     for stage in session.stages:
-        own = {name: pair.present for name, pair in pairs.items() if _is_own(session, stage, pair)}
-        state = stage.allocate(own) if own and stage.allocate is not None else None
-        stages.append(stage if state is None else _leave_out(stage, own, state))
-        devices |= {} if state is None else dict.fromkeys(own, state)
-    if not devices:
+        own = {name: pair.present for name, pair in pairs.items() if _can_keep(session, stage, pair)}
+        holder = stage.allocate(own) if own and stage.allocate is not None else None
+        if holder is None:
+            stages.append(stage)
+        else:
+            stages.append(_leave_out(stage, own, holder))
+            holders |= dict.fromkeys(own, holder)
+    if not holders:
         return session, KeptState()
-    gone = {pairs[name].present for name in devices}
+    kept_outputs = {pairs[name].present for name in holders}
     program = session.program
-    outputs = tuple(name for name in program.outputs if name not in gone)
+    outputs = tuple(name for name in program.outputs if name not in kept_outputs)
     without = replace(
         session,
-        inputs=tuple(name for name in session.inputs if name not in devices),
-        types={name: kind for name, kind in session.types.items() if name not in devices},
+        inputs=tuple(name for name in session.inputs if name not in holders),
+        types={name: kind for name, kind in session.types.items() if name not in holders},
         program=replace(program, stages=stages, outputs=outputs),
     )
-    return without, KeptState(devices)
+    return without, KeptState(holders)
 
 
-def _is_own(session: Session, stage: Stage, pair: StatePair) -> bool:
+def _can_keep(session: Session, stage: Stage, pair: StatePair) -> bool:
     """Return whether a stage alone reads and makes a state, whose shape is fixed."""
     if pair.past not in stage.inputs or pair.present not in stage.types:
         return False
@@ -74,15 +84,15 @@ def _is_own(session: Session, stage: Stage, pair: StatePair) -> bool:
     return read_type(stage.types[pair.present]) == kind
 
 
-def _leave_out(stage: Stage, pairs: Mapping[str, str], state: DeviceState) -> Stage:
-    """Return a stage that keeps some of its inputs and outputs on the device."""
-    gone = set(pairs.values())
+def _leave_out(stage: Stage, pairs: Mapping[str, str], holder: DeviceState) -> Stage:
+    """Return a stage without the inputs and outputs of `pairs`, which its holder keeps."""
+    kept_outputs = set(pairs.values())
     return replace(
         stage,
         inputs=tuple(name for name in stage.inputs if name not in pairs),
-        outputs=tuple(name for name in stage.outputs if name not in gone),
-        types={name: kind for name, kind in stage.types.items() if name not in gone},
-        run=state.step,
+        outputs=tuple(name for name in stage.outputs if name not in kept_outputs),
+        types={name: kind for name, kind in stage.types.items() if name not in kept_outputs},
+        run=holder.step,
         bind=None,
         allocate=None,
     )

@@ -105,7 +105,7 @@ class CheckedExecutor:
                 given = run_executor(self.run, inputs)
             return self.check.take_outputs(given, inputs)
         except BaseException as error:  # a plug-in can fail in any way
-            raise _region_failure(error, self.who, self.check.region, "failed") from error
+            raise _make_failure(error, self.who, self.check.region, "failed") from error
 
     def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> "CheckedExecutor | None":
         """Return an executor that reads and writes some tensors where they lie, None if it cannot.
@@ -118,17 +118,17 @@ class CheckedExecutor:
             run = self.run.bind(inputs, outputs)
             check = self.check.bind(inputs, outputs)
         except BaseException as error:  # as above
-            raise _region_failure(error, self.who, self.check.region, "binding failed") from error
+            raise _make_failure(error, self.who, self.check.region, "binding failed") from error
         return None if run is None else replace(self, run=run, check=check)
 
     def allocate(self, pairs: Mapping[str, str]) -> "CheckedState | None":
-        """Make room for states on the device, None where it cannot. Raises RegionFailedError."""
+        """Return states on the device, None where the executor keeps none. Raises RegionFailedError."""
         if not isinstance(self.run, StatefulExecutor):
             return None
         try:
             state = self.run.allocate(pairs)
         except BaseException as error:  # as above
-            raise _region_failure(error, self.who, self.check.region, "allocating failed") from error
+            raise _make_failure(error, self.who, self.check.region, "allocating failed") from error
         return None if state is None else CheckedState(state, self, pairs)
 
     def measure(self, inputs: Mapping[str, Any], measure: Measure) -> list[float]:
@@ -141,7 +141,7 @@ class CheckedExecutor:
             with self.lock:
                 return measure_executor(self.run, inputs, measure)
         except BaseException as error:  # as above
-            raise _region_failure(error, self.who, self.check.region, "failed") from error
+            raise _make_failure(error, self.who, self.check.region, "failed") from error
 
     def examine(self, inputs: Mapping[str, Any], examine: Examine) -> list[str]:
         """Examine the executor without checks, where its codegen is; return the sentences.
@@ -151,12 +151,12 @@ class CheckedExecutor:
         try:
             return examine_executor(self.run, inputs, examine, self.lock)
         except BaseException as error:  # as above
-            raise _region_failure(error, self.who, self.check.region, "failed") from error
+            raise _make_failure(error, self.who, self.check.region, "failed") from error
 
 
 @dataclass(frozen=True, eq=False)
 class CheckedState:
-    """States on a device, whose region's other tensors are checked at each step.
+    """States on a device; at each step the other tensors of its region are checked.
 
     `pairs` maps their names as inputs to those as outputs. All methods raise RegionFailedError.
     """
@@ -192,10 +192,10 @@ class CheckedState:
             with owner.lock:
                 return ask()
         except BaseException as error:  # a plug-in can fail in any way
-            raise _region_failure(error, owner.who, owner.check.region, "failed") from error
+            raise _make_failure(error, owner.who, owner.check.region, "failed") from error
 
 
-def load_executor(  # noqa: PLR0913, PLR0917 - what is loaded, and what else may be
+def load_executor(  # noqa: PLR0913, PLR0917 - `load_region`'s, and the choice to recompile
     codegen: Executable,
     codegen_name: str,
     region: Region,
@@ -225,7 +225,7 @@ def load_executor(  # noqa: PLR0913, PLR0917 - what is loaded, and what else may
     except NotHereError as error:
         raise RegionNotHereError(who, region.name, get_error_text(error) or _NO_REASON) from error
     except BaseException as error:  # a plug-in can fail in any way; name the one at fault
-        raise _region_failure(error, f"{who}: {region.name}", region, "loading failed") from error
+        raise _make_failure(error, f"{who}: {region.name}", region, "loading failed") from error
 
     exclusive = needs_exclusive_calls(codegen)
     lock = _CODEGEN_LOCKS.setdefault(codegen_name, RLock()) if exclusive else nullcontext()
@@ -233,7 +233,7 @@ def load_executor(  # noqa: PLR0913, PLR0917 - what is loaded, and what else may
     return CheckedExecutor(run, check, who, lock)
 
 
-def _region_failure(error: BaseException, who: str, region: Region, what: str) -> RegionFailedError:
+def _make_failure(error: BaseException, who: str, region: Region, what: str) -> RegionFailedError:
     """Return the error for an exception of a codegen. Raises it again when it is not the codegen's."""
     if isinstance(error, ByocError):
         why = get_error_text(error) or _NO_REASON
@@ -254,7 +254,7 @@ def _fit_artifact(
 ) -> Artifact:
     """Return the artifact, or a recompiled one where it does not fit the library or machine here.
 
-    Raises NotHereError where the recompiled one does not fit either: it is for another machine.
+    Raises NotHereError where the recompiled one does not fit either.
     """
     if not isinstance(codegen, Stamped) or getattr(codegen, "recompiles", False):
         return artifact
@@ -265,11 +265,11 @@ def _fit_artifact(
         raise NotHereError(str(verdict))
     try:
         assert isinstance(codegen, Codegen)
-        made = RegionCompiler(codegen, drop_executing_options(codegen, options)).compile(region)
+        recompiled = RegionCompiler(codegen, drop_executing_options(codegen, options)).compile(region)
     except ByocError as error:  # a compiler that is not installed included
         why = f"its artifact does not fit here ({verdict}) and recompiling it failed"
         raise InputError(f"{why}: {get_error_text(error) or _NO_REASON}") from error
-    again = ask_compatible(codegen, region, made)
-    if not again:
-        raise NotHereError(str(again))
-    return made
+    verdict = ask_compatible(codegen, region, recompiled)
+    if not verdict:
+        raise NotHereError(str(verdict))
+    return recompiled

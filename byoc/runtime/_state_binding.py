@@ -100,7 +100,7 @@ class VariantState:
         keepable = {name: pair for name, pair in pairs.items() if name in takes_any | written}
         others, on_device = keep_on_devices(session, keepable)
         buffers = {}
-        for name in find_updatable(session, pairs) & takes_any - on_device.devices.keys():
+        for name in find_updatable(session, pairs) & takes_any - on_device.holders.keys():
             kind = session.types[name]
             shape = [dim for dim in kind.shape or () if isinstance(dim, int)]
             if kind.shape is not None and len(shape) == len(kind.shape):
@@ -116,7 +116,7 @@ class VariantState:
         A state that lies elsewhere is copied into its buffer first, or sent to its device. For one on a
         device an array without its values stands (`read`). Raises as `Session.run`.
         """
-        buffers, devices = self.bound.buffers, self.on_device.devices
+        buffers, devices = self.bound.buffers, self.on_device.holders
         if any(fitted.inputs[name] is not self._stand_ins.get(name) for name in devices):
             sent = {name: fitted.inputs[name] for name in devices}
             rule = fitted.rule
@@ -162,7 +162,7 @@ class VariantState:
     def _list_written(self, rule: PaddingRule | None) -> list[str]:
         """Return the inputs of the state that the model writes new rows to, of those without buffers."""
         padded = {} if rule is None else rule.inputs
-        elsewhere = {*self.bound.buffers, *self.on_device.devices}
+        elsewhere = {*self.bound.buffers, *self.on_device.holders}
         return [n for n in self.pairs if n not in elsewhere and n in padded and padded[n].room]
 
     def _cut(self, name: str, fitted: FittedInputs, buffer: NDArray[Any]) -> NDArray[Any]:
@@ -186,7 +186,7 @@ class VariantStates:
     def on_device(self) -> frozenset[str]:
         """The inputs of the state that the variant which ran last keeps on devices."""
         last = self._by_variant.get(self._last)
-        return frozenset() if last is None else frozenset(last.on_device.devices)
+        return frozenset() if last is None else frozenset(last.on_device.holders)
 
     def read(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Read the part of a state that lies on devices of the variant that ran last."""

@@ -88,7 +88,7 @@ class StatefulSession:
     @property
     def on_device(self) -> frozenset[str]:
         """The inputs of the state that stay on devices, and cross only when the state is read or set."""
-        return frozenset(self._kept.devices) | self._variants.on_device
+        return frozenset(self._kept.holders) | self._variants.on_device
 
     @property
     def in_place(self) -> frozenset[str]:
@@ -119,7 +119,7 @@ class StatefulSession:
                 found = self._bound.run({**inputs, **others}, trace)
         for past, pair in self._pairs.items():
             value = found.pop(pair.present, None)
-            if past not in self._buffers and past not in self._kept.devices:
+            if past not in self._buffers and past not in self._kept.holders:
                 self._state[past] = value
         return found
 
@@ -150,7 +150,7 @@ class StatefulSession:
         if isinstance(self._session, VariantSession):
             self._state, self._buffers = values, {}
             return
-        self._kept.reset({name: values.pop(name) for name in self._kept.devices})
+        self._kept.reset({name: values.pop(name) for name in self._kept.holders})
         shapes = {name: value.shape for name, value in values.items() if self._may_update(name)}
         if shapes != {name: buffer.shape for name, buffer in self._buffers.items()}:
             self._bind({name: values[name] for name in shapes})
