@@ -95,7 +95,7 @@ def _print_bundle(opened: Bundle, verbose: bool) -> None:
     print_reports(reports, make_console(), WHOLE if verbose else BRIEF)
     print_line()
     for name, value in _make_summary(opened).items():
-        if value or name not in {"variants", "padding"}:
+        if value or name not in {"refers to", "variants", "padding"}:
             print_line(f"{name + ':':{_WIDTH}}{value}")
     sections = {
         "Regions and their artifacts": [_make_row(manifest, region) for region in manifest.regions],
@@ -145,9 +145,9 @@ def _make_summary(bundle: Bundle) -> dict[str, str]:
 def _list_paddings(manifest: Manifest) -> Iterator[str]:
     """Yield the dimensions of each variant that may be smaller, and why others may not."""
     for each in manifest.variants:
-        told = "" if each.padding is None else each.padding.decision.describe()
-        if told:
-            yield f"{each.name}: {told}"
+        text = "" if each.padding is None else each.padding.decision.describe()
+        if text:
+            yield f"{each.name}: {text}"
 
 
 def _describe_precision(lowered: PrecisionReport | None) -> str:

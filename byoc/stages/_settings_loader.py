@@ -182,10 +182,14 @@ def _read_doubt(options: PlanOptions, robust: str | None) -> CostDoubt | None:
     """Return the way in which costs are perturbed, None if they are not. Raises InputError."""
     given = {"samples": options.perturb_samples, "seed": options.perturb_seed}
     if options.perturb is None:
-        asked = [*(f"perturb_{name}" for name, value in given.items() if value is not None)]
-        asked += ["robust"] if robust is not None else []
-        if asked:
-            raise InputError(f"{asked[0]}: costs are not perturbed: give perturb, too")
+        asked = {
+            "perturb_samples (--samples)": options.perturb_samples,
+            "perturb_seed (--perturb-seed)": options.perturb_seed,
+            "robust (--robust)": robust,
+        }
+        for name, value in asked.items():
+            if value is not None:
+                raise InputError(f"{name}: costs are not perturbed: give perturb (--perturb), too")
         return None
     numbers = {name: value for name, value in given.items() if value is not None}
     if robust is not None and robust not in tuple(Robust):

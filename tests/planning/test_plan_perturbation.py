@@ -92,8 +92,14 @@ def test_rows_of_a_comparison_have_regrets(byoc: Any) -> None:
     ("options", "sentence"),
     [
         ({"perturb": 0.0}, "perturb 0: not a number above 0, and at most 5"),
-        ({"robust": "mean"}, "robust: costs are not perturbed: give perturb, too"),
-        ({"perturb_samples": 3}, "perturb_samples: costs are not perturbed: give perturb, too"),
+        (
+            {"robust": "mean"},
+            "robust (--robust): costs are not perturbed: give perturb (--perturb), too",
+        ),
+        (
+            {"perturb_samples": 3},
+            "perturb_samples (--samples): costs are not perturbed: give perturb (--perturb), too",
+        ),
         ({"perturb": 0.5, "robust": "best"}, "robust is 'best', but must be mean or worst"),
         (
             {"perturb": 0.5, "strategy": "makespan"},
