@@ -14,7 +14,11 @@ from byoc.codegen.byoc_worker.link import BrokenMessageError
 from byoc.support import OptionDescription, get_first_sentence, list_options
 
 _FLAGS = (
-    *("open_shapes", "recompiles", "native", "calibrates", "model_driver"),
+    "open_shapes",
+    "recompiles",
+    "native",
+    "calibrates",
+    "model_driver",
     "refers_to_weights",
 )
 
