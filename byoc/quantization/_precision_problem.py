@@ -72,7 +72,14 @@ class PrecisionProblem:
                 seconds[rows, 1:integers] = np.inf
             else:
                 seconds[rows, integers:] = np.inf
-        changed = replace(problem, must=must) if must.any() else problem
+        fusions = [
+            each
+            for each in problem.fusions
+            if np.isfinite(seconds[list(each.members), each.device]).all()  # none of them is fixed apart
+        ]
+        changed = problem
+        if must.any() or len(fusions) < len(problem.fusions):
+            changed = replace(problem, must=must, fusions=tuple(fusions))
         found = solve_problem(changed.replace_seconds(seconds), self.strategy, list(self.names))
         chosen = found.labels[self.first_rows] >= integers
         noise = self.noise[chosen].sum(axis=0)

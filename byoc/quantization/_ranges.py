@@ -137,6 +137,13 @@ def _number_or_list(kind: type[float], thing: str) -> AfterValidator:
 
 
 _Number = Annotated[float, Field(strict=True)]
+_NOT_REAL = "'low' and 'high' must be finite in float32"
+
+
+def _is_real(value: float) -> bool:
+    """Return whether a tensor may have a value; all that have ranges are of float32 or less."""
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(np.float32(value)))
 
 
 class _Channels(StrictModel):
@@ -149,8 +156,8 @@ class _Channels(StrictModel):
     def _check_consistency(self) -> "_Channels":
         if len(self.low) != len(self.high):
             raise ValueError(f"{len(self.low)} values of 'low' and {len(self.high)} of 'high'")
-        if not all(map(isfinite, (*self.low, *self.high))):
-            raise ValueError("'low' and 'high' must be finite")
+        if not all(map(_is_real, (*self.low, *self.high))):
+            raise ValueError(_NOT_REAL)
         for number, (low, high) in enumerate(zip(self.low, self.high, strict=True)):
             if low > high:
                 raise ValueError(
@@ -198,8 +205,8 @@ def _find_range_problems(entry: _Entry) -> list[str]:
         return [f"'scale' must be given where there is '{min(others)}'"]
     if entry.low is None or entry.high is None:
         return ["expected 'low' and 'high', or 'scale' and 'dtype'"]
-    if not isfinite(entry.low) or not isfinite(entry.high):
-        return ["'low' and 'high' must be finite"]
+    if not _is_real(entry.low) or not _is_real(entry.high):
+        return [_NOT_REAL]
     if entry.low > entry.high:
         return [f"'low' is {entry.low:g}, above 'high', which is {entry.high:g}"]
     return []

@@ -209,6 +209,7 @@ class VariantStates:
             rule = session.paddings.get(name)
             self._by_variant[name] = VariantState.make(fitted.session, rule, self.pairs)
         is_new = name != self._last
-        self._last = name
         with with_memory_returned() if is_new else nullcontext():
-            return self._by_variant[name].run(fitted, trace)
+            found = self._by_variant[name].run(fitted, trace)
+        self._last = name  # until then the state is where it was
+        return found

@@ -203,7 +203,9 @@ class Quantize:
         targets = state.settings.targets
         chosen = choose_precision(state.rewritten, targets, precision, predict)
         if chosen.ranges is None and precision.budget is not None:
-            raise InputError(f"accuracy budget {precision.budget}: nothing is quantized (--quantize)")
+            asked = precision.quantize
+            reason = f"{asked} computes in no integers" if asked else "nothing is quantized (--quantize)"
+            raise InputError(f"accuracy budget {precision.budget}: {reason}")
         test = None
         if precision.budget is not None:
             test = prepare_accuracy_test(state.original, chosen, precision)

@@ -64,6 +64,10 @@ def _refused(here: Path, byoc: Cli, *arguments: str) -> str:
             (*DLA, "--data", "data", "--accuracy-budget", "30dB"),
             "accuracy budget 30dB: nothing is quantized (--quantize)",
         ),
+        (
+            (*DLA, "--quantize", "int4-weights", "--accuracy-budget", "30dB"),
+            "accuracy budget 30dB: int4-weights computes in no integers",
+        ),
     ],
 )
 def test_errors(arguments: tuple[str, ...], sentence: str, here: Path, byoc: Cli) -> None:

@@ -123,6 +123,31 @@ def test_a_device_keeps_what_a_variant_writes(
         kept.reset()
 
 
+def test_a_variant_that_fails_leaves_the_state_where_it_was(
+    model: Any, rules: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call that would have taken the state over may be repeated: it lies on the other's device."""
+    variants = {"steps": STEPS, "long": {"n": 1, "past": 24}}
+    path = tmp_path / "m.byoc"
+    strategy = "all-supported"
+    byoc.partition(model, rules, variants=variants, static_cache=True, output=path, strategy=strategy)
+    monkeypatch.setattr(RegionSession, "allocate", allocate, raising=False)
+    kept, failed = (byoc.open_stateful(byoc.load(path)) for _ in range(2))
+    for number in range(STEPS["past"] + 2):
+        given = {"ids": np.full((1, 1), number % 6)}
+        if number == STEPS["past"]:
+            assert failed.on_device
+            with monkeypatch.context() as patch, pytest.raises(InputError, match="lost"):
+                patch.setattr(Held, "step", fail)
+                failed(given)
+        np.testing.assert_array_equal(failed(given)["logits"], kept(given)["logits"])
+    np.testing.assert_array_equal(failed.state["past_key"], kept.state["past_key"])
+
+
+def fail(held: Any, inputs: Any) -> Any:
+    raise RuntimeError("lost")
+
+
 def allocate(run: RegionSession, pairs: Any) -> "Held":
     return Held(run, pairs)
 

@@ -19,7 +19,7 @@ from byoc.quantization._ranges import (
     write_ranges,
 )
 
-FINITE = st.floats(allow_nan=False, allow_infinity=False)
+FINITE = st.floats(allow_nan=False, allow_infinity=False, width=32)
 POSITIVE = st.floats(min_value=5e-324, allow_infinity=False)
 # A text of YAML may hold no control characters unescaped, and no lone surrogates.
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
@@ -126,8 +126,9 @@ def test_a_file_by_hand(tmp_path: Path) -> None:
         ("{low: 2, high: 1}", ": 'low' is 2, above 'high', which is 1"),
         ("{low: 2}", ": expected 'low' and 'high', or 'scale' and 'dtype'"),
         ("{}", ": expected 'low' and 'high', or 'scale' and 'dtype'"),
-        ("{low: .nan, high: 1}", ": 'low' and 'high' must be finite"),
-        ("{low: 0, high: .inf}", ": 'low' and 'high' must be finite"),
+        ("{low: .nan, high: 1}", ": 'low' and 'high' must be finite in float32"),
+        ("{low: -1.0e+39, high: 1}", ": 'low' and 'high' must be finite in float32"),
+        ("{low: 0, high: .inf}", ": 'low' and 'high' must be finite in float32"),
         ("{low: true, high: 1}", ".low: expected a number"),
         ("{low: '1', high: 1}", ".low: expected a number"),
         ("{hihg: 2}", ".hihg: no such key (did you mean high?)"),
@@ -170,7 +171,11 @@ def test_a_file_by_hand(tmp_path: Path) -> None:
         ),
         (
             "{low: 0, high: 1, channels: {low: [.nan], high: [1]}}",
-            ".channels: 'low' and 'high' must be finite",
+            ".channels: 'low' and 'high' must be finite in float32",
+        ),
+        (
+            "{low: 0, high: 1, channels: {low: [-1.0e+308], high: [1.0e+308]}}",
+            ".channels: 'low' and 'high' must be finite in float32",
         ),
         ("{low: 0, high: 1, channels: {low: [], high: []}}", ".channels.low: must not be empty"),
         (

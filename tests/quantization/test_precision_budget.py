@@ -12,7 +12,7 @@ import pytest
 from support import examples
 
 from byoc.errors import InputError
-from byoc.placement import Problem
+from byoc.placement import Fusion, Problem
 from byoc.placement.strategies import LaunchAware
 from byoc.planning import TradePoint
 from byoc.quantization import (
@@ -203,6 +203,21 @@ def test_the_cheapest_choice_is_that_of_exhaustive_search_and_its_bound_is_below
         assert (found.choice.noise <= allowed).all()
         assert found.bound <= best * (1 + 1e-9)
         assert best * (1 - 1e-9) <= found.choice.cost <= best * 1.02
+
+
+@pytest.mark.parametrize("device", [1, 2], ids=["floats", "integers"])
+@pytest.mark.parametrize("in_integers", [True, False])
+def test_a_fixed_unit_is_in_no_fusion_of_the_other_precision(device: int, in_integers: bool) -> None:
+    chain = Chain(1).build()
+    saving = 0.9 * float(chain.problem.seconds[[0, 1], device].sum())
+    fused = replace(chain.problem, fusions=(Fusion((0, 1), device, saving),))
+    found = replace(chain, problem=fused).solve(np.zeros(1), {0: in_integers})
+    alone = chain.solve(np.zeros(1), {0: in_integers})
+    assert found.in_integers[0] == in_integers
+    if in_integers == (device == 2):
+        assert found.cost < alone.cost
+    else:
+        assert found.cost == pytest.approx(alone.cost)
 
 
 def test_more_than_floating_point_keeps() -> None:
