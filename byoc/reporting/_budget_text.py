@@ -51,7 +51,8 @@ def _is_ratio(precision: PrecisionReport) -> bool:
 def format_trade(report: Report, most: int | None) -> Iterator[str]:
     """Yield a table of an accuracy budget's plans: their accuracy and predicted seconds, both rising.
 
-    Unless `most` is None, rows are left out where they keep little more than the one before.
+    Unless `most` is None, rows are left out where they keep little more than the one before, and units
+    where there are many.
     """
     precision = report.precision
     if precision is None or len(precision.trade) < 2:
@@ -69,7 +70,7 @@ def format_trade(report: Report, most: int | None) -> Iterator[str]:
                 _format_accuracy(precision, each.report.reached).removesuffix(" of classes"),
                 format_quantity(each.report.seconds, "s"),
                 "" if each.report.in_float == total else _format_step(before, each, scale),
-                _format_units(before, each),
+                _format_units(before, each, None if most is None else _NAMES),
             )
         )
         before = each
@@ -124,14 +125,15 @@ def _format_step(before: _Point | None, each: _Point, scale: float) -> str:
     return format_quantity((each.report.seconds - before.report.seconds) / gain, "s")
 
 
-def _format_units(before: _Point | None, each: _Point) -> str:
+def _format_units(before: _Point | None, each: _Point, most: int | None) -> str:
+    """Format the number of a plan's units in floating point, and how they differ from those before."""
     known = () if before is None else before.names
     more = [name for name in each.names if name not in known]
     fewer = [name for name in known if name not in each.names]
-    parts = [f"{sign} {_shorten(names)}" for sign, names in (("+", more), ("-", fewer)) if names]
+    parts = [f"{sign} {_shorten(names, most)}" for sign, names in (("+", more), ("-", fewer)) if names]
     return f"{each.report.in_float}{': ' if parts else ''}{'; '.join(parts)}"
 
 
-def _shorten(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_NAMES])
-    return shown if len(names) <= _NAMES else f"{shown} and {len(names) - _NAMES} more"
+def _shorten(names: Sequence[str], most: int | None) -> str:
+    shown = ", ".join(names[:most])
+    return shown if most is None or len(names) <= most else f"{shown} and {len(names) - most} more"

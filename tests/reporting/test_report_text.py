@@ -404,6 +404,15 @@ def test_of_many_plans_those_far_apart_are_shown() -> None:
     assert lines[start + 10] == "  and 2 other plans (--verbose)"
 
 
+def test_all_units_of_a_plan_are_named_where_everything_is_printed() -> None:
+    trade = _list_trade([20.0, 22.0], taken=1)
+    trade[1]["more"] = [f"u{number}" for number in range(5)]
+    step = "  * 22.0 dB       2 ms        500 µs  1: + "
+    precision = _precision("21dB", trade=trade)
+    assert f"{step}u0, u1, u2 and 2 more" in _print_text(precision=precision)
+    assert f"{step}u0, u1, u2, u3, u4" in _print_text(WHOLE, precision=precision)
+
+
 def test_an_accuracy_budget_and_what_it_took() -> None:
     units = [{"unit": f"u{i}", "device": "npu", "alone": 20.0 + i} for i in range(12)]
     lines = _print_text(precision=_precision("30dB", in_float=units))
