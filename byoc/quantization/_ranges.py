@@ -7,7 +7,6 @@ point explicitly, which are then used exactly. Scales and zero points are those 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -221,8 +220,8 @@ def _find_scale_problems(entry: _Entry) -> list[str]:
         problems.append("either 'channels' or 'scale' may be given, not both")
     if not scales:
         problems.append("'scale' must not be empty")
-    if any(not isfinite(scale) or scale <= 0 for scale in scales):
-        problems.append("each 'scale' must be finite and greater than zero")
+    if any(not _is_real(scale) or np.float32(scale) <= 0 for scale in scales):
+        problems.append("each 'scale' must be finite and greater than zero in float32")
     if len(scales) > 1 and entry.axis is None:
         problems.append(f"'axis' must be given where there are {len(scales)} scales")
     if entry.axis is not None and not isinstance(entry.scale, list):

@@ -20,7 +20,7 @@ from byoc.quantization._ranges import (
 )
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False, width=32)
-POSITIVE = st.floats(min_value=5e-324, allow_infinity=False)
+POSITIVE = st.floats(min_value=0, exclude_min=True, allow_infinity=False, width=32)
 # A text of YAML may hold no control characters unescaped, and no lone surrogates.
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 
@@ -142,10 +142,18 @@ def test_a_file_by_hand(tmp_path: Path) -> None:
             "{scale: 1, dtype: int9}",
             ".dtype: expected 'int4', 'uint4', 'int8', 'uint8', 'int16' or 'uint16'",
         ),
-        ("{scale: 0, dtype: int8}", ": each 'scale' must be finite and greater than zero"),
+        ("{scale: 0, dtype: int8}", ": each 'scale' must be finite and greater than zero in float32"),
+        (
+            "{scale: 1.0e-60, dtype: int8}",
+            ": each 'scale' must be finite and greater than zero in float32",
+        ),
+        (
+            "{scale: 1.0e+39, dtype: int8}",
+            ": each 'scale' must be finite and greater than zero in float32",
+        ),
         (
             "{scale: [1, -1], dtype: int8, axis: 0}",
-            ": each 'scale' must be finite and greater than zero",
+            ": each 'scale' must be finite and greater than zero in float32",
         ),
         ("{scale: [], dtype: int8, axis: 0}", ": 'scale' must not be empty"),
         ("{scale: [1, 2], dtype: int8}", ": 'axis' must be given where there are 2 scales"),
