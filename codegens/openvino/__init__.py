@@ -88,10 +88,11 @@ class OpenVINO:
             model, inputs = compile_region_model(region, options, weights.properties)
         except CompileError as error:
             raise CompileError(str(error), refused_nodes(region, options)) from error
-        blob = export_blob(region, model, inputs, options, weights)
+        blob, reason = export_blob(region, model, inputs, options, weights)
         metadata = {**format_options(options), **marks, "inputs": json.dumps(inputs)}
         if blob is None:
-            return Artifact({}, metadata)
+            told = {NOTE: f"what is compiled is not stored, and loading compiles it: {reason}"}
+            return Artifact({}, {**metadata, **(told if options.blob else {})})
         note = describe_embedded_weights(region, blob, weights)
         notes = {NOTE: note} if note else {}
         return Artifact({_BLOB: blob}, {**metadata, **weights.metadata, **notes})

@@ -27,26 +27,31 @@ def export_blob(
     inputs: Sequence[str],
     options: OpenVINOOptions,
     weights: WeightFile | EmbeddedWeights,
-) -> bytes | None:
-    """Return the blob of a compiled region, None where it is not to be stored.
+) -> tuple[bytes | None, str]:
+    """Return the blob of a compiled region, or None and why it is not to be stored.
 
     `inputs` are the names of the model's inputs in the region, `weights` where its weights will be. It
     is not stored without the option, where it would hold more weights than `blob_limit`, and where it
     computes something else than `model`.
     """
+    if not options.blob:
+        return None, "blob is false"
     constants = sum(contract.type.bytes or 0 for contract in region.constants)
     is_whole = isinstance(weights, EmbeddedWeights)
-    if not options.blob or (is_whole and constants > options.blob_limit):
-        return None
+    too_large = f"it would hold more weights than blob_limit, {options.blob_limit} bytes"
+    if is_whole and constants > options.blob_limit:
+        return None, too_large
     blob: bytes = model.export_model().getvalue()
     if not is_whole and len(blob) > options.blob_limit:
-        return None
+        return None, too_large
     if _suits_any_sample(region):
         imported = import_blob(blob, options, weights.properties)
         right = is_import_right(region, inputs, model, imported)
     else:
         right = _is_right_elsewhere(region, blob, options)
-    return blob if right else None
+    if not right:
+        return None, "what OpenVINO imports from it computes something else, or could not be compared"
+    return blob, ""
 
 
 def _suits_any_sample(region: Region) -> bool:

@@ -258,6 +258,9 @@ def test_a_blob_of_large_constants_is_not_stored(tmp_path: Path) -> None:
     for limit, stored in (("48", True), ("47", False)):
         _, artifact, run = compiled(proto, subfolder(tmp_path, limit), "openvino", blob_limit=limit)
         assert bool(artifact.files) == stored
+        reason = "it would hold more weights than blob_limit, 47 bytes"
+        told = f"what is compiled is not stored, and loading compiles it: {reason}"
+        assert artifact.metadata.get("note") == (None if stored else told)
         same(run({"x": x}), original(proto, {"x": x}))
 
 

@@ -192,7 +192,7 @@ def _is_stored(question: Question) -> bool:
         try:
             region = read_region(path, "region", "any")
             compiled = compile_region_model(region, _OPTIONS)
-            return export_blob(region, *compiled, _OPTIONS, EmbeddedWeights("")) is not None
+            return export_blob(region, *compiled, _OPTIONS, EmbeddedWeights(""))[0] is not None
         except Exception:  # sequences, texts: this reaches no accelerator
             return False
 
