@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
 
 import onnx
 from onnx import ModelProto, TypeProto
@@ -28,6 +29,8 @@ from byoc.support import collect_rarely, read_byoc_version, report_step
 
 MODEL_FILE = "model.onnx"
 _ARTIFACTS_FOLDER = "artifacts"
+
+T = TypeVar("T")
 
 
 def write_bundle(
@@ -114,7 +117,7 @@ def describe_variant(plan: Plan, regions: tuple[RegionEntry, ...], report: Repor
     """Return the manifest's entry for the variant that a plan was made for."""
     return VariantEntry(
         name=plan.variant.name,
-        dims=dict(plan.variant.dims),
+        dims=_sort_by_key(plan.variant.dims),
         model=plan.variant.name_file(MODEL_FILE),
         regions=regions,
         report=report,
@@ -137,8 +140,8 @@ def build_manifest(
     return Manifest(
         format=MANIFEST_FORMAT,
         versions={"byoc": read_byoc_version(), "onnx": onnx.__version__},
-        asked=dict(plan.asked),
-        state=dict(plan.state),
+        asked=_sort_by_key(plan.asked),
+        state=_sort_by_key(plan.state),
         targets=tuple(target.name for target in plan.targets),
         variants=tuple(variants),
         files={name: entry for name, entry in files.items() if name not in references},
@@ -153,6 +156,11 @@ def write_manifest(folder: Path, manifest: Manifest) -> bytes:
     content = f"{manifest.model_dump_json(indent=1)}\n".encode()
     (folder / MANIFEST_FILE).write_bytes(content)
     return hashlib.sha256(content).digest()
+
+
+def _sort_by_key(mapping: Mapping[str, T]) -> dict[str, T]:
+    """Return a mapping in an order that depends on no order in which options were given."""
+    return dict(sorted(mapping.items()))
 
 
 def save_model(proto: onnx.ModelProto, path: Path) -> None:
@@ -176,12 +184,12 @@ def _store_artifact(
         target=region.target,
         model=region.path.name,
         codegen=compiler.codegen.name,
-        codegen_options=dict(compiler.options),
+        codegen_options=_sort_by_key(compiler.options),
         composites=region.composites,
         inputs=tuple(map(contract_to_entry, region.inputs)),
         outputs=tuple(map(contract_to_entry, region.outputs)),
         constants=tuple(map(contract_to_entry, region.constants)),
         same_as=compiled.same_as,
         artifact_files=files,
-        artifact_metadata=dict(artifact.metadata),
+        artifact_metadata=_sort_by_key(artifact.metadata),
     )
