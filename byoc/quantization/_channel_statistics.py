@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import NodeProto, helper, numpy_helper
+from onnx import ModelProto, helper, numpy_helper
 
 from byoc.model import Model, copy_without
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.support import report_step
 
 Float64Array = NDArray[np.float64]
-_AXES_ARE_INPUTS = 18  # of reductions, from this operator set on
+_AXES_ARE_INPUTS = 18  # of ReduceMin, ReduceMax and ReduceMean, from this operator set on
 CHANNELS = 1
 """The axis of a tensor that has its channels."""
 
@@ -44,18 +44,13 @@ def measure_channels(
     """
     index = model.index
     proto = copy_without(model.proto, "output")
-    version = index.opsets.get("", 1)
     for number, name in enumerate(names):
-        axes = [axis for axis in range(index.get_rank(name) or 0) if axis != CHANNELS]
-        made = _list_reductions(name, f"byoc.channels.{number}", axes, version)
-        if version >= _AXES_ARE_INPUTS:
-            proto.graph.initializer.append(
-                numpy_helper.from_array(np.asarray(axes, np.int64), f"byoc.channels.{number}.axes")
-            )
-        proto.graph.node.extend(made)
-        proto.graph.output.extend(
-            onnx.ValueInfoProto(name=node.output[0]) for node in made if node.op_type != "Mul"
-        )
+        prefix = f"byoc.channels.{number}"
+        square = f"{prefix}.square"
+        proto.graph.node.append(helper.make_node("Mul", [name, name], [square]))
+        steps = [("ReduceMin", name), ("ReduceMax", name), ("ReduceMean", name), ("ReduceMean", square)]
+        made = add_channel_reductions(proto, steps, index.get_rank(name) or 0, prefix)
+        proto.graph.output.extend(onnx.ValueInfoProto(name=each) for each in made)
     with without_optimizations():
         session = open_session(proto, model.folder)
     seen: list[list[Float64Array]] = []
@@ -79,16 +74,23 @@ def _merge_samples(values: Sequence[Float64Array], how: str) -> Float64Array:
     return np.asarray(getattr(np.ma.masked_invalid(np.stack(values)), how)(axis=0).filled(0.0))
 
 
-def _list_reductions(name: str, prefix: str, axes: Sequence[int], version: int) -> list[NodeProto]:
-    """Return the nodes for the least, the greatest, the mean and the mean square of each channel."""
-    more: dict[str, Any] = {"keepdims": 0}
-    inputs = [f"{prefix}.axes"]
-    if version < _AXES_ARE_INPUTS:
-        more["axes"], inputs = list(axes), []
-    square = f"{prefix}.square"
-    steps = (("ReduceMin", name), ("ReduceMax", name), ("ReduceMean", name), ("ReduceMean", square))
-    nodes = [helper.make_node("Mul", [name, name], [square])]
-    for number, (operator, source) in enumerate(steps):
-        # ReduceMean takes its axes as an input from version 18 on as well.
-        nodes.append(helper.make_node(operator, [source, *inputs], [f"{prefix}.{number}"], **more))
-    return nodes
+def add_channel_reductions(
+    proto: ModelProto, steps: Sequence[tuple[str, str]], rank: int, prefix: str
+) -> list[str]:
+    """Add reductions (operator, tensor) to one value a channel, `[C]`; return the names of the results.
+
+    All tensors are of that rank. The model is changed; names of what is added begin with `prefix`.
+    """
+    version = next(each.version for each in proto.opset_import if not each.domain)
+    axes = [axis for axis in range(rank) if axis != CHANNELS]
+    more: dict[str, Any] = {"axes": axes}
+    inputs: list[str] = []
+    if version >= _AXES_ARE_INPUTS:
+        more, inputs = {}, [f"{prefix}.axes"]
+        proto.graph.initializer.append(numpy_helper.from_array(np.asarray(axes, np.int64), inputs[0]))
+    made = [f"{prefix}.{number}" for number in range(len(steps))]
+    for (operator, tensor), name in zip(steps, made, strict=True):
+        proto.graph.node.append(
+            helper.make_node(operator, [tensor, *inputs], [name], keepdims=0, **more)
+        )
+    return made

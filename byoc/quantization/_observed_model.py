@@ -4,23 +4,20 @@ Tensors inside the bodies of If, Loop and Scan cannot be outputs of a model, and
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
 
-import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, helper
 
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import GraphIndex, copy_without
 from byoc.quantization._arithmetic import is_depthwise
+from byoc.quantization._channel_statistics import CHANNELS, add_channel_reductions
 
 FLOATS = ("float32", "float16")
 EXTREMES = ("low", "high", "check", "size")
 """What is given out of each tensor in the first pass: `check` is 0 when all is finite, else NaN."""
 
 _OPSET = 17  # of the operators added to a model that uses none of ONNX's own
-_AXES_ARE_INPUTS = 18  # of ReduceMin and ReduceMax, from this operator set on
-_CHANNELS = 1  # the axis of a tensor that has its channels
 
 
 def find_activations(index: GraphIndex) -> list[str]:
@@ -60,7 +57,7 @@ def count_channels(index: GraphIndex, tensors: Sequence[str]) -> dict[str, int]:
     found = {}
     for name in tensors:
         readers = (index.nodes[number] for number in index.consumers.get(name, ()))
-        for channels in (index.get_shape(name) or ())[_CHANNELS : _CHANNELS + 1]:
+        for channels in (index.get_shape(name) or ())[CHANNELS : CHANNELS + 1]:
             if isinstance(channels, int) and any(is_depthwise(index, node) for node in readers):
                 found[name] = channels
     return found
@@ -78,7 +75,6 @@ def add_extremes(
     result = _copy_without_outputs(index)
     prefix = _free_prefix(index)
     outputs_of_channels: list[str] = []
-    version = next(each.version for each in result.opset_import if not each.domain)
     for number, name in enumerate(tensors):
         names_of = {what: f"{prefix}{number}.{what}" for what in ("value", "zero", *EXTREMES)}
         # onnxruntime has no reductions of float16.
@@ -89,26 +85,12 @@ def add_extremes(
         result.graph.output.extend(onnx.ValueInfoProto(name=names_of[what]) for what in EXTREMES)
         if name in by_channel:
             value = names_of["value"] if half else name
-            axes = [axis for axis in range(index.get_rank(name) or 0) if axis != _CHANNELS]
-            made = _reduce_channels(result, value, axes, f"{prefix}{number}.channels", version)
-            outputs_of_channels += made
+            steps = [("ReduceMin", value), ("ReduceMax", value)]
+            outputs_of_channels += add_channel_reductions(
+                result, steps, index.get_rank(name) or 0, f"{prefix}{number}.channels"
+            )
     result.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs_of_channels)
     return result
-
-
-def _reduce_channels(
-    model: ModelProto, value: str, axes: Sequence[int], prefix: str, version: int
-) -> list[str]:
-    """Add the least and greatest values of a tensor's channels to a model; return their names."""
-    inputs, more = [value], dict[str, Any](axes=list(axes))
-    if version >= _AXES_ARE_INPUTS:
-        inputs, more = [value, f"{prefix}.axes"], {}
-        stored = numpy_helper.from_array(np.asarray(axes, np.int64), f"{prefix}.axes")
-        model.graph.initializer.append(stored)
-    made = [f"{prefix}.low", f"{prefix}.high"]
-    for operator, name in zip(("ReduceMin", "ReduceMax"), made, strict=True):
-        model.graph.node.append(helper.make_node(operator, inputs, [name], keepdims=0, **more))
-    return made
 
 
 def _make_reductions(value: str, names_of: dict[str, str]) -> Iterator[NodeProto]:

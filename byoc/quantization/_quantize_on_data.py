@@ -301,6 +301,7 @@ class _QuantizationTrials:
             if self._channel_tensors is None:
                 asked = self.asked
                 self._channel_tensors = find_channel_tensors(floats, asked.targets, ranges, asked.dtype)
-            channels = {name: ranges.channels[name] for name in self._channel_tensors}
+            known = ranges.channels  # without tensors that are empty or infinite in these samples
+            channels = {name: known[name] for name in self._channel_tensors if name in known}
             self._ranges[key] = replace(ranges, channels=channels)
         return self._ranges[key]

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from byoc.errors import suggest_nearest
 from byoc.model import Model
+from byoc.quantization._channel_statistics import CHANNELS
 from byoc.support import StrictModel, dump_yaml, make_file_error, read_yaml, write_text
 
 DTYPES = {
@@ -33,7 +34,6 @@ _HEAD = """\
 # `low` and `high` there may be `scale`, `zero_point`, `dtype` and, for one scale per channel, `axis`.
 """
 _MAX_HINTS = 5
-_CHANNELS = 1  # the axis of a tensor that has its channels
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Ranges:
             )
         problems = []
         for name, each in self.channels.items():
-            found = (model.index.get_shape(name) or ())[_CHANNELS : _CHANNELS + 1]
+            found = (model.index.get_shape(name) or ())[CHANNELS : CHANNELS + 1]
             if found and isinstance(found[0], int) and found[0] != len(each.low):
                 given = f"{len(each.low)} ranges, and the tensor has {found[0]} channels"
                 problems.append(f"tensors.{name}.channels: {given}")

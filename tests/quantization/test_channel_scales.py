@@ -290,3 +290,28 @@ g (float[N] x, int64[rank] shape) => (float[A, B, C, D] y) {
     found = Ranges("minmax", 1, "", {"r": Range(-1.0, 1.0)}, random=False)
     assert model.index.get_shape("r") is None
     assert find_channel_tensors(model, [make_target()], found) == ()
+
+
+def test_a_tensor_that_is_infinite_in_half_of_the_samples_has_no_range(tmp_path: Path) -> None:
+    text = """
+g (float[1,2,8,8] x) => (float[1,2,8,8] y) <float one = {1}> {
+  a = Div(one, x)
+  b = Relu(a)
+  c = Conv<group = 2>(b, w)
+  d = Relu(c)
+  e = Div(one, d)
+  y = Conv<group = 2>(e, w)
+}
+"""
+    proto = parse(text)
+    proto.graph.initializer.append(numpy_helper.from_array(np.full((2, 1, 1, 1), 0.5, np.float32), "w"))
+    for number in range(8):
+        x = np.linspace(0.5, 2, 128, dtype=np.float32).reshape(1, 2, 8, 8)
+        x[0, 0, 0, 0] = number % 2  # 1 / x is infinite in the first, the third and so on
+        np.savez(tmp_path / f"{number}.npz", x=x)
+
+    model = prepare_model(proto, "test")
+    found = DataQuantizer([make_target()], tmp_path, NO_PREPROCESSING, None, None).quantize(model)
+
+    assert "b" not in found.quantized.channels
+    assert "e" in found.quantized.channels
