@@ -1,6 +1,7 @@
 """Accuracy budgets as text: the units left in floating point, and what each further decibel costs."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import inf
 
 from byoc.bundle import PrecisionReport, Report, TradePointReport
@@ -86,12 +87,12 @@ def format_trade(report: Report, most: int | None) -> Iterator[str]:
     yield f"  each is within {gap} % of the least predicted, if noises of units alone add up"
 
 
+@dataclass(frozen=True)
 class _Point:
     """A plan of the trade with all its units in floating point, in the order that they came."""
 
-    def __init__(self, report: TradePointReport, names: tuple[str, ...]) -> None:
-        self.report = report
-        self.names = names
+    report: TradePointReport
+    names: tuple[str, ...]
 
 
 def _accumulate(trade: Sequence[TradePointReport]) -> Iterator[_Point]:
