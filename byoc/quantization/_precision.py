@@ -234,14 +234,13 @@ def _describe_quantized(
     notes += [Note("note", text) for text in (*steps, *quantized.notes)]
     if not quantized.units:
         notes.append(Note("note", "nothing is quantized"))
-    refused = find_refused_convolutions(quantized.model.index)
-    if refused:
+    for machines, refused in find_refused_convolutions(quantized.model.index).items():
         advice = "applications that open the model themselves set session.disable_quant_qdq to 1"
         notes.append(
             Note(
                 "warning",
                 f"{_shorten(refused)}: scales by channel and no bias, which onnxruntime's optimizations "
-                f"cannot run: {advice}",
+                f"cannot run{machines}: {advice}",
             )
         )
     return ChosenPrecision(
