@@ -1,6 +1,6 @@
 """Candidates for quantization: the units of a float model that a target might take quantized."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from onnx import NodeProto
@@ -41,9 +41,13 @@ class TensorRequirement:
 
 @dataclass(frozen=True, eq=False)
 class TargetRequirements:
-    """The requirements of a target, use by use."""
+    """The requirements of a target, use by use.
+
+    `dtype` is that of activations, None for what each rule prefers.
+    """
 
     target: Target
+    dtype: str | None = None
 
     def find_ops(self) -> dict[str, bool]:
         """Return the operators that the target takes quantized, and whether each may stand alone."""
@@ -72,19 +76,23 @@ class TargetRequirements:
     ) -> TensorRequirement:
         """Return the requirements on an input or output; `role` is activations, weights or bias.
 
-        The first rule for the quantized operator is used; if a node only fits a later one, the annotator
-        refuses it. An activation may have a scale for each channel if any rule names the axis, and the
-        node does not add up products of several channels.
+        Of the rules for the quantized operator the first counts whose result may have the data type, or
+        the first of all; if a node only fits a later one, the annotator refuses it. An
+        activation may have a scale for each channel if any rule names the axis, and the node does not
+        add up products of several channels.
         """
         rules = self._find_rules(get_operator_name(node))
-        rule = rules[0] if rules else None
+        result = find_formal_name(index, node, 0, out=True)
+        fitting = (
+            each for each in rules if self.dtype in self._list_dtypes(each, result, "activations")
+        )
+        rule = next(fitting, rules[0] if rules else None)
         formal = find_formal_name(index, node, position, out=out)
         tensor = rule.tensors.get(formal) if rule is not None and formal else None
         own = (tensor.quantized if tensor else None) or QuantizedRule()
         scheme = self.target.rules.quantization
         part = getattr(scheme, role) or QuantizedTensors()
-        lists = (tensor.dtype if tensor else None, rule.dtype if rule else None, part.dtype)
-        dtypes = next((found for found in lists if found), self.target.rules.dtype)
+        dtypes = self._list_dtypes(rule, formal, role)
         stated = own.model_fields_set
         symmetric = own.symmetric if "symmetric" in stated else part.symmetric
         if symmetric is None:
@@ -101,6 +109,13 @@ class TargetRequirements:
             (out or node.op_type not in WEIGHTED or is_depthwise(index, node))
             and any(_names_channels(rule, formal, rank, part) for rule in rules),
         )
+
+    def _list_dtypes(self, rule: OpRule | None, formal: str, role: str) -> Sequence[str]:
+        """Return the data types that a tensor may have by a rule, by its formal name and its role."""
+        tensor = rule.tensors.get(formal) if rule is not None and formal else None
+        part = getattr(self.target.rules.quantization, role) or QuantizedTensors()
+        lists = (tensor.dtype if tensor else None, rule.dtype if rule else None, part.dtype)
+        return next((found for found in lists if found), self.target.rules.dtype)
 
     def _find_rules(self, op: str) -> list[OpRule]:
         """Return the rules for a quantized operator, those for any operator where none names it."""

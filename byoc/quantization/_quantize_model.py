@@ -69,7 +69,7 @@ def quantize(
     Raises InputError if a target does not have the dtype, a name in `exclude` does not exist, ranges
     contradict one another, or the operator set cannot be raised to the version that the scheme needs.
     """
-    wishes = [TargetRequirements(target) for target in targets if target.has_quantized_rules]
+    wishes = [TargetRequirements(target, dtype) for target in targets if target.has_quantized_rules]
     floats = prepare_floats(model, targets, dtype, ranges)
     done = _Quantizer(floats, wishes, ranges, dtype, frozenset(exclude))
     return done.quantize(set(map(get_node_name, model.index.nodes)))
