@@ -111,6 +111,15 @@ def _find_characters(outputs: Mapping[str, Any]) -> tuple[Floats, Floats, Any]:
     )
 
 
+def _find_parts(outputs: Mapping[str, Any]) -> tuple[Floats, Floats, Any]:
+    """Return what NudeNet finds from a score of 0.2 on, as its application does."""
+    rows = next(iter(outputs.values()))[0].T
+    center, extent = rows[:, :2], rows[:, 2:4]
+    return _take_sure(
+        rows[:, 4:], np.concatenate([center - extent / 2, center + extent / 2], axis=1), 0.2
+    )
+
+
 def _find_cells(outputs: Mapping[str, Any]) -> tuple[Floats, Floats, Any]:
     """Return the cells of tables: local maxima of the first heat map from a probability of 0.15 on.
 
@@ -204,4 +213,7 @@ _TASKS: dict[str, Callable[[Outputs, Outputs], float]] = {
     "ppocr_v4_det": _compare_pixels(),
     "ppocr_v4_rec": _compare_texts,
     "lore_detect": _measure_f1(_find_cells),
+    "nudenet_320n": _measure_f1(_find_parts),
+    "ppocr_v6_det": _compare_pixels(),
+    "ppocr_v6_rec": _compare_texts,
 }

@@ -260,5 +260,10 @@ SAMPLE_MAKERS: dict[str, SampleMaker] = {
     "lore_detect": _make_picture(
         draw_page, "input", (320, 320), scale=255, norm=((0.408, 0.447, 0.47), (0.289, 0.274, 0.278))
     ),
+    "nudenet_320n": _make_picture(draw_faces, "images", (320, 320), scale=255, bgr=False),
+    "ppocr_v6_det": _make_picture(draw_page, "x", (320, 320), scale=255, norm=_IMAGENET),
+    "ppocr_v6_rec": SampleMaker(
+        partial(_make_text_line, name="x", width=320, turned=False), {"x": (1, 3, 48, 320)}
+    ),
 }
 """The trained models of the zoo that this makes inputs for."""

@@ -5,12 +5,13 @@ from collections.abc import Collection
 from byoc.errors import InputError, suggest_nearest
 from byoc.passes._cleaning import CleanPass
 from byoc.passes._dropped_nodes import DropDropout, DropIdentity
+from byoc.passes._explicit_pads import ExplicitPads
 from byoc.passes._folded_norms import FoldBatchNormalization
 from byoc.passes._folded_shapes import FlattenToReshape, FoldShapes
 from byoc.passes._quantized_operators import ReadQuantizedOperators
 
 ALL_PASSES = "all"
-_ALWAYS = (DropIdentity(), DropDropout(), FoldShapes())
+_ALWAYS = (DropIdentity(), DropDropout(), FoldShapes(), ExplicitPads())
 _SOMETIMES = (FlattenToReshape(), FoldBatchNormalization(), ReadQuantizedOperators())
 
 

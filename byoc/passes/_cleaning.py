@@ -79,11 +79,11 @@ def clean_model(model: Model, passes: Sequence[CleanPass]) -> CleanedModel:
             numbers = [n for n in found if n not in edits.removed]
             if numbers:
                 each.edit(edits, numbers)
-        change = root.take_counts()
-        if any(change.values()):
+        change, rewritten = root.take_counts()
+        if rewritten or any(change.values()):
             after = Counter(before)
             after.update(change)
-            effects.append(_describe_effect(each, before, after))
+            effects.append(_describe_effect(each, before, after, rewritten))
             before = after
     if root.is_empty:
         return CleanedModel(model)
@@ -138,7 +138,7 @@ def _add_bodies(edits: GraphEdits) -> GraphEdits:
 
 
 def _describe_effect(
-    asked: CleanPass, before: Mapping[str, int], after: Mapping[str, int]
+    asked: CleanPass, before: Mapping[str, int], after: Mapping[str, int], rewritten: int
 ) -> PassEffect:
     return PassEffect(
         name=asked.name,
@@ -146,6 +146,7 @@ def _describe_effect(
         scope=asked.scope,
         nodes_before={name: count for name, count in sorted(before.items()) if count},
         nodes_after={name: count for name, count in sorted(after.items()) if count},
+        rewritten=rewritten,
         changed=1,
     )
 

@@ -53,6 +53,8 @@ class GraphEdits:
     """The places of new nodes that read each tensor."""
     counts: Counter[str] = field(default_factory=Counter)
     """By how many the nodes of each operator became more, or fewer, since `take_counts`."""
+    rewritten: int = 0
+    """How many nodes became one of the same operator, since `take_counts`."""
 
     def walk(self) -> "Iterator[GraphEdits]":
         """Yield these edits and those of all bodies inside."""
@@ -66,13 +68,18 @@ class GraphEdits:
         """Whether neither the graph nor a body of it changes."""
         return not any(each.removed or each.replaced for each in self.walk())
 
-    def take_counts(self) -> Counter[str]:
-        """Return by how many nodes of each operator became more since the last call, in bodies, too."""
+    def take_counts(self) -> tuple[Counter[str], int]:
+        """Return what changed since the last call, in bodies, too.
+
+        By how many nodes of each operator became more, and how many became one of the same operator.
+        """
         total: Counter[str] = Counter()
+        rewritten = 0
         for each in self.walk():
             total.update(each.counts)
-            each.counts = Counter()
-        return total
+            rewritten += each.rewritten
+            each.counts, each.rewritten = Counter(), 0
+        return total, rewritten
 
     @cached_property
     def names(self) -> NameAllocator:
@@ -129,9 +136,11 @@ class GraphEdits:
         heir.name, heir.doc_string = node.name, node.doc_string
         del heir.metadata_props[:]
         heir.metadata_props.extend(node.metadata_props)
-        for old in self.replaced.get(number, [node]):
-            self.counts[get_operator_name(old)] -= 1
-        self.counts.update(get_operator_name(each) for each in nodes)
+        before = [get_operator_name(old) for old in self.replaced.get(number, [node])]
+        after = [get_operator_name(each) for each in nodes]
+        self.counts.subtract(before)
+        self.counts.update(after)
+        self.rewritten += before == after
         self.replaced[number] = list(nodes)
         for name in filter(None, (name for each in nodes for name in each.input)):
             self.new_readers.setdefault(name, set()).add(number)

@@ -15,7 +15,8 @@ class PassEffect:
     """The effect of a pass on the model, or on the regions of one target.
 
     `distribution` is the package it comes from, with its version. `nodes_before` and `nodes_after` count
-    nodes by operator, those in bodies and functions included. `changed` is the number of regions (or
+    nodes by operator, those in bodies and functions included; `rewritten` is how many nodes changed and
+    kept their operator, where the pass counts them. `changed` is the number of regions (or
     models) that it changed, of `applied`. `compared` is the number of samples on which the original and
     the rewritten form were compared, `equal` says that all outputs had the same bits, and
     `largest_error` is the largest as a share of the output's range. `not_compared` says why nothing was
@@ -29,6 +30,7 @@ class PassEffect:
     options: dict[str, str] = field(default_factory=dict)
     nodes_before: dict[str, int] = field(default_factory=dict)
     nodes_after: dict[str, int] = field(default_factory=dict)
+    rewritten: int = 0
     applied: int = 1
     changed: int = 0
     compared: int = 0
@@ -89,6 +91,7 @@ def _merge(group: list[PassEffect]) -> PassEffect:
         options=first.options,
         nodes_before=_add(each.nodes_before for each in group),
         nodes_after=_add(each.nodes_after for each in group),
+        rewritten=sum(each.rewritten for each in group),
         applied=sum(each.applied for each in group),
         changed=sum(each.changed for each in group),
         compared=sum(each.compared for each in group),

@@ -22,7 +22,10 @@ def format_effect(effect: PassEffect) -> str:
     shown = f" ({', '.join(moves[:_OPERATORS])}{more})" if moves else ""
     many = effect.scope == REGION_SCOPE
     regions = f" in {effect.changed} of {format_count(effect.applied, 'region')}" if many else ""
-    nodes = f"{sum(before.values()):,} to {sum(after.values()):,} nodes"
+    total = sum(after.values())
+    nodes = f"{sum(before.values()):,} to {total:,} nodes"
+    if effect.rewritten and not moves:
+        nodes = f"{effect.rewritten:,} of {total:,} nodes changed"
     return f"Pass {effect.name}{where}: {nodes}{regions}{shown}{_format_comparison(effect)}"
 
 
