@@ -109,6 +109,15 @@ class QuantizationParams:
         return self.scale.astype(np.float64).reshape(shape), self.zero_point.reshape(shape)
 
 
+def is_same_form(one: QuantizationParams, other: QuantizationParams) -> bool:
+    """Return whether two quantizations make the same integers of each value."""
+    return (
+        (one.dtype, one.axis) == (other.dtype, other.axis)
+        and np.array_equal(one.scale, other.scale)
+        and np.array_equal(one.zero_point, other.zero_point)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class ScaleRequirement:
     """Requirements on a quantization: `dtype`, zero points of 0, and scales that are powers of two."""

@@ -30,25 +30,36 @@ from byoc.model import (
     set_metadata,
     write_type,
 )
-from byoc.quantization._arithmetic import QuantizationParams, quantize_bias, quantize_values
+from byoc.quantization._arithmetic import (
+    QuantizationParams,
+    is_same_form,
+    quantize_bias,
+    quantize_values,
+)
 from byoc.quantization._candidates import QuantizationCandidate
 from byoc.quantization._scheme import ConstantStore, QuantizationScheme, QuantizedConstant
 
 
+@dataclass(frozen=True, eq=False)
+class SchemedUnits:
+    """Units whose activations are of one type, their scheme, and the constants that they read."""
+
+    units: Sequence[QuantizationCandidate]
+    schemes: QuantizationScheme
+    store: ConstantStore
+
+
 def insert_quantization(
-    model: Model,
-    store: ConstantStore,
-    units: Sequence[QuantizationCandidate],
-    schemes: QuantizationScheme,
-    *,
-    whole: bool = True,
+    model: Model, parts: Sequence[SchemedUnits], *, whole: bool = True
 ) -> tuple[Model, Mapping[str, str]]:
     """Return the model with some units quantized, and the new names of their outputs by the old ones.
 
-    If `whole` is False the new weights have no content, which is enough to apply rules to the model. The
-    given model is not changed; the float weights remain in the new one.
+    What a unit of one part makes and one of another part reads is converted between them: by an Identity
+    between a DequantizeLinear and a QuantizeLinear. If `whole` is False the new weights have no content,
+    which is enough to apply rules to the model. The given model is not changed; the float weights remain
+    in the new one.
     """
-    return _NodeInserter(model, store, units, schemes, whole).insert()
+    return _NodeInserter(model, parts, whole).insert()
 
 
 @dataclass(eq=False)
@@ -56,9 +67,7 @@ class _NodeInserter:
     """A model under construction; the mappings are by node number of the float model."""
 
     model: Model
-    store: ConstantStore
-    units: Sequence[QuantizationCandidate]
-    schemes: QuantizationScheme
+    parts: Sequence[SchemedUnits]
     whole: bool
     first: list[NodeProto] = field(default_factory=list)
     before: dict[int, list[NodeProto]] = field(default_factory=dict)
@@ -74,32 +83,48 @@ class _NodeInserter:
         index = self.model.index
         self.names = NameAllocator(index.graph)
         renamed: dict[str, str] = {}
-        for number in (number for unit in self.units for number in unit.unit.nodes):
+        units = [unit for part in self.parts for unit in part.units]
+        for number in (number for unit in units for number in unit.unit.nodes):
             node = index.nodes[number]
             if not node.name:  # after what it makes, as units are called
                 made = next(filter(None, node.output))
                 self.new_node_names[number] = self.names.new_node(made)
-        for unit in self.units:
-            for name in unit.makes:
-                renamed[name] = self._quantize_output(unit, name)
-        entered: dict[str, str] = {}
-        for unit in self.units:
-            for name in unit.reads:
-                if name in renamed:
-                    continue
-                if name not in entered:
-                    entered[name] = self._quantize_input(name)
-                for number in unit.unit.nodes:
-                    self.reads.setdefault(number, {})[name] = entered[name]
-        quantized: dict[tuple[str, int], str] = {}
-        for constant in self.schemes.constants:
-            key = constant.name, id(constant.params)
-            if key not in quantized:
-                quantized[key] = self._quantize_constant(constant)
-            self.replaced[constant.node, constant.position] = quantized[key]
+        made_as: dict[str, QuantizationParams] = {}
+        for part in self.parts:
+            for unit in part.units:
+                for name in unit.makes:
+                    made_as[name] = part.schemes.activations[name]
+                    renamed[name] = self._quantize_output(unit, name, made_as[name])
+        for part in self.parts:
+            self._quantize_inputs(part, made_as)
+            self._quantize_constants(part)
         return self._build_model(), renamed
 
-    def _quantize_output(self, unit: QuantizationCandidate, name: str) -> str:
+    def _quantize_inputs(self, part: SchemedUnits, made_as: Mapping[str, QuantizationParams]) -> None:
+        """Quantize what enters units, unless it is made in the form that they read."""
+        entered: dict[str, str] = {}
+        for unit in part.units:
+            for name in unit.reads:
+                params = part.schemes.activations[name]
+                if name in made_as and is_same_form(params, made_as[name]):
+                    continue
+                if name not in entered:
+                    source = self._convert(name, params.dtype) if name in made_as else name
+                    entered[name] = self._quantize_input(name, source, params)
+                for number in unit.unit.nodes:
+                    self.reads.setdefault(number, {})[name] = entered[name]
+
+    def _quantize_constants(self, part: SchemedUnits) -> None:
+        quantized: dict[tuple[str, int], str] = {}
+        for constant in part.schemes.constants:
+            key = constant.name, id(constant.params)
+            if key not in quantized:
+                quantized[key] = self._quantize_constant(constant, part.store)
+            self.replaced[constant.node, constant.position] = quantized[key]
+
+    def _quantize_output(
+        self, unit: QuantizationCandidate, name: str, params: QuantizationParams
+    ) -> str:
         """Insert a pair after an output of a unit, and return the name of the tensor before the pair."""
         index = self.model.index
         number = index.producers[name]
@@ -108,21 +133,31 @@ class _NodeInserter:
         for inside in unit.unit.nodes:
             self.reads.setdefault(inside, {})[name] = raw
         self._set_type(raw, name)
-        self.after.setdefault(number, []).extend(self._make_pair(name, raw, name))
+        self.after.setdefault(number, []).extend(self._make_pair(name, raw, name, params))
         return raw
 
-    def _quantize_input(self, name: str) -> str:
+    def _convert(self, name: str, dtype: str) -> str:
+        """Insert an Identity that a converted tensor goes through; return what it makes."""
+        made = self.names.new_tensor(f"{name}_{dtype}")
+        self._set_type(made, name)
+        node = helper.make_node("Identity", [name], [made], self.names.new_node(f"{name}_{dtype}"))
+        set_metadata(mark_inserted(node, QUANTIZE), TENSOR_KEY, name)
+        self.after[self.model.index.producers[name]].append(node)
+        return made
+
+    def _quantize_input(self, name: str, source: str, params: QuantizationParams) -> str:
         """Put a pair beside what enters units, and return what it makes."""
         index = self.model.index
         made = self.names.new_tensor(f"{name}_dq")
         self._set_type(made, name)
-        pair = self._make_pair(name, name, made)
+        pair = self._make_pair(name, source, made, params)
         number = index.producers.get(name)
         (self.first if number is None else self.after.setdefault(number, [])).extend(pair)
         return made
 
-    def _make_pair(self, name: str, source: str, result: str) -> Iterator[NodeProto]:
-        params = self.schemes.activations[name]
+    def _make_pair(
+        self, name: str, source: str, result: str, params: QuantizationParams
+    ) -> Iterator[NodeProto]:
         middle = self.names.new_tensor(f"{name}_q")
         scale = [self._add_scale(name, params), self._add_zero_point(name, params)]
         self._set_type(middle, name, params.dtype)
@@ -144,7 +179,7 @@ class _NodeInserter:
         set_metadata(node, *user_name)
         return node
 
-    def _quantize_constant(self, constant: QuantizedConstant) -> str:
+    def _quantize_constant(self, constant: QuantizedConstant, store: ConstantStore) -> str:
         """Insert the DequantizeLinear of a constant before its first reader; return its output."""
         params, name = constant.params, constant.name
         stored = self.names.new_tensor(f"{name}_q")
@@ -155,7 +190,7 @@ class _NodeInserter:
         if self.whole or constant.is_bias:
             node = self.model.index.nodes[constant.node]
             of_bias = constant.is_bias
-            floats = self.store.read_bias(node, name) if of_bias else self.store.read_value(name)
+            floats = store.read_bias(node, name) if of_bias else store.read_value(name)
             values, shape = _to_integers(floats, constant), floats.shape
             if constant.is_bias:
                 shape = values.shape

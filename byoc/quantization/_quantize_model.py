@@ -4,23 +4,20 @@ The quantized model is annotated and grouped as in the pipeline; units that are 
 floating point, and this repeats until none is refused.
 """
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from byoc.errors import InputError, Verdict, suggest_nearest
-from byoc.model import GraphIndex, Model, get_node_name, is_qdq_node, unshare_dequantize
-from byoc.patterns import group_units
+from byoc.errors import InputError, suggest_nearest
+from byoc.model import GraphIndex, Model, get_node_name
 from byoc.quantization._candidates import (
     QuantizationCandidate,
     TargetRequirements,
     find_candidates,
-    find_formal_name,
     find_node_names,
     find_unit_names,
 )
 from byoc.quantization._fused_activations import fuse_activations
-from byoc.quantization._insert_nodes import find_quantized_outputs, insert_quantization
+from byoc.quantization._insert_nodes import SchemedUnits, insert_quantization
 from byoc.quantization._prepare_model import (
     PER_CHANNEL,
     SIXTEEN_BITS,
@@ -30,11 +27,11 @@ from byoc.quantization._prepare_model import (
 )
 from byoc.quantization._ranges import GivenQuantization, Ranges
 from byoc.quantization._scheme import ConstantStore, QuantizationScheme, choose_scheme
-from byoc.rules import Annotator, Target
+from byoc.quantization._unit_refusals import find_refusals
+from byoc.rules import Target
 
 _EIGHT_BITS = frozenset({"int8", "uint8"})
 _MAX_NAMES = 3
-_OTHER_UNITS = "its operators would be other units"
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,25 +50,41 @@ class QuantizedModel:
     channels: tuple[str, ...] = ()
 
 
-def quantize(
+@dataclass(frozen=True, eq=False)
+class WideUnits:
+    """Units that are quantized in another type than the rest, `int16`, with ranges for that."""
+
+    names: frozenset[str]
+    ranges: Ranges
+    dtype: str = "int16"
+
+
+def quantize(  # noqa: PLR0913, PLR0917 - one for each thing that is decided
     model: Model,
     targets: Sequence[Target],
     ranges: Ranges,
     dtype: str | None = None,
     exclude: Collection[str] = (),
+    wide: WideUnits | None = None,
 ) -> QuantizedModel:
     """Return a model with every unit that the targets take quantized, given the ranges of its tensors.
 
-    `dtype` is that of activations, by default the first in the target's file. `exclude` names units or
-    nodes that stay in floating point, as do those in the bodies of If, Loop and Scan. The scheme is that
-    of each target's file; if several targets take a unit, the first one's applies.
+    `dtype` is that of activations, by default the first in the target's file; `wide` units have another.
+    `exclude` names units or nodes that stay in floating point, as do those in the bodies of If, Loop and
+    Scan. The scheme is that of each target's file; if several targets take a unit, the first one's
+    applies.
 
     Raises InputError if a target does not have the dtype, a name in `exclude` does not exist, ranges
     contradict one another, or the operator set cannot be raised to the version that the scheme needs.
     """
-    wishes = [TargetRequirements(target, dtype) for target in targets if target.has_quantized_rules]
     floats = prepare_floats(model, targets, dtype, ranges)
-    done = _Quantizer(floats, wishes, ranges, dtype, frozenset(exclude))
+    if wide is not None and wide.names:
+        floats = upgrade_opset(floats, SIXTEEN_BITS)
+    integer = [target for target in targets if target.has_quantized_rules]
+    forms = [_UnitForm(dtype, ranges)]
+    if wide is not None:
+        forms.append(_UnitForm(wide.dtype, wide.ranges, wide.names))
+    done = _Quantizer(floats, integer, forms, frozenset(exclude))
     return done.quantize(set(map(get_node_name, model.index.nodes)))
 
 
@@ -121,18 +134,27 @@ def _needs_sixteen_bits(
 
 
 @dataclass(eq=False)
+class _UnitForm:
+    """The type of the activations of some units, and the ranges for it; by default of all others."""
+
+    dtype: str | None
+    ranges: Ranges
+    names: frozenset[str] = frozenset()
+
+
+@dataclass(eq=False)
 class _Quantizer:
     """The state of the decision which units are quantized.
 
-    `excluded_nodes` are those that each target does not get; `reasons` say why, by unit.
+    `excluded_nodes` are those that each target does not get, by its name; `reasons` say why, by unit.
+    The first of the `forms` is that of all units that no other names.
     """
 
     floats: Model
-    requirements: Sequence[TargetRequirements]
-    ranges: Ranges
-    dtype: str | None
+    targets: Sequence[Target]
+    forms: Sequence[_UnitForm]
     exclude: frozenset[str]
-    excluded_nodes: dict[TargetRequirements, set[int]] = field(default_factory=dict)
+    excluded_nodes: dict[str, set[int]] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -143,31 +165,46 @@ class _Quantizer:
     def quantize(self, known: Collection[str]) -> QuantizedModel:
         """Return the quantized model; notes mention only nodes with a `known` name, the user's own."""
         excluded = self._find_excluded()
-        self.excluded_nodes = {requirement: set(excluded) for requirement in self.requirements}
-        store = ConstantStore(self.index, self.floats.folder, self.ranges.shifts)
+        self.excluded_nodes = {target.name: set(excluded) for target in self.targets}
+        store = ConstantStore(self.index, self.floats.folder)
         while True:
             units = self._find_units()
-            schemes = choose_scheme(store, units, self.ranges, self.dtype)
-            if self._refuse(units, schemes.refused):
+            parts = [self._choose_scheme(store, units, form) for form in self.forms]
+            if self._refuse(units, {k: v for part in parts for k, v in part.schemes.refused.items()}):
                 continue
-            reasons, nodes = self._find_refusals(store, units, schemes)
-            if self._merge_channels(schemes, nodes):
-                continue
-            if not self._refuse(units, reasons, nodes):
+            reasons, nodes = find_refusals(self.floats, self.targets, parts, self._list_given())
+            merged = [
+                self._merge_channels(form, part, nodes)
+                for form, part in zip(self.forms, parts, strict=True)
+            ]
+            if not any(merged) and not self._refuse(units, reasons, nodes):
                 break
-        done, _ = insert_quantization(self.floats, store, units, schemes)
+        done, _ = insert_quantization(self.floats, parts)
         names = {unit.name: find_node_names(self.index, unit.unit) for unit in units}
         reasons = {name: reason for name, reason in self.reasons.items() if name in known}
-        channels = tuple(name for name in self.ranges.channels if _has_channels(schemes, name))
+        channels = tuple(
+            name
+            for form, part in zip(self.forms, parts, strict=True)
+            for name in form.ranges.channels
+            if _has_channels(part.schemes, name)
+        )
         notes = tuple(_format_notes(reasons, names))
         return QuantizedModel(done, self.floats, names, notes, channels)
+
+    def _choose_scheme(
+        self, store: ConstantStore, units: Sequence[QuantizationCandidate], form: _UnitForm
+    ) -> SchemedUnits:
+        """Return the units of a form with their scheme."""
+        own = [unit for unit in units if unit.requirements.dtype == form.dtype]
+        store = replace(store, shifts=form.ranges.shifts)  # what is known of constants is shared
+        return SchemedUnits(own, choose_scheme(store, own, form.ranges, form.dtype), store)
 
     def _find_excluded(self) -> set[int]:
         found: set[int] = set()
         known = {node.name for node in self.index.nodes} - {""}
         matched: set[str] = set()
-        for requirement in self.requirements:
-            for unit in find_candidates(self.index, requirement, ())[0]:
+        for target in self.targets:
+            for unit in find_candidates(self.index, TargetRequirements(target), ())[0]:
                 unit_names = find_unit_names(self.index, unit.unit)
                 known |= unit_names
                 if not unit_names.isdisjoint(self.exclude):
@@ -185,20 +222,30 @@ class _Quantizer:
         while True:
             units: list[QuantizationCandidate] = []
             taken: set[int] = set()
-            for requirement in self.requirements:
-                out = self.excluded_nodes[requirement] | taken
-                found, never = find_candidates(self.index, requirement, out)
+            for target in self.targets:
+                out = self.excluded_nodes[target.name] | taken
+                found, never = find_candidates(self.index, TargetRequirements(target), out)
                 for number, why in never.items():
                     self.reasons.setdefault(get_node_name(self.index.nodes[number]), why)
-                units += found
+                units += [
+                    replace(unit, requirements=TargetRequirements(target, self._find_form(unit).dtype))
+                    for unit in found
+                ]
                 taken.update(number for unit in found for number in unit.unit.nodes)
             missing: dict[str, str] = {}
             for unit in units:
+                tensors = self._find_form(unit).ranges.tensors
                 for name in (*unit.reads, *unit.makes):
-                    if name not in self.ranges.tensors:
+                    if name not in tensors:
                         missing.setdefault(unit.name, f"'{name}' has no range")
             if not self._refuse(units, missing):
                 return units
+
+    def _find_form(self, unit: QuantizationCandidate) -> _UnitForm:
+        """Return the form of a unit."""
+        first, *others = self.forms
+        names = find_unit_names(self.index, unit.unit) if others else set()
+        return next((form for form in others if not names.isdisjoint(form.names)), first)
 
     def _refuse(
         self,
@@ -210,93 +257,41 @@ class _Quantizer:
         for unit in units:
             if unit.name in reasons:
                 refused = (nodes or {}).get(unit.name, ())
-                self.excluded_nodes[unit.requirements].update(refused or unit.unit.nodes)
+                excluded = self.excluded_nodes[unit.requirements.target.name]
+                excluded.update(refused or unit.unit.nodes)
                 names = [get_node_name(self.index.nodes[number]) for number in refused] or [unit.name]
                 self.reasons.update(dict.fromkeys(names, reasons[unit.name]))
         return bool(reasons)
 
-    def _merge_channels(self, schemes: QuantizationScheme, nodes: Mapping[str, Collection[int]]) -> bool:
+    def _list_given(self) -> set[str]:
+        """Return the tensors whose quantization the user gave."""
+        return {
+            name
+            for form in self.forms
+            for name, entry in form.ranges.tensors.items()
+            if isinstance(entry, GivenQuantization)
+        }
+
+    def _merge_channels(
+        self, form: _UnitForm, part: SchemedUnits, nodes: Mapping[str, Collection[int]]
+    ) -> bool:
         """Give the tensors of refused nodes one scale where each channel has one; return if any had."""
         refused = {number for numbers in nodes.values() for number in numbers}
         names = {
             name
             for number in refused
             for name in (*self.index.nodes[number].input, *self.index.nodes[number].output)
-            if name in self.ranges.channels and _has_channels(schemes, name)
+            if name in form.ranges.channels and _has_channels(part.schemes, name)
         }
-        kept = {name: each for name, each in self.ranges.channels.items() if name not in names}
-        self.ranges = replace(self.ranges, channels=kept)
+        kept = {name: each for name, each in form.ranges.channels.items() if name not in names}
+        form.ranges = replace(form.ranges, channels=kept)
         return bool(names)
-
-    def _find_refusals(
-        self, store: ConstantStore, units: Sequence[QuantizationCandidate], schemes: QuantizationScheme
-    ) -> tuple[dict[str, str], dict[str, Collection[int]]]:
-        """Return the reasons for units that targets refuse once quantized, and the refused nodes."""
-        trial, renamed = insert_quantization(self.floats, store, units, schemes, whole=False)
-        index = unshare_dequantize(trial).index
-        reasons: dict[str, str] = {}
-        nodes: dict[str, Collection[int]] = {}
-        for requirement in self.requirements:
-            annotator = Annotator(requirement.target, index)
-            marks = [annotator.annotate_node(number) for number in range(len(index.nodes))]
-            unit_of = {
-                number: unit
-                for unit in group_units(index, requirement.target.patterns, marks)
-                for number in unit.nodes
-            }
-            for unit in units:
-                if unit.requirements is not requirement:
-                    continue
-                core = {
-                    index.producers[name] for name in find_quantized_outputs(self.index, unit, renamed)
-                }
-                refused = [number for number in sorted(core) if not marks[number].accepts_quantized]
-                found = unit_of[min(core)]
-                inside = {number for number in found.nodes if not is_qdq_node(index.nodes[number])}
-                if found.verdict and inside == core and found.kind == "qdq" and not refused:
-                    continue
-                of_node = dict(zip(sorted(core), sorted(unit.unit.nodes), strict=True))
-                if refused:
-                    reason = _describe_node_refusal(annotator, refused[0], marks[refused[0]].verdict)
-                    reasons[unit.name] = reason + self._describe_given_scales(
-                        of_node[refused[0]], reason
-                    )
-                else:
-                    verdicts = (unit_of[number].verdict for number in sorted(core))
-                    reasons[unit.name] = next((str(no) for no in verdicts if not no), _OTHER_UNITS)
-                nodes[unit.name] = [of_node[number] for number in refused]
-        return reasons, nodes
-
-    def _describe_given_scales(self, number: int, reason: str) -> str:
-        """Return a remark on the user-given scales of tensors that a reason mentions, in brackets."""
-        node = self.index.nodes[number]
-        uses = [(False, *use) for use in enumerate(node.input)]
-        uses += [(True, *use) for use in enumerate(node.output)]
-        remarks: dict[str, None] = {}
-        for out, position, name in uses:
-            formal = find_formal_name(self.index, node, position, out=out)
-            given = isinstance(self.ranges.tensors.get(name), GivenQuantization)
-            if given and formal and re.search(rf"\b{re.escape(formal)}\b", reason):
-                remarks[f"{formal} is '{name}', whose scale was given"] = None
-        return f" ({'; '.join(remarks)})" if remarks else ""
 
 
 def _has_channels(schemes: QuantizationScheme, name: str) -> bool:
     """Return whether a tensor has a scale for each channel."""
     params = schemes.activations.get(name)
     return params is not None and params.axis is not None
-
-
-def _describe_node_refusal(annotator: Annotator, number: int, verdict: Verdict) -> str:
-    """Return why no rule for quantized operators takes a node."""
-    if not verdict:
-        return str(verdict)
-    refused = (one for one in annotator.list_attempts(number) if one.fits and one.objections)
-    first = next(refused, None)
-    if first is None:
-        return _OTHER_UNITS
-    remarks = "; ".join(objection.text for objection in first.objections)
-    return f"{annotator.index.nodes[number].op_type}: {remarks}"
 
 
 def _format_notes(reasons: Mapping[str, str], units: Mapping[str, tuple[str, ...]]) -> list[str]:

@@ -57,7 +57,15 @@ def _is_own(node: NodeProto) -> bool:
 
 
 def _tidy_host(edit: ModelEditor, scope: Scope) -> None:
-    """Remove from a graph the pairs that begin and end on the host, those of weights first."""
+    """Remove from a graph the pairs that begin and end on the host, those of weights first.
+
+    What converts between two types there, an Identity, is removed before.
+    """
+    passed = [
+        node for node in scope.nodes if node.op_type == "Identity" and get_purpose(node) == QUANTIZE
+    ]
+    _rename_tensors(scope, {node.output[0]: node.input[0] for node in passed})
+    scope.nodes = [node for node in scope.nodes if all(node is not each for each in passed)]
     own = [node for node in scope.nodes if _is_own(node)]
     weights = [node for node in own if get_metadata(node, WEIGHT_KEY)]
     names = {node.output[0]: get_metadata(node, WEIGHT_KEY) for node in weights}
