@@ -112,3 +112,20 @@ def test_what_exporters_leave_to_be_computed() -> None:
     value = get_constant_value(index, "k")
     assert value is not None
     assert value.tolist() == [2, 3, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("size", "step", "count"), [("7", "1.0", 7), ("7", "0.75", 10), ("7", "2.0", 4), ("h", "1.0", "h")]
+)
+def test_positions_counted_in_floats(size: str, step: str, count: int | str) -> None:
+    """Detectors count the cells of a grid so; the number of cells was not known."""
+    text = f"""g (float[1, {size}] x) => (float[n] y) {{
+      s = Shape (x)
+      i = Constant <value_int = 1> ()
+      e = Gather (s, i)
+      limit = Cast <to = 1> (e)
+      start = Constant <value_float = 0.0> ()
+      step = Constant <value_float = {step}> ()
+      y = Range (start, limit, step)
+    }}"""
+    assert prepared(text).index.types["y"].shape == (count,)

@@ -1,6 +1,7 @@
 """Rules that type operators that move elements: Reshape, Expand, Gather and their like."""
 
 from collections.abc import Sequence
+from math import ceil, isfinite
 
 from byoc.model._tensor_types import DTYPES, Dim, TensorType
 from byoc.model.inference._cutting_shapes import read_dims
@@ -76,13 +77,24 @@ def _fill(node: KnownNode) -> Types:
 
 def _range(node: KnownNode) -> Types:
     ends = [list_elements(node.get_value(i)) for i in range(3)]
-    start, limit, delta = (end[0] if end is not None and len(end) == 1 else None for end in ends)
+    numbers = [end[0] if end is not None and len(end) == 1 else None for end in ends]
+    start, limit, delta = map(_read_whole, numbers)
     count: Dim = None
-    if node.get_dtype(0) in ("int16", "int32", "int64") and isinstance(delta, int) and delta > 0:
+    if isinstance(delta, int) and delta > 0:
         count = max_dims(ceil_divide_dims(subtract_dims(limit, start), delta), 0)
-    elif node.get_dtype(0) in ("int16", "int32", "int64") and isinstance(delta, int) and delta < 0:
+    elif isinstance(delta, int) and delta < 0:
         count = max_dims(ceil_divide_dims(subtract_dims(start, limit), -delta), 0)
+    elif len(known := [each for each in numbers if isinstance(each, int | float)]) == len(numbers):
+        first, last, step = known
+        count = max(ceil((last - first) / step), 0) if step and all(map(isfinite, known)) else None
     return [make_type(keep_dtype(node), [count])]
+
+
+def _read_whole(number: Dim | float) -> Dim:
+    """Return an extent or a whole number, None for a fraction: exporters count in floats, too."""
+    if isinstance(number, float):
+        return int(number) if number.is_integer() else None
+    return number
 
 
 def _transpose(node: KnownNode) -> Types:
