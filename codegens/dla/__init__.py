@@ -11,7 +11,7 @@ import onnx
 from byoc.codegen import YES, Artifact, Cycles, DriverSources, Executor, Region, Verdict, refuse
 
 from .compiler import NAME, DLAOptions, check_nodes, compile_region
-from .machine import VERSION, read_figures
+from .machine import VERSIONS, read_figures
 from .program_executor import make_executor
 from .region_artifact import ISA, exchange_weights, make_artifact, read_cycles
 
@@ -52,12 +52,13 @@ class DLA:
         return make_executor(region, artifact, read_figures())
 
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
-        """Return whether the program is for the installed version of the instruction set."""
-        made = artifact.metadata.get(ISA, "none")
-        if made == str(VERSION):
+        """Return whether the program is for a version of the instruction set that is installed."""
+        made, known = artifact.metadata.get(ISA, "none"), tuple(map(str, VERSIONS))
+        if made in known:
             return YES
         return refuse(
-            f"the program is for version {made} of the instruction set, but this is version {VERSION}"
+            f"the program is for version {made} of the instruction set, but this is for "
+            f"{' and '.join(known)}"
         )
 
     def driver(self) -> DriverSources:

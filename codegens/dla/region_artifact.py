@@ -40,7 +40,7 @@ from .compiler import (
     have_same_program,
     lower_region,
 )
-from .machine import VERSION, DType, MachineFigures, Operand, assemble
+from .machine import DType, MachineFigures, Operand, assemble, find_version
 from .simulator import FaultError, check_box, end_of
 
 INTERFACE = "interface.json"
@@ -61,7 +61,7 @@ class BoxEntry(StrictModel):
     row_pitch: _Word
     pixel_pitch: _Word
     channel_pitch: _Word
-    dtype: Literal["FLOAT32", "INT8", "UINT8", "INT32"]
+    dtype: Literal["FLOAT32", "INT8", "UINT8", "INT32", "INT16"]
 
     def operand(self) -> Operand:
         """Return the box as commands have them."""
@@ -75,7 +75,7 @@ class SocketEntry(StrictModel):
     """
 
     name: str
-    dtype: Literal["float32", "int8", "uint8", "int32"]
+    dtype: Literal["float32", "int8", "uint8", "int32", "int16"]
     shape: tuple[_Word, ...]
     box: BoxEntry | None
 
@@ -211,7 +211,7 @@ def make_artifact(built: CompiledRegion, options: DLAOptions) -> Artifact:
     )
     metadata = {
         **format_options(options),
-        ISA: str(VERSION),
+        ISA: str(find_version(built.program)),
         "arena": str(built.schedule.size),
         "arena_bound": str(built.schedule.bound),
         "weights": str(len(built.weights)),

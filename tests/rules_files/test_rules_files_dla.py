@@ -305,9 +305,23 @@ def test_a_limit_in_integers(  # noqa: PLR0917 - a case's parts
         assert expected in said(model)
 
 
-def test_integers_of_16_bits_are_not_taken() -> None:
-    told = said(qdq(Q, "y = Relu (x)", dtype="int16", opset=21))
-    assert "X is int16 outside; supported: int8, uint8" in told
+PRODUCT = ({"x": "2,3,8", "z": "2,8,5"}, "y = MatMul (x, z)", {}, "", "A is int16 outside")
+SIXTEEN = [PRODUCT if case[1] == PRODUCT[1] else case for case in QUANTIZED if case[-1] == "yes"]
+
+
+@pytest.mark.parametrize(("shapes", "line", "weights", "constants", "expected"), SIXTEEN)
+def test_integers_of_16_bits(  # noqa: PLR0917 - a case's parts
+    shapes: dict[str, str],
+    line: str,
+    weights: dict[str, str],
+    constants: str,
+    expected: str,
+    tmp_path: Path,
+) -> None:
+    model = qdq(shapes, line, weights, constants, dtype="int16", opset=21)
+    assert expected in said(model)
+    if expected == "yes":
+        compiles(model, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from math import ceil, prod
 
 from .boxes import input_extent
 from .int4_weights import Int4Weights
-from .layer_tensors import Extents, SlidingWindow
+from .layer_tensors import INT16, Extents, SlidingWindow
 from .layers import ConvLayer
 from .tiling import (
     CHANNEL_BYTES,
@@ -35,7 +35,8 @@ class ConvSizes:
     `x` and `y` are the extents of input and result, `kernel` those of the weights. `block` counts
     the input channels that cannot be cut apart, and `parameters` the numbers for each output channel.
     Sizes of elements are in bytes; that of the residual is 0 without one. `sums_wide`: the residual is
-    added to sums of 32 bits. `scales_channels`: each channel of the result has a scale.
+    added to sums of 32 bits by another command. `scales_channels`: each channel of the result has a
+    scale.
     """
 
     x: Extents
@@ -51,6 +52,7 @@ class ConvSizes:
     residual_itemsize: int
     weight_bytes: int
     sums_wide: bool
+    sum_itemsize: int
     scales_channels: bool
 
     @classmethod
@@ -70,7 +72,8 @@ class ConvSizes:
             weight_itemsize=weights.itemsize,
             residual_itemsize=0 if residual is None else residual.itemsize,
             weight_bytes=weights.nbytes,
-            sums_wide=residual is not None and layer.y.is_integer and layer.function is None,
+            sums_wide=layer.adds_residual_apart,
+            sum_itemsize=8 if layer.is_wide else 4,
             scales_channels=layer.y.has_channel_scales,
         )
 
@@ -92,7 +95,7 @@ def list_conv_slots(layer: ConvLayer, tile: TileShape) -> dict[str, SlotNeed]:
 def find_conv_tiling(layer: ConvLayer, rows: int, budget: TileBudget) -> Tiling | None:
     """Return the tiling of so many rows of a convolution, None if none fits."""
     figures = budget.figures
-    peak = figures.peak["float32" if layer.y.dtype == "float32" else "int8"]
+    peak = figures.peak[layer.x.dtype if layer.x.dtype in ("float32", INT16) else "int8"]
     machine = _Machine(budget.scratchpad, figures.bandwidth, peak)
     return _search_tilings(ConvSizes.of_layer(layer), rows, machine)
 
@@ -127,7 +130,7 @@ def _find_slots(sizes: ConvSizes, tile: TileShape) -> dict[str, SlotNeed]:
         "y": SlotNeed(results * sizes.result_itemsize),
     }
     if tile.inputs * sizes.groups < channels * tile.groups:
-        needs["accumulator"] = SlotNeed(results * 4, twice=False)
+        needs["accumulator"] = SlotNeed(results * sizes.sum_itemsize, twice=False)
     if sizes.residual_itemsize:
         needs["residual"] = SlotNeed(results * sizes.residual_itemsize)
     if sizes.sums_wide:

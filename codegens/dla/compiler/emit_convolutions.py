@@ -99,7 +99,8 @@ def _emit_tile(
     """Yield the steps of one tile: one for each part of the input channels."""
     parts = list(split_span(channels.read, tiling.tile.inputs))
     result = _ResultTile(emitting, layer, area, channels)
-    accumulator = ABSENT if len(parts) == 1 else result.new_tile("accumulator", _sum_dtype(layer))
+    sums = DType.INT64 if layer.is_wide else _parameter_dtype(layer)
+    accumulator = ABSENT if len(parts) == 1 else result.new_tile("accumulator", sums)
     for part in parts:
         step = emitting.begin_step()
         flags = ConvFlags.NONE
@@ -111,7 +112,7 @@ def _emit_tile(
         yield step
 
 
-def _sum_dtype(layer: ConvLayer) -> DType:
+def _parameter_dtype(layer: ConvLayer) -> DType:
     return DType.INT32 if layer.y.is_integer else DType.FLOAT32
 
 
@@ -145,7 +146,7 @@ def _add_convolution(
     source = TileBox(area.image, field.rows, field.cols, part)
     last = bool(flags & ConvFlags.LAST)
     adds = last and layer.residual is not None
-    wide = adds and y.is_integer and layer.function is None
+    wide = last and layer.adds_residual_apart
     command = Convolve(
         layer=emitting.number,
         flags=flags,
@@ -178,14 +179,14 @@ def _add_convolution(
 
 
 def _stage_fields(layer: ConvLayer) -> dict[str, Any]:
-    """Return the fields of the output stage of a CONV with a function."""
-    if layer.function is None:
-        return {}
-    residual = {}
-    if layer.residual is not None and layer.y.is_integer:
-        residual = {"residual_zero": layer.residual.zero, "residual_scale": layer.residual.scale}
-    alpha, beta = layer.parameters
-    return {"function": layer.function, "alpha": alpha, "beta": beta, **residual}
+    """Return the fields of the output stage of a CONV."""
+    found: dict[str, Any] = {}
+    if layer.residual is not None and layer.computes_in_reals:
+        found |= {"residual_zero": layer.residual.zero, "residual_scale": layer.residual.scale}
+    if layer.function is not None:
+        alpha, beta = layer.parameters
+        found |= {"function": layer.function, "alpha": alpha, "beta": beta}
+    return found
 
 
 def _load_weights(result: _ResultTile, part: AxisSpan) -> Operand:
@@ -212,7 +213,7 @@ def _load_parameters(result: _ResultTile) -> Operand:
 
     count, span = made.count * layer.count_parameters(), (made.start, made.end)
     return result.emitting.constant(
-        PARAMETERS, made, lambda: conv_parameters(layer, taken), count, _sum_dtype(layer), span
+        PARAMETERS, made, lambda: conv_parameters(layer, taken), count, _parameter_dtype(layer), span
     )
 
 

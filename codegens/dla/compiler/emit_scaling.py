@@ -84,8 +84,8 @@ def _integer_parameters(layer: ConvLayer) -> Array:
     Where another command is to add a residual, results are int32 in units finer than those of `y`.
     """
     x, y, channels = layer.x, layer.y, layer.y.channels
-    is_wide = layer.residual is not None and layer.function is None
-    split = to_multiplier if layer.function is None else to_real_multiplier
+    is_wide = layer.adds_residual_apart
+    split = to_real_multiplier if layer.computes_in_reals else to_multiplier
     finer = 2.0 ** residual_bits(layer) if is_wide else np.ones(1)
     rows = [layer.bias, *_split_factors(layer.multipliers * finer, split)]
     if layer.count_parameters() > len(rows):

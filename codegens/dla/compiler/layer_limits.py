@@ -25,9 +25,9 @@ from .layers import (
 )
 
 _WORD = 31  # bits of an int32 without its sign
+_SUM = 47  # and of a sum of int16
 _LONG = 63  # and of an int64
 _WIDE = 20  # the most fractional bits of a result before its residual is added
-_VALUES = 256  # of an int8 or uint8
 
 
 def check_limits(layer: MachineLayer) -> None:
@@ -44,7 +44,7 @@ def residual_bits(layer: ConvLayer) -> Array:
     """Return the fractional bits of a result before its residual is added, `[1]`, or `[channels]`.
 
     There are as many as an int32 has room for beside every value that a residual could bring back into
-    the 256 values of the result. So saturation to int32 changes no result.
+    the values of the result. So saturation to int32 changes no result.
     """
     bits = np.floor(_WORD - np.log2(_residual_reach(layer)))
     clipped: Array = np.clip(bits, 0, _WIDE).astype(np.int64)
@@ -53,23 +53,31 @@ def residual_bits(layer: ConvLayer) -> Array:
 
 def _residual_reach(layer: ConvLayer) -> Array:
     assert layer.residual is not None
-    return _VALUES * (1 + layer.residual.scale / layer.y.scales)
+    finer = layer.residual.scale / layer.y.scales
+    return _count_values(layer.y) + _count_values(layer.residual) * finer
+
+
+def _count_values(x: LayerTensor) -> int:
+    """Return the number of values that the type of a tensor of integers has."""
+    return int(2 ** (8 * x.itemsize))
 
 
 def _check_conv(layer: ConvLayer) -> Iterator[str]:
     yield from _check_windows(layer.window, layer.x, layer.y, dense=True)
     if not layer.y.is_integer:
         return
-    if layer.function is None:
-        is_wide = layer.residual is not None
-        if layer.residual is not None and (_residual_reach(layer) >= 2**_WORD).any():
-            ratio = (layer.residual.scale / layer.y.scales).max()
-            yield f"its residual's scale is {ratio:.3g} times its result's"
-        finer = 2.0 ** residual_bits(layer) if is_wide else np.ones(1)
+    if not layer.computes_in_reals:
+        finer = np.ones(1)
+        if layer.residual is not None:
+            if (_residual_reach(layer) >= 2**_WORD).any():
+                ratio = (layer.residual.scale / layer.y.scales).max()
+                yield f"its residual's scale is {ratio:.3g} times its result's"
+            finer = 2.0 ** residual_bits(layer)
         yield from _check_factors(layer.multipliers * finer)
+    bits, name = (_SUM, "48 bits") if layer.is_wide else (_WORD, "int32")
     least, most = _sum_limits(layer)
-    if least < -(2**_WORD) or most >= 2**_WORD:
-        yield f"its sums can be from {least} to {most}, and leave the range of int32"
+    if least < -(2**bits) or most >= 2**bits:
+        yield f"its sums can be from {least} to {most}, and leave the range of {name}"
 
 
 def _sum_limits(layer: ConvLayer) -> tuple[int, int]:
@@ -98,7 +106,7 @@ def _check_pool(layer: PoolLayer) -> Iterator[str]:
     for factor in factors:
         mantissa, shift = to_multiplier(factor)
         if layer.average and (
-            count << shift >= 2 ** (_LONG - 1) or count * _VALUES * mantissa >= 2**_LONG
+            count << shift >= 2 ** (_LONG - 1) or count * _count_values(layer.x) * mantissa >= 2**_LONG
         ):
             yield f"the mean of {count} numbers by a scale of {factor:.3g} needs more than 64 bits"
 

@@ -20,8 +20,11 @@ Extents = tuple[int, int, int, int]
 Shape = tuple[int, ...]
 """A shape in ONNX's order of axes."""
 
-INTEGERS = ("int8", "uint8")
+INTEGERS = ("int8", "uint8", "int16")
 """Data types of quantized activations."""
+
+INT16 = "int16"
+"""The one whose products are summed in 48 bits."""
 
 
 @dataclass(frozen=True)
@@ -257,7 +260,7 @@ def to_memory_layout(array: Array, rank: int, image: bool = True) -> Array:
 def check_dtype(name: str, dtype: str) -> None:
     """Raise CompileError for activations of a type that the machine lacks."""
     if dtype not in ("float32", *INTEGERS):
-        raise CompileError(f"'{name}' is {dtype}, but must be float32, int8 or uint8")
+        raise CompileError(f"'{name}' is {dtype}, but must be float32, int8, uint8 or int16")
 
 
 def needs_reordering(contract: TensorContract, shape: Shape) -> bool:

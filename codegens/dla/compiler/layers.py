@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from ..machine import FunctionKind, NormalizeKind
 from .int4_weights import Int4Weights
-from .layer_tensors import Array, Clamp, LayerTensor, SlidingWindow
+from .layer_tensors import INT16, Array, Clamp, LayerTensor, SlidingWindow
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,10 +39,10 @@ class ConvLayer(MachineLayer):
 
     `weights` are [output channels][kernel rows][kernel columns][input channels of a group], float32,
     int8 with zero points 0, or for a fully connected layer in float32 of four bits. `bias` has one
-    float32 for each output channel, or one int32 in units of the accumulators. `multipliers` bring int32
+    float32 for each output channel, or one int32 in units of the accumulators. `multipliers` bring
     accumulators to units of `y`, one for each output channel; they are empty in float32. `residual` is
     added to the result before the clamp. A `function` with its `parameters` is applied to real numbers
-    behind that; then `multipliers` make real numbers of accumulators.
+    behind that; then, and in sums of int16, `multipliers` make real numbers of accumulators.
     """
 
     operation = "CONV"
@@ -57,12 +57,27 @@ class ConvLayer(MachineLayer):
     function: FunctionKind | None = None
     parameters: tuple[float, float] = (0.0, 0.0)
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether its sums have 48 bits."""
+        return self.x.dtype == INT16
+
+    @property
+    def computes_in_reals(self) -> bool:
+        """Whether integers are made of its sums by real numbers."""
+        return self.y.is_integer and (self.function is not None or self.is_wide)
+
+    @property
+    def adds_residual_apart(self) -> bool:
+        """Whether another command adds the residual to sums of int32."""
+        return self.residual is not None and self.y.is_integer and not self.computes_in_reals
+
     def count_parameters(self) -> int:
         """Return the rows of CONV's parameters, of a number for each output channel."""
         if not self.y.is_integer:
             return 1
         by_channel = self.x.has_channel_scales or self.y.has_channel_scales
-        return 9 if by_channel or self.function is not None else 3
+        return 9 if by_channel or self.computes_in_reals else 3
 
     def take_weights(self, outputs: slice, inputs: slice) -> Array:
         """Return the weights of some output and input channels as they are in WEIGHTS."""

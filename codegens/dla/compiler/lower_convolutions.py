@@ -7,7 +7,7 @@ import numpy as np
 from byoc.codegen import CompileError, Operation
 
 from .layer_groups import LayerGroup
-from .layer_tensors import TO_NHWC, LayerTensor, SlidingWindow
+from .layer_tensors import INT16, TO_NHWC, LayerTensor, SlidingWindow
 from .layers import Array, ConvLayer
 from .lower_matrices import lower_matrix_product
 from .machine_functions import find_function
@@ -134,7 +134,8 @@ def _layer_constants(
     if found is None:
         reason = "the bias does not fit into an int32 at its scale, or is too fine for it"
         raise CompileError(reason, group.nodes)
-    real = y.scales if group.function else 1.0  # what a unit of a result is
+    in_reals = group.function or x.dtype == INT16
+    real = y.scales if in_reals else 1.0  # what a unit of a result is
     return found.weights, found.bias, found.multipliers * real
 
 

@@ -8,8 +8,8 @@ from byoc.codegen import CompileError
 
 from ..machine import FunctionKind, build_table, evaluate_function
 from .layer_groups import LayerGroup
-from .layer_tensors import LayerTensor, SlidingWindow, dtype_of
-from .layers import ActivationLayer, Array, PoolLayer
+from .layer_tensors import INT16, LayerTensor, SlidingWindow, dtype_of
+from .layers import ActivationLayer, Array, ConvLayer, PoolLayer
 from .lower_arithmetic import arrange_alone
 from .machine_functions import find_function
 from .network_builder import NetworkBuilder
@@ -23,13 +23,16 @@ def lower_clamp(builder: NetworkBuilder, group: LayerGroup) -> None:
 
 
 def lower_function(builder: NetworkBuilder, group: LayerGroup) -> None:
-    """Lower a function to tables of 256 bytes in integers, to the machine's own in float32."""
+    """Lower a function to the machine's own in float32, to tables in bytes, to a CONV's with int16."""
     x, y = arrange_alone(builder, group, by_channel=True)
     if any(group.main.inputs[1:]):
         raise CompileError(f"the bias of a {group.main.op} must be an addition of its own", group.nodes)
     kind, parameters = find_function(group.operations)
     if not y.is_integer:
         builder.add_layer(ActivationLayer(group.output, group.nodes, y, x, None, kind, parameters))
+        return
+    if INT16 in (x.dtype, y.dtype):
+        builder.add_layer(_make_function_stage(builder, group, y, x))
         return
     lows, highs = builder.fused_clamp(group).channel_limits(y)
     count = y.channels if y.has_channel_scales else 1
@@ -40,6 +43,32 @@ def lower_function(builder: NetworkBuilder, group: LayerGroup) -> None:
     table = np.array(tables).astype(y.dtype).view(np.uint8)
     table = table if y.has_channel_scales else table[0]
     builder.add_layer(ActivationLayer(group.output, group.nodes, y, x, table))
+
+
+def lower_conversion(builder: NetworkBuilder, group: LayerGroup) -> None:
+    """Lower an Identity to a copy in the type and at the scale of its result."""
+    (operand,) = group.operands
+    given = operand.quantization
+    if given is not None and not given.is_per_tensor:
+        x = builder.operand_tensor(group, operand, by_channel=True)
+        y = builder.result_tensor(group, by_channel=True)
+    else:
+        x, y = arrange_alone(builder, group, by_channel=True)
+    builder.add_layer(ActivationLayer(group.output, group.nodes, y, x))
+
+
+def _make_function_stage(
+    builder: NetworkBuilder, group: LayerGroup, y: LayerTensor, x: LayerTensor
+) -> ConvLayer:
+    """Return a convolution that multiplies each channel by 1, with the function of a group."""
+    weights, bias = np.ones((x.channels, 1, 1, 1), np.int8), np.zeros(x.channels, np.int32)
+    scales = np.full(x.channels, x.scale)
+    function, parameters = find_function(group.operations)
+    clamp = builder.fused_clamp(group)
+    return ConvLayer(
+        group.output, group.nodes, y, x, weights, bias, scales, SlidingWindow(), x.channels, None,
+        function, parameters, clamp=clamp,
+    )  # fmt: skip
 
 
 def _function_table(

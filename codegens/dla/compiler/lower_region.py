@@ -47,7 +47,13 @@ from .lower_normalizations import (
     lower_skip_rms_normalization,
     lower_softmax,
 )
-from .lower_others import lower_clamp, lower_function, lower_global_pool, lower_pool
+from .lower_others import (
+    lower_clamp,
+    lower_conversion,
+    lower_function,
+    lower_global_pool,
+    lower_pool,
+)
 from .lower_rotary import lower_contrib_rotary_embedding, lower_rotary_embedding
 from .machine_functions import FUNCTIONS
 from .network_builder import NetworkBuilder
@@ -75,6 +81,7 @@ LOWERINGS: Mapping[str, Callable[[NetworkBuilder, LayerGroup], None]] = {
     "Reshape": lower_reshape,
     **dict.fromkeys(("Flatten", "Squeeze", "Unsqueeze"), lower_reshape),
     "Dropout": lower_reshape,
+    "Identity": lower_conversion,
     "Cast": lower_cast,
     "Transpose": lower_transpose,
     "Split": lower_split,

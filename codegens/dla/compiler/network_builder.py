@@ -149,7 +149,9 @@ class NetworkBuilder:
             return LayerTensor(group.output, extents, "float32")
         dtype = group.quantization.dtype
         if dtype not in INTEGERS:
-            raise CompileError(f"'{group.output}' is {dtype}, but must be int8 or uint8", group.nodes)
+            raise CompileError(
+                f"'{group.output}' is {dtype}, but must be int8, uint8 or int16", group.nodes
+            )
         channels = extents[3] if by_channel and len(shape) == 4 and not plain else 0
         encoding = read_encoding(group.quantization, group.nodes, channels)
         return LayerTensor(group.output, extents, dtype).encoded_by(*encoding)

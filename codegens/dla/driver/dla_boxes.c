@@ -2,7 +2,8 @@
 #include "dla_boxes.h"
 
 size_t dla_element_size(uint32_t dtype) {
-    return dtype == DLA_INT8 || dtype == DLA_UINT8 ? 1 : 4;
+    static const uint8_t sizes[] = {4, 1, 1, 4, 2, 8};
+    return dtype <= DLA_INT64 ? sizes[dtype] : 4;
 }
 
 uint64_t dla_multiply_capped(uint64_t a, uint64_t b) {
@@ -37,7 +38,7 @@ const char *dla_check_box(const dla_box *box, size_t memory_bytes) {
     if (!box->tensor || !box->rows || !box->cols || !box->channels) {
         return "an operand has no tensor or no elements";
     }
-    if (box->dtype > DLA_INT32) {
+    if (box->dtype > DLA_INT64) {
         return "an operand has an unknown type";
     }
     if (box->rows > box->window) {

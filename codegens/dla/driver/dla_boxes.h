@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { DLA_FLOAT32 = 0, DLA_INT8 = 1, DLA_UINT8 = 2, DLA_INT32 = 3 };
+enum { DLA_FLOAT32 = 0, DLA_INT8 = 1, DLA_UINT8 = 2, DLA_INT32 = 3, DLA_INT16 = 4, DLA_INT64 = 5 };
 
 /* A box of a tensor in one memory; `rows` is 0 where an operand is left out. */
 typedef struct dla_box {

@@ -5,8 +5,17 @@
 
 #define MAX_VALUES (1u << 28) /* that a padded tile, or all windows of a command together, may hold */
 
+int dla_is_known_version(uint32_t version) {
+    return version >= DLA_OLDEST_VERSION && version <= DLA_VERSION;
+}
+
 static int is_byte(const dla_box *box) {
     return box->dtype == DLA_INT8 || box->dtype == DLA_UINT8;
+}
+
+/* Whether a box has activations in integers. */
+static int is_activation(const dla_box *box) {
+    return is_byte(box) || box->dtype == DLA_INT16;
 }
 
 /* Check the windows along rows or columns: sizes of kernel and tile, and that the tile and its padding hold
@@ -57,6 +66,10 @@ static int is_zero_point(int32_t zero) {
     return zero >= -128 && zero <= 255;
 }
 
+int dla_is_input_zero(const dla_command *c, int32_t zero) {
+    return c->x.dtype == DLA_INT16 ? zero >= INT16_MIN && zero <= INT16_MAX : is_zero_point(zero);
+}
+
 /* Check a table of numbers, which is one row and column. */
 static const char *check_table(const dla_box *table, uint64_t elements, uint32_t dtype, size_t memory) {
     const char *wrong = dla_check_box(table, memory);
@@ -79,13 +92,13 @@ static const char *check_conv(const dla_command *c, size_t memory) {
         return "its flags are unknown";
     }
     if (floats ? c->y.dtype != DLA_FLOAT32 || c->other.dtype != DLA_FLOAT32
-               : !is_byte(&c->x) || c->y.dtype == DLA_FLOAT32 || c->other.dtype != DLA_INT8) {
+               : !is_activation(&c->x) || c->y.dtype == DLA_FLOAT32 || c->other.dtype != DLA_INT8) {
         return "its types do not go together";
     }
     if (c->function > DLA_HARD_GATE) {
         return "its function is unknown";
     }
-    if (!is_zero_point(c->scaling.x_zero)) {
+    if (!dla_is_input_zero(c, c->scaling.x_zero)) {
         return "its zero point is not one of its type";
     }
     if (!c->groups || c->x.channels % c->groups || c->y.channels % c->groups) {
@@ -103,8 +116,8 @@ static const char *check_conv(const dla_command *c, size_t memory) {
         if ((wrong = check_table(&c->parameters, rows * c->y.channels, floats ? DLA_FLOAT32 : DLA_INT32, memory))) {
             return wrong;
         }
-        if (!floats && last && c->function != DLA_IDENTITY && rows == 3) {
-            return "its function lacks parameters";
+        if (!floats && last && dla_has_output_stage(c) && rows == 3) {
+            return "its output stage lacks parameters";
         }
     }
     if (first && last) {
@@ -116,7 +129,7 @@ static const char *check_conv(const dla_command *c, size_t memory) {
             return wrong;
         }
         if (!dla_have_same_extents(&c->accumulator, &c->y) ||
-            c->accumulator.dtype != (floats ? DLA_FLOAT32 : DLA_INT32)) {
+            c->accumulator.dtype != (floats ? DLA_FLOAT32 : c->x.dtype == DLA_INT16 ? DLA_INT64 : DLA_INT32)) {
             return "its accumulator does not fit";
         }
     }
@@ -125,7 +138,7 @@ static const char *check_conv(const dla_command *c, size_t memory) {
             return wrong;
         }
         if (!dla_have_same_extents(&c->residual, &c->y) ||
-            (floats ? c->residual.dtype != DLA_FLOAT32 : !is_byte(&c->residual) || c->function == DLA_IDENTITY)) {
+            (floats ? c->residual.dtype != DLA_FLOAT32 : !is_activation(&c->residual) || !dla_has_output_stage(c))) {
             return "its residual does not fit";
         }
     }
@@ -203,6 +216,9 @@ static const char *check_compute(const dla_command *c, size_t memory) {
     if (c->scaling.shift > 62) {
         return "its shift is above 62";
     }
+    if (c->x.dtype == DLA_INT64 || c->other.dtype == DLA_INT64 || (c->y.dtype == DLA_INT64 && dla_result_box(c) == &c->y)) {
+        return "an operand is int64, which accumulators alone are";
+    }
     switch (c->opcode) {
     case DLA_CONV:
         return check_conv(c, memory);
@@ -210,7 +226,8 @@ static const char *check_compute(const dla_command *c, size_t memory) {
         if (c->kind > DLA_AVERAGE) {
             return "its kind is unknown";
         }
-        if (c->x.channels != c->y.channels || c->x.dtype != c->y.dtype || c->x.dtype == DLA_INT32) {
+        if (c->x.channels != c->y.channels ||
+            (c->x.dtype != c->y.dtype && !(is_activation(&c->x) && is_activation(&c->y))) || c->x.dtype == DLA_INT32) {
             return "its types or channels do not go together";
         }
         wrong = check_channels(c, memory);
@@ -228,11 +245,7 @@ static const char *check_compute(const dla_command *c, size_t memory) {
         }
         return check_channels(c, memory);
     case DLA_SCALE:
-        if (!dla_have_same_extents(&c->x, &c->y) ||
-            ((c->x.dtype == DLA_FLOAT32) != floats && !(floats && c->x.dtype == DLA_INT32))) {
-            return "its types or extents do not go together";
-        }
-        return check_channels(c, memory);
+        return dla_have_same_extents(&c->x, &c->y) ? check_channels(c, memory) : "its extents do not go together";
     case DLA_TABLE:
         if ((wrong = dla_check_box(&c->other, memory)) != NULL) {
             return wrong;
@@ -300,8 +313,8 @@ const char *dla_check_program(const uint8_t *program, size_t bytes, dla_sizes *s
     if (bytes < DLA_FIRST_COMMAND || memcmp(program, "DLA1", 4) != 0) {
         return "it does not begin with the magic bytes DLA1";
     }
-    if (dla_read_word(program + 4) != DLA_VERSION) {
-        return "it has another version than 3";
+    if (!dla_is_known_version(dla_read_word(program + 4))) {
+        return "it has another version than 4 and 5";
     }
     sizes->arena = dla_read_word(program + 8);
     sizes->scratchpad = dla_read_word(program + 12);

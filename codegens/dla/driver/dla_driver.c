@@ -59,7 +59,7 @@ static size_t align(size_t bytes) {
 }
 
 static int32_t get_onnx_type(uint32_t dtype) {
-    static const int32_t types[] = {BYOC_FLOAT32, BYOC_INT8, BYOC_UINT8, BYOC_INT32};
+    static const int32_t types[] = {BYOC_FLOAT32, BYOC_INT8, BYOC_UINT8, BYOC_INT32, BYOC_INT16, BYOC_INT64};
     return types[dtype];
 }
 
@@ -128,8 +128,8 @@ static int check_compatible(const byoc_region_info *info, const char **why) {
         *why = "program.bin is not a program of the dla";
         return BYOC_BAD_ARTIFACT;
     }
-    if (dla_read_word((const uint8_t *)program->data + 4) != DLA_VERSION) {
-        *why = "the program is for another version of the instruction set than 4";
+    if (!dla_is_known_version(dla_read_word((const uint8_t *)program->data + 4))) {
+        *why = "the program is for another version of the instruction set than 4 and 5";
         return BYOC_INCOMPATIBLE;
     }
     *why = "";

@@ -75,6 +75,18 @@ double dla_evaluate_function(uint32_t kind, double x, float alpha, float beta) {
     }
 }
 
+/* Return what SCALE makes of an element in float32: the real number of an activation, else the same number. */
+static float scale_to_float(const dla_command *c, const dla_scaling *s, const uint8_t *x) {
+    switch (c->x.dtype) {
+    case DLA_FLOAT32:
+        return read_float(x);
+    case DLA_INT32:
+        return (float)read_integer(x, DLA_INT32);
+    default:
+        return (float)ldexp((double)(read_integer(x, c->x.dtype) - s->x_zero) * s->mantissa, -(int)s->shift);
+    }
+}
+
 static const char *execute_element(
     const dla_command *c, const dla_scaling *s, const uint8_t *x, const uint8_t *other, uint8_t *place
 ) {
@@ -103,8 +115,12 @@ static const char *execute_element(
         }
     case DLA_SCALE:
         if (floats) {
-            float value = c->x.dtype == DLA_INT32 ? (float)read_integer(x, DLA_INT32) : read_float(x);
-            write_float(place, clamp_float(value, s));
+            write_float(place, clamp_float(scale_to_float(c, s, x), s));
+            return NULL;
+        }
+        if (c->x.dtype == DLA_FLOAT32) {
+            double units = ldexp((double)read_float(x) * s->mantissa, -(int)s->shift);
+            write_shifted(place, c->y.dtype, rint(units), s);
             return NULL;
         }
         return write_rescaled(place, c->y.dtype, read_integer(x, c->x.dtype) - s->x_zero, s);

@@ -98,20 +98,23 @@ const char *dla_execute(const dla_command *c, const dla_memories *m) {
     return wrong;
 }
 
+/* Copy an element from this processor's byte order to that of memories, or back. */
+static void copy_element(uint8_t *to, const uint8_t *from, size_t bytes) {
+    const uint16_t one = 1;
+    uint8_t is_little;
+    memcpy(&is_little, &one, sizeof is_little);
+    for (size_t i = 0; i < bytes; i++) {
+        to[i] = from[is_little ? i : bytes - 1 - i];
+    }
+}
+
 void dla_write_box(uint8_t *memory, const dla_box *box, const void *dense) {
     size_t element = dla_element_size(box->dtype);
     const uint8_t *from = dense;
     for (uint32_t row = 0; row < box->rows; row++) {
         for (uint32_t col = 0; col < box->cols; col++) {
             for (uint32_t channel = 0; channel < box->channels; channel++) {
-                uint8_t *place = memory + find_element(box, row, col, channel);
-                if (element == 1) {
-                    *place = *from;
-                } else {
-                    uint32_t word;
-                    memcpy(&word, from, sizeof word);
-                    write_word(place, word);
-                }
+                copy_element(memory + find_element(box, row, col, channel), from, element);
                 from += element;
             }
         }
@@ -124,13 +127,7 @@ void dla_read_dense(const uint8_t *memory, const dla_box *box, void *dense) {
     for (uint32_t row = 0; row < box->rows; row++) {
         for (uint32_t col = 0; col < box->cols; col++) {
             for (uint32_t channel = 0; channel < box->channels; channel++) {
-                const uint8_t *place = memory + find_element(box, row, col, channel);
-                if (element == 1) {
-                    *to = *place;
-                } else {
-                    uint32_t word = dla_read_word(place);
-                    memcpy(to, &word, sizeof word);
-                }
+                copy_element(to, memory + find_element(box, row, col, channel), element);
                 to += element;
             }
         }

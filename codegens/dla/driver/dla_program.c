@@ -236,6 +236,10 @@ uint32_t dla_count_rows(const dla_command *command) {
     }
 }
 
+int dla_has_output_stage(const dla_command *command) {
+    return command->function != DLA_IDENTITY || command->x.dtype == DLA_INT16;
+}
+
 const dla_box *dla_result_box(const dla_command *command) {
     int partial = command->opcode == DLA_CONV && !(command->kind & DLA_LAST);
     return partial ? &command->accumulator : &command->y;

@@ -20,8 +20,9 @@ enum {
     DLA_MATMUL, DLA_NORMALIZE, DLA_UNPACK
 };
 
-/* The version of the instruction set. */
-#define DLA_VERSION 4u
+/* The version of the instruction set, and the oldest whose programs are part of it. */
+#define DLA_VERSION 5u
+#define DLA_OLDEST_VERSION 4u
 
 typedef struct dla_pair {
     uint32_t rows, cols;
@@ -72,11 +73,20 @@ const char *dla_read_command(const uint8_t *program, size_t bytes, size_t *place
  * command in `*number`, -1 for the header. */
 const char *dla_check_program(const uint8_t *program, size_t bytes, dla_sizes *sizes, long *number);
 
+/* Return whether programs of a version can be run. */
+int dla_is_known_version(uint32_t version);
+
 /* The place of a program's first command. */
 #define DLA_FIRST_COMMAND 20u
 
 /* Return the rows of a table of a command's numbers by channel: of CONV 3 or 9, of others all of their scaling. */
 uint32_t dla_count_rows(const dla_command *command);
+
+/* Return whether a CONV of integers makes its result in real numbers. */
+int dla_has_output_stage(const dla_command *command);
+
+/* Return whether a number is a zero point of what a CONV of integers reads. */
+int dla_is_input_zero(const dla_command *command, int32_t zero);
 
 /* Return the box that a command writes. */
 const dla_box *dla_result_box(const dla_command *command);

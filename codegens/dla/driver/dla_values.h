@@ -31,14 +31,25 @@ static inline void write_float(uint8_t *place, float value) {
 
 static inline int64_t read_integer(const uint8_t *place, uint32_t dtype) {
     int8_t small;
+    int16_t half;
     int32_t large;
+    int64_t sum;
     uint32_t word;
+    uint64_t both;
     switch (dtype) {
     case DLA_INT8:
         memcpy(&small, place, 1);
         return small;
     case DLA_UINT8:
         return *place;
+    case DLA_INT16:
+        word = place[0] | (uint32_t)place[1] << 8;
+        half = (int16_t)(word >= 0x8000u ? (int32_t)word - 0x10000 : (int32_t)word);
+        return half;
+    case DLA_INT64:
+        both = dla_read_word(place) | (uint64_t)dla_read_word(place + 4) << 32;
+        memcpy(&sum, &both, sizeof sum);
+        return sum;
     default:
         word = dla_read_word(place);
         memcpy(&large, &word, sizeof large);
@@ -47,9 +58,19 @@ static inline int64_t read_integer(const uint8_t *place, uint32_t dtype) {
 }
 
 static inline void write_integer(uint8_t *place, uint32_t dtype, int64_t value) {
-    if (dtype == DLA_INT32) {
+    switch (dtype) {
+    case DLA_INT32:
         write_word(place, (uint32_t)value);
-    } else {
+        break;
+    case DLA_INT64:
+        write_word(place, (uint32_t)value);
+        write_word(place + 4, (uint32_t)((uint64_t)value >> 32));
+        break;
+    case DLA_INT16:
+        place[1] = (uint8_t)((uint64_t)value >> 8);
+        place[0] = (uint8_t)value;
+        break;
+    default:
         *place = (uint8_t)value;
     }
 }
@@ -106,10 +127,10 @@ static inline double limit(double value, double low, double high) {
 
 /* Write an integer plus the zero point of the result, within the range of the scaling and of the type. */
 static inline void write_shifted(uint8_t *place, uint32_t dtype, double value, const dla_scaling *s) {
-    double low = dtype == DLA_INT8 ? -128 : dtype == DLA_UINT8 ? 0 : -2147483648.0;
-    double high = dtype == DLA_INT8 ? 127 : dtype == DLA_UINT8 ? 255 : 2147483647.0;
+    static const double lows[] = {0, -128, 0, -2147483648.0, -32768};
+    static const double highs[] = {0, 127, 255, 2147483647.0, 32767};
     double limited = limit(value + s->y_zero, s->low, s->high);
-    write_integer(place, dtype, (int64_t)limit(limited, low, high));
+    write_integer(place, dtype, (int64_t)limit(limited, lows[dtype], highs[dtype]));
 }
 
 static inline const char *write_rescaled(uint8_t *place, uint32_t dtype, int64_t value, const dla_scaling *s) {

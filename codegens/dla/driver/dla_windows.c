@@ -4,6 +4,8 @@
 
 #include <math.h>
 
+#define WIDE ((int64_t)1 << 47) /* of the sums of int16 */
+
 /* Eight sums at once, which a compiler turns into vectors without being allowed to reorder one sum. */
 static float sum_products(const uint8_t *x, size_t pitch, const uint8_t *weights, uint32_t count) {
     float sums[8] = {0}, total = 0;
@@ -138,7 +140,7 @@ static const char *write_function(
     if (!is_real_shift(channel->shift) || !is_real_shift(channel->y_shift)) {
         return "a shift is not in [-2000, 2000]";
     }
-    double real = ldexp((double)(sum * channel->mantissa), -channel->shift);
+    double real = ldexp((double)sum * channel->mantissa, -channel->shift);
     if (residual) {
         real += (double)(read_integer(residual, c->residual.dtype) - c->residual_zero) * c->residual_scale;
     }
@@ -152,19 +154,20 @@ static const char *convolve_element(
     uint32_t o, uint8_t *place
 ) {
     const conv_channel channel = read_channel(c, memory, o);
-    if (channel.scaling.x_zero < -128 || channel.scaling.x_zero > 255) {
+    const int is_wide = c->x.dtype == DLA_INT16;
+    if (!dla_is_input_zero(c, channel.scaling.x_zero)) {
         return "its zero point is not one of its type";
     }
     int64_t sum = convolve_integer(c, memory, w, o, channel.scaling.x_zero);
-    sum += before ? read_integer(before, DLA_INT32) : channel.bias;
-    if (sum < INT32_MIN || sum > INT32_MAX) {
-        return "a sum leaves the range of int32";
+    sum += before ? read_integer(before, is_wide ? DLA_INT64 : DLA_INT32) : channel.bias;
+    if (is_wide ? sum < -WIDE || sum >= WIDE : sum < INT32_MIN || sum > INT32_MAX) {
+        return is_wide ? "a sum leaves the range of 48 bits" : "a sum leaves the range of int32";
     }
     if (!(c->kind & DLA_LAST)) {
-        write_integer(place, DLA_INT32, sum);
+        write_integer(place, is_wide ? DLA_INT64 : DLA_INT32, sum);
         return NULL;
     }
-    if (c->function != DLA_IDENTITY) {
+    if (dla_has_output_stage(c)) {
         return write_function(c, residual, &channel, sum, place);
     }
     if (channel.shift < 0 || channel.shift > 62) {

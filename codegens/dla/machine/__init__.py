@@ -25,9 +25,16 @@ from .element_commands import (
     scaling_fields,
 )
 from .instructions import Command, End, Load, Store, Unpack
-from .operands import ABSENT, NO_PADS, ZERO, DType, Memory, Operand, Pads, Pair
+from .operands import ABSENT, ACTIVATIONS, NO_PADS, ZERO, DType, Memory, Operand, Pads, Pair
 from .program import Program
-from .program_file import VERSION, assemble, disassemble, format_command, format_program
+from .program_file import (
+    VERSIONS,
+    assemble,
+    disassemble,
+    find_version,
+    format_command,
+    format_program,
+)
 from .timing import (
     LINE,
     MachineFigures,

@@ -39,7 +39,7 @@ class Add(Command):
 class Mul(Command):
     """Multiply `a` by `b` to `y`, broadcast as in ADD.
 
-    float32: y = CLAMP(a * b). int8, uint8:
+    float32: y = CLAMP(a * b). int8, uint8, int16:
     y = CLAMP(RHE((a - a_zero) * (b - b_zero) * m / 2**shift) + y_zero), m / 2**shift = sa * sb / sy.
     """
 
@@ -60,10 +60,14 @@ class Mul(Command):
 
 @dataclass(frozen=True)
 class Scale(Command):
-    """Copy `x` to `y`, of the same extents, at another scale: concatenation, Relu.
+    """Copy `x` to `y`, of the same extents, at another scale: concatenation, Relu, another type.
 
     float32: y = CLAMP(x), where `x` may also be int32, which is rounded to float32. Integers, in any
     mixture: y = CLAMP(RHE((x - x_zero) * m / 2**shift) + y_zero).
+
+    Between the two, products are those of float64. From int8, uint8 or int16 to float32
+    y = CLAMP((x - x_zero) * m / 2**shift), rounded to float32. From float32 to these
+    y = CLAMP(RHE(x * m / 2**shift) + y_zero), where what is no number becomes low.
     """
 
     opcode: ClassVar[int] = 7

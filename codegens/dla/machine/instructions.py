@@ -21,6 +21,10 @@ products are exact before that, in 64 bits, and an overflow is an error: each co
 CLAMP(v) limits v to the command's [low, high], then to the range of the output's type; a fused Relu is
 low = zero point of the output.
 
+Types of activations are float32, int8, uint8 and int16, whose zero points are numbers of their type.
+int32 is that of biases, and of sums of int8 and uint8. Sums of int16 and int8 have 48 bits, and int64
+where they are stored.
+
 Scales by channel. Of POOL, ADD, MUL and SCALE all of these numbers may be another one for each channel
 of the result: `channels` is one row and column of int32 [fields][channels], with a row for each field
 from the first zero point to `high` in their order, which then do not count. CONV has them among its

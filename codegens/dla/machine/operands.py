@@ -17,16 +17,23 @@ class DType(IntEnum):
     INT8 = 1
     UINT8 = 2
     INT32 = 3
+    INT16 = 4
+    INT64 = 5
 
     @property
     def size(self) -> int:
         """Bytes of an element."""
-        return 1 if self in (DType.INT8, DType.UINT8) else 4
+        return _SIZES[self]
 
     @property
     def array_type(self) -> np.dtype[Any]:
         """The type of elements in arrays, little-endian."""
         return np.dtype(self.name.lower()).newbyteorder("<")
+
+
+_SIZES = (4, 1, 1, 4, 2, 8)
+ACTIVATIONS = (DType.INT8, DType.UINT8, DType.INT16)
+"""Types of activations in integers."""
 
 
 class Memory(IntEnum):

@@ -4,6 +4,10 @@ A file is little-endian 32-bit words: the magic and the version, the bytes of th
 and the weights, then the commands. A command is its opcode, the number of words that follow, and these:
 its fields in the order of the dataclass, with a nested dataclass written as its fields in a row. So the
 classes of the instruction set alone define the format.
+
+A program is of the least version that has all it uses, so that older machines run it where they can.
+Version 5 added int16: as the type of an operand, and with it int64 sums; SCALE between integers and
+float32; POOL from one type of integers to another.
 """
 
 import struct
@@ -14,12 +18,16 @@ from typing import Any, get_type_hints
 
 from byoc.codegen import InputError
 
+from .element_commands import Scale
 from .instructions import Command, End, Load
-from .operands import Memory, Operand, Signed
+from .operands import DType, Memory, Operand, Signed
 from .program import COMMANDS, Program
+from .window_commands import Pool
 
 MAGIC = b"DLA1"
-VERSION = 4
+VERSION = 5
+VERSIONS = (4, VERSION)
+"""The versions that are read."""
 _HEADER = struct.Struct("<4sIIII")
 _START = struct.Struct("<II")
 
@@ -28,7 +36,7 @@ def assemble(program: Program) -> bytes:
     """Return a program as bytes. Raises InputError for a field that does not fit into its word."""
     sizes = (program.arena, program.scratchpad, program.weights)
     try:
-        parts = [_HEADER.pack(MAGIC, VERSION, *sizes)]
+        parts = [_HEADER.pack(MAGIC, find_version(program), *sizes)]
     except struct.error:
         raise InputError(f"a memory of {max(sizes)} bytes: addresses have 32 bits") from None
     for number, command in enumerate(program.commands):
@@ -46,12 +54,30 @@ def disassemble(content: bytes) -> Program:
     if len(content) < _HEADER.size or content[: len(MAGIC)] != MAGIC:
         raise InputError("not a program of the dla: it does not begin with the magic bytes DLA1")
     _, version, *sizes = _HEADER.unpack_from(content)
-    if version != VERSION:
-        raise InputError(f"the program has version {version}, but only version {VERSION} is supported")
+    if version not in VERSIONS:
+        known = " and ".join(map(str, VERSIONS))
+        raise InputError(f"the program has version {version}, but only versions {known} are supported")
     commands = tuple(_commands(content))
     if not commands or not isinstance(commands[-1], End):
         raise InputError(f"the program breaks off after {len(commands)} commands, without END")
     return Program(commands, *sizes)
+
+
+def find_version(program: Program) -> int:
+    """Return the least version of the instruction set that has all that a program uses."""
+    return VERSION if any(map(_is_new, program.commands)) else VERSIONS[0]
+
+
+def _is_new(command: Command) -> bool:
+    """Return whether the versions before the last lack what a command does."""
+    operands = [value for value in vars(command).values() if isinstance(value, Operand)]
+    if any(operand.dtype in (DType.INT16, DType.INT64) for operand in operands):
+        return True
+    if isinstance(command, Pool):
+        return command.x.dtype is not command.y.dtype
+    if not isinstance(command, Scale) or command.x.dtype is DType.INT32:
+        return False
+    return DType.FLOAT32 in (command.x.dtype, command.y.dtype) and command.x.dtype is not command.y.dtype
 
 
 def format_program(program: Program) -> str:

@@ -87,9 +87,9 @@ _NORMALIZE = 5
 class MachineFigures:
     """Speed of the machine.
 
-    `peak` has operations per second by type (float32, int8), where a multiplication and an addition are
-    two; `bandwidth` is in bytes per second to and from the large memories; `overhead` is in seconds for
-    each layer, `launch` in seconds for each run; `frequency` is in cycles per second.
+    `peak` has operations per second by type (float32, int8, int16), where a multiplication and an
+    addition are two; `bandwidth` is in bytes per second to and from the large memories; `overhead` is in
+    seconds for each layer, `launch` in seconds for each run; `frequency` is in cycles per second.
     """
 
     peak: Mapping[str, float]
@@ -107,7 +107,7 @@ def read_figures(name: str = "dla") -> MachineFigures:
     costs = load_cost_model(name)
     if not isinstance(costs, Roofline):
         raise InputError(f"{name}: the figures of the dla must be a cost model of kind roofline")
-    for dtype in ("float32", "int8"):
+    for dtype in ("float32", "int8", "int16"):
         if dtype not in costs.peak:
             raise InputError(
                 f"{name}: peak: it must have an entry for {dtype}, in which the dla computes"
@@ -223,11 +223,17 @@ def command_cycles(command: Command, figures: MachineFigures) -> int:
     """Return the cycles for which a command occupies its engine."""
     if isinstance(command, Load | Store):
         return _to_cycles(command.source.nbytes / figures.bandwidth, figures.frequency)
+    peak = figures.peak[_find_compute_type(command)]
+    return _to_cycles(count_operations(command) / peak, figures.frequency)
+
+
+def _find_compute_type(command: Command) -> str:
+    """Return the type whose peak a command computes at: of CONV that of what it multiplies."""
     target = written_operand(command)
-    floats = target is not None and target.dtype is DType.FLOAT32
-    return _to_cycles(
-        count_operations(command) / figures.peak["float32" if floats else "int8"], figures.frequency
-    )
+    used = {value.dtype for name, value in read_operands(command).items() if name in ("x", "a", "b")}
+    if target is not None and not isinstance(command, Conv):
+        used.add(target.dtype)
+    return "float32" if DType.FLOAT32 in used else "int16" if DType.INT16 in used else "int8"
 
 
 def count_operations(command: Command) -> int:

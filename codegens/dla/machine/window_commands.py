@@ -33,24 +33,27 @@ class Conv(Command):
 
     `weights` is one row and column of dense elements [y.channels][kernel.rows][kernel.cols][K], of
     float32 or int8 (zero point 0), with input channels innermost. The sum of a float32 `x` is in
-    float32, in any order. For int8 and uint8, x_zero is subtracted from x, and the sum is exact in
-    int32; an overflow is an error. With FIRST the sum starts from the bias, else from `accumulator`, of
-    the extents of `y` and dtype float32 or int32. With LAST `y` is written, else the sum goes to
-    `accumulator`. `accumulator` is ABSENT if both are set.
+    float32, in any order. For integers, x_zero is subtracted from x, and the sum is exact: in int32 for
+    int8 and uint8, in 48 bits for int16. An overflow is an error. With FIRST the sum starts from the
+    bias, else from `accumulator`, of the extents of `y` and dtype float32, int32 or, for int16, int64.
+    With LAST `y` is written, else the sum goes to `accumulator`. `accumulator` is ABSENT if both are
+    set.
 
     float32: y = CLAMP(f(sum + residual)), where f is `function` of `alpha` and `beta`, and `residual` is
     ABSENT or a box like `y`. `parameters` is one row and column of the biases, float32 [y.channels], or
     ABSENT for 0.
 
-    int8, uint8: `parameters` is one row and column of int32 [3][y.channels] or [9][y.channels]. Rows are
-    the biases, mantissas m and shifts, and, where there are nine, x_zero, y_zero, low, high, m' and
-    shift', which hold instead of the fields. The x_zero of several input channels differ only where
-    K = 1. FIRST reads biases and x_zero, LAST all. Without a function
-    y = CLAMP(RHE(sum * m / 2**shift) + y_zero), and `residual` is ABSENT.
+    Integers: `x`, `y` and `residual` are each int8, uint8 or int16. `parameters` is one row and column
+    of int32 [3][y.channels] or [9][y.channels]. Rows are the biases, mantissas m and shifts, and, where
+    there are nine, x_zero, y_zero, low, high, m' and shift', which hold instead of the fields. The
+    x_zero of several input channels differ only where K = 1. FIRST reads biases and x_zero, LAST all.
+    Without a function, and for an `x` of int8 or uint8, y = CLAMP(RHE(sum * m / 2**shift) + y_zero), and
+    `residual` is ABSENT; `y` may then be int32.
 
-    The output stage. With a function there are nine rows, and LAST computes in real numbers between the
-    sum and the result: m / 2**shift makes the sum one, m' / 2**shift' brings f of it to units of `y`,
-    and these shifts are in [-2000, 2000]. `residual` is ABSENT, or a box of bytes like `y`:
+    The output stage. With a function, or for an `x` of int16, there are nine rows, and LAST computes in
+    real numbers between the sum and the result: m / 2**shift makes the sum one, m' / 2**shift' brings f
+    of it to units of `y`, and these shifts are in [-2000, 2000]. `residual` is ABSENT, or a box like
+    `y`:
 
         y = CLAMP(RHE(f(sum * m / 2**shift + (residual - residual_zero) * residual_scale)
                       * m' / 2**shift') + y_zero)
@@ -101,7 +104,7 @@ class Pool(Command):
     by those in `x` alone. A window without a position in `x` is an error. MAX ignores padding.
 
     float32: y = CLAMP(max), or CLAMP(sum / count) with the sum in float32; mantissa and shift are
-    unused. int8, uint8: y = CLAMP(RHE((max - x_zero) * m / 2**shift) + y_zero), or
+    unused. Integers: y = CLAMP(RHE((max - x_zero) * m / 2**shift) + y_zero), or
     y = CLAMP(RHE(sum of (x - x_zero) * m / (2**shift * count)) + y_zero), where 2**shift * count is less
     than 2**62. If the scales are equal, m / 2**shift is 1.
     """

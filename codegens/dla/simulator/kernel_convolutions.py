@@ -7,13 +7,24 @@ from typing import Any
 
 import numpy as np
 
-from ..machine import MAX_SHIFT, Conv, ConvFlags, DType, FunctionKind, evaluate_function, requantize
+from ..machine import (
+    ACTIVATIONS,
+    MAX_SHIFT,
+    Conv,
+    ConvFlags,
+    DType,
+    FunctionKind,
+    evaluate_function,
+    requantize,
+)
 from .kernel_values import check_shifts, clamp_to_output, require_array, require_floats
 from .kernel_windows import window_axes, window_view
 from .tagged_memory import Array, FaultError
 
 _EXACT = 2**24  # float32 represents all integers up to here
 _WORD = 2**31
+_WIDE = 2**47  # of the sums of int16
+_BOXES = tuple(dtype.array_type for dtype in ACTIVATIONS)
 
 
 def compute_conv(command: Conv, read: Mapping[str, Array]) -> Array:
@@ -40,23 +51,27 @@ def _compute_float_conv(command: Conv, read: Mapping[str, Array]) -> Array:
 
 
 def _compute_integer_conv(command: Conv, read: Mapping[str, Array]) -> Array:
-    applies = command.function is not FunctionKind.IDENTITY
+    is_wide = command.x.dtype is DType.INT16
+    applies = is_wide or command.function is not FunctionKind.IDENTITY
     if "residual" in read and not applies:
-        raise FaultError("a convolution of integers without a function has no residual")
-    if command.x.dtype.size != 1 or command.weights.dtype is not DType.INT8:
-        raise FaultError("the weights of int8 and uint8 are int8")
+        raise FaultError("a convolution of bytes without a function has no residual")
+    if command.x.dtype not in ACTIVATIONS or command.weights.dtype is not DType.INT8:
+        raise FaultError("the weights of int8, uint8 and int16 are int8")
     first, last = ConvFlags.FIRST in command.flags, ConvFlags.LAST in command.flags
+    if last and command.y.dtype is DType.INT64:
+        raise FaultError("y is int64, which accumulators alone are")
     rows = _conv_parameters(command, read) if first or last else {}
     if applies and last and "y_mantissa" not in rows:
-        raise FaultError("a convolution of integers with a function has nine rows of parameters")
+        raise FaultError("a convolution with a function or of int16 has nine rows of parameters")
     given: dict[str, Any] = {name: rows[name] for name in _CONV_FIELDS if name in rows}
     command = replace(command, **given)
     sums = convolve(command, read["x"].astype(np.int32) - _input_zeros(command), read["weights"])
-    sums = sums + (rows["bias"] if first else require_array(read["accumulator"], sums.shape, np.int32))
-    if sums.min() < -_WORD or sums.max() >= _WORD:
-        raise FaultError("a sum leaves the range of int32")
+    kind, most = (np.int64, _WIDE) if is_wide else (np.int32, _WORD)
+    sums = sums + (rows["bias"] if first else require_array(read["accumulator"], sums.shape, kind))
+    if sums.min() < -most or sums.max() >= most:
+        raise FaultError(f"a sum leaves the range of {'48 bits' if is_wide else 'int32'}")
     if not last:
-        return sums.astype(np.int32)
+        return sums.astype(kind)
     if applies:
         return clamp_to_output(_compute_output_stage(command, sums, rows, read), command)
     check_shifts(rows["shift"], 0, MAX_SHIFT)
@@ -88,7 +103,8 @@ def _input_zeros(command: Conv) -> Array:
         if (each != each[:, :1]).any():
             raise FaultError("a channel of x has several zero points")
         zeros = each[:, 0]
-    if (zeros < -128).any() or (zeros > 255).any():
+    least, most = (-(2**15), 2**15 - 1) if command.x.dtype is DType.INT16 else (-128, 255)
+    if (zeros < least).any() or (zeros > most).any():
         raise FaultError("its zero point is not one of its type")
     return zeros
 
@@ -100,11 +116,11 @@ def _compute_output_stage(
     check_shifts(rows["shift"], -_MOST_REAL_SHIFT, _MOST_REAL_SHIFT)
     check_shifts(rows["y_shift"], -_MOST_REAL_SHIFT, _MOST_REAL_SHIFT)
     shift, y_shift = (rows[name].astype(np.intc) for name in ("shift", "y_shift"))
-    reals = np.ldexp((sums * rows["mantissa"]).astype(np.float64), -shift)
+    reals = np.ldexp(sums.astype(np.float64) * rows["mantissa"], -shift)
     if "residual" in read:
         residual = read["residual"]
-        if residual.shape != sums.shape or residual.itemsize != 1:
-            raise FaultError("a residual of integers is a box of bytes like y")
+        if residual.shape != sums.shape or residual.dtype not in _BOXES:
+            raise FaultError("a residual of integers is a box of activations like y")
         whole = residual.astype(np.float64) - command.residual_zero
         reals = reals + whole * float(np.float32(command.residual_scale))
     made = evaluate_function(command.function, reals, command.alpha, command.beta)

@@ -35,7 +35,9 @@ def require_floats(values: Array) -> Array:
 
 
 def require_integers(values: Array) -> Array:
-    """Return values as int64. Raises FaultError if they are float32."""
+    """Return values as int64. Raises FaultError if they are float32, or sums of 48 bits."""
     if values.dtype == np.float32:
         raise FaultError("an operand is float32, but the output is an integer type")
+    if values.dtype == np.int64:
+        raise FaultError("an operand is int64, which accumulators alone are")
     return values.astype(np.int64)

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..machine import (
+    ACTIVATIONS,
     MAX_SHIFT,
     Add,
     Command,
@@ -62,6 +63,8 @@ def _compute_pool(command: Pool, read: Mapping[str, Array]) -> Array:
         down = rows.count_positions(-rows.before, rows.size + rows.after)
         counts = _window_counts(down, cols.count_positions(-cols.before, cols.size + cols.after))
     floats = command.x.dtype is DType.FLOAT32
+    if not floats and not {command.x.dtype, command.y.dtype} <= {*ACTIVATIONS}:
+        raise FaultError("x and y are float32, or both are activations in integers")
     maximum = command.kind is PoolKind.MAX
     if not floats:
         x = x.astype(np.int64) - command.x_zero
@@ -142,14 +145,24 @@ def _compute_normalize(command: Normalize, read: Mapping[str, Array]) -> Array:
 
 
 def _compute_scale(command: Scale, read: Mapping[str, Array]) -> Array:
+    x = read["x"]
     if command.y.dtype is DType.FLOAT32:
-        x = read["x"]
-        x = x.astype(np.float32) if x.dtype == np.int32 else require_floats(x)
-        return clamp_to_output(x, command)
+        return clamp_to_output(_scale_to_floats(command, x), command)
     command = _take_channels(command, read)
-    return clamp_to_output(
-        _requantize_checked(require_integers(read["x"]) - command.x_zero, command), command
-    )
+    if command.x.dtype is DType.FLOAT32:
+        reals = np.ldexp(x.astype(np.float64) * command.mantissa, -np.asarray(command.shift, np.intc))
+        return clamp_to_output(np.rint(reals) + command.y_zero, command)
+    return clamp_to_output(_requantize_checked(require_integers(x) - command.x_zero, command), command)
+
+
+def _scale_to_floats(command: Scale, x: Array) -> Array:
+    """Return the real numbers of activations in float32, or what is given as it is."""
+    if command.x.dtype not in ACTIVATIONS:
+        return x.astype(np.float32) if x.dtype == np.int32 else require_floats(x)
+    check_shifts(np.asarray(command.shift), 0, MAX_SHIFT)
+    whole = (x.astype(np.int64) - command.x_zero).astype(np.float64)
+    reals: Array = np.ldexp(whole * command.mantissa, -command.shift).astype(np.float32)
+    return reals
 
 
 def _look_up(command: Table, read: Mapping[str, Array]) -> Array:

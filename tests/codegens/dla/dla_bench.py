@@ -22,12 +22,14 @@ from numpy.typing import NDArray
 from byoc.onnxrt import open_session, without_optimizations
 
 Array = NDArray[Any]
-FIGURES = MachineFigures({"float32": 1e12, "int8": 4e12}, 32e9, 1e-6, 5e-6, 1e9)
+FIGURES = MachineFigures({"float32": 1e12, "int8": 4e12, "int16": 2e12}, 32e9, 1e-6, 5e-6, 1e9)
 TYPES = {
     np.dtype(np.float32): DType.FLOAT32,
     np.dtype(np.int8): DType.INT8,
     np.dtype(np.uint8): DType.UINT8,
     np.dtype(np.int32): DType.INT32,
+    np.dtype(np.int16): DType.INT16,
+    np.dtype(np.int64): DType.INT64,
 }
 
 

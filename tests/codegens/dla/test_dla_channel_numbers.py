@@ -125,7 +125,7 @@ WRONG: dict[str, tuple[Callable[..., Command], dict[str, Any], str]] = {
     "a function with three rows": (*convolution(rows()[:3], **SWISH), "has nine rows of parameters"),
     "a residual without a function": (*convolution(rows(), residual=X), "has no residual"),
     "a residual of another shape": (*convolution(rows(), residual=bytes_of(4, 5, 2), **SWISH),
-        "a residual of integers is a box of bytes like y"),
+        "a residual of integers is a box of activations like y"),
     "no zero point of bytes": (*convolution(rows(x_zero=[300, 300, 300])),
         "zero point is not one of its type"),
 }  # fmt: skip

@@ -75,6 +75,13 @@ def test_integers_run_at_their_own_peak_and_groups_share_the_channels():
     assert count_operations(replace(conv, groups=8)) * 8 == count_operations(conv)
     part = replace(small, flags=ConvFlags.FIRST, accumulator=replace(conv.y, dtype=DType.INT32))
     assert command_cycles(part, FIGURES) == command_cycles(small, FIGURES)
+    wide = replace(small, x=replace(conv.x, dtype=DType.INT16))
+    assert command_cycles(wide, FIGURES) == -(-16777216 // 2000)
+    made = replace(small, y=replace(conv.y, dtype=DType.INT16))
+    assert command_cycles(made, FIGURES) == command_cycles(small, FIGURES)
+    sums = [replace(box, dtype=DType.INT16) for box in (conv.x, conv.y)]
+    assert command_cycles(Add(0, small.x, small.x, sums[1]), FIGURES) == 3
+    assert command_cycles(Add(0, sums[0], sums[0], small.y), FIGURES) == 3
 
 
 def test_one_after_another_where_each_needs_the_last():

@@ -153,7 +153,7 @@ def test_rotations(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
         (
             "(float[1,3,8] x, int64[1,3] p) => (float[1,3,8] y)"
             " { y = com.microsoft.RotaryEmbedding(x, p, table, table) }",
-            "float32, int8 or uint8",
+            "float32, int8, uint8 or int16",
         ),
         (
             "(float[1,3,8] x) => (float[1,3,8] y)"

@@ -240,12 +240,12 @@ def test_pools_and_rows_beside_one_another(tmp_path: Path) -> None:
         (
             "g (float[1,3,6,6] x) => (float[1,3,5,5] y, int64[1,3,5,5] i)"
             " { y, i = MaxPool<kernel_shape=[2,2]>(x) }",
-            "'i' is int64, but must be float32, int8 or uint8",
+            "'i' is int64, but must be float32, int8, uint8 or int16",
             (),
         ),
         (
             "g (double[2] x) => (double[2] y) { y = Relu(x) }",
-            "'x' is float64, but must be float32, int8 or uint8",
+            "'x' is float64, but must be float32, int8, uint8 or int16",
             (),
         ),
     ],

@@ -16,6 +16,7 @@ from byoc.codegens.dla.machine import (
     End,
     Load,
     Memory,
+    Mul,
     Operand,
     Pads,
     Pair,
@@ -255,7 +256,7 @@ WRONG: dict[str, tuple[Callable[[], tuple[Command, ...]], str]] = {
         "command 1, .*: the operand to be written has no tensor or no elements",
     ),
     "types that do not go together": (
-        lambda: (FILL, Scale(0, X, replace(Y, dtype=DType.INT8))),
+        lambda: (FILL, Mul(0, X, X, replace(Y, dtype=DType.INT8))),
         "an operand is float32, but the output is an integer type",
     ),
     "an operand that a command must have": (
