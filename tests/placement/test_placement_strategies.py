@@ -346,6 +346,13 @@ def test_a_mixture_has_to_save_the_margin(seed: int) -> None:
         assert placement.bound <= placement.cost.total
 
 
+def test_a_graph_without_units_has_no_mixture() -> None:
+    """The body of a Loop may have none; openvino-cpu has a margin."""
+    empty = chain([], [])
+    assert LaunchAware(margin=0.1).solve(empty).labels.size == 0
+    assert LaunchAware(margin=0.1, boundary=2.0).solve(empty).cost.total == 0
+
+
 @pytest.mark.parametrize("margin", [-0.1, 1.0, math.nan])
 def test_a_margin_is_a_share(margin: float) -> None:
     with pytest.raises(ValueError, match="must be from 0 to below 1"):

@@ -190,12 +190,14 @@ class LaunchAware:
     def _solve_with_margin(self, problem: Problem) -> Placement:
         """Return the placement on the best single device unless a mixture saves the margin."""
         found = replace(self, margin=0.0).solve(problem)
+        if not problem.units or np.ptp(found.labels) == 0:
+            return found
         whole = [
             each
             for each in solve_applicable(problem, [HostOnly(), AllSupported()])
             if np.ptp(each.labels) == 0 and not find_broken_limit(problem, each.labels, each.regions)
         ]
-        best = select_best(whole) if problem.units and np.ptp(found.labels) else None
+        best = select_best(whole)
         if best is None or found.cost.total < (1 - self.margin) * best.cost.total:
             return found
         saved = 1 - found.cost.total / best.cost.total
