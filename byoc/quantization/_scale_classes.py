@@ -20,9 +20,11 @@ from byoc.quantization._arithmetic import (
     compute_params,
 )
 from byoc.quantization._candidates import QuantizationCandidate, TensorRequirement
-from byoc.quantization._ranges import GivenQuantization, Range
+from byoc.quantization._channel_statistics import CHANNELS
+from byoc.quantization._ranges import ChannelRange, GivenQuantization, Range
 
 _SYMMETRIC = "int16"
+_LEAST_SHARE = 2.0**-24  # of the widest channel: the digits of a float32
 
 
 def find_scale_classes(index: GraphIndex, units: Sequence[QuantizationCandidate]) -> Mapping[str, str]:
@@ -98,3 +100,15 @@ def convert_given(given: GivenQuantization) -> QuantizationParams:
     if given.axis is None:
         return QuantizationParams(scale.reshape(()), points.reshape(()), given.dtype)
     return QuantizationParams(scale, points, given.dtype, given.axis)
+
+
+def compute_channel_params(channels: ChannelRange, form: ScaleRequirement) -> QuantizationParams | None:
+    """Return a quantization with a scale for each channel, None as `compute_class_params`.
+
+    A channel that is narrower than `_LEAST_SHARE` of the widest one holds rounding errors alone, and
+    gets that range: no multiplier of an accelerator has the ratio of sums to a scale of its own.
+    """
+    reach = np.maximum(np.abs(channels.low), np.abs(channels.high))
+    least = reach.max(initial=0.0) * _LEAST_SHARE
+    high = np.where(reach < least, least, channels.high)
+    return compute_params(channels.low, high, form, CHANNELS)

@@ -28,10 +28,10 @@ from byoc.quantization._arithmetic import (
     widen_scales,
 )
 from byoc.quantization._candidates import QuantizationCandidate, TensorRequirement
-from byoc.quantization._channel_statistics import CHANNELS
 from byoc.quantization._ranges import GivenQuantization, Range, Ranges
 from byoc.quantization._scale_classes import (
     combine_requirements,
+    compute_channel_params,
     compute_class_params,
     convert_given,
     find_scale_classes,
@@ -166,7 +166,7 @@ class _SchemeBuilder:
         channels = self.ranges.channels.get(name)
         if channels is None or others or not all(each.channels for each in requirements):
             return compute_class_params(entries, form)
-        return compute_params(channels.low, channels.high, form, CHANNELS)
+        return compute_channel_params(channels, form)
 
     def _find_uses(self) -> Iterator[tuple[QuantizationCandidate, str, TensorRequirement]]:
         """Yield the boundary tensors of units, and constants that share their scale, use by use."""

@@ -120,6 +120,17 @@ def test_each_channel_has_its_range() -> None:
     np.testing.assert_allclose(integers * steps, weights(2, 4), atol=steps.max() / 2)
 
 
+def test_a_channel_of_rounding_errors_has_a_scale_that_is_no_finer_than_float32() -> None:
+    """Of 1e-30 its multiplier on dla would have been above 2**31, and the unit went to the host."""
+    model, to = make_model(), make_target()
+    wide = ChannelRange(np.array([0.0, 0.0, -3e-31, 0.0]), np.array([2.0, 1e-30, 0.0, 1e-6]))
+    made = quantize(model, [to], replace(measure(model), channels={"r": wide}))
+    assert made.channels == ("r",)
+    scale, points = read_scales(made.model)["r"]
+    np.testing.assert_allclose(scale, np.float64([2, 2**-23, 2**-23, 1e-6]) / 255, rtol=1e-6)
+    assert points == [-128] * 4
+
+
 def test_channels_of_other_widths_keep_their_values() -> None:
     model, to = make_model(), make_target()
     found = measure(model)
