@@ -14,6 +14,7 @@ from onnx import NodeProto, helper, numpy_helper
 from byoc.model import (
     DTYPE_NUMBERS,
     GraphIndex,
+    describe_node,
     find_constant_value,
     get_stated_attributes,
     set_attribute,
@@ -68,7 +69,7 @@ def fold_affine(edits: GraphEdits, maker: int, number: int, factor: Array, offse
     node, inputs = index.nodes[maker], index.node_inputs[maker]
     attributes = get_stated_attributes(node)
     weight = read_floats(edits, inputs[1])
-    before = _read_bias(edits, inputs[2] if len(inputs) > 2 else "", len(factor))
+    before = read_bias(edits, inputs[2] if len(inputs) > 2 else "", len(factor))
     if weight is None or before is None:
         return
     try:
@@ -76,31 +77,60 @@ def fold_affine(edits: GraphEdits, maker: int, number: int, factor: Array, offse
     except ValueError:  # the channels are other ones
         return
     bias = before * attributes.get("beta", 1.0) * factor + offset
-    dtype = index.get_dtype(index.node_outputs[maker][0])
-    assert dtype is not None
-    stored = [scaled.astype(dtype), bias.astype(dtype)]
-    if not all(np.isfinite(value).all() for value in stored):
-        return
     made = index.node_outputs[number][0]
-    names = [edits.names.new_tensor(name) for name in (f"{inputs[1]}_folded", f"{made}_bias")]
-    for name, value in zip(names, stored, strict=True):
-        edits.stored.append(numpy_helper.from_array(value, name))
-        edits.new_types[name] = helper.make_tensor_type_proto(DTYPE_NUMBERS[dtype], value.shape)
-    folded = NodeProto()
-    folded.CopyFrom(node)
-    del folded.input[:]
-    folded.input.extend([inputs[0], *names])
+    if not is_finite(edits, maker, scaled, bias):
+        return
+    folded = copy_node(node)
+    folded.input[1] = store_floats(edits, maker, scaled, f"{inputs[1]}_folded")
+    set_bias(folded, store_floats(edits, maker, bias, f"{made}_bias"))
     folded.output[0] = made
-    if "beta" in attributes:
-        set_attribute(folded, helper.make_attribute("beta", 1.0))
-    edits.note_replaced(number, f"folded into {node.op_type} '{node.name or node.output[0]}'")
-    edits.notes.setdefault(maker, []).extend(edits.notes.pop(number))
+    note_folded(edits, maker, number)
     edits.replace(maker, folded)
     edits.remove(number)
-    edits.drop_unread(_list_parameters(index, maker, number))
+    edits.drop_unread(list_parameters(index, maker, number))
 
 
-def _read_bias(edits: GraphEdits, name: str, channels: int) -> Array | None:
+def is_finite(edits: GraphEdits, number: int, *values: Array) -> bool:
+    """Return whether values are finite in the type of what a node makes."""
+    dtype = edits.index.get_dtype(edits.index.node_outputs[number][0])
+    with np.errstate(over="ignore"):
+        return all(bool(np.isfinite(value.astype(dtype)).all()) for value in values)
+
+
+def store_floats(edits: GraphEdits, number: int, value: Array, name: str) -> str:
+    """Store a tensor of the type that a node makes under a new name; return the name."""
+    dtype = edits.index.get_dtype(edits.index.node_outputs[number][0])
+    assert dtype is not None
+    made = edits.names.new_tensor(name)
+    edits.stored.append(numpy_helper.from_array(value.astype(dtype), made))
+    edits.new_types[made] = helper.make_tensor_type_proto(DTYPE_NUMBERS[dtype], value.shape)
+    return made
+
+
+def copy_node(node: NodeProto) -> NodeProto:
+    """Return a copy of a node."""
+    copy = NodeProto()
+    copy.CopyFrom(node)
+    return copy
+
+
+def set_bias(node: NodeProto, name: str) -> None:
+    """Let a linear node add a bias as it is stored, instead of the one that it adds."""
+    del node.input[2:]
+    node.input.append(name)
+    if "beta" in get_stated_attributes(node):
+        set_attribute(node, helper.make_attribute("beta", 1.0))
+
+
+def note_folded(edits: GraphEdits, linear: int, number: int) -> None:
+    """Record at a linear node that another one, with what was recorded there, is folded into it."""
+    node = edits.index.nodes[linear]
+    what = f"folded into {node.op_type} '{node.name or node.output[0]}'"
+    own = [*edits.notes.get(number, ()), f"{describe_node(edits.index.nodes[number])} {what}"]
+    edits.notes.setdefault(linear, []).extend(own)
+
+
+def read_bias(edits: GraphEdits, name: str, channels: int) -> Array | None:
     """Return a bias as float64 (channels,), zeros where there is none; None if that is not known."""
     if not name:
         return np.zeros(channels)
@@ -110,7 +140,8 @@ def _read_bias(edits: GraphEdits, name: str, channels: int) -> Array | None:
     return np.array(np.broadcast_to(value.ravel(), (channels,)))
 
 
-def _list_parameters(index: GraphIndex, *numbers: int) -> Iterable[str]:
+def list_parameters(index: GraphIndex, *numbers: int) -> Iterable[str]:
+    """Yield the constants that nodes read."""
     return (
         name
         for number in numbers

@@ -85,3 +85,103 @@ def test_what_others_read_stays() -> None:
     model.graph.output.append(helper.make_tensor_value_info("c", 1, None))
     prepared = prepare_model(model, "m")
     assert clean_model(prepared, (FoldScales(),)).model is prepared
+
+
+FORWARD = {
+    "Conv": ([6, 2, 2, 2], {"group": 2}),
+    "ConvTranspose": ([4, 2, 2, 2], {"group": 2}),
+    "Gemm": ([5, 4], {"transB": 1, "beta": 0.5, "alpha": 2.0}),
+}
+
+
+def make_activation_model(
+    linear: str, steps: list[tuple[str, NDArray[np.float32], bool]], *, bias: bool, **attributes: object
+) -> onnx.ModelProto:
+    """Return a HardSwish, operators that compute with constants, and two linear ones that read them."""
+    shape, more = FORWARD[linear]
+    generator = np.random.default_rng(1)
+    outputs = {"Conv": 6, "ConvTranspose": 4, "Gemm": 5}[linear]
+    stored = {f"w{i}": generator.standard_normal(shape).astype(np.float32) for i in (0, 1)}
+    if bias:
+        stored["b"] = generator.standard_normal(outputs).astype(np.float32)
+    nodes = [helper.make_node("HardSwish", ["x"], ["t0"], "activation")]
+    for number, (op, constant, first) in enumerate(steps):
+        stored[f"k{number}"] = constant
+        read = [f"t{number}", f"k{number}"]
+        nodes.append(helper.make_node(op, read[::-1] if first else read, [f"t{number + 1}"]))
+    for i in (0, 1):
+        read = [f"t{len(steps)}", f"w{i}", *(["b"] if bias else [])]
+        nodes.append(helper.make_node(linear, read, [f"y{i}"], f"linear{i}", **more, **attributes))
+    given = (2, 4) if linear == "Gemm" else (1, 4, 4, 4)
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", 1, given)],
+        [helper.make_tensor_value_info(f"y{i}", 1, None) for i in (0, 1)],
+        [numpy_helper.from_array(value, name) for name, value in stored.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def fold_all(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model in which everything is folded that can be, and check that it computes the same."""
+    model = before = prepare_model(proto, "m")
+    while True:
+        before, model = model, clean_model(model, (FoldScales(),)).model
+        if model is before:
+            break
+    given = [each.dim_value for each in proto.graph.input[0].type.tensor_type.shape.dim]
+    x = 3 * np.random.default_rng(2).standard_normal(given).astype(np.float32)
+    with without_optimizations():
+        made, wanted = (run_session(open_session(each), {"x": x}) for each in (model.proto, proto))
+    for name, value in wanted.items():
+        np.testing.assert_allclose(made[name], value, rtol=1e-4, atol=1e-4)
+    return model.proto
+
+
+def count_operators(proto: onnx.ModelProto) -> dict[str, int]:
+    operators = [node.op_type for node in proto.graph.node]
+    return {op: operators.count(op) for op in ("Add", "Sub", "Mul", "Div") if op in operators}
+
+
+_STEP = st.tuples(
+    st.sampled_from(["Mul", "Add", "Sub", "Div"]), st.booleans(), st.booleans(), st.integers(1, 99)
+)
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(st.sampled_from(sorted(FORWARD)), st.lists(_STEP, max_size=3), st.booleans(), st.booleans())
+def test_what_linear_operators_read_goes_into_them(
+    linear: str, steps: list[tuple[str, bool, bool, int]], bias: bool, padded: bool
+) -> None:
+    channels = (4,) if linear == "Gemm" else (4, 1, 1)
+    made = []
+    for op, one, first, seed in steps:
+        value = np.random.default_rng(seed).uniform(0.5, 2.0, () if one else channels)
+        made.append((op, value.astype(np.float32), first and op != "Div"))
+    pads = {"pads": [1, 0, 1, 0]} if padded and linear != "Gemm" else {}
+    folded = fold_all(make_activation_model(linear, made, bias=bias, **pads))
+    sums = [op for op, _, _ in made if op in ("Add", "Sub")]
+    stays = linear == "ConvTranspose" or pads
+    assert sum(count_operators(folded).values()) <= (len(sums) if stays else 0)
+
+
+def test_a_factor_passes_a_sum_before_a_padded_convolution() -> None:
+    steps = [("Mul", np.float32([0.5]), True), ("Add", np.float32([2.0]), False)]
+    folded = fold_all(make_activation_model("Conv", steps, bias=True, pads=[1, 1, 1, 1]))
+    assert count_operators(folded) == {"Add": 1}
+    constant = next(each for each in folded.graph.initializer if each.name.startswith("k1"))
+    np.testing.assert_array_equal(numpy_helper.to_array(constant), np.float32([4.0]))
+
+
+@pytest.mark.parametrize("factor", [0.0, 1e-39])
+def test_a_summand_that_would_be_infinite_stays(factor: float) -> None:
+    steps = [("Mul", np.float32([factor]), True), ("Add", np.float32([2.0]), False)]
+    folded = fold_all(make_activation_model("Conv", steps, bias=True, pads=[1, 1, 1, 1]))
+    assert count_operators(folded) == {"Mul": 1, "Add": 1}
+
+
+def test_what_something_else_reads_as_well_stays() -> None:
+    model = make_activation_model("Conv", [("Mul", np.float32([2.0]), False)], bias=False)
+    model.graph.output.append(helper.make_tensor_value_info("t1", 1, None))
+    assert count_operators(fold_all(model)) == {"Mul": 1}

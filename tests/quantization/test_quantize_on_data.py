@@ -126,7 +126,7 @@ def test_the_head_is_what_no_linear_operator_precedes() -> None:
         make_node("Mul", ["x", "k"], ["m"], "scale"),
         make_node("Add", ["m", "k"], ["a"], "shift"),
         make_node("Conv", ["a", "w"], ["c"], "conv"),
-        make_node("Add", ["c", "m"], ["y"], "join"),
+        make_node("Add", ["c", "a"], ["y"], "join"),
     ]
     stored = {"k": np.float32([[[2.0]], [[3.0]], [[4.0]]]), "w": weights(0, 3, 3, 1, 1)}
     model = built(nodes, {"x": [1, 3, 4, 4]}, {"y": [1, 3, 4, 4]}, stored)
