@@ -33,7 +33,7 @@ def read_requirements(target: Target) -> BoundaryFormat:
     offered = layout is not None and rules.layout.convert == "either"
     return BoundaryFormat(
         layout,
-        rules.quantization.convert or "host",
+        "device" if rules.quantization.convert == "device" else "host",
         target.compute_dtype,
         make_transpose_check(target) if offered else None,
     )

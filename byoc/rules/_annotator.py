@@ -33,7 +33,11 @@ from byoc.rules._objections import (
     sort_objections,
     suggest_sizes,
 )
-from byoc.rules._quantization_scheme import SchemeChecker, converts_at_boundary
+from byoc.rules._quantization_scheme import (
+    SchemeChecker,
+    converts_at_boundary,
+    converts_between_operators,
+)
 from byoc.rules._rule_loading import Target
 from byoc.rules._rule_schema import OpRule
 from byoc.rules._tensor_constraints import check_known_shape, check_tensor
@@ -80,13 +84,22 @@ class Annotator:
 
     def _mark_conversion(self, number: int) -> Mark | None:
         """Return the mark of a node that the accelerator runs to convert at a boundary, else None."""
-        if self.target.rules.quantization.convert != "device" or number in self._host_nodes:
+        convert = self.target.rules.quantization.convert
+        if convert not in ("device", "between") or number in self._host_nodes:
             return None
-        if not converts_at_boundary(
-            self.index, number, lambda other: self._apply_rules(other).accepts_quantized
-        ):
-            return None
-        return Mark(YES, self.target.locate("quantization.convert"))
+
+        def is_quantized(other: int) -> bool:
+            return self._apply_rules(other).accepts_quantized
+
+        def is_float(other: int) -> bool:
+            mark = self._apply_rules(other)
+            return bool(mark.verdict) and mark.accepts_plain
+
+        if convert == "device":
+            found = converts_at_boundary(self.index, number, is_quantized)
+        else:
+            found = converts_between_operators(self.index, number, is_quantized, is_float)
+        return Mark(YES, self.target.locate("quantization.convert")) if found else None
 
     def _apply_rules(self, number: int) -> Mark:
         """Return the mark of a node according to the rules alone."""

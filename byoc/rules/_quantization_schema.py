@@ -51,6 +51,7 @@ class Quantization(StrictModel):
     same_scale: Operators | None = make_optional_field(
         "Operators whose inputs and output must all have one scale and zero point."
     )
-    convert: Literal["host", "device"] | None = make_optional_field(
-        "Who quantizes and casts at the border of a region: the host, or the accelerator itself."
+    convert: Literal["host", "device", "between"] | None = make_optional_field(
+        "Who quantizes and casts at the border of a region: the host, or the accelerator itself. "
+        "Between: the accelerator, between operators that it takes in integers and in floating point."
     )

@@ -19,6 +19,7 @@ from byoc.model import (
     get_output_quantization,
     is_dequantize,
     is_inserted,
+    is_qdq_node,
     is_quantize,
 )
 from byoc.rules._node_view import RuleView, TensorUse
@@ -253,6 +254,32 @@ def converts_at_boundary(index: GraphIndex, number: int, quantized: Callable[[in
     if is_quantize(node):
         return any(quantized(reader) for reader in _find_readers(index, number))
     return is_dequantize(node) and any(quantized(maker) for maker in _find_makers(index, number))
+
+
+def converts_between_operators(
+    index: GraphIndex,
+    number: int,
+    quantized: Callable[[int], bool],
+    plain: Callable[[int], bool],
+) -> bool:
+    """Return whether a node converts from a quantized operator to one in floating point, or back.
+
+    `quantized` and `plain` tell whether a rule accepts a node so. Scale, of which there is one, and zero
+    point must be constants.
+    """
+    node = index.nodes[number]
+    if not all(index.is_constant(name) for name in node.input[1:] if name):
+        return False
+    scale = index.types.get(node.input[1]) if is_qdq_node(node) else None
+    if scale is None or scale.elements != 1:
+        return False
+    if is_quantize(node):
+        maker = index.producers.get(node.input[0], -1)
+        readers = _find_readers(index, number)
+        return maker >= 0 and plain(maker) and any(map(quantized, readers))
+    numbers = index.consumers.get(node.output[0], ())
+    inside = bool(numbers) and node.output[0] not in index.outputs
+    return inside and all(map(plain, numbers)) and any(map(quantized, _find_makers(index, number)))
 
 
 def _find_readers(index: GraphIndex, number: int) -> Iterator[int]:

@@ -1,5 +1,6 @@
 """Lower clamps, functions of one variable, and pools."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -8,12 +9,13 @@ from byoc.codegen import CompileError
 
 from ..machine import FunctionKind, build_table, evaluate_function
 from .layer_groups import LayerGroup
-from .layer_tensors import INT16, LayerTensor, SlidingWindow, dtype_of
+from .layer_tensors import INT16, LayerTensor, SlidingWindow, dtype_of, memory_extents
 from .layers import ActivationLayer, Array, ConvLayer, PoolLayer
 from .lower_arithmetic import arrange_alone
 from .machine_functions import find_function
 from .network_builder import NetworkBuilder
 from .output_shapes import window_of
+from .region_reading import read_encoding
 
 
 def lower_clamp(builder: NetworkBuilder, group: LayerGroup) -> None:
@@ -46,15 +48,21 @@ def lower_function(builder: NetworkBuilder, group: LayerGroup) -> None:
 
 
 def lower_conversion(builder: NetworkBuilder, group: LayerGroup) -> None:
-    """Lower an Identity to a copy in the type and at the scale of its result."""
+    """Lower an Identity, DequantizeLinear or QuantizeLinear to a copy as its result is stored."""
     (operand,) = group.operands
-    given = operand.quantization
-    if given is not None and not given.is_per_tensor:
-        x = builder.operand_tensor(group, operand, by_channel=True)
-        y = builder.result_tensor(group, by_channel=True)
-    else:
-        x, y = arrange_alone(builder, group, by_channel=True)
-    builder.add_layer(ActivationLayer(group.output, group.nodes, y, x))
+    given, shape = operand.quantization, builder.shapes[operand.name]
+    x, channels = builder.tensors[operand.name], 0
+    if group.has_channel_scales or (given is not None and not given.is_per_tensor):
+        x = builder.arrange(operand.name, shape, group.nodes, extents=memory_extents(shape))
+        channels = x.channels if len(shape) == 4 else 0
+    elif operand.name in builder.plain:
+        builder.plain.add(group.output)
+    y = replace(builder.result_tensor(group, by_channel=bool(channels)), extents=x.extents)
+    if given is not None:
+        x = x.view(x.name).encoded_by(
+            *read_encoding(given, group.nodes, channels if y.is_integer else 0)
+        )
+    builder.add_layer(ActivationLayer(group.output, group.nodes, y, x, clamp=builder.fused_clamp(group)))
 
 
 def _make_function_stage(

@@ -81,7 +81,7 @@ LOWERINGS: Mapping[str, Callable[[NetworkBuilder, LayerGroup], None]] = {
     "Reshape": lower_reshape,
     **dict.fromkeys(("Flatten", "Squeeze", "Unsqueeze"), lower_reshape),
     "Dropout": lower_reshape,
-    "Identity": lower_conversion,
+    **dict.fromkeys(("Identity", "DequantizeLinear", "QuantizeLinear"), lower_conversion),
     "Cast": lower_cast,
     "Transpose": lower_transpose,
     "Split": lower_split,

@@ -121,10 +121,17 @@ class NetworkBuilder:
         self, group: LayerGroup, operand: Operand, rank: int, image: bool = True
     ) -> LayerTensor:
         """Return a constant as a tensor, broadcast to a rank. Raises as `operand_tensor`."""
-        array = to_memory_layout(self.reading.stored_array(operand.name), rank, image)
+        quantized = group.quantization is not None
+        read = (
+            self.reading.stored_array(operand.name)
+            if quantized
+            else self.reading.constant_array(operand)
+        )
+        array = to_memory_layout(read, rank, image)
         unused = self.unused_name(operand.name)
         self.constants[unused] = array
-        return self.scale_operand(group, operand, LayerTensor(unused, array.shape, str(array.dtype)))
+        x = LayerTensor(unused, array.shape, str(array.dtype))
+        return self.scale_operand(group, operand, x) if quantized else x
 
     def _is_quantized(self, group: LayerGroup, operand: Operand) -> bool:
         """Whether an operand is quantized. Raises CompileError unless the group's result is as well."""

@@ -9,6 +9,7 @@ import onnx
 
 from byoc.codegen import CompileError, Operation, Quantization, Region, TensorContract
 
+from .float_operations import separate_conversions
 from .layer_tensors import FROM_NHWC, Array, Shape
 from .output_shapes import infer_shapes
 
@@ -60,7 +61,7 @@ def read_encoding(
 class RegionReading:
     """A region for lowering: `operations` in order, with composites replaced by their operations.
 
-    DequantizeLinear and QuantizeLinear are part of the operations.
+    DequantizeLinear and QuantizeLinear are part of the operations that compute in integers.
     """
 
     region: Region
@@ -71,7 +72,10 @@ class RegionReading:
         found: list[Operation] = []
         for each in self.region.operations(quantized=True):
             found += [_rename_inner(one, each) for one in each.inner] or [each]
-        return tuple(found)
+        inputs, outputs = (
+            {contract.inner for contract in each} for each in (self.region.inputs, self.region.outputs)
+        )
+        return tuple(separate_conversions(found, inputs, outputs))
 
     @cached_property
     def shapes(self) -> Mapping[str, Shape]:

@@ -260,26 +260,13 @@ def test_what_is_refused(text: str, reason: str, nodes: tuple[str, ...], tmp_pat
     ("text", "reason"),
     [
         (
-            "g (float[2,3] x) => (int8[2,3] y) { y = QuantizeLinear(x, s, z) }",
-            "the machine has no QuantizeLinear",
-        ),
-        (
-            "g (int8[2,3] x, float[2,3] k) => (int8[2,3] y)"
-            " { d = DequantizeLinear(x, s, z) a = Add(d, k) y = QuantizeLinear(a, u, q) }",
-            "'k', which Add reads, is not quantized",
-        ),
-        (
-            "g (int8[2,3] x) => (float[2,3] y) { d = DequantizeLinear(x, s, z) y = Relu(d) }",
-            "'x', which Relu reads, is quantized, but its result is not",
-        ),
-        (
             "g (int8[1,4,2,2] x) => (int8[1,4,2,2] y)"
             " { d = DequantizeLinear<axis=1>(x, ws, wz) a = Relu(d) y = QuantizeLinear(a, u, q) }",
             "activations have a scale for each channel, but must have one scale",
         ),
     ],
 )
-def test_what_is_half_quantized_is_refused(text: str, reason: str, tmp_path: Path) -> None:
+def test_scales_by_channel_are_refused(text: str, reason: str, tmp_path: Path) -> None:
     assert str(refusal(text, tmp_path, QUANTIZED)) == reason
 
 
