@@ -5,6 +5,7 @@ an offset, is the same as other weights and another bias.
 """
 
 from collections.abc import Iterable
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from byoc.model import (
 from byoc.passes._graph_edits import GraphEdits
 
 _DTYPES = frozenset({"float16", "float32", "float64"})
+_VIEWS = frozenset({"Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten"})
 Array = NDArray[Any]
 
 
@@ -41,10 +43,14 @@ def find_linear_maker(edits: GraphEdits, number: int, name: str) -> int | None:
 
 
 def read_floats(edits: GraphEdits, name: str) -> Array | None:
-    """Return a stored floating-point tensor as float64, None if it is not stored."""
+    """Return a stored floating-point tensor, or a view of one, as float64; None if it is not stored.
+
+    Paddle writes the bias of a convolution as an Add of a Reshape of a stored vector.
+    """
     index = edits.index
+    shape = index.get_shape(name)
     maker = index.producers.get(name)
-    while maker is not None and index.node_kinds[maker].op_type == "Identity":
+    while maker is not None and _is_view(index, maker):
         name = index.node_inputs[maker][0]
         maker = index.producers.get(name)
     if index.get_dtype(name) not in _DTYPES:
@@ -52,7 +58,14 @@ def read_floats(edits: GraphEdits, name: str) -> Array | None:
     if name not in index.stored_tensors and (maker is None or not _is_constant(index, maker)):
         return None
     value = find_constant_value(index, name, edits.folder)
-    return None if value is None else value.astype(np.float64)
+    extents = [each for each in shape or () if isinstance(each, int)]
+    if value is None or shape is None or len(extents) < len(shape) or prod(extents) != value.size:
+        return None
+    return value.astype(np.float64).reshape(extents)
+
+
+def _is_view(index: GraphIndex, number: int) -> bool:
+    return index.node_kinds[number].is_onnx and index.node_kinds[number].op_type in _VIEWS
 
 
 def _is_constant(index: GraphIndex, number: int) -> bool:

@@ -68,6 +68,20 @@ def test_results_stay(linear: str, op: str, first: bool, bias: bool, one: bool) 
     np.testing.assert_allclose(run(folded), run(model), rtol=1e-4, atol=1e-5)
 
 
+def test_a_view_of_a_stored_vector_is_folded() -> None:
+    """So Paddle writes the bias of a convolution."""
+    vector = np.arange(4, dtype=np.float32)
+    model = make_model("Conv", "Add", vector, first=False, bias=False)
+    shape = numpy_helper.from_array(np.array([1, -1, 1, 1]), "shape")
+    model.graph.initializer.append(shape)
+    view = helper.make_node("Reshape", ["k", "shape"], ["r"], "view")
+    model.graph.node.insert(0, view)
+    model.graph.node[2].input[1] = "r"
+    folded = clean_model(prepare_model(model, "m"), (FoldScales(),)).model.proto
+    assert [node.op_type for node in folded.graph.node] == ["Conv"]
+    np.testing.assert_allclose(run(folded), run(model), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("shape", [(5,), (1, 4, 5, 1), (1, 1, 1, 1, 1)])
 def test_what_is_not_for_channels_stays(shape: tuple[int, ...]) -> None:
     given = LINEAR["Conv"][2]

@@ -8,7 +8,7 @@ import pytest
 from byoc.codegens.dla.compiler import layer_limits as limits
 from byoc.codegens.dla.machine import disassemble
 from dla_alone import Gaps, Values, gaps, layers_alone
-from dla_regions import NETWORK, WEIGHTS, model
+from dla_regions import NETWORK, WEIGHTS, floats, model
 
 import byoc
 from byoc.bundle import open_bundle
@@ -93,3 +93,28 @@ def test_a_residual_that_is_added_to_a_coarse_sum_shows(
 
     assert off.machine_exact.most == 1
     assert off.machine_exact.different > 0
+
+
+@pytest.mark.parametrize("activation", ["Relu", "HardSwish"])
+@pytest.mark.parametrize("summand", ["a = Add(c, z)", "k = GlobalAveragePool(x) a = Add(c, k)"])
+def test_a_sum_that_is_no_residual_is_quantized_by_itself(
+    activation: str, summand: str, tmp_path: Path
+) -> None:
+    """Rules formed a unit of it that the compiler refused, so that it went back to the host."""
+    text = (
+        "g (float[1,6,7,5] x) => (float[1,6,7,5] y)"
+        f" {{ c = Conv(x, w, b) {summand} y = {activation}(a) }}"
+    )
+    stored = {"w": floats(6, 6, 1, 1), "b": floats(6, seed=2), "z": floats(1, 6, 7, 5, seed=3)}
+    proto = model(text, stored, opset=20)
+    given = byoc.calibrate(proto, [{"x": floats(1, 6, 7, 5, seed=4)}])
+    result = byoc.partition(
+        proto,
+        "dla",
+        output=tmp_path / "b",
+        strategy="all-supported",
+        precision=byoc.Precision("int8", calibration=given),
+    )
+    assert not [note.text for note in result.report.notes if "codegen" in note.text]
+    host = {node.op_type for node in result.model.graph.node if not node.domain}
+    assert host <= {"QuantizeLinear", "DequantizeLinear", "Transpose"}
