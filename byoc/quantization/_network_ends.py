@@ -6,12 +6,16 @@ normalized.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from byoc.model import GraphIndex, get_node_name, is_onnx
 from byoc.quantization._arithmetic import WEIGHTED
 from byoc.quantization._ranges import Range, Ranges
 
 _LEVELS = 255
+# With fewer for an operand of a Concat the ends stay in floating point, whatever the noise: large values
+# beside small ones, as boxes beside scores, hide in a sum how inexact the small ones are.
+_FEW_STEPS = 32
 
 
 def find_tail_units(index: GraphIndex, units: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
@@ -41,23 +45,42 @@ def _find_units_without(
     return tuple(name for name, nodes in units.items() if names.isdisjoint(nodes))
 
 
-def count_levels(index: GraphIndex, units: Collection[str], ranges: Ranges) -> int:
-    """Count the steps, of 255, that a Concat among units leaves to the narrowest tensor that it reads.
+@dataclass(frozen=True)
+class CoarseConcat:
+    """A Concat in one of the units: the steps, of 255, that its narrowest operand gets."""
 
-    255 where there is none. Ranges that a user gave as scales do not count.
+    unit: str
+    operand: str
+    steps: int
+
+    def __str__(self) -> str:
+        return f"'{self.unit}' leaves {self.steps} of {_LEVELS} steps to '{self.operand}'"
+
+
+def find_coarse_concats(
+    index: GraphIndex, units: Collection[str], ranges: Ranges
+) -> tuple[CoarseConcat, ...]:
+    """Return the Concats among units that leave fewer than 32 steps to an operand.
+
+    Ranges that a user gave as scales do not count.
     """
-    least = _LEVELS
+    found = []
     for node in index.nodes:
-        if node.op_type != "Concat" or not is_onnx(node) or get_node_name(node) not in units:
+        unit = get_node_name(node)
+        if node.op_type != "Concat" or not is_onnx(node) or unit not in units:
             continue
-        entries = [ranges.tensors.get(name) for name in node.input]
-        widths = [
-            max(each.high, 0.0) - min(each.low, 0.0) for each in entries if isinstance(each, Range)
-        ]
-        widths = [width for width in widths if width > 0]
+        entries = {name: ranges.tensors.get(name) for name in node.input}
+        widths = {
+            name: max(each.high, 0.0) - min(each.low, 0.0)
+            for name, each in entries.items()
+            if isinstance(each, Range)
+        }
+        widths = {name: width for name, width in widths.items() if width > 0}
         if widths:
-            least = min(least, int(_LEVELS * min(widths) / max(widths)))
-    return least
+            narrow = min(widths, key=lambda name: widths[name])
+            steps = int(_LEVELS * widths[narrow] / max(widths.values()))
+            found += [CoarseConcat(unit, narrow, steps)] if steps < _FEW_STEPS else []
+    return tuple(found)
 
 
 def _is_linear(index: GraphIndex, number: int) -> bool:

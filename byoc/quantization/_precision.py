@@ -12,6 +12,7 @@ from byoc.errors import InputError
 from byoc.model import Model
 from byoc.planning import QuantizedWeight
 from byoc.quantization._accuracy_budget import Budget, read_budget
+from byoc.quantization._network_ends import find_coarse_concats, find_tail_units
 from byoc.quantization._onnxruntime_limits import find_refused_convolutions
 from byoc.quantization._quantize_model import QuantizedModel, quantize
 from byoc.quantization._quantize_on_data import DataQuantizer
@@ -181,7 +182,26 @@ def choose_precision(
         return _quantize_on_data(model, targets, integer, wanted, predict)
     ranges = _read_ranges(model, wanted.calibration)
     report_step("quantize")
-    return _describe_quantized(targets, quantize(model, integer, ranges, wanted.quantize), ranges)
+    return _quantize_in_ranges(model, targets, integer, ranges, wanted.quantize)
+
+
+def _quantize_in_ranges(
+    model: Model, targets: Sequence[Target], integer: Sequence[Target], ranges: Ranges, dtype: str | None
+) -> ChosenPrecision:
+    """Quantize a model with given ranges.
+
+    Where a Concat at the network's end leaves few steps to an operand, as one of boxes does to scores,
+    it stays in floating point: a scale for both would cost the scores, and no product follows.
+    """
+    done = quantize(model, integer, ranges, dtype)
+    tail = find_tail_units(done.floats.index, done.units)
+    coarse = find_coarse_concats(done.floats.index, tail, ranges)
+    if not coarse:
+        return _describe_quantized(targets, done, ranges)
+    in_float = tuple(each.unit for each in coarse)
+    done = quantize(model, integer, ranges, dtype, in_float)
+    steps = [f"{each}, and is left in floating point" for each in coarse]
+    return _describe_quantized(targets, done, ranges, in_float, steps)
 
 
 def _quantize_weights(model: Model, targets: Sequence[Target], wanted: Precision) -> ChosenPrecision:

@@ -22,7 +22,7 @@ from byoc.quantization._coarse_outputs import (
 )
 from byoc.quantization._equalization import equalize
 from byoc.quantization._fixed_ranges import fix_ranges
-from byoc.quantization._network_ends import count_levels, find_head_units, find_tail_units
+from byoc.quantization._network_ends import find_coarse_concats, find_head_units, find_tail_units
 from byoc.quantization._quantize_model import (
     QuantizedModel,
     prepare_floats,
@@ -36,9 +36,6 @@ from byoc.support import report_step
 
 _SAMPLES = 16  # that channels are measured on, and variants of the model compared
 _METHODS = ("minmax", "mse")  # that are compared unless one is asked for
-# With fewer of 255 steps for a Concat's operand, the tail stays in float whatever the noise: large
-# errors of boxes hide those of scores.
-_FEW_STEPS = 32
 # What it may take longer to leave the ends of a network in floating point, as a share of the predicted
 # seconds: so much for each decibel that is gained, and at most for one.
 _END_SECONDS = 0.03
@@ -226,13 +223,13 @@ class _QuantizationTrials:
             units = find(self.floats.index, best.quantized.units)
             if not units:
                 continue
-            levels = count_levels(self.floats.index, units, self._measure_ranges(one, None))
-            few = levels < _FEW_STEPS
-            why = f": a Concat leaves {levels} of 255 steps to what it reads" if few else ""
+            ranges = self._measure_ranges(one, None)
+            few = find_coarse_concats(self.floats.index, units, ranges)
+            why = f": {min(few, key=lambda each: each.steps)}" if few else ""
             note = f"{len(units)} units {where} are left in floating point{why}"
             other = self.add(replace(one, in_float=(*one.in_float, *units), steps=(*one.steps, note)))
             gain = other.score - best.score
-            keeps = few or (gain > _GAIN and not self._is_slow(other, best, min(gain, 1.0)))
+            keeps = bool(few) or (gain > _GAIN and not self._is_slow(other, best, min(gain, 1.0)))
             self.found = [other if keeps else best]
 
     def leave_coarse_outputs_in_float(self) -> None:

@@ -7,12 +7,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from onnx import numpy_helper
 from onnx.helper import make_node
 from quantizing import built, form, network, quantize, ranges, samples, snr, target, values, weights
 from support import examples
 
 from byoc.model import Model
-from byoc.quantization import Range, Ranges, _quantize_on_data
+from byoc.quantization import (
+    Precision,
+    Range,
+    Ranges,
+    _quantize_on_data,
+    calibrate,
+    choose_precision,
+)
 from byoc.quantization._bias_correction import measure_bias_shifts
 from byoc.quantization._coarse_outputs import count_usual_steps, measure_usual_accuracy
 from byoc.quantization._fixed_ranges import fix_ranges
@@ -33,6 +41,10 @@ def folder(tmp_path: Path) -> Path:
 
 def read(folder: Path) -> list[dict[str, Any]]:
     return [dict(np.load(path)) for path in sorted(folder.glob("*.npz"))]
+
+
+def read_stored(model: Model) -> dict[str, Any]:
+    return {each.name: numpy_helper.to_array(each) for each in model.proto.graph.initializer}
 
 
 def make_detector() -> Model:
@@ -140,12 +152,43 @@ def test_a_concat_of_boxes_and_scores_is_left_in_float(folder: Path) -> None:
     found = DataQuantizer([to], folder, NO_PREPROCESSING, "minmax", None).quantize(make_detector())
     assert set(found.in_float) == {"scores", "join"}
     assert set(found.quantized.units) == {"relu", "boxes", "logits"}
-    assert "a Concat leaves " in found.steps[-2]
+    assert found.steps[-2].startswith(
+        "2 units before the outputs are left in floating point: 'join' leaves "
+    )
+    assert found.steps[-2].endswith(" of 255 steps to 'score'")
     plain = quantize(make_detector(), [to], found.ranges).model
     given = read(folder)[0]
     expected = values(make_detector(), given)["y"][:, 4:]
     assert snr(expected, values(plain, given)["y"][:, 4:]) < 15
     assert snr(expected, values(found.quantized.model, given)["y"][:, 4:]) > 30
+
+
+def test_given_ranges_leave_a_concat_of_boxes_and_scores_in_float(folder: Path) -> None:
+    """It said nothing: the scores had one value left, and the run was verified."""
+    to = target(ops=["Conv", "Relu", "Sigmoid", "Concat"])
+    wanted = Precision("int8", calibration=calibrate(make_detector(), read(folder)))
+    found = choose_precision(make_detector(), [to], wanted)
+    assert found.in_float == ("join",)
+    assert set(found.units) == {"relu", "boxes", "logits", "scores"}
+    (note,) = [each.text for each in found.notes if "steps" in each.text]
+    assert note == "'join' leaves 0 of 255 steps to 'score', and is left in floating point"
+    given = read(folder)[0]
+    expected = values(make_detector(), given)["y"][:, 4:]
+    assert snr(expected, values(found.model, given)["y"][:, 4:]) > 30
+
+
+def test_a_concat_before_a_convolution_is_quantized_in_any_case(folder: Path) -> None:
+    """A product of what is joined weighs the small values with the large ones."""
+    known = [make_node("Conv", ["y", "w3"], ["z"], "last")]
+    model = built(
+        [*make_detector().index.nodes, *known],
+        {"x": [1, 3, 8, 8]},
+        {"z": [1, 2, 8, 8]},
+        {**read_stored(make_detector()), "w3": weights(5, 2, 8, 1, 1)},
+    )
+    to = target(ops=["Conv", "Relu", "Sigmoid", "Concat"])
+    wanted = Precision("int8", calibration=calibrate(model, read(folder)))
+    assert choose_precision(model, [to], wanted).in_float == ()
 
 
 def make_heat_map(*more: str) -> Model:
