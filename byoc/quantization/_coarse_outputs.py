@@ -2,7 +2,7 @@
 
 A map of scores before their Sigmoid may reach from -40,000 to 20,000 where nine tenths of it lie within
 700; an answer is where it is above zero. Noise as a share of the whole power does not show that nothing
-is left of these tenths, so it is measured on them alone.
+is left of these tenths, so there noise counts by the size of each value.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -16,6 +16,7 @@ from byoc.numerics import convert_to_db
 from byoc.quantization._fixed_ranges import has_fixed_range
 
 _USUAL = (0.05, 0.95)  # the quantiles between which values are usual
+_NEAR = 0.1  # the quantile of sizes below which values are near to 0
 _FEW_STEPS = 8  # of 255; usual values of the trained networks tried spread over 29 and more, or below 3
 _LEVELS = 255
 _MAX_ACCURACY = 30.0  # dB; more does not count: errors are then 3 % of the deviation of usual values
@@ -44,13 +45,18 @@ def count_usual_steps(index: GraphIndex, expected: Outputs) -> dict[str, float]:
     return found
 
 
-def measure_usual_accuracy(name: str, expected: Outputs, actual: Outputs) -> float:
-    """Return the signal-to-noise ratio (variance to noise) of usual values of an output, to 30 dB."""
+def measure_size_accuracy(name: str, expected: Outputs, actual: Outputs) -> float:
+    """Return the signal-to-noise ratio (variance to noise) of the sizes of an output, to 30 dB.
+
+    Sizes are asinh(x / s), where a tenth of the values that are not 0 are nearer to 0 than s: so noise
+    counts by itself in these, and in larger ones by its share of the value.
+    """
     signal, other = _join(expected, name), _join(actual, name)
-    low, high = np.quantile(signal, _USUAL)
-    usual = (signal >= low) & (signal <= high)
-    noise = float(np.mean((signal[usual] - other[usual]) ** 2))
-    return min(convert_to_db(float(np.var(signal[usual])), noise), _MAX_ACCURACY)
+    sizes = np.abs(signal[signal != 0])
+    near = max(float(np.quantile(sizes, _NEAR)), float(np.finfo(np.float32).tiny)) if sizes.size else 1.0
+    signal, other = np.arcsinh(signal / near), np.arcsinh(other / near)
+    noise = float(np.mean((signal - other) ** 2))
+    return min(convert_to_db(float(np.var(signal)), noise), _MAX_ACCURACY)
 
 
 def find_units_before(

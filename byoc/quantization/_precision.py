@@ -14,7 +14,7 @@ from byoc.planning import QuantizedWeight
 from byoc.quantization._accuracy_budget import Budget, read_budget
 from byoc.quantization._network_ends import find_coarse_concats, find_tail_units
 from byoc.quantization._onnxruntime_limits import find_refused_convolutions
-from byoc.quantization._quantize_model import QuantizedModel, quantize
+from byoc.quantization._quantize_model import QuantizedModel, WideUnits, quantize
 from byoc.quantization._quantize_on_data import DataQuantizer
 from byoc.quantization._quantize_weights import (
     DEFAULT_BLOCK,
@@ -29,6 +29,7 @@ from byoc.support import Flag, Note, Panel, Syntax, check_types, declare_field, 
 FLOATS = ("float16", "bfloat16")
 INTEGERS = ("int8", "uint8", "int16", "uint16")
 WEIGHTS = "int4-weights"
+WIDE = "int16"
 _MAX_NAMES = 3
 _FLOAT_MODES = frozenset({"float16", "bfloat16", "float32", "float64", "any"})
 _RANDOM_WARNING = Note(
@@ -131,7 +132,7 @@ class ChosenPrecision:
 
     `float_model` is the model before it was quantized, None where it was not; `units` what was
     quantized, by name, each with its nodes; `ranges` what the scales are from. `in_float` are units
-    that were left in floating point, `weights` those that have 4 bits.
+    that were left in floating point, `weights` those that have 4 bits, `wide` those in 16 bits.
     """
 
     model: Model
@@ -142,6 +143,7 @@ class ChosenPrecision:
     notes: tuple[Note, ...] = ()
     in_float: tuple[str, ...] = ()
     weights: tuple[QuantizedWeight, ...] = ()
+    wide: WideUnits | None = None
 
     def leave_in_float(self, units: Sequence[str], wanted: Precision) -> Model:
         """Return the float model quantized anew, without some of its `units`."""
@@ -149,7 +151,8 @@ class ChosenPrecision:
         assert self.ranges is not None
         integer = _find_integer_targets(self.targets, wanted)
         in_float = (*self.in_float, *units)
-        return quantize(self.float_model, integer, self.ranges, wanted.quantize, in_float).model
+        dtype = wanted.quantize
+        return quantize(self.float_model, integer, self.ranges, dtype, in_float, self.wide).model
 
 
 def choose_precision(
@@ -237,9 +240,13 @@ def _quantize_on_data(
     """Quantize a model with ranges that are measured on data."""
     assert wanted.data is not None
     images = wanted.images or NO_PREPROCESSING
-    quantizer = DataQuantizer(integer, wanted.data, images, wanted.method, wanted.quantize, predict)
+    wide = _find_wide_targets(integer, wanted.quantize)
+    quantizer = DataQuantizer(
+        integer, wanted.data, images, wanted.method, wanted.quantize, predict, wide
+    )
     found = quantizer.quantize(model)
-    return _describe_quantized(targets, found.quantized, found.ranges, found.in_float, found.steps)
+    made = _describe_quantized(targets, found.quantized, found.ranges, found.in_float, found.steps)
+    return replace(made, wide=found.wide)
 
 
 def _describe_quantized(
@@ -278,6 +285,18 @@ def _find_integer_targets(targets: Sequence[Target], wanted: Precision) -> list[
     """Return the targets that compute in integers: those that must, or all that can if asked to."""
     integer = [target for target in targets if target.has_quantized_rules]
     return [target for target in integer if wanted.quantize is not None or not has_float_mode(target)]
+
+
+def _find_wide_targets(targets: Sequence[Target], dtype: str | None) -> list[Target]:
+    """Return the targets whose files allow activations of 16 bits; none where all have them anyway."""
+    if dtype not in {None, "int8", "uint8"}:
+        return []
+    found = []
+    for target in targets:
+        part = target.rules.quantization.activations
+        if WIDE in ((part.dtype if part else None) or target.rules.dtype):
+            found.append(target)
+    return found
 
 
 def has_float_mode(target: Target) -> bool:

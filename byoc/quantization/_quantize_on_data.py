@@ -10,21 +10,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from byoc.errors import InputError
 from byoc.model import Model
 from byoc.quantization._bias_correction import measure_bias_shifts
 from byoc.quantization._calibrate import calibrate
 from byoc.quantization._channel_scales import find_channel_tensors
 from byoc.quantization._coarse_outputs import (
     count_usual_steps,
-    find_units_before,
-    list_read_tensors,
-    measure_usual_accuracy,
+    measure_size_accuracy,
 )
 from byoc.quantization._equalization import equalize
 from byoc.quantization._fixed_ranges import fix_ranges
 from byoc.quantization._network_ends import find_coarse_concats, find_head_units, find_tail_units
+from byoc.quantization._output_refinement import FinerUnits, OutputRefinement, RefinedOutput
+from byoc.quantization._prepare_model import SIXTEEN_BITS, upgrade_opset
 from byoc.quantization._quantize_model import (
     QuantizedModel,
+    WideUnits,
     prepare_floats,
     quantize,
 )
@@ -40,8 +42,6 @@ _METHODS = ("minmax", "mse")  # that are compared unless one is asked for
 # seconds: so much for each decibel that is gained, and at most for one.
 _END_SECONDS = 0.03
 _GAIN = 0.25  # dB for which anything is changed: less is chance on so few samples
-_USUAL_GAIN = 1.0  # dB of an output's usual values for which more units before it stay in float
-_DEPTH = 6  # how many units in a row, at most, stay in float before such an output
 _LEAST_NOISE = 1e-10  # that counts: 100 dB
 _EQUALIZED = "channels are equalized, which lowers the noise on the samples"
 _SHIFTED = "biases are corrected by the mean errors that rounding makes on the samples"
@@ -53,7 +53,7 @@ class QuantizedOnData:
 
     `in_float` are the units that were left in floating point, `steps` says what was done, and `decibels`
     is the signal-to-noise ratio of the worst output on the samples, each half of which is run with
-    ranges and biases from the other half.
+    ranges and biases from the other half. `wide` are the units in 16 bits.
     """
 
     quantized: QuantizedModel
@@ -62,6 +62,7 @@ class QuantizedOnData:
     in_float: tuple[str, ...]
     steps: tuple[str, ...]
     decibels: float
+    wide: WideUnits | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +71,7 @@ class DataQuantizer:
 
     `data` is a folder of samples, of images prepared as `images` says, or `random`. `method` chooses
     ranges; if it is None, several are compared. `predict` returns the predicted seconds of a quantized
-    model; without it time does not count.
+    model; without it time does not count. `wide_targets` are those that take units in 16 bits.
     """
 
     targets: Sequence[Target]
@@ -79,6 +80,7 @@ class DataQuantizer:
     method: str | None
     dtype: str | None
     predict: Callable[[Model], float] | None = None
+    wide_targets: Sequence[Target] = ()
 
     def quantize(self, model: Model) -> QuantizedOnData:
         """Return the variant of the least noise that is measured on samples.
@@ -104,7 +106,7 @@ class DataQuantizer:
         for variant in variants[1:]:  # those that change less come first
             trials.add(variant)
         trials.leave_ends_in_float()
-        trials.leave_coarse_outputs_in_float()
+        trials.refine_coarse_outputs()
         return trials.finish()
 
 
@@ -112,28 +114,30 @@ class DataQuantizer:
 class _QuantizationVariant:
     """A way to quantize: how ranges are chosen, and whether channels are equalized before.
 
-    `steps` says what was done, `in_float` are units that are left in floating point.
+    `steps` says what was done, `in_float` are units that are left in floating point, and `wide` those in
+    16 bits where a target takes them so, else in floating point.
     """
 
     method: str
     equalized: bool = False
     steps: tuple[str, ...] = ()
     in_float: tuple[str, ...] = ()
+    wide: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
 class _QuantizationTrial:
     """A variant, one of the models that it was measured with, and their signal-to-noise ratio.
 
-    `noise` is that of each output in each sample, `[samples, outputs]`; `usual` is the signal-to-noise
-    ratio (dB) of the usual values of outputs that eight bits are too coarse for.
+    `noise` is that of each output in each sample, `[samples, outputs]`; `sizes` is the signal-to-noise
+    ratio (dB) of the sizes of outputs that eight bits are too coarse for.
     """
 
     variant: _QuantizationVariant
     quantized: QuantizedModel
     decibels: float
     noise: NDArray[np.float64]
-    usual: Mapping[str, float]
+    sizes: Mapping[str, float]
 
     @property
     def score(self) -> float:
@@ -180,15 +184,15 @@ class _QuantizationTrials:
         count = 2 if len(self.samples) > 1 else 1
         outputs: list[Any] = [None] * len(self.samples)
         for half in range(count):
-            made, _ = self._quantize(variant, None if count == 1 else 1 - half)
+            made, *_ = self._quantize(variant, None if count == 1 else 1 - half)
             part = slice(half, None, count)
             outputs[part] = run_samples(made.model.proto, made.model, self.samples[part])
         decibels = measure_accuracy(self.expected, outputs).signal_to_noise if outputs else 0.0
         noise = measure_noise_by_sample(self.expected, outputs)
-        usual = {
-            name: measure_usual_accuracy(name, self.expected, outputs) for name in self.coarse_outputs
+        sizes = {
+            name: measure_size_accuracy(name, self.expected, outputs) for name in self.coarse_outputs
         }
-        self.found.append(_QuantizationTrial(variant, made, decibels, noise, usual))
+        self.found.append(_QuantizationTrial(variant, made, decibels, noise, sizes))
         return self.found[-1]
 
     @cached_property
@@ -199,9 +203,10 @@ class _QuantizationTrials:
     def finish(self) -> QuantizedOnData:
         """Return the best variant, with ranges and biases from all data."""
         variant = self.best.variant
-        made, ranges = self._quantize(variant, None)
+        made, ranges, wide = self._quantize(variant, None)
         steps = (*variant.steps, _SHIFTED) if ranges.shifts else variant.steps
-        return QuantizedOnData(made, made.floats, ranges, variant.in_float, steps, self.best.decibels)
+        decibels = self.best.decibels
+        return QuantizedOnData(made, made.floats, ranges, variant.in_float, steps, decibels, wide)
 
     def equalize(self, half: int | None) -> Model:
         """Return the float model with channels equalized on all samples, or on a half of them."""
@@ -232,34 +237,41 @@ class _QuantizationTrials:
             keeps = bool(few) or (gain > _GAIN and not self._is_slow(other, best, min(gain, 1.0)))
             self.found = [other if keeps else best]
 
-    def leave_coarse_outputs_in_float(self) -> None:
-        """Leave units before outputs that eight bits are too coarse for in floating point."""
+    def refine_coarse_outputs(self) -> None:
+        """Compute units before outputs that eight bits are too coarse for in finer types."""
         for name, steps in self.coarse_outputs.items():
-            why = f"nine tenths of its values lie within {steps:.1f} of 255 steps"
-            self.found = [self._leave_units_before(name, why)]
+            self.found = [self._refine_output(name, steps)]
 
-    def _leave_units_before(self, name: str, why: str) -> _QuantizationTrial:
-        """Return the best with units before an output in floating point, the last ones first.
+    @cached_property
+    def _has_wide(self) -> bool:
+        """Whether some target takes units in 16 bits, and the model may be of an operator set for it."""
+        try:
+            upgrade_opset(self.floats, SIXTEEN_BITS)
+        except InputError:
+            return False
+        return bool(self.asked.wide_targets)
 
-        More of them stay so while the usual values of the output gain enough for the time that it takes.
-        """
-        index, best = self.floats.index, self.best
-        one, quantized = best.variant, best.quantized.units
-        read: tuple[str, ...] = (name,)
-        units: tuple[str, ...] = ()
-        for _ in range(_DEPTH):
-            before = find_units_before(index, quantized, read)
-            last = tuple(unit for unit in before if unit not in units)
-            if not last:
-                break
-            units = (*units, *last)
-            note = f"{len(units)} units before '{name}' are left in floating point: {why}"
-            other = self.add(replace(one, in_float=(*one.in_float, *units), steps=(*one.steps, note)))
-            gain = other.usual[name] - best.usual[name]
-            if gain < _USUAL_GAIN or self._is_slow(other, best, gain):
-                break
-            best, read = other, list_read_tensors(index, quantized, last)
-        return best
+    def _refine_output(self, name: str, steps: float) -> _QuantizationTrial:
+        """Return the best with those units before an output finer for which that pays."""
+        best = self.best
+        one, tried = best.variant, {FinerUnits(): best}
+
+        def measure(finer: FinerUnits) -> RefinedOutput:
+            if finer not in tried:
+                why = f"nine tenths of its values lie within {steps:.1f} of 255 steps"
+                variant = replace(
+                    one,
+                    in_float=(*one.in_float, *finer.in_float),
+                    wide=(*one.wide, *finer.wide),
+                    steps=(*one.steps, f"{finer.describe(name)}; {why}"),
+                )
+                tried[finer] = self.add(variant)
+            found, predict = tried[finer], self.asked.predict
+            return RefinedOutput(found.sizes[name], predict(found.quantized.model) if predict else 1.0)
+
+        units, has_wide = best.quantized.units, self._has_wide
+        search = OutputRefinement(self.floats.index, units, name, measure, _END_SECONDS, has_wide)
+        return tried[search.find()]
 
     def _is_slow(self, one: _QuantizationTrial, plain: _QuantizationTrial, gain: float) -> bool:
         """Return whether a variant takes more predicted seconds than its gain (dB) is worth."""
@@ -271,19 +283,31 @@ class _QuantizationTrials:
 
     def _quantize(
         self, variant: _QuantizationVariant, half: int | None
-    ) -> tuple[QuantizedModel, Ranges]:
-        """Quantize a variant with ranges and biases from a half of the samples, or from all data."""
+    ) -> tuple[QuantizedModel, Ranges, WideUnits | None]:
+        """Quantize a variant with ranges and biases from a half of the samples, or from all data.
+
+        Returns the model, and ranges with biases: for all units, and for those in 16 bits.
+        """
         ranges = self._measure_ranges(variant, half)
         floats = self.equalize(half) if variant.equalized else self.floats
         asked = self.asked
+        wide = self._measure_wide_units(variant, half) if variant.wide else None
         report_step("quantize")
-        made = quantize(floats, asked.targets, ranges, asked.dtype, variant.in_float)
+        made = quantize(floats, asked.targets, ranges, asked.dtype, variant.in_float, wide)
         if not self.samples:
-            return made, ranges
-        shifts = measure_bias_shifts(floats, made.model, self._take_half(half))
+            return made, ranges, wide
+        shifts = measure_bias_shifts(made.floats, made.model, self._take_half(half))
         ranges = replace(ranges, shifts=shifts)
+        if wide is not None:
+            wide = replace(wide, ranges=replace(wide.ranges, shifts=shifts))
         report_step("quantize")
-        return quantize(floats, asked.targets, ranges, asked.dtype, variant.in_float), ranges
+        made = quantize(floats, asked.targets, ranges, asked.dtype, variant.in_float, wide)
+        return made, ranges, wide
+
+    def _measure_wide_units(self, variant: _QuantizationVariant, half: int | None) -> WideUnits:
+        """Return the units in 16 bits of a variant, with ranges that clip nothing."""
+        ranges = self._measure_ranges(replace(variant, method=self.asked.method or _METHODS[0]), half)
+        return WideUnits(frozenset(variant.wide), replace(ranges, channels={}))
 
     def _measure_ranges(self, variant: _QuantizationVariant, half: int | None) -> Ranges:
         """Return the ranges of tensors and channels, by all data or by a half of the samples."""

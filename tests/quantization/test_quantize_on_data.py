@@ -22,7 +22,7 @@ from byoc.quantization import (
     choose_precision,
 )
 from byoc.quantization._bias_correction import measure_bias_shifts
-from byoc.quantization._coarse_outputs import count_usual_steps, measure_usual_accuracy
+from byoc.quantization._coarse_outputs import count_usual_steps, measure_size_accuracy
 from byoc.quantization._fixed_ranges import fix_ranges
 from byoc.quantization._network_ends import find_head_units, find_tail_units
 from byoc.quantization._quantize_model import prepare_floats
@@ -216,7 +216,7 @@ def test_what_makes_an_output_of_few_steps_is_left_in_float(folder: Path, more: 
     name = f"t{len(more)}"
     plain = quantize(model, [to], found.ranges).model
     usual = [
-        measure_usual_accuracy(
+        measure_size_accuracy(
             name, *([values(one, each) for each in read(folder)] for one in (model, made))
         )
         for made in (plain, found.quantized.model)
@@ -235,6 +235,27 @@ def test_an_output_of_few_steps_is_in_integers_where_floats_are_slow(folder: Pat
 
     quantizer = DataQuantizer([target()], folder, NO_PREPROCESSING, "minmax", None, predict)
     assert quantizer.quantize(make_heat_map()).in_float == ()
+
+
+def test_it_is_in_16_bits_where_a_target_takes_it_so_and_floats_take_longer(folder: Path) -> None:
+    def predict(model: Model) -> float:
+        return 1.5 if any("w1" in node.input for node in model.index.nodes) else 1.0
+
+    model, to = make_heat_map(), target(ops=["Conv", "Relu"])
+    quantizer = DataQuantizer([to], folder, NO_PREPROCESSING, "minmax", None, predict, [to])
+    found = quantizer.quantize(model)
+    assert found.in_float == ()
+    assert found.wide is not None
+    assert found.wide.names == {"heat"}
+    assert any("units before 't0': 1 computed in 16 bits; nine" in step for step in found.steps)
+    index = found.quantized.model.index
+    made = {node.input[0]: node.output[0] for node in index.nodes if node.op_type == "QuantizeLinear"}
+    assert index.get_dtype(made["t0_float"]) == "int16"
+    given = read(folder)
+    usual = measure_size_accuracy(
+        "t0", *([values(one, each) for each in given] for one in (model, found.quantized.model))
+    )
+    assert usual > 15
 
 
 def test_usual_values_are_counted_in_steps_where_no_operator_fixes_the_range() -> None:
