@@ -76,7 +76,7 @@ def fold_affine(edits: GraphEdits, maker: int, number: int, factor: Array, offse
     """Replace a linear node by one that computes `factor * result + offset` (each `[channels]`), too.
 
     `number` is the node that computes that now, which goes. Nothing is done where weights are not
-    stored, the channels are others, or a weight would be infinite.
+    stored, the channels are others, or a weight would be infinite or lose digits.
     """
     index = edits.index
     node, inputs = index.nodes[maker], index.node_inputs[maker]
@@ -91,7 +91,7 @@ def fold_affine(edits: GraphEdits, maker: int, number: int, factor: Array, offse
         return
     bias = before * attributes.get("beta", 1.0) * factor + offset
     made = index.node_outputs[number][0]
-    if not is_finite(edits, maker, scaled, bias):
+    if not is_storable(edits, maker, scaled, bias):
         return
     folded = copy_node(node)
     folded.input[1] = store_floats(edits, maker, scaled, f"{inputs[1]}_folded")
@@ -103,11 +103,23 @@ def fold_affine(edits: GraphEdits, maker: int, number: int, factor: Array, offse
     edits.drop_unread(list_parameters(index, maker, number))
 
 
-def is_finite(edits: GraphEdits, number: int, *values: Array) -> bool:
-    """Return whether values are finite in the type of what a node makes."""
+def is_storable(edits: GraphEdits, number: int, *values: Array) -> bool:
+    """Return whether tensors are finite and exact in the type of what a node makes.
+
+    Exact is a tensor whose largest rounding error is within the type's epsilon of its largest value. It
+    is not where its values are too small for normal numbers, as those of float16 are below 6e-5.
+    """
     dtype = edits.index.get_dtype(edits.index.node_outputs[number][0])
-    with np.errstate(over="ignore"):
-        return all(bool(np.isfinite(value.astype(dtype)).all()) for value in values)
+    assert dtype is not None
+    return all(_holds(np.dtype(dtype), value) for value in values)
+
+
+def _holds(dtype: np.dtype[Any], value: Array) -> bool:
+    with np.errstate(over="ignore", invalid="ignore"):
+        stored = value.astype(dtype)
+        error, largest = np.abs(stored - value), np.abs(value)
+    limit = np.finfo(dtype).eps * largest.max(initial=0)
+    return bool(np.isfinite(stored).all() and error.max(initial=0) <= limit)
 
 
 def store_floats(edits: GraphEdits, number: int, value: Array, name: str) -> str:

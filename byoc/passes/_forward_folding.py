@@ -15,7 +15,7 @@ from byoc.model import get_stated_attributes
 from byoc.passes._affine_folding import (
     Array,
     copy_node,
-    is_finite,
+    is_storable,
     list_parameters,
     note_folded,
     read_bias,
@@ -68,12 +68,14 @@ class _ForwardFolding:
         """Divide the constant of a sum by the factor, which its readers take in."""
         index = self.edits.index
         value = read_floats(self.edits, index.node_inputs[number][position])
-        rank = index.get_rank(index.node_outputs[number][0])
+        rank = index.get_rank(index.node_inputs[number][1 - position])
+        # A constant of more axes would put the channels on another axis of the sum.
         if value is None or rank is None or rank < 2 or value.ndim > rank or np.any(self.offset):
             return False
         one = np.all(self.factor == self.factor[0])
         rest = value / (self.factor[0] if one else self.factor.reshape(-1, *[1] * (rank - 2)))
-        if not is_finite(self.edits, number, rest):
+        grows = rest.size > max(value.size, len(self.factor))
+        if grows or not is_storable(self.edits, number, rest):
             return False
         self.changed.append(_ChangedReader(number, {position: rest}))
         return self.absorb(index.node_outputs[number][0])
@@ -101,7 +103,7 @@ class _ForwardFolding:
             if before is None:
                 return False
             bias = before * attributes.get("beta", 1.0) + attributes.get("alpha", 1.0) * sums
-        if not is_finite(self.edits, number, scaled, *([] if bias is None else [bias])):
+        if not is_storable(self.edits, number, scaled, *([] if bias is None else [bias])):
             return False
         self.changed.append(_ChangedReader(number, {1: scaled}, bias))
         return True

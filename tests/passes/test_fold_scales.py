@@ -199,3 +199,50 @@ def test_what_something_else_reads_as_well_stays() -> None:
     model = make_activation_model("Conv", [("Mul", np.float32([2.0]), False)], bias=False)
     model.graph.output.append(helper.make_tensor_value_info("t1", 1, None))
     assert count_operators(fold_all(model)) == {"Mul": 1}
+
+
+def test_a_sum_with_more_axes_than_the_factor_stays() -> None:
+    """There the channels of the factor are columns of the sum."""
+    stored = {"s": np.arange(1, 5), "b": np.ones((1, 4, 1, 1)), "w": np.arange(8).reshape(2, 4, 1, 1)}
+    nodes = [
+        helper.make_node("Mul", ["x", "s"], ["m"]),
+        helper.make_node("Add", ["m", "b"], ["a"]),
+        helper.make_node("Conv", ["a", "w"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", 1, (4, 4))],
+        [helper.make_tensor_value_info("y", 1, None)],
+        [numpy_helper.from_array(value.astype(np.float32), name) for name, value in stored.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    assert count_operators(fold_all(model)) == {"Mul": 1, "Add": 1}
+
+
+def test_a_constant_that_would_get_as_large_as_an_image_stays() -> None:
+    steps = [
+        ("Mul", np.arange(1, 5, dtype=np.float32).reshape(4, 1, 1), False),
+        ("Add", np.ones((1, 1, 4, 4), np.float32), False),
+    ]
+    folded = fold_all(make_activation_model("Conv", steps, bias=False))
+    assert count_operators(folded) == {"Mul": 1, "Add": 1}
+
+
+@pytest.mark.parametrize(("factor", "stays"), [(2e-5, True), (0.5, False)])
+def test_weights_of_float16_that_would_lose_digits_stay(factor: float, stays: bool) -> None:
+    stored = {"w": np.full((2, 3, 1, 1), 0.05), "k": np.array(factor)}
+    nodes = [
+        helper.make_node("Mul", ["x", "k"], ["m"]),
+        helper.make_node("Conv", ["m", "w"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", 10, (1, 3, 5, 5))],
+        [helper.make_tensor_value_info("y", 10, None)],
+        [numpy_helper.from_array(value.astype(np.float16), name) for name, value in stored.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    folded = clean_model(prepare_model(model, "m"), (FoldScales(),)).model.proto
+    assert [node.op_type for node in folded.graph.node] == [*(["Mul"] if stays else []), "Conv"]
