@@ -5,6 +5,7 @@ Caffe and Paddle write scale and bias of a layer as a Mul and an Add of one numb
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -21,16 +22,18 @@ class FoldScales(CleanPass):
 
     The constants have one number, or one for each channel. The operator before is taken if nothing else
     reads its result, else those behind if nothing else reads the node's. Results differ in the last
-    digits. One node beside each linear operator is folded at a time.
+    digits. One node beside each linear operator is folded at a time. With `through_sums` a factor goes
+    through an Add or Sub of a constant, which makes another tensor then, to the operators behind.
     """
 
+    through_sums: bool = False
     name: ClassVar[str] = "fold-scales"
     operators: ClassVar[frozenset[str]] = frozenset({"Mul", "Add", "Sub", "Div"})
 
     def edit(self, edits: GraphEdits, numbers: Sequence[int]) -> None:
         """Replace the linear nodes beside each, where that can be."""
         for number in numbers:
-            for fold in (_fold_backward, _fold_forward):
+            for fold in (_fold_backward, partial(_fold_forward, through_sums=self.through_sums)):
                 changed = number in edits.replaced or number in edits.removed
                 if changed or any(fold(edits, number, position) for position in (0, 1)):
                     break
@@ -47,14 +50,14 @@ def _fold_backward(edits: GraphEdits, number: int, position: int) -> bool:
     return maker in edits.replaced
 
 
-def _fold_forward(edits: GraphEdits, number: int, position: int) -> bool:
+def _fold_forward(edits: GraphEdits, number: int, position: int, *, through_sums: bool) -> bool:
     """Fold a node into all the linear ones that read it; return whether that could be."""
     name = edits.find_root(edits.index.node_inputs[number][position])
     affine = _read_affine(edits, number, position, axis=1)
     if affine is None or edits.index.is_constant(name):
         return False
     with np.errstate(all="ignore"):  # what is infinite then is not folded
-        return fold_into_readers(edits, number, name, *affine)
+        return fold_into_readers(edits, number, name, affine, through_sums=through_sums)
 
 
 def _read_affine(edits: GraphEdits, number: int, position: int, axis: int) -> tuple[Array, Array] | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from onnx import NodeProto
 
 from byoc.model import get_stated_attributes
 from byoc.passes._affine_folding import (
@@ -33,6 +34,7 @@ class _ChangedReader:
     number: int
     constants: Mapping[int, Array]
     bias: Array | None = None
+    is_sum: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +44,7 @@ class _ForwardFolding:
     edits: GraphEdits
     factor: Array
     offset: Array
+    through_sums: bool
     changed: list[_ChangedReader] = field(default_factory=list)
 
     def absorb(self, name: str) -> bool:
@@ -61,7 +64,7 @@ class _ForwardFolding:
             return False
         position = inputs.index(name)
         if kind.op_type in ("Add", "Sub"):
-            return self._change_sum(number, 1 - position)
+            return self.through_sums and self._change_sum(number, 1 - position)
         return position == 0 and self._change_linear(number)
 
     def _change_sum(self, number: int, position: int) -> bool:
@@ -77,7 +80,7 @@ class _ForwardFolding:
         grows = rest.size > max(value.size, len(self.factor))
         if grows or not is_storable(self.edits, number, rest):
             return False
-        self.changed.append(_ChangedReader(number, {position: rest}))
+        self.changed.append(_ChangedReader(number, {position: rest}, is_sum=True))
         return self.absorb(index.node_outputs[number][0])
 
     def _change_linear(self, number: int) -> bool:
@@ -109,16 +112,25 @@ class _ForwardFolding:
         return True
 
 
-def fold_into_readers(edits: GraphEdits, number: int, name: str, factor: Array, offset: Array) -> bool:
+def fold_into_readers(
+    edits: GraphEdits,
+    number: int,
+    name: str,
+    affine: tuple[Array, Array],
+    *,
+    through_sums: bool,
+) -> bool:
     """Let what reads `factor * x + offset` read x, called `name`, instead; return whether that can be.
 
     Factor and offset are `[channels]`, axis 1 of x. The node of that number computes this now, and goes.
+    What a sum with a constant makes that the factor passes through is another tensor, with a new name.
     """
     index = edits.index
     made = index.node_outputs[number][0]
-    folding = _ForwardFolding(edits, factor, offset)
+    folding = _ForwardFolding(edits, *affine, through_sums)
     if not folding.absorb(made):
         return False
+    names = {made: name}
     for one in folding.changed:
         node, inputs = copy_node(index.nodes[one.number]), index.node_inputs[one.number]
         for position, value in one.constants.items():
@@ -127,13 +139,23 @@ def fold_into_readers(edits: GraphEdits, number: int, name: str, factor: Array, 
         if one.bias is not None:
             set_bias(node, store_floats(edits, one.number, one.bias, f"{node.output[0]}_bias"))
         for position, read in enumerate(inputs):
-            if edits.find_root(read) == made:
-                node.input[position] = name
+            if edits.find_root(read) in names:
+                node.input[position] = names[edits.find_root(read)]
+        if one.is_sum:
+            names[index.node_outputs[one.number][0]] = _rename_output(edits, node)
         edits.replace(one.number, node)
         note_folded(edits, one.number, number)
     edits.remove(number)
     edits.drop_unread(list_parameters(index, number, *(one.number for one in folding.changed)))
     return True
+
+
+def _rename_output(edits: GraphEdits, node: NodeProto) -> str:
+    """Give what a node makes a new name, and return it."""
+    before = node.output[0]
+    node.output[0] = edits.names.new_tensor(f"{before}_unscaled")
+    edits.new_types[node.output[0]] = edits.index.type_protos[before]
+    return node.output[0]
 
 
 def _sums_all(op: str, attributes: Mapping[str, Any]) -> bool:

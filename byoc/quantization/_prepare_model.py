@@ -56,15 +56,17 @@ def upgrade_opset(model: Model, least: int) -> Model:
     )
 
 
-def fold_affine_nodes(model: Model) -> Model:
-    """Return a model with BatchNormalization and constant operands folded into linear nodes before.
+def fold_affine_nodes(model: Model, *, through_sums: bool) -> Model:
+    """Return a model with BatchNormalization and constant operands folded into linear nodes beside them.
 
-    What can be folded behind one node follows one another, so it takes several rounds. A model with
-    nothing to fold is returned as it is.
+    What can be folded beside one node follows one another, so it takes several rounds. With
+    `through_sums` factors go through sums with constants, which makes other tensors, of other ranges. A
+    model with nothing to fold is returned as it is.
     """
+    passes = (FoldBatchNormalization(), FoldScales(through_sums=through_sums))
     folded = model
     while True:
-        before, folded = folded, clean_model(folded, (FoldBatchNormalization(), FoldScales())).model
+        before, folded = folded, clean_model(folded, passes).model
         if folded is before:
             break
     if folded is model:

@@ -94,7 +94,8 @@ def prepare_floats(
     """Return a model that computes the same, prepared to be quantized; a prepared one as it is.
 
     Its operator set is the one that the scheme needs, what is affine is folded into the linear operators
-    before it, and decomposed activations are the single operators that a target takes quantized.
+    beside it, and decomposed activations are the single operators that a target takes quantized. Given
+    `ranges` stay those of the tensors that are left.
 
     Raises InputError if a target does not have the dtype, or the operator set cannot be raised.
     """
@@ -106,7 +107,8 @@ def prepare_floats(
     raised = upgrade_opset(upgrade_ir(model), least)
     operators = {name for requirement in wishes for name in requirement.find_ops()}
     # First the activations: the Add of a hard sigmoid could go into the convolution before it.
-    return fold_affine_nodes(fuse_activations(raised, operators))
+    fused = fuse_activations(raised, operators)
+    return fold_affine_nodes(fused, through_sums=ranges is None)
 
 
 def _check_dtype(target: Target, dtype: str | None) -> None:

@@ -137,11 +137,11 @@ def make_activation_model(
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def fold_all(proto: onnx.ModelProto) -> onnx.ModelProto:
+def fold_all(proto: onnx.ModelProto, *, through_sums: bool = True) -> onnx.ModelProto:
     """Return a model in which everything is folded that can be, and check that it computes the same."""
     model = before = prepare_model(proto, "m")
     while True:
-        before, model = model, clean_model(model, (FoldScales(),)).model
+        before, model = model, clean_model(model, (FoldScales(through_sums),)).model
         if model is before:
             break
     given = [each.dim_value for each in proto.graph.input[0].type.tensor_type.shape.dim]
@@ -186,6 +186,13 @@ def test_a_factor_passes_a_sum_before_a_padded_convolution() -> None:
     assert count_operators(folded) == {"Add": 1}
     constant = next(each for each in folded.graph.initializer if each.name.startswith("k1"))
     np.testing.assert_array_equal(numpy_helper.to_array(constant), np.float32([4.0]))
+    assert "t2" not in {name for node in folded.graph.node for name in node.output}
+
+
+def test_tensors_keep_their_values_unless_told() -> None:
+    steps = [("Mul", np.float32([0.5]), True), ("Add", np.float32([2.0]), False)]
+    model = make_activation_model("Conv", steps, bias=True, pads=[1, 1, 1, 1])
+    assert count_operators(fold_all(model, through_sums=False)) == {"Mul": 1, "Add": 1}
 
 
 @pytest.mark.parametrize("factor", [0.0, 1e-39])
