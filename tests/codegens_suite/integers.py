@@ -1,9 +1,10 @@
 """How far integers are apart: `python tests/codegens_suite/integers.py [MODEL ...] [--dim NAME=SIZE]`.
 
 Models of the zoo are cut by the rules of `dla`, everything that they take on the accelerator, in int8
-unless they are quantized already; ranges are measured on the zoo's own samples. What reaches a region is
-what reaches it when onnxruntime runs the partitioned model as it is written. Of each region that makes
-integers, and below it of all its layers, each alone on onnxruntime's own tensors:
+(or `--dtype`) unless they are quantized already, what is in floats in regions of its own; ranges are
+measured on the zoo's own samples. What reaches a region is what reaches it when onnxruntime runs the
+partitioned model as it is written. Of each region that makes integers, and below it of all its layers,
+each alone on onnxruntime's own tensors:
 
 - `QDQ`: the dla against onnxruntime's QDQ result, its optimizations off: float32 between integers;
 - `kernels`: the same of onnxruntime's own integer kernels (QLinearConv and others), the yardstick;
@@ -60,16 +61,19 @@ class Row:
         return self.alone.machine.most <= 1 and self.arena == self.planned
 
 
-def rows(name: str, dims: Mapping[str, int], limit: int | None, alone: bool) -> Iterator[Row]:
+def rows(
+    name: str, dtype: str, dims: Mapping[str, int], limit: int | None, alone: bool
+) -> Iterator[Row]:
     """Yield what is found of each region of a model of the zoo that makes integers."""
-    wanted = None if name in QUANTIZED else "int8"
+    wanted = None if name in QUANTIZED else dtype
     dims = {**dict.fromkeys(_open(name), 1), **dims}
     with tempfile.TemporaryDirectory() as folder:
-        rules = Path(folder) / "smaller.yaml"
-        rules.write_text(f"extends: dla\nlimits: {{max_nodes: {limit}}}\n")
+        rules = Path(folder) / "integers.yaml"
+        limits = "" if limit is None else f"limits: {{max_nodes: {limit}}}\n"
+        rules.write_text(f"extends: dla\nquantization: {{convert: host}}\n{limits}")
         byoc.partition(
             f"zoo:{name}",
-            "dla" if limit is None else rules,
+            rules,
             output=Path(folder) / "b",
             strategy="all-supported",
             dims=dims,
@@ -140,6 +144,7 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("models", nargs="*", default=MODELS)
     parser.add_argument("--dim", action="append", default=[], metavar="NAME=SIZE")
+    parser.add_argument("--dtype", default="int8", choices=("int8", "uint8", "int16"))
     parser.add_argument("--max-nodes", type=int)
     parser.add_argument("--regions-only", action="store_true")
     asked = parser.parse_intermixed_args()
@@ -152,7 +157,7 @@ def main() -> int:
         sys.stdout.write(f"{name}\n")
         found = []
         try:
-            for row in rows(name, dims, asked.max_nodes, not asked.regions_only):
+            for row in rows(name, asked.dtype, dims, asked.max_nodes, not asked.regions_only):
                 failed += not row.passed
                 found.append(row)
                 sys.stdout.write(text(row))

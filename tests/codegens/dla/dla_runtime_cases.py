@@ -1,10 +1,10 @@
-"""Models of operators that only onnxruntime has, which the conformance kit does not know."""
+"""Models that the conformance kit does not know: operators of onnxruntime alone, and 16 bits."""
 
 from typing import Any
 
 import numpy as np
 import onnx
-from dla_regions import floats, mentioned, runtime_model
+from dla_regions import bytes_of, floats, mentioned, runtime_model
 
 _SUM = "(float[2,3,8] x, float[2,3,8] z) => (float[2,3,8] y) { y = com.microsoft.Skip"
 _PRODUCT = "com.microsoft.MatMulNBits<K=64, N=4, bits=4, block_size=32>"
@@ -21,9 +21,26 @@ _CONSTANTS = {
     "total": np.array(9, np.int32),
     "wide_cos": floats(9, 8),
     "wide_sin": floats(9, 8, seed=1),
+    "half": np.float32(2.0**-9),
+    "one": np.float32(2.0**-6),
+    "eighth": np.float32(0.5),
+    "none": np.int16(0),
+    "small": np.int8(3),
+    "bytes": bytes_of(4, 4, 3, 3),
+    "steps": np.array([0.01, 0.02, 0.005, 0.01], np.float32),
     "positions": np.array([[0, 1, 2], [2, 3, 4]]),
 }
+_SIXTEEN = "d = DequantizeLinear(x, half, none) "
 _TEXTS = {
+    "Conv": [
+        f"(int16[1,4,6,6] x) => (int16[1,4,6,6] y) {{ {_SIXTEEN}"
+        " e = DequantizeLinear<axis=0>(bytes, steps) c = Conv<pads=[1,1,1,1]>(d, e)"
+        " y = QuantizeLinear(c, one, none) }"
+    ],
+    "Identity": [
+        f"(int16[2,5] x) => (int8[2,5] y) {{ {_SIXTEEN} i = Identity(d)"
+        " y = QuantizeLinear(i, eighth, small) }"
+    ],
     "SimplifiedLayerNormalization": [
         "(float[2,3,8] x) => (float[2,3,8] y) { y = SimplifiedLayerNormalization<axis=-1>(x, gain) }"
     ],

@@ -21,9 +21,11 @@ def quantized(
     source: Any, folder: Path, dtype: str = "int8"
 ) -> Iterator[tuple[Region, Artifact, Values]]:
     """Yield the regions of a quantized model that make integers, and what reaches them."""
+    rules = folder / "integers.yaml"
+    rules.write_text("extends: dla\nquantization: {convert: host}\n")  # no floats in their regions
     byoc.partition(
         source,
-        "dla",
+        rules,
         output=folder / "b",
         strategy="all-supported",
         precision=byoc.Precision(quantize=dtype, data="random"),
