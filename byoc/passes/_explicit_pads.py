@@ -20,8 +20,9 @@ class ExplicitPads(CleanPass):
     """Write the pads of convolutions and pools that state `auto_pad`: many targets take pads alone.
 
     SAME needs an image of known size. These stay: a window with dilations, which onnxruntime refuses
-    under SAME; a pool with `ceil_mode`; and under SAME a pool whose stride is larger than its window,
-    where onnxruntime cuts the image as if its padding were negative.
+    under SAME; a pool with `ceil_mode`; and under SAME a pool whose stride is larger than its window, or
+    a convolution whose last window ends three elements and more before the image does, where onnxruntime
+    cuts the image as if its padding were negative.
     """
 
     name: ClassVar[str] = "explicit-pads"
@@ -60,17 +61,26 @@ def _find_pads(edits: GraphEdits, node: NodeProto, stated: Mapping[str, Any]) ->
     shape = None if edits.known is None else edits.known.find_shape(node.input[0])
     if shape is None or len(shape) != len(kernel) + 2:
         return None
-    before, behind = [], []
+    pairs = []
     for extent, size, stride in zip(shape[2:], kernel, strides, strict=True):
-        if not isinstance(extent, int) or (is_pool and stride > size):
+        whole = None if is_pool and stride > size else _find_padding(extent, size, stride)
+        if whole is None:
             return None
-        windows = -(-extent // stride)
-        whole = max((windows - 1) * stride + size - extent, 0)
         less, more = whole // 2, whole - whole // 2
-        first, last = (less, more) if stated["auto_pad"] == "SAME_UPPER" else (more, less)
-        before.append(first)
-        behind.append(last)
-    return before + behind
+        pairs.append((less, more) if stated["auto_pad"] == "SAME_UPPER" else (more, less))
+    return [first for first, _ in pairs] + [last for _, last in pairs]
+
+
+def _find_padding(extent: int | str | None, size: int, stride: int) -> int | None:
+    """Return by how much SAME pads an axis, before and behind together, None where that is not known.
+
+    It is not known to be 0 where onnxruntime cuts three elements and more, the first one among them.
+    """
+    if not isinstance(extent, int):
+        return None
+    windows = -(-extent // stride)
+    wanted = (windows - 1) * stride + size - extent
+    return max(wanted, 0) if wanted > -3 else None
 
 
 def _find_kernel(

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx import helper
@@ -73,6 +74,18 @@ def test_pads_give_the_same_bits(op: str, size: list[int], window: dict[str, Any
     kept = op != "Conv" and (more == 1 or (auto != "VALID" and skips))
     assert ("pads" in stated) == ("auto_pad" not in stated) == (not kept)
     value = np.linspace(-1, 1, 2 * size[0] * size[1], dtype=np.float32).reshape(1, 2, *size)
+    np.testing.assert_array_equal(run(cleaned, value), run(model, value), strict=True)
+
+
+@pytest.mark.parametrize("auto", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize(("extent", "stays"), [(6, False), (5, True), (4, True), (3, False)])
+def test_a_convolution_that_skips_much_keeps_auto_pad(auto: str, extent: int, stays: bool) -> None:
+    """onnxruntime cuts three of 4 columns under SAME_UPPER, and computes with the second one."""
+    window = {"kernel_shape": [1, 1], "strides": [1, 5], "auto_pad": auto}
+    model = make_window("Conv", [2, extent], group=2, **window)
+    cleaned = clean_model(prepare_model(model, "window"), PASSES).model.proto
+    assert ("auto_pad" in get_stated_attributes(cleaned.graph.node[0])) == stays
+    value = np.linspace(-1, 1, 4 * extent, dtype=np.float32).reshape(1, 2, 2, extent)
     np.testing.assert_array_equal(run(cleaned, value), run(model, value), strict=True)
 
 
