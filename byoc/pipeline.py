@@ -1,8 +1,8 @@
 """The whole program: prepare a model, plan it, write the verified bundle.
 
 A stage takes the state of the model and returns the next one. Two loops run over the stages: planning
-is repeated while codegens refuse regions, and to find the units that an accuracy budget leaves in
-floating point. A bundle of several variants has a state for each; their regions are compiled together.
+is repeated while codegens refuse regions, and to find the precisions of units that meet an accuracy
+budget. A bundle of several variants has a state for each; their regions are compiled together.
 """
 
 import os
@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from math import inf
 from typing import Any
 
 from byoc.bundle import OriginalFiles, WeightFile, stage_bundle
@@ -19,7 +18,17 @@ from byoc.errors import InputError
 from byoc.model import Model
 from byoc.options import Options
 from byoc.planning import GraphPlan, Plan, PlanSettings, TradePoint
-from byoc.quantization import NATIVE, FloatTrial, Precision, TradeSearch, choose_front
+from byoc.quantization import (
+    NATIVE,
+    PlanTrial,
+    Precision,
+    TradeSearch,
+    UnitPrecisions,
+    choose_front,
+    choose_plan,
+    list_cheap_plans,
+    update_taken,
+)
 from byoc.stages import (
     Annotate,
     Ask,
@@ -30,7 +39,6 @@ from byoc.stages import (
     FindPadding,
     Group,
     JointStage,
-    LeaveInFloat,
     Load,
     Outline,
     Pack,
@@ -39,11 +47,13 @@ from byoc.stages import (
     Resolve,
     Result,
     Rewrite,
+    SetPrecisions,
     Stage,
     State,
     VariantResult,
     Verify,
     Write,
+    find_precisions,
     make_result,
     record_accuracy,
     run_stages,
@@ -145,52 +155,76 @@ def plan_variant(state: State) -> State:
 
 
 def meet_accuracy_budget(state: State) -> State:
-    """Plan with the units in floating point that keep the model within its accuracy budget.
+    """Plan with units in the precisions that keep the model within its accuracy budget.
 
-    Of the plans that are tried, the one of the least predicted cost is taken, in the unit of the
-    objective. After a codegen refused something, the units that were chosen before are tried first.
-    Raises InputError when the budget cannot be met.
+    Of the plans that are tried, `choose_plan` takes one. After a codegen refused something, the
+    precisions that were chosen before are tried first. Raises InputError when the budget cannot be met.
     """
     test = state.accuracy_test
     assert test is not None
-    if state.in_float is not None:
-        state = plan_with_floats(state, tuple(state.in_float))
+    if state.precisions is not None:
+        state = plan_with_precisions(state, state.precisions)
         if test.is_met(state.accuracy):
-            return record_accuracy(state)
-    units, objective, ends = [*test.precision.units], state.settings.objective, dict[int, GraphPlan]()
-    search = TradeSearch(test.budget, units, lambda: test.build_problem(ends[0], ends[len(units)]))
+            trade = update_taken(state.trade, _describe_plan(state))
+            return record_accuracy(replace(state, trade=trade))
+    wide = test.precision.wide
+    units, ends = test.precision.units, dict[UnitPrecisions, GraphPlan]()
+    settings = state.settings
+    search = TradeSearch(
+        test.budget,
+        [*units],
+        lambda: test.build_problem(settings, [ends[each] for each in search.ends]),
+        () if wide is None else [*wide.units],
+    )
     proposals = search.propose()
     proposal = next(proposals)
-    best, least = state, inf
     points: list[TradePoint] = []
+    kept: dict[TradePoint, State] = {}
     while proposal is not None:
-        trial = plan_with_floats(state, proposal, len(points) + 1)
-        plan = trial.plan
-        if len(proposal) in (0, len(units)):
-            ends[len(proposal)] = plan.root
-        if not proposal:
+        trial = plan_with_precisions(state, proposal, len(points) + 1)
+        if proposal in search.ends:
+            ends[proposal] = trial.plan.root
+        if proposal == UnitPrecisions():
             state = replace(state, all_quantized=trial.accuracy)
-        cost = float(objective.combine(plan.cost.total, plan.root.joules))
-        reached = test.budget.measure_of(trial.accuracy)
-        points.append(TradePoint(reached, cost, plan.cost.total, proposal))
-        if test.is_met(trial.accuracy) and cost < least:
-            best, least = trial, cost
-        proposal = proposals.send(FloatTrial(trial.accuracy, cost))
-    best = replace(best, all_quantized=state.all_quantized, trade_gap=search.gap)
-    return record_accuracy(replace(best, trade=choose_front(points)))
+        points.append(_describe_plan(trial))
+        if test.is_met(trial.accuracy):
+            kept[points[-1]] = trial
+            kept = {point: kept[point] for point in list_cheap_plans([*kept])}
+        proposal = proposals.send(PlanTrial(trial.accuracy, points[-1].cost))
+    taken = choose_plan([*kept])
+    best = replace(kept[taken], all_quantized=state.all_quantized, trade_gap=search.gap)
+    return record_accuracy(replace(best, trade=choose_front(points, taken)))
 
 
-def plan_with_floats(state: State, units: tuple[str, ...], number: int = 1) -> State:
-    """Plan a model with some units left in floating point, and measure its accuracy.
+def _describe_plan(state: State) -> TradePoint:
+    """Return what a plan of units in some precisions keeps and costs."""
+    test, plan, precisions = state.accuracy_test, state.plan, state.precisions
+    assert test is not None
+    assert precisions is not None
+    cost = float(state.settings.objective.combine(plan.cost.total, plan.root.joules))
+    units = test.precision.units
+    return TradePoint(
+        test.budget.measure_of(state.accuracy),
+        cost,
+        plan.cost.total,
+        tuple(name for name in units if name in precisions.in_float),
+        tuple(name for name in units if name in precisions.wide),
+    )
+
+
+def plan_with_precisions(state: State, precisions: UnitPrecisions, number: int = 1) -> State:
+    """Plan a model with units in some precisions, and measure its accuracy.
 
     `number` is that of the plan, for the step that is reported.
     """
     test = state.accuracy_test
     assert test is not None
-    state = run_stages((LeaveInFloat(units), *PLANNING), state)
-    left = f"{len(units)} of {len(test.precision.units)} units in floating point"
-    report_step(f"accuracy of plan {number} for the budget, {left}")
-    return replace(state, accuracy=test.measure(state.plan.proto, state.model))
+    state = run_stages((SetPrecisions(precisions), *PLANNING), state)
+    left = f"{len(precisions.in_float)} of {len(test.precision.units)} units in floating point"
+    wide = f", {len(precisions.wide)} in 16 bits" if precisions.wide else ""
+    report_step(f"accuracy of plan {number} for the budget, {left}{wide}")
+    accuracy = test.measure(state.plan.proto, state.model)
+    return replace(state, accuracy=accuracy, precisions=find_precisions(state))
 
 
 def emit(states: Sequence[State]) -> list[State]:

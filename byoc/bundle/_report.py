@@ -169,8 +169,8 @@ class HostReason(ReportModel):
     remedy: str = ""
 
 
-class FloatUnitReport(ReportModel):
-    """A unit left in floating point; the fields are those of `FloatUnit`."""
+class PreciseUnitReport(ReportModel):
+    """A unit in floating point or in 16 bits; the fields are those of `PreciseUnit`."""
 
     unit: str
     device: str
@@ -181,16 +181,20 @@ class TradePointReport(ReportModel):
     """A plan that keeps more than every cheaper one that was tried.
 
     `reached` is in the measure of the budget, null where outputs are equal; `seconds` and `cost`, in the
-    unit of the objective, are predicted. `in_float` counts the units in floating point: `more` are those
-    that are not in the plan before, `fewer` were there alone. `taken` is the plan that the report is of.
+    unit of the objective, are predicted. `in_float` counts the units in floating point, `wide` those in
+    16 bits. The others say how units differ from the plan before, in the first row from all being in the
+    type that was asked for: which are in floating point now (`to_float`), in 16 bits (`to_wide`), or in
+    that type again (`to_narrow`). `taken` is the plan that the report is of.
     """
 
     reached: Finite
     cost: float
     seconds: float
     in_float: int
-    more: tuple[str, ...]
-    fewer: tuple[str, ...]
+    wide: int
+    to_float: tuple[str, ...]
+    to_wide: tuple[str, ...]
+    to_narrow: tuple[str, ...]
     taken: bool
 
 
@@ -218,7 +222,8 @@ class PrecisionReport(ReportModel):
     all_quantized: Finite
     measured: int
     measured_on: str
-    in_float: tuple[FloatUnitReport, ...]
+    in_float: tuple[PreciseUnitReport, ...]
+    wide: tuple[PreciseUnitReport, ...] = ()
     trade: tuple[TradePointReport, ...] = ()
     trade_gap: float = 0.0
     weights: tuple[QuantizedWeightReport, ...]

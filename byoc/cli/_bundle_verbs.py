@@ -34,6 +34,7 @@ from byoc.cli._option_flags import take_options
 from byoc.cli._requirement_checks import JUnitFile, JUnitOption, leave_if_missed
 from byoc.console import make_console, print_line, print_lines
 from byoc.errors import InputError
+from byoc.planning import WIDE
 from byoc.reporting import (
     BRIEF,
     WHOLE,
@@ -155,7 +156,8 @@ def _describe_precision(lowered: PrecisionReport | None) -> str:
         return "as in the model"
     left = len(lowered.in_float)
     floats = f"{format_count(left, 'unit')} left in floating point" if left else ""
-    return ", ".join(filter(None, (lowered.dtype, lowered.method, lowered.source, floats)))
+    wide = f"{format_count(len(lowered.wide), 'unit')} in {WIDE}" if lowered.wide else ""
+    return ", ".join(filter(None, (lowered.dtype, lowered.method, lowered.source, floats, wide)))
 
 
 def _make_row(manifest: Manifest, region: RegionEntry) -> dict[str, Any]:

@@ -24,11 +24,12 @@ from byoc.planning._outlining import (
 )
 from byoc.planning._perturbed_plan import CostDoubt, DoubtfulUnit, PerturbedPlan
 from byoc.planning._plan_data import (
+    WIDE,
     BreakEven,
-    FloatUnit,
     LoweredPrecision,
     PartitionedModel,
     Plan,
+    PreciseUnit,
     PredictionAtSizes,
     QuantizedWeight,
     RefusedRegion,

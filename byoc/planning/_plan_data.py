@@ -56,9 +56,13 @@ class BreakEven:
     groups: int = 1
 
 
+WIDE = "int16"
+"""The type of units that have more than 8 bits beside others that have 8."""
+
+
 @dataclass(frozen=True, slots=True)
-class FloatUnit:
-    """A unit left in floating point, its device, and the accuracy with it alone quantized.
+class PreciseUnit:
+    """A unit in floating point or in 16 bits, its device, and the accuracy with it alone quantized.
 
     `alone` is in the measure of the accuracy budget: dB, or a share of equal classes.
     """
@@ -83,16 +87,17 @@ class QuantizedWeight:
 
 @dataclass(frozen=True, slots=True)
 class TradePoint:
-    """A plan with some units in floating point: what it keeps, and what it costs.
+    """A plan with some units in floating point, others in 16 bits: what it keeps, and what it costs.
 
     `reached` is the accuracy in the measure of the budget, `cost` in the unit of the objective, and
-    `seconds` are predicted ones.
+    `seconds` are predicted ones. `in_float` and `wide` are the units.
     """
 
     reached: float
     cost: float
     seconds: float
     in_float: tuple[str, ...]
+    wide: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,10 +109,10 @@ class LoweredPrecision:
     was measured. `units` are how many were quantized.
 
     With an accuracy `budget`, `reached` is what is kept and `all_quantized` what would be if no unit had
-    been left `in_float`; empty and not a number without one. That was measured on so many samples
-    (`measured`) of the data named `measured_on`. `trade` are the plans that keep more than every cheaper
-    one that was tried, in rising order; by expected noise each is within a share `trade_gap` of the
-    least cost.
+    been left `in_float` or were `wide`, in 16 bits; empty and not a number without one. That was
+    measured on so many samples (`measured`) of the data named `measured_on`. `trade` are the plan that
+    is taken and those that keep more than every cheaper one that was tried, by cost; by expected noise
+    each is within a share `trade_gap` of the least cost.
 
     `weights` are those that have 4 bits, where `dtype` is `int4-weights`: regions compute as before.
     """
@@ -122,11 +127,12 @@ class LoweredPrecision:
     budget: str = ""
     reached: float = nan
     all_quantized: float = nan
-    in_float: tuple[FloatUnit, ...] = ()
+    in_float: tuple[PreciseUnit, ...] = ()
     measured: int = 0
     measured_on: str = ""
     trade: tuple[TradePoint, ...] = ()
     trade_gap: float = 0.0
+    wide: tuple[PreciseUnit, ...] = ()
     weights: tuple[QuantizedWeight, ...] = ()
 
 

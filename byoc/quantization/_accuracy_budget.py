@@ -1,7 +1,7 @@
 """Accuracy budgets, and the search for the plans that keep accuracy at the least predicted cost."""
 
 import re
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable
 from dataclasses import dataclass, field, replace
 from math import ceil, floor, inf, isfinite
 from typing import Literal
@@ -11,7 +11,7 @@ import numpy as np
 from byoc.errors import InputError
 from byoc.planning import TradePoint
 from byoc.quantization._cheapest_precision import CheapestSearch
-from byoc.quantization._precision_problem import PrecisionProblem
+from byoc.quantization._precision_problem import PrecisionProblem, UnitPrecisions
 from byoc.quantization._sensitivity import KeptAccuracy
 
 _TEXT = re.compile(r"(?:snr=)?(?P<db>[0-9]+(?:\.[0-9]+)?) ?dB|top1=(?P<share>[01](?:\.[0-9]+)?)", re.I)
@@ -20,6 +20,7 @@ _MOST_LEVELS = 40  # accuracies, a decibel apart, that plans are searched for
 _LEVELS_ABOVE = 4  # of these above the budget, and above what all in integers keep
 _MARGIN = 1.02  # by which the expected noise is stricter than what was measured last
 _SLACK = 1.15  # share by which a plan may be less noisy than it has to be
+_SAME_COST = 0.02  # share of the cost that is as good as none
 _LEAST_NOISE = 1e-20
 _MOST_SCALE = 10.0
 _MEASURES = {"dB": "signal_to_noise", "top1": "same_class"}  # the fields of `KeptAccuracy`
@@ -70,8 +71,8 @@ def read_budget(text: str) -> Budget:
 
 
 @dataclass(frozen=True, slots=True)
-class FloatTrial:
-    """A plan with some units in floating point: the accuracy that it keeps, and its predicted cost.
+class PlanTrial:
+    """A plan with units in some precisions: the accuracy that it keeps, and its predicted cost.
 
     Costs are seconds, or in the unit of another objective.
     """
@@ -80,51 +81,60 @@ class FloatTrial:
     cost: float
 
 
-Proposals = Generator[tuple[str, ...] | None, FloatTrial, None]
-"""Units to leave in floating point, each answered (`send`) with what was found; None at the end."""
+Proposals = Generator[UnitPrecisions | None, PlanTrial, None]
+"""Precisions of units, each answered (`send`) with what was found; None at the end."""
 
 
 @dataclass(eq=False)
 class TradeSearch:
     """The search for the plans that keep each whole decibel at the least predicted cost.
 
-    `units` are in order of execution. `build`, called once both ends were tried, returns the problem
-    whose noises are those of units alone, and units among these.
+    `units` may be quantized, and `wide` are those of them that may have 16 bits. `build`, called once
+    the plans with all in one precision were tried, returns the problem whose noises are those of units
+    alone, and units among these.
     """
 
     budget: Budget
-    units: Sequence[str]
+    units: Collection[str]
     build: Callable[[], PrecisionProblem]
-    tried: dict[frozenset[str], FloatTrial] = field(default_factory=dict)
+    wide: Collection[str] = ()
+    tried: dict[UnitPrecisions, PlanTrial] = field(default_factory=dict)
     gap: float = 0.0
     """The greatest share by which a plan costs more than the lower bound of its expected noise."""
 
-    def propose(self) -> Proposals:
-        """Yield units to leave in floating point, receive the trial of each, yield None at the end.
+    @property
+    def ends(self) -> tuple[UnitPrecisions, ...]:
+        """The plans with all units in 8 bits, in 16 where they may be, and in floating point."""
+        wide = UnitPrecisions(wide=frozenset(self.wide))
+        return tuple(
+            dict.fromkeys((UnitPrecisions(), wide, UnitPrecisions(in_float=frozenset(self.units))))
+        )
 
-        Each trial costs the caller a plan and its runs on up to 32 samples. First none are left, then
-        all. Between these the accuracies are whole decibels, up to a few above the budget: larger
-        budgets try what smaller ones try, and more. The answer is the trial of the least cost that met
-        the budget, the first of several. Raises InputError when leaving out all units is not enough.
+    def propose(self) -> Proposals:
+        """Yield the precisions of units, receive the trial of each, yield None at the end.
+
+        Each trial costs the caller a plan and its runs on up to 32 samples. First come the `ends`.
+        Between these the accuracies are whole decibels, up to a few above the budget: larger budgets try
+        what smaller ones try, and more. The answer is the trial of the least cost that met the budget,
+        the first of several. Raises InputError when floating point is not enough.
         """
-        yield from self._try(())
-        yield from self._try(self.units)
-        integer, floating = self.tried[frozenset()], self.tried[frozenset(self.units)]
-        if not any(self.budget.is_met(each.accuracy) for each in (integer, floating)):
+        for end in self.ends:
+            yield from self._try(end)
+        found = [self.tried[end] for end in self.ends]
+        if not any(self.budget.is_met(each.accuracy) for each in found):
             raise InputError(f"accuracy budget {self.budget}: not met even with nothing quantized")
-        if self.units and isfinite(integer.accuracy.signal_to_noise):
-            yield from self._try_levels(integer.accuracy)
+        if self.units and isfinite(found[0].accuracy.signal_to_noise):
+            yield from self._try_levels(found[0].accuracy)
         yield None
 
-    def _try(self, names: Iterable[str]) -> Generator[tuple[str, ...], FloatTrial, None]:
-        """Propose some units, unless they were proposed before."""
-        chosen = frozenset(names)
-        if chosen not in self.tried:
-            self.tried[chosen] = yield tuple(name for name in self.units if name in chosen)
+    def _try(self, precisions: UnitPrecisions) -> Generator[UnitPrecisions, PlanTrial, None]:
+        """Propose precisions, unless they were proposed before."""
+        if precisions not in self.tried:
+            self.tried[precisions] = yield precisions
 
-    def _try_levels(self, integer: KeptAccuracy) -> Generator[tuple[str, ...], FloatTrial, None]:
+    def _try_levels(self, integer: KeptAccuracy) -> Generator[UnitPrecisions, PlanTrial, None]:
         problem = self.build()
-        whole = problem.noise.sum(axis=0)
+        whole = problem.noise[0].sum(axis=0)
         measured = np.asarray(integer.noises or [integer.noise])
         # What is measured of all units, over the sum of what is measured of each.
         scale = np.clip(measured / np.maximum(whole, _LEAST_NOISE), 1 / _MOST_SCALE, _MOST_SCALE)
@@ -138,15 +148,15 @@ class TradeSearch:
                 found = search.find(np.full(len(whole), limit))
                 cost = found.choice.cost
                 self.gap = max(self.gap, 1 - found.bound / cost if cost > 0 else 0.0)
-                chosen = found.choice.in_integers
-                if not chosen.any():
+                if not found.choice.levels.any():
                     return
-                left = {name for name, one in zip(problem.units, chosen, strict=True) if not one}
-                is_new = frozenset(left) not in self.tried
-                yield from self._try(left)
-                accuracy = self.tried[frozenset(left)].accuracy
+                precisions = problem.name_precisions(found.choice.levels)
+                is_new = precisions not in self.tried
+                yield from self._try(precisions)
+                accuracy = self.tried[precisions].accuracy
                 expected = float(found.choice.noise.max())
                 needed = _MARGIN * accuracy.noise / max(expected, _LEAST_NOISE)
+                needed = max(needed, strictness / _MOST_SCALE)  # the plan may be exact
                 met = accuracy.signal_to_noise >= level
                 if met and (not is_new or needed > strictness / _SLACK):
                     break
@@ -171,10 +181,37 @@ class TradeSearch:
         )
 
 
-def choose_front(points: Iterable[TradePoint]) -> tuple[TradePoint, ...]:
-    """Return the plans that keep more than every cheaper one, in rising order of both."""
+def list_cheap_plans(points: Iterable[TradePoint]) -> list[TradePoint]:
+    """Return the plans that cost hardly more than the cheapest: none of them is worth a surprise."""
+    found = list(points)
+    least = min((point.cost for point in found), default=0.0)
+    return [point for point in found if point.cost <= least * (1 + _SAME_COST)]
+
+
+def choose_plan(points: Iterable[TradePoint]) -> TradePoint:
+    """Return the plan to take of those that meet a budget.
+
+    Of those that cost hardly more than the cheapest it is the one with the fewest units in floating
+    point, then in 16 bits: quantizing is what was asked for. Raises ValueError if there is no plan.
+    """
+    return min(
+        list_cheap_plans(points),
+        key=lambda point: (len(point.in_float), len(point.wide), point.cost, -point.reached),
+    )
+
+
+def choose_front(points: Iterable[TradePoint], taken: TradePoint) -> tuple[TradePoint, ...]:
+    """Return the plans that keep more than every cheaper one, and the one that is taken, by cost."""
     front: list[TradePoint] = []
+    most = -inf
     for each in sorted(points, key=lambda point: (point.cost, -point.reached)):
-        if not front or each.reached > front[-1].reached:
+        if each not in front and (each.reached > most or each == taken):
             front.append(each)
+            most = max(most, each.reached)
     return tuple(front)
+
+
+def update_taken(front: Iterable[TradePoint], taken: TradePoint) -> tuple[TradePoint, ...]:
+    """Return plans, by cost, with new figures of the one that has its units in the same precisions."""
+    others = (point for point in front if (point.in_float, point.wide) != (taken.in_float, taken.wide))
+    return tuple(sorted((*others, taken), key=lambda point: (point.cost, point.reached)))

@@ -6,15 +6,19 @@ from functools import cached_property
 from itertools import islice
 
 import numpy as np
+from numpy.typing import NDArray
 from onnx import ModelProto
 
 from byoc.errors import InputError
 from byoc.model import Model
 from byoc.placement.strategies import LaunchAware
-from byoc.planning import GraphPlan
+from byoc.planning import WIDE, GraphPlan, PlanSettings
 from byoc.quantization._accuracy_budget import Budget
-from byoc.quantization._precision import ChosenPrecision, Precision
-from byoc.quantization._precision_problem import PrecisionProblem, build_precision_problem
+from byoc.quantization._build_precision_problem import QuantizedPlan, build_precision_problem
+from byoc.quantization._chosen_precision import ChosenPrecision
+from byoc.quantization._conversion_costs import ConversionCosts, price_conversions
+from byoc.quantization._precision import Precision
+from byoc.quantization._precision_problem import PrecisionProblem
 from byoc.quantization._sensitivity import (
     KeptAccuracy,
     SampleValues,
@@ -28,6 +32,7 @@ from byoc.support import report_step
 # Accuracy is held to this many samples, and units are ranked by this many: one run of the model each.
 _MEASURED = 32
 _RANKED = 4
+_MOST_RUNS = 200  # of the model for that, in each type: with many units, on fewer samples
 _MOST_NOISE = 1e6  # the power of an error over that of the signal, instead of infinity
 
 
@@ -52,23 +57,45 @@ class AccuracyTest:
         """Return whether an accuracy is within the budget."""
         return self.budget.is_met(accuracy)
 
-    def build_problem(self, integer: GraphPlan, floating: GraphPlan) -> PrecisionProblem:
-        """Build the problem which units are in integers, from the plans with all and with none."""
-        noise = {
-            name: np.nan_to_num(
-                np.asarray(each.noises or [each.noise]), nan=_MOST_NOISE, posinf=_MOST_NOISE
-            )
-            for name, each in self.ranking.items()
-        }
-        units = self.precision.units
-        return build_precision_problem(integer, floating, units, noise, LaunchAware())
+    def build_problem(self, settings: PlanSettings, plans: Sequence[GraphPlan]) -> PrecisionProblem:
+        """Build the problem of units' precisions, from the plans with all units in each of them.
+
+        They are in integers, perhaps in 16 bits where units may be, and in floating point.
+        """
+        narrow, *others, floating = plans
+        precision, dtype = self.precision, self.precision.narrow_dtype
+        types = [QuantizedPlan(narrow, precision.units, _list_noises(self.ranking), dtype)]
+        conversions = ConversionCosts({})
+        for plan in others:
+            assert precision.wide is not None
+            units, noises = precision.wide.units, _list_noises(self.wide_ranking)
+            types.append(QuantizedPlan(plan, units, noises, WIDE))
+            tensors = [name for name in floating.graph_problem.tensors if ":" not in name]
+            conversions = price_conversions(floating.index, tensors, settings, dtype, WIDE)
+        return build_precision_problem(types, floating, conversions, LaunchAware())
 
     @cached_property
     def ranking(self) -> Mapping[str, KeptAccuracy]:
         """The accuracy with one unit alone quantized, for each unit by name."""
-        few = slice(_RANKED)
-        model, units = self.precision.model, self.precision.units
+        return self._rank(self.precision.model, self.precision.units)
+
+    @cached_property
+    def wide_ranking(self) -> Mapping[str, KeptAccuracy]:
+        """The accuracy with one unit alone in 16 bits, for each that may be."""
+        wide = self.precision.wide
+        return {} if wide is None else self._rank(wide.model, wide.units)
+
+    def _rank(self, model: Model, units: Mapping[str, Sequence[str]]) -> Mapping[str, KeptAccuracy]:
+        few = slice(max(1, min(_RANKED, _MOST_RUNS // max(len(units), 1))))
         return measure_sensitivities(model, units, self.expected[few], self.samples[few])
+
+
+def _list_noises(ranking: Mapping[str, KeptAccuracy]) -> dict[str, NDArray[np.float64]]:
+    """Return the noise of each unit, `[outputs]`, finite."""
+    return {
+        name: np.nan_to_num(np.asarray(each.noises or [each.noise]), nan=_MOST_NOISE, posinf=_MOST_NOISE)
+        for name, each in ranking.items()
+    }
 
 
 def prepare_accuracy_test(

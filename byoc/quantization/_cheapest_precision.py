@@ -4,10 +4,9 @@ With a price on noise the problem is a placement problem, which a placement stra
 lower bound. The best price bounds the cost of all choices within the limits from below (Lagrangian
 relaxation: Fisher, "The Lagrangian Relaxation Method for Solving Integer Programming Problems",
 Management Science 27, 1981). What is left between that bound and the best choice is closed by
-branching: a unit that some prices have in integers and others in floats is fixed to each in turn.
+branching: a unit that some prices have in one precision and others in another is fixed at each in turn.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
@@ -15,16 +14,20 @@ from math import inf
 
 import numpy as np
 
-from byoc.quantization._precision_problem import Floats, PrecisionChoice, PrecisionProblem
+from byoc.quantization._precision_problem import (
+    Fixed,
+    Floats,
+    Level,
+    PrecisionChoice,
+    PrecisionProblem,
+)
 
 _GAP = 0.01  # share of the cost at which a choice counts as the cheapest
 _MAX_NODES = 24  # of the branching tree, for one choice
+_MAX_SOLVED = 600  # placement problems in a search; beyond these nothing is branched on
 _MAX_PRICES = 8  # that are tried along a direction
 _MAX_DIRECTIONS = 3  # ratios of the prices of outputs' noises
 _ROUNDING = 1e-9  # share of a value below which a gain is a rounding error
-
-Fixed = Mapping[int, bool]
-"""Units by number, and whether they are fixed in integers (or else in floats)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +43,7 @@ class CheapestSearch:
     """Searches for the cheapest choices of a problem; later ones use what earlier ones found."""
 
     problem: PrecisionProblem
-    solved: dict[tuple[bytes, frozenset[tuple[int, bool]]], PrecisionChoice] = field(
-        default_factory=dict
-    )
+    solved: dict[tuple[bytes, frozenset[tuple[int, int]]], PrecisionChoice] = field(default_factory=dict)
 
     def find(self, allowed: Floats) -> CheapestChoice:
         """Return the cheapest choice whose noise is at most `allowed`, float64 `[outputs]`, above 0."""
@@ -55,10 +56,11 @@ class CheapestSearch:
             best = min(
                 (each for each in self.solved.values() if _is_within(each, allowed)), key=_get_cost
             )
-            if unit is None or nodes >= _MAX_NODES or bound >= best.cost * (1 - _GAP):
+            is_spent = nodes >= _MAX_NODES or len(self.solved) >= _MAX_SOLVED
+            if unit is None or is_spent or bound >= best.cost * (1 - _GAP):
                 return CheapestChoice(best, min(bound, best.cost))
-            for in_integers in (True, False):
-                child = {**fixed, unit: in_integers}
+            for level in self.problem.list_levels(unit):
+                child = {**fixed, unit: level}
                 child_bound, child_unit = self._find_bound(child, allowed)
                 nodes += 1
                 heappush(waiting, (max(child_bound, bound), next(numbers), child, child_unit))
@@ -69,20 +71,36 @@ class CheapestSearch:
         cheapest = self._solve(np.zeros_like(allowed), fixed)
         if _is_within(cheapest, allowed):
             return cheapest.bound, None
-        others = {unit: False for unit in range(len(problem.units)) if unit not in fixed}
+        others = {unit: Level.floating for unit in range(len(problem.units)) if unit not in fixed}
         quietest = self._solve(np.zeros_like(allowed), {**fixed, **others})
         if not _is_within(quietest, allowed):
             return inf, None
         best, direction = cheapest.bound, np.maximum(cheapest.noise / allowed - 1, 0.0)
         for _ in range(_MAX_DIRECTIONS):
             direction /= direction.sum()
-            line = _PriceLine(self, fixed, direction / allowed, cheapest, quietest)
+            line = self._begin_line(fixed, direction / allowed)
             best = max(best, line.find_bound())
             if _is_within(line.quiet, allowed):
                 break
             ratio = line.quiet.noise / allowed
             direction = direction * ratio + np.maximum(ratio - 1, 0.0)
         return best, _choose_branch(problem, fixed, line.noisy, line.quiet, direction / allowed)
+
+    def _begin_line(self, fixed: Fixed, direction: Floats) -> "_PriceLine":
+        """Return prices along a direction, between the best two known choices around what is allowed."""
+        units, levels = [*fixed], [*fixed.values()]
+        known = [each for each in self.solved.values() if (each.levels[units] == levels).all()]
+        weights = np.array([each.noise @ direction for each in known])
+        costs = np.array([each.cost for each in known])
+        noisy, quiet = np.flatnonzero(weights > 1), np.flatnonzero(weights <= 1)
+        if not noisy.size:
+            cheapest = known[int(np.argmin(costs))]
+            return _PriceLine(self, fixed, direction, cheapest, cheapest)
+        more = weights[noisy] - 1
+        less = (1 - weights[quiet])[:, np.newaxis]
+        between = (more * costs[quiet][:, np.newaxis] + less * costs[noisy]) / (more + less)
+        row, column = np.unravel_index(np.argmin(between), between.shape)
+        return _PriceLine(self, fixed, direction, known[noisy[column]], known[quiet[row]])
 
     def _solve(self, weights: Floats, fixed: Fixed) -> PrecisionChoice:
         """Return the choice at a price of noise, solved for at the first call alone."""
@@ -107,7 +125,7 @@ class _PriceLine:
 
     def find_bound(self) -> float:
         """Find the price with the greatest lower bound, by secants; return the bound."""
-        best = self.noisy.bound
+        best = 0.0
         for _ in range(_MAX_PRICES):
             more = self._weigh(self.noisy) - self._weigh(self.quiet)
             if more <= 0 or self.quiet.cost <= self.noisy.cost:
@@ -143,10 +161,11 @@ def _choose_branch(
     other: PrecisionChoice,
     weights: Floats,
 ) -> int | None:
-    """Return the noisiest unit that is in integers in one choice alone, None where there is none."""
-    differs = one.in_integers != other.in_integers
+    """Return the unit of two choices whose noises differ most, None where all have one precision."""
+    differs = one.levels != other.levels
     differs[list(fixed)] = False
     units = np.flatnonzero(differs)
     if not units.size:
         return None
-    return int(units[np.argmax(problem.noise[units] @ weights)])
+    more = np.abs(problem.list_noise(one.levels) - problem.list_noise(other.levels))
+    return int(units[np.argmax(more[units] @ weights)])

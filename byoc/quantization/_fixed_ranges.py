@@ -24,14 +24,20 @@ _USEFUL_INPUTS = {
     "Sigmoid": Range(-8.0, 8.0),  # beyond, the output is 0.086 of one step of 255 from its limit
     "Tanh": Range(-4.0, 4.0),  # likewise 0.086
 }
+_USEFUL_INPUTS_IN_16_BITS = {
+    "HardSwish": Range(-3.0, _INFINITE),
+    "Sigmoid": Range(-13.5, 13.5),  # 0.090 of one step of 65535
+    "Tanh": Range(-6.75, 6.75),  # likewise 0.090
+}
 
 
-def fix_ranges(index: GraphIndex, ranges: Ranges) -> Ranges:
+def fix_ranges(index: GraphIndex, ranges: Ranges, dtype: str | None = None) -> Ranges:
     """Return measured ranges with those that operators of the main graph fix in their place.
 
     What operators make has the range that they can make. What is read by such operators alone is limited
-    to the numbers that make a difference in what they make.
+    to the numbers that make a difference in what they make, in integers of a type, of 8 bits by default.
     """
+    useful = _USEFUL_INPUTS_IN_16_BITS if dtype in ("int16", "uint16") else _USEFUL_INPUTS
     fixed: dict[str, Range | GivenQuantization] = dict(ranges.tensors)
     for node in index.nodes:
         known = _OUTPUT_RANGES.get(node.op_type) if is_onnx(node) else None
@@ -39,7 +45,7 @@ def fix_ranges(index: GraphIndex, ranges: Ranges) -> Ranges:
             fixed[node.output[0]] = known
     for name, entry in ranges.tensors.items():
         if isinstance(entry, Range):
-            fixed[name] = _limit_range(index, name, fixed)
+            fixed[name] = _limit_range(index, name, fixed, useful)
     return replace(ranges, tensors=fixed)
 
 
@@ -56,23 +62,26 @@ def has_fixed_range(index: GraphIndex, name: str) -> bool:
 
 
 def _limit_range(
-    index: GraphIndex, name: str, ranges: Mapping[str, Range | GivenQuantization]
+    index: GraphIndex,
+    name: str,
+    ranges: Mapping[str, Range | GivenQuantization],
+    useful: Mapping[str, Range],
 ) -> Range | GivenQuantization:
     """Return the range of a tensor, limited to what makes a difference to all that read it."""
     entry = ranges[name]
     numbers = index.consumers.get(name, ())
     if not isinstance(entry, Range) or not numbers or name in index.outputs:
         return entry
-    limits = [_find_limits(index.nodes[number]) for number in numbers]
+    limits = [_find_limits(index.nodes[number], useful) for number in numbers]
     low = max(entry.low, min(limit.low for limit in limits))
     high = min(entry.high, max(limit.high for limit in limits))
     return Range(low, high) if low < high else entry
 
 
-def _find_limits(node: NodeProto) -> Range:
+def _find_limits(node: NodeProto, useful: Mapping[str, Range]) -> Range:
     """Return the range of inputs beyond which an output is less than a tenth of a step from its limit.
 
-    A step is one of 255. The range has no limits for operators that are not known.
+    `useful` has the ranges of some operators. The range has no limits for operators that are not known.
     """
     everything = Range(-_INFINITE, _INFINITE)
     if not is_onnx(node):
@@ -81,4 +90,4 @@ def _find_limits(node: NodeProto) -> Range:
         attributes = get_stated_attributes(node)
         slope, offset = attributes.get("alpha", 0.2), attributes.get("beta", 0.5)
         return Range(-offset / slope, (1 - offset) / slope) if slope > 0 else everything
-    return _USEFUL_INPUTS.get(node.op_type, everything)
+    return useful.get(node.op_type, everything)

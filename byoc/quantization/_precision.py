@@ -4,17 +4,21 @@ A target with a floating-point mode runs a float model in that unless told other
 in integers alone gets a quantized model as soon as there is something to conclude scales from.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from byoc.errors import InputError
 from byoc.model import Model
-from byoc.planning import QuantizedWeight
 from byoc.quantization._accuracy_budget import Budget, read_budget
+from byoc.quantization._chosen_precision import (
+    ChosenPrecision,
+    find_integer_targets,
+    find_wide_targets,
+)
 from byoc.quantization._network_ends import find_coarse_concats, find_tail_units
 from byoc.quantization._onnxruntime_limits import find_refused_convolutions
-from byoc.quantization._quantize_model import QuantizedModel, WideUnits, quantize
+from byoc.quantization._quantize_model import QuantizedModel, quantize
 from byoc.quantization._quantize_on_data import DataQuantizer
 from byoc.quantization._quantize_weights import (
     DEFAULT_BLOCK,
@@ -29,9 +33,7 @@ from byoc.support import Flag, Note, Panel, Syntax, check_types, declare_field, 
 FLOATS = ("float16", "bfloat16")
 INTEGERS = ("int8", "uint8", "int16", "uint16")
 WEIGHTS = "int4-weights"
-WIDE = "int16"
 _MAX_NAMES = 3
-_FLOAT_MODES = frozenset({"float16", "bfloat16", "float32", "float64", "any"})
 _RANDOM_WARNING = Note(
     "warning", "the scales are concluded from random data, and mean nothing for real inputs"
 )
@@ -126,35 +128,6 @@ NATIVE = Precision()
 """The precision that suits each target, without anything to conclude scales from."""
 
 
-@dataclass(frozen=True, eq=False)
-class ChosenPrecision:
-    """A model in the precision that was asked for, and the targets as they then compute.
-
-    `float_model` is the model before it was quantized, None where it was not; `units` what was
-    quantized, by name, each with its nodes; `ranges` what the scales are from. `in_float` are units
-    that were left in floating point, `weights` those that have 4 bits, `wide` those in 16 bits.
-    """
-
-    model: Model
-    targets: tuple[Target, ...]
-    float_model: Model | None = None
-    ranges: Ranges | None = None
-    units: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    notes: tuple[Note, ...] = ()
-    in_float: tuple[str, ...] = ()
-    weights: tuple[QuantizedWeight, ...] = ()
-    wide: WideUnits | None = None
-
-    def leave_in_float(self, units: Sequence[str], wanted: Precision) -> Model:
-        """Return the float model quantized anew, without some of its `units`."""
-        assert self.float_model is not None
-        assert self.ranges is not None
-        integer = _find_integer_targets(self.targets, wanted)
-        in_float = (*self.in_float, *units)
-        dtype = wanted.quantize
-        return quantize(self.float_model, integer, self.ranges, dtype, in_float, self.wide).model
-
-
 def choose_precision(
     model: Model,
     targets: Sequence[Target],
@@ -173,7 +146,7 @@ def choose_precision(
         return ChosenPrecision(model, computing, notes=_note_unused(wanted))
     if wanted.quantize == WEIGHTS:
         return _quantize_weights(model, targets, wanted)
-    integer = _find_integer_targets(targets, wanted)
+    integer = find_integer_targets(targets, wanted.quantize)
     if wanted.quantize is not None and not integer:
         names = " and ".join(target.source for target in targets)
         raise InputError(f"{names}: no rule has `quantized: true`, so nothing can be quantized")
@@ -200,11 +173,11 @@ def _quantize_in_ranges(
     tail = find_tail_units(done.floats.index, done.units)
     coarse = find_coarse_concats(done.floats.index, tail, ranges)
     if not coarse:
-        return _describe_quantized(targets, done, ranges)
+        return replace(_describe_quantized(targets, done, ranges), dtype=dtype)
     in_float = tuple(each.unit for each in coarse)
     done = quantize(model, integer, ranges, dtype, in_float)
     steps = [f"{each}, and is left in floating point" for each in coarse]
-    return _describe_quantized(targets, done, ranges, in_float, steps)
+    return replace(_describe_quantized(targets, done, ranges, steps), dtype=dtype, in_float=in_float)
 
 
 def _quantize_weights(model: Model, targets: Sequence[Target], wanted: Precision) -> ChosenPrecision:
@@ -240,20 +213,31 @@ def _quantize_on_data(
     """Quantize a model with ranges that are measured on data."""
     assert wanted.data is not None
     images = wanted.images or NO_PREPROCESSING
-    wide = _find_wide_targets(integer, wanted.quantize)
+    dtype, wide = wanted.quantize, find_wide_targets(integer, wanted.quantize)
     quantizer = DataQuantizer(
-        integer, wanted.data, images, wanted.method, wanted.quantize, predict, wide
+        integer,
+        wanted.data,
+        images,
+        wanted.method,
+        dtype,
+        predict,
+        wide,
+        any_wide=wanted.budget is not None,
     )
     found = quantizer.quantize(model)
-    made = _describe_quantized(targets, found.quantized, found.ranges, found.in_float, found.steps)
-    return replace(made, wide=found.wide)
+    return replace(
+        _describe_quantized(targets, found.quantized, found.ranges, found.steps),
+        dtype=dtype,
+        in_float=found.in_float,
+        kept_wide=found.wide,
+        wide_ranges=found.wide_ranges,
+    )
 
 
 def _describe_quantized(
     targets: Sequence[Target],
     quantized: QuantizedModel,
     ranges: Ranges,
-    in_float: tuple[str, ...] = (),
     steps: Sequence[str] = (),
 ) -> ChosenPrecision:
     """Return a quantized model with notes on what was done."""
@@ -277,33 +261,6 @@ def _describe_quantized(
         ranges,
         quantized.units,
         tuple(notes),
-        in_float,
-    )
-
-
-def _find_integer_targets(targets: Sequence[Target], wanted: Precision) -> list[Target]:
-    """Return the targets that compute in integers: those that must, or all that can if asked to."""
-    integer = [target for target in targets if target.has_quantized_rules]
-    return [target for target in integer if wanted.quantize is not None or not has_float_mode(target)]
-
-
-def _find_wide_targets(targets: Sequence[Target], dtype: str | None) -> list[Target]:
-    """Return the targets whose files allow activations of 16 bits; none where all have them anyway."""
-    if dtype not in {None, "int8", "uint8"}:
-        return []
-    found = []
-    for target in targets:
-        part = target.rules.quantization.activations
-        if WIDE in ((part.dtype if part else None) or target.rules.dtype):
-            found.append(target)
-    return found
-
-
-def has_float_mode(target: Target) -> bool:
-    """Return whether some rule of a target takes operators on floating-point numbers."""
-    return any(
-        not rule.quantized and not _FLOAT_MODES.isdisjoint(rule.dtype or target.rules.dtype)
-        for rule in target.rules.ops
     )
 
 

@@ -1,35 +1,77 @@
 """The placement problem with a choice of precision: each accelerator is two devices of it.
 
-One computes in floating point, the other in integers. What crosses between the two goes by the host, as
-in the plan that is then made. The noise of a unit counts where it is in integers.
+One computes in floating point, the other in integers, of 8 bits or of 16. What crosses between the two
+goes by the host, as in the plan that is then made. The noise of a unit counts where it is in integers.
+
+On the device of integers a unit first has the type that is cheaper, conversions left out, which bounds
+the cost from below. Then the types of the units there are chosen with the conversions between them: a
+problem of the same kind, in which the two types are the devices.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.model import TENSOR_KEY, GraphIndex, get_metadata, get_node_name, is_inserted, is_quantize
-from byoc.placement import Fusion, Problem, Strategy, solve_problem
-from byoc.planning import GraphPlan, name_units
+from byoc.placement import Problem, Strategy, solve_problem
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Level(IntEnum):
+    """The precision of a unit: floating point, integers of the type that was asked for, or 16 bits."""
+
+    floating = 0
+    narrow = 1
+    wide = 2
+
+
+@dataclass(frozen=True)
+class UnitPrecisions:
+    """The units of a plan that are in floating point, and those in 16 bits; all others are in 8."""
+
+    in_float: frozenset[str] = frozenset()
+    wide: frozenset[str] = frozenset()
+
+
+Fixed = Mapping[int, int]
+"""Units by number, and the level that each is fixed at."""
 
 
 @dataclass(frozen=True, eq=False)
 class PrecisionChoice:
-    """A choice of the units in integers, `in_integers`, bool `[units]`.
+    """A choice of the level of each unit, int64 `[units]`.
 
     `cost` is the predicted one, `noise` the expected noise `[outputs]`. `bound` is a lower bound of the
     cost with the weighted noise of any other choice.
     """
 
-    in_integers: Bools
+    levels: Ints
     cost: float
     noise: Floats
     bound: float
+
+
+@dataclass(frozen=True, eq=False)
+class SharedTensor:
+    """A tensor that units read which may be in integers, and the cost of its types, `[devices]`.
+
+    `maker` and `readers` are units by number, -1 for what is no such unit. `to_wide` and `to_narrow` are
+    the costs of a conversion, `more_to_host` and `more_to_device` what crosses more in 16 bits.
+    """
+
+    maker: int
+    readers: tuple[int, ...]
+    leaves: bool
+    """Whether something that is no such unit reads it, too."""
+    to_wide: Floats
+    to_narrow: Floats
+    more_to_host: Floats
+    more_to_device: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +79,10 @@ class PrecisionProblem:
     """A placement problem in which accelerators `1..devices` compute in floats, the others in integers.
 
     A row of the problem is a unit of the float model, and `names` has the names of all rows. `units` are
-    the names of what may be quantized; `rows` has the rows of each, the first of which has its cost in
-    integers. `noise` is float64 `[units, outputs]`, the power of the error of each output over that of
-    its signal; noises of units are expected to add up.
+    the names of what may be quantized, in topological order; `rows` has the rows of each, the first of
+    which has its cost in integers. `costs` is float64 `[types, units, devices]`, in the type that was
+    asked for and, if there are two, in 16 bits; `noise` is float64 `[types, units, outputs]`, the power
+    of the error of each output over that of its signal; noises of units are expected to add up.
     """
 
     problem: Problem
@@ -47,130 +90,146 @@ class PrecisionProblem:
     devices: int
     units: Sequence[str]
     rows: Sequence[Sequence[int]]
+    costs: Floats
     noise: Floats
     strategy: Strategy
-    first_rows: NDArray[np.int64] = field(init=False)
+    tensors: Sequence[SharedTensor] = ()
+    first_rows: Ints = field(init=False)
 
     def __post_init__(self) -> None:
         """Collect the first row of each unit."""
         first = np.asarray([rows[0] for rows in self.rows], np.int64)
         object.__setattr__(self, "first_rows", first)
 
-    def solve(self, weights: Floats, fixed: Mapping[int, bool]) -> PrecisionChoice:
-        """Return the choice of the least cost plus weighted noise.
+    def list_levels(self, unit: int) -> list[int]:
+        """Return the levels that a unit may have."""
+        types = np.flatnonzero(np.isfinite(self.costs[:, unit]).any(axis=1))
+        return [Level.floating, *(1 + int(each) for each in types)]
 
-        `weights` is float64 `[outputs]`; `fixed` says of some units whether they are in integers.
+    def name_precisions(self, levels: Ints) -> UnitPrecisions:
+        """Return the precisions of units at some levels."""
+        named = [*zip(self.units, levels.tolist(), strict=True)]
+        return UnitPrecisions(
+            frozenset(name for name, level in named if level == Level.floating),
+            frozenset(name for name, level in named if level == Level.wide),
+        )
+
+    def list_noise(self, levels: Ints) -> Floats:
+        """Return the noise of each unit at its level, `[units, outputs]`."""
+        every = np.concatenate([np.zeros_like(self.noise[:1]), self.noise])
+        return np.asarray(every[levels, np.arange(len(levels))])
+
+    def solve(self, weights: Floats, fixed: Fixed) -> PrecisionChoice:
+        """Return the choice of the least cost plus weighted noise that is found.
+
+        `weights` is float64 `[outputs]`; `fixed` says of some units at which level they are. Where units
+        of both types are chosen, and none is fixed, those with as many as may be of one type are tried,
+        too.
+        """
+        priced = self.costs + (self.noise @ weights)[..., np.newaxis]
+        for unit, level in fixed.items():
+            priced[np.arange(len(priced)) != level - 1, unit] = np.inf
+        levels, value, bound = self._place(priced, fixed)
+        if not fixed and np.unique(levels[levels > 0]).size > 1:
+            alone = [_prefer_type(priced, number) for number in range(len(priced))]
+            tried = [self._place(each, fixed)[:2] for each in alone]
+            levels, value = min([(levels, value), *tried], key=lambda each: each[1])
+        noise = self.list_noise(levels).sum(axis=0)
+        return PrecisionChoice(levels, value - float(weights @ noise), noise, bound)
+
+    def _place(self, priced: Floats, fixed: Fixed) -> tuple[Ints, float, float]:
+        """Return levels, what they cost with the price of noise, and a lower bound of that of any.
+
+        `priced` is `[types, units, devices]`, with the price of noise.
         """
         problem, integers = self.problem, 1 + self.devices
-        seconds = problem.seconds.copy()
-        seconds[self.first_rows, integers:] += (self.noise @ weights)[:, np.newaxis]
-        must = problem.must.copy()
-        for unit, in_integers in fixed.items():
+        seconds, must = problem.seconds.copy(), problem.must.copy()
+        cheapest = priced.min(axis=0)
+        seconds[self.first_rows, integers:] = cheapest
+        for unit, level in fixed.items():
             rows = list(self.rows[unit])
-            if in_integers:
+            if level:
                 must[rows] = True
                 seconds[rows, 1:integers] = np.inf
             else:
                 seconds[rows, integers:] = np.inf
         fusions = [
-            each
+            replace(each, saving=min(each.saving, float(members.sum())))
             for each in problem.fusions
-            if np.isfinite(seconds[list(each.members), each.device]).all()  # none of them is fixed apart
+            if np.isfinite(members := seconds[list(each.members), each.device]).all()  # not fixed apart
         ]
         changed = problem
-        if must.any() or len(fusions) < len(problem.fusions):
+        if must.any() or fusions != [*problem.fusions]:
             changed = replace(problem, must=must, fusions=tuple(fusions))
         found = solve_problem(changed.replace_seconds(seconds), self.strategy, list(self.names))
-        chosen = found.labels[self.first_rows] >= integers
-        noise = self.noise[chosen].sum(axis=0)
-        cost = found.value - float(weights @ noise)
-        return PrecisionChoice(chosen, cost, noise, found.bound or 0.0)
+        devices = found.labels[self.first_rows] - integers
+        levels, value = self._choose_types(priced, devices)
+        value += found.value - float(_take_devices(cheapest, devices).sum())
+        return levels, value, found.bound or 0.0
 
+    def _choose_types(self, priced: Floats, devices: Ints) -> tuple[Ints, float]:
+        """Return the levels of units whose devices are given, and what they cost with conversions.
 
-def build_precision_problem(
-    integer: GraphPlan,
-    floating: GraphPlan,
-    units: Mapping[str, Sequence[str]],
-    noise: Mapping[str, Floats],
-    strategy: Strategy,
-) -> PrecisionProblem:
-    """Build the problem of a model from its plans with all units quantized, and with none.
+        `devices` are negative for units that are not in integers.
+        """
+        each = np.stack([_take_devices(costs, devices) for costs in priced])
+        levels = np.where(devices < 0, Level.floating, 1 + each.argmin(axis=0))
+        if np.unique(levels[devices >= 0]).size < 2:
+            return levels, float(each.min(axis=0).sum())
+        conversions = self._build_conversions(each, devices)
+        found = solve_problem(conversions, self.strategy, list(self.units))
+        return np.where(devices < 0, Level.floating, 1 + found.labels), found.value
 
-    `units` are those that may be quantized, with the names of their nodes; `noise` is that of each
-    alone, `[outputs]`. Costs are in the unit of the objective.
-    """
-    float_problem, integer_problem = floating.graph_problem.problem, integer.graph_problem.problem
-    float_rows, integer_rows = _map_nodes(floating), _map_nodes(integer)
-    devices = float_problem.devices
-    seconds = np.full((float_problem.units, devices), np.inf)
-    names, rows = [], []
-    float_row_of: dict[int, int] = {}
-    for name, nodes in units.items():
-        float_own = sorted({float_rows[node] for node in nodes if node in float_rows})
-        integer_own = {integer_rows[node] for node in nodes if node in integer_rows}
-        if len(integer_own) != 1 or not float_own:
-            continue  # not one unit in both plans: the problem has no choice of it
-        (row,) = integer_own
-        costs = integer_problem.seconds[row, 1:]
-        seconds[float_own] = np.where(np.isfinite(costs), 0.0, np.inf)
-        seconds[float_own[0]] = costs
-        float_row_of[row] = float_own[0]
-        names.append(name)
-        rows.append(float_own)
-    quantized = _map_quantized_tensors(integer.index, integer.graph_problem.tensors)
-    tensors = floating.graph_problem.tensors
+    def _build_conversions(self, each: Floats, devices: Ints) -> Problem:
+        """Return the problem which units are in 16 bits: the host of it is the narrow type.
 
-    def join(floats: Floats, integers: Floats) -> Floats:
-        """Return transfers `[tensors, 2 * devices]`, in floats and then as the quantized tensor."""
-        found = [
-            integers[quantized[name]] if name in quantized else floats[number]
-            for number, name in enumerate(tensors)
-        ]
-        return np.concatenate([floats, np.asarray(found, np.float64).reshape(floats.shape)], axis=1)
-
-    fusions = [
-        Fusion(
-            tuple(sorted(float_row_of[row] for row in each.members)),
-            devices + each.device,
-            each.saving,
+        `each` is the cost of units in each type, `[2, units]`.
+        """
+        narrow, wide = each.copy()
+        producer: list[int] = []
+        consumers: list[list[int]] = []
+        moved: list[tuple[float, float]] = []
+        for tensor in self.tensors:
+            maker = tensor.maker
+            home = int(devices[maker]) if maker >= 0 else -1
+            by_device: dict[int, list[int]] = {}
+            for reader in tensor.readers:
+                by_device.setdefault(int(devices[reader]), []).append(reader)
+            if home >= 0 and (tensor.leaves or by_device.keys() - {home}):
+                wide[maker] += tensor.more_to_host[home]
+            for device, readers in by_device.items():
+                if device < 0:
+                    continue
+                own = device == home
+                producer.append(maker if own else -1)
+                consumers.append(readers)
+                costs = tensor.to_wide if own else tensor.more_to_device
+                moved.append((costs[device], tensor.to_narrow[device] if own else 0.0))
+        both = np.isfinite(narrow)
+        to_device, to_host = np.asarray(moved, np.float64).reshape(-1, 2).T[..., np.newaxis]
+        return Problem.build(
+            seconds=np.stack([np.where(both, narrow, 0.0), wide], axis=1),
+            producer=producer,
+            consumers=consumers,
+            is_output=[False] * len(producer),
+            to_device=to_device,
+            to_host=to_host,
+            launch=[0.0],
+            must=~both,
         )
-        for each in integer_problem.fusions
-        if all(row in float_row_of for row in each.members)
-    ]
-    problem = replace(
-        float_problem,
-        seconds=np.concatenate([float_problem.seconds, seconds], axis=1),
-        to_device=join(float_problem.to_device, integer_problem.to_device),
-        to_host=join(float_problem.to_host, integer_problem.to_host),
-        launch=np.tile(float_problem.launch, 2),
-        connected=np.tile(float_problem.connected, 2),
-        min_nodes=np.tile(float_problem.min_nodes, 2),
-        max_nodes=np.tile(float_problem.max_nodes, 2),
-        max_regions=np.tile(float_problem.max_regions, 2),
-        memory=np.tile(float_problem.memory, (1, 2)),
-        capacity=np.tile(float_problem.capacity, 2),
-        fusions=(*float_problem.fusions, *fusions),
-        occupies=float_problem.occupies * 2,
-    )
-    matrix = np.stack([noise[name] for name in names]) if names else np.zeros((0, 1))
-    row_names = name_units(floating.index, floating.units)
-    return PrecisionProblem(problem, row_names, devices, names, rows, matrix, strategy)
 
 
-def _map_nodes(plan: GraphPlan) -> dict[str, int]:
-    """Return the row of each node of a plan, by its name or first output; without byoc's own nodes."""
-    return {
-        get_node_name(plan.index.nodes[number]): row
-        for number, row in plan.row_of_node.items()
-        if not is_inserted(plan.index.nodes[number])
-    }
+def _prefer_type(priced: Floats, number: int) -> Floats:
+    """Return costs, `[types, units, devices]`, with one type alone for units that may have it."""
+    others = np.arange(len(priced)) != number
+    has = np.isfinite(priced[number]).any(axis=1)
+    return np.where(others[:, np.newaxis, np.newaxis] & has[:, np.newaxis], np.inf, priced)
 
 
-def _map_quantized_tensors(index: GraphIndex, tensors: Sequence[str]) -> dict[str, int]:
-    """Return the numbers of quantized tensors by their names in the float model."""
-    found = {}
-    for number, name in enumerate(tensors):
-        maker = index.producers.get(name)
-        if maker is not None and is_quantize(index.nodes[maker]) and is_inserted(index.nodes[maker]):
-            found[get_metadata(index.nodes[maker], TENSOR_KEY)] = number
-    return found
+def _take_devices(costs: Floats, devices: Ints) -> Floats:
+    """Return the cost of each unit on its device, 0 where that is negative.
+
+    `costs` is float64 `[units, devices]`.
+    """
+    found = costs[np.arange(len(devices)), np.maximum(devices, 0)]
+    return np.where(devices < 0, 0.0, found)

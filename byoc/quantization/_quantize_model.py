@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import GraphIndex, Model, get_node_name
+from byoc.planning import WIDE
 from byoc.quantization._candidates import (
     QuantizationCandidate,
     TargetRequirements,
@@ -52,11 +53,10 @@ class QuantizedModel:
 
 @dataclass(frozen=True, eq=False)
 class WideUnits:
-    """Units that are quantized in another type than the rest, `int16`, with ranges for that."""
+    """Units that are quantized in 16 bits, unlike the rest, and the ranges for that."""
 
     names: frozenset[str]
     ranges: Ranges
-    dtype: str = "int16"
 
 
 def quantize(  # noqa: PLR0913, PLR0917 - one for each thing that is decided
@@ -83,7 +83,7 @@ def quantize(  # noqa: PLR0913, PLR0917 - one for each thing that is decided
     integer = [target for target in targets if target.has_quantized_rules]
     forms = [_UnitForm(dtype, ranges)]
     if wide is not None:
-        forms.append(_UnitForm(wide.dtype, wide.ranges, wide.names))
+        forms.append(_UnitForm(WIDE, wide.ranges, wide.names))
     done = _Quantizer(floats, integer, forms, frozenset(exclude))
     return done.quantize(set(map(get_node_name, model.index.nodes)))
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from byoc.errors import InputError
 from byoc.model import Model
+from byoc.planning import WIDE
 from byoc.quantization._bias_correction import measure_bias_shifts
 from byoc.quantization._calibrate import calibrate
 from byoc.quantization._channel_scales import find_channel_tensors
@@ -53,7 +54,8 @@ class QuantizedOnData:
 
     `in_float` are the units that were left in floating point, `steps` says what was done, and `decibels`
     is the signal-to-noise ratio of the worst output on the samples, each half of which is run with
-    ranges and biases from the other half. `wide` are the units in 16 bits.
+    ranges and biases from the other half. `wide` are the units in 16 bits, `wide_ranges` the ranges for
+    any others, where they are asked for.
     """
 
     quantized: QuantizedModel
@@ -63,6 +65,7 @@ class QuantizedOnData:
     steps: tuple[str, ...]
     decibels: float
     wide: WideUnits | None = None
+    wide_ranges: Ranges | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +74,8 @@ class DataQuantizer:
 
     `data` is a folder of samples, of images prepared as `images` says, or `random`. `method` chooses
     ranges; if it is None, several are compared. `predict` returns the predicted seconds of a quantized
-    model; without it time does not count. `wide_targets` are those that take units in 16 bits.
+    model; without it time does not count. `wide_targets` are those that take units in 16 bits. With
+    `any_wide` ranges for any units in 16 bits are measured, too.
     """
 
     targets: Sequence[Target]
@@ -81,6 +85,7 @@ class DataQuantizer:
     dtype: str | None
     predict: Callable[[Model], float] | None = None
     wide_targets: Sequence[Target] = ()
+    any_wide: bool = False
 
     def quantize(self, model: Model) -> QuantizedOnData:
         """Return the variant of the least noise that is measured on samples.
@@ -206,7 +211,17 @@ class _QuantizationTrials:
         made, ranges, wide = self._quantize(variant, None)
         steps = (*variant.steps, _SHIFTED) if ranges.shifts else variant.steps
         decibels = self.best.decibels
-        return QuantizedOnData(made, made.floats, ranges, variant.in_float, steps, decibels, wide)
+        found = QuantizedOnData(made, made.floats, ranges, variant.in_float, steps, decibels, wide)
+        if not self.asked.any_wide or not self._has_wide:
+            return found
+        return replace(found, wide_ranges=self._measure_wide_ranges(variant))
+
+    def _measure_wide_ranges(self, variant: _QuantizationVariant) -> Ranges:
+        """Return ranges and biases for any units in 16 bits, for which nothing needs to be clipped."""
+        wide = replace(variant, method=self.asked.method or _METHODS[0], wide=())
+        asked = replace(self.asked, targets=self.asked.wide_targets, dtype=WIDE)
+        others = replace(self, asked=asked, _ranges={}, _channel_tensors=None)
+        return others._quantize(wide, None)[1]
 
     def equalize(self, half: int | None) -> Model:
         """Return the float model with channels equalized on all samples, or on a half of them."""
@@ -318,7 +333,7 @@ class _QuantizationTrials:
             data = self.asked.data if half is None else self._take_half(half)
             images = self.asked.images if half is None else NO_PREPROCESSING
             ranges = calibrate(floats, data, method=variant.method, images=images)
-            ranges = fix_ranges(floats.index, ranges)
+            ranges = fix_ranges(floats.index, ranges, self.asked.dtype)
             if self._channel_tensors is None:
                 asked = self.asked
                 self._channel_tensors = find_channel_tensors(floats, asked.targets, ranges, asked.dtype)

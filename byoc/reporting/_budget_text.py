@@ -1,10 +1,11 @@
-"""Accuracy budgets as text: the units left in floating point, and what each further decibel costs."""
+"""Accuracy budgets as text: the precisions of units, and what each further decibel costs."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
 from byoc.bundle import PrecisionReport, Report, TradePointReport
+from byoc.planning import WIDE
 from byoc.reporting._quantities import format_count, format_quantity
 
 _ROWS = 8  # of the trade that are shown unless all are wanted
@@ -12,7 +13,7 @@ _NAMES = 3
 
 
 def format_budget(report: Report, most: int | None) -> Iterator[str]:
-    """Yield the units that an accuracy budget left in floating point, with their accuracy."""
+    """Yield the units that an accuracy budget has in floating point or 16 bits, with their accuracy."""
     precision = report.precision
     if precision is None or precision.budget is None:
         return
@@ -24,14 +25,11 @@ def format_budget(report: Report, most: int | None) -> Iterator[str]:
     )
     if not precision.units:
         used = " and ".join(dict.fromkeys(region.device for region in report.regions))
-        floats = f": what is on {used} computes in floating point" if used else ""
-        yield f"  nothing is quantized any more{floats}"
-    elif not precision.on_accelerators:
-        yield "  nothing that is quantized is on an accelerator: the host computes all of it in floats"
+        yield f"  nothing is quantized: what is on {used or 'the host'} computes in floating point"
     lines = [
-        f"  in floating point on {unit.device}: {unit.unit}, alone "
-        f"{_format_accuracy(precision, unit.alone)}"
-        for unit in precision.in_float
+        f"  in {precise} on {unit.device}: {unit.unit}, alone {_format_accuracy(precision, unit.alone)}"
+        for precise, units in (("floating point", precision.in_float), (WIDE, precision.wide))
+        for unit in units
     ]
     yield from lines[:most]
     if most is not None and len(lines) > most:
@@ -62,25 +60,31 @@ def format_trade(report: Report, most: int | None) -> Iterator[str]:
     shown = points if most is None else _thin(points)
     unit, scale = ("dB", 1) if _is_ratio(precision) else ("%", 100)
     total = len(precision.in_float) + precision.units
-    rows = [("", "kept", "predicted", f"a further {unit}", "in floating point")]
+    names = {"narrow": precision.dtype or "integers", "wide": WIDE, "float": "float"}
+    if not any(each.report.wide for each in points):
+        del names["wide"]
+    rows = [("", "kept", "predicted", f"a further {unit}", *names.values(), "")]
     before: _Point | None = None
     for each in shown:
+        counts = {"float": each.report.in_float, "wide": each.report.wide}
+        counts["narrow"] = total - sum(counts.values())
         rows.append(
             (
                 "*" if each.report.taken else "",
                 _format_accuracy(precision, each.report.reached).removesuffix(" of classes"),
                 format_quantity(each.report.seconds, "s"),
                 "" if each.report.in_float == total else _format_step(before, each, scale),
-                _format_units(before, each, None if most is None else _NAMES),
+                *(str(counts[kind]) for kind in names),
+                _format_changes(before, each, names, None if most is None else _NAMES),
             )
         )
         before = each
     yield ""
-    yield f"Plans by what they keep, with units of {total} in floating point; * is taken:"
+    yield f"Plans by what they keep, with {total} units in each precision; * is taken:"
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for mark, kept, predicted, step, units in rows:
-        left = f"  {mark:{widths[0]}} {kept:>{widths[1]}}  {predicted:>{widths[2]}}"
-        yield f"{left}  {step:>{widths[3]}}  {units}".rstrip()
+    for mark, *cells, changes in rows:
+        numbers = (f"{cell:>{width}}" for cell, width in zip(cells, widths[1:-1], strict=True))
+        yield f"  {mark:{widths[0]}} {'  '.join(numbers)}  {changes}".rstrip()
     if len(shown) < len(points):
         yield f"  and {format_count(len(points) - len(shown), 'other plan')} (--verbose)"
     gap = f"{100 * precision.trade_gap:.1f}"
@@ -89,18 +93,20 @@ def format_trade(report: Report, most: int | None) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Point:
-    """A plan of the trade with all its units in floating point, in the order that they came."""
+    """A plan of the trade, with what its units are in that are not narrow, `float` or `wide`."""
 
     report: TradePointReport
-    names: tuple[str, ...]
+    kinds: Mapping[str, str]
 
 
 def _accumulate(trade: Sequence[TradePointReport]) -> Iterator[_Point]:
-    """Yield each plan with all its units, from what differs from the one before."""
-    names: tuple[str, ...] = ()
+    """Yield each plan with the precisions of all units, from what differs from the one before."""
+    kinds: dict[str, str] = {}
     for each in trade:
-        names = (*(name for name in names if name not in set(each.fewer)), *each.more)
-        yield _Point(each, names)
+        changed = {*each.to_narrow, *each.to_wide, *each.to_float}
+        kinds = {name: kind for name, kind in kinds.items() if name not in changed}
+        kinds |= dict.fromkeys(each.to_wide, "wide") | dict.fromkeys(each.to_float, "float")
+        yield _Point(each, kinds)
 
 
 def _thin(points: Sequence[_Point]) -> list[_Point]:
@@ -126,13 +132,21 @@ def _format_step(before: _Point | None, each: _Point, scale: float) -> str:
     return format_quantity((each.report.seconds - before.report.seconds) / gain, "s")
 
 
-def _format_units(before: _Point | None, each: _Point, most: int | None) -> str:
-    """Format the number of a plan's units in floating point, and how they differ from those before."""
-    known = () if before is None else before.names
-    more = [name for name in each.names if name not in known]
-    fewer = [name for name in known if name not in each.names]
-    parts = [f"{sign} {_shorten(names, most)}" for sign, names in (("+", more), ("-", fewer)) if names]
-    return f"{each.report.in_float}{': ' if parts else ''}{'; '.join(parts)}"
+def _format_changes(
+    before: _Point | None, each: _Point, names: Mapping[str, str], most: int | None
+) -> str:
+    """Format how the precisions of a plan's units differ from those of the plan before."""
+    known = {} if before is None else before.kinds
+    parts = []
+    for kind in ("float", "wide", "narrow"):
+        units = [
+            name
+            for name in {**each.kinds, **known}
+            if each.kinds.get(name, "narrow") == kind != known.get(name, "narrow")
+        ]
+        if units:
+            parts.append(f"to {names[kind]}: {_shorten(units, most)}")
+    return "; ".join(parts)
 
 
 def _shorten(names: Sequence[str], most: int | None) -> str:

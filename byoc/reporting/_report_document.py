@@ -324,17 +324,20 @@ def _report_precision(plan: Plan) -> PrecisionReport | None:
 
 def _report_trade(lowered: LoweredPrecision) -> Iterator[TradePointReport]:
     """Yield the plans of an accuracy budget, each with what differs from the one before."""
-    taken = {each.unit for each in lowered.in_float}
-    before: set[str] = set()
+    taken = {each.unit for each in lowered.in_float}, {each.unit for each in lowered.wide}
+    before: dict[str, str] = {}
     for point in lowered.trade:
-        own = set(point.in_float)
+        own = dict.fromkeys(point.in_float, "float") | dict.fromkeys(point.wide, "wide")
+        changed = {name: kind for name, kind in own.items() if before.get(name) != kind}
         yield TradePointReport(
             reached=point.reached,
             cost=point.cost,
             seconds=point.seconds,
-            in_float=len(own),
-            more=tuple(name for name in point.in_float if name not in before),
-            fewer=tuple(sorted(before - own)),
-            taken=own == taken,
+            in_float=len(point.in_float),
+            wide=len(point.wide),
+            to_float=tuple(name for name, kind in changed.items() if kind == "float"),
+            to_wide=tuple(name for name, kind in changed.items() if kind == "wide"),
+            to_narrow=tuple(sorted(before.keys() - own.keys())),
+            taken=(set(point.in_float), set(point.wide)) == taken,
         )
         before = own

@@ -4,8 +4,16 @@ from byoc.stages._ask_stage import Ask
 from byoc.stages._codegen_answers import find_distinct_units, write_units
 from byoc.stages._emission_stages import Compile, Estimate, EstimateGains, Pack, Write
 from byoc.stages._padding_stage import FindPadding
-from byoc.stages._planning_stages import Annotate, Convert, Group, Outline, Place, record_accuracy
-from byoc.stages._preparation_stages import LeaveInFloat, Load, Quantize, Resolve
+from byoc.stages._planning_stages import (
+    Annotate,
+    Convert,
+    Group,
+    Outline,
+    Place,
+    find_precisions,
+    record_accuracy,
+)
+from byoc.stages._preparation_stages import Load, Quantize, Resolve, SetPrecisions
 from byoc.stages._results import Result, VariantResult, make_result
 from byoc.stages._rewriting import Rewrite, rewrite_model
 from byoc.stages._settings_loader import find_threads, load_settings, load_strategy, load_targets

@@ -1,6 +1,6 @@
 """The stages of planning: from a prepared model to its plan, with the partitioned model."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -11,9 +11,9 @@ from byoc.costs import check_trips
 from byoc.errors import InputError
 from byoc.model import Model, check_domains_unused, get_node_name, unshare_dequantize
 from byoc.planning import (
-    FloatUnit,
     PartitionedModel,
     Plan,
+    PreciseUnit,
     annotate_graphs,
     computes_otherwise,
     convert_boundaries,
@@ -27,6 +27,7 @@ from byoc.planning import (
     read_annotations,
     split_pinned_units,
 )
+from byoc.quantization import AccuracyTest, UnitPrecisions
 from byoc.rules import find_unmatched_names
 from byoc.stages._state import State
 from byoc.support import report_step
@@ -162,16 +163,28 @@ def _naming(model: Model) -> Iterator[None]:
         raise InputError(f"{model.source}: {error}") from None
 
 
+def find_precisions(state: State) -> UnitPrecisions:
+    """Return the precisions of units in the plan: what is on the host computes in floating point."""
+    assert state.precisions is not None
+    devices = _map_node_devices(state.plan)
+    units = state.precision.units
+    on_host = frozenset(name for name, nodes in units.items() if devices.get(nodes[0], "host") == "host")
+    asked = state.precisions
+    kept = state.precision.kept_wide
+    wide = asked.wide | (kept.names if kept else frozenset())
+    return UnitPrecisions(asked.in_float | on_host, wide - asked.in_float - on_host)
+
+
 def record_accuracy(state: State) -> State:
-    """Record in the plan how its accuracy budget was met, and which units are in floating point."""
-    test, plan, in_float = state.accuracy_test, state.plan, tuple(state.in_float or ())
+    """Record in the plan how its accuracy budget was met, and which units are in which precision."""
+    test, plan, precisions = state.accuracy_test, state.plan, state.precisions
     assert test is not None
     assert plan.lowered is not None
-    units, budget = test.precision.units, test.budget
-    devices = _map_node_devices(plan) if in_float else {}
+    assert precisions is not None
+    budget = test.budget
     lowered = replace(
         plan.lowered,
-        units=len(units) - len(in_float),
+        units=len(test.precision.units) - len(precisions.in_float),
         measured=len(test.samples),
         measured_on=test.source,
         budget=str(budget),
@@ -179,12 +192,20 @@ def record_accuracy(state: State) -> State:
         all_quantized=budget.measure_of(state.all_quantized),
         trade=state.trade,
         trade_gap=state.trade_gap,
-        in_float=tuple(
-            FloatUnit(name, devices.get(units[name][0], "host"), budget.measure_of(test.ranking[name]))
-            for name in sorted(in_float, key=lambda name: test.ranking[name].signal_to_noise)
-        ),
+        in_float=_list_units(test, plan, precisions.in_float),
+        wide=_list_units(test, plan, precisions.wide),
     )
     return replace(state, plan=replace(plan, lowered=lowered))
+
+
+def _list_units(test: AccuracyTest, plan: Plan, names: Collection[str]) -> tuple[PreciseUnit, ...]:
+    """Return units with their devices and noise, those of the most noise first."""
+    units, budget = test.precision.units, test.budget
+    devices = _map_node_devices(plan) if names else {}
+    return tuple(
+        PreciseUnit(name, devices.get(units[name][0], "host"), budget.measure_of(test.ranking[name]))
+        for name in sorted(names, key=lambda name: (test.ranking[name].signal_to_noise, name))
+    )
 
 
 def _map_node_devices(plan: Plan) -> dict[str, str]:

@@ -26,6 +26,7 @@ from byoc.quantization import (
     WEIGHTS,
     ChosenPrecision,
     Precision,
+    UnitPrecisions,
     choose_precision,
     prepare_accuracy_test,
 )
@@ -242,15 +243,12 @@ def _describe_lowering(
 
 
 @dataclass(frozen=True)
-class LeaveInFloat:
-    """Quantize the model anew, without some units, by their names."""
+class SetPrecisions:
+    """Quantize the model anew, with units in other precisions."""
 
-    units: tuple[str, ...]
+    precisions: UnitPrecisions
 
     def run(self, state: State) -> State:
-        """Fill in `model` and `in_float`."""
-        chosen = state.precision
-        model = (
-            chosen.leave_in_float(self.units, state.options.precision) if self.units else chosen.model
-        )
-        return replace(state, model=model, in_float=self.units)
+        """Fill in `model` and `precisions`."""
+        model = state.precision.set_precisions(self.precisions)
+        return replace(state, model=model, precisions=self.precisions)

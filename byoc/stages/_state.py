@@ -25,7 +25,7 @@ from byoc.planning import (
     RefusalHistory,
     TradePoint,
 )
-from byoc.quantization import AccuracyTest, ChosenPrecision, KeptAccuracy
+from byoc.quantization import AccuracyTest, ChosenPrecision, KeptAccuracy, UnitPrecisions
 from byoc.samples import Sample
 from byoc.stages._chosen_passes import ChosenPasses
 from byoc.stages._codegen_answers import CodegenAnswers
@@ -86,12 +86,12 @@ class State:
     accuracy_test: AccuracyTest | None = None
     """The measure of an accuracy budget, where there is one."""
 
-    # The search for units to leave in floating point
-    in_float: Sequence[str] | None = None
-    """The units that are left in floating point, None as long as none were chosen."""
+    # The search for the precisions of units
+    precisions: UnitPrecisions | None = None
+    """The units that are not in the type that was asked for, None as long as none were chosen."""
     accuracy: KeptAccuracy = _LATER
     all_quantized: KeptAccuracy = _LATER
-    """The accuracy with nothing left in floating point."""
+    """The accuracy with all in the type that was asked for."""
     trade: tuple[TradePoint, ...] = ()
     """The plans that keep more than every cheaper one, in rising order."""
     trade_gap: float = 0.0

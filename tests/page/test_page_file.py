@@ -81,7 +81,7 @@ def test_the_plans_of_an_accuracy_budget_are_in_the_page(tmp_path: Path) -> None
     assert len(trade) > 1
     names: set[str] = set()
     for point, own in zip(trade, lowered.trade, strict=True):
-        names = (names | {*point["more"]}) - {*point["fewer"]}
+        names = (names | {*point["to_float"]}) - {*point["to_wide"], *point["to_narrow"]}
         assert names == {*own.in_float}
         assert point["in_float"] == len(names)
     assert "listTrade" in Elements(page).scripts[-1]

@@ -14,13 +14,14 @@ from support import VANILLA, parse
 from byoc.errors import InputError
 from byoc.model import Model, is_inserted, prepare_model
 from byoc.options import Options
-from byoc.pipeline import meet_accuracy_budget, partition, plan_with_floats, prepare_variants
+from byoc.pipeline import meet_accuracy_budget, partition, plan_with_precisions, prepare_variants
 from byoc.quantization import (
     Budget,
     ChosenPrecision,
     Precision,
     Range,
     Ranges,
+    UnitPrecisions,
     calibrate,
     choose_precision,
     has_float_mode,
@@ -232,7 +233,7 @@ def test_budgets_are_met_at_the_least_cost_of_all_plans(tmp_path: Path) -> None:
     (state,) = prepare_variants(State(wide_network(), options))
     units = [*state.precision.units]
     every = [
-        plan_with_floats(state, left)
+        plan_with_precisions(state, UnitPrecisions(frozenset(left)))
         for count in range(len(units) + 1)
         for left in combinations(units, count)
     ]

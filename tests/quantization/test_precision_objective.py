@@ -9,7 +9,7 @@ from calibrating import inputs, network
 from support import VANILLA
 
 import byoc
-from byoc.quantization import FloatTrial, KeptAccuracy
+from byoc.quantization import KeptAccuracy, PlanTrial
 
 
 @pytest.mark.parametrize("objective", ["latency", "energy"])
@@ -22,11 +22,11 @@ def test_the_plan_taken_is_the_cheapest_by_the_objective(
         np.savez(tmp_path / f"data/{number}.npz", **sample)
     trials = []
 
-    def record(accuracy: KeptAccuracy, cost: float) -> FloatTrial:
-        trials.append(FloatTrial(accuracy, cost))
+    def record(accuracy: KeptAccuracy, cost: float) -> PlanTrial:
+        trials.append(PlanTrial(accuracy, cost))
         return trials[-1]
 
-    monkeypatch.setattr("byoc.pipeline.FloatTrial", record)
+    monkeypatch.setattr("byoc.pipeline.PlanTrial", record)
     budget = byoc.Budget("dB", 30)
     found = byoc.partition(
         tmp_path / "m.onnx",

@@ -14,7 +14,7 @@ from support import VANILLA, parse, prepared
 from byoc.bundle import Report
 from byoc.errors import InputError
 from byoc.pipeline import partition
-from byoc.planning import FloatUnit, LoweredPrecision, Plan, RefusedRegion, WhatIf
+from byoc.planning import LoweredPrecision, Plan, PreciseUnit, RefusedRegion, WhatIf
 from byoc.reporting import (
     explain_model,
     make_explanation_document,
@@ -54,7 +54,7 @@ def _plan() -> Plan:
             plan.model,
             "int8",
             *("photos", "entropy", 3, True, 2, "30dB", inf, nan),
-            *((FloatUnit("a", "dla", 20.5), FloatUnit("b", "host", inf)), 1, "photos"),
+            *((PreciseUnit("a", "dla", 20.5), PreciseUnit("b", "host", inf)), 1, "photos"),
         ),
         notes=(Note("warning", "it is hot"), Note("note", "nothing is quantized")),
         refusals=(

@@ -366,8 +366,10 @@ def _list_trade(decibels: list[float | None], taken: int) -> list[dict[str, Any]
             "cost": 1e-3 * (number + 1),
             "seconds": 1e-3 * (number + 1),
             "in_float": number,
-            "more": ["v"] * (number == 1) + [f"u{number}"] * (number > 0),
-            "fewer": ["v"] * (number == 2),
+            "wide": int(number == 2),
+            "to_float": ["v"] * (number == 1) + [f"u{number}"] * (number > 0),
+            "to_wide": ["w"] * (number == 2),
+            "to_narrow": ["v"] * (number == 2) + ["w"] * (number == 3),
             "taken": number == taken,
         }
         for number, reached in enumerate(decibels)
@@ -378,18 +380,19 @@ def test_what_each_further_decibel_costs() -> None:
     trade = _list_trade([20.0, 22.0, 26.0, None], taken=1)
     units = [{"unit": "u1", "device": "npu", "alone": 20.0}]
     lines = _print_text(precision=_precision("21dB", in_float=units, trade=trade, trade_gap=0.0123))
-    start = lines.index("Plans by what they keep, with units of 4 in floating point; * is taken:")
+    start = lines.index("Plans by what they keep, with 4 units in each precision; * is taken:")
     assert lines[start + 1 : start + 7] == [
-        "       kept  predicted  a further dB  in floating point",
-        "    20.0 dB       1 ms                0",
-        "  * 22.0 dB       2 ms        500 µs  1: + v, u1",
-        "    26.0 dB       3 ms        250 µs  2: + u2; - v",
-        "        all       4 ms                3: + u3",
+        "       kept  predicted  a further dB  int8  int16  float",
+        "    20.0 dB       1 ms                   4      0      0",
+        "  * 22.0 dB       2 ms        500 µs     3      0      1  to float: v, u1",
+        "    26.0 dB       3 ms        250 µs     1      1      2  "
+        "to float: u2; to int16: w; to int8: v",
+        "        all       4 ms                   1      0      3  to float: u3; to int8: w",
         "  each is within 1.2 % of the least predicted, if noises of units alone add up",
     ]
     shares = _list_trade([0.9, 0.95], taken=0)
     lines = _print_text(precision=_precision("top1=0.9", trade=shares))
-    assert "    95.0 %       2 ms       200 µs  1: + v, u1" in lines
+    assert "    95.0 %       2 ms       200 µs     2      1  to float: v, u1" in lines
     alone = _print_text(precision=_precision("21dB", trade=trade[:1]))
     assert not any("Plans by what" in line for line in alone)
 
@@ -398,7 +401,7 @@ def test_of_many_plans_those_far_apart_are_shown() -> None:
     decibels = [20.0, 20.1, 21.0, 23.0, 23.05, 26.0, 29.0, 29.04, 32.0, 40.0]
     trade = _list_trade([*decibels], taken=7)
     lines = _print_text(precision=_precision("29dB", trade=trade))
-    start = lines.index("Plans by what they keep, with units of 3 in floating point; * is taken:")
+    start = lines.index("Plans by what they keep, with 3 units in each precision; * is taken:")
     shown = [line.split(" dB")[0].split()[-1] for line in lines[start + 2 : start + 10]]
     assert shown == ["20.0", "21.0", "23.0", "26.0", "29.0", "29.0", "32.0", "40.0"]
     assert lines[start + 10] == "  and 2 other plans (--verbose)"
@@ -406,8 +409,8 @@ def test_of_many_plans_those_far_apart_are_shown() -> None:
 
 def test_all_units_of_a_plan_are_named_where_everything_is_printed() -> None:
     trade = _list_trade([20.0, 22.0], taken=1)
-    trade[1]["more"] = [f"u{number}" for number in range(5)]
-    step = "  * 22.0 dB       2 ms        500 µs  1: + "
+    trade[1]["to_float"] = [f"u{number}" for number in range(5)]
+    step = "  * 22.0 dB       2 ms        500 µs     2      1  to float: "
     precision = _precision("21dB", trade=trade)
     assert f"{step}u0, u1, u2 and 2 more" in _print_text(precision=precision)
     assert f"{step}u0, u1, u2, u3, u4" in _print_text(WHOLE, precision=precision)

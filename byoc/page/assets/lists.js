@@ -140,13 +140,16 @@ function listTrade(pane, page) {
     const known = before && before.reached !== null && point.reached !== null && point.in_float < total;
     return { ...point, step: known ? (point.seconds - before.seconds) / (scale * (point.reached - before.reached)) : null };
   });
-  const showUnits = (names, sign) => (names.length ? `${sign} ${shorten(names.join(", "), 60)}` : "");
+  const narrow = precision.dtype || "integers";
+  const showUnits = (names, type) => (names.length ? `to ${type}: ${shorten(names.join(", "), 60)}` : "");
   const columns = [
     { title: "Kept", number: true, value: (row) => row.reached ?? Infinity, show: (row) => `${row.taken ? "taken: " : ""}${row.reached === null ? "all" : `${roundNumber(scale * row.reached)} ${unit}`}` },
     { title: "Predicted", number: true, value: (row) => row.seconds, show: (row) => withBar(row.seconds / most, formatSeconds(row.seconds)) },
     { title: `A further ${unit}`, number: true, value: (row) => row.step, show: (row) => (row.step === null ? "" : formatSeconds(row.step)) },
-    { title: "Units in floating point", number: true, value: (row) => row.in_float, show: (row) => formatNumber(row.in_float) },
-    { title: "Which, beside those of the plan before", value: (row) => row.more.join(), show: (row) => [showUnits(row.more, "+"), showUnits(row.fewer, "−")].filter(Boolean).join("; ") },
+    { title: `Units in ${narrow}`, number: true, value: (row) => total - row.in_float - row.wide, show: (row) => formatNumber(total - row.in_float - row.wide) },
+    ...(rows.some((row) => row.wide) ? [{ title: "In int16", number: true, value: (row) => row.wide, show: (row) => formatNumber(row.wide) }] : []),
+    { title: "In floating point", number: true, value: (row) => row.in_float, show: (row) => formatNumber(row.in_float) },
+    { title: "What differs from the plan before", value: (row) => [...row.to_float, ...row.to_wide, ...row.to_narrow].join(), show: (row) => [showUnits(row.to_float, "floating point"), showUnits(row.to_wide, "int16"), showUnits(row.to_narrow, narrow)].filter(Boolean).join("; ") },
   ];
   showTable(pane, columns, rows, { sort: 1 });
 }
