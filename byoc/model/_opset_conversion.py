@@ -171,15 +171,15 @@ class _Conversion:
             reason = " ".join(str(error).split()).rpartition("failed: ")[2]
             raise self._refuse(nodes[0], reason[:_MAX_REASON]) from None
         known = {"", *(name for node in nodes for name in (*node.input, *node.output))}
-        inner = [
-            *(name for each in made.node for name in each.output),
-            *(t.name for t in made.initializer),
-        ]
+        parts = list(_split_by_origin(made.node, nodes))
         names = {
-            name: make_unique_name(f"converted_{name}", self.taken)
-            for name in inner
-            if name not in known
+            tensor.name: make_unique_name(f"converted_{tensor.name}", self.taken)
+            for tensor in made.initializer
+            if tensor.name not in known
         }
+        for node, part in zip(nodes, parts, strict=True):
+            for name in (name for each in part for name in each.output if name not in known):
+                names[name] = make_unique_name(f"{get_node_name(node)}_converted", self.taken)
         for tensor in made.initializer:
             if tensor.name in names:
                 stored = graph.initializer.add()
@@ -188,7 +188,7 @@ class _Conversion:
         for each in made.node:
             each.input[:] = [names.get(name, name) for name in each.input]
             each.output[:] = [names.get(name, name) for name in each.output]
-        return list(_split_by_origin(made.node, nodes))
+        return parts
 
     def _find_problem(self, index: GraphIndex, node: NodeProto) -> str:
         """Describe why the version does not allow a node, "" where it does."""

@@ -67,6 +67,33 @@ def test_vela_compiles_an_operator(name: str, compiled: dict[str, Any]) -> None:
     assert result.cycles > 0
 
 
+MIXED = """<ir_version: 10, opset_import: ["" : 21]>
+g (int8[1, 8, 6, 5] x) => (int8[1, 8, 6, 5] y)
+<float s = {0.05}, int8 z = {3}, float w = {0.0003}, int16 v = {0}, float t = {0.07}, int8 u = {-5}> {
+    d = DequantizeLinear(x, s, z)  i = Identity(d)  q = QuantizeLinear(i, w, v)
+    e = DequantizeLinear(q, w, v)  r = Relu(e)  p = QuantizeLinear(r, w, v)
+    f = DequantizeLinear(p, w, v)  j = Identity(f)  y = QuantizeLinear(j, t, u)
+}"""
+"""From int8 to int16 and back, as the quantizer writes it between units of the two types."""
+
+
+@executed
+def test_types_change_between_units_as_in_onnxruntime(tmp_path: Path) -> None:
+    proto = onnx.shape_inference.infer_shapes(onnx.parser.parse_model(MIXED), strict_mode=True)
+    for number, each in enumerate(proto.graph.node):
+        each.name = f"n{number}"
+    made = region(proto, tmp_path)
+    graph = lower_region(made)[0]
+    (result,) = compile_graphs([graph], EthosUOptions())
+    assert not isinstance(result, CompileError), result
+    inputs = feed(proto)
+    artifact = Artifact({"region.tosa": graph}, {"inputs": json.dumps(list(range(len(made.inputs))))})
+    found = EthosU().load(made, artifact)(inputs)["y"]
+    expected = original(proto, inputs)["y"]
+    np.testing.assert_array_equal(found, expected)
+    assert len(np.unique(found)) > 20
+
+
 @executed
 @pytest.mark.parametrize("name", CASES)
 def test_it_computes_what_onnxruntime_does(name: str, compiled: dict[str, Any]) -> None:

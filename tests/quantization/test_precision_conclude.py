@@ -1,6 +1,7 @@
 """What regions compute in: what each target can, what was asked for, and what there is to go by."""
 
 import re
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -237,7 +238,11 @@ def test_budgets_are_met_at_the_least_cost_of_all_plans(tmp_path: Path) -> None:
         for count in range(len(units) + 1)
         for left in combinations(units, count)
     ]
-    trade = meet_accuracy_budget(state).plan.lowered.trade
+    met = meet_accuracy_budget(state)
+    trade = met.plan.lowered.trade
+    after_refusal = meet_accuracy_budget(replace(met, plan=None))
+    assert after_refusal.plan.lowered.trade == trade
+    assert after_refusal.plan.lowered.in_float == met.plan.lowered.in_float
     assert [point.seconds for point in trade] == sorted(point.seconds for point in trade)
     for least in range(30, 46):
         costs = [each.plan.cost.total for each in every if each.accuracy.signal_to_noise >= least]
