@@ -79,6 +79,20 @@ def read_constant(index: GraphIndex, name: str, folder: Path | None) -> NDArray[
     return np.asarray(made[0])
 
 
+def read_dequantized(
+    index: GraphIndex, node: NodeProto, folder: Path | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the constant that a DequantizeLinear makes, and its scale, broadcast to the same rank."""
+    values = [read_constant(index, name, folder) for name in node.input]
+    integers, scale = (value.astype(np.float64) for value in values[:2])
+    point = values[2].astype(np.float64) if len(values) > 2 else np.zeros_like(scale)
+    shape = [1] * integers.ndim
+    if scale.ndim:
+        shape[helper.get_node_attr_value(node, "axis")] = -1
+    scale = scale.reshape(shape)
+    return np.asarray((integers - point.reshape(shape)) * scale), scale
+
+
 Float32Array = NDArray[np.float32]
 
 _INT32 = float(2**31 - 2**8)  # what an int32 holds, less the rounding of a float32 scale

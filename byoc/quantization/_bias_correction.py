@@ -27,7 +27,7 @@ from byoc.model import (
     is_quantize,
     prepare_model,
 )
-from byoc.quantization._arithmetic import read_constant
+from byoc.quantization._arithmetic import read_constant, read_dequantized
 from byoc.quantization._channel_classes import LinearChannels, list_linear_nodes
 from byoc.quantization._channel_statistics import measure_channels
 
@@ -85,7 +85,7 @@ def _find_quantized(floats: Model, quantized: Model) -> Iterator[_Quantized]:
         if not _has_channels(index, node.input[0]):
             continue
         weights = read_constant(index, node.input[1], floats.folder).astype(np.float64)
-        rounded = _read_rounded(quantized, maker)
+        rounded, _ = read_dequantized(other, maker, quantized.folder)
         axes = tuple(range(2, weights.ndim))
         channels = LinearChannels.of_node(node, weights.shape)
         errors = (rounded - weights).sum(axis=axes)
@@ -96,17 +96,6 @@ def _find_maker(index: GraphIndex, name: str) -> NodeProto | None:
     """Return the DequantizeLinear of byoc that makes a tensor, None where there is none."""
     number = index.producers.get(name)
     return index.nodes[number] if number is not None and is_inserted(index.nodes[number]) else None
-
-
-def _read_rounded(quantized: Model, node: NodeProto) -> Float64Array:
-    """Return the weights that a DequantizeLinear of byoc makes."""
-    values = [read_constant(quantized.index, name, quantized.folder) for name in node.input]
-    integers, scale = (value.astype(np.float64) for value in values[:2])
-    point = values[2].astype(np.float64) if len(values) > 2 else np.zeros_like(scale)
-    shape = [1] * integers.ndim
-    if scale.ndim:
-        shape[helper.get_node_attr_value(node, "axis")] = -1
-    return np.asarray((integers - point.reshape(shape)) * scale.reshape(shape))
 
 
 def _has_channels(index: GraphIndex, name: str) -> bool:

@@ -190,7 +190,7 @@ class _NodeInserter:
         if self.whole or constant.is_bias:
             node = self.model.index.nodes[constant.node]
             of_bias = constant.is_bias
-            floats = store.read_bias(node, name) if of_bias else store.read_value(name)
+            floats = store.read_bias(node, name) if of_bias else store.read_weights(name)
             values, shape = _to_integers(floats, constant), floats.shape
             if constant.is_bias:
                 shape = values.shape

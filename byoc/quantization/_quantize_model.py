@@ -198,8 +198,9 @@ class _Quantizer:
     ) -> SchemedUnits:
         """Return the units of a form with their scheme."""
         own = [unit for unit in units if unit.requirements.dtype == form.dtype]
-        store = replace(store, shifts=form.ranges.shifts)  # what is known of constants is shared
-        return SchemedUnits(own, choose_scheme(store, own, form.ranges, form.dtype), store)
+        ranges = form.ranges
+        store = replace(store, shifts=ranges.shifts, weights=ranges.weights)  # the rest is shared
+        return SchemedUnits(own, choose_scheme(store, own, ranges, form.dtype), store)
 
     def _find_excluded(self) -> set[int]:
         found: set[int] = set()

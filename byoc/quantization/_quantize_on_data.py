@@ -33,6 +33,7 @@ from byoc.quantization._quantize_model import (
 )
 from byoc.quantization._ranges import Ranges
 from byoc.quantization._sensitivity import measure_accuracy, measure_noise_by_sample, run_samples
+from byoc.quantization._weight_rounding import round_weights
 from byoc.rules import Target
 from byoc.samples import NO_PREPROCESSING, Preprocessing, find_samples
 from byoc.support import report_step
@@ -45,6 +46,7 @@ _END_SECONDS = 0.03
 _GAIN = 0.25  # dB for which anything is changed: less is chance on so few samples
 _LEAST_NOISE = 1e-10  # that counts: 100 dB
 _EQUALIZED = "channels are equalized, which lowers the noise on the samples"
+_ROUNDED = "weights are rounded by the errors of what they make on the samples, not by their own"
 _SHIFTED = "biases are corrected by the mean errors that rounding makes on the samples"
 
 
@@ -90,10 +92,10 @@ class DataQuantizer:
     def quantize(self, model: Model) -> QuantizedOnData:
         """Return the variant of the least noise that is measured on samples.
 
-        What is tried: channels equalized, ranges by several methods, and the units behind the inputs and
-        before the outputs left in floating point, unless `predict` finds that too slow. Biases are
-        corrected in each. Data that is made up chooses and corrects nothing. Raises InputError as
-        `calibrate` and `quantize` do.
+        What is tried: channels equalized, ranges by several methods, the units behind the inputs and
+        before the outputs left in floating point, unless `predict` finds that too slow, and weights
+        rounded by the errors of what they make. Biases are corrected in each. Data that is made up
+        chooses and corrects nothing. Raises InputError as `calibrate` and `quantize` do.
         """
         floats = prepare_floats(model, self.targets, self.dtype)
         source = find_samples(self.data, floats, self.images, None)
@@ -112,6 +114,8 @@ class DataQuantizer:
             trials.add(variant)
         trials.leave_ends_in_float()
         trials.refine_coarse_outputs()
+        best = trials.best.variant
+        trials.add(replace(best, rounded=True, steps=(*best.steps, _ROUNDED)))
         return trials.finish()
 
 
@@ -119,12 +123,14 @@ class DataQuantizer:
 class _QuantizationVariant:
     """A way to quantize: how ranges are chosen, and whether channels are equalized before.
 
-    `steps` says what was done, `in_float` are units that are left in floating point, and `wide` those in
-    16 bits where a target takes them so, else in floating point.
+    `rounded` says that weights are rounded by the errors of what they make, `steps` what was done;
+    `in_float` are units that are left in floating point, and `wide` those in 16 bits where a target
+    takes them so, else in floating point.
     """
 
     method: str
     equalized: bool = False
+    rounded: bool = False
     steps: tuple[str, ...] = ()
     in_float: tuple[str, ...] = ()
     wide: tuple[str, ...] = ()
@@ -311,10 +317,13 @@ class _QuantizationTrials:
         made = quantize(floats, asked.targets, ranges, asked.dtype, variant.in_float, wide)
         if not self.samples:
             return made, ranges, wide
-        shifts = measure_bias_shifts(made.floats, made.model, self._take_half(half))
-        ranges = replace(ranges, shifts=shifts)
-        if wide is not None:
-            wide = replace(wide, ranges=replace(wide.ranges, shifts=shifts))
+        samples = self._take_half(half)
+        if variant.rounded:
+            weights = round_weights(made.floats, made.model, samples)
+            ranges, wide = _change(ranges, wide, weights=weights)
+            made = quantize(floats, asked.targets, ranges, asked.dtype, variant.in_float, wide)
+        shifts = measure_bias_shifts(made.floats, made.model, samples)
+        ranges, wide = _change(ranges, wide, shifts=shifts)
         report_step("quantize")
         made = quantize(floats, asked.targets, ranges, asked.dtype, variant.in_float, wide)
         return made, ranges, wide
@@ -341,3 +350,10 @@ class _QuantizationTrials:
             channels = {name: known[name] for name in self._channel_tensors if name in known}
             self._ranges[key] = replace(ranges, channels=channels)
         return self._ranges[key]
+
+
+def _change(ranges: Ranges, wide: WideUnits | None, **parts: Any) -> tuple[Ranges, WideUnits | None]:
+    """Return ranges with other parts, and units in 16 bits whose ranges have the same."""
+    if wide is not None:
+        wide = replace(wide, ranges=replace(wide.ranges, **parts))
+    return replace(ranges, **parts), wide

@@ -74,7 +74,8 @@ class Ranges:
     name of the data, `random` whether it was random data, `model` the model's name. `notes` are
     sentences for the user. A tensor that is not in `tensors` has no range and cannot be quantized.
     `channels` are the ranges of the channels of tensors that may have a scale for each. `shifts` are
-    taken from biases, `[C]` by what the node that reads one makes; files have none.
+    taken from biases, `[C]` by what the node that reads one makes; `weights`, by their names, are
+    quantized in the place of the model's, with their scales. Files have neither.
     """
 
     method: str
@@ -86,6 +87,7 @@ class Ranges:
     options: Mapping[str, bool | int | float] = field(default_factory=dict)
     notes: Sequence[str] = ()
     shifts: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    weights: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     channels: Mapping[str, ChannelRange] = field(default_factory=dict)
 
     def check_names(self, model: Model, path: Path) -> None:

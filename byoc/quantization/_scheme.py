@@ -70,6 +70,8 @@ class ConstantStore:
     folder: Path | None
     shifts: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """What is taken from biases, `[C]`, by the output of the node that reads one."""
+    weights: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """What is quantized in the place of weights, by their names; scales are those of the weights."""
     _extremes: dict[tuple[str, int | None], Any] = field(default_factory=dict)
     _params: dict[tuple[str, int | None, ScaleRequirement], QuantizationParams | None] = field(
         default_factory=dict
@@ -78,6 +80,10 @@ class ConstantStore:
     def read_value(self, name: str) -> NDArray[Any]:
         """Return the value of a constant, which is read anew each time."""
         return read_constant(self.index, name, self.folder)
+
+    def read_weights(self, name: str) -> NDArray[Any]:
+        """Return the value of a constant as it is to be quantized."""
+        return self.weights[name] if name in self.weights else self.read_value(name)
 
     def read_bias(self, node: NodeProto, name: str) -> NDArray[Any]:
         """Return the value of the bias that a node reads, less what is to be taken from it."""
