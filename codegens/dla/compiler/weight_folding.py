@@ -12,6 +12,7 @@ import numpy as np
 from .layer_tensors import Array
 
 _MOST = 2**31 - 1
+_DIGITS = 2.0**-22  # of a number, what two roundings to float32 may change it by
 _FINE = 2.0**-16  # of a unit of the output, the scale of channels with all weights 0
 
 
@@ -76,7 +77,8 @@ def requantize_weights(
 
     An accumulator counts units of an input's scale * |factor|; a negative factor changes the sign of its
     channel's weights. It is impossible if a bias does not fit into an int32 or is rounded by more than
-    half a unit of the output, or if a weight of -128 would change its sign.
+    half a unit of the output and more than float32 rounds it, or if a weight of -128 would change its
+    sign.
     """
     units = input_scales * np.abs(weights.factors)
     dead = units == 0
@@ -86,7 +88,8 @@ def requantize_weights(
     with np.errstate(over="ignore", invalid="ignore"):  # infinities are refused below
         exact = weights.bias / units
         bias = np.rint(exact)
-        coarse = np.abs(bias - exact) * units > output_scales / 2
+        error = np.abs(bias - exact)
+        coarse = (error * units > output_scales / 2) & (error > _DIGITS * np.abs(exact))
     if coarse.any():
         return None
     if stored.max(initial=0) > 127 or np.abs(bias).max(initial=0) > _MOST:
