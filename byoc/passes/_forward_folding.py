@@ -151,7 +151,7 @@ def fold_into_readers(
 
 
 def _rename_output(edits: GraphEdits, node: NodeProto) -> str:
-    """Give what a node makes a new name, and return it."""
+    """Rename the output of a node, and return the new name."""
     before = node.output[0]
     node.output[0] = edits.names.new_tensor(f"{before}_unscaled")
     edits.new_types[node.output[0]] = edits.index.type_protos[before]

@@ -15,6 +15,7 @@ from byoc.model import Model
 from byoc.planning import WIDE
 from byoc.quantization._bias_correction import measure_bias_shifts
 from byoc.quantization._calibrate import calibrate
+from byoc.quantization._channel_groups import find_channel_groups
 from byoc.quantization._channel_scales import find_channel_tensors
 from byoc.quantization._coarse_outputs import (
     count_usual_steps,
@@ -47,6 +48,8 @@ _GAIN = 0.25  # dB for which anything is changed: less is chance on so few sampl
 _LEAST_NOISE = 1e-10  # that counts: 100 dB
 _EQUALIZED = "channels are equalized, which lowers the noise on the samples"
 _ROUNDED = "weights are rounded by the errors of what they make on the samples, not by their own"
+_SHARES = (1.0, 0.5, 0.25, 0.125)  # of groups of channels that are tried
+_GROUPED = "channels of {} depthwise convolutions are in groups with scales of their own"
 _SHIFTED = "biases are corrected by the mean errors that rounding makes on the samples"
 
 
@@ -112,11 +115,37 @@ class DataQuantizer:
             variants += [replace(each, equalized=True, steps=(_EQUALIZED,)) for each in variants]
         for variant in variants[1:]:  # those that change less come first
             trials.add(variant)
+        trials = self._group_channels(trials, methods)
         trials.leave_ends_in_float()
         trials.refine_coarse_outputs()
         best = trials.best.variant
         trials.add(replace(best, rounded=True, steps=(*best.steps, _ROUNDED)))
         return trials.finish()
+
+    def _group_channels(
+        self, trials: "_QuantizationTrials", methods: Sequence[str]
+    ) -> "_QuantizationTrials":
+        """Return trials of a model with channels in groups instead, where that is worth its time.
+
+        As many groups are tried as `predict` allows: all, or a half, a quarter, an eighth of them.
+        """
+        best = trials.best
+        groups = find_channel_groups(trials.floats, trials.samples, trials.channel_tensors or ())
+        for share in _SHARES if groups.chains else ():
+            floats, count = groups.write(share)
+            if not count:
+                break
+            steps = (*best.variant.steps, _GROUPED.format(count))
+            variants = [replace(best.variant, method=method, steps=steps) for method in methods]
+            grouped = _QuantizationTrials(self, floats, trials.samples, trials.expected)
+            if grouped.is_slower(variants[0], best):
+                continue
+            for variant in variants:
+                grouped.add(variant)
+            gain = grouped.best.score - best.score
+            keeps = gain > _GAIN and not grouped.is_slow(grouped.best, best, min(gain, 1.0))
+            return grouped if keeps else trials
+        return trials
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +204,7 @@ class _QuantizationTrials:
     found: list[_QuantizationTrial] = field(default_factory=list)
     _equalized: dict[int | None, Model] = field(default_factory=dict)
     _ranges: dict[tuple[str, bool, int | None], Ranges] = field(default_factory=dict)
-    _channel_tensors: tuple[str, ...] | None = None
+    channel_tensors: tuple[str, ...] | None = None
 
     @property
     def best(self) -> _QuantizationTrial:
@@ -255,7 +284,7 @@ class _QuantizationTrials:
             note = f"{len(units)} units {where} are left in floating point{why}"
             other = self.add(replace(one, in_float=(*one.in_float, *units), steps=(*one.steps, note)))
             gain = other.score - best.score
-            keeps = bool(few) or (gain > _GAIN and not self._is_slow(other, best, min(gain, 1.0)))
+            keeps = bool(few) or (gain > _GAIN and not self.is_slow(other, best, min(gain, 1.0)))
             self.found = [other if keeps else best]
 
     def refine_coarse_outputs(self) -> None:
@@ -294,13 +323,18 @@ class _QuantizationTrials:
         search = OutputRefinement(self.floats.index, units, name, measure, _END_SECONDS, has_wide)
         return tried[search.find()]
 
-    def _is_slow(self, one: _QuantizationTrial, plain: _QuantizationTrial, gain: float) -> bool:
+    def is_slow(self, one: _QuantizationTrial, plain: _QuantizationTrial, gain: float) -> bool:
         """Return whether a variant takes more predicted seconds than its gain (dB) is worth."""
+        return self._takes_longer(one.quantized.model, plain.quantized.model, gain)
+
+    def is_slower(self, variant: _QuantizationVariant, plain: _QuantizationTrial) -> bool:
+        """Return whether a variant takes more predicted seconds than any gain is worth."""
+        made, *_ = self._quantize(variant, None)
+        return self._takes_longer(made.model, plain.quantized.model, 1.0)
+
+    def _takes_longer(self, one: Model, plain: Model, gain: float) -> bool:
         predict = self.asked.predict
-        if predict is None:
-            return False
-        allowed = 1 + _END_SECONDS * gain
-        return predict(one.quantized.model) > allowed * predict(plain.quantized.model)
+        return predict is not None and predict(one) > (1 + _END_SECONDS * gain) * predict(plain)
 
     def _quantize(
         self, variant: _QuantizationVariant, half: int | None
@@ -343,11 +377,11 @@ class _QuantizationTrials:
             images = self.asked.images if half is None else NO_PREPROCESSING
             ranges = calibrate(floats, data, method=variant.method, images=images)
             ranges = fix_ranges(floats.index, ranges, self.asked.dtype)
-            if self._channel_tensors is None:
+            if self.channel_tensors is None:
                 asked = self.asked
-                self._channel_tensors = find_channel_tensors(floats, asked.targets, ranges, asked.dtype)
+                self.channel_tensors = find_channel_tensors(floats, asked.targets, ranges, asked.dtype)
             known = ranges.channels  # without tensors that are empty or infinite in these samples
-            channels = {name: known[name] for name in self._channel_tensors if name in known}
+            channels = {name: known[name] for name in self.channel_tensors if name in known}
             self._ranges[key] = replace(ranges, channels=channels)
         return self._ranges[key]
 

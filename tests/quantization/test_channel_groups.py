@@ -1,0 +1,98 @@
+"""Groups of channels compute the same, and make depthwise convolutions accurate in integers."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from onnx import NodeProto
+from onnx.helper import get_node_attr_value, make_node
+from quantizing import OPS, built, quantize, ranges, samples, snr, target, values, weights
+
+from byoc.model import Model
+from byoc.quantization._channel_groups import find_channel_groups
+from byoc.quantization._quantize_on_data import DataQuantizer
+from byoc.samples import NO_PREPROCESSING
+
+CHANNELS = 32
+SPREAD = np.random.default_rng(7).permutation(np.geomspace(1.0, 100.0, CHANNELS)).astype(np.float32)
+"""The ranges of the channels that the first depthwise convolution reads."""
+
+
+def make_network(
+    before: Sequence[NodeProto] = (), read: str = "a", after: Sequence[NodeProto] = (), last: str = "e"
+) -> Model:
+    """Return two depthwise convolutions, each of what a convolution and a HardSwish make."""
+    nodes = [
+        make_node("Conv", ["x", "w0"], ["c"], "first"),
+        make_node("HardSwish", ["c"], ["a"], "activation"),
+        *before,
+        make_node("Conv", [read, "w1", "b1"], ["d"], "depthwise", group=CHANNELS, pads=[1, 1, 1, 1]),
+        make_node("HardSwish", ["d"], ["e"], "behind"),
+        *after,
+        make_node("Conv", [last, "w2", "b2"], ["f"], "second"),
+        make_node("HardSwish", ["f"], ["g"], "activation2"),
+        make_node("Conv", ["g", "w3"], ["h"], "depthwise2", group=16),
+        make_node("Conv", ["h", "w4"], ["y"], "last"),
+    ]
+    stored = {
+        "w0": weights(0, CHANNELS, 3, 1, 1) * SPREAD.reshape(-1, 1, 1, 1),
+        "w1": weights(1, CHANNELS, 1, 3, 3) / SPREAD.reshape(-1, 1, 1, 1),
+        "b1": weights(2, CHANNELS),
+        "w2": weights(3, 16, CHANNELS, 1, 1) * np.geomspace(1, 20, 16).reshape(-1, 1, 1, 1).astype("f4"),
+        "b2": weights(4, 16),
+        "w3": weights(5, 16, 1, 1, 1),
+        "w4": weights(6, 4, 16, 1, 1),
+        "k": np.asarray([0.5], np.float32),
+    }
+    return built(nodes, {"x": [1, 3, 8, 8]}, {"y": [1, 4, 8, 8]}, stored)
+
+
+def list_groups(model: Model, name: str) -> list[int]:
+    """Return how many channels each group of a depthwise convolution has."""
+    nodes = [node for node in model.index.nodes if node.name.startswith(f"{name}_group")]
+    return [get_node_attr_value(node, "group") for node in nodes]
+
+
+@pytest.mark.parametrize("share", [0.25, 1.0])
+def test_groups_compute_the_same_with_less_noise(share: float) -> None:
+    model = make_network([make_node("Add", ["a", "k"], ["s"], "add")], "s")
+    given = samples(model, 8)
+    found, count = find_channel_groups(model, given, ()).write(share)
+    assert count == (2 if share == 1 else 1)
+    sizes = list_groups(found, "depthwise")
+    assert sum(sizes) == CHANNELS and min(sizes) >= 8 and len(sizes) == (4 if share == 1 else 2)
+    assert list_groups(found, "depthwise2") == ([8, 8] if share == 1 else [])
+    expected, actual = values(model, given[0])["y"], values(found, given[0])["y"]
+    assert np.abs(expected - actual).max() <= 2e-6 * np.abs(expected).max()
+    noise = []
+    for one in (model, found):
+        made = quantize(one, [target(ops=[*OPS, "HardSwish"])], ranges(one, given)).model
+        noise.append(snr(expected, values(made, given[0])["y"]))
+    assert noise[1] > noise[0] + (6 if share == 1 else 3)
+
+
+def test_what_stays_in_one_group() -> None:
+    model = make_network()
+    given = samples(model, 2)
+    assert len(find_channel_groups(model, given, ()).chains) == 2
+    assert len(find_channel_groups(model, given, {"a"}).chains) == 1, "a has a scale for each channel"
+    pool = [make_node("GlobalAveragePool", ["e"], ["p"]), make_node("Mul", ["e", "p"], ["m"], "gate")]
+    gated = make_network(after=pool, last="m")
+    assert len(find_channel_groups(gated, given, ()).chains) == 1, "a gate reads e in its order"
+    branch = [make_node("Add", ["a", "a"], ["s"], "twice")]
+    assert len(find_channel_groups(make_network(branch, "s"), given, ()).chains) == 1
+
+
+@pytest.mark.parametrize("slower", [1.0, 1.05])
+def test_groups_are_kept_unless_they_take_too_long(slower: float) -> None:
+    model = make_network()
+    data = samples(model, 8)
+
+    def predict(made: Model) -> float:
+        return slower if any("_group" in node.name for node in made.index.nodes) else 1.0
+
+    to = target(ops=[*OPS, "HardSwish"])
+    found = DataQuantizer([to], data, NO_PREPROCESSING, "minmax", None, predict).quantize(model)
+    has_groups = bool(list_groups(found.floats, "depthwise"))
+    assert has_groups == (slower == 1)
+    assert has_groups == any("groups with scales of their own" in step for step in found.steps)
