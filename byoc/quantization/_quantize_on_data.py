@@ -255,7 +255,7 @@ class _QuantizationTrials:
         """Return ranges and biases for any units in 16 bits, for which nothing needs to be clipped."""
         wide = replace(variant, method=self.asked.method or _METHODS[0], wide=())
         asked = replace(self.asked, targets=self.asked.wide_targets, dtype=WIDE)
-        others = replace(self, asked=asked, _ranges={}, _channel_tensors=None)
+        others = replace(self, asked=asked, _ranges={}, channel_tensors=None)
         return others._quantize(wide, None)[1]
 
     def equalize(self, half: int | None) -> Model:
