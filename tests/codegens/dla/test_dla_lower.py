@@ -139,7 +139,7 @@ def test_integers_that_do_not_fit(stored: int, factor: float, bias: float) -> No
 @pytest.mark.parametrize(("factor", "bias"), [(1e-3, 20.0), (1.0, 0.25)], ids=["digits", "half"])
 def test_a_bias_is_as_exact_as_float32(factor: float, bias: float) -> None:
     """A dead channel has steps so fine that the digits of float32 are many; a quarter is a real loss."""
-    real = np.array([np.float32(bias) * (1 + 2**-24)])
+    real = np.array([bias * (1 + 2**-24)])
     weights = ConvWeights(np.ones((1, 1, 1, 1), np.int8), np.array([factor]), real)
 
     found = requantize_weights(weights, 1.0, 1e-9)
