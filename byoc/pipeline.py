@@ -197,7 +197,7 @@ def meet_accuracy_budget(state: State) -> State:
 
 
 def _describe_plan(state: State) -> TradePoint:
-    """Return what a plan of units in some precisions keeps and costs."""
+    """Describe a plan by its accuracy, its cost, and the precisions of units."""
     test, plan, precisions = state.accuracy_test, state.plan, state.precisions
     assert test is not None
     assert precisions is not None

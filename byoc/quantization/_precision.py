@@ -46,8 +46,8 @@ class Precision:
     `quantize` is one of `INTEGERS` or `FLOATS`, None for what suits each target, or `int4-weights`: the
     weights of matrix products alone, with a scale for each `block` of them. Ranges come from
     `calibration`, a file of them, or are measured on `data`, a folder or `random`: `method` chooses
-    them, None compares several. With a `budget` units stay in floating point, at the least predicted
-    cost, so that outputs on `data` stay so accurate.
+    them, None compares several. With a `budget` units are in 16 bits or in floating point, at the least
+    predicted cost, so that outputs on `data` stay so accurate.
     """
 
     quantize: str | None = declare_field(
@@ -79,8 +79,8 @@ class Precision:
         None,
         "the accuracy that is to be kept.",
         Flag(
-            "Leave units in floating point, at the least predicted cost, so that outputs on --data stay "
-            "so accurate.",
+            "Compute units in 16 bits or in floating point, at the least predicted cost, so that "
+            "outputs on --data stay so accurate.",
             names=("--accuracy-budget",),
             metavar="30dB|top1=0.99",
             read=read_budget,
