@@ -1,10 +1,9 @@
 """Quantization with samples at hand: what may help is kept where less noise is measured on them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,35 +11,30 @@ from numpy.typing import NDArray
 
 from byoc.errors import InputError
 from byoc.model import Model
-from byoc.planning import WIDE
-from byoc.quantization._bias_correction import measure_bias_shifts
-from byoc.quantization._calibrate import calibrate
 from byoc.quantization._channel_groups import find_channel_groups
-from byoc.quantization._channel_scales import find_channel_tensors
 from byoc.quantization._coarse_outputs import (
     count_usual_steps,
     measure_size_accuracy,
 )
-from byoc.quantization._equalization import equalize
-from byoc.quantization._fixed_ranges import fix_ranges
 from byoc.quantization._network_ends import find_coarse_concats, find_head_units, find_tail_units
 from byoc.quantization._output_refinement import FinerUnits, OutputRefinement, RefinedOutput
 from byoc.quantization._prepare_model import SIXTEEN_BITS, upgrade_opset
+from byoc.quantization._quantization_variants import (
+    METHODS,
+    DataRequest,
+    QuantizationVariant,
+    VariantMaker,
+)
 from byoc.quantization._quantize_model import (
     QuantizedModel,
     WideUnits,
     prepare_floats,
-    quantize,
 )
 from byoc.quantization._ranges import Ranges
 from byoc.quantization._sensitivity import measure_accuracy, measure_noise_by_sample, run_samples
-from byoc.quantization._weight_rounding import round_weights
-from byoc.rules import Target
-from byoc.samples import NO_PREPROCESSING, Preprocessing, find_samples
-from byoc.support import report_step
+from byoc.samples import find_samples
 
 _SAMPLES = 16  # that channels are measured on, and variants of the model compared
-_METHODS = ("minmax", "mse")  # that are compared unless one is asked for
 # What it may take longer to leave the ends of a network in floating point, as a share of the predicted
 # seconds: so much for each decibel that is gained, and at most for one.
 _END_SECONDS = 0.03
@@ -74,23 +68,8 @@ class QuantizedOnData:
 
 
 @dataclass(frozen=True, eq=False)
-class DataQuantizer:
-    """Quantizes models for `targets` with ranges that are measured on data.
-
-    `data` is a folder of samples, of images prepared as `images` says, or `random`. `method` chooses
-    ranges; if it is None, several are compared. `predict` returns the predicted seconds of a quantized
-    model; without it time does not count. `wide_targets` are those that take units in 16 bits. With
-    `any_wide` ranges for any units in 16 bits are measured, too.
-    """
-
-    targets: Sequence[Target]
-    data: str | Path
-    images: Preprocessing
-    method: str | None
-    dtype: str | None
-    predict: Callable[[Model], float] | None = None
-    wide_targets: Sequence[Target] = ()
-    any_wide: bool = False
+class DataQuantizer(DataRequest):
+    """Quantizes models with ranges that are measured on data, as is asked for."""
 
     def quantize(self, model: Model) -> QuantizedOnData:
         """Return the variant of the least noise that is measured on samples.
@@ -104,14 +83,14 @@ class DataQuantizer:
         source = find_samples(self.data, floats, self.images, None)
         read = [] if source.random else islice(source.read_from(0), _SAMPLES)
         samples = [each.inputs for each in read]
-        methods = [self.method] if self.method else _METHODS
+        methods = [self.method] if self.method else METHODS
         expected = run_samples(floats.proto, floats, samples) if samples else []
-        trials = _QuantizationTrials(self, floats, samples, expected)
-        plain = trials.add(_QuantizationVariant(methods[0]))
+        trials = _QuantizationTrials(VariantMaker(self, floats, samples), expected)
+        plain = trials.add(QuantizationVariant(methods[0]))
         if not samples or not plain.quantized.units:
             return trials.finish()
-        variants = [_QuantizationVariant(method) for method in methods]
-        if trials.equalize(None) is not floats:
+        variants = [QuantizationVariant(method) for method in methods]
+        if trials.maker.equalize(None) is not floats:
             variants += [replace(each, equalized=True, steps=(_EQUALIZED,)) for each in variants]
         for variant in variants[1:]:  # those that change less come first
             trials.add(variant)
@@ -130,14 +109,15 @@ class DataQuantizer:
         As many groups are tried as `predict` allows: all, or a half, a quarter, an eighth of them.
         """
         best = trials.best
-        groups = find_channel_groups(trials.floats, trials.samples, trials.channel_tensors or ())
+        maker = trials.maker
+        groups = find_channel_groups(maker.floats, maker.samples, maker.channel_tensors or ())
         for share in _SHARES if groups.chains else ():
             floats, count = groups.write(share)
             if not count:
                 break
             steps = (*best.variant.steps, _GROUPED.format(count))
             variants = [replace(best.variant, method=method, steps=steps) for method in methods]
-            grouped = _QuantizationTrials(self, floats, trials.samples, trials.expected)
+            grouped = _QuantizationTrials(VariantMaker(self, floats, maker.samples), trials.expected)
             if grouped.is_slower(variants[0], best):
                 continue
             for variant in variants:
@@ -149,23 +129,6 @@ class DataQuantizer:
 
 
 @dataclass(frozen=True, eq=False)
-class _QuantizationVariant:
-    """A way to quantize: how ranges are chosen, and whether channels are equalized before.
-
-    `rounded` says that weights are rounded by the errors of what they make, `steps` what was done;
-    `in_float` are units that are left in floating point, and `wide` those in 16 bits where a target
-    takes them so, else in floating point.
-    """
-
-    method: str
-    equalized: bool = False
-    rounded: bool = False
-    steps: tuple[str, ...] = ()
-    in_float: tuple[str, ...] = ()
-    wide: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
 class _QuantizationTrial:
     """A variant, one of the models that it was measured with, and their signal-to-noise ratio.
 
@@ -173,7 +136,7 @@ class _QuantizationTrial:
     ratio (dB) of the sizes of outputs that eight bits are too coarse for.
     """
 
-    variant: _QuantizationVariant
+    variant: QuantizationVariant
     quantized: QuantizedModel
     decibels: float
     noise: NDArray[np.float64]
@@ -194,17 +157,12 @@ class _QuantizationTrial:
 class _QuantizationTrials:
     """Variants that are tried, each measured on samples if there are some; `best` is the best so far.
 
-    What is measured on all data, and on the even and the odd samples alone, is kept by None, 0 and 1.
+    `expected` are the float model's outputs of the samples.
     """
 
-    asked: DataQuantizer
-    floats: Model
-    samples: Sequence[Mapping[str, Any]]
+    maker: VariantMaker
     expected: Sequence[Mapping[str, Any]]
     found: list[_QuantizationTrial] = field(default_factory=list)
-    _equalized: dict[int | None, Model] = field(default_factory=dict)
-    _ranges: dict[tuple[str, bool, int | None], Ranges] = field(default_factory=dict)
-    channel_tensors: tuple[str, ...] | None = None
 
     @property
     def best(self) -> _QuantizationTrial:
@@ -215,18 +173,18 @@ class _QuantizationTrials:
                 best = one
         return best
 
-    def add(self, variant: _QuantizationVariant) -> _QuantizationTrial:
+    def add(self, variant: QuantizationVariant) -> _QuantizationTrial:
         """Measure a variant: each half of the samples with what the other half gives.
 
         So no variant is better for the samples that its factors, ranges and biases are from. A single
         sample is measured with its own.
         """
-        count = 2 if len(self.samples) > 1 else 1
-        outputs: list[Any] = [None] * len(self.samples)
+        count = 2 if len(self.maker.samples) > 1 else 1
+        outputs: list[Any] = [None] * len(self.maker.samples)
         for half in range(count):
-            made, *_ = self._quantize(variant, None if count == 1 else 1 - half)
+            made, *_ = self.maker.quantize(variant, None if count == 1 else 1 - half)
             part = slice(half, None, count)
-            outputs[part] = run_samples(made.model.proto, made.model, self.samples[part])
+            outputs[part] = run_samples(made.model.proto, made.model, self.maker.samples[part])
         decibels = measure_accuracy(self.expected, outputs).signal_to_noise if outputs else 0.0
         noise = measure_noise_by_sample(self.expected, outputs)
         sizes = {
@@ -238,34 +196,18 @@ class _QuantizationTrials:
     @cached_property
     def coarse_outputs(self) -> Mapping[str, float]:
         """The outputs whose usual values share few of 255 steps, and how many those are."""
-        return count_usual_steps(self.floats.index, self.expected) if self.expected else {}
+        return count_usual_steps(self.maker.floats.index, self.expected) if self.expected else {}
 
     def finish(self) -> QuantizedOnData:
         """Return the best variant, with ranges and biases from all data."""
         variant = self.best.variant
-        made, ranges, wide = self._quantize(variant, None)
+        made, ranges, wide = self.maker.quantize(variant, None)
         steps = (*variant.steps, _SHIFTED) if ranges.shifts else variant.steps
         decibels = self.best.decibels
         found = QuantizedOnData(made, made.floats, ranges, variant.in_float, steps, decibels, wide)
-        if not self.asked.any_wide or not self._has_wide:
+        if not self.maker.asked.any_wide or not self._has_wide:
             return found
-        return replace(found, wide_ranges=self._measure_wide_ranges(variant))
-
-    def _measure_wide_ranges(self, variant: _QuantizationVariant) -> Ranges:
-        """Return ranges and biases for any units in 16 bits, for which nothing needs to be clipped."""
-        wide = replace(variant, method=self.asked.method or _METHODS[0], wide=())
-        asked = replace(self.asked, targets=self.asked.wide_targets, dtype=WIDE)
-        others = replace(self, asked=asked, _ranges={}, channel_tensors=None)
-        return others._quantize(wide, None)[1]
-
-    def equalize(self, half: int | None) -> Model:
-        """Return the float model with channels equalized on all samples, or on a half of them."""
-        if half not in self._equalized:
-            self._equalized[half] = equalize(self.floats, self._take_half(half))
-        return self._equalized[half]
-
-    def _take_half(self, half: int | None) -> Sequence[Mapping[str, Any]]:
-        return self.samples if half is None else self.samples[half::2]
+        return replace(found, wide_ranges=self.maker.measure_wide_ranges(variant))
 
     def leave_ends_in_float(self) -> None:
         """Try the best with the network's ends in floating point, and keep that where it is worth it."""
@@ -275,11 +217,11 @@ class _QuantizationTrials:
         ):
             best = self.best
             one = best.variant
-            units = find(self.floats.index, best.quantized.units)
+            units = find(self.maker.floats.index, best.quantized.units)
             if not units:
                 continue
-            ranges = self._measure_ranges(one, None)
-            few = find_coarse_concats(self.floats.index, units, ranges)
+            ranges = self.maker.measure_ranges(one, None)
+            few = find_coarse_concats(self.maker.floats.index, units, ranges)
             why = f": {min(few, key=lambda each: each.steps)}" if few else ""
             note = f"{len(units)} units {where} are left in floating point{why}"
             other = self.add(replace(one, in_float=(*one.in_float, *units), steps=(*one.steps, note)))
@@ -296,10 +238,10 @@ class _QuantizationTrials:
     def _has_wide(self) -> bool:
         """Whether some target takes units in 16 bits, and the model may be of an operator set for it."""
         try:
-            upgrade_opset(self.floats, SIXTEEN_BITS)
+            upgrade_opset(self.maker.floats, SIXTEEN_BITS)
         except InputError:
             return False
-        return bool(self.asked.wide_targets)
+        return bool(self.maker.asked.wide_targets)
 
     def _refine_output(self, name: str, steps: float) -> _QuantizationTrial:
         """Return the best with those units before an output finer for which that pays."""
@@ -316,78 +258,22 @@ class _QuantizationTrials:
                     steps=(*one.steps, f"{finer.describe(name)}; {why}"),
                 )
                 tried[finer] = self.add(variant)
-            found, predict = tried[finer], self.asked.predict
+            found, predict = tried[finer], self.maker.asked.predict
             return RefinedOutput(found.sizes[name], predict(found.quantized.model) if predict else 1.0)
 
         units, has_wide = best.quantized.units, self._has_wide
-        search = OutputRefinement(self.floats.index, units, name, measure, _END_SECONDS, has_wide)
+        search = OutputRefinement(self.maker.floats.index, units, name, measure, _END_SECONDS, has_wide)
         return tried[search.find()]
 
     def is_slow(self, one: _QuantizationTrial, plain: _QuantizationTrial, gain: float) -> bool:
         """Return whether a variant takes more predicted seconds than its gain (dB) is worth."""
         return self._takes_longer(one.quantized.model, plain.quantized.model, gain)
 
-    def is_slower(self, variant: _QuantizationVariant, plain: _QuantizationTrial) -> bool:
+    def is_slower(self, variant: QuantizationVariant, plain: _QuantizationTrial) -> bool:
         """Return whether a variant takes more predicted seconds than any gain is worth."""
-        made, *_ = self._quantize(variant, None)
+        made, *_ = self.maker.quantize(variant, None)
         return self._takes_longer(made.model, plain.quantized.model, 1.0)
 
     def _takes_longer(self, one: Model, plain: Model, gain: float) -> bool:
-        predict = self.asked.predict
+        predict = self.maker.asked.predict
         return predict is not None and predict(one) > (1 + _END_SECONDS * gain) * predict(plain)
-
-    def _quantize(
-        self, variant: _QuantizationVariant, half: int | None
-    ) -> tuple[QuantizedModel, Ranges, WideUnits | None]:
-        """Quantize a variant with ranges and biases from a half of the samples, or from all data.
-
-        Returns the model, and ranges with biases: for all units, and for those in 16 bits.
-        """
-        ranges = self._measure_ranges(variant, half)
-        floats = self.equalize(half) if variant.equalized else self.floats
-        asked = self.asked
-        wide = self._measure_wide_units(variant, half) if variant.wide else None
-        report_step("quantize")
-        made = quantize(floats, asked.targets, ranges, asked.dtype, variant.in_float, wide)
-        if not self.samples:
-            return made, ranges, wide
-        samples = self._take_half(half)
-        if variant.rounded:
-            weights = round_weights(made.floats, made.model, samples)
-            ranges, wide = _change(ranges, wide, weights=weights)
-            made = quantize(floats, asked.targets, ranges, asked.dtype, variant.in_float, wide)
-        shifts = measure_bias_shifts(made.floats, made.model, samples)
-        ranges, wide = _change(ranges, wide, shifts=shifts)
-        report_step("quantize")
-        made = quantize(floats, asked.targets, ranges, asked.dtype, variant.in_float, wide)
-        return made, ranges, wide
-
-    def _measure_wide_units(self, variant: _QuantizationVariant, half: int | None) -> WideUnits:
-        """Return the units in 16 bits of a variant, with ranges that clip nothing."""
-        ranges = self._measure_ranges(replace(variant, method=self.asked.method or _METHODS[0]), half)
-        return WideUnits(frozenset(variant.wide), replace(ranges, channels={}))
-
-    def _measure_ranges(self, variant: _QuantizationVariant, half: int | None) -> Ranges:
-        """Return the ranges of tensors and channels, by all data or by a half of the samples."""
-        key = variant.method, variant.equalized, half
-        if key not in self._ranges:
-            report_step("calibrate")
-            floats = self.equalize(half) if variant.equalized else self.floats
-            data = self.asked.data if half is None else self._take_half(half)
-            images = self.asked.images if half is None else NO_PREPROCESSING
-            ranges = calibrate(floats, data, method=variant.method, images=images)
-            ranges = fix_ranges(floats.index, ranges, self.asked.dtype)
-            if self.channel_tensors is None:
-                asked = self.asked
-                self.channel_tensors = find_channel_tensors(floats, asked.targets, ranges, asked.dtype)
-            known = ranges.channels  # without tensors that are empty or infinite in these samples
-            channels = {name: known[name] for name in self.channel_tensors if name in known}
-            self._ranges[key] = replace(ranges, channels=channels)
-        return self._ranges[key]
-
-
-def _change(ranges: Ranges, wide: WideUnits | None, **parts: Any) -> tuple[Ranges, WideUnits | None]:
-    """Return ranges with other parts, and units in 16 bits whose ranges have the same."""
-    if wide is not None:
-        wide = replace(wide, ranges=replace(wide.ranges, **parts))
-    return replace(ranges, **parts), wide

@@ -30,7 +30,7 @@ from byoc.quantization import (
     Precision,
     Range,
     Ranges,
-    _quantize_on_data,
+    _quantization_variants,
     calibrate,
     choose_precision,
 )
@@ -287,7 +287,7 @@ def test_ranges_of_the_same_samples_are_measured_once(
         ran.append((id(floats), method, str(data)))
         return calibrate(floats, data, method=method, **more)
 
-    monkeypatch.setattr(_quantize_on_data, "calibrate", count)
+    monkeypatch.setattr(_quantization_variants, "calibrate", count)
     DataQuantizer([to], tmp_path, NO_PREPROCESSING, None, None).quantize(model)
     assert len(ran) == len(set(ran)) > 4
 

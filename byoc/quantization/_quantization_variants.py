@@ -1,0 +1,147 @@
+"""Ways to quantize a model with samples at hand, and the models that they make."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from byoc.model import Model
+from byoc.planning import WIDE
+from byoc.quantization._bias_correction import measure_bias_shifts
+from byoc.quantization._calibrate import calibrate
+from byoc.quantization._channel_scales import find_channel_tensors
+from byoc.quantization._equalization import equalize
+from byoc.quantization._fixed_ranges import fix_ranges
+from byoc.quantization._quantize_model import QuantizedModel, WideUnits, quantize
+from byoc.quantization._ranges import Ranges
+from byoc.quantization._weight_rounding import round_weights
+from byoc.rules import Target
+from byoc.samples import NO_PREPROCESSING, Preprocessing
+from byoc.support import report_step
+
+METHODS = ("minmax", "mse")
+"""The methods that are compared unless one is asked for; the first is that of units in 16 bits."""
+
+
+@dataclass(frozen=True, eq=False)
+class DataRequest:
+    """The request for models quantized for `targets`, with ranges that are measured on data.
+
+    `data` is a folder of samples, of images prepared as `images` says, or `random`. `method` chooses
+    ranges; if it is None, several are compared. `predict` returns the predicted seconds of a quantized
+    model; without it time does not count. `wide_targets` are those that take units in 16 bits. With
+    `any_wide` ranges for any units in 16 bits are measured, too.
+    """
+
+    targets: Sequence[Target]
+    data: str | Path
+    images: Preprocessing
+    method: str | None
+    dtype: str | None
+    predict: Callable[[Model], float] | None = None
+    wide_targets: Sequence[Target] = ()
+    any_wide: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizationVariant:
+    """A way to quantize: how ranges are chosen, and whether channels are equalized before.
+
+    `rounded` says that weights are rounded by the errors of what they make, `steps` what was done;
+    `in_float` are units that are left in floating point, and `wide` those in 16 bits where a target
+    takes them so, else in floating point.
+    """
+
+    method: str
+    equalized: bool = False
+    rounded: bool = False
+    steps: tuple[str, ...] = ()
+    in_float: tuple[str, ...] = ()
+    wide: tuple[str, ...] = ()
+
+
+@dataclass(eq=False)
+class VariantMaker:
+    """Quantizes a model in variants, with what is measured on all data or on a half of the samples.
+
+    The halves are the even and the odd samples, 0 and 1; all data is None. What was measured is kept.
+    """
+
+    asked: DataRequest
+    floats: Model
+    samples: Sequence[Mapping[str, Any]]
+    channel_tensors: tuple[str, ...] | None = None
+    _equalized: dict[int | None, Model] = field(default_factory=dict)
+    _ranges: dict[tuple[str, bool, int | None], Ranges] = field(default_factory=dict)
+
+    def quantize(
+        self, variant: QuantizationVariant, half: int | None
+    ) -> tuple[QuantizedModel, Ranges, WideUnits | None]:
+        """Quantize a variant with ranges and biases from a half of the samples, or from all data.
+
+        Returns the model, and ranges with biases: for all units, and for those in 16 bits.
+        """
+        ranges = self.measure_ranges(variant, half)
+        floats = self.equalize(half) if variant.equalized else self.floats
+        asked = self.asked
+        wide = self._measure_wide_units(variant, half) if variant.wide else None
+        report_step("quantize")
+        made = quantize(floats, asked.targets, ranges, asked.dtype, variant.in_float, wide)
+        if not self.samples:
+            return made, ranges, wide
+        samples = self._take_half(half)
+        if variant.rounded:
+            weights = round_weights(made.floats, made.model, samples)
+            ranges, wide = _change(ranges, wide, weights=weights)
+            made = quantize(floats, asked.targets, ranges, asked.dtype, variant.in_float, wide)
+        shifts = measure_bias_shifts(made.floats, made.model, samples)
+        ranges, wide = _change(ranges, wide, shifts=shifts)
+        report_step("quantize")
+        made = quantize(floats, asked.targets, ranges, asked.dtype, variant.in_float, wide)
+        return made, ranges, wide
+
+    def _measure_wide_units(self, variant: QuantizationVariant, half: int | None) -> WideUnits:
+        """Return the units in 16 bits of a variant, with ranges that clip nothing."""
+        ranges = self.measure_ranges(replace(variant, method=self.asked.method or METHODS[0]), half)
+        return WideUnits(frozenset(variant.wide), replace(ranges, channels={}))
+
+    def measure_ranges(self, variant: QuantizationVariant, half: int | None) -> Ranges:
+        """Return the ranges of tensors and channels, by all data or by a half of the samples."""
+        key = variant.method, variant.equalized, half
+        if key not in self._ranges:
+            report_step("calibrate")
+            floats = self.equalize(half) if variant.equalized else self.floats
+            data = self.asked.data if half is None else self._take_half(half)
+            images = self.asked.images if half is None else NO_PREPROCESSING
+            ranges = calibrate(floats, data, method=variant.method, images=images)
+            ranges = fix_ranges(floats.index, ranges, self.asked.dtype)
+            if self.channel_tensors is None:
+                asked = self.asked
+                self.channel_tensors = find_channel_tensors(floats, asked.targets, ranges, asked.dtype)
+            known = ranges.channels  # without tensors that are empty or infinite in these samples
+            channels = {name: known[name] for name in self.channel_tensors if name in known}
+            self._ranges[key] = replace(ranges, channels=channels)
+        return self._ranges[key]
+
+    def measure_wide_ranges(self, variant: QuantizationVariant) -> Ranges:
+        """Return ranges and biases for any units in 16 bits, for which nothing needs to be clipped."""
+        wide = replace(variant, method=self.asked.method or METHODS[0], wide=())
+        asked = replace(self.asked, targets=self.asked.wide_targets, dtype=WIDE)
+        others = replace(self, asked=asked, _ranges={}, channel_tensors=None)
+        return others.quantize(wide, None)[1]
+
+    def equalize(self, half: int | None) -> Model:
+        """Return the float model with channels equalized on all samples, or on a half of them."""
+        if half not in self._equalized:
+            self._equalized[half] = equalize(self.floats, self._take_half(half))
+        return self._equalized[half]
+
+    def _take_half(self, half: int | None) -> Sequence[Mapping[str, Any]]:
+        return self.samples if half is None else self.samples[half::2]
+
+
+def _change(ranges: Ranges, wide: WideUnits | None, **parts: Any) -> tuple[Ranges, WideUnits | None]:
+    """Return ranges with other parts, and units in 16 bits whose ranges have the same."""
+    if wide is not None:
+        wide = replace(wide, ranges=replace(wide.ranges, **parts))
+    return replace(ranges, **parts), wide
