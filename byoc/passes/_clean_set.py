@@ -7,6 +7,7 @@ from byoc.passes._cleaning import CleanPass
 from byoc.passes._dropped_nodes import DropDropout, DropIdentity
 from byoc.passes._explicit_pads import ExplicitPads
 from byoc.passes._folded_norms import FoldBatchNormalization
+from byoc.passes._folded_scales import FoldScales
 from byoc.passes._folded_shapes import FlattenToReshape, FoldShapes
 from byoc.passes._quantized_operators import ReadQuantizedOperators
 
@@ -48,6 +49,7 @@ def describe_clean_pass(name: str) -> str:
     sometimes = {
         FlattenToReshape.name: "where rules speak of Reshape and not of Flatten",
         FoldBatchNormalization.name: "where rules want folded_batchnorm",
+        FoldScales.name: "before a model is quantized",
         ReadQuantizedOperators.name: "where rules take QDQ groups, and none operators of integers",
     }
     return sometimes.get(name, "")

@@ -69,9 +69,10 @@ class GraphEdits:
         return not any(each.removed or each.replaced for each in self.walk())
 
     def take_counts(self) -> tuple[Counter[str], int]:
-        """Return what changed since the last call, in bodies, too.
+        """Return the changes since the last call, in bodies, too.
 
-        By how many nodes of each operator became more, and how many became one of the same operator.
+        These are by how many the nodes of each operator became more, and how many nodes were rewritten
+        and kept their operator.
         """
         total: Counter[str] = Counter()
         rewritten = 0

@@ -23,7 +23,7 @@ class FinerUnits:
     wide: tuple[str, ...] = ()
 
     def describe(self, output: str) -> str:
-        """Return what is done with the units before an output."""
+        """Describe how the units before an output are computed, for a note."""
         parts = ((self.in_float, "left in floating point"), (self.wide, "computed in 16 bits"))
         counted = [f"{len(units)} {how}" for units, how in parts if units]
         return f"units before '{output}': {', '.join(counted)}"
@@ -88,7 +88,7 @@ class OutputRefinement:
         return rows
 
     def _list_steps(self, now: tuple[int, int], most: int) -> list[tuple[int, int]]:
-        """Return what may follow so many rows in floating point, of so many that are finer."""
+        """Return the steps to try next, from so many rows in floating point, so many finer."""
         floats, all_finer = now
         steps = [(floats + 1, all_finer + 1)]
         if self.has_wide:
