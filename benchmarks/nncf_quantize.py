@@ -7,8 +7,11 @@ import json
 import sys
 from pathlib import Path
 
-KINDS = ("fast", "full")
-"""With the fast bias correction, with the full one."""
+KINDS = ("fast", "full", "one-scale")
+"""With the fast bias correction, with the full one, and with the fast one and a scale for each tensor.
+
+By itself NNCF gives each channel that a depthwise convolution reads a scale, which not all targets have.
+"""
 
 
 def main() -> None:
@@ -16,11 +19,14 @@ def main() -> None:
     import nncf  # noqa: PLC0415 - not there where KINDS alone is read
     import numpy as np  # noqa: PLC0415
     import onnx  # noqa: PLC0415
+    from nncf.quantization import advanced_parameters as advanced  # noqa: PLC0415
 
     model, folder, output, request = sys.argv[1:]
     asked = json.loads(request)
     proto = onnx.load(model)
     others = sorted({node.op_type for node in proto.graph.node} - {*asked["operators"], "Constant"})
+    one_scale = asked["kind"] == "one-scale"
+    scales = advanced.QuantizationParameters(per_channel=False) if one_scale else None
     samples = [dict(np.load(path)) for path in sorted(Path(folder).glob("*.npz"))]
     quantized = nncf.quantize(
         proto,
@@ -28,6 +34,9 @@ def main() -> None:
         preset=nncf.QuantizationPreset.MIXED,
         subset_size=len(samples),
         fast_bias_correction=asked["kind"] != "full",
+        advanced_parameters=advanced.AdvancedQuantizationParameters(
+            activations_quantization_params=scales
+        ),
         ignored_scope=nncf.IgnoredScope(types=others, validate=False),
     )
     onnx.save(quantized, output)
