@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 from onnx import NodeProto, helper
 
 from byoc.model import get_stated_attributes
+from byoc.passes._affine_folding import copy_node
 from byoc.passes._cleaning import CleanPass
 from byoc.passes._graph_edits import GraphEdits
 
@@ -96,8 +97,7 @@ def _find_kernel(
 
 
 def _write_pads(node: NodeProto, pads: Sequence[int]) -> NodeProto:
-    written = NodeProto()
-    written.CopyFrom(node)
+    written = copy_node(node)
     kept = [each for each in node.attribute if each.name not in ("auto_pad", "pads")]
     del written.attribute[:]
     written.attribute.extend([*kept, helper.make_attribute("pads", pads)])

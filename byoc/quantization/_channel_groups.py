@@ -25,7 +25,7 @@ from byoc.model import (
     get_stated_attributes,
     is_onnx,
 )
-from byoc.quantization._arithmetic import read_constant
+from byoc.quantization._arithmetic import is_depthwise, read_constant
 from byoc.quantization._channel_classes import find_channel_classes, list_linear_nodes
 from byoc.quantization._channel_statistics import ChannelStatistics, measure_channels
 from byoc.quantization._group_writer import ChannelChain, GroupWriter, Integers
@@ -112,7 +112,7 @@ def _find_chains(index: GraphIndex) -> Iterator[ChannelChain]:
     taken: set[int] = set()
     for number in sorted(linear):
         node = index.nodes[number]
-        if not _is_depthwise(index, number):
+        if not _is_splittable(index, node):
             continue
         before = _walk_up(index, node.input[0], linear)
         after, last = _walk_down(index, node.output[0])
@@ -128,11 +128,11 @@ def _find_chains(index: GraphIndex) -> Iterator[ChannelChain]:
             yield chain
 
 
-def _is_depthwise(index: GraphIndex, number: int) -> bool:
-    node = index.nodes[number]
+def _is_splittable(index: GraphIndex, node: NodeProto) -> bool:
+    """Return whether a convolution makes one channel of each that it reads, and of enough for groups."""
     shape = index.get_shape(node.input[1])
     groups = get_stated_attributes(node).get("group", 1)
-    return node.op_type == "Conv" and groups > _BLOCK and shape is not None and shape[:2] == (groups, 1)
+    return is_depthwise(index, node) and groups > _BLOCK and shape is not None and shape[0] == groups
 
 
 def _walk_up(index: GraphIndex, name: str, linear: set[int]) -> tuple[int, ...] | None:

@@ -8,11 +8,10 @@ from byoc.model import Model
 from byoc.planning import WIDE, QuantizedWeight
 from byoc.quantization._precision_problem import UnitPrecisions
 from byoc.quantization._quantize_model import QuantizedModel, WideUnits, quantize
-from byoc.quantization._ranges import Ranges
+from byoc.quantization._ranges import EIGHT_BITS, Ranges
 from byoc.rules import Target
 from byoc.support import Note
 
-_EIGHT_BITS = ("int8", "uint8")
 _FLOAT_MODES = frozenset({"float16", "bfloat16", "float32", "float64", "any"})
 
 
@@ -45,7 +44,7 @@ class ChosenPrecision:
         index = self.model.index
         nodes = (node for node in index.nodes if node.op_type == "QuantizeLinear")
         found = {index.get_dtype(node.output[0]) for node in nodes}
-        return next((dtype for dtype in _EIGHT_BITS if dtype in found), self.dtype or "")
+        return next((dtype for dtype in EIGHT_BITS if dtype in found), self.dtype or "")
 
     @cached_property
     def wide(self) -> QuantizedModel | None:
@@ -96,7 +95,7 @@ def has_float_mode(target: Target) -> bool:
 
 def find_wide_targets(targets: Sequence[Target], dtype: str | None) -> list[Target]:
     """Return the targets whose files allow activations of 16 bits; none where all have them anyway."""
-    if dtype is not None and dtype not in _EIGHT_BITS:
+    if dtype is not None and dtype not in EIGHT_BITS:
         return []
     found = []
     for target in targets:

@@ -55,7 +55,7 @@ class GroupWriter:
         """Return the model."""
         for number, node in enumerate(self.index.nodes):
             if number not in self.chain_of:
-                self._add(number, self._copy(number, node))
+                self._add(number, self._copy(node))
                 continue
             chain, groups = self.chain_of[number]
             self._add_groups(number, node, groups)
@@ -73,7 +73,7 @@ class GroupWriter:
             make_samples=partial(model_samples, model),
         )
 
-    def _copy(self, number: int, node: NodeProto) -> NodeProto:
+    def _copy(self, node: NodeProto) -> NodeProto:
         """Return a node that reads channels in the order that they are in."""
         copy = NodeProto()
         copy.CopyFrom(node)
@@ -102,7 +102,7 @@ class GroupWriter:
         made = []
         for place, channels in enumerate(groups):
             what = f"group{place + 1}"
-            copy = self._copy(number, node)
+            copy = self._copy(node)
             copy.name = self.names.new_node(f"{node.name or node.output[0]}_{what}")
             for position, name in enumerate(node.input):
                 if name in self.parts:

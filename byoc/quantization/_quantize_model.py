@@ -26,12 +26,11 @@ from byoc.quantization._prepare_model import (
     upgrade_ir,
     upgrade_opset,
 )
-from byoc.quantization._ranges import GivenQuantization, Ranges
+from byoc.quantization._ranges import EIGHT_BITS, GivenQuantization, Ranges
 from byoc.quantization._scheme import ConstantStore, QuantizationScheme, choose_scheme
 from byoc.quantization._unit_refusals import find_refusals
 from byoc.rules import Target
 
-_EIGHT_BITS = frozenset({"int8", "uint8"})
 _MAX_NAMES = 3
 
 
@@ -132,7 +131,7 @@ def _needs_sixteen_bits(
         scheme = requirement.target.rules.quantization
         for part in (scheme.activations if dtype is None else None, scheme.weights):
             used.update((part.dtype or ())[:1] if part else ())
-    return not used <= _EIGHT_BITS
+    return not used.issubset(EIGHT_BITS)
 
 
 @dataclass(eq=False)

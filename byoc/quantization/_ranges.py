@@ -26,6 +26,9 @@ DTYPES = {
 }
 """The types that tensors are quantized to, with their least and largest value."""
 
+EIGHT_BITS = ("int8", "uint8")
+"""Those of 8 bits."""
+
 Dtype = Literal["int4", "uint4", "int8", "uint8", "int16", "uint16"]
 
 _FORMAT: Final = 2  # the first one had no ranges of channels
