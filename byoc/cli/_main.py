@@ -101,11 +101,12 @@ def load_verb(name: str) -> Any:
 
 @contextmanager
 def _make_usage_printable() -> Iterator[None]:
-    """Make the message of a usage error printable: it quotes names of files."""
+    """Make the message of a usage error plain and printable: it quotes names of files."""
     try:
         yield
     except _USAGE_ERROR as error:
-        error.message = escape_unprintable(error.message)
+        # Typer checks choices by pydantic, which begins its messages so.
+        error.message = escape_unprintable(error.message.removeprefix("Value error, "))
         raise
 
 

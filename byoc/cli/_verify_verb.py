@@ -37,6 +37,7 @@ from byoc.console import print_line, print_lines
 from byoc.errors import InputError
 from byoc.reporting import (
     RegionErrorReport,
+    format_count,
     format_share,
     make_error_rows,
     make_fault_report,
@@ -181,7 +182,7 @@ def verify(
         document = make_full_verification_report(verification).to_json()
         print_json(document | ({"faults": told} if options.bisect else {}))
     else:
-        _print_verification(verification, str(bundle))
+        print_verification(verification, str(bundle))
         _print_faults(verification, faults, options.bisect)
     tests.write([make_verification_suite(str(bundle), verification)])
     require_passed(verification)
@@ -215,7 +216,8 @@ def _verify_generation(
     return found
 
 
-def _print_verification(verification: Verification, bundle: str) -> None:
+def print_verification(verification: Verification, bundle: str) -> None:
+    """Print the errors of outputs, boundary tensors and regions, and whether all is right."""
     by = f", run by {verification.judge}" if verification.judge else ""
     print_line(f"{bundle} against {verification.against}{by}:")
     print_rows(make_error_rows("output", verification.outputs), OutputFormat.text)
@@ -234,10 +236,20 @@ def _print_verification(verification: Verification, bundle: str) -> None:
         print_line(f"{name} is compiled, not verified here: {reason}")
     if verification.not_compared:
         print_line(f"Regions are not compared: {verification.not_compared}")
-        return
+    else:
+        _print_regions(verification)
+    if verification.passed:
+        print_line(_format_verdict(verification))
+
+
+def _print_regions(verification: Verification) -> None:
+    """Print the errors of boundary tensors, and of each region alone."""
     if verification.boundary:
         print_line("Boundary tensors, against the same regions on plain onnxruntime:")
-        print_rows(make_error_rows("tensor", verification.boundary), OutputFormat.text)
+        # An error of a boundary tensor that no region makes alone comes from all regions before it.
+        beyond = "adds up" if verification.passed else "NO"
+        rows = make_error_rows("tensor", verification.boundary, beyond=beyond)
+        print_rows(rows, OutputFormat.text)
     reached = [region for region in verification.regions if region.outputs]
     if reached:
         print_line("Each region alone, on what reaches it, against its own ONNX on plain onnxruntime:")
@@ -250,6 +262,15 @@ def _print_verification(verification: Verification, bundle: str) -> None:
             print_line(f"{region.name}: {region.layers}")
         if region.judge:
             print_line(f"{region.name} is compared with {region.judge}")
+
+
+def _format_verdict(verification: Verification) -> str:
+    """Format what was found to be right: outputs, and regions that were compared alone."""
+    compared = sum(bool(region.outputs) for region in verification.regions)
+    right = format_count(len(verification.outputs), "output")
+    if compared:
+        right += f" and {format_count(compared, 'region')} alone"
+    return f"Verified: {right} within what is allowed."
 
 
 def _print_faults(

@@ -93,7 +93,7 @@ def _format_verification(report: Report) -> str:
         but = _format_left(len(left), len(report.regions))
         return (
             f"verified{but}{on}{by}, largest error {size} of the output's range"
-            f"{_format_noise(verification)}{_format_ties(verification)}"
+            f"{_format_explanation(verification)}{_format_ties(verification)}"
             f"{_format_reach(verification.reach)}{kept}"
         )
     return "not verified" if report.verification_missing else f"not verified: {report.not_verified}"
@@ -104,11 +104,21 @@ def _format_left(count: int, total: int) -> str:
     return f" but for {count} of {format_count(total, 'region')}" if count else ""
 
 
-def _format_noise(verification: VerificationReport) -> str:
-    """Format what explains the largest error where that is beyond the tolerance."""
-    known = [each for each in verification.outputs if each.noise and each.relative is not None]
+def _format_explanation(verification: VerificationReport) -> str:
+    """Format what explains the largest error where that is beyond the tolerance: noise, or fidelity."""
+    known = [
+        each
+        for each in verification.outputs
+        if (each.noise or each.fidelity) and each.relative is not None
+    ]
     worst = max(known, key=lambda each: each.relative or 0.0, default=None)
-    return f", within the noise of {worst.noise_source}" if worst is not None else ""
+    if worst is None:
+        return ""
+    if worst.fidelity is not None and (worst.absolute or 0.0) > (worst.noise or 0.0):
+        kept = worst.fidelity.reference
+        of_reference = "" if kept is None else f" ({kept:.1f} dB)"
+        return f", as near to the float model as onnxruntime with the same integers{of_reference}"
+    return f", within the noise of {worst.noise_source}"
 
 
 def _format_ties(verification: VerificationReport) -> str:

@@ -128,9 +128,12 @@ def make_fault_report(fault: Fault, folder: str) -> FaultReport:
 
 
 def make_error_rows(
-    heading: str, errors: Iterable[OutputError], region: str = ""
+    heading: str, errors: Iterable[OutputError], region: str = "", beyond: str = "NO"
 ) -> list[dict[str, str]]:
-    """Return the rows of a table of errors; `heading` is the column of the tensors' names."""
+    """Return the rows of a table of errors; `heading` is the column of the tensors' names.
+
+    `beyond` stands in the last column where an error is beyond what is allowed.
+    """
     first = {"region": region} if region else {}
     return [
         first
@@ -143,7 +146,7 @@ def make_error_rows(
             "cosine": "" if error.cosine is None else f"{error.cosine:.6f}",
             "differ": "" if error.differing is None else format_share(error.differing),
             "allowed": _format_allowed(error),
-            "within": "yes" if error.within else f"NO{error.problem and f': it {error.problem}'}",
+            "within": "yes" if error.within else f"{beyond}{error.problem and f': it {error.problem}'}",
         }
         for error in errors
     ]

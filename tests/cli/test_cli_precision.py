@@ -89,7 +89,7 @@ def test_the_ranges_of_another_model(here: Path, byoc: Cli) -> None:
 def test_a_type_that_is_none(here: Path, byoc: Cli) -> None:
     ran = byoc("partition", *DLA, "--quantize", "int4")
     assert ran.code == 2
-    assert "'int4' is not one of 'int8', 'uint8', 'int16', 'uint16', 'float16', 'bfloat16'" in ran.err
+    assert ": 'int4' is not one of 'int8', 'uint8', 'int16', 'uint16', 'float16', 'bfloat16'" in ran.err
 
 
 def test_calibrate_partition_verify(here: Path, byoc: Cli) -> None:
@@ -195,7 +195,7 @@ def test_a_budget_says_when_nothing_is_quantized_where_it_counts(here: Path, byo
         "  nothing is quantized: what is on the host computes in floating point\n" in host.out
     )
     against = byoc("verify", "h.byoc", "--against", "m.onnx")
-    assert against.out.endswith("\ny: equal to m.onnx\n")
+    assert "\ny: equal to m.onnx\n" in against.out
 
 
 @pytest.mark.usefixtures("wide")

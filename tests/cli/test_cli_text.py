@@ -17,6 +17,8 @@ from support import VANILLA, Ran, parse, region_names
 from warm_processes import WarmProcesses
 
 from byoc.cli._common import read_part
+from byoc.cli._verify_verb import print_verification
+from byoc.verification import OutputError, RegionError, Verification
 
 # The weights are identities and the rest moves signs, so that every number is exact on every machine.
 NET = """net (float[1, 256, 28, 28] image, float[1, 4] extra)
@@ -85,6 +87,22 @@ def test_verify(byoc: Cli, golden: Golden) -> None:
     ran = byoc("verify", "out", "--against", "net.onnx")
     assert (ran.code, ran.err) == (0, "")
     golden("cli_verify.txt", ran.out)
+
+
+def test_verify_says_that_an_error_of_a_boundary_tensor_alone_adds_up(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    exact = OutputError("y", "float32", 0.0, 0.0, 1e-4)
+    far = OutputError("t_q", "int8", 9.0, 0.06, 1.0, measure="units")
+    regions = (RegionError("dla_0", (exact,)),)
+    print_verification(Verification("m.onnx", (exact,), boundary=(far,), regions=regions), "b.byoc")
+    out = capsys.readouterr().out
+    assert [line.split()[-2:] for line in out.splitlines() if " t_q " in line] == [["adds", "up"]]
+    assert out.endswith("\nVerified: 1 output and 1 region alone within what is allowed.\n")
+    print_verification(Verification("m.onnx", (far,), boundary=(far,), regions=regions), "b.byoc")
+    out = capsys.readouterr().out
+    assert [line.split()[-1] for line in out.splitlines() if " t_q " in line] == ["NO", "NO"]
+    assert "Verified" not in out
 
 
 @pytest.mark.usefixtures("here")

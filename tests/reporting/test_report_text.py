@@ -135,6 +135,24 @@ def test_the_verification_is_told_with_its_number() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("noise", "told"),
+    [
+        (0.7, "within the noise of a signal-to-noise ratio of 20 dB"),
+        (0.06, "as near to the float model as onnxruntime with the same integers (16.8 dB)"),
+    ],
+)
+def test_a_large_error_is_told_with_what_allows_it(noise: float, told: str) -> None:
+    fidelity = {"signal_to_noise": 16.0, "reference": 16.8, "spread": 0.0, "least": 15.8}
+    output = {"name": "y", "dtype": "float32", "absolute": 0.69, "relative": 0.69, "tolerance": 1e-4}
+    output |= {"problem": "", "measure": "relative", "signal_to_noise": 24.2, "cosine": 0.99}
+    output |= {"differing": 0.1, "noise": noise, "noise_source": "a signal-to-noise ratio of 20 dB"}
+    found = _verified(0.69, None) | {"outputs": [output | {"fidelity": fidelity, "within": True}]}
+    assert _summarize(verification=found, not_verified=None).endswith(
+        f"verified, largest error 6.9e-01 of the output's range, {told}"
+    )
+
+
 def test_a_region_is_a_row_and_unknown_sizes_are_said() -> None:
     lines = _print_text()
     assert lines[1].split() == ["region", "device", "nodes", "inputs", "outputs", "predicted"]
