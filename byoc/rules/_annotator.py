@@ -174,7 +174,9 @@ class Annotator:
 
     def _try_rule(self, rule: _LocatedRule, view: RuleView) -> Attempt:
         batch = self._batch_objections.get(view.number)
-        found = (*self._find_objections(rule, view), *((batch,) if batch else ()))
+        found = [*self._find_objections(rule, view), *((batch,) if batch else ())]
+        refused = any(objection.kind is not ObjectionKind.UNKNOWN for objection in found)
+        found += self._check_conditions(rule, view, refused)
         objections = sort_objections(found) or sort_objections(self._run_check(rule, view))
         objections = tuple(self._name_origin(each, view) for each in objections)
         return Attempt(rule.location, objections, fits=rule.rule.quantized == view.is_quantized)
@@ -245,7 +247,7 @@ class Annotator:
         )
 
     def _find_objections(self, rule: _LocatedRule, view: RuleView) -> Iterator[Objection]:
-        """Yield the objections of a rule to a node in no particular order, possibly repeated."""
+        """Yield the objections to tensors and attributes in no particular order, possibly repeated."""
         location, node = rule.location, view.node
         version = self.index.get_opset(node)
         if rule.rule.opset.min is not None or rule.rule.opset.max is not None:
@@ -281,7 +283,6 @@ class Annotator:
         for name, allowed in rule.rule.attributes.items():
             value = view.attributes.get(name)
             yield from check_attribute(f"{location}.attributes.{name}", name, value, allowed)
-        yield from self._check_conditions(rule, view)
 
     def _get_allowed_dtypes(
         self, rule: _LocatedRule, use: TensorUse, view: RuleView
@@ -312,10 +313,17 @@ class Annotator:
         names = {rule.check for rule in self.target.rules.ops if rule.check}
         return {name: load_function(CHECKS, name) for name in sorted(names)}
 
-    def _check_conditions(self, rule: _LocatedRule, view: RuleView) -> Iterator[Objection]:
+    def _check_conditions(
+        self, rule: _LocatedRule, view: RuleView, refused: bool
+    ) -> Iterator[Objection]:
+        """Yield the objections of a rule's conditions.
+
+        A condition that cannot be evaluated is none where the node is `refused` anyway: conditions are
+        written for tensors and attributes that the rule takes.
+        """
         for position, condition in enumerate(rule.rule.where):
             holds, text = compile_expression(condition.expr).decide(view.ranged_facts)
-            if not holds:
+            if not holds and not (holds is None and refused):
                 kind = ObjectionKind.UNKNOWN if holds is None else ObjectionKind.ATTRIBUTE
                 text = condition.reason if condition.reason and holds is False else text
                 if holds is None:

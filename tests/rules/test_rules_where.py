@@ -60,6 +60,15 @@ def test_what_is_not_known_is_told_as_that_whatever_the_reason() -> None:
     )
 
 
+def test_what_is_not_known_is_no_reason_beside_one_that_is() -> None:
+    row = "g (float[1,4,9] x) => (float[1,4,7] y) <float[4,4,3] w> { y = Conv (x, w) }"
+    where = "where: ['attr.pads[2] == 0', 'X.shape[1] == 3']"
+    image = f"[{{op: Conv, tensors: {{X: {{rank: 4}}}}, {where}}}]"
+    assert verdict(row, image) == "Conv: X has rank 3; supported: 4; `X.shape[1] == 3` does not hold"
+    undecided = "`attr.pads[2] == 0` cannot be worked out: attr.pads[2] is not there"
+    assert f"; {undecided}" in verdict(row, f"[{{op: Conv, {where}}}]")
+
+
 @pytest.mark.parametrize(
     ("where", "expected"),
     [
