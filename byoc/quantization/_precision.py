@@ -34,6 +34,7 @@ FLOATS = ("float16", "bfloat16")
 INTEGERS = ("int8", "uint8", "int16", "uint16")
 WEIGHTS = "int4-weights"
 _MAX_NAMES = 3
+_FEW_SAMPLES = 4  # seldom have the largest values that a network meets
 _RANDOM_WARNING = Note(
     "warning", "the scales are concluded from random data, and mean nothing for real inputs"
 )
@@ -241,7 +242,7 @@ def _describe_quantized(
     steps: Sequence[str] = (),
 ) -> ChosenPrecision:
     """Return a quantized model with notes on what was done."""
-    notes = [_RANDOM_WARNING] if ranges.random else []
+    notes = [_RANDOM_WARNING] if ranges.random else _warn_of_few_samples(ranges.samples)
     notes += [Note("note", text) for text in (*steps, *quantized.notes)]
     if not quantized.units:
         notes.append(Note("note", "nothing is quantized"))
@@ -262,6 +263,15 @@ def _describe_quantized(
         quantized.units,
         tuple(notes),
     )
+
+
+def _warn_of_few_samples(count: int) -> list[Note]:
+    """Return a warning where ranges are of few samples; a count of 0 is not known."""
+    if not 0 < count < _FEW_SAMPLES:
+        return []
+    said = "1 sample" if count == 1 else f"{count} samples"
+    text = f"the scales are concluded from {said}: values beyond theirs are clipped"
+    return [Note("warning", text)]
 
 
 def _choose_float_targets(targets: Sequence[Target], dtype: str) -> tuple[Target, ...]:

@@ -163,6 +163,15 @@ def test_made_up_data_is_warned_of(net: Model) -> None:
     assert str(found.notes[0]).startswith("warning: the scales are concluded from random data")
 
 
+@pytest.mark.parametrize(("count", "told"), [(1, "1 sample"), (3, "3 samples"), (4, "")])
+def test_few_samples_are_warned_of(net: Model, count: int, told: str) -> None:
+    ranges = calibrate(net, inputs(count), method="minmax")
+    found = concluded(net, VANILLA, quantize="int8", calibration=ranges)
+    warnings = [str(note) for note in found.notes if note.kind == "warning"]
+    expected = f"warning: the scales are concluded from {told}: values beyond theirs are clipped"
+    assert warnings == ([expected] if told else [])
+
+
 def test_the_file_of_another_model(net: Model, tmp_path: Path) -> None:
     path = tmp_path / "other.yaml"
     path.write_text("tensors:\n" + "".join(f"  t{i}: {{low: 0, high: 1}}\n" for i in range(9)))
