@@ -167,7 +167,7 @@ def test_made_up_data_is_warned_of(net: Model) -> None:
 def test_few_samples_are_warned_of(net: Model, count: int, told: str) -> None:
     ranges = calibrate(net, inputs(count), method="minmax")
     found = concluded(net, VANILLA, quantize="int8", calibration=ranges)
-    warnings = [str(note) for note in found.notes if note.kind == "warning"]
+    warnings = [str(note) for note in found.notes if note.severity == "warning"]
     expected = f"warning: the scales are concluded from {told}: values beyond theirs are clipped"
     assert warnings == ([expected] if told else [])
 
