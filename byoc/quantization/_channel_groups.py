@@ -8,9 +8,7 @@ order, and so are the weights of what reads them. In floating point nothing chan
 sums, and a target computes as many products as before.
 """
 
-import math
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -28,7 +26,7 @@ from byoc.model import (
 from byoc.quantization._arithmetic import is_depthwise, read_constant
 from byoc.quantization._channel_classes import find_channel_classes, list_linear_nodes
 from byoc.quantization._channel_statistics import ChannelStatistics, measure_channels
-from byoc.quantization._group_writer import ChannelChain, GroupWriter, Integers
+from byoc.quantization._group_writer import ChannelChain, GroupedModel, GroupWriter, Integers
 
 Float64Array = NDArray[np.float64]
 _FUNCTIONS = frozenset(
@@ -42,6 +40,8 @@ _BLOCK = 8  # channels that targets compute together: no group has a part of so 
 _MOST_GROUPS = 4
 _LEFT = 0.9  # of the noise, at most, for another group
 _LEVELS = 255
+_LEAST_SECONDS = 1e-5  # that a step counts as, of those of the model
+_TINY = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +55,20 @@ class _Split:
     noise: float
 
 
+@dataclass(frozen=True)
+class _GroupStep:
+    """A chain's channels in more groups, from the number of splits `first` to `last`; its seconds.
+
+    `worth` is the noise that the groups take away, for each of these seconds.
+    """
+
+    place: int
+    first: int
+    last: int
+    seconds: float
+    worth: float
+
+
 @dataclass(frozen=True, eq=False)
 class ChannelGroups:
     """The depthwise convolutions of a model that may be computed in groups of channels.
@@ -65,26 +79,54 @@ class ChannelGroups:
     model: Model
     chains: Sequence[tuple[ChannelChain, Sequence[_Split]]]
 
-    def write(self, share: float) -> tuple[Model, int]:
-        """Return a model with a share of all groups, and how many convolutions have them.
+    def choose(self, predict: Callable[[GroupedModel], float], most: float) -> GroupedModel:
+        """Return the model with the groups that lower the noise most for the time that they take.
 
-        Those come first that lower the noise most for the size of the tensor that is split.
+        `predict` returns the seconds of a model with some groups. All that are chosen take at most a
+        share `most` of the seconds without groups.
         """
-        steps = sorted(self._list_steps(), key=lambda step: -step[1])
-        counts = Counter(place for place, _ in steps[: math.ceil(share * len(steps))])
-        chosen = [(self.chains[i][0], self.chains[i][1][count].groups) for i, count in counts.items()]
-        return (GroupWriter(self.model, chosen).write() if chosen else self.model), len(chosen)
+        plain = predict(self._write({}))
+        left = most * plain
+        counts: dict[int, int] = {}
+        taken: list[_GroupStep] = []
+        for step in sorted(self._list_steps(predict, plain), key=lambda step: -step.worth):
+            if step.seconds <= left and counts.get(step.place, 0) == step.first:
+                counts[step.place] = step.last
+                left -= step.seconds
+                taken.append(step)
+        chosen = self._write(counts)
+        while taken and predict(chosen) > (1 + most) * plain:  # seconds of chains alone do not add up
+            step = taken.pop()
+            counts[step.place] = step.first
+            chosen = self._write(counts)
+        return chosen
 
-    def _list_steps(self) -> Iterator[tuple[int, float]]:
-        """Yield for each group more the place of its chain, and what it is worth, never rising."""
-        index = self.model.index
-        for place, (chain, splits) in enumerate(self.chains):
-            shape = index.get_shape(index.nodes[chain.depthwise].input[0]) or ()
-            size = math.prod(extent for extent in shape if isinstance(extent, int))
-            worth = math.inf
-            for before, after in pairwise(splits):
-                worth = min(worth, (before.noise - after.noise) / size)
-                yield place, worth
+    def _write(self, counts: Mapping[int, int]) -> GroupedModel:
+        """Write the model with some chains, by their places, at one of their splits, 0 for one group."""
+        chosen = [(self.chains[i][0], self.chains[i][1][n].groups) for i, n in counts.items() if n]
+        return GroupWriter(self.model, chosen).write() if chosen else GroupedModel(self.model, 0, {})
+
+    def _list_steps(
+        self, predict: Callable[[GroupedModel], float], plain: float
+    ) -> Iterator[_GroupStep]:
+        """Yield the steps of each chain to more groups, each of which is worth less than the one before.
+
+        They are those of the lower convex hull of noise over seconds.
+        """
+        least = max(_LEAST_SECONDS * plain, _TINY)
+        for place, (_, splits) in enumerate(self.chains):
+            numbers = range(1, len(splits))
+            seconds = [0.0, *(predict(self._write({place: number})) - plain for number in numbers)]
+            now = 0
+            while now + 1 < len(splits):
+                steps = []
+                for last in range(now + 1, len(splits)):
+                    longer = seconds[last] - seconds[now]
+                    worth = (splits[now].noise - splits[last].noise) / max(longer, least)
+                    steps.append(_GroupStep(place, now, last, longer, worth))
+                best = max(steps, key=lambda step: step.worth)
+                yield best
+                now = best.last
 
 
 def find_channel_groups(

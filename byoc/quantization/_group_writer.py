@@ -1,6 +1,6 @@
 """Writing a model in which some convolutions are computed in groups of channels."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -38,6 +38,18 @@ class ChannelChain:
     last: str
 
 
+@dataclass(frozen=True, eq=False)
+class GroupedModel:
+    """A model with channels in groups, how many chains have them, and where its new tensors are from.
+
+    `sources` has by each new tensor the one whose channels it holds, some or all.
+    """
+
+    model: Model
+    count: int
+    sources: Mapping[str, str]
+
+
 class GroupWriter:
     """Writes a model with chains in groups of channels."""
 
@@ -46,12 +58,14 @@ class GroupWriter:
         self.index = model.index
         self.names = NameAllocator(self.index.graph)
         self.proto = copy_without(model.proto, "node")
+        self.count = len(chains)
         self.chain_of = {number: entry for entry in chains for number in entry[0].nodes}
         self.order_of = {n: np.concatenate(groups) for chain, groups in chains for n in chain.readers}
         self.joined: dict[str, str] = {}
         self.parts: dict[str, list[str]] = {}
+        self.sources: dict[str, str] = {}
 
-    def write(self) -> Model:
+    def write(self) -> GroupedModel:
         """Return the model."""
         for number, node in enumerate(self.index.nodes):
             if number not in self.chain_of:
@@ -67,11 +81,12 @@ class GroupWriter:
         del self.proto.graph.initializer[:]
         self.proto.graph.initializer.extend(kept)
         model = self.model
-        return replace(
+        grouped = replace(
             prepare_model(self.proto, model.source, model.folder),
             lost=model.lost,
             make_samples=partial(model_samples, model),
         )
+        return GroupedModel(grouped, self.count, self.sources)
 
     def _copy(self, node: NodeProto) -> NodeProto:
         """Return a node that reads channels in the order that they are in."""
@@ -115,6 +130,7 @@ class GroupWriter:
                 if number == self.chain_of[number][0].depthwise:
                     set_attribute(copy, helper.make_attribute("group", len(channels)))
             copy.output[0] = self.names.new_tensor(f"{node.output[0]}_{what}")
+            self.sources[copy.output[0]] = node.output[0]
             made.append(copy.output[0])
             self.proto.graph.node.append(copy)
         self.parts[node.output[0]] = made
@@ -125,3 +141,4 @@ class GroupWriter:
         node = helper.make_node("Concat", self.parts.pop(chain.last), [name], name, axis=CHANNELS)
         self.proto.graph.node.append(node)
         self.joined[chain.last] = name
+        self.sources[name] = chain.last

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
@@ -16,6 +16,7 @@ from byoc.quantization._coarse_outputs import (
     count_usual_steps,
     measure_size_accuracy,
 )
+from byoc.quantization._group_writer import GroupedModel
 from byoc.quantization._network_ends import find_coarse_concats, find_head_units, find_tail_units
 from byoc.quantization._output_refinement import FinerUnits, OutputRefinement, RefinedOutput
 from byoc.quantization._prepare_model import SIXTEEN_BITS, upgrade_opset
@@ -29,10 +30,12 @@ from byoc.quantization._quantize_model import (
     QuantizedModel,
     WideUnits,
     prepare_floats,
+    quantize,
 )
 from byoc.quantization._ranges import Ranges
 from byoc.quantization._sensitivity import measure_accuracy, measure_noise_by_sample, run_samples
 from byoc.samples import find_samples
+from byoc.support import report_step
 
 _SAMPLES = 16  # that channels are measured on, and variants of the model compared
 # What it may take longer to leave the ends of a network in floating point, as a share of the predicted
@@ -42,7 +45,6 @@ _GAIN = 0.25  # dB for which anything is changed: less is chance on so few sampl
 _LEAST_NOISE = 1e-10  # that counts: 100 dB
 _EQUALIZED = "channels are equalized, which lowers the noise on the samples"
 _ROUNDED = "weights are rounded by the errors of what they make on the samples, not by their own"
-_SHARES = (1.0, 0.5, 0.25, 0.125)  # of groups of channels that are tried
 _GROUPED = "channels of {} depthwise convolutions are in groups with scales of their own"
 _SHIFTED = "biases are corrected by the mean errors that rounding makes on the samples"
 
@@ -104,28 +106,37 @@ class DataQuantizer(DataRequest):
     def _group_channels(
         self, trials: "_QuantizationTrials", methods: Sequence[str]
     ) -> "_QuantizationTrials":
-        """Return trials of a model with channels in groups instead, where that is worth its time.
-
-        As many groups are tried as `predict` allows: all, or a half, a quarter, an eighth of them.
-        """
-        best = trials.best
-        maker = trials.maker
+        """Return trials of a model with channels in groups instead, where that is worth its time."""
+        best, maker = trials.best, trials.maker
         groups = find_channel_groups(maker.floats, maker.samples, maker.channel_tensors or ())
-        for share in _SHARES if groups.chains else ():
-            floats, count = groups.write(share)
-            if not count:
-                break
-            steps = (*best.variant.steps, _GROUPED.format(count))
-            variants = [replace(best.variant, method=method, steps=steps) for method in methods]
-            grouped = _QuantizationTrials(VariantMaker(self, floats, maker.samples), trials.expected)
-            if grouped.is_slower(variants[0], best):
-                continue
-            for variant in variants:
-                grouped.add(variant)
-            gain = grouped.best.score - best.score
-            keeps = gain > _GAIN and not grouped.is_slow(grouped.best, best, min(gain, 1.0))
-            return grouped if keeps else trials
-        return trials
+        if not groups.chains:
+            return trials
+        report_step("choose groups of channels")
+        ranges = maker.measure_ranges(best.variant, None)
+        chosen = groups.choose(partial(self._predict_groups, ranges), _END_SECONDS)
+        if not chosen.count:
+            return trials
+        steps = (*best.variant.steps, _GROUPED.format(chosen.count))
+        grouped = _QuantizationTrials(VariantMaker(self, chosen.model, maker.samples), trials.expected)
+        for method in methods:
+            grouped.add(replace(best.variant, method=method, steps=steps))
+        gain = grouped.best.score - best.score
+        keeps = gain > _GAIN and not grouped.is_slow(grouped.best, best, min(gain, 1.0))
+        return grouped if keeps else trials
+
+    def _predict_groups(self, ranges: Ranges, grouped: GroupedModel) -> float:
+        """Return the predicted seconds of a model in groups, 0 where time does not count.
+
+        `ranges` are those of the model without groups.
+        """
+        if self.predict is None:
+            return 0.0
+        known = ranges.tensors
+        parts = {made: known[name] for made, name in grouped.sources.items() if name in known}
+        made = quantize(
+            grouped.model, self.targets, replace(ranges, tensors={**known, **parts}), self.dtype
+        )
+        return self.predict(made.model)
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,13 +278,8 @@ class _QuantizationTrials:
 
     def is_slow(self, one: _QuantizationTrial, plain: _QuantizationTrial, gain: float) -> bool:
         """Return whether a variant takes more predicted seconds than its gain (dB) is worth."""
-        return self._takes_longer(one.quantized.model, plain.quantized.model, gain)
-
-    def is_slower(self, variant: QuantizationVariant, plain: _QuantizationTrial) -> bool:
-        """Return whether a variant takes more predicted seconds than any gain is worth."""
-        made, *_ = self.maker.quantize(variant, None)
-        return self._takes_longer(made.model, plain.quantized.model, 1.0)
-
-    def _takes_longer(self, one: Model, plain: Model, gain: float) -> bool:
         predict = self.maker.asked.predict
-        return predict is not None and predict(one) > (1 + _END_SECONDS * gain) * predict(plain)
+        if predict is None:
+            return False
+        limit = (1 + _END_SECONDS * gain) * predict(plain.quantized.model)
+        return predict(one.quantized.model) > limit

@@ -10,6 +10,7 @@ from quantizing import OPS, built, quantize, ranges, samples, snr, target, value
 
 from byoc.model import Model
 from byoc.quantization._channel_groups import find_channel_groups
+from byoc.quantization._group_writer import GroupedModel
 from byoc.quantization._quantize_on_data import DataQuantizer
 from byoc.samples import NO_PREPROCESSING
 
@@ -53,22 +54,49 @@ def list_groups(model: Model, name: str) -> list[int]:
     return [get_node_attr_value(node, "group") for node in nodes]
 
 
-@pytest.mark.parametrize("share", [0.25, 1.0])
-def test_groups_compute_the_same_with_less_noise(share: float) -> None:
+def predict_groups(grouped: GroupedModel) -> float:
+    """Return seconds, 10 without groups and 1 for each group more."""
+    counts = [len(list_groups(grouped.model, name)) for name in ("depthwise", "depthwise2")]
+    return 10.0 + sum(max(count - 1, 0) for count in counts)
+
+
+@pytest.mark.parametrize(("most", "sizes"), [(0.1, (2, 0)), (1.0, (4, 2))])
+def test_groups_compute_the_same_with_less_noise(most: float, sizes: tuple[int, int]) -> None:
     model = make_network([make_node("Add", ["a", "k"], ["s"], "add")], "s")
     given = samples(model, 8)
-    found, count = find_channel_groups(model, given, ()).write(share)
-    assert count == (2 if share == 1 else 1)
-    sizes = list_groups(found, "depthwise")
-    assert sum(sizes) == CHANNELS and min(sizes) >= 8 and len(sizes) == (4 if share == 1 else 2)
-    assert list_groups(found, "depthwise2") == ([8, 8] if share == 1 else [])
+    chosen = find_channel_groups(model, given, ()).choose(predict_groups, most)
+    found = chosen.model
+    groups = list_groups(found, "depthwise"), list_groups(found, "depthwise2")
+    assert tuple(map(len, groups)) == sizes and chosen.count == sum(map(bool, sizes))
+    assert all(sum(each) in (0, CHANNELS, 16) and min(each, default=8) >= 8 for each in groups)
+    assert {chosen.sources[f"e_group{number + 1}"] for number in range(sizes[0])} == {"e"}
     expected, actual = values(model, given[0])["y"], values(found, given[0])["y"]
     assert np.abs(expected - actual).max() <= 2e-6 * np.abs(expected).max()
     noise = []
     for one in (model, found):
         made = quantize(one, [target(ops=[*OPS, "HardSwish"])], ranges(one, given)).model
         noise.append(snr(expected, values(made, given[0])["y"]))
-    assert noise[1] > noise[0] + (6 if share == 1 else 3)
+    assert noise[1] > noise[0] + (6 if sizes[1] else 3)
+
+
+def test_groups_are_those_that_lower_the_noise_most_for_their_time() -> None:
+    """A step that is dear is left for one elsewhere, and what does not add up is taken back."""
+    model = make_network()
+    groups = find_channel_groups(model, samples(model, 8), ())
+
+    def predict(grouped: GroupedModel) -> float:
+        first, second = (list_groups(grouped.model, name) for name in ("depthwise", "depthwise2"))
+        return 10.0 + (5.0 if first else 0.0) + (0.2 if second else 0.0)
+
+    assert not list_groups(groups.choose(predict, 0.03).model, "depthwise")
+    assert list_groups(groups.choose(predict, 0.03).model, "depthwise2") == [8, 8]
+    assert groups.choose(predict, 0.01).model is model
+
+    def predict_both(grouped: GroupedModel) -> float:
+        return predict(grouped) + (1.0 if grouped.count == 2 else 0.0)
+
+    assert groups.choose(predict_both, 0.52).count == 1
+    assert groups.choose(predict_both, 0.62).count == 2
 
 
 def test_what_stays_in_one_group() -> None:
