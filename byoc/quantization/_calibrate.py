@@ -28,6 +28,7 @@ from byoc.quantization._calibrators import (
     find_calibrator,
     find_edges,
 )
+from byoc.quantization._coarse_outputs import find_usual_ends
 from byoc.quantization._observed_model import (
     EXTREMES,
     add_extremes,
@@ -35,6 +36,7 @@ from byoc.quantization._observed_model import (
     check_tensors,
     count_channels,
     find_activations,
+    find_free_outputs,
 )
 from byoc.quantization._ranges import ChannelRange, GivenQuantization, Range, Ranges, write_ranges
 from byoc.samples import Sample, SampleSource, find_samples, hash_values
@@ -81,7 +83,8 @@ def calibrate(model: Source | Model, options: CalibrationOptions) -> Ranges:
             " list"
         )
     channels = count_channels(loaded.index, names)
-    sizes = len(names), sum(channels.values())
+    outputs = find_free_outputs(loaded.index, names)
+    sizes = len(names), sum(channels.values()), len(outputs)
     state, seen, purpose = None, CalibrationState.start(*sizes), {}
     if output is not None and data.identity:
         state = output.with_name(output.name + _STATE_SUFFIX)
@@ -91,9 +94,9 @@ def calibrate(model: Source | Model, options: CalibrationOptions) -> Ranges:
             "tensors": hash_values(names),
             "data": data.identity,
         }
-        seen = load_state(state, purpose, *sizes)
+        seen = load_state(state, purpose, sizes)
     with show_progress(options.progress):
-        found = _Calibration(loaded, names, channels, data, method, seen, state, purpose).run()
+        found = _Calibration(loaded, names, channels, outputs, data, method, seen, state, purpose).run()
     if state is not None:
         state.unlink(missing_ok=True)
     if output is not None:
@@ -106,6 +109,7 @@ class _Calibration:
     model: Model
     names: Sequence[str]
     channels: Mapping[str, int]
+    outputs: Sequence[str]
     data: SampleSource
     method: Calibrator
     seen: CalibrationState
@@ -115,7 +119,7 @@ class _Calibration:
     def run(self) -> Ranges:
         seen = self.seen
         if seen.stage == 0:
-            proto = add_extremes(self.model.index, self.names, self.channels)
+            proto = add_extremes(self.model.index, self.names, self.channels, self.outputs)
             self._run_pass(proto, "extremes", self._take_extremes)
             if not seen.done:
                 raise InputError(f"{self.data.name}: there are no samples")
@@ -170,8 +174,12 @@ class _Calibration:
         seen.low[some] = np.minimum(seen.low, low.astype(np.float32))[some]
         seen.high[some] = np.maximum(seen.high, high.astype(np.float32))[some]
         seen.size[:] = np.maximum(seen.size, size.astype(np.int64))
+        end = len(outputs) - len(self.outputs)
+        for number, value in enumerate(outputs[end:]):
+            ends = find_usual_ends(np.asarray(value))
+            seen.usual[number] += (*ends, 1) if ends else 0
         if self.channels:
-            lows, highs = (np.concatenate(outputs[first::2]) for first in (count, count + 1))
+            lows, highs = (np.concatenate(outputs[first:end:2]) for first in (count, count + 1))
             is_some = dict(zip(self.names, some.tolist(), strict=True))
             kept = np.repeat([is_some[name] for name in self.channels], [*self.channels.values()])
             seen.channel_low[kept] = np.minimum(seen.channel_low, lows)[kept]
@@ -229,7 +237,17 @@ class _Calibration:
             options=dict(sorted(vars(self.method).items())),
             notes=tuple(notes),
             channels=dict(self._list_channels(tensors)),
+            usual=dict(self._list_usual(tensors)),
         )
+
+    def _list_usual(self, tensors: Collection[str]) -> Iterator[tuple[str, Range]]:
+        """Yield what usual values of outputs lie in, those that have a range: the mean of samples.
+
+        Six digits of it, which the order of samples does not change.
+        """
+        for name, (low, high, count) in zip(self.outputs, self.seen.usual, strict=True):
+            if name in tensors and count:
+                yield name, Range(*(float(f"{end / count:.6g}") for end in (low, high)))
 
     def _list_channels(self, tensors: Collection[str]) -> Iterator[tuple[str, ChannelRange]]:
         """Yield the ranges of the channels of tensors that have a range: all values are inside."""

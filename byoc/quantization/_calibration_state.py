@@ -19,7 +19,7 @@ from byoc.errors import InputError
 from byoc.model import Model, copy_without, find_external_data
 from byoc.support import write_atomically
 
-_FORMAT = "2"
+_FORMAT = "3"
 Purpose = Mapping[str, str]
 """What a calibration is of: `model`, `method`, `tensors` and `data`, each as a text that tells it."""
 
@@ -28,7 +28,9 @@ Purpose = Mapping[str, str]
 class CalibrationState:
     """Statistics of the tensors, one entry for each, and the progress of the calibration.
 
-    `channel_low` and `channel_high` are those of channels, tensor after tensor. `stage` counts the
+    `channel_low` and `channel_high` are those of channels, tensor after tensor. `usual` has sums over
+    samples, `[outputs, 3]`: of the ends that usual values of an output lie between, and of the samples
+    that have some. `stage` counts the
     passes over the data, `done` the samples of the present pass so far, `samples` those of the first.
     `infinite` is the first sample in which a tensor is infinite, or -1. `counts` are those of the
     histograms and exist from the second pass on.
@@ -40,13 +42,14 @@ class CalibrationState:
     infinite: NDArray[np.int64]
     channel_low: NDArray[np.float32]
     channel_high: NDArray[np.float32]
+    usual: NDArray[np.float64]
     counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     stage: int = 0
     done: int = 0
     samples: int = 0
 
     @classmethod
-    def start(cls, tensors: int, channels: int) -> "CalibrationState":
+    def start(cls, tensors: int, channels: int, outputs: int) -> "CalibrationState":
         """Return the statistics before the first sample; `channels` is the number of all channels."""
         return cls(
             np.full(tensors, np.inf, np.float32),
@@ -55,6 +58,7 @@ class CalibrationState:
             np.full(tensors, -1, np.int64),
             np.full(channels, np.inf, np.float32),
             np.full(channels, -np.inf, np.float32),
+            np.zeros((outputs, 3)),
         )
 
 
@@ -64,13 +68,15 @@ def save_state(path: Path, purpose: Purpose, seen: CalibrationState) -> None:
     write_atomically(path, lambda file: np.savez(file, purpose=np.array(document), **vars(seen)))
 
 
-def load_state(path: Path, purpose: Purpose, tensors: int, channels: int) -> CalibrationState:
+def load_state(path: Path, purpose: Purpose, sizes: tuple[int, int, int]) -> CalibrationState:
     """Return the progress of a calibration from its file, or the initial one if there is no file.
+
+    `sizes` are the numbers of tensors, of all channels, and of outputs with usual values.
 
     Raises InputError if the file belongs to another calibration, or cannot be read.
     """
     if not path.exists():
-        return CalibrationState.start(tensors, channels)
+        return CalibrationState.start(*sizes)
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             saved_purpose = json.loads(str(archive["purpose"]))

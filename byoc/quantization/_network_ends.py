@@ -28,6 +28,24 @@ def find_tail_units(index: GraphIndex, units: Mapping[str, Sequence[str]]) -> tu
     return _find_units_without(index, units, linear)
 
 
+def find_tail_before(
+    index: GraphIndex, units: Mapping[str, Sequence[str]], output: str
+) -> tuple[str, ...]:
+    """Return the units (nodes by name) without a linear operator in them or behind them, by an output.
+
+    These are those that the output depends on.
+    """
+    seen: set[int] = set()
+    waiting = [output]
+    while waiting:
+        number = index.producers.get(waiting.pop())
+        if number is not None and number not in seen:
+            seen.add(number)
+            waiting += index.reads[number]
+    before = {get_node_name(index.nodes[number]) for number in seen}
+    return tuple(name for name in find_tail_units(index, units) if not before.isdisjoint(units[name]))
+
+
 def find_head_units(index: GraphIndex, units: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
     """Return the units (nodes by name) without a linear operator in them or before them."""
     linear: set[int] = set()

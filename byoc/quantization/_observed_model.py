@@ -12,6 +12,7 @@ from byoc.errors import InputError, suggest_nearest
 from byoc.model import GraphIndex, copy_without
 from byoc.quantization._arithmetic import is_depthwise
 from byoc.quantization._channel_statistics import CHANNELS, add_channel_reductions
+from byoc.quantization._fixed_ranges import has_fixed_range
 
 FLOATS = ("float32", "float16")
 EXTREMES = ("low", "high", "check", "size")
@@ -48,6 +49,15 @@ def _find_obstacle(index: GraphIndex, name: str) -> str:
     return "" if kind.dtype in FLOATS else f"it is of {kind.dtype}, not of {' or '.join(FLOATS)}"
 
 
+def find_free_outputs(index: GraphIndex, tensors: Collection[str]) -> list[str]:
+    """Return those tensors that are outputs of the model, and whose range no operator fixes."""
+    return [
+        name
+        for name in index.outputs
+        if name in tensors and name in index.producers and not has_fixed_range(index, name)
+    ]
+
+
 def count_channels(index: GraphIndex, tensors: Sequence[str]) -> dict[str, int]:
     """Return the number of channels of those tensors that a depthwise convolution reads.
 
@@ -64,13 +74,16 @@ def count_channels(index: GraphIndex, tensors: Sequence[str]) -> dict[str, int]:
 
 
 def add_extremes(
-    index: GraphIndex, tensors: Sequence[str], by_channel: Collection[str] = ()
+    index: GraphIndex,
+    tensors: Sequence[str],
+    by_channel: Collection[str] = (),
+    whole: Sequence[str] = (),
 ) -> ModelProto:
     """Return a model that outputs the `EXTREMES` of each tensor, tensor after tensor.
 
     Behind these it outputs the least and the greatest values of the channels, `[C]` each, of the tensors
     `by_channel`, in the order of `tensors`. They are computed inside the model, so that it outputs only
-    a few numbers and its memory use stays the same.
+    a few numbers and its memory use stays the same. The `whole` tensors come last, as they are.
     """
     result = _copy_without_outputs(index)
     prefix = _free_prefix(index)
@@ -89,7 +102,8 @@ def add_extremes(
             outputs_of_channels += add_channel_reductions(
                 result, steps, index.get_rank(name) or 0, f"{prefix}{number}.channels"
             )
-    result.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs_of_channels)
+    last = (*outputs_of_channels, *whole)
+    result.graph.output.extend(onnx.ValueInfoProto(name=name) for name in last)
     return result
 
 

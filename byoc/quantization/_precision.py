@@ -16,6 +16,7 @@ from byoc.quantization._chosen_precision import (
     find_integer_targets,
     find_wide_targets,
 )
+from byoc.quantization._coarse_outputs import describe_coarse_outputs
 from byoc.quantization._network_ends import find_coarse_concats, find_tail_units
 from byoc.quantization._onnxruntime_limits import find_refused_convolutions
 from byoc.quantization._quantize_model import QuantizedModel, quantize
@@ -167,18 +168,20 @@ def _quantize_in_ranges(
 ) -> ChosenPrecision:
     """Quantize a model with given ranges.
 
-    Where a Concat at the network's end leaves few steps to an operand, as one of boxes does to scores,
-    it stays in floating point: a scale for both would cost the scores, and no product follows.
+    Outputs that 8 bits are too coarse for are named in warnings. Where a Concat at the network's end
+    leaves few steps to an operand, as one of boxes does to scores, it stays in floating point: a scale
+    for both would cost the scores, and no product follows.
     """
     done = quantize(model, integer, ranges, dtype)
     tail = find_tail_units(done.floats.index, done.units)
     coarse = find_coarse_concats(done.floats.index, tail, ranges)
-    if not coarse:
-        return replace(_describe_quantized(targets, done, ranges), dtype=dtype)
     in_float = tuple(each.unit for each in coarse)
-    done = quantize(model, integer, ranges, dtype, in_float)
+    if coarse:
+        done = quantize(model, integer, ranges, dtype, in_float)
     steps = [f"{each}, and is left in floating point" for each in coarse]
-    return replace(_describe_quantized(targets, done, ranges, steps), dtype=dtype, in_float=in_float)
+    found = replace(_describe_quantized(targets, done, ranges, steps), dtype=dtype, in_float=in_float)
+    warnings = [Note("warning", text) for text in describe_coarse_outputs(done.model.index, ranges)]
+    return replace(found, notes=(*found.notes, *warnings))
 
 
 def _quantize_weights(model: Model, targets: Sequence[Target], wanted: Precision) -> ChosenPrecision:

@@ -100,6 +100,14 @@ class VariantMaker:
         made = quantize(floats, asked.targets, ranges, asked.dtype, variant.in_float, wide)
         return made, ranges, wide
 
+    def quantize_plainly(self, variant: QuantizationVariant) -> Model:
+        """Quantize a variant without correcting biases or rounding weights, to predict its seconds."""
+        ranges = self.measure_ranges(variant, None)
+        floats = self.equalize(None) if variant.equalized else self.floats
+        wide = self._measure_wide_units(variant, None) if variant.wide else None
+        asked = self.asked
+        return quantize(floats, asked.targets, ranges, asked.dtype, variant.in_float, wide).model
+
     def _measure_wide_units(self, variant: QuantizationVariant, half: int | None) -> WideUnits:
         """Return the units in 16 bits of a variant, with ranges that clip nothing."""
         ranges = self.measure_ranges(replace(variant, method=self.asked.method or METHODS[0]), half)

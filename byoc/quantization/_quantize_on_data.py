@@ -1,24 +1,30 @@
 """Quantization with samples at hand: what may help is kept where less noise is measured on them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from byoc.errors import InputError
 from byoc.model import Model
 from byoc.quantization._channel_groups import find_channel_groups
-from byoc.quantization._coarse_outputs import (
-    count_usual_steps,
-    measure_size_accuracy,
-)
+from byoc.quantization._coarse_outputs import count_usual_steps, describe_steps
 from byoc.quantization._group_writer import GroupedModel
-from byoc.quantization._network_ends import find_coarse_concats, find_head_units, find_tail_units
-from byoc.quantization._output_refinement import FinerUnits, OutputRefinement, RefinedOutput
+from byoc.quantization._network_ends import (
+    CoarseConcat,
+    find_coarse_concats,
+    find_head_units,
+    find_tail_before,
+)
+from byoc.quantization._output_accuracies import OutputAccuracies, measure_outputs
+from byoc.quantization._output_refinement import (
+    FinerUnits,
+    OutputRefinement,
+    list_output_rows,
+    merge_units,
+)
+from byoc.quantization._patch_moments import MAX_INPUTS
 from byoc.quantization._prepare_model import SIXTEEN_BITS, upgrade_opset
 from byoc.quantization._quantization_variants import (
     METHODS,
@@ -33,19 +39,21 @@ from byoc.quantization._quantize_model import (
     quantize,
 )
 from byoc.quantization._ranges import Ranges
-from byoc.quantization._sensitivity import measure_accuracy, measure_noise_by_sample, run_samples
+from byoc.quantization._sensitivity import measure_accuracy, run_samples
+from byoc.quantization._weight_rounding import count_large_nodes
 from byoc.samples import find_samples
 from byoc.support import report_step
 
 _SAMPLES = 16  # that channels are measured on, and variants of the model compared
-# What it may take longer to leave the ends of a network in floating point, as a share of the predicted
+# What it may take longer to compute the ends of a network in finer types, as a share of the predicted
 # seconds: so much for each decibel that is gained, and at most for one.
 _END_SECONDS = 0.03
 _GAIN = 0.25  # dB for which anything is changed: less is chance on so few samples
-_LEAST_NOISE = 1e-10  # that counts: 100 dB
 _EQUALIZED = "channels are equalized, which lowers the noise on the samples"
 _ROUNDED = "weights are rounded by the errors of what they make on the samples, not by their own"
+_POOR = "too few, and what would help in the units before it takes too long or is not there"
 _GROUPED = "channels of {} depthwise convolutions are in groups with scales of their own"
+_LARGE = "weights keep the nearest integers where nodes add up over {:,} products, as {} do"
 _SHIFTED = "biases are corrected by the mean errors that rounding makes on the samples"
 
 
@@ -97,8 +105,8 @@ class DataQuantizer(DataRequest):
         for variant in variants[1:]:  # those that change less come first
             trials.add(variant)
         trials = self._group_channels(trials, methods)
-        trials.leave_ends_in_float()
-        trials.refine_coarse_outputs()
+        trials.leave_head_in_float()
+        trials.refine_outputs()
         best = trials.best.variant
         trials.add(replace(best, rounded=True, steps=(*best.steps, _ROUNDED)))
         return trials.finish()
@@ -141,27 +149,20 @@ class DataQuantizer(DataRequest):
 
 @dataclass(frozen=True, eq=False)
 class _QuantizationTrial:
-    """A variant, one of the models that it was measured with, and their signal-to-noise ratio.
+    """A variant, one of the models that it was measured with, and the accuracies of its outputs.
 
-    `noise` is that of each output in each sample, `[samples, outputs]`; `sizes` is the signal-to-noise
-    ratio (dB) of the sizes of outputs that eight bits are too coarse for.
+    `decibels` is the signal-to-noise ratio of the worst output.
     """
 
     variant: QuantizationVariant
     quantized: QuantizedModel
     decibels: float
-    noise: NDArray[np.float64]
-    sizes: Mapping[str, float]
+    accuracies: OutputAccuracies
 
     @property
     def score(self) -> float:
-        """The mean of two measures (dB): of the worst output over all samples, and of each in each.
-
-        A few samples with large values decide the former, however many there are; in the latter each
-        sample and each output counts alike.
-        """
-        each = -10 * np.log10(np.maximum(self.noise, _LEAST_NOISE))
-        return float((self.decibels + each.mean()) / 2) if each.size else 0.0
+        """The score of the outputs (dB)."""
+        return self.accuracies.score
 
 
 @dataclass(eq=False)
@@ -197,11 +198,8 @@ class _QuantizationTrials:
             part = slice(half, None, count)
             outputs[part] = run_samples(made.model.proto, made.model, self.maker.samples[part])
         decibels = measure_accuracy(self.expected, outputs).signal_to_noise if outputs else 0.0
-        noise = measure_noise_by_sample(self.expected, outputs)
-        sizes = {
-            name: measure_size_accuracy(name, self.expected, outputs) for name in self.coarse_outputs
-        }
-        self.found.append(_QuantizationTrial(variant, made, decibels, noise, sizes))
+        accuracies = measure_outputs(self.expected, outputs, self.coarse_outputs)
+        self.found.append(_QuantizationTrial(variant, made, decibels, accuracies))
         return self.found[-1]
 
     @cached_property
@@ -214,36 +212,74 @@ class _QuantizationTrials:
         variant = self.best.variant
         made, ranges, wide = self.maker.quantize(variant, None)
         steps = (*variant.steps, _SHIFTED) if ranges.shifts else variant.steps
+        large = count_large_nodes(made.floats, made.model) if self.maker.samples else 0
+        steps = (*steps, _LARGE.format(MAX_INPUTS, large)) if large else steps
         decibels = self.best.decibels
         found = QuantizedOnData(made, made.floats, ranges, variant.in_float, steps, decibels, wide)
         if not self.maker.asked.any_wide or not self._has_wide:
             return found
         return replace(found, wide_ranges=self.maker.measure_wide_ranges(variant))
 
-    def leave_ends_in_float(self) -> None:
-        """Try the best with the network's ends in floating point, and keep that where it is worth it."""
-        for find, where in (
-            (find_tail_units, "before the outputs"),
-            (find_head_units, "behind the inputs"),
-        ):
-            best = self.best
-            one = best.variant
-            units = find(self.maker.floats.index, best.quantized.units)
-            if not units:
-                continue
-            ranges = self.maker.measure_ranges(one, None)
-            few = find_coarse_concats(self.maker.floats.index, units, ranges)
-            why = f": {min(few, key=lambda each: each.steps)}" if few else ""
-            note = f"{len(units)} units {where} are left in floating point{why}"
-            other = self.add(replace(one, in_float=(*one.in_float, *units), steps=(*one.steps, note)))
-            gain = other.score - best.score
-            keeps = bool(few) or (gain > _GAIN and not self.is_slow(other, best, min(gain, 1.0)))
-            self.found = [other if keeps else best]
+    def leave_head_in_float(self) -> None:
+        """Try the best with units behind the inputs in floating point; keep that if it is worth it."""
+        best = self.best
+        units = find_head_units(self.maker.floats.index, best.quantized.units)
+        if not units:
+            return
+        few = self._find_coarse_concats(units)
+        note = f"{len(units)} units behind the inputs are left in floating point"
+        steps = (*best.variant.steps, "; ".join([note, *map(str, few)]))
+        other = self.add(replace(best.variant, in_float=units, steps=steps))
+        gain = other.score - best.score
+        keeps = bool(few) or (gain > _GAIN and not self.is_slow(other, best, min(gain, 1.0)))
+        self.found = [other if keeps else best]
 
-    def refine_coarse_outputs(self) -> None:
-        """Compute units before outputs that eight bits are too coarse for in finer types."""
-        for name, steps in self.coarse_outputs.items():
-            self.found = [self._refine_output(name, steps)]
+    def _find_coarse_concats(self, units: Collection[str]) -> tuple[CoarseConcat, ...]:
+        """Return the Concats among units that leave few steps to an operand, the coarsest one alone."""
+        ranges = self.maker.measure_ranges(self.best.variant, None)
+        found = find_coarse_concats(self.maker.floats.index, units, ranges)
+        return tuple(sorted(found, key=lambda each: each.steps)[:1])
+
+    def refine_outputs(self) -> None:
+        """Compute units before outputs in finer types where that is worth its time.
+
+        These are the tail of the network, and more of them before an output that eight bits are too
+        coarse for.
+        """
+        best = self.best
+        index, units = self.maker.floats.index, best.quantized.units
+        tails = {name: find_tail_before(index, units, name) for name in index.outputs}
+        concats = {name: self._find_coarse_concats(tail) for name, tail in tails.items()}
+        kept = [name for name, few in concats.items() if few]
+        rows = list_output_rows(index, units, tails, kept, self.coarse_outputs)
+        tried = {FinerUnits(): best}
+
+        def vary(finer: FinerUnits, steps: Sequence[str] = ()) -> QuantizationVariant:
+            one = best.variant
+            in_float, wide = (*one.in_float, *finer.in_float), (*one.wide, *finer.wide)
+            return replace(one, in_float=in_float, wide=wide, steps=(*one.steps, *steps))
+
+        def measure(finer: FinerUnits) -> OutputAccuracies:
+            if finer not in tried:
+                tried[finer] = self.add(vary(finer))
+            return tried[finer].accuracies
+
+        def predict(finer: FinerUnits) -> float:
+            seconds = self.maker.asked.predict
+            return seconds(self.maker.quantize_plainly(vary(finer))) if seconds else 1.0
+
+        search = OutputRefinement(rows, kept, measure, predict, _END_SECONDS, self._has_wide)
+        found = search.find()
+        finer = merge_units([*found.values()])
+        before, after = measure(FinerUnits()), measure(finer)
+        if not kept and all(after.rate(name) <= before.rate(name) + _GAIN for name in found):
+            found, finer, after = {}, FinerUnits(), before
+        few_steps = {name: describe_steps(name, each) for name, each in self.coarse_outputs.items()}
+        why = [str(few) for name in kept for few in concats[name]]
+        why += [few_steps[name] for name in few_steps if name in found]
+        notes = ["; ".join([finer.describe([*found]), *why])] if found else []
+        notes += [f"{few_steps[name]}, {_POOR}" for name in few_steps if after.is_poor(name)]
+        self.found = [replace(tried[finer], variant=vary(finer, notes))]
 
     @cached_property
     def _has_wide(self) -> bool:
@@ -253,28 +289,6 @@ class _QuantizationTrials:
         except InputError:
             return False
         return bool(self.maker.asked.wide_targets)
-
-    def _refine_output(self, name: str, steps: float) -> _QuantizationTrial:
-        """Return the best with those units before an output finer for which that pays."""
-        best = self.best
-        one, tried = best.variant, {FinerUnits(): best}
-
-        def measure(finer: FinerUnits) -> RefinedOutput:
-            if finer not in tried:
-                why = f"nine tenths of its values lie within {steps:.1f} of 255 steps"
-                variant = replace(
-                    one,
-                    in_float=(*one.in_float, *finer.in_float),
-                    wide=(*one.wide, *finer.wide),
-                    steps=(*one.steps, f"{finer.describe(name)}; {why}"),
-                )
-                tried[finer] = self.add(variant)
-            found, predict = tried[finer], self.maker.asked.predict
-            return RefinedOutput(found.sizes[name], predict(found.quantized.model) if predict else 1.0)
-
-        units, has_wide = best.quantized.units, self._has_wide
-        search = OutputRefinement(self.maker.floats.index, units, name, measure, _END_SECONDS, has_wide)
-        return tried[search.find()]
 
     def is_slow(self, one: _QuantizationTrial, plain: _QuantizationTrial, gain: float) -> bool:
         """Return whether a variant takes more predicted seconds than its gain (dB) is worth."""

@@ -76,7 +76,8 @@ class Ranges:
     `method` is the calibrator's name with its `options`, `samples` the number of samples, `source` the
     name of the data, `random` whether it was random data, `model` the model's name. `notes` are
     sentences for the user. A tensor that is not in `tensors` has no range and cannot be quantized.
-    `channels` are the ranges of the channels of tensors that may have a scale for each. `shifts` are
+    `channels` are the ranges of the channels of tensors that may have a scale for each, `usual` those
+    that nine tenths of the values of outputs lie in. `shifts` are
     taken from biases, `[C]` by what the node that reads one makes; `weights`, by their names, are
     quantized in the place of the model's, with their scales. Files have neither.
     """
@@ -92,6 +93,7 @@ class Ranges:
     shifts: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     weights: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     channels: Mapping[str, ChannelRange] = field(default_factory=dict)
+    usual: Mapping[str, Range] = field(default_factory=dict)
 
     def check_names(self, model: Model, path: Path) -> None:
         """Raise InputError if a model lacks a named tensor, or has it with another number of channels.
@@ -180,6 +182,7 @@ class _Entry(StrictModel):
     low: _Number | None = None
     high: _Number | None = None
     channels: _Channels | None = None
+    usual: Annotated[list[_Number], Field(min_length=2, max_length=2)] | None = None
     scale: Annotated[Any, _number_or_list(float, "a number")] = None
     zero_point: Annotated[Any, _number_or_list(int, "a whole number")] = 0
     dtype: Dtype | None = None
@@ -204,7 +207,7 @@ class _Entry(StrictModel):
 
 
 def _find_range_problems(entry: _Entry) -> list[str]:
-    others = entry.model_fields_set - {"low", "high", "channels"}
+    others = entry.model_fields_set - {"low", "high", "channels", "usual"}
     if others:
         return [f"'scale' must be given where there is '{min(others)}'"]
     if entry.low is None or entry.high is None:
@@ -213,6 +216,8 @@ def _find_range_problems(entry: _Entry) -> list[str]:
         return [_NOT_REAL]
     if entry.low > entry.high:
         return [f"'low' is {entry.low:g}, above 'high', which is {entry.high:g}"]
+    if entry.usual and not (all(map(_is_real, entry.usual)) and entry.usual[0] <= entry.usual[1]):
+        return ["the two values of 'usual' must be finite in float32, and ascend"]
     return []
 
 
@@ -221,8 +226,11 @@ def _find_scale_problems(entry: _Entry) -> list[str]:
     problems = []
     if entry.low is not None or entry.high is not None:
         problems.append("either 'low' and 'high' or 'scale' may be given, not both")
-    elif entry.channels is not None:
-        problems.append("either 'channels' or 'scale' may be given, not both")
+    problems += [
+        f"either '{key}' or 'scale' may be given, not both"
+        for key in ("channels", "usual")
+        if getattr(entry, key) is not None and not problems
+    ]
     if not scales:
         problems.append("'scale' must not be empty")
     if any(not _is_real(scale) or np.float32(scale) <= 0 for scale in scales):
@@ -280,6 +288,7 @@ def read_ranges(path: Path) -> Ranges:
         file.options,
         tuple(file.notes),
         channels={name: each.channels.read() for name, each in file.tensors.items() if each.channels},
+        usual={name: Range(*each.usual) for name, each in file.tensors.items() if each.usual},
     )
 
 
@@ -303,6 +312,8 @@ def format_ranges(ranges: Ranges) -> str:
     tensors = {name: _entry_document(entry) for name, entry in ranges.tensors.items()}
     for name, each in ranges.channels.items():
         tensors[name]["channels"] = {"low": each.low.tolist(), "high": each.high.tolist()}
+    for name, usual in ranges.usual.items():
+        tensors[name]["usual"] = [usual.low, usual.high]
     return _HEAD + dump_yaml(head) + dump_yaml({"tensors": tensors}, flow=None)
 
 

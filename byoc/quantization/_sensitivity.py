@@ -62,9 +62,7 @@ def run_samples(proto: ModelProto, model: Model, samples: Iterable[SampleValues]
 def measure_accuracy(expected: Sequence[SampleValues], actual: Sequence[SampleValues]) -> KeptAccuracy:
     """Return the accuracy of outputs against those expected, sample by sample; only floats count."""
     ratios, classes = [np.inf], [1.0]
-    for name, first in expected[0].items():
-        if not isinstance(first, np.ndarray) or first.dtype.kind != "f":
-            continue
+    for name in find_float_outputs(expected):
         pairs = [(one[name], other[name]) for one, other in zip(expected, actual, strict=True)]
         signal, noise = np.sum([compute_powers(*pair) for pair in pairs], axis=0)
         ratios.append(convert_to_db(float(signal), float(noise)))
@@ -149,6 +147,15 @@ def _copy_pair(node: NodeProto, makers: Mapping[str, NodeProto], name: str) -> I
     yield copy
 
 
+def find_float_outputs(expected: Sequence[SampleValues]) -> tuple[str, ...]:
+    """Return the outputs that are tensors of floats."""
+    return tuple(
+        name
+        for name, value in (expected[0] if expected else {}).items()
+        if isinstance(value, np.ndarray) and value.dtype.kind == "f"
+    )
+
+
 def measure_noise_by_sample(
     expected: Sequence[SampleValues], actual: Sequence[SampleValues]
 ) -> NDArray[np.float64]:
@@ -158,13 +165,10 @@ def measure_noise_by_sample(
     """
     if not expected:
         return np.zeros((0, 0))
+    names = find_float_outputs(expected)
     powers = np.asarray(
         [
-            [
-                compute_powers(value, other[name])
-                for name, value in one.items()
-                if isinstance(value, np.ndarray) and value.dtype.kind == "f"
-            ]
+            [compute_powers(one[name], other[name]) for name in names]
             for one, other in zip(expected, actual, strict=True)
         ]
     ).reshape(len(expected), -1, 2)

@@ -71,30 +71,41 @@ class _RoundedNode:
         return np.asarray(steps * self.scale, np.float32)
 
 
+def count_large_nodes(floats: Model, quantized: Model) -> int:
+    """Return the number of linear nodes that add up too many products for their moments."""
+    return sum(each.inputs > MAX_INPUTS for each, _, _ in _find_weighted(floats, quantized))
+
+
 def _find_rounded(floats: Model, quantized: Model) -> Iterator[_RoundedNode]:
-    """Yield the nodes of a quantized model whose weights byoc rounded, and which alone read them."""
+    """Yield the nodes of a quantized model whose weights can be rounded by moments."""
+    for weighted, name, maker in _find_weighted(floats, quantized):
+        if weighted.inputs > MAX_INPUTS or not weighted.can_be_patched:
+            continue
+        weights = read_constant(floats.index, name, floats.folder).astype(np.float64)
+        rounded, scale = read_dequantized(quantized.index, maker, quantized.folder)
+        yield _RoundedNode(weighted, name, weights, rounded, scale)
+
+
+def _find_weighted(floats: Model, quantized: Model) -> Iterator[tuple[WeightedNode, str, NodeProto]]:
+    """Yield the nodes of a quantized model whose weights byoc rounded, and which alone read them.
+
+    Beside each are the name of its float weights, and the DequantizeLinear of those that it reads.
+    """
     index = quantized.index
     for node in index.nodes:
         if not is_onnx(node) or node.op_type not in WEIGHTED:
             continue
-        maker = index.producers.get(node.input[1])
-        if (
-            maker is None
-            or not _is_weight(index.nodes[maker])
-            or len(index.consumers[node.input[1]]) > 1
-        ):
+        number = index.producers.get(node.input[1])
+        if number is None or len(index.consumers[node.input[1]]) > 1:
             continue
-        name = get_metadata(index.nodes[maker], WEIGHT_KEY)
-        if len(floats.index.consumers.get(name, ())) > 1:
+        maker = index.nodes[number]
+        name = get_metadata(maker, WEIGHT_KEY)
+        if not _is_weight(maker) or len(floats.index.consumers.get(name, ())) > 1:
             continue
-        weights = read_constant(floats.index, name, floats.folder).astype(np.float64)
-        weighted = WeightedNode(node, weights.shape)
-        if weights.ndim < _LEAST_RANK or (node.op_type == "MatMul" and weights.ndim > _LEAST_RANK):
+        shape = [each for each in floats.index.get_shape(name) or () if isinstance(each, int)]
+        if len(shape) < _LEAST_RANK or (node.op_type == "MatMul" and len(shape) > _LEAST_RANK):
             continue
-        if weighted.inputs > MAX_INPUTS or not weighted.can_be_patched:
-            continue
-        rounded, scale = read_dequantized(index, index.nodes[maker], quantized.folder)
-        yield _RoundedNode(weighted, name, weights, rounded, scale)
+        yield WeightedNode(node, tuple(shape)), name, maker
 
 
 def _is_weight(node: NodeProto) -> bool:

@@ -1,5 +1,6 @@
 """`calibration.yaml`: what is written is what is read, and every mistake is told with its place."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -77,9 +78,9 @@ def test_the_form_of_the_file() -> None:
         "image": Range(-1.0, 2.0),
     }
     channels = {"image": ChannelRange(np.array([-1.0, 0.0]), np.array([0.5, 2.0]))}
-    text = format_ranges(
-        Ranges("entropy", 200, "photos", tensors, True, "net", {"symmetric": False}, channels=channels)
-    )
+    usual = {"conv1_out": Range(-0.5, 1.0)}
+    found = Ranges("entropy", 200, "photos", tensors, True, "net", {"symmetric": False})
+    text = format_ranges(replace(found, channels=channels, usual=usual))
     assert text.split("\n", 2)[2] == (
         "format: 2\n"
         "method: entropy\n"
@@ -91,7 +92,10 @@ def test_the_form_of_the_file() -> None:
         "model:\n"
         "  name: net\n"
         "tensors:\n"
-        "  conv1_out: {low: -1.25, high: 3.5}\n"
+        "  conv1_out:\n"
+        "    low: -1.25\n"
+        "    high: 3.5\n"
+        "    usual: [-0.5, 1.0]\n"
         "  y: {scale: 0.02, zero_point: 3, dtype: int8}\n"
         "  w:\n"
         "    scale: [0.1, 1.0e-30]\n"
@@ -194,6 +198,12 @@ def test_a_file_by_hand(tmp_path: Path) -> None:
             "{scale: 1, dtype: int8, channels: {low: [0], high: [1]}}",
             ": either 'channels' or 'scale' may be given, not both",
         ),
+        ("{scale: 1, dtype: int8, usual: [0, 1]}", ": either 'usual' or 'scale' may be given, not both"),
+        (
+            "{low: 0, high: 1, usual: [1, 0]}",
+            ": the two values of 'usual' must be finite in float32, and ascend",
+        ),
+        ("{low: 0, high: 1, usual: [1]}", ".usual: "),
     ],
 )
 def test_mistakes_are_told_where_they_are(tmp_path: Path, entry: str, problem: str) -> None:

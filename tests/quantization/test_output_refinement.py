@@ -1,12 +1,19 @@
 """Units before an output in finer types: how many, and which in floating point or in 16 bits."""
 
 import numpy as np
+import pytest
 from onnx.helper import make_node
 from quantizing import built, weights
 
 from byoc.model import Model
-from byoc.quantization._coarse_outputs import measure_size_accuracy
-from byoc.quantization._output_refinement import FinerUnits, OutputRefinement, RefinedOutput
+from byoc.quantization._coarse_outputs import measure_sign_accuracy, measure_size_accuracy
+from byoc.quantization._output_accuracies import OutputAccuracies
+from byoc.quantization._output_refinement import (
+    FinerUnits,
+    OutputRefinement,
+    list_rows,
+    merge_units,
+)
 
 SHAPE = [1, 8, 6, 6]
 UNITS = {f"c{number}": [f"c{number}"] for number in range(4)}
@@ -24,21 +31,24 @@ def search(
     has_wide: bool = True,
     seconds: tuple[float, float] = (0.01, 0.002),
 ) -> tuple[FinerUnits, int]:
-    """Return the units that are found, and how many were tried.
+    """Return the units that are found before a coarse output, and how many were tried.
 
     `decibels` are by the number of units in floating point and in 16 bits, 0 for all others; `seconds`
     is what each of these takes more.
     """
-    tried = []
+    tried = set()
 
-    def measure(finer: FinerUnits) -> RefinedOutput:
-        tried.append(finer)
-        counts = len(finer.in_float), len(finer.wide)
-        time = 1 + sum(count * each for count, each in zip(counts, seconds, strict=True))
-        return RefinedOutput(decibels.get(counts, 0.0), time)
+    def measure(finer: FinerUnits) -> OutputAccuracies:
+        tried.add(finer)
+        of_sizes = decibels.get((len(finer.in_float), len(finer.wide)), 0.0)
+        return OutputAccuracies(("t4",), np.ones((1, 1)), {"t4": (of_sizes, 0.0)})
 
-    found = OutputRefinement(chain().index, UNITS, "t4", measure, 0.03, has_wide).find()
-    return found, len(tried)
+    def predict(finer: FinerUnits) -> float:
+        return 1 + len(finer.in_float) * seconds[0] + len(finer.wide) * seconds[1]
+
+    rows = {"t4": list_rows(chain().index, UNITS, "t4")}
+    found = OutputRefinement(rows, (), measure, predict, 0.03, has_wide).find()
+    return found.get("t4", FinerUnits()), len(tried)
 
 
 def test_the_last_unit_is_in_floats_where_its_weights_are_too_coarse() -> None:
@@ -56,12 +66,12 @@ def test_a_detour_by_16_bits_is_found_again() -> None:
 
 
 def test_only_16_bits_are_taken_where_these_are_enough() -> None:
-    found, _ = search({(0, 1): 20.0, (1, 0): 20.2, (0, 2): 20.9})
+    found, _ = search({(0, 1): 20.0, (1, 0): 20.2, (0, 2): 20.2})
     assert (found.in_float, found.wide) == ((), ("c3",))
 
 
 def test_without_16_bits_all_are_in_floats() -> None:
-    found, tried = search({(1, 0): 5.0, (2, 0): 9.0, (3, 0): 9.9}, has_wide=False)
+    found, tried = search({(1, 0): 5.0, (2, 0): 9.0, (3, 0): 9.2}, has_wide=False)
     assert (found.in_float, found.wide) == (("c3", "c2"), ())
     assert tried == 4
 
@@ -71,10 +81,82 @@ def test_nothing_is_finer_where_it_takes_too_long() -> None:
     assert search({(1, 0): 11.0}, seconds=(0.3, 0.3))[0].in_float == ("c3",)
 
 
+def choose_outputs(kept: tuple[str, ...] = (), **seconds: float) -> tuple[set[str], int]:
+    """Return those of three outputs whose tail is finer, and how many variants were tried.
+
+    Noise falls from 0.1 to 0.001 in `a`, from 0.01 to 0.001 in `b`, and stays in `c`; `seconds` is what
+    the tail of each takes more.
+    """
+    noise = {"a": (0.1, 0.001), "b": (0.01, 0.001), "c": (0.001, 0.001)}
+    tried = set()
+
+    def measure(finer: FinerUnits) -> OutputAccuracies:
+        tried.add(finer)
+        row = [each[f"tail_{name}" in finer.in_float] for name, each in noise.items()]
+        return OutputAccuracies(tuple(noise), np.array([row, row]), {})
+
+    def predict(finer: FinerUnits) -> float:
+        return 1 + sum(seconds[name] for name in noise if f"tail_{name}" in finer.in_float)
+
+    rows = {name: [(f"tail_{name}", f"view_{name}")] for name in noise}
+    found = OutputRefinement(rows, kept, measure, predict, 0.03, has_wide=False).find()
+    return set(found), len(tried)
+
+
+def test_tails_are_finer_before_the_outputs_that_gain() -> None:
+    """One trial measures all: what an output gains is seen in its own noise."""
+    assert choose_outputs(a=0.01, b=0.002, c=0.0) == ({"a", "b"}, 2)
+
+
+def test_tails_of_all_outputs_take_three_per_cent_at_most() -> None:
+    assert choose_outputs(a=0.025, b=0.006, c=0.0)[0] == {"a"}
+    assert choose_outputs(a=0.035, b=0.006, c=0.0)[0] == {"b"}
+
+
+def test_a_tail_that_is_kept_in_floats_gains_nothing_and_takes_no_share() -> None:
+    assert choose_outputs(("c",), a=0.02, b=0.002, c=0.5)[0] == {"a", "b", "c"}
+
+
+def test_accuracies_of_an_output_are_exchanged_alone() -> None:
+    one = OutputAccuracies(("a", "b"), np.array([[0.1, 0.01]]), {"a": (5.0, 1.0)})
+    other = OutputAccuracies(("a", "b"), np.array([[0.001, 0.002]]), {"a": (15.0, 2.0)})
+    np.testing.assert_array_equal(one.take_output("b", other).noise, [[0.1, 0.002]])
+    assert one.take_output("b", other).rate("a") == 6.0
+    assert one.take_output("a", other).rate("a") == 17.0
+    assert one.score == pytest.approx((10 + 15) / 2)
+    assert one.is_poor("a")
+    assert not one.is_poor("b")
+    assert not other.is_poor("a")
+
+
+def test_units_that_several_outputs_share_are_in_floats_where_one_wants_it() -> None:
+    parts = [FinerUnits(("a",), ("b",)), FinerUnits(("b", "c"), ("d",))]
+    assert merge_units(parts) == FinerUnits(("a", "b", "c"), ("d",))
+
+
 def test_what_is_done_is_said() -> None:
-    assert FinerUnits(("a",), ("b", "c")).describe("y") == (
+    assert FinerUnits(("a",), ("b", "c")).describe(["y"]) == (
         "units before 'y': 1 left in floating point, 2 computed in 16 bits"
     )
+    assert FinerUnits(("a",)).describe(["v", "w", "x", "y", "z"]) == (
+        "units before 'v', 'w', 'x' and 2 more outputs: 1 left in floating point"
+    )
+
+
+def test_signs_count_in_the_channel_that_keeps_them_worst() -> None:
+    generator = np.random.default_rng(0)
+    signal = generator.normal(0, 1, (1, 3, 20, 20))
+    signal[0, 0] -= signal[0, 0].min()  # one sign alone: it does not count
+    actual = signal.copy()
+    above = np.flatnonzero(signal[0, 2] > 0)
+    actual[0, 2].flat[above[:20]] *= -1
+    kept = 2 * (len(above) - 20) if len(above) <= 200 else 2 * (400 - len(above))
+    expected = -10 * np.log10(20 / (kept + 20))
+    assert measure_sign_accuracy("y", [{"y": signal}], [{"y": actual}]) == pytest.approx(expected)
+    assert measure_sign_accuracy("y", [{"y": signal}], [{"y": signal}]) == 30
+    flat = signal[0, 2].ravel()
+    others = actual[0, 2].ravel()
+    assert measure_sign_accuracy("y", [{"y": flat}], [{"y": others}]) == pytest.approx(expected)
 
 
 def test_errors_count_by_the_size_of_values() -> None:

@@ -152,9 +152,7 @@ def test_a_concat_of_boxes_and_scores_is_left_in_float(folder: Path) -> None:
     found = DataQuantizer([to], folder, NO_PREPROCESSING, "minmax", None).quantize(make_detector())
     assert set(found.in_float) == {"scores", "join"}
     assert set(found.quantized.units) == {"relu", "boxes", "logits"}
-    assert found.steps[-2].startswith(
-        "2 units before the outputs are left in floating point: 'join' leaves "
-    )
+    assert found.steps[-2].startswith("units before 'y': 2 left in floating point; 'join' leaves ")
     assert found.steps[-2].endswith(" of 255 steps to 'score'")
     plain = quantize(make_detector(), [to], found.ranges).model
     given = read(folder)[0]
@@ -208,11 +206,14 @@ def make_heat_map(*more: str) -> Model:
 
 @pytest.mark.parametrize("more", [(), ("Neg",), ("Transpose",)])
 def test_what_makes_an_output_of_few_steps_is_left_in_float(folder: Path, more: tuple[str, ...]) -> None:
+    def predict(model: Model) -> float:
+        return 9.0 if any("w0" in node.input for node in model.index.nodes) else 1.0
+
     model, to = make_heat_map(*more), target(ops=["Conv", "Relu", "Transpose"])
-    found = DataQuantizer([to], folder, NO_PREPROCESSING, "minmax", None).quantize(model)
+    found = DataQuantizer([to], folder, NO_PREPROCESSING, "minmax", None, predict).quantize(model)
     assert set(found.in_float) == {"heat"} | ({"transpose"} & {each.lower() for each in more})
     assert set(found.quantized.units) == {"relu"}
-    assert any("nine tenths of its values lie within " in step for step in found.steps)
+    assert any("nine tenths of the values of" in step for step in found.steps)
     name = f"t{len(more)}"
     plain = quantize(model, [to], found.ranges).model
     usual = [
@@ -234,12 +235,18 @@ def test_an_output_of_few_steps_is_in_integers_where_floats_are_slow(folder: Pat
         )
 
     quantizer = DataQuantizer([target()], folder, NO_PREPROCESSING, "minmax", None, predict)
-    assert quantizer.quantize(make_heat_map()).in_float == ()
+    found = quantizer.quantize(make_heat_map())
+    assert found.in_float == ()
+    assert any(step.startswith("nine tenths of the values of 't0' lie") for step in found.steps)
+    assert any("takes too long or is not there" in step for step in found.steps)
 
 
 def test_it_is_in_16_bits_where_a_target_takes_it_so_and_floats_take_longer(folder: Path) -> None:
     def predict(model: Model) -> float:
-        return 1.5 if any("w1" in node.input for node in model.index.nodes) else 1.0
+        index = model.index
+        wide = {name for name in index.types if index.get_dtype(name) == "int16"}
+        in_float = any("w1" in node.input for node in index.nodes)
+        return 1.5 if in_float or any(name.startswith("x") for name in wide) else 1.0
 
     model, to = make_heat_map(), target(ops=["Conv", "Relu"])
     quantizer = DataQuantizer([to], folder, NO_PREPROCESSING, "minmax", None, predict, [to])
@@ -256,6 +263,34 @@ def test_it_is_in_16_bits_where_a_target_takes_it_so_and_floats_take_longer(fold
         "t0", *([values(one, each) for each in given] for one in (model, found.quantized.model))
     )
     assert usual > 15
+
+
+@pytest.mark.parametrize("method", ["minmax", "mse"])
+def test_a_calibration_file_tells_which_output_eight_bits_are_too_coarse_for(
+    folder: Path, method: str
+) -> None:
+    """It said nothing: a map of logits kept none of its cells, and the run was verified."""
+    to = target(ops=["Conv", "Relu", "Neg"])
+    model, given = make_heat_map("Neg"), read(folder)
+    measured = calibrate(model, given, method=method)
+    ends = [np.quantile(values(model, each)["t1"].astype(np.float64), [0.05, 0.95]) for each in given]
+    usual = measured.usual["t1"]
+    assert (usual.low, usual.high) == pytest.approx(tuple(np.mean(ends, axis=0)), rel=1e-5)
+    found = choose_precision(model, [to], Precision("int8", calibration=measured))
+    (note,) = [each for each in found.notes if "nine tenths" in each.text]
+    whole = measured.tensors["t1"]
+    assert isinstance(whole, Range)
+    steps = 255 * (usual.high - usual.low) / (max(whole.high, 0) - min(whole.low, 0))
+    assert note.severity == "warning"
+    assert note.text.startswith(
+        f"nine tenths of the values of 't1' lie within {steps:.1f} of 255 steps, too few: --data FOLDER"
+    )
+    wide = choose_precision(model, [to], Precision("int16", calibration=measured))
+    in_float = choose_precision(model, [target(ops=["Relu"])], Precision("int8", calibration=measured))
+    fixed = make_heat_map("Sigmoid")
+    given_ranges = calibrate(fixed, given)
+    assert given_ranges.usual == {}
+    assert not any("nine tenths" in each.text for each in (*wide.notes, *in_float.notes))
 
 
 def test_usual_values_are_counted_in_steps_where_no_operator_fixes_the_range() -> None:

@@ -18,7 +18,7 @@ from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.quantization import _patch_moments, _weight_rounding
 from byoc.quantization._patch_moments import WeightedNode
 from byoc.quantization._quantize_on_data import DataQuantizer
-from byoc.quantization._weight_rounding import descend, round_weights
+from byoc.quantization._weight_rounding import count_large_nodes, descend, round_weights
 from byoc.samples import NO_PREPROCESSING
 
 NODES: dict[str, tuple[list[int], list[int], dict[str, Any]]] = {
@@ -144,12 +144,24 @@ def test_data_rounds_weights_where_that_is_better(
     assert any(step.startswith("weights are rounded") for step in found.steps) != worse
 
 
-def test_nodes_of_many_inputs_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_weight_rounding, "MAX_INPUTS", 100)
+def test_nodes_of_many_inputs_are_left_out_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = make_model()
     given = samples(model)
     plain = quantize(model, [target()], ranges(model, given))
-    assert set(round_weights(plain.floats, plain.model, given)) == {"w0"}
+    assert count_large_nodes(plain.floats, plain.model) == 0
+    monkeypatch.setattr(_weight_rounding, "MAX_INPUTS", 100)
+    rounded = set(round_weights(plain.floats, plain.model, given))
+    assert rounded == {"w0"}
+    count = count_large_nodes(plain.floats, plain.model)
+    assert count > 0
+    for number, sample in enumerate(given):
+        np.savez(tmp_path / f"{number}.npz", **sample)
+    found = DataQuantizer([target()], tmp_path, NO_PREPROCESSING, "minmax", None).quantize(model)
+    assert found.steps[-1] == (
+        f"weights keep the nearest integers where nodes add up over 4,608 products, as {count} do"
+    )
 
 
 def test_samples_are_run_again_where_moments_need_memory(monkeypatch: pytest.MonkeyPatch) -> None:
