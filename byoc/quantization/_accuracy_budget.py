@@ -10,7 +10,7 @@ import numpy as np
 
 from byoc.errors import InputError
 from byoc.planning import TradePoint
-from byoc.quantization._cheapest_precision import CheapestSearch
+from byoc.quantization._cheapest_precision import CheapestSearch, PrecisionChoice
 from byoc.quantization._precision_problem import PrecisionProblem, UnitPrecisions
 from byoc.quantization._sensitivity import KeptAccuracy
 
@@ -134,28 +134,30 @@ class TradeSearch:
 
     def _try_levels(self, integer: KeptAccuracy) -> Generator[UnitPrecisions, PlanTrial, None]:
         problem = self.build()
-        whole = problem.noise[0].sum(axis=0)
+        expected = problem.sum_noise(problem.find_levels(UnitPrecisions()))
         measured = np.asarray(integer.noises or [integer.noise])
         # What is measured of all units, over the sum of what is measured of each.
-        scale = np.clip(measured / np.maximum(whole, _LEAST_NOISE), 1 / _MOST_SCALE, _MOST_SCALE)
-        search = CheapestSearch(replace(problem, noise=problem.noise * scale))
+        scale = np.clip(measured / np.maximum(expected, _LEAST_NOISE), 1 / _MOST_SCALE, _MOST_SCALE)
+        problem = replace(problem, noise=problem.noise * scale, rounding=problem.rounding * scale)
+        ends = [(problem.find_levels(end), self.tried[end].cost) for end in self.ends]
+        known = [PrecisionChoice(each, cost, problem.sum_noise(each)) for each, cost in ends]
+        search = CheapestSearch(problem, known)
         strictness = 1.0
         for level in self._list_levels(integer.signal_to_noise):
             if self._is_enough(level):
                 return
             for _ in range(_MOST_TRIALS):
                 limit = 10 ** (-level / 10) / strictness
-                found = search.find(np.full(len(whole), limit))
-                cost = found.choice.cost
+                found = search.find(np.full(len(measured), limit))
+                cost = found.cost
                 self.gap = max(self.gap, 1 - found.bound / cost if cost > 0 else 0.0)
-                if not found.choice.levels.any():
+                if not found.levels.any():
                     return
-                precisions = problem.name_precisions(found.choice.levels)
+                precisions = problem.name_precisions(found.levels)
                 is_new = precisions not in self.tried
                 yield from self._try(precisions)
                 accuracy = self.tried[precisions].accuracy
-                expected = float(found.choice.noise.max())
-                needed = _MARGIN * accuracy.noise / max(expected, _LEAST_NOISE)
+                needed = _MARGIN * accuracy.noise / max(float(found.noise.max()), _LEAST_NOISE)
                 needed = max(needed, strictness / _MOST_SCALE)  # the plan may be exact
                 met = accuracy.signal_to_noise >= level
                 if met and (not is_new or needed > strictness / _SLACK):

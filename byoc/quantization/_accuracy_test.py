@@ -1,6 +1,6 @@
 """The test of an accuracy budget: the samples, the original's outputs, the accuracy measured on them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -11,18 +11,22 @@ from onnx import ModelProto
 
 from byoc.errors import InputError
 from byoc.model import Model
-from byoc.placement.strategies import LaunchAware
 from byoc.planning import WIDE, GraphPlan, PlanSettings
 from byoc.quantization._accuracy_budget import Budget
-from byoc.quantization._build_precision_problem import QuantizedPlan, build_precision_problem
+from byoc.quantization._build_precision_problem import (
+    QuantizedPlan,
+    TensorFigures,
+    build_precision_problem,
+)
 from byoc.quantization._chosen_precision import ChosenPrecision
-from byoc.quantization._conversion_costs import ConversionCosts, price_conversions
+from byoc.quantization._conversion_costs import price_conversions
 from byoc.quantization._precision import Precision
 from byoc.quantization._precision_problem import PrecisionProblem
 from byoc.quantization._sensitivity import (
     KeptAccuracy,
     SampleValues,
     measure_accuracy,
+    measure_roundings,
     measure_sensitivities,
     run_samples,
 )
@@ -34,6 +38,13 @@ _MEASURED = 32
 _RANKED = 4
 _MOST_RUNS = 200  # of the model for that, in each type: with many units, on fewer samples
 _MOST_NOISE = 1e6  # the power of an error over that of the signal, instead of infinity
+
+
+MeasuresAlone = Callable[
+    [Model, Mapping[str, Sequence[str]], Sequence[SampleValues], Sequence[SampleValues]],
+    dict[str, KeptAccuracy],
+]
+"""A measurement of parts of a quantized model, each alone: of units, or of tensors."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,29 +76,36 @@ class AccuracyTest:
         narrow, *others, floating = plans
         precision, dtype = self.precision, self.precision.narrow_dtype
         types = [QuantizedPlan(narrow, precision.units, _list_noises(self.ranking), dtype)]
-        conversions = ConversionCosts({})
         for plan in others:
             assert precision.wide is not None
-            units, noises = precision.wide.units, _list_noises(self.wide_ranking)
-            types.append(QuantizedPlan(plan, units, noises, WIDE))
-            tensors = [name for name in floating.graph_problem.tensors if ":" not in name]
-            conversions = price_conversions(floating.index, tensors, settings, dtype, WIDE)
-        return build_precision_problem(types, floating, conversions, LaunchAware())
+            types.append(
+                QuantizedPlan(plan, precision.wide.units, _list_noises(self.wide_ranking), WIDE)
+            )
+        tensors = [name for name in floating.graph_problem.tensors if ":" not in name]
+        dtypes = [each.dtype for each in types]
+        figures = TensorFigures(
+            _list_noises(self._rank(measure_roundings, precision.model, precision.units)),
+            price_conversions(floating.index, tensors, settings, dtypes),
+            np.array([each.rules.quantization.convert == "between" for each in settings.targets]),
+        )
+        return build_precision_problem(types, floating, figures)
 
     @cached_property
     def ranking(self) -> Mapping[str, KeptAccuracy]:
         """The accuracy with one unit alone quantized, for each unit by name."""
-        return self._rank(self.precision.model, self.precision.units)
+        return self._rank(measure_sensitivities, self.precision.model, self.precision.units)
 
     @cached_property
     def wide_ranking(self) -> Mapping[str, KeptAccuracy]:
         """The accuracy with one unit alone in 16 bits, for each that may be."""
         wide = self.precision.wide
-        return {} if wide is None else self._rank(wide.model, wide.units)
+        return {} if wide is None else self._rank(measure_sensitivities, wide.model, wide.units)
 
-    def _rank(self, model: Model, units: Mapping[str, Sequence[str]]) -> Mapping[str, KeptAccuracy]:
+    def _rank(
+        self, measure: MeasuresAlone, model: Model, units: Mapping[str, Sequence[str]]
+    ) -> Mapping[str, KeptAccuracy]:
         few = slice(max(1, min(_RANKED, _MOST_RUNS // max(len(units), 1))))
-        return measure_sensitivities(model, units, self.expected[few], self.samples[few])
+        return measure(model, units, self.expected[few], self.samples[few])
 
 
 def _list_noises(ranking: Mapping[str, KeptAccuracy]) -> dict[str, NDArray[np.float64]]:

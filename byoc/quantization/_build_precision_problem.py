@@ -1,4 +1,4 @@
-"""The choice of precision of a model, built from its plans with all units in one precision each."""
+"""The problem of precisions of a model, built from its plans with all units in one precision each."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,10 +7,15 @@ from functools import cached_property
 import numpy as np
 
 from byoc.model import TENSOR_KEY, GraphIndex, get_metadata, get_node_name, is_inserted, is_quantize
-from byoc.placement import Fusion, Strategy
-from byoc.planning import GraphPlan, name_units
-from byoc.quantization._conversion_costs import ConversionCosts
-from byoc.quantization._precision_problem import Floats, PrecisionProblem, SharedTensor
+from byoc.placement import Fusion
+from byoc.planning import GraphPlan
+from byoc.quantization._precision_problem import (
+    Bools,
+    BoundaryCosts,
+    Floats,
+    Level,
+    PrecisionProblem,
+)
 
 UnitNodes = Mapping[str, Sequence[str]]
 """The names of units, with those of their nodes."""
@@ -43,92 +48,117 @@ class QuantizedPlan:
         return np.asarray(self.plan.graph_problem.problem.seconds[row, 1:])
 
 
+@dataclass(frozen=True, eq=False)
+class TensorFigures:
+    """Measured noises of tensors and costs of their conversions, by name.
+
+    `rounding` is the noise of each tensor alone in the type that was asked for, float64 `[outputs]`;
+    `conversions` are its costs from one type to another on accelerators, float64
+    `[levels, levels, devices]`. `joint` is bool `[devices]`: units in floats and in integers may share a
+    region.
+    """
+
+    rounding: Mapping[str, Floats]
+    conversions: Mapping[str, Floats]
+    joint: Bools
+
+
 def build_precision_problem(
-    types: Sequence[QuantizedPlan],
-    floating: GraphPlan,
-    conversions: ConversionCosts,
-    strategy: Strategy,
+    types: Sequence[QuantizedPlan], floating: GraphPlan, figures: TensorFigures
 ) -> PrecisionProblem:
     """Build the problem of a model from its plans with units in integers, and with none.
 
     The first of the `types` has all units that may be quantized, a second one those that may have 16
-    bits. `conversions` are the costs of tensors that change between the two. Costs are in the unit of
-    the objective.
+    bits. Costs are in the unit of the objective.
     """
-    narrow, *others = types
-    wide = others[0] if others else None
-    float_problem, integer_problem = floating.graph_problem.problem, narrow.plan.graph_problem.problem
+    narrow = types[0]
+    problem = floating.graph_problem.problem
     float_rows = _map_nodes(floating)
-    devices = float_problem.devices
     found: dict[str, list[int]] = {}
     for name, nodes in narrow.units.items():
         own = sorted({float_rows[node] for node in nodes if node in float_rows})
         if own and narrow.find_costs(name) is not None:
             found[name] = own  # or else not one unit in both plans: the problem has no choice of it
     names = sorted(found, key=lambda name: found[name][-1])
-    rows = [found[name] for name in names]
-    nothing = np.full(devices, np.inf)
+    nothing = np.full(problem.devices, np.inf)
     costs = np.array(
         [
             [nothing if (known := each.find_costs(name)) is None else known for name in names]
             for each in types
         ]
-    ).reshape(len(types), len(names), devices)
-    if wide is not None:
-        costs[1][~np.isfinite(costs[0])] = np.inf  # what a target takes in one type, it has in integers
+    ).reshape(len(types), len(names), problem.devices)
+    costs[1:, ~np.isfinite(costs[0])] = np.inf  # what a target takes in one type, it has in integers
     outputs = max((len(value) for value in narrow.noise.values()), default=1)
     none = np.zeros(outputs)
     noise = np.array([[each.noise.get(name, none) for name in names] for each in types])
-    seconds = np.full((float_problem.units, devices), np.inf)
-    for number, own in enumerate(rows):
-        seconds[own] = np.where(np.isfinite(costs[0, number]), 0.0, np.inf)
-        seconds[own[0]] = costs[0, number]
-    unit_of_row = {row: number for number, own in enumerate(rows) for row in own}
-    problem = replace(
-        float_problem,
-        seconds=np.concatenate([float_problem.seconds, seconds], axis=1),
-        to_device=_join(floating, narrow, "to_device"),
-        to_host=_join(floating, narrow, "to_host"),
-        launch=np.tile(float_problem.launch, 2),
-        connected=np.tile(float_problem.connected, 2),
-        min_nodes=np.tile(float_problem.min_nodes, 2),
-        max_nodes=np.tile(float_problem.max_nodes, 2),
-        max_regions=np.tile(float_problem.max_regions, 2),
-        memory=np.tile(float_problem.memory, (1, 2)),
-        capacity=np.tile(float_problem.capacity, 2),
-        fusions=(*float_problem.fusions, *_list_fusions(narrow, found, integer_problem.fusions)),
-        occupies=float_problem.occupies * 2,
-    )
-    return PrecisionProblem(
+    tensors = floating.graph_problem.tensors
+    rounding = np.array([figures.rounding.get(name, none) for name in tensors])
+    built = PrecisionProblem(
         problem,
-        name_units(floating.index, floating.units),
-        devices,
         names,
-        rows,
+        [found[name] for name in names],
         costs,
         noise.reshape(len(types), len(names), outputs),
-        strategy,
-        () if wide is None else _list_tensors(floating, narrow, wide, unit_of_row, conversions),
+        rounding.reshape(len(tensors), outputs),
+        _price_boundary(types, floating, figures),
+        _list_fusions(narrow, found),
     )
+    return replace(built, noise=_count_weights_alone(built))
 
 
-def _list_fusions(
-    narrow: QuantizedPlan, found: Mapping[str, Sequence[int]], fusions: Sequence[Fusion]
-) -> list[Fusion]:
+def _count_weights_alone(problem: PrecisionProblem) -> Floats:
+    """Return the noise of units without that of tensors, which the problem counts by itself.
+
+    A unit alone in the type that was asked for has what it reads rounded to it, and what it makes where
+    something in floating point reads that. Its weights are as noisy in 16 bits: at least what it has
+    there is left.
+    """
+    noise, placed = problem.noise.copy(), problem.problem
+    readers = problem.unit_of_row[placed.consumers]
+    leaves = placed.is_output.copy()
+    leaves[placed.consumed[readers < 0]] = True
+    leaves &= placed.producer >= 0
+    tensors = np.concatenate([placed.consumed, np.flatnonzero(leaves)])
+    units = np.concatenate([readers, problem.unit_of_row[placed.producer[leaves]]])
+    tensors, units = np.unique(np.stack([tensors, units])[:, units >= 0], axis=1)
+    np.subtract.at(noise[0], units, problem.rounding[tensors])
+    noise[0] = noise.max(axis=0, initial=0.0)
+    return noise
+
+
+def _price_boundary(
+    types: Sequence[QuantizedPlan], floating: GraphPlan, figures: TensorFigures
+) -> BoundaryCosts:
+    """Return the costs of transfers and conversions of the float plan's tensors, in each type."""
+    levels, devices = 1 + len(types), floating.graph_problem.problem.devices
+    unknown = np.full((levels, levels, devices), np.inf)
+    tensors = floating.graph_problem.tensors
+    conversions = np.array([figures.conversions.get(name, unknown) for name in tensors])
+    conversions = conversions.reshape(len(tensors), levels, levels, devices)
+    for level, each in enumerate(types, 1):
+        scaled = _find_channel_scaled(each)
+        apart = [number for number, name in enumerate(tensors) if name in scaled]
+        conversions[apart, Level.floating, level] = conversions[apart, level, Level.floating] = np.inf
+    to_device, to_host = (
+        np.stack(
+            [
+                getattr(floating.graph_problem.problem, direction),
+                *(_find_transfers(floating, each, direction) for each in types),
+            ]
+        )
+        for direction in ("to_device", "to_host")
+    )
+    return BoundaryCosts(to_device, to_host, conversions.transpose(1, 2, 0, 3), figures.joint)
+
+
+def _list_fusions(narrow: QuantizedPlan, found: Mapping[str, Sequence[int]]) -> list[Fusion]:
     """Return the fusions of units in integers, by the first rows of units."""
     first = {narrow.rows[node]: own[0] for name, own in found.items() for node in narrow.units[name]}
-    devices = narrow.plan.graph_problem.problem.devices
     return [
-        Fusion(tuple(sorted(first[row] for row in each.members)), devices + each.device, each.saving)
-        for each in fusions
+        Fusion(tuple(sorted(first[row] for row in each.members)), each.device, each.saving)
+        for each in narrow.plan.graph_problem.problem.fusions
         if all(row in first for row in each.members)
     ]
-
-
-def _join(floating: GraphPlan, narrow: QuantizedPlan, direction: str) -> Floats:
-    """Return transfers `[tensors, 2 * devices]`, in floats and then as the quantized tensor."""
-    floats: Floats = getattr(floating.graph_problem.problem, direction)
-    return np.concatenate([floats, _find_transfers(floating, narrow, direction)], axis=1)
 
 
 def _find_transfers(floating: GraphPlan, quantized: QuantizedPlan, direction: str) -> Floats:
@@ -143,47 +173,6 @@ def _find_transfers(floating: GraphPlan, quantized: QuantizedPlan, direction: st
     return np.asarray(found, np.float64).reshape(floats.shape)
 
 
-def _list_tensors(
-    floating: GraphPlan,
-    narrow: QuantizedPlan,
-    wide: QuantizedPlan,
-    unit_of_row: Mapping[int, int],
-    conversions: ConversionCosts,
-) -> list[SharedTensor]:
-    """Return the tensors that units read which may be in integers."""
-    problem = floating.graph_problem.problem
-    more = {}
-    for direction in ("to_host", "to_device"):
-        difference = _find_transfers(floating, wide, direction) - _find_transfers(
-            floating, narrow, direction
-        )
-        more[direction] = np.maximum(np.nan_to_num(difference), 0.0)
-    found = []
-    for number, name in enumerate(floating.graph_problem.tensors):
-        start, end = problem.consumer_start[number : number + 2]
-        rows = problem.consumers[start:end].tolist()
-        readers = dict.fromkeys(unit_of_row[row] for row in rows if row in unit_of_row)
-        maker = unit_of_row.get(int(problem.producer[number]), -1)
-        readers.pop(maker, None)
-        if not readers:
-            continue
-        crossing = problem.to_host[number] + problem.to_device[number] + problem.launch
-        to_wide, to_narrow = conversions.find(name, crossing)
-        leaves = bool(problem.is_output[number]) or any(row not in unit_of_row for row in rows)
-        found.append(
-            SharedTensor(
-                maker,
-                tuple(readers),
-                leaves,
-                to_wide,
-                to_narrow,
-                more["to_host"][number],
-                more["to_device"][number],
-            )
-        )
-    return found
-
-
 def _map_nodes(plan: GraphPlan) -> dict[str, int]:
     """Return the row of each node of a plan, by its name or first output; without byoc's own nodes."""
     return {
@@ -191,6 +180,21 @@ def _map_nodes(plan: GraphPlan) -> dict[str, int]:
         for number, row in plan.row_of_node.items()
         if not is_inserted(plan.index.nodes[number])
     }
+
+
+def _find_channel_scaled(quantized: QuantizedPlan) -> set[str]:
+    """Return the tensors, by their names in the float model, that some unit has several scales for.
+
+    On accelerators these are not converted from floats, or to them.
+    """
+    index: GraphIndex = quantized.plan.index
+    found = set()
+    for node in index.nodes:
+        if is_quantize(node) and is_inserted(node):
+            scale = index.types.get(node.input[1])
+            if scale is None or scale.elements != 1:
+                found.add(get_metadata(node, TENSOR_KEY))
+    return found
 
 
 def _map_quantized_tensors(quantized: QuantizedPlan) -> dict[str, int]:

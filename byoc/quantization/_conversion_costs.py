@@ -1,13 +1,21 @@
-"""Costs of conversions between integers of two types, on accelerators and by the host."""
+"""Costs of conversions between floats and integers of one type or two, on accelerators."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import permutations
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import helper
+from onnx import NodeProto, TensorProto, ValueInfoProto, helper
 
-from byoc.model import DTYPE_NUMBERS, GraphIndex, Model, prepare_model
+from byoc.errors import YES
+from byoc.model import (
+    DTYPE_NUMBERS,
+    GraphIndex,
+    Model,
+    prepare_model,
+)
+from byoc.patterns import Mark
 from byoc.planning import PlanSettings, annotate_graphs, build_main_problem, group_graphs
 from byoc.quantization._prepare_model import SIXTEEN_BITS
 
@@ -15,45 +23,41 @@ Floats = NDArray[np.float64]
 _IR = 10  # with operator set 21
 
 
-@dataclass(frozen=True, eq=False)
-class ConversionCosts:
-    """The costs of converting tensors to 16 bits and back on each accelerator, `[devices]`, by tensor.
-
-    A cost is infinite where an accelerator does not take the conversion.
-    """
-
-    costs: Mapping[str, tuple[Floats, Floats]]
-
-    def find(self, tensor: str, by_host: Floats) -> tuple[Floats, Floats]:
-        """Return the costs of both directions, those of a way by the host where that is cheaper."""
-        known = self.costs.get(tensor)
-        if known is None:
-            return by_host, by_host
-        return np.minimum(known[0], by_host), np.minimum(known[1], by_host)
-
-
 def price_conversions(
-    index: GraphIndex, tensors: Sequence[str], settings: PlanSettings, narrow: str, wide: str
-) -> ConversionCosts:
-    """Price the conversions of a float model's tensors between two types, as a quantized model has them.
+    index: GraphIndex, tensors: Sequence[str], settings: PlanSettings, dtypes: Sequence[str]
+) -> Mapping[str, Floats]:
+    """Return the costs of converting a float model's tensors, float64 `[levels, levels, devices]`.
 
-    The cost models are asked about a model of these conversions alone. Tensors whose extents are not
-    known are left out.
+    The first level is floating point, the others are the integer `dtypes`. A cost is infinite where an
+    accelerator does not take the conversion. The cost models are asked about a model of the conversions
+    alone, as they stand in a quantized one: an Identity between DequantizeLinear and QuantizeLinear, or
+    one of these by itself between floats and integers, on accelerators that convert between operators
+    (`convert: between`). Tensors whose extents are not known are left out.
     """
-    known = [name for name in tensors if _has_extents(index, name)]
-    if not known:
-        return ConversionCosts({})
-    model = _make_conversions(index, known, (narrow, wide), (wide, narrow))
+    writer = _ConversionWriter(index)
+    for name in tensors:
+        if _has_extents(index, name):
+            types = (index.get_dtype(name) or "float32", *dtypes)
+            for way in permutations(range(len(types)), 2):
+                writer.add(name, way, (types[way[0]], types[way[1]]))
+    if not writer.made:
+        return {}
+    model = writer.build()
     marks = annotate_graphs(model.index, settings.targets)
+    for target, own in zip(settings.targets, marks[id(model.index)], strict=True):
+        if target.rules.quantization.convert == "between":
+            between = Mark(YES, target.locate("quantization.convert"))
+            for number in writer.list_bare(model):
+                own[number] = between
     units = group_graphs(model.index, settings.targets, marks)
     problem = build_main_problem(model.index, settings, units).problem
-    found: dict[str, tuple[Floats, Floats]] = {}
     row_of = {node: row for row, unit in enumerate(units[id(model.index)].units) for node in unit.nodes}
-    for number, name in enumerate(known):
-        rows = [row_of[model.index.producers[f"converted_{number}_{way}"]] for way in (0, 1)]
-        to_wide, to_narrow = problem.seconds[rows, 1:]
-        found[name] = to_wide, to_narrow
-    return ConversionCosts(found)
+    levels = 1 + len(dtypes)
+    found: dict[str, Floats] = {}
+    for (name, way), output in writer.made.items():
+        own_costs = found.setdefault(name, np.full((levels, levels, problem.devices), np.inf))
+        own_costs[way] = problem.seconds[row_of[model.index.producers[output]], 1:]
+    return found
 
 
 def _has_extents(index: GraphIndex, name: str) -> bool:
@@ -61,26 +65,52 @@ def _has_extents(index: GraphIndex, name: str) -> bool:
     return shape is not None and all(isinstance(extent, int) for extent in shape)
 
 
-def _make_conversions(index: GraphIndex, tensors: Sequence[str], *ways: tuple[str, str]) -> Model:
-    """Return a model that converts tensors of the shapes of others, each from and to given types."""
-    nodes, inputs, outputs = [], [], []
-    stored = [helper.make_tensor("scale", 1, [], [1.0])]
-    for dtype in {dtype for way in ways for dtype in way}:
-        stored.append(helper.make_tensor(f"zero_{dtype}", DTYPE_NUMBERS[dtype], [], [0]))
-    for number, name in enumerate(tensors):
-        for way, (before, behind) in enumerate(ways):
-            own = f"{number}_{way}"
-            given, made = f"given_{own}", f"made_{own}"
-            zeros = [f"zero_{before}", f"zero_{behind}"]
-            nodes += [
-                helper.make_node("DequantizeLinear", [given, "scale", zeros[0]], [f"float_{own}"]),
-                helper.make_node("Identity", [f"float_{own}"], [f"converted_{own}"]),
-                helper.make_node("QuantizeLinear", [f"converted_{own}", "scale", zeros[1]], [made]),
-            ]
-            shape = index.get_shape(name)
-            inputs.append(helper.make_tensor_value_info(given, DTYPE_NUMBERS[before], shape))
-            outputs.append(helper.make_tensor_value_info(made, DTYPE_NUMBERS[behind], shape))
-    graph = helper.make_graph(nodes, "conversions", inputs, outputs, stored)
-    opsets = [helper.make_opsetid("", max(SIXTEEN_BITS, index.opsets.get("", 1)))]
-    proto = helper.make_model(graph, opset_imports=opsets, ir_version=_IR)
-    return prepare_model(proto, "conversions")
+@dataclass(eq=False)
+class _ConversionWriter:
+    """Writes a model of conversions; `made` has what each of them makes, by tensor and levels."""
+
+    index: GraphIndex
+    made: dict[tuple[str, tuple[int, int]], str] = field(default_factory=dict)
+    nodes: list[NodeProto] = field(default_factory=list)
+    inputs: list[ValueInfoProto] = field(default_factory=list)
+    outputs: list[ValueInfoProto] = field(default_factory=list)
+    stored: dict[str, TensorProto] = field(default_factory=dict)
+
+    def add(self, name: str, way: tuple[int, int], types: tuple[str, str]) -> None:
+        """Add the conversion of a tensor from one type to another."""
+        number = len(self.made)
+        given, made = f"given_{number}", f"made_{number}"
+        before, behind = (self._store_scale(dtype) for dtype in types)
+        last = given
+        if way[0]:
+            last = f"float_{number}" if way[1] else made
+            self.nodes.append(helper.make_node("DequantizeLinear", [given, *before], [last]))
+        if all(way):
+            self.nodes.append(helper.make_node("Identity", [last], [f"converted_{number}"]))
+            last = f"converted_{number}"
+        if way[1]:
+            self.nodes.append(helper.make_node("QuantizeLinear", [last, *behind], [made]))
+        shape = self.index.get_shape(name)
+        self.inputs.append(helper.make_tensor_value_info(given, DTYPE_NUMBERS[types[0]], shape))
+        self.outputs.append(helper.make_tensor_value_info(made, DTYPE_NUMBERS[types[1]], shape))
+        self.made[name, way] = f"converted_{number}" if all(way) else made
+
+    def _store_scale(self, dtype: str) -> list[str]:
+        """Store a scale and the zero point of an integer type; return their names."""
+        if dtype.startswith(("int", "uint")):
+            self.stored["scale"] = helper.make_tensor("scale", TensorProto.FLOAT, [], [1.0])
+            self.stored[dtype] = helper.make_tensor(f"zero_{dtype}", DTYPE_NUMBERS[dtype], [], [0])
+        return ["scale", f"zero_{dtype}"]
+
+    def build(self) -> Model:
+        graph = helper.make_graph(
+            self.nodes, "conversions", self.inputs, self.outputs, [*self.stored.values()]
+        )
+        opsets = [helper.make_opsetid("", max(SIXTEEN_BITS, self.index.opsets.get("", 1)))]
+        proto = helper.make_model(graph, opset_imports=opsets, ir_version=_IR)
+        return prepare_model(proto, "conversions")
+
+    def list_bare(self, model: Model) -> list[int]:
+        """Return the nodes that convert between floats and integers by themselves."""
+        outputs = {self.made[key] for key in self.made if not all(key[1])}
+        return [number for number, node in enumerate(model.index.nodes) if node.output[0] in outputs]

@@ -1,21 +1,29 @@
-"""The placement problem with a choice of precision: each accelerator is two devices of it.
+"""The problem of precisions: where units run, and in which type, at the least cost within noise.
 
-One computes in floating point, the other in integers, of 8 bits or of 16. What crosses between the two
-goes by the host, as in the plan that is then made. The noise of a unit counts where it is in integers.
+A unit is on the host, in floating point, or on an accelerator, there in floats, in integers of the type
+that was asked for, or in integers of 16 bits. These are the levels, and a choice is a level for each
+unit with a device for each.
 
-On the device of integers a unit first has the type that is cheaper, conversions left out, which bounds
-the cost from below. Then the types of the units there are chosen with the conversions between them: a
-problem of the same kind, in which the two types are the devices.
+The cost of a choice is the sum of
+- the execution of each unit on its device in its type,
+- transfers: a tensor that the host and an accelerator share crosses once in each direction and type,
+- conversions: where units on one accelerator share a tensor in two types, once for each pair of types,
+- a launch for each region,
+less what fusions save. The noise of a choice, for each output, is expected to be the sum of
+- the noise of each unit in integers in its type,
+- the noise of each tensor that a unit in the type that was asked for makes or reads: it is rounded to
+  that type, and a reader in 16 bits cannot undo that.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.placement import Problem, Strategy, solve_problem
+from byoc.placement import Fusion, Problem
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -38,73 +46,80 @@ class UnitPrecisions:
     wide: frozenset[str] = frozenset()
 
 
-Fixed = Mapping[int, int]
-"""Units by number, and the level that each is fixed at."""
-
-
 @dataclass(frozen=True, eq=False)
-class PrecisionChoice:
-    """A choice of the level of each unit, int64 `[units]`.
+class BoundaryCosts:
+    """Costs of tensors in each type: transfers, and conversions from one type to another.
 
-    `cost` is the predicted one, `noise` the expected noise `[outputs]`. `bound` is a lower bound of the
-    cost with the weighted noise of any other choice.
+    `to_device` and `to_host` are float64 `[levels, tensors, devices]`, transfers of a tensor in the
+    type of a level. `conversions` is float64 `[levels, levels, tensors, devices]`, from one type to
+    another on an accelerator; infinite where that is impossible, and the way goes by the host. `joint`
+    is bool `[devices]`: units in floats and in integers may share a region.
     """
 
-    levels: Ints
-    cost: float
-    noise: Floats
-    bound: float
-
-
-@dataclass(frozen=True, eq=False)
-class SharedTensor:
-    """A tensor that units read which may be in integers, and the cost of its types, `[devices]`.
-
-    `maker` and `readers` are units by number, -1 for what is no such unit. `to_wide` and `to_narrow` are
-    the costs of a conversion, `more_to_host` and `more_to_device` what crosses more in 16 bits.
-    """
-
-    maker: int
-    readers: tuple[int, ...]
-    leaves: bool
-    """Whether something that is no such unit reads it, too."""
-    to_wide: Floats
-    to_narrow: Floats
-    more_to_host: Floats
-    more_to_device: Floats
+    to_device: Floats
+    to_host: Floats
+    conversions: Floats
+    joint: Bools
 
 
 @dataclass(frozen=True, eq=False)
 class PrecisionProblem:
-    """A placement problem in which accelerators `1..devices` compute in floats, the others in integers.
+    """Units with their costs and noises at each level; the statement is that of the module.
 
-    A row of the problem is a unit of the float model, and `names` has the names of all rows. `units` are
-    the names of what may be quantized, in topological order; `rows` has the rows of each, the first of
-    which has its cost in integers. `costs` is float64 `[types, units, devices]`, in the type that was
-    asked for and, if there are two, in 16 bits; `noise` is float64 `[types, units, outputs]`, the power
-    of the error of each output over that of its signal; noises of units are expected to add up.
+    `problem` is the placement problem of the float model, whose rows are its units. `units` are the
+    names of what may be quantized, in topological order; `rows` has the rows of each, which are in
+    integers together. `costs` is float64 `[types, units, devices]`, in the type that was asked for and,
+    if there are two, in 16 bits. Noises are powers of the error of each output over that of its signal:
+    `noise` is float64 `[types, units, outputs]`, `rounding` is float64 `[tensors, outputs]`. `fusions`
+    are those of rows in the type that was asked for; those of rows in floats are the problem's own.
     """
 
     problem: Problem
-    names: Sequence[str]
-    devices: int
     units: Sequence[str]
     rows: Sequence[Sequence[int]]
     costs: Floats
     noise: Floats
-    strategy: Strategy
-    tensors: Sequence[SharedTensor] = ()
-    first_rows: Ints = field(init=False)
+    rounding: Floats
+    boundary: BoundaryCosts
+    fusions: Sequence[Fusion] = ()
 
-    def __post_init__(self) -> None:
-        """Collect the first row of each unit."""
-        first = np.asarray([rows[0] for rows in self.rows], np.int64)
-        object.__setattr__(self, "first_rows", first)
+    @cached_property
+    def unit_of_row(self) -> Ints:
+        """The number of the unit of each row, -1 for none; int64 `[rows]`."""
+        found = np.full(self.problem.units, -1, np.int64)
+        for unit, rows in enumerate(self.rows):
+            found[list(rows)] = unit
+        return found
 
-    def list_levels(self, unit: int) -> list[int]:
-        """Return the levels that a unit may have."""
-        types = np.flatnonzero(np.isfinite(self.costs[:, unit]).any(axis=1))
-        return [Level.floating, *(1 + int(each) for each in types)]
+    @cached_property
+    def tensor_ends(self) -> tuple[Ints, Ints]:
+        """The tensors and the units that make or read them, two int64 `[ends]`."""
+        problem = self.problem
+        tensors = np.concatenate([problem.consumed, np.arange(problem.tensors)])
+        rows = np.concatenate([problem.consumers, problem.producer])
+        units = np.where(rows >= 0, self.unit_of_row[rows], -1)
+        ends = np.unique(np.stack([tensors, units], axis=1)[units >= 0], axis=0)
+        return ends[:, 0], ends[:, 1]
+
+    def sum_noise(self, levels: Ints) -> Floats:
+        """Return the expected noise of units at some levels, `[outputs]`."""
+        every = np.concatenate([np.zeros_like(self.noise[:1]), self.noise])
+        tensors, units = self.tensor_ends
+        rounded = np.unique(tensors[levels[units] == Level.narrow])
+        total = every[levels, np.arange(len(levels))].sum(axis=0) + self.rounding[rounded].sum(axis=0)
+        return np.asarray(total, np.float64)
+
+    def find_levels(self, precisions: UnitPrecisions) -> Ints:
+        """Return the levels of units in some precisions, int64 `[units]`."""
+        levels = [
+            Level.floating
+            if name in precisions.in_float
+            else Level.wide
+            if name in precisions.wide
+            else Level.narrow
+            for name in self.units
+        ]
+        return np.asarray(levels, np.int64)
 
     def name_precisions(self, levels: Ints) -> UnitPrecisions:
         """Return the precisions of units at some levels."""
@@ -113,123 +128,3 @@ class PrecisionProblem:
             frozenset(name for name, level in named if level == Level.floating),
             frozenset(name for name, level in named if level == Level.wide),
         )
-
-    def list_noise(self, levels: Ints) -> Floats:
-        """Return the noise of each unit at its level, `[units, outputs]`."""
-        every = np.concatenate([np.zeros_like(self.noise[:1]), self.noise])
-        return np.asarray(every[levels, np.arange(len(levels))])
-
-    def solve(self, weights: Floats, fixed: Fixed) -> PrecisionChoice:
-        """Return the choice of the least cost plus weighted noise that is found.
-
-        `weights` is float64 `[outputs]`; `fixed` says of some units at which level they are. Where units
-        of both types are chosen, and none is fixed, those with as many as may be of one type are tried,
-        too.
-        """
-        priced = self.costs + (self.noise @ weights)[..., np.newaxis]
-        for unit, level in fixed.items():
-            priced[np.arange(len(priced)) != level - 1, unit] = np.inf
-        levels, value, bound = self._place(priced, fixed)
-        if not fixed and np.unique(levels[levels > 0]).size > 1:
-            alone = [_prefer_type(priced, number) for number in range(len(priced))]
-            tried = [self._place(each, fixed)[:2] for each in alone]
-            levels, value = min([(levels, value), *tried], key=lambda each: each[1])
-        noise = self.list_noise(levels).sum(axis=0)
-        return PrecisionChoice(levels, value - float(weights @ noise), noise, bound)
-
-    def _place(self, priced: Floats, fixed: Fixed) -> tuple[Ints, float, float]:
-        """Return levels, what they cost with the price of noise, and a lower bound of that of any.
-
-        `priced` is `[types, units, devices]`, with the price of noise.
-        """
-        problem, integers = self.problem, 1 + self.devices
-        seconds, must = problem.seconds.copy(), problem.must.copy()
-        cheapest = priced.min(axis=0)
-        seconds[self.first_rows, integers:] = cheapest
-        for unit, level in fixed.items():
-            rows = list(self.rows[unit])
-            if level:
-                must[rows] = True
-                seconds[rows, 1:integers] = np.inf
-            else:
-                seconds[rows, integers:] = np.inf
-        fusions = [
-            replace(each, saving=min(each.saving, float(members.sum())))
-            for each in problem.fusions
-            if np.isfinite(members := seconds[list(each.members), each.device]).all()  # not fixed apart
-        ]
-        changed = problem
-        if must.any() or fusions != [*problem.fusions]:
-            changed = replace(problem, must=must, fusions=tuple(fusions))
-        found = solve_problem(changed.replace_seconds(seconds), self.strategy, list(self.names))
-        devices = found.labels[self.first_rows] - integers
-        levels, value = self._choose_types(priced, devices)
-        value += found.value - float(_take_devices(cheapest, devices).sum())
-        return levels, value, found.bound or 0.0
-
-    def _choose_types(self, priced: Floats, devices: Ints) -> tuple[Ints, float]:
-        """Return the levels of units whose devices are given, and what they cost with conversions.
-
-        `devices` are negative for units that are not in integers.
-        """
-        each = np.stack([_take_devices(costs, devices) for costs in priced])
-        levels = np.where(devices < 0, Level.floating, 1 + each.argmin(axis=0))
-        if np.unique(levels[devices >= 0]).size < 2:
-            return levels, float(each.min(axis=0).sum())
-        conversions = self._build_conversions(each, devices)
-        found = solve_problem(conversions, self.strategy, list(self.units))
-        return np.where(devices < 0, Level.floating, 1 + found.labels), found.value
-
-    def _build_conversions(self, each: Floats, devices: Ints) -> Problem:
-        """Return the problem which units are in 16 bits: the host of it is the narrow type.
-
-        `each` is the cost of units in each type, `[2, units]`.
-        """
-        narrow, wide = each.copy()
-        producer: list[int] = []
-        consumers: list[list[int]] = []
-        moved: list[tuple[float, float]] = []
-        for tensor in self.tensors:
-            maker = tensor.maker
-            home = int(devices[maker]) if maker >= 0 else -1
-            by_device: dict[int, list[int]] = {}
-            for reader in tensor.readers:
-                by_device.setdefault(int(devices[reader]), []).append(reader)
-            if home >= 0 and (tensor.leaves or by_device.keys() - {home}):
-                wide[maker] += tensor.more_to_host[home]
-            for device, readers in by_device.items():
-                if device < 0:
-                    continue
-                own = device == home
-                producer.append(maker if own else -1)
-                consumers.append(readers)
-                costs = tensor.to_wide if own else tensor.more_to_device
-                moved.append((costs[device], tensor.to_narrow[device] if own else 0.0))
-        both = np.isfinite(narrow)
-        to_device, to_host = np.asarray(moved, np.float64).reshape(-1, 2).T[..., np.newaxis]
-        return Problem.build(
-            seconds=np.stack([np.where(both, narrow, 0.0), wide], axis=1),
-            producer=producer,
-            consumers=consumers,
-            is_output=[False] * len(producer),
-            to_device=to_device,
-            to_host=to_host,
-            launch=[0.0],
-            must=~both,
-        )
-
-
-def _prefer_type(priced: Floats, number: int) -> Floats:
-    """Return costs, `[types, units, devices]`, with one type alone for units that may have it."""
-    others = np.arange(len(priced)) != number
-    has = np.isfinite(priced[number]).any(axis=1)
-    return np.where(others[:, np.newaxis, np.newaxis] & has[:, np.newaxis], np.inf, priced)
-
-
-def _take_devices(costs: Floats, devices: Ints) -> Floats:
-    """Return the cost of each unit on its device, 0 where that is negative.
-
-    `costs` is float64 `[units, devices]`.
-    """
-    found = costs[np.arange(len(devices)), np.maximum(devices, 0)]
-    return np.where(devices < 0, 0.0, found)

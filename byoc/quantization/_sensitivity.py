@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, helper
 
 from byoc.model import (
+    TENSOR_KEY,
     WEIGHT_KEY,
     Model,
     copy_without,
@@ -91,10 +92,34 @@ def measure_sensitivities(
     return found
 
 
-def quantize_only(proto: ModelProto, nodes: Collection[str], every: Collection[str]) -> ModelProto:
+def measure_roundings(
+    quantized: Model,
+    units: Mapping[str, Sequence[str]],
+    expected: Sequence[SampleValues],
+    samples: Sequence[SampleValues],
+) -> dict[str, KeptAccuracy]:
+    """Return for each quantized tensor of activations the accuracy with it alone rounded.
+
+    Arguments are those of `measure_sensitivities`.
+    """
+    every = {node for nodes in units.values() for node in nodes}
+    pairs = (node for node in quantized.proto.graph.node if is_quantize(node) and is_inserted(node))
+    names = dict.fromkeys(get_metadata(node, TENSOR_KEY) for node in pairs)
+    found = {}
+    for number, name in enumerate(names, 1):
+        report_step(f"sensitivity of tensor {number} of {len(names)}")
+        variant = quantize_only(quantized.proto, (), every, name)
+        found[name] = measure_accuracy(expected, run_samples(variant, quantized, samples))
+    return found
+
+
+def quantize_only(
+    proto: ModelProto, nodes: Collection[str], every: Collection[str], tensor: str | None = None
+) -> ModelProto:
     """Return a quantized model in which all nodes but those named compute in floating point again.
 
     `every` names the nodes of all quantized units. A node without a name goes by its first output.
+    `tensor` is rounded for all that read it.
     """
     makers = {name: node for node in proto.graph.node for name in node.output}
     read = {
@@ -110,7 +135,8 @@ def quantize_only(proto: ModelProto, nodes: Collection[str], every: Collection[s
             if get_metadata(node, WEIGHT_KEY):
                 continue  # who reads it gets the weight itself: kernels differ for what is constant
             source = makers[node.input[0]].input[0]
-            if node.output[0] in read and source in makers and _name_node(makers[source]) in nodes:
+            made = node.output[0] in read and source in makers and _name_node(makers[source]) in nodes
+            if made or get_metadata(node, TENSOR_KEY) == tensor:
                 rewritten += (makers[node.input[0]], node)
             else:
                 rewritten.append(helper.make_node("Identity", [source], [node.output[0]]))

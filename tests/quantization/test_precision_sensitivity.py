@@ -15,6 +15,7 @@ from byoc.quantization import KeptAccuracy, calibrate
 from byoc.quantization._quantize_model import QuantizedModel, quantize
 from byoc.quantization._sensitivity import (
     measure_accuracy,
+    measure_roundings,
     measure_sensitivities,
     quantize_only,
     run_samples,
@@ -131,6 +132,22 @@ def test_a_unit_pays_for_what_floating_point_reads_of_it(model: Model, done: Qua
         np.testing.assert_array_equal(got["side"], wanted["side"])
     for got in run(done, ["side"]):
         np.testing.assert_array_equal(got["side"], fake(got["side"], *pair(done, "side")))
+
+
+def test_one_tensor_alone_is_rounded_for_all_that_read_it(model: Model, done: QuantizedModel) -> None:
+    variant = quantize_only(done.model.proto, (), every(done), "side")
+    real = run_samples(model.proto, model, samples())
+    weights = numpy_helper.to_array(next(t for t in network().graph.initializer if t.name == "v"))
+    for got, wanted in zip(run_samples(variant, done.model, samples()), real, strict=True):
+        side = fake(wanted["side"], *pair(done, "side"))
+        np.testing.assert_array_equal(got["side"], side)
+        y = np.maximum(side, 0).mean(axis=(2, 3)) @ weights
+        np.testing.assert_allclose(got["y"], y, rtol=1e-4, atol=1e-5)
+    expected = run_samples(model.proto, model, samples())
+    alone = measure_roundings(done.model, done.units, expected, samples())
+    assert set(alone) == {"x", "r", "s", "n", "side", "k", "p", "f", "y"}
+    got = run_samples(variant, done.model, samples())
+    assert alone["side"] == measure_accuracy(expected, got)
 
 
 def test_noise_roughly_adds_up(model: Model, done: QuantizedModel) -> None:

@@ -1,0 +1,182 @@
+"""The problem of precisions as a mixed integer program.
+
+A tensor flows from where it is made to where it is read: to the host by a transfer, from there to an
+accelerator by another, or by a conversion on the accelerator. With a variable for each of these the
+linear relaxation is hardly below the optimum. Limits of regions other than launches are left out, so
+that the program bounds the cost from below.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from byoc.numerics.solvers import MilpBuilder
+from byoc.quantization._precision_problem import Floats, Ints, Level, PrecisionProblem
+
+# A noise that is this many times what is allowed is as good as any larger one.
+_TOO_NOISY = 2.0
+
+Term = tuple[Ints, int]
+"""Columns of rows, and their factor."""
+
+
+@dataclass(frozen=True, eq=False)
+class PrecisionProgram:
+    """A program, the constant part of its cost, and where a unit is placed.
+
+    `placed` is int64 `[units, devices, levels]`, the columns that are 1 where a unit is on a device in
+    the type of a level.
+    """
+
+    builder: MilpBuilder
+    constant: float
+    placed: Ints
+
+    def read_levels(self, values: Floats) -> Ints:
+        """Return the level of each unit in a solution."""
+        return np.asarray((values[self.placed] > 0.5).any(axis=1).argmax(axis=1), np.int64)
+
+    def sum_cost(self, values: Floats) -> float:
+        """Return the cost of a solution."""
+        return self.constant + float(np.concatenate(self.builder.cost) @ values)
+
+
+def build_precision_program(problem: PrecisionProblem, allowed: Floats) -> PrecisionProgram:
+    """Return the program whose noise is at most `allowed`, float64 `[outputs]`, above 0."""
+    return _ProgramWriter(problem).write(allowed)
+
+
+class _ProgramWriter:
+    """Writes the columns and rows of a program; `placed` is int64 `[rows, devices, levels]`."""
+
+    def __init__(self, owner: PrecisionProblem) -> None:
+        self.owner = owner
+        self.problem = owner.problem
+        self.builder = MilpBuilder()
+        self.levels = 1 + len(owner.costs)
+        self.placed = self._add_places()
+
+    def write(self, allowed: Floats) -> PrecisionProgram:
+        for device in np.flatnonzero(self.problem.launch > 0).tolist():
+            self._add_launches(device)
+        self._add_flows()
+        self._add_fusions()
+        self._limit_noise(allowed)
+        constant = float(self.problem.seconds[:, 0].sum())
+        first = [rows[0] for rows in self.owner.rows]
+        return PrecisionProgram(self.builder, constant, self.placed[first])
+
+    def _add_places(self) -> Ints:
+        """Add where each row is; the rows of a unit share what says that it is in integers."""
+        problem, builder = self.problem, self.builder
+        host, is_open = problem.seconds[:, :1], problem.allowed[:, 1:]
+        placed = np.full(
+            (problem.units, problem.devices, self.levels), builder.add_columns(0.0, 0, False)
+        )
+        extra = np.where(is_open, problem.seconds[:, 1:] - host, 0.0)
+        placed[..., Level.floating] = builder.add_columns(extra, is_open, True)
+        for unit, rows in enumerate(self.owner.rows):
+            costs = self.owner.costs[:, unit].T
+            is_open = np.isfinite(costs)
+            extra = np.where(is_open, costs - host[list(rows)].sum(), 0.0)
+            placed[list(rows), :, 1:] = builder.add_columns(extra, is_open, True)
+        flat = placed.reshape(problem.units, -1).T
+        builder.add_rows(1, *((columns, 1) for columns in flat))
+        must = np.flatnonzero(problem.must)
+        builder.add_rows(-1, *((columns[must], -1) for columns in flat))
+        for device in np.flatnonzero(np.isfinite(problem.capacity)).tolist():
+            memory = np.repeat(problem.memory[:, device], self.levels)
+            builder.add_row(float(problem.capacity[device]), placed[:, device].ravel(), memory)
+        return placed
+
+    def _add_launches(self, device: int) -> None:
+        """Add numbers of regions, which rise along edges and by one where a region begins."""
+        problem, builder = self.problem, self.builder
+        source, target = problem.edges
+        every = [*range(self.levels)]
+        for group in [every] if self.owner.boundary.joint[device] else [every[:1], every[1:]]:
+            places = [self.placed[:, device, level] for level in group]
+            region = builder.add_columns(np.zeros(problem.units), problem.units, False)
+            count = builder.add_columns(problem.launch[device], problem.units, False)
+            before, behind = (region[source], 1), (region[target], -1)
+            begins = [
+                (place[rows], sign) for place in places for rows, sign in ((target, 1), (source, -1))
+            ]
+            builder.add_rows(0, before, behind)
+            builder.add_rows(0, before, *begins, behind)
+            builder.add_rows(0, *((place, 1) for place in places), (region, -1))
+            builder.add_rows(0, (region, 1), (np.repeat(count, problem.units), -1))
+
+    def _add_flows(self) -> None:
+        """Add the transfers and conversions that bring tensors to where they are read."""
+        problem, builder, boundary = self.problem, self.builder, self.owner.boundary
+        sent, brought, converted = (
+            self._add_costs(costs)
+            for costs in (boundary.to_host, boundary.to_device, boundary.conversions)
+        )
+        is_made = problem.producer >= 0
+        made, read = np.flatnonzero(is_made), problem.consumed
+        from_host, from_unit = np.flatnonzero(~is_made[read]), np.flatnonzero(is_made[read])
+        builder.add_rows(0, *self._list_away(np.flatnonzero(is_made & problem.is_output), sent))
+        readers = self.placed[problem.consumers[from_unit]].reshape(len(from_unit), -1).T
+        on_device = [(columns, -1) for columns in readers]
+        builder.add_rows(0, *self._list_away(read[from_unit], sent), *on_device)
+        for device, level in np.ndindex(problem.devices, self.levels):
+            place, arriving = self.placed[:, device, level], brought[level, :, device]
+            builder.add_rows(1, (arriving[made], 1), *self._list_away(made, sent))
+            leaving = place[problem.producer[made]], -1
+            for way in (sent[level], *converted[level]):
+                builder.add_rows(0, (way[made, device], 1), leaving)
+            # What a unit reads is brought, is made there in its type, or converted to it.
+            reading = place[problem.consumers]
+            builder.add_rows(0, (reading[from_host], 1), (arriving[read[from_host]], -1))
+            tensors = read[from_unit]
+            ways = [(way[tensors, device], -1) for way in (brought[level], *converted[:, level])]
+            own = place[problem.producer[tensors]], -1
+            builder.add_rows(0, (reading[from_unit], 1), own, *ways)
+
+    def _list_away(self, tensors: Ints, sent: Ints) -> list[Term]:
+        """Return terms whose sum is 1 where a tensor is on an accelerator alone, else 0.
+
+        A unit makes each of the tensors; `sent` are the columns of transfers to the host.
+        """
+        makers = self.placed[self.problem.producer[tensors]].reshape(len(tensors), -1).T
+        copies = sent[:, tensors].transpose(0, 2, 1).reshape(-1, len(tensors))
+        return [*((columns, 1) for columns in makers), *((columns, -1) for columns in copies)]
+
+    def _add_costs(self, costs: Floats) -> Ints:
+        """Add columns of costs, closed where these are infinite."""
+        known = np.isfinite(costs)
+        return self.builder.add_columns(np.where(known, costs, 0.0), known, False)
+
+    def _add_fusions(self) -> None:
+        """Add what fusions save: their rows are on a device, in one type, and in no other fusion."""
+        chosen: dict[int, list[int]] = {}
+        for fusions, level in (
+            (self.problem.fusions, Level.floating),
+            (self.owner.fusions, Level.narrow),
+        ):
+            for fusion in fusions:
+                column = self.builder.add_columns(-fusion.saving, 1, True)
+                members = np.asarray(fusion.members)
+                places = self.placed[members, fusion.device - 1, level]
+                self.builder.add_rows(0, (np.repeat(column, len(members)), 1), (places, -1))
+                for member in fusion.members:
+                    chosen.setdefault(member, []).append(int(column))
+        for columns in chosen.values():
+            self.builder.add_row(1, columns, np.ones(len(columns)))
+
+    def _limit_noise(self, allowed: Floats) -> None:
+        """Add the noises of units and of rounded tensors, as shares of what is allowed."""
+        owner, builder = self.owner, self.builder
+        placed = self.placed[[rows[0] for rows in owner.rows]]
+        tensors, units = owner.tensor_ends
+        rounded = builder.add_columns(np.zeros(self.problem.tensors), 1, False)
+        narrow = placed[units, :, Level.narrow].T
+        builder.add_rows(0, *((columns, 1) for columns in narrow), (rounded[tensors], -1))
+        noise = np.minimum(owner.noise / allowed, _TOO_NOISY).transpose(1, 0, 2)
+        rounding = np.minimum(owner.rounding / allowed, _TOO_NOISY)
+        for output in range(len(allowed)):
+            shares = np.repeat(noise[:, np.newaxis, :, output], self.problem.devices, axis=1)
+            columns = np.concatenate([placed[..., 1:].ravel(), rounded])
+            builder.add_row(1, columns, np.concatenate([shares.ravel(), rounding[:, output]]))
