@@ -142,27 +142,30 @@ class TradeSearch:
         ends = [(problem.find_levels(end), self.tried[end].cost) for end in self.ends]
         known = [PrecisionChoice(each, cost, problem.sum_noise(each)) for each, cost in ends]
         search = CheapestSearch(problem, known)
-        strictness = 1.0
+        strictness = np.ones(len(measured))  # by which the noise of each output is to stay below a limit
         for level in self._list_levels(integer.signal_to_noise):
             if self._is_enough(level):
                 return
+            limit = 10 ** (-level / 10)
             for _ in range(_MOST_TRIALS):
-                limit = 10 ** (-level / 10) / strictness
-                found = search.find(np.full(len(measured), limit))
-                cost = found.cost
-                self.gap = max(self.gap, 1 - found.bound / cost if cost > 0 else 0.0)
+                found = search.find(limit / strictness)
+                self.gap = max(self.gap, 1 - found.bound / found.cost if found.cost > 0 else 0.0)
                 if not found.levels.any():
                     return
                 precisions = problem.name_precisions(found.levels)
                 is_new = precisions not in self.tried
                 yield from self._try(precisions)
                 accuracy = self.tried[precisions].accuracy
-                needed = _MARGIN * accuracy.noise / max(float(found.noise.max()), _LEAST_NOISE)
-                needed = max(needed, strictness / _MOST_SCALE)  # the plan may be exact
-                met = accuracy.signal_to_noise >= level
-                if met and (not is_new or needed > strictness / _SLACK):
+                kept = np.nan_to_num(np.asarray(accuracy.noises or [accuracy.noise]), nan=np.inf)
+                needed = _MARGIN * kept / np.maximum(found.noise, _LEAST_NOISE)
+                if accuracy.signal_to_noise < level:
+                    stricter = np.clip(needed, _MARGIN * strictness, _MOST_SCALE * strictness)
+                    strictness = np.where(kept > limit, stricter, strictness)
+                    continue
+                tightest = int(np.argmax(found.noise * strictness))
+                if not is_new or needed[tightest] > strictness[tightest] / _SLACK:
                     break
-                strictness = needed if met else max(needed, _MARGIN * strictness)
+                strictness = np.clip(needed, strictness / _MOST_SCALE, strictness)  # it may be exact
 
     def _list_levels(self, least: float) -> list[float]:
         """Return the accuracies (dB) to search plans for, in rising order."""

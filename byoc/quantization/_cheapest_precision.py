@@ -1,6 +1,6 @@
 """The cheapest choice of units' precisions within limits of noise: an integer program for each limit."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from byoc.numerics import SearchBudget
 from byoc.quantization._precision_problem import Floats, Ints, PrecisionProblem
@@ -10,6 +10,7 @@ from byoc.quantization._precision_program import build_precision_program
 # is counted before the first node is several times what passes.
 _SECONDS, _ALL_SECONDS = 100.0, 1500.0
 _NODES = 1000
+_GAP = 0.01  # share of the cost: most of the work is to prove the last of it
 _ROUNDING = 1e-5  # share of what is allowed that the solver's tolerance may exceed it by
 
 
@@ -35,6 +36,8 @@ class CheapestSearch:
 
     problem: PrecisionProblem
     known: list[PrecisionChoice]
+    found: list[tuple[Floats, PrecisionChoice]] = field(default_factory=list)
+    """Limits, and the cheapest choice within them: within less it is that, too, if it is within."""
     budget: SearchBudget = field(default_factory=lambda: SearchBudget(_ALL_SECONDS))
 
     def find(self, allowed: Floats) -> PrecisionChoice:
@@ -42,16 +45,23 @@ class CheapestSearch:
 
         Where the budget is spent, it is the cheapest of the known ones.
         """
+        for limit, choice in self.found:
+            if (allowed <= limit).all() and _is_within(choice, allowed):
+                return choice
         program = build_precision_program(self.problem, allowed)
         solution = program.builder.solve(
-            program.constant, budget=self.budget.limit(_SECONDS), nodes=_NODES
+            program.constant, budget=self.budget.limit(_SECONDS), nodes=_NODES, gap=_GAP
         )
         if solution.values is not None:
             levels = program.read_levels(solution.values)
             cost = program.sum_cost(solution.values)
             self.known.append(PrecisionChoice(levels, cost, self.problem.sum_noise(levels)))
-        within = [each for each in self.known if (each.noise <= allowed * (1 + _ROUNDING)).all()]
+        within = [each for each in self.known if _is_within(each, allowed)]
         best = min(within, key=lambda each: each.cost)
-        return PrecisionChoice(
-            best.levels, best.cost, best.noise, min(max(solution.bound, 0.0), best.cost)
-        )
+        best = replace(best, bound=min(max(solution.bound, 0.0), best.cost))
+        self.found.append((allowed, best))
+        return best
+
+
+def _is_within(choice: PrecisionChoice, allowed: Floats) -> bool:
+    return bool((choice.noise <= allowed * (1 + _ROUNDING)).all())

@@ -29,7 +29,10 @@ _RELAXATION_SECONDS = 2e-8
 
 @dataclass(frozen=True, eq=False)
 class IntegerProgram:
-    """Minimise `cost @ x` subject to `matrix @ x <= most`, `low <= x <= high`, and integrality."""
+    """Minimise `cost @ x` subject to `matrix @ x <= most`, `low <= x <= high`, and integrality.
+
+    `constant` is added to the cost where a gap is a share of it.
+    """
 
     cost: Floats
     low: Floats
@@ -37,6 +40,7 @@ class IntegerProgram:
     integral: Bools
     matrix: "scipy.sparse.csc_array"
     most: Floats
+    constant: float = 0.0
 
     @property
     def relaxation_seconds(self) -> float:
@@ -69,13 +73,18 @@ def _find_highs() -> Any:
         return None
 
 
-def solve_counted(program: IntegerProgram, nodes: int | None, budget: SearchBudget) -> HighsAnswer:
-    """Solve a program; stop after so many branch-and-bound nodes, or where the budget is spent."""
+def solve_counted(
+    program: IntegerProgram, nodes: int | None, budget: SearchBudget, gap: float = 0.0
+) -> HighsAnswer:
+    """Solve a program; stop after so many branch-and-bound nodes, or where the budget is spent.
+
+    It also stops at a solution that is proven to cost at most the share `gap` more than the best one.
+    """
     core = _find_highs()
     highs = core._Highs()
     options = core.HighsOptions()
     options.output_flag = options.log_to_console = False
-    options.mip_rel_gap = 0.0
+    options.mip_rel_gap = gap
     if nodes is not None:
         options.mip_max_nodes = nodes
     highs.passOptions(options)
@@ -88,7 +97,7 @@ def solve_counted(program: IntegerProgram, nodes: int | None, budget: SearchBudg
         return HighsAnswer(None, np.inf, True)
     found = info.primal_solution_status == core.SolutionStatus.kSolutionStatusFeasible
     values = np.array(highs.getSolution().col_value) if found else None
-    bound = float(info.mip_dual_bound)
+    bound = float(info.mip_dual_bound) - program.constant
     return HighsAnswer(values, bound, status == core.HighsModelStatus.kOptimal)
 
 
@@ -108,6 +117,7 @@ def _build_model(program: IntegerProgram) -> Any:
     core = _find_highs()
     model, matrix = core.HighsLp(), program.matrix
     model.num_row_, model.num_col_ = matrix.shape
+    model.offset_ = program.constant
     columns = model.a_matrix_
     columns.num_row_, columns.num_col_ = matrix.shape
     columns.format_ = core.MatrixFormat.kColwise

@@ -102,8 +102,11 @@ class MilpBuilder:
         most: float = np.inf,
         budget: SearchBudget | None = None,
         nodes: int | None = None,
+        gap: float = 0.0,
     ) -> MilpSolution:
         """Minimise `constant` + cost @ x within a budget and so many branch-and-bound nodes.
+        A solution whose cost is proven to be at most the share `gap` above the least is taken, where the
+        work of HiGHS can be counted.
         A program whose first relaxation takes more than the budget has is not begun, and spends it.
         `most` is the cost of a known solution, inf if none is known. A better solution cannot contain a
         cost above `most` minus all possible gains, so larger costs are reduced to that.
@@ -120,13 +123,15 @@ class MilpBuilder:
         stake = float(np.abs(cost[high > 0]).sum())
         scale = _SCALE / stake if stake else 1.0
         low, matrix = np.concatenate(self.low), self._build_matrix()
-        program = IntegerProgram(cost * scale, low, high, integral, matrix, self._join(self._most))
+        program = IntegerProgram(
+            cost * scale, low, high, integral, matrix, self._join(self._most), constant * lift * scale
+        )
         if budget is not None and budget.left < program.relaxation_seconds:
             budget.spend(budget.left)
             return MilpSolution(None, -np.inf, False)
         with _redirect_stdout_to_stderr():
             if budget is not None and can_count() and integral.any():
-                found = solve_counted(program, nodes, budget)
+                found = solve_counted(program, nodes, budget, gap)
             else:
                 found = _solve_publicly(program, nodes)
         if found.solved and found.bound == np.inf:
