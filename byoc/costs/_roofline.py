@@ -57,6 +57,8 @@ class Tile(StrictModel):
 
 
 _DEFAULT_FIGURES = OperatorFigures()
+_CONVERSIONS = frozenset({"QuantizeLinear", "DequantizeLinear"})
+"""Operators that a QDQ group has around others, whose traffic is that of the group."""
 
 
 class Roofline(CostFile):
@@ -149,8 +151,9 @@ class Roofline(CostFile):
                     tile = self.tile
                     counts = loops.count_traffic(tile.results, tile.outputs, tile.channels)
                     activations += size * (max(counts[0] - loops.read_once, 0.0) + counts[1])
-        working = [figures.traffic for part, figures, _ in parts if part.work.operations]
-        traffic = max(working, default=max(figures.traffic for _, figures, _ in parts))
+        between = [each for each in parts if each[0].op not in _CONVERSIONS] or parts
+        working = [figures.traffic for part, figures, _ in between if part.work.operations]
+        traffic = max(working or [figures.traffic for _, figures, _ in between])
         return max(activations * traffic / self.bandwidth, constants)
 
 

@@ -41,6 +41,18 @@ def test_results_are_written_at_a_rate_and_bytes_may_not_move() -> None:
     assert with_figures(Conv=OperatorFigures(traffic=0.5)).estimate(CONV).seconds == 50.0
 
 
+def test_conversions_around_an_operator_move_what_it_moves() -> None:
+    ops = ["DequantizeLinear", "Concat", "QuantizeLinear"]
+    parts = tuple(Task(op, Work(0.0 if op == "Concat" else 8.0, 0.0)) for op in ops)
+    group = Task("QDQ/Concat", Work(16.0, 1000.0), parts=parts)
+    assert with_figures().estimate(group).seconds == 100.0
+    assert with_figures(Concat=OperatorFigures(traffic=0.5)).estimate(group).seconds == 50.0
+    twice = with_figures(QuantizeLinear=OperatorFigures(traffic=2.0))
+    assert twice.estimate(group).seconds == 100.0
+    alone = Task("QuantizeLinear", Work(16.0, 1000.0))
+    assert twice.estimate(alone).seconds == 200.0
+
+
 def test_an_array_computes_whole_multiples_and_of_several_the_best_is_taken() -> None:
     loops = read_loops(CONV)
     assert loops == ProductLoops(1, 5, 7, 12, 8, (3, 3))
