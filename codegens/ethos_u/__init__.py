@@ -36,7 +36,7 @@ from . import (
     lower_softmax,
 )
 from .ethos_check import check_nodes, find_refused
-from .lowering import lower_region
+from .lower_regions import lower_region
 from .reference_model import find_reference_model
 from .vela import EthosUOptions, compile_graph, vela_version
 

@@ -8,7 +8,7 @@ import onnx
 
 from byoc.codegen import YES, CompileError, Operation, Region, Verdict, read_region, refuse
 
-from .lowering import lower_alone
+from .lower_regions import lower_alone
 from .vela import EthosUOptions, compile_graphs, vela_version
 
 _PREFIX = "byoc."

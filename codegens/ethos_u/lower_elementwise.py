@@ -4,25 +4,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import onnx
-from onnx import NodeProto, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 from byoc.codegen import CompileError, Operation
 
 from .constant_operands import read_real, real_scale
+from .function_tables import FUNCTIONS, Function, look_up
 from .lower_channels import scale_channels
 from .lowering import LOWERINGS, Lowering, is_same
 from .region_values import Value, arrange, expand_rank
-from .tosa_file import Array
 
 _MOST_FACTOR = {"int8": 2**15 - 1, "int16": 2**14 - 1}
 """The greatest whole number that Vela multiplies an operand of ADD by without an operator of its own."""
 _SLOPE_BITS = 15
-_FUNCTIONS = """
-Abs Acos Asin Atan Ceil Celu Cos Cosh Div Elu Erf Exp Floor Gelu HardSigmoid HardSwish LeakyRelu Log Mish
-Neg Pow Reciprocal Round Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu
-"""
 
 
 @LOWERINGS.op("Add", "Sub", "Sum")
@@ -124,30 +117,16 @@ def lower_prelu(operation: Operation, lowering: Lowering) -> None:
     lowering.finish(operation, Value(stored, source.order, wanted))
 
 
-@LOWERINGS.op(*_FUNCTIONS.split())
+@LOWERINGS.op(*sorted(FUNCTIONS))
 def lower_by_table(operation: Operation, lowering: Lowering) -> None:
-    """TABLE: what DequantizeLinear, the operator and QuantizeLinear make of each of the 256 integers."""
+    """TABLE of a function of one int8 operand."""
     position = _find_operand(operation, lowering)
     if position is None or not _has_table(operation, lowering):
         raise CompileError(
             f"{operation.op} is taken of int8, its other operands constants of one element"
         )
-    source = lowering.read(operation, position)
-    wanted = lowering.result(operation)
-    assert source.quantization is not None
-    real = source.quantization.dequantize(np.arange(-128, 128, dtype=np.int8))
-    constants = {
-        number: read_real(operation, lowering, number)
-        for number, name in enumerate(operation.inputs)
-        if name and number != position
-    }
-    with np.errstate(all="ignore"):
-        made = _evaluate(operation.node, position, real, constants, lowering.region.model)
-        stored = wanted.quantize(np.nan_to_num(made, nan=0.0, posinf=np.inf, neginf=-np.inf))
-    if operation.output_limits and operation.output_limits[0] is not None:
-        stored = np.clip(stored, *operation.output_limits[0])
-    tensor = lowering.graph.look_up(source.tensor, stored)
-    lowering.finish(operation, Value(tensor, source.order, wanted), limit=False)
+    function = Function(operation.inputs[position], (operation,))
+    look_up(function, lowering.read(operation, position), lowering)
 
 
 def find_factors(scales: Sequence[float], most: int) -> tuple[list[int], float]:
@@ -186,38 +165,6 @@ def _lower_by_channel(operation: Operation, lowering: Lowering) -> bool:
     )
     lowering.finish(operation, made)
     return True
-
-
-def _evaluate(
-    node: NodeProto,
-    position: int,
-    real: Array,
-    constants: dict[int, Array],
-    model: onnx.ModelProto,
-) -> Array:
-    """Compute a node of real numbers by ONNX's reference implementation."""
-    alone = NodeProto()
-    alone.CopyFrom(node)
-    alone.input[:] = [
-        "x" if number == position else f"c{number}" if number in constants else ""
-        for number in range(len(node.input))
-    ]
-    alone.output[:] = ["y"]
-    kind = helper.np_dtype_to_tensor_dtype(real.dtype)
-    graph = helper.make_graph(
-        [alone],
-        "table",
-        [helper.make_tensor_value_info("x", kind, real.shape)],
-        [helper.make_tensor_value_info("y", kind, real.shape)],
-        [numpy_helper.from_array(value, f"c{number}") for number, value in constants.items()],
-    )
-    imports = [each for each in model.opset_import if each.domain in ("", "ai.onnx")]
-    alone_model = helper.make_model(graph, opset_imports=imports)
-    try:
-        (made,) = ReferenceEvaluator(alone_model).run(None, {"x": real})
-    except Exception as error:  # whatever the implementation of an operator raises
-        raise CompileError(f"{node.op_type} cannot be computed for its table: {error}") from None
-    return np.asarray(made).reshape(-1)  # a constant of one element may have a rank
 
 
 def _has_table(operation: Operation, lowering: Lowering) -> bool:

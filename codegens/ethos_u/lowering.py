@@ -1,11 +1,11 @@
-"""Lower a region to TOSA: the values of its tensors, and a table of functions by operator.
+"""A region on its way to TOSA: the values of its tensors, and a table of functions by operator.
 
 A function of the table gets the operation and the `Lowering`, reads its operands as values, adds
 operators to the graph, and enters the results. Quantized tensors are the integers that the region
 states; real numbers are never computed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -16,11 +16,10 @@ from byoc.codegen import (
     Operation,
     Quantization,
     Region,
-    TensorContract,
     TensorType,
 )
 
-from .region_values import IMAGE, Value, arrange, make_plain
+from .region_values import Value, make_plain
 from .tosa_file import Array
 from .tosa_graph import Tensor, TosaGraph
 
@@ -29,11 +28,6 @@ LOWERINGS: Emitters[None] = Emitters()
 
 STORED = ("int8", "int16")
 """The element types of activations."""
-
-_ORDERS: Mapping[str, Callable[[int], tuple[int, ...]]] = {
-    "": lambda rank: tuple(range(rank)),
-    "NHWC": lambda _: IMAGE,
-}
 
 
 @dataclass
@@ -106,7 +100,7 @@ class Lowering:
     def shape(self, operation: Operation, position: int = 0) -> tuple[int, ...]:
         """Return the extents of an output. Raises CompileError where one is not known."""
         kind = operation.output_types[position]
-        return tuple(_read_shape(operation.outputs[position], kind)) or (1,)
+        return tuple(read_shape(operation.outputs[position], kind)) or (1,)
 
     def finish(self, operation: Operation, value: Value, position: int = 0, limit: bool = True) -> None:
         """Enter an output, limited as the Relu or Clip asks that is part of the operation."""
@@ -167,73 +161,6 @@ class Lowering:
             raise CompileError(f"'{name}' is int16 with a zero point other than 0")
 
 
-def lower_region(region: Region) -> tuple[bytes, list[int]]:
-    """Return the TOSA graph of a region, and the positions of the region's inputs that it reads.
-
-    Raises CompileError naming all nodes for which there are no TOSA operators.
-    """
-    operations = region.operations(quantized=True)
-    lowering = Lowering(region)
-    read = {name for each in operations for name in each.inputs} | {
-        each.inner for each in region.outputs
-    }
-    positions = [place for place, each in enumerate(region.inputs) if each.inner in read]
-    for place in positions:
-        contract = region.inputs[place]
-        readers = [each.name for each in operations if contract.inner in each.inputs]
-        lowering.values[contract.inner] = _enter_input(lowering, contract, readers)
-    errors = [error for each in operations for error in lower_operation(lowering, each)]
-    if errors:
-        others = f", and {len(errors) - 1} more are not taken" if len(errors) > 1 else ""
-        raise CompileError(f"{errors[0]}{others}", [name for error in errors for name in error.nodes])
-    for contract in region.outputs:
-        makers = [each.name for each in operations if contract.inner in each.outputs]
-        _add_output(lowering, contract, makers)
-    return lowering.graph.write(), positions
-
-
-def lower_alone(region: Region, operation: Operation) -> bytes:
-    """Return the TOSA graph of one operation of a region. Raises CompileError as `lower_region` does.
-
-    Images are NHWC there, at both ends, and all else lies as in ONNX.
-    """
-    lowering = Lowering(region)
-    for name in dict.fromkeys(filter(None, operation.inputs)):
-        if name not in operation.constants:
-            lowering.values[name] = _enter_tensor(lowering, name, region.type(name), [operation.name])
-    for error in lower_operation(lowering, operation):
-        raise error
-    for name in filter(lowering.values.__contains__, operation.outputs):
-        value = lowering.values[name]
-        lowering.graph.add_output(arrange(lowering.graph, value, _usual_order(value.rank)).tensor)
-    return lowering.graph.write()
-
-
-def lower_operation(lowering: Lowering, operation: Operation) -> list[CompileError]:
-    """Lower an operation, or those inside a composite; return why it is not taken, naming the node.
-
-    Where it is not, its results are new inputs of the graph, so that what follows can be tried.
-    """
-    if operation.inner:
-        errors = [error for each in operation.inner for error in lower_operation(lowering, each)]
-        for error in errors:
-            error.nodes = (operation.name,)
-        return errors[:1]
-    function = LOWERINGS.find(operation)
-    try:
-        if function is None:
-            raise CompileError(f"no TOSA operators are written for {operation.op}")
-        function(operation, lowering)
-    except CompileError as error:
-        error.nodes = error.nodes or (operation.name,)
-        for name in filter(None, operation.outputs):
-            kind = lowering.region.type(name)
-            if kind is not None and kind.dtype in STORED:
-                lowering.values[name] = _enter_tensor(lowering, name, kind, error.nodes)
-        return [error]
-    return []
-
-
 def is_same(one: Quantization, other: Quantization) -> bool:
     """Return whether two quantizations of whole tensors are the same."""
     return (one.dtype, float(one.scale), int(one.zero_point)) == (
@@ -243,53 +170,10 @@ def is_same(one: Quantization, other: Quantization) -> bool:
     )
 
 
-def _enter_input(lowering: Lowering, contract: TensorContract, readers: Sequence[str]) -> Value:
-    """Return the value of an input. Raises CompileError naming its readers."""
-    if contract.layout not in _ORDERS:
-        raise CompileError(f"'{contract.name}' is laid out as {contract.layout}", readers)
-    extents = _read_extents(contract.name, contract.type, readers)
-    tensor = lowering.graph.add_input(contract.type.dtype, extents)
-    return Value(tensor, _ORDERS[contract.layout](len(extents)))
-
-
-def _enter_tensor(lowering: Lowering, name: str, kind: TensorType | None, nodes: Sequence[str]) -> Value:
-    """Return a tensor's value as a new input of the graph. Raises CompileError naming the nodes."""
-    extents = _read_extents(name, kind, nodes)
-    assert kind is not None
-    order = _usual_order(len(extents))
-    return Value(lowering.graph.add_input(kind.dtype, [extents[axis] for axis in order]), order)
-
-
-def _read_extents(name: str, kind: TensorType | None, nodes: Sequence[str]) -> list[int]:
-    """Return the extents of a tensor of integers. Raises CompileError naming the nodes."""
-    if kind is None or kind.dtype not in STORED:
-        raise CompileError(f"'{name}' is {kind}, and no integer of 8 or 16 bits", nodes)
-    return _read_shape(name, kind, nodes) or [1]
-
-
-def _read_shape(name: str, kind: TensorType | None, nodes: Sequence[str] = ()) -> list[int]:
+def read_shape(name: str, kind: TensorType | None, nodes: Sequence[str] = ()) -> list[int]:
     """Return the extents of a tensor. Raises CompileError where one is not known, or is 0."""
     shape = None if kind is None else kind.shape
     extents = [extent for extent in shape or () if isinstance(extent, int) and extent > 0]
     if shape is None or len(extents) < len(shape):
         raise CompileError(f"the extents of '{name}' are not all known, and more than 0", nodes)
     return extents
-
-
-def _add_output(lowering: Lowering, contract: TensorContract, makers: Sequence[str]) -> None:
-    """Make a value an output. Raises CompileError naming what makes it."""
-    value = lowering.values.get(contract.inner)
-    if value is None:
-        raise CompileError(f"'{contract.name}' is not made", makers)
-    if contract.type.dtype != value.tensor.dtype:
-        raise CompileError(
-            f"'{contract.name}' is {contract.type}, and no integer of 8 or 16 bits", makers
-        )
-    if contract.layout not in _ORDERS:
-        raise CompileError(f"'{contract.name}' is laid out as {contract.layout}", makers)
-    order = _ORDERS[contract.layout](value.rank)
-    lowering.graph.add_output(arrange(lowering.graph, value, order).tensor)
-
-
-def _usual_order(rank: int) -> tuple[int, ...]:
-    return IMAGE if rank == 4 else tuple(range(rank))

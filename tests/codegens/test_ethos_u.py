@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from byoc.codegens.ethos_u import EthosU
-from byoc.codegens.ethos_u.lowering import lower_region
+from byoc.codegens.ethos_u.lower_regions import lower_region
 from byoc.codegens.ethos_u.vela import EthosUOptions, TooSlowError, compile_graphs
 from compiling import refusal, region
 from cutting import original
@@ -314,3 +315,53 @@ def test_images_that_cross_in_onnxs_order_are_transposed_in_the_region(tmp_path:
 def _write(path: Path, data: bytes) -> Path:
     path.write_bytes(data)
     return path
+
+
+SILU = """<ir_version: 10, opset_import: ["" : 18]>
+g (int8[1, 8, 6, 5] x) => (int8[1, 8, 6, 5] y)
+<float s = {0.05}, int8 z = {3}, float t = {0.03}, int8 u = {-100}> {
+    d = DequantizeLinear(x, s, z)  g = Sigmoid(d)  m = Mul(d, g)  y = QuantizeLinear(m, t, u)
+}"""
+"""What is one operator from operator set 24 on; nothing is quantized inside."""
+
+
+def _partition(proto: onnx.ModelProto, folder: Path) -> Any:
+    proto = onnx.shape_inference.infer_shapes(proto, strict_mode=True)
+    for number, each in enumerate(proto.graph.node):
+        each.name = f"n{number}"
+    return byoc.partition(proto, rules="ethos-u55", strategy="all-supported", output=folder)
+
+
+@executed
+def test_a_function_of_several_operators_is_one_table(tmp_path: Path) -> None:
+    found = _partition(onnx.parser.parse_model(SILU), tmp_path / "bundle")
+
+    (made,) = found.report.regions
+    assert made.composites == {"silu": 1}
+    assert found.verification is not None
+    assert found.verification.worst is not None
+    assert found.verification.worst.absolute == 0
+
+
+@executed
+@pytest.mark.parametrize(
+    ("name", "result", "point"),
+    [("conv", 0.01, 0), ("conv", 5.0, 100), ("conv of rows", 0.07, -5), ("depthwise", 0.02, -120)],
+)
+def test_a_function_of_sums_is_rounded_once(
+    name: str, result: float, point: int, tmp_path: Path
+) -> None:
+    case = CASES[name]
+    line = case.line.replace("r = Conv", "c = Conv") + " g = Sigmoid(c) r = Mul(c, g)"
+    stored = {**case.stored, "sy": np.float32(result), "zy": np.int8(point)}
+    proto = replace(case, line=line, stored=stored).make_model()
+
+    found = _partition(proto, tmp_path / "bundle")
+
+    (made,) = found.report.regions
+    assert made.composites == {"conv_silu": 1}
+    assert found.verification is not None
+    worst = found.verification.worst
+    assert worst is not None
+    assert worst.absolute <= 1
+    assert worst.differing < 0.02

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-from byoc.codegens.ethos_u.lowering import lower_region
+from byoc.codegens.ethos_u.lower_regions import lower_region
 from byoc.codegens.ethos_u.vela import (
     CompiledGraph,
     EthosUOptions,
