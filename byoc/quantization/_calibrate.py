@@ -241,7 +241,7 @@ class _Calibration:
         )
 
     def _list_usual(self, tensors: Collection[str]) -> Iterator[tuple[str, Range]]:
-        """Yield what usual values of outputs lie in, those that have a range: the mean of samples.
+        """Yield the usual range of each output that has a range, the mean over samples.
 
         Six digits of it, which the order of samples does not change.
         """

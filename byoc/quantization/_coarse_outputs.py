@@ -106,7 +106,7 @@ def measure_size_accuracy(name: str, expected: Outputs, actual: Outputs) -> floa
 
 
 def measure_sign_accuracy(name: str, expected: Outputs, actual: Outputs) -> float:
-    """Return how well an output keeps the signs of its values, to 30 dB, for the channel of the worst.
+    """Return the accuracy of the signs of an output in its worst channel, at most 30 dB.
 
     It is the share of errors, 1 - F1, of the sign that is the rarer one in a channel (axis 1; an output
     without is one channel): where logits are above 0 stands for where applications find something.

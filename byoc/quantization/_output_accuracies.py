@@ -1,4 +1,4 @@
-"""How accurate each output of a quantized model is on samples, and all of them together."""
+"""Accuracies of the outputs of a quantized model on samples, one by one and together."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ class OutputAccuracies:
         return float((worst + each.mean()) / 2)
 
     def rate(self, name: str) -> float:
-        """Return what an output is rated by (dB): the score, or both ratios of a coarse output."""
+        """Return the rating of an output (dB): the score, or for a coarse one the sum of its ratios."""
         return sum(self.coarse[name]) if name in self.coarse else self.score
 
     def is_poor(self, name: str) -> bool:
