@@ -28,6 +28,12 @@ class FinerUnits:
     in_float: tuple[str, ...] = ()
     wide: tuple[str, ...] = ()
 
+    def keep_quantized(self, units: Collection[str]) -> "FinerUnits":
+        """Return the same with units in floating point that are not among quantized ones."""
+        refused = tuple(unit for unit in self.wide if unit not in units)
+        wide = tuple(unit for unit in self.wide if unit in units)
+        return FinerUnits((*self.in_float, *refused), wide)
+
     def describe(self, outputs: Sequence[str]) -> str:
         """Describe how the units before outputs are computed, for a note."""
         more = f" and {len(outputs) - _MAX_NAMES} more outputs" if len(outputs) > _MAX_NAMES else ""

@@ -277,7 +277,8 @@ class _QuantizationTrials:
         few_steps = {name: describe_steps(name, each) for name, each in self.coarse_outputs.items()}
         why = [str(few) for name in kept for few in concats[name]]
         why += [few_steps[name] for name in few_steps if name in found]
-        notes = ["; ".join([finer.describe([*found]), *why])] if found else []
+        computed = finer.keep_quantized(tried[finer].quantized.units)  # a target may refuse 16 bits
+        notes = ["; ".join([computed.describe([*found]), *why])] if found else []
         notes += [f"{few_steps[name]}, {_POOR}" for name in few_steps if after.is_poor(name)]
         self.found = [replace(tried[finer], variant=vary(finer, notes))]
 

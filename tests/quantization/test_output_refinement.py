@@ -134,6 +134,10 @@ def test_units_that_several_outputs_share_are_in_floats_where_one_wants_it() -> 
     assert merge_units(parts) == FinerUnits(("a", "b", "c"), ("d",))
 
 
+def test_units_that_a_target_refuses_in_16_bits_are_in_floating_point() -> None:
+    assert FinerUnits(("a",), ("b", "c")).keep_quantized(["c", "d"]) == FinerUnits(("a", "b"), ("c",))
+
+
 def test_what_is_done_is_said() -> None:
     assert FinerUnits(("a",), ("b", "c")).describe(["y"]) == (
         "units before 'y': 1 left in floating point, 2 computed in 16 bits"
