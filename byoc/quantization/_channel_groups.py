@@ -36,9 +36,11 @@ _FUNCTIONS = frozenset(
     ]
 )
 _WITH_NUMBERS = frozenset({"Add", "Sub", "Mul", "Div"})
-_BLOCK = 8  # channels that targets compute together: no group has a part of so many
+_BLOCKS = (8, 4)  # channels that groups are made of: 8 are computed together, 4 are for a few channels
+_FINER = 0.5  # of the noise of groups of larger blocks, at most, for some of smaller ones
 _MOST_GROUPS = 4
-_LEFT = 0.9  # of the noise, at most, for another group
+_LEFT = 0.5  # of the noise, at most, for another group
+_LITTLE = 1e-3  # of the noise of all depthwise convolutions: one that has less is split no further
 _LEVELS = 255
 _LEAST_SECONDS = 1e-5  # that a step counts as, of those of the model
 _TINY = 1e-12
@@ -57,7 +59,7 @@ class _Split:
 
 @dataclass(frozen=True)
 class _GroupStep:
-    """A chain's channels in more groups, from the number of splits `first` to `last`; its seconds.
+    """A chain's channels in other groups, split `last` of the chain instead of `first`; its seconds.
 
     `worth` is the noise that the groups take away, for each of these seconds.
     """
@@ -73,7 +75,7 @@ class _GroupStep:
 class ChannelGroups:
     """The depthwise convolutions of a model that may be computed in groups of channels.
 
-    `chains` has each with its channels in one group, in two, and so on, with less and less noise.
+    `chains` has each with its channels in one group, and in several, with less and less noise.
     """
 
     model: Model
@@ -109,7 +111,7 @@ class ChannelGroups:
     def _list_steps(
         self, predict: Callable[[GroupedModel], float], plain: float
     ) -> Iterator[_GroupStep]:
-        """Yield the steps of each chain to more groups, each of which is worth less than the one before.
+        """Yield the steps of each chain to less noise, each of which is worth less than the one before.
 
         They are those of the lower convex hull of noise over seconds.
         """
@@ -130,21 +132,30 @@ class ChannelGroups:
 
 
 def find_channel_groups(
-    model: Model, samples: Sequence[Mapping[str, Any]], kept: Collection[str]
+    model: Model, samples: Sequence[Mapping[str, Any]], by_channel: Collection[str]
 ) -> ChannelGroups:
     """Return the groups of channels that lower the noise of depthwise convolutions much.
 
-    `samples` are those that ranges are measured on. What reads tensors in `kept` stays as it is.
+    `samples` are those that ranges are measured on. What reads tensors in `by_channel` stays as it is.
     """
     index = model.index
-    chains = [each for each in _find_chains(index) if index.nodes[each.depthwise].input[0] not in kept]
+    chains = [
+        each for each in _find_chains(index) if index.nodes[each.depthwise].input[0] not in by_channel
+    ]
     if not chains:
         return ChannelGroups(model, ())
     nodes = [index.nodes[each.depthwise] for each in chains]
     names = sorted({name for node in nodes for name in (node.input[0], node.output[0])})
     statistics = measure_channels(model, names, samples, "channels")
     splits = [_split_channels(model, node, statistics) for node in nodes]
-    return ChannelGroups(model, tuple(zip(chains, splits, strict=True)))
+    little = _LITTLE * sum(found[0].noise for found in splits)
+    kept = [[found[0], *_take_needed(found, little)] for found in splits]
+    return ChannelGroups(model, tuple(zip(chains, kept, strict=True)))
+
+
+def _take_needed(splits: Sequence[_Split], little: float) -> list[_Split]:
+    """Return the splits behind those that leave more noise than is little."""
+    return [after for before, after in pairwise(splits) if before.noise > little]
 
 
 def _find_chains(index: GraphIndex) -> Iterator[ChannelChain]:
@@ -174,7 +185,9 @@ def _is_splittable(index: GraphIndex, node: NodeProto) -> bool:
     """Return whether a convolution makes one channel of each that it reads, and of enough for groups."""
     shape = index.get_shape(node.input[1])
     groups = get_stated_attributes(node).get("group", 1)
-    return is_depthwise(index, node) and groups > _BLOCK and shape is not None and shape[0] == groups
+    return (
+        is_depthwise(index, node) and groups > min(_BLOCKS) and shape is not None and shape[0] == groups
+    )
 
 
 def _walk_up(index: GraphIndex, name: str, linear: set[int]) -> tuple[int, ...] | None:
@@ -240,29 +253,35 @@ def _absorbs_order(index: GraphIndex, number: int, name: str, linear: set[int]) 
 def _split_channels(
     model: Model, node: NodeProto, statistics: Mapping[str, ChannelStatistics]
 ) -> list[_Split]:
-    """Return the channels of a depthwise convolution in one group, and in more while that pays."""
+    """Return the channels of a depthwise convolution in one group and in several, by falling noise."""
     seen, made = statistics[node.input[0]], statistics[node.output[0]]
     weights = read_constant(model.index, node.input[1], model.folder).astype(np.float64)
     gathered = (weights.reshape(len(weights), -1) ** 2).sum(axis=1)
     variance = np.maximum(made.power - made.mean**2, 0)
     share = gathered / np.maximum(variance, 1e-12 * max(float(variance.max()), 1e-30)) / 12
-    found: list[_Split] = []
-    for split in _search_splits(seen, share):
-        if found and split.noise > _LEFT * found[-1].noise:
-            break
-        found.append(split)
-    return found
+    found: dict[int, _Split] = {}
+    finer: list[_Split] = []
+    for block in _BLOCKS:
+        least = np.inf
+        for split in _search_splits(seen, share, block):
+            if split.noise > _LEFT * least:
+                break
+            least = split.noise
+            known = found.setdefault(len(split.groups), split)
+            if split.noise < _FINER * known.noise:
+                finer.append(split)
+    return sorted([*found.values(), *finer], key=lambda split: -split.noise)
 
 
-def _search_splits(seen: ChannelStatistics, share: Float64Array) -> Iterator[_Split]:
+def _search_splits(seen: ChannelStatistics, share: Float64Array, block: int) -> Iterator[_Split]:
     """Yield the channels in groups of least noise: all in one, in two, and so on.
 
     `share` is what a squared step adds to the noise of a channel, relative to its signal. Groups are
-    intervals of the channels sorted by their ranges.
+    intervals of the channels sorted by their ranges, of whole blocks but for one.
     """
     order = np.argsort(seen.reach, kind="stable")
-    blocks = np.split(order, range(_BLOCK, len(order), _BLOCK))
-    if len(blocks) > 1 and len(blocks[-1]) < _BLOCK:
+    blocks = np.split(order, range(block, len(order), block))
+    if len(blocks) > 1 and len(blocks[-1]) < block:
         blocks[-2:] = [np.concatenate(blocks[-2:])]
     count = len(blocks)
     noise = np.full((count + 1, count + 1), np.inf)
