@@ -125,9 +125,12 @@ def _find_gain(one: _Point, other: _Point) -> float:
 
 
 def _format_step(before: _Point | None, each: _Point, scale: float) -> str:
-    """Format the seconds of a further decibel, or per cent of classes; empty for an exact plan."""
+    """Format the seconds of a further decibel, or per cent of classes.
+
+    Empty for an exact plan, and for the one that is taken where it keeps no more than the one before.
+    """
     gain = inf if before is None else scale * _find_gain(before, each)
-    if before is None or gain == inf:
+    if before is None or gain == inf or gain <= 0:
         return ""
     return format_quantity((each.report.seconds - before.report.seconds) / gain, "s")
 

@@ -451,3 +451,13 @@ def test_an_accuracy_budget_and_what_it_took() -> None:
         "Accuracy budget 90dB: all kept on 1 sample of photos, 20.0 dB with all quantized" in everything
     )
     assert not any("budget" in line for line in _print_text(precision=_precision("") | {"budget": None}))
+
+
+def test_a_plan_that_is_taken_for_its_integers_has_no_price_of_a_decibel() -> None:
+    """It costs hardly more than the one before it and keeps less."""
+    lines = _print_text(precision=_precision("20dB", trade=_list_trade([21.0, 20.0, None], taken=1)))
+    start = next(number for number, line in enumerate(lines) if "a further dB" in line)
+    assert lines[start + 1 : start + 3] == [
+        "    21.0 dB       1 ms                   3      0      0",
+        "  * 20.0 dB       2 ms                   2      0      1  to float: v, u1",
+    ]
