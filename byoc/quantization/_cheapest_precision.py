@@ -7,8 +7,8 @@ from byoc.quantization._precision_problem import Floats, Ints, PrecisionProblem
 from byoc.quantization._precision_program import build_precision_program
 
 # Seconds of an ordinary computer, counted by steps, for one limit and for all (see `SearchBudget`). What
-# is counted before the first node is several times what passes.
-_SECONDS, _ALL_SECONDS = 100.0, 1500.0
+# is counted before the first node is some ten times what passes.
+_SECONDS, _ALL_SECONDS = 500.0, 5000.0
 _NODES = 1000
 _GAP = 0.01  # share of the cost: most of the work is to prove the last of it
 _ROUNDING = 1e-5  # share of what is allowed that the solver's tolerance may exceed it by
