@@ -186,7 +186,10 @@ class PatternCondition:
 
 @dataclass(frozen=True)
 class Pattern:
-    """A composite: its name, its variants with all optional lines, and its conditions."""
+    """A composite: its name, its variants with all optional lines, and its conditions.
+
+    One that is `finer` takes longer than its operators, and rounds less: quantization chooses where.
+    """
 
     name: str
     forms: tuple[PatternForm, ...]
@@ -194,6 +197,7 @@ class Pattern:
     check: MatchCheck | None = None
     description: str = ""
     texts: tuple[str, ...] = field(default=(), compare=False)
+    finer: bool = False
 
     @property
     def lines(self) -> tuple[PatternLine, ...]:

@@ -9,6 +9,7 @@ from byoc.errors import YES, refuse
 from byoc.model import (
     GraphIndex,
     describe_node,
+    get_metadata,
     get_node_name,
     get_operator_name,
     is_dequantize,
@@ -16,13 +17,25 @@ from byoc.model import (
     is_quantize,
     may_be_float,
 )
-from byoc.patterns import ANY_OPERATOR, Mark, Unit, group_units
+from byoc.patterns import (
+    ANY_OPERATOR,
+    Mark,
+    Match,
+    Pattern,
+    Unit,
+    filter_allowed,
+    find_matches,
+    free_nodes,
+    group_matches,
+)
 from byoc.quantization._arithmetic import WEIGHTED, is_depthwise
 from byoc.quantization._channel_statistics import CHANNELS
 from byoc.quantization._ranges import DTYPES
 from byoc.rules import OpRule, QuantizedRule, QuantizedTensors, Target
 
 _DEFAULT_DTYPE = "int8"
+FINER_KEY = "byoc.finer"
+"""The metadata of the last node of a finer composite that was chosen: the composite's name."""
 
 
 @dataclass(frozen=True)
@@ -185,10 +198,22 @@ def find_candidates(
         Mark(YES, standalone=standalone[number]) if number in free else Mark(refuse("not quantized"))
         for number in range(len(index.nodes))
     ]
-    found = [unit for unit in group_units(index, wishes.target.patterns, marks) if unit.verdict]
+    found = [unit for unit in _group_units(index, wishes.target.patterns, marks) if unit.verdict]
     return [_make_candidate(index, wishes, unit) for unit in found], {
         number: why for number, why in never.items() if why != _NO_NUMBERS
     }
+
+
+def _group_units(index: GraphIndex, patterns: Sequence[Pattern], marks: Sequence[Mark]) -> list[Unit]:
+    """Divide a float model into units; composites that are finer stand only where they were chosen."""
+    matches = find_matches(index, patterns, free_nodes(index, marks))
+    wanted = [match for match in matches if not match.pattern.finer or is_finer(index, match)]
+    return group_matches(index, filter_allowed(index, wanted, marks), marks)
+
+
+def is_finer(index: GraphIndex, match: Match) -> bool:
+    """Return whether a match of a finer composite was chosen: `mark_finer` marked its last node."""
+    return get_metadata(index.nodes[match.root], FINER_KEY) == match.pattern.name
 
 
 def _find_obstacle(index: GraphIndex, number: int) -> str:

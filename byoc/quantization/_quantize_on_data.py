@@ -10,6 +10,7 @@ from byoc.errors import InputError
 from byoc.model import Model
 from byoc.quantization._channel_groups import find_channel_groups
 from byoc.quantization._coarse_outputs import count_usual_steps, describe_steps
+from byoc.quantization._finer_composites import choose_finer, find_finer_composites
 from byoc.quantization._group_writer import GroupedModel
 from byoc.quantization._network_ends import (
     CoarseConcat,
@@ -54,6 +55,7 @@ _ROUNDED = "weights are rounded by the errors of what they make on the samples, 
 _POOR = "too few, and what would help in the units before it takes too long or is not there"
 _GROUPED = "channels of {} depthwise convolutions are in groups with scales of their own"
 _LARGE = "weights keep the nearest integers where nodes add up over {:,} products, as {} do"
+_FINER = "{} functions of sums are computed before these are rounded to 8 bits"
 _SHIFTED = "biases are corrected by the mean errors that rounding makes on the samples"
 
 
@@ -105,6 +107,7 @@ class DataQuantizer(DataRequest):
         for variant in variants[1:]:  # those that change less come first
             trials.add(variant)
         trials = self._group_channels(trials, methods)
+        trials = self._compute_functions_finer(trials)
         trials.leave_head_in_float()
         trials.refine_outputs()
         best = trials.best.variant
@@ -131,6 +134,26 @@ class DataQuantizer(DataRequest):
         gain = grouped.best.score - best.score
         keeps = gain > _GAIN and not grouped.is_slow(grouped.best, best, min(gain, 1.0))
         return grouped if keeps else trials
+
+    def _compute_functions_finer(self, trials: "_QuantizationTrials") -> "_QuantizationTrials":
+        """Return trials of a model with finer composites instead, where those are worth their time."""
+        best, maker = trials.best, trials.maker
+        places = find_finer_composites(maker.floats, self.targets, maker.samples)
+        if not places or self.predict is None:
+            return trials
+        report_step("choose finer composites")
+        ranges, predict = maker.measure_ranges(best.variant, None), self.predict
+
+        def predict_marked(marked: Model) -> float:
+            return predict(quantize(marked, self.targets, ranges, self.dtype).model)
+
+        marked, count = choose_finer(maker.floats, places, predict_marked, _END_SECONDS)
+        if not count:
+            return trials
+        finer = _QuantizationTrials(VariantMaker(self, marked, maker.samples), trials.expected)
+        finer.add(replace(best.variant, steps=(*best.variant.steps, _FINER.format(count))))
+        gain = finer.best.score - best.score
+        return finer if gain > _GAIN else trials
 
     def _predict_groups(self, ranges: Ranges, grouped: GroupedModel) -> float:
         """Return the predicted seconds of a model in groups, 0 where time does not count.

@@ -5,7 +5,7 @@ of the entry-point group byoc.annotations.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated
@@ -127,10 +127,11 @@ def make_pattern(rule: CompositeRule, shelf: Library) -> Pattern:
         found = shelf.get(rule.library)
         texts, where = found.pattern, found.where + rule.where
         description = description or found.description
-    return parse_pattern(
+    pattern = parse_pattern(
         rule.display_name,
         texts[0] if len(texts) == 1 else texts,
         where=[(condition.expr, condition.reason) for condition in where],
         check=load_function(CHECKS, rule.check) if rule.check is not None else None,
         description=description,
     )
+    return replace(pattern, finer=rule.finer)

@@ -147,6 +147,11 @@ class CompositeRule(StrictModel):
     )
     where: Conditions = Field(default=(), description=_WHERE)
     check: str | None = make_optional_field(_CHECK)
+    finer: bool = Field(
+        default=False,
+        description="As one it takes longer than its operators, and rounds less: quantization on data "
+        "chooses where, and elsewhere quantizes them one by one.",
+    )
     description: str = Field(default="", description="A line for people.")
 
     @model_validator(mode="after")
