@@ -136,7 +136,7 @@ ops:
   - {op: '*', where: opset > 7}
 composites:
   - {name: a, pattern: y = Relu(x), where: [x.rank == 4], check: size, description: a line}
-  - {name: b, pattern: [y = Relu(x), y = Neg(x)]}
+  - {name: b, pattern: [y = Relu(x), y = Neg(x)], finer: true}
   - {library: silu, name: swish}
 """
 
