@@ -107,7 +107,7 @@ class DataQuantizer(DataRequest):
         for variant in variants[1:]:  # those that change less come first
             trials.add(variant)
         trials = self._group_channels(trials, methods)
-        trials = self._compute_functions_finer(trials)
+        trials = self._compute_functions_finer(trials, plain.quantized.model)
         trials.leave_head_in_float()
         trials.refine_outputs()
         best = trials.best.variant
@@ -135,8 +135,13 @@ class DataQuantizer(DataRequest):
         keeps = gain > _GAIN and not grouped.is_slow(grouped.best, best, min(gain, 1.0))
         return grouped if keeps else trials
 
-    def _compute_functions_finer(self, trials: "_QuantizationTrials") -> "_QuantizationTrials":
-        """Return trials of a model with finer composites instead, where those are worth their time."""
+    def _compute_functions_finer(
+        self, trials: "_QuantizationTrials", plain: Model
+    ) -> "_QuantizationTrials":
+        """Return trials of a model with finer composites instead, where those are worth their time.
+
+        With groups of channels, it may take as much longer than the `plain` one as either alone.
+        """
         best, maker = trials.best, trials.maker
         places = find_finer_composites(maker.floats, self.targets, maker.samples)
         if not places or self.predict is None:
@@ -147,7 +152,8 @@ class DataQuantizer(DataRequest):
         def predict_marked(marked: Model) -> float:
             return predict(quantize(marked, self.targets, ranges, self.dtype).model)
 
-        marked, count = choose_finer(maker.floats, places, predict_marked, _END_SECONDS)
+        most = (1 + _END_SECONDS) * predict(plain) / predict(best.quantized.model) - 1
+        marked, count = choose_finer(maker.floats, places, predict_marked, most)
         if not count:
             return trials
         finer = _QuantizationTrials(VariantMaker(self, marked, maker.samples), trials.expected)
