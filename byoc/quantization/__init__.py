@@ -13,8 +13,9 @@ from byoc.quantization._accuracy_budget import (
 from byoc.quantization._accuracy_test import AccuracyTest, prepare_accuracy_test
 from byoc.quantization._calibrate import calibrate
 from byoc.quantization._calibration_options import CalibrationOptions
+from byoc.quantization._choose_precision import choose_precision
 from byoc.quantization._chosen_precision import ChosenPrecision, has_float_mode
-from byoc.quantization._precision import FLOATS, NATIVE, WEIGHTS, Precision, choose_precision
+from byoc.quantization._precision import FLOATS, NATIVE, WEIGHTS, Precision
 from byoc.quantization._precision_problem import UnitPrecisions
 from byoc.quantization._ranges import Range, Ranges
 from byoc.quantization._sensitivity import KeptAccuracy

@@ -18,6 +18,7 @@ from onnx import ModelProto
 from byoc.errors import InputError
 from byoc.model import Model
 from byoc.onnxrt import open_session, run_session, without_optimizations
+from byoc.quantization._calibration_file import write_ranges
 from byoc.quantization._calibration_options import CalibrationOptions
 from byoc.quantization._calibration_state import CalibrationState, hash_model, load_state, save_state
 from byoc.quantization._calibrators import (
@@ -38,7 +39,7 @@ from byoc.quantization._observed_model import (
     find_activations,
     find_free_outputs,
 )
-from byoc.quantization._ranges import ChannelRange, GivenQuantization, Range, Ranges, write_ranges
+from byoc.quantization._ranges import ChannelRange, GivenQuantization, Range, Ranges
 from byoc.samples import Sample, SampleSource, find_samples, hash_values
 from byoc.support import check_output, report_step, show_progress, take_keywords
 from byoc.zoo import Source, load_model

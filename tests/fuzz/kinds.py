@@ -70,6 +70,7 @@ KINDS = {
     "calibrations": _text_kind(
         Calibrations,
         small_inputs.calibration_inputs,
+        "byoc/quantization/_calibration_file.py",
         "byoc/quantization/_ranges.py",
         "byoc/support/_strict_model.py",
         "byoc/support/_yamlfile.py",

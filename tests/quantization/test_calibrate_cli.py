@@ -13,7 +13,7 @@ from support import Ran
 
 from byoc.model import Model, prepare_model
 from byoc.quantization import calibrate
-from byoc.quantization._ranges import read_ranges
+from byoc.quantization._calibration_file import read_ranges
 from byoc.samples import Preprocessing
 
 Byoc = Callable[..., Ran]

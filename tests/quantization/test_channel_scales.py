@@ -34,10 +34,11 @@ from byoc.quantization import (
     calibrate,
     choose_precision,
 )
+from byoc.quantization._calibration_file import read_ranges
 from byoc.quantization._channel_scales import find_channel_tensors
 from byoc.quantization._quantize_model import prepare_floats
 from byoc.quantization._quantize_on_data import DataQuantizer
-from byoc.quantization._ranges import ChannelRange, read_ranges
+from byoc.quantization._ranges import ChannelRange
 from byoc.rules import Target
 from byoc.samples import NO_PREPROCESSING
 

@@ -1,0 +1,226 @@
+"""The file of ranges, `calibration.yaml`: its schema, reading and writing.
+
+`byoc calibrate` writes it, and a user may edit it.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import numpy as np
+from pydantic import AfterValidator, Field, model_validator
+
+from byoc.quantization._ranges import DTYPES, ChannelRange, GivenQuantization, Range, Ranges
+from byoc.support import StrictModel, dump_yaml, read_yaml, write_text
+
+_FORMAT: Final = 2  # the first one had no ranges of channels
+_HEAD = """\
+# The range of each tensor's values. Edit it and pass it to `byoc partition --calibration`. Instead of
+# `low` and `high` there may be `scale`, `zero_point`, `dtype` and, for one scale per channel, `axis`.
+"""
+
+Dtype = Literal["int4", "uint4", "int8", "uint8", "int16", "uint16"]
+
+
+def _number_or_list(kind: type[float], thing: str) -> AfterValidator:
+    """Return a validator for a number or a list of numbers, without booleans."""
+
+    def read(value: Any) -> Any:
+        items = value if isinstance(value, list) else [value]
+        if any(isinstance(item, bool) or not isinstance(item, (int, kind)) for item in items):
+            raise ValueError(f"expected {thing}, or a list of such")
+        try:
+            return [kind(item) for item in items] if isinstance(value, list) else kind(value)
+        except OverflowError:
+            raise ValueError(f"expected {thing} of a usual size") from None
+
+    return AfterValidator(read)
+
+
+_Number = Annotated[float, Field(strict=True)]
+_NOT_REAL = "'low' and 'high' must be finite in float32"
+
+
+def _is_real(value: float) -> bool:
+    """Return whether a tensor may have a value; all that have ranges are of float32 or less."""
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(np.float32(value)))
+
+
+class _Channels(StrictModel):
+    """The ranges of a tensor's channels in the file."""
+
+    low: Annotated[list[_Number], Field(min_length=1)]
+    high: Annotated[list[_Number], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _check_consistency(self) -> "_Channels":
+        if len(self.low) != len(self.high):
+            raise ValueError(f"{len(self.low)} values of 'low' and {len(self.high)} of 'high'")
+        if not all(map(_is_real, (*self.low, *self.high))):
+            raise ValueError(_NOT_REAL)
+        for number, (low, high) in enumerate(zip(self.low, self.high, strict=True)):
+            if low > high:
+                raise ValueError(
+                    f"of channel {number} 'low' is {low:g}, above 'high', which is {high:g}"
+                )
+        return self
+
+    def read(self) -> ChannelRange:
+        """Return the ranges."""
+        return ChannelRange(np.asarray(self.low, np.float64), np.asarray(self.high, np.float64))
+
+
+class _Entry(StrictModel):
+    """A tensor in the file: a range, or a quantization given by the user."""
+
+    low: _Number | None = None
+    high: _Number | None = None
+    channels: _Channels | None = None
+    usual: Annotated[list[_Number], Field(min_length=2, max_length=2)] | None = None
+    scale: Annotated[Any, _number_or_list(float, "a number")] = None
+    zero_point: Annotated[Any, _number_or_list(int, "a whole number")] = 0
+    dtype: Dtype | None = None
+    axis: Annotated[int, Field(strict=True)] | None = None
+
+    @model_validator(mode="after")
+    def _check_consistency(self) -> "_Entry":
+        problems = list(_find_range_problems(self) if self.scale is None else _find_scale_problems(self))
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    def read(self) -> Range | GivenQuantization:
+        """Return the range or quantization of the entry."""
+        if self.low is not None and self.high is not None:
+            return Range(self.low, self.high)
+        scale = _as_tuple(self.scale)
+        points = _as_tuple(self.zero_point)
+        if len(points) == 1:
+            points *= len(scale)
+        return GivenQuantization(scale, points, str(self.dtype), self.axis)
+
+
+def _find_range_problems(entry: _Entry) -> list[str]:
+    others = entry.model_fields_set - {"low", "high", "channels", "usual"}
+    if others:
+        return [f"'scale' must be given where there is '{min(others)}'"]
+    if entry.low is None or entry.high is None:
+        return ["expected 'low' and 'high', or 'scale' and 'dtype'"]
+    if not _is_real(entry.low) or not _is_real(entry.high):
+        return [_NOT_REAL]
+    if entry.low > entry.high:
+        return [f"'low' is {entry.low:g}, above 'high', which is {entry.high:g}"]
+    if entry.usual and not (all(map(_is_real, entry.usual)) and entry.usual[0] <= entry.usual[1]):
+        return ["the two values of 'usual' must be finite in float32, and ascend"]
+    return []
+
+
+def _find_scale_problems(entry: _Entry) -> list[str]:
+    scales, points = _as_tuple(entry.scale), _as_tuple(entry.zero_point)
+    problems = []
+    if entry.low is not None or entry.high is not None:
+        problems.append("either 'low' and 'high' or 'scale' may be given, not both")
+    problems += [
+        f"either '{key}' or 'scale' may be given, not both"
+        for key in ("channels", "usual")
+        if getattr(entry, key) is not None and not problems
+    ]
+    if not scales:
+        problems.append("'scale' must not be empty")
+    if any(not _is_real(scale) or np.float32(scale) <= 0 for scale in scales):
+        problems.append("each 'scale' must be finite and greater than zero in float32")
+    if len(scales) > 1 and entry.axis is None:
+        problems.append(f"'axis' must be given where there are {len(scales)} scales")
+    if entry.axis is not None and not isinstance(entry.scale, list):
+        problems.append("'scale' must be a list where there is an 'axis'")
+    if len(points) not in {1, len(scales)}:
+        problems.append(f"{len(points)} zero points for {len(scales)} scales")
+    if entry.dtype is None:
+        problems.append(f"'dtype' must be given: one of {', '.join(DTYPES)}")
+    else:
+        low, high = DTYPES[entry.dtype]
+        outside = [point for point in points if not low <= point <= high]
+        if outside:
+            problems.append(
+                f"zero point {outside[0]} is outside the range of {entry.dtype}, {low} to {high}"
+            )
+    return problems
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, list) else (value,)
+
+
+class _Model(StrictModel):
+    """The model that ranges are of."""
+
+    name: str
+
+
+class _File(StrictModel):
+    """The file. `data` names the samples, and `samples` counts them, 0 where that is not known."""
+
+    format: Literal[1, 2] = _FORMAT
+    method: str = ""
+    options: dict[str, bool | int | float] = Field(default_factory=dict)
+    samples: Annotated[int, Field(ge=0)] = 0
+    data: str = ""
+    random: bool = False
+    model: _Model | None = None
+    notes: list[str] = Field(default_factory=list)
+    tensors: Annotated[dict[str, _Entry], Field(min_length=1)]
+
+
+def read_ranges(path: Path) -> Ranges:
+    """Return the ranges in a file. Raises InputError with a line for every mistake in it."""
+    file = read_yaml(path, _File)
+    return Ranges(
+        file.method,
+        file.samples,
+        file.data,
+        {name: entry.read() for name, entry in file.tensors.items()},
+        file.random,
+        file.model.name if file.model else "",
+        file.options,
+        tuple(file.notes),
+        channels={name: each.channels.read() for name, each in file.tensors.items() if each.channels},
+        usual={name: Range(*each.usual) for name, each in file.tensors.items() if each.usual},
+    )
+
+
+def write_ranges(path: Path, ranges: Ranges) -> None:
+    """Write a file that `read_ranges` reads to the same value. Raises InputError if that fails."""
+    write_text(path, format_ranges(ranges))
+
+
+def format_ranges(ranges: Ranges) -> str:
+    """Return the text of a file; floats are written such that they are read back exactly."""
+    head: dict[str, Any] = {"format": _FORMAT, "method": ranges.method}
+    if ranges.options:
+        head["options"] = dict(ranges.options)
+    head |= {"samples": ranges.samples, "data": ranges.source}
+    if ranges.random:
+        head["random"] = True
+    if ranges.model:
+        head["model"] = {"name": ranges.model}
+    if ranges.notes:
+        head["notes"] = list(ranges.notes)
+    tensors = {name: _entry_document(entry) for name, entry in ranges.tensors.items()}
+    for name, each in ranges.channels.items():
+        tensors[name]["channels"] = {"low": each.low.tolist(), "high": each.high.tolist()}
+    for name, usual in ranges.usual.items():
+        tensors[name]["usual"] = [usual.low, usual.high]
+    return _HEAD + dump_yaml(head) + dump_yaml({"tensors": tensors}, flow=None)
+
+
+def _entry_document(entry: Range | GivenQuantization) -> dict[str, Any]:
+    if isinstance(entry, Range):
+        return {"low": entry.low, "high": entry.high}
+    if entry.axis is None:
+        return {"scale": entry.scale[0], "zero_point": entry.zero_point[0], "dtype": entry.dtype}
+    return {
+        "scale": list(entry.scale),
+        "zero_point": list(entry.zero_point),
+        "dtype": entry.dtype,
+        "axis": entry.axis,
+    }

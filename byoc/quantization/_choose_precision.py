@@ -1,0 +1,239 @@
+"""The precision of regions: that of the model, integers with concluded scales, or 16-bit floats.
+
+A target with a floating-point mode runs a float model in that unless told otherwise; one that computes
+in integers alone gets a quantized model as soon as there is something to conclude scales from.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from byoc.errors import InputError
+from byoc.model import Model
+from byoc.quantization._calibration_file import read_ranges
+from byoc.quantization._chosen_precision import (
+    ChosenPrecision,
+    find_integer_targets,
+    find_wide_targets,
+)
+from byoc.quantization._coarse_outputs import describe_coarse_outputs
+from byoc.quantization._network_ends import find_coarse_concats, find_tail_units
+from byoc.quantization._onnxruntime_limits import find_refused_convolutions
+from byoc.quantization._precision import FLOATS, WEIGHTS, Precision
+from byoc.quantization._quantize_model import QuantizedModel, quantize
+from byoc.quantization._quantize_on_data import DataQuantizer
+from byoc.quantization._quantize_weights import DEFAULT_BLOCK, quantize_weights
+from byoc.quantization._ranges import Ranges
+from byoc.rules import Target, require_dtype
+from byoc.samples import NO_PREPROCESSING
+from byoc.support import Note, report_step
+
+_MAX_NAMES = 3
+_FEW_SAMPLES = 4  # seldom have the largest values that a network meets
+_RANDOM_WARNING = Note(
+    "warning", "the scales are concluded from random data, and mean nothing for real inputs"
+)
+
+
+def choose_precision(
+    model: Model,
+    targets: Sequence[Target],
+    wanted: Precision,
+    predict: Callable[[Model], float] | None = None,
+) -> ChosenPrecision:
+    """Return a model ready to be annotated in the precision that is wanted.
+
+    `predict` returns the predicted seconds of a quantized model, where they are to count.
+
+    Raises InputError when no target can compute so, when there is nothing to conclude scales from, and
+    as `calibrate` and `quantize` do.
+    """
+    if wanted.quantize in FLOATS:
+        computing = _choose_float_targets(targets, wanted.quantize)
+        return ChosenPrecision(model, computing, notes=_note_unused(wanted))
+    if wanted.quantize == WEIGHTS:
+        return _quantize_weights(model, targets, wanted)
+    integer = find_integer_targets(targets, wanted.quantize)
+    if wanted.quantize is not None and not integer:
+        names = " and ".join(target.source for target in targets)
+        raise InputError(f"{names}: no rule has `quantized: true`, so nothing can be quantized")
+    if not integer:
+        return ChosenPrecision(model, tuple(targets), notes=_note_unused(wanted))
+    if wanted.calibration is None and wanted.data is None:
+        return _leave_unquantized(model, targets, integer, wanted)
+    if wanted.calibration is None:
+        return _quantize_on_data(model, targets, integer, wanted, predict)
+    ranges = _read_ranges(model, wanted.calibration)
+    report_step("quantize")
+    return _quantize_in_ranges(model, targets, integer, ranges, wanted.quantize)
+
+
+def _quantize_in_ranges(
+    model: Model, targets: Sequence[Target], integer: Sequence[Target], ranges: Ranges, dtype: str | None
+) -> ChosenPrecision:
+    """Quantize a model with given ranges.
+
+    Outputs that 8 bits are too coarse for are named in warnings. Where a Concat at the network's end
+    leaves few steps to an operand, as one of boxes does to scores, it stays in floating point: a scale
+    for both would cost the scores, and no product follows.
+    """
+    done = quantize(model, integer, ranges, dtype)
+    tail = find_tail_units(done.floats.index, done.units)
+    coarse = find_coarse_concats(done.floats.index, tail, ranges)
+    in_float = tuple(each.unit for each in coarse)
+    if coarse:
+        done = quantize(model, integer, ranges, dtype, in_float)
+    steps = [f"{each}, and is left in floating point" for each in coarse]
+    found = replace(_describe_quantized(targets, done, ranges, steps), dtype=dtype, in_float=in_float)
+    warnings = [Note("warning", text) for text in describe_coarse_outputs(done.model.index, ranges)]
+    return replace(found, notes=(*found.notes, *warnings))
+
+
+def _quantize_weights(model: Model, targets: Sequence[Target], wanted: Precision) -> ChosenPrecision:
+    """Quantize the weights of a model's matrix products, with notes on what was left."""
+    report_step("quantize weights")
+    done = quantize_weights(model, targets, wanted.block or DEFAULT_BLOCK)
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in done.left.items():
+        by_reason.setdefault(reason, []).append(f"'{name}'")
+    notes = [
+        Note("note", f"weights left as they are: {_shorten(names)}: {reason}")
+        for reason, names in by_reason.items()
+    ]
+    if not done.weights:
+        notes.append(Note("note", "nothing is quantized"))
+    return ChosenPrecision(
+        done.model, tuple(targets), notes=(*notes, *_note_unused(wanted)), weights=done.weights
+    )
+
+
+def _shorten(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    return f"{', '.join(names[:_MAX_NAMES])}{more}"
+
+
+def _quantize_on_data(
+    model: Model,
+    targets: Sequence[Target],
+    integer: Sequence[Target],
+    wanted: Precision,
+    predict: Callable[[Model], float] | None,
+) -> ChosenPrecision:
+    """Quantize a model with ranges that are measured on data."""
+    assert wanted.data is not None
+    images = wanted.images or NO_PREPROCESSING
+    dtype, wide = wanted.quantize, find_wide_targets(integer, wanted.quantize)
+    quantizer = DataQuantizer(
+        integer,
+        wanted.data,
+        images,
+        wanted.method,
+        dtype,
+        predict,
+        wide,
+        any_wide=wanted.budget is not None,
+    )
+    found = quantizer.quantize(model)
+    return replace(
+        _describe_quantized(targets, found.quantized, found.ranges, found.steps),
+        dtype=dtype,
+        in_float=found.in_float,
+        kept_wide=found.wide,
+        wide_ranges=found.wide_ranges,
+    )
+
+
+def _describe_quantized(
+    targets: Sequence[Target],
+    quantized: QuantizedModel,
+    ranges: Ranges,
+    steps: Sequence[str] = (),
+) -> ChosenPrecision:
+    """Return a quantized model with notes on what was done."""
+    notes = [_RANDOM_WARNING] if ranges.random else _warn_of_few_samples(ranges.samples)
+    notes += [Note("note", text) for text in (*steps, *quantized.notes)]
+    if not quantized.units:
+        notes.append(Note("note", "nothing is quantized"))
+    for machines, refused in find_refused_convolutions(quantized.model.index).items():
+        advice = "applications that open the model themselves set session.disable_quant_qdq to 1"
+        notes.append(
+            Note(
+                "warning",
+                f"{_shorten(refused)}: scales by channel and no bias, which onnxruntime's optimizations "
+                f"cannot run{machines}: {advice}",
+            )
+        )
+    return ChosenPrecision(
+        quantized.model,
+        tuple(targets),
+        quantized.floats,
+        ranges,
+        quantized.units,
+        tuple(notes),
+    )
+
+
+def _warn_of_few_samples(count: int) -> list[Note]:
+    """Return a warning where ranges are of few samples; a count of 0 is not known."""
+    if not 0 < count < _FEW_SAMPLES:
+        return []
+    said = "1 sample" if count == 1 else f"{count} samples"
+    text = f"the scales are concluded from {said}: values beyond theirs are clipped"
+    return [Note("warning", text)]
+
+
+def _choose_float_targets(targets: Sequence[Target], dtype: str) -> tuple[Target, ...]:
+    """Return targets of which those that can compute in 16-bit floats; InputError when none can."""
+    found = []
+    errors = []
+    for target in targets:
+        try:
+            require_dtype(target, dtype)
+            found.append(replace(target, compute_dtype=dtype))
+        except InputError as error:
+            found.append(target)
+            errors.append(error)
+    if len(errors) == len(targets):
+        raise errors[0]
+    return tuple(found)
+
+
+def _leave_unquantized(
+    model: Model, targets: Sequence[Target], integer: Sequence[Target], wanted: Precision
+) -> ChosenPrecision:
+    names = " and ".join(target.name for target in integer)
+    how = "the ranges of tensors (--calibration FILE, or --data FOLDER to measure them)"
+    if wanted.quantize is not None:
+        raise InputError(f"quantize {wanted.quantize}: {names} needs {how}")
+    if _is_quantized(model):
+        return ChosenPrecision(model, tuple(targets))
+    note = f"{names} computes in integers alone, and floating point stays on the host: give {how}"
+    return ChosenPrecision(model, tuple(targets), notes=(Note("note", note),))
+
+
+def _note_unused(wanted: Precision) -> tuple[Note, ...]:
+    """Return a note where ranges or data were given that nothing is quantized with."""
+    if wanted.calibration is None and wanted.data is None:
+        return ()
+    given = "--data" if wanted.calibration is None else "--calibration"
+    if wanted.quantize is not None:
+        return (Note("note", f"{given} is not used: {wanted.quantize} needs no scales"),)
+    why = "all targets compute in floating point (--quantize int8)"
+    return (Note("note", f"{given} is not used: {why}"),)
+
+
+def _is_quantized(model: Model) -> bool:
+    return any(
+        node.op_type in ("DequantizeLinear", "QuantizeLinear") or node.op_type.startswith("QLinear")
+        for index in model.index.walk()
+        for node in index.nodes
+    )
+
+
+def _read_ranges(model: Model, given: str | Path | Ranges) -> Ranges:
+    if isinstance(given, Ranges):
+        return given
+    file = Path(given)
+    found = read_ranges(file)
+    found.check_names(model, file)
+    return found
