@@ -6,19 +6,20 @@ from byoc.numerics import SearchBudget
 from byoc.quantization._precision_problem import Floats, Ints, PrecisionProblem
 from byoc.quantization._precision_program import build_precision_program
 
-# Seconds of an ordinary computer, counted by steps, for one limit and for all (see `SearchBudget`). What
-# is counted before the first node is some ten times what passes.
+# Seconds of an ordinary computer, counted by steps, for one limit and for all (see `SearchBudget`).
+# Before the first node of branch and bound the count is about ten times the seconds that pass.
 _SECONDS, _ALL_SECONDS = 500.0, 5000.0
-_NODES = 1000
-_GAP = 0.01  # share of the cost: most of the work is to prove the last of it
-_ROUNDING = 1e-5  # share of what is allowed that the solver's tolerance may exceed it by
+_NODES = 1000  # of branch and bound, for one limit
+_GAP = 0.01  # share of the cost that a choice may be above the least: to prove the last of it takes long
+_TOLERANCE = 1e-5  # share by which the solver's tolerances may exceed what is allowed
 
 
 @dataclass(frozen=True, eq=False)
 class PrecisionChoice:
-    """A choice of the level of each unit, int64 `[units]`, its predicted cost and expected noise.
+    """A choice of the level of each unit, its predicted cost and its expected noise.
 
-    `bound` is a lower bound of the cost of every choice within the same limits.
+    `levels` is int64 `[units]`, `noise` float64 `[outputs]`. `bound` is a lower bound of the cost of
+    every choice within the same limits.
     """
 
     levels: Ints
@@ -37,13 +38,16 @@ class CheapestSearch:
     problem: PrecisionProblem
     known: list[PrecisionChoice]
     found: list[tuple[Floats, PrecisionChoice]] = field(default_factory=list)
-    """Limits, and the cheapest choice within them: within less it is that, too, if it is within."""
+    """Limits that were searched, and the cheapest choice within each.
+
+    It is also the cheapest within stricter limits, if it is within these.
+    """
     budget: SearchBudget = field(default_factory=lambda: SearchBudget(_ALL_SECONDS))
 
     def find(self, allowed: Floats) -> PrecisionChoice:
         """Return the cheapest choice whose noise is at most `allowed`, float64 `[outputs]`, above 0.
 
-        Where the budget is spent, it is the cheapest of the known ones.
+        Where the budget is spent, or the solver finds none, it is the cheapest of the known ones.
         """
         for limit, choice in self.found:
             if (allowed <= limit).all() and _is_within(choice, allowed):
@@ -64,4 +68,4 @@ class CheapestSearch:
 
 
 def _is_within(choice: PrecisionChoice, allowed: Floats) -> bool:
-    return bool((choice.noise <= allowed * (1 + _ROUNDING)).all())
+    return bool((choice.noise <= allowed * (1 + _TOLERANCE)).all())

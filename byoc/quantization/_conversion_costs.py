@@ -38,8 +38,8 @@ def price_conversions(
     for name in tensors:
         if _has_extents(index, name):
             types = (index.get_dtype(name) or "float32", *dtypes)
-            for way in permutations(range(len(types)), 2):
-                writer.add(name, way, (types[way[0]], types[way[1]]))
+            for ends in permutations(range(len(types)), 2):
+                writer.add(name, ends, (types[ends[0]], types[ends[1]]))
     if not writer.made:
         return {}
     model = writer.build()
@@ -47,16 +47,16 @@ def price_conversions(
     for target, own in zip(settings.targets, marks[id(model.index)], strict=True):
         if target.rules.quantization.convert == "between":
             between = Mark(YES, target.locate("quantization.convert"))
-            for number in writer.list_bare(model):
+            for number in writer.list_single_nodes(model):
                 own[number] = between
     units = group_graphs(model.index, settings.targets, marks)
     problem = build_main_problem(model.index, settings, units).problem
     row_of = {node: row for row, unit in enumerate(units[id(model.index)].units) for node in unit.nodes}
     levels = 1 + len(dtypes)
     found: dict[str, Floats] = {}
-    for (name, way), output in writer.made.items():
+    for (name, ends), output in writer.made.items():
         own_costs = found.setdefault(name, np.full((levels, levels, problem.devices), np.inf))
-        own_costs[way] = problem.seconds[row_of[model.index.producers[output]], 1:]
+        own_costs[ends] = problem.seconds[row_of[model.index.producers[output]], 1:]
     return found
 
 
@@ -76,24 +76,24 @@ class _ConversionWriter:
     outputs: list[ValueInfoProto] = field(default_factory=list)
     stored: dict[str, TensorProto] = field(default_factory=dict)
 
-    def add(self, name: str, way: tuple[int, int], types: tuple[str, str]) -> None:
-        """Add the conversion of a tensor from one type to another."""
+    def add(self, name: str, ends: tuple[int, int], types: tuple[str, str]) -> None:
+        """Add the conversion of a tensor from one type to another; `ends` are their levels."""
         number = len(self.made)
         given, made = f"given_{number}", f"made_{number}"
         before, behind = (self._store_scale(dtype) for dtype in types)
         last = given
-        if way[0]:
-            last = f"float_{number}" if way[1] else made
+        if ends[0]:
+            last = f"float_{number}" if ends[1] else made
             self.nodes.append(helper.make_node("DequantizeLinear", [given, *before], [last]))
-        if all(way):
+        if all(ends):
             self.nodes.append(helper.make_node("Identity", [last], [f"converted_{number}"]))
             last = f"converted_{number}"
-        if way[1]:
+        if ends[1]:
             self.nodes.append(helper.make_node("QuantizeLinear", [last, *behind], [made]))
         shape = self.index.get_shape(name)
         self.inputs.append(helper.make_tensor_value_info(given, DTYPE_NUMBERS[types[0]], shape))
         self.outputs.append(helper.make_tensor_value_info(made, DTYPE_NUMBERS[types[1]], shape))
-        self.made[name, way] = f"converted_{number}" if all(way) else made
+        self.made[name, ends] = f"converted_{number}" if all(ends) else made
 
     def _store_scale(self, dtype: str) -> list[str]:
         """Store a scale and the zero point of an integer type; return their names."""
@@ -110,7 +110,7 @@ class _ConversionWriter:
         proto = helper.make_model(graph, opset_imports=opsets, ir_version=_IR)
         return prepare_model(proto, "conversions")
 
-    def list_bare(self, model: Model) -> list[int]:
+    def list_single_nodes(self, model: Model) -> list[int]:
         """Return the nodes that convert between floats and integers by themselves."""
-        outputs = {self.made[key] for key in self.made if not all(key[1])}
+        outputs = {made for (_, ends), made in self.made.items() if not all(ends)}
         return [number for number, node in enumerate(model.index.nodes) if node.output[0] in outputs]

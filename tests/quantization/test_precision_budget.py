@@ -193,7 +193,7 @@ def test_no_set_is_proposed_twice_and_few_are(budget: Budget) -> None:
 def search(problem: PrecisionProblem) -> CheapestSearch:
     """Return a search that knows the choice with nothing in integers."""
     floats = np.zeros(len(problem.units), np.int64)
-    cost = float(problem.problem.seconds[:, 1].sum())
+    cost = float(problem.placement.seconds[:, 1].sum())
     return CheapestSearch(problem, [PrecisionChoice(floats, cost, problem.sum_noise(floats))])
 
 
@@ -288,10 +288,10 @@ def test_the_cheapest_choice_of_three_precisions_is_that_of_exhaustive_search() 
 @pytest.mark.parametrize("level", [Level.floating, Level.narrow])
 def test_a_fusion_saves_where_its_units_are_in_its_precision(level: Level) -> None:
     chain = Chain(1).build()
-    seconds = chain.problem.seconds[:, 1] if level == Level.floating else chain.costs[0, :, 0]
+    seconds = chain.placement.seconds[:, 1] if level == Level.floating else chain.costs[0, :, 0]
     fused = Fusion((0, 1), 1, 0.9 * float(seconds[:2].sum()))
     if level == Level.floating:
-        other = replace(chain, problem=replace(chain.problem, fusions=(fused,)))
+        other = replace(chain, placement=replace(chain.placement, fusions=(fused,)))
     else:
         other = replace(chain, fusions=[fused])
     for each in Level.floating, Level.narrow:
