@@ -46,7 +46,7 @@ def find_unknown_names(settings: PlanSettings) -> list[str]:
     """Return a sentence for each cost file with names that are of no operator and no composite."""
     models = (settings.host, *settings.costs)
     files = {id(file): file for model in models for file in _list_files(model)}
-    composites = {rule.name for target in settings.targets for rule in target.rules.composites}
+    composites = {rule.display_name for target in settings.targets for rule in target.rules.composites}
     notes = []
     for file in files.values():
         wrong = [name for name in file.operator_names if not _is_known(name, composites)]

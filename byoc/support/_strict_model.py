@@ -49,7 +49,6 @@ def validate_content(content: object, kind: type[ModelT]) -> tuple[ModelT | None
 # Messages in terms of YAML rather than Python.
 _MESSAGES = {
     "missing": "must be given",
-    "too_short": "must not be empty",
     "string_type": "expected text",
     "bool_parsing": "expected true or false",
     "bool_type": "expected true or false",
@@ -81,8 +80,20 @@ def _explain_detail(detail: ErrorDetails, kind: type[BaseModel], has_hint: bool)
         known = re.findall(r"'([^']*)'", detail["ctx"]["expected"])
         hint = suggest_nearest(str(detail["input"])[:50], known) if has_hint else ""
         return f"{place}: expected {detail['ctx']['expected']}{hint}"
-    message = _MESSAGES.get(detail["type"], detail["msg"].removeprefix("Value error, "))
+    if detail["type"] in ("too_short", "too_long"):
+        message = _explain_length(detail)
+    else:
+        message = _MESSAGES.get(detail["type"], detail["msg"].removeprefix("Value error, "))
     return f"{place}: {message[:1].lower()}{message[1:]}"
+
+
+def _explain_length(detail: ErrorDetails) -> str:
+    """Return what is wrong with the number of items of a list or of keys of a mapping."""
+    context = detail["ctx"]
+    if detail["type"] == "too_long":
+        return f"must have at most {context['max_length']} items"
+    least = context["min_length"]
+    return "must not be empty" if least == 1 else f"must have at least {least} items"
 
 
 def _format_location(location: tuple[int | str, ...]) -> str:

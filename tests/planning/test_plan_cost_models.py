@@ -7,12 +7,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import onnx.parser
 import pytest
 from installing import add_entry_points
 
 import byoc
 from byoc.costs import Price, Task, Unknown
 from byoc.errors import InputError
+from byoc.support import ANNOTATIONS, find_files
 from byoc.support import _plugins as plugins
 
 NET = "zoo:squeezenet"
@@ -116,6 +118,15 @@ def test_figures_of_nothing_are_noted(tmp_path: Path, names: list[str], told: st
         f"cost model h: its figures of {told} are of no operator and of no composite, and change nothing"
     )
     assert found == ([expected] if told else [])
+
+
+@pytest.mark.parametrize("rules", sorted(find_files(ANNOTATIONS)[0]))
+def test_shipped_cost_models_have_no_figures_of_nothing(rules: str) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[1, 4] x) => (float[1, 4] y) {y = Relu(x)}'
+    )
+    notes = [note.text for note in byoc.partition(model, rules).report.notes]
+    assert not [text for text in notes if "of no operator" in text]
 
 
 def test_lines_and_entries_of_nothing_are_noted(tmp_path: Path) -> None:

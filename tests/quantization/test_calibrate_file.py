@@ -197,7 +197,8 @@ def test_a_file_by_hand(tmp_path: Path) -> None:
             "{low: 0, high: 1, usual: [1, 0]}",
             ": the two values of 'usual' must be finite in float32, and ascend",
         ),
-        ("{low: 0, high: 1, usual: [1]}", ".usual: "),
+        ("{low: 0, high: 1, usual: [1]}", ".usual: must have at least 2 items"),
+        ("{low: 0, high: 1, usual: [0, 1, 2]}", ".usual: must have at most 2 items"),
     ],
 )
 def test_mistakes_are_told_where_they_are(tmp_path: Path, entry: str, problem: str) -> None:
