@@ -29,7 +29,7 @@ from byoc.quantization._calibrators import (
     find_calibrator,
     find_edges,
 )
-from byoc.quantization._coarse_outputs import find_usual_ends
+from byoc.quantization._coarse_tensors import find_usual_ends
 from byoc.quantization._observed_model import (
     EXTREMES,
     add_extremes,

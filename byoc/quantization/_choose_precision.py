@@ -16,8 +16,8 @@ from byoc.quantization._chosen_precision import (
     find_integer_targets,
     find_wide_targets,
 )
-from byoc.quantization._coarse_outputs import describe_coarse_outputs
-from byoc.quantization._network_ends import find_coarse_concats, find_tail_units
+from byoc.quantization._coarse_tensors import describe_coarse_outputs, find_coarse_concats
+from byoc.quantization._network_ends import find_tail_units
 from byoc.quantization._onnxruntime_limits import find_refused_convolutions
 from byoc.quantization._precision import FLOATS, WEIGHTS, Precision
 from byoc.quantization._quantize_model import QuantizedModel, quantize

@@ -1,4 +1,4 @@
-"""The ends of a network: what stands before its first linear operators, and behind its last ones.
+"""The ends of a network: units before its first linear operators, behind its last ones, before outputs.
 
 Little is computed there, and what is rounded there is never averaged: a Concat of boxes and scores has
 one scale for both, the Sigmoid of a score near zero a step of 1/255, and so has a sample before it is
@@ -6,16 +6,9 @@ normalized.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
-from byoc.model import GraphIndex, get_node_name, is_onnx
+from byoc.model import VIEW_OPERATORS, GraphIndex, get_node_name, is_onnx
 from byoc.quantization._arithmetic import WEIGHTED
-from byoc.quantization._ranges import Range, Ranges
-
-_LEVELS = 255
-# With fewer for an operand of a Concat the ends stay in floating point, whatever the noise: large values
-# beside small ones, as boxes beside scores, hide in a sum how inexact the small ones are.
-_FEW_STEPS = 32
 
 
 def find_tail_units(index: GraphIndex, units: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
@@ -31,10 +24,7 @@ def find_tail_units(index: GraphIndex, units: Mapping[str, Sequence[str]]) -> tu
 def find_tail_before(
     index: GraphIndex, units: Mapping[str, Sequence[str]], output: str
 ) -> tuple[str, ...]:
-    """Return the units (nodes by name) without a linear operator in them or behind them, by an output.
-
-    These are those that the output depends on.
-    """
+    """Return the tail of one output: the units of `find_tail_units` that it depends on."""
     seen: set[int] = set()
     waiting = [output]
     while waiting:
@@ -63,44 +53,45 @@ def _find_units_without(
     return tuple(name for name, nodes in units.items() if names.isdisjoint(nodes))
 
 
-@dataclass(frozen=True)
-class CoarseConcat:
-    """A Concat in one of the units: the steps, of 255, that its narrowest operand gets."""
+def find_units_before(
+    index: GraphIndex, units: Mapping[str, Sequence[str]], tensors: Collection[str]
+) -> tuple[str, ...]:
+    """Return the units (nodes by name) that make tensors, nearest first.
 
-    unit: str
-    operand: str
-    steps: int
-
-    def __str__(self) -> str:
-        return f"'{self.unit}' leaves {self.steps} of {_LEVELS} steps to '{self.operand}'"
-
-
-def find_coarse_concats(
-    index: GraphIndex, units: Collection[str], ranges: Ranges
-) -> tuple[CoarseConcat, ...]:
-    """Return the Concats among units that leave fewer than 32 steps to an operand.
-
-    Ranges that a user gave as scales do not count.
+    Views and nodes in no unit round nothing: the search goes on to what makes their operands.
     """
-    found = []
-    for node in index.nodes:
-        unit = get_node_name(node)
-        if node.op_type != "Concat" or not is_onnx(node) or unit not in units:
+    owners = {node: name for name, nodes in units.items() for node in nodes}
+    found: dict[str, None] = {}
+    seen: set[int] = set()
+    waiting = list(tensors)
+    while waiting:
+        number = index.producers.get(waiting.pop(0))
+        if number is None or number in seen:
             continue
-        entries = {name: ranges.tensors.get(name) for name in node.input}
-        widths = {
-            name: max(each.high, 0.0) - min(each.low, 0.0)
-            for name, each in entries.items()
-            if isinstance(each, Range)
-        }
-        widths = {name: width for name, width in widths.items() if width > 0}
-        if widths:
-            narrow = min(widths, key=lambda name: widths[name])
-            steps = int(_LEVELS * widths[narrow] / max(widths.values()))
-            found += [CoarseConcat(unit, narrow, steps)] if steps < _FEW_STEPS else []
+        seen.add(number)
+        unit = owners.get(get_node_name(index.nodes[number]))
+        if unit is not None:
+            found[unit] = None
+        if unit is None or _is_view(index, number):
+            waiting += index.reads[number]
     return tuple(found)
+
+
+def list_read_tensors(
+    index: GraphIndex, units: Mapping[str, Sequence[str]], names: Collection[str]
+) -> tuple[str, ...]:
+    """Return the tensors that some of the units read, and none of them makes."""
+    nodes = {node for name in names for node in units[name]}
+    numbers = [number for number, node in enumerate(index.nodes) if get_node_name(node) in nodes]
+    made = {name for number in numbers for name in index.nodes[number].output}
+    return tuple(name for number in numbers for name in index.reads[number] if name not in made)
 
 
 def _is_linear(index: GraphIndex, number: int) -> bool:
     node = index.nodes[number]
     return is_onnx(node) and (node.op_type in WEIGHTED or number in index.bodies)
+
+
+def _is_view(index: GraphIndex, number: int) -> bool:
+    node = index.nodes[number]
+    return is_onnx(node) and node.op_type in VIEW_OPERATORS

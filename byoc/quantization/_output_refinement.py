@@ -8,28 +8,41 @@ gains hardly depends on units that lead to others alone, so one trial measures a
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import NamedTuple
 
 from byoc.model import GraphIndex
-from byoc.quantization._coarse_outputs import find_units_before, list_read_tensors
-from byoc.quantization._output_accuracies import OutputAccuracies
+from byoc.quantization._network_ends import find_units_before, list_read_tensors
+from byoc.quantization._output_accuracies import LEAST_GAIN, OutputAccuracies
 
-_GAIN = 0.25  # dB for which more units are finer
-_DEPTH = 6  # how many units in a row, at most, are finer before an output
+_MAX_ROWS = 6  # that are finer before an output
 _MAX_NAMES = 3
 
 Rows = Sequence[tuple[str, ...]]
-Step = tuple[int, int]  # so many rows in floating point, so many finer
+"""The units before an output that may be finer, in rows: the last ones first, then those before them."""
+
+
+class Depth(NamedTuple):
+    """How many rows before an output are `finer`, and how many of these, the first, are in floats.
+
+    The others are in 16 bits.
+    """
+
+    in_float: int
+    finer: int
 
 
 @dataclass(frozen=True)
 class FinerUnits:
-    """Units that are left in floating point, and units in 16 bits; none of either at first."""
+    """Units that are finer than 8 bits: those left in floating point, and those in 16 bits."""
 
     in_float: tuple[str, ...] = ()
     wide: tuple[str, ...] = ()
 
     def keep_quantized(self, units: Collection[str]) -> "FinerUnits":
-        """Return the same with units in floating point that are not among quantized ones."""
+        """Return the same with those in floating point that are not in 16 bits after all.
+
+        `units` are those that were quantized; a target may have refused others.
+        """
         refused = tuple(unit for unit in self.wide if unit not in units)
         wide = tuple(unit for unit in self.wide if unit in units)
         return FinerUnits((*self.in_float, *refused), wide)
@@ -47,15 +60,14 @@ class FinerUnits:
 class OutputRefinement:
     """Searches for the units before outputs that it pays to compute in a finer type.
 
-    `rows` are these units by output, the last ones first; of the outputs in `kept` the first row is in
-    floating point in any case. `measure` tries some units, and `predict` returns the seconds of the
-    model with them. `price` is the share of the seconds that a decibel may take, and that all steps
-    together may take, but for outputs of which next to nothing is left. With `has_wide` units may be in
-    16 bits.
+    `rows` are these units by output; of the outputs in `float_tails` the first row is in floating point
+    in any case. `measure` returns the accuracies with some units finer, `predict` the seconds of the
+    model with them. `price` is the share of the seconds that a decibel may take; all together may take
+    as much, but for outputs of which next to nothing is left. With `has_wide` units may be in 16 bits.
     """
 
     rows: Mapping[str, Rows]
-    kept: Collection[str]
+    float_tails: Collection[str]
     measure: Callable[[FinerUnits], OutputAccuracies]
     predict: Callable[[FinerUnits], float]
     price: float
@@ -65,52 +77,58 @@ class OutputRefinement:
     def find(self) -> dict[str, FinerUnits]:
         """Return the units that are to be finer by output: more of them while outputs gain enough.
 
-        Of several steps the one is taken whose gain less the price of its time is largest.
+        Of several changes the one is taken whose gain less the price of its time is largest.
         """
-        taken = {name: (1, 1) if name in self.kept else (0, 0) for name in self.rows}
-        now = self.measure(self.take_units(taken))
-        first = self._predict(taken)
+        depths = {name: Depth(1, 1) if name in self.float_tails else Depth(0, 0) for name in self.rows}
+        now = self.measure(self._take_units(depths))
+        first = self._predict(depths)
         while True:
-            before = self._predict(taken)
-            best = 0.0, taken, now
-            for name, step, found in self._try_steps(taken, now):
-                gain = found.rate(name) - now.rate(name)
-                if gain < _GAIN:
+            before = self._predict(depths)
+            best = 0.0, depths, now
+            for name, deeper, tried in self._try_deeper(depths, now):
+                gain = tried.rate(name) - now.rate(name)
+                if gain < LEAST_GAIN:
                     continue
-                after = self._predict({**taken, name: step})
-                left = gain - (after - before) / first / self.price
-                may = after <= (1 + self.price) * first or now.is_poor(name)
-                if may and left > best[0]:
-                    best = left, {**taken, name: step}, found
+                after = self._predict({**depths, name: deeper})
+                worth = gain - (after - before) / first / self.price
+                is_allowed = after <= (1 + self.price) * first or now.is_poor(name)
+                if is_allowed and worth > best[0]:
+                    best = worth, {**depths, name: deeper}, tried
             if not best[0]:
                 break
-            _, taken, now = best
-        return {name: _take_rows(self.rows[name], step) for name, step in taken.items() if any(step)}
+            _, depths, now = best
+        found = {name: _take_rows(self.rows[name], depth) for name, depth in depths.items()}
+        return {name: units for name, units in found.items() if depths[name].finer}
 
-    def _try_steps(
-        self, taken: Mapping[str, Step], now: OutputAccuracies
-    ) -> Iterator[tuple[str, Step, OutputAccuracies]]:
-        """Yield each output with a step from those taken, and the accuracies with it alone."""
-        changes = ((1, 1), (0, 1), (1, 0)) if self.has_wide else ((1, 1),)
-        for floats, finer in changes:
-            steps = {}
-            for name, step in taken.items():
-                after = step[0] + floats, step[1] + finer
-                if after[0] <= after[1] <= len(self.rows[name]):
-                    steps[name] = after
-            if steps:
-                tried = self.measure(self.take_units({**taken, **steps}))
-                yield from ((name, step, now.take_output(name, tried)) for name, step in steps.items())
+    def _try_deeper(
+        self, depths: Mapping[str, Depth], now: OutputAccuracies
+    ) -> Iterator[tuple[str, Depth, OutputAccuracies]]:
+        """Yield each output with a row more that is finer, and the accuracies with that change alone.
 
-    def _predict(self, taken: Mapping[str, Step]) -> float:
-        units = self.take_units(taken)
+        A trial changes all outputs at once. A change is a further row, and one more in floating point;
+        a further row in 16 bits; or a row in floating point instead of 16 bits.
+        """
+        changes = (Depth(1, 1), Depth(0, 1), Depth(1, 0)) if self.has_wide else (Depth(1, 1),)
+        for change in changes:
+            deeper = {}
+            for name, depth in depths.items():
+                after = Depth(depth.in_float + change.in_float, depth.finer + change.finer)
+                if after.in_float <= after.finer <= len(self.rows[name]):
+                    deeper[name] = after
+            if deeper:
+                tried = self.measure(self._take_units({**depths, **deeper}))
+                for name, depth in deeper.items():
+                    yield name, depth, now.replace_output(name, tried)
+
+    def _predict(self, depths: Mapping[str, Depth]) -> float:
+        units = self._take_units(depths)
         if units not in self._seconds:
             self._seconds[units] = self.predict(units)
         return self._seconds[units]
 
-    def take_units(self, taken: Mapping[str, Step]) -> FinerUnits:
+    def _take_units(self, depths: Mapping[str, Depth]) -> FinerUnits:
         """Return the units of several outputs together; in floating point where one wants them so."""
-        return merge_units([_take_rows(self.rows[name], step) for name, step in taken.items()])
+        return merge_units([_take_rows(self.rows[name], depth) for name, depth in depths.items()])
 
 
 def merge_units(parts: Sequence[FinerUnits]) -> FinerUnits:
@@ -124,30 +142,31 @@ def list_output_rows(
     index: GraphIndex,
     units: Mapping[str, Sequence[str]],
     tails: Mapping[str, tuple[str, ...]],
-    kept: Collection[str],
+    float_tails: Collection[str],
     coarse: Collection[str],
 ) -> dict[str, Rows]:
-    """Return the units before each output that may be finer, in rows: the last ones first.
+    """Return the rows of units that may be finer before each output.
 
-    The tail of an output is one row, and all that there is unless eight bits are too coarse for the
-    output: then there are rows of single steps back, behind the tail where that is to be `kept` whole.
+    Unless eight bits are too coarse for an output (`coarse`), its tail is its only row. For a coarse one
+    a row has the units that make what the row before it reads; its first row is the whole tail if it is
+    in `float_tails`.
     """
     found: dict[str, Rows] = {}
     for name, tail in tails.items():
         if name not in coarse:
             found[name] = [tail] if tail else []
             continue
-        first = [tail] if name in kept else []
+        first = [tail] if name in float_tails else []
         others = {unit: nodes for unit, nodes in units.items() if not first or unit not in tail}
         found[name] = [*first, *list_rows(index, others, name)]
     return found
 
 
 def list_rows(index: GraphIndex, units: Mapping[str, Sequence[str]], output: str) -> Rows:
-    """Return the units before an output, at most six rows: the last ones first, then those before."""
+    """Return the units before an output in at most six rows."""
     rows: list[tuple[str, ...]] = []
     read: tuple[str, ...] = (output,)
-    while len(rows) < _DEPTH:
+    while len(rows) < _MAX_ROWS:
         known = {*chain.from_iterable(rows)}
         before = find_units_before(index, units, read)
         row = tuple(unit for unit in before if unit not in known)
@@ -158,9 +177,9 @@ def list_rows(index: GraphIndex, units: Mapping[str, Sequence[str]], output: str
     return rows
 
 
-def _take_rows(rows: Rows, taken: Step) -> FinerUnits:
-    """Return the units of the first rows in floating point, and of those behind them in 16 bits."""
-    floats, all_finer = taken
+def _take_rows(rows: Rows, depth: Depth) -> FinerUnits:
+    """Return the units of the rows that are finer."""
     return FinerUnits(
-        tuple(chain.from_iterable(rows[:floats])), tuple(chain.from_iterable(rows[floats:all_finer]))
+        tuple(chain.from_iterable(rows[: depth.in_float])),
+        tuple(chain.from_iterable(rows[depth.in_float : depth.finer])),
     )

@@ -9,15 +9,15 @@ from typing import Any
 from byoc.errors import InputError
 from byoc.model import Model
 from byoc.quantization._channel_groups import find_channel_groups
-from byoc.quantization._coarse_outputs import count_usual_steps, describe_steps
+from byoc.quantization._coarse_tensors import (
+    CoarseConcat,
+    count_usual_steps,
+    describe_steps,
+    find_coarse_concats,
+)
 from byoc.quantization._finer_composites import choose_finer, find_finer_composites
 from byoc.quantization._group_writer import GroupedModel
-from byoc.quantization._network_ends import (
-    CoarseConcat,
-    find_coarse_concats,
-    find_head_units,
-    find_tail_before,
-)
+from byoc.quantization._network_ends import find_head_units, find_tail_before
 from byoc.quantization._output_accuracies import OutputAccuracies, measure_outputs
 from byoc.quantization._output_refinement import (
     FinerUnits,

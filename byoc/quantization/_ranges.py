@@ -27,6 +27,9 @@ DTYPES = {
 EIGHT_BITS = ("int8", "uint8")
 """Those of 8 bits."""
 
+EIGHT_BIT_STEPS = 255
+"""The steps of 8 bits, from the least integer to the largest."""
+
 _MAX_HINTS = 5
 
 
@@ -36,6 +39,11 @@ class Range:
 
     low: float
     high: float
+
+    @property
+    def width(self) -> float:
+        """The width that the steps of integers divide: that of the range extended to 0."""
+        return max(self.high, 0.0) - min(self.low, 0.0)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -6,8 +6,12 @@ from onnx.helper import make_node
 from quantizing import built, weights
 
 from byoc.model import Model
-from byoc.quantization._coarse_outputs import measure_sign_accuracy, measure_size_accuracy
-from byoc.quantization._output_accuracies import OutputAccuracies
+from byoc.quantization._output_accuracies import (
+    CoarseAccuracy,
+    OutputAccuracies,
+    measure_sign_accuracy,
+    measure_size_accuracy,
+)
 from byoc.quantization._output_refinement import (
     FinerUnits,
     OutputRefinement,
@@ -41,7 +45,7 @@ def search(
     def measure(finer: FinerUnits) -> OutputAccuracies:
         tried.add(finer)
         of_sizes = decibels.get((len(finer.in_float), len(finer.wide)), 0.0)
-        return OutputAccuracies(("t4",), np.ones((1, 1)), {"t4": (of_sizes, 0.0)})
+        return OutputAccuracies(("t4",), np.ones((1, 1)), {"t4": CoarseAccuracy(of_sizes, 0.0)})
 
     def predict(finer: FinerUnits) -> float:
         return 1 + len(finer.in_float) * seconds[0] + len(finer.wide) * seconds[1]
@@ -118,11 +122,11 @@ def test_a_tail_that_is_kept_in_floats_gains_nothing_and_takes_no_share() -> Non
 
 
 def test_accuracies_of_an_output_are_exchanged_alone() -> None:
-    one = OutputAccuracies(("a", "b"), np.array([[0.1, 0.01]]), {"a": (5.0, 1.0)})
-    other = OutputAccuracies(("a", "b"), np.array([[0.001, 0.002]]), {"a": (15.0, 2.0)})
-    np.testing.assert_array_equal(one.take_output("b", other).noise, [[0.1, 0.002]])
-    assert one.take_output("b", other).rate("a") == 6.0
-    assert one.take_output("a", other).rate("a") == 17.0
+    one = OutputAccuracies(("a", "b"), np.array([[0.1, 0.01]]), {"a": CoarseAccuracy(5.0, 1.0)})
+    other = OutputAccuracies(("a", "b"), np.array([[0.001, 0.002]]), {"a": CoarseAccuracy(15.0, 2.0)})
+    np.testing.assert_array_equal(one.replace_output("b", other).noise, [[0.1, 0.002]])
+    assert one.replace_output("b", other).rate("a") == 6.0
+    assert one.replace_output("a", other).rate("a") == 17.0
     assert one.score == pytest.approx((10 + 15) / 2)
     assert one.is_poor("a")
     assert not one.is_poor("b")
