@@ -59,6 +59,17 @@ class QuantizationVariant:
     in_float: tuple[str, ...] = ()
     wide: tuple[str, ...] = ()
 
+    def extend(
+        self, in_float: Sequence[str] = (), wide: Sequence[str] = (), steps: Sequence[str] = ()
+    ) -> "QuantizationVariant":
+        """Return the variant with further units in finer types, and further steps."""
+        return replace(
+            self,
+            in_float=(*self.in_float, *in_float),
+            wide=(*self.wide, *wide),
+            steps=(*self.steps, *steps),
+        )
+
 
 @dataclass(eq=False)
 class VariantMaker:

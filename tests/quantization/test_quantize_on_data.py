@@ -17,7 +17,7 @@ from byoc.quantization import (
     Precision,
     Range,
     Ranges,
-    _quantize_on_data,
+    _quantization_trials,
     calibrate,
     choose_precision,
 )
@@ -323,7 +323,7 @@ def test_a_variant_that_is_better_by_chance_is_not_kept(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ranges and channels are changed for a quarter of a decibel and more: less is chance."""
-    monkeypatch.setattr(_quantize_on_data, "_GAIN", 100.0)
+    monkeypatch.setattr(_quantization_trials, "LEAST_GAIN", 100.0)
     found = DataQuantizer([target()], folder, NO_PREPROCESSING, None, None).quantize(network())
     assert found.ranges.method == "minmax"
     assert not any("equalized" in step for step in found.steps)
