@@ -13,19 +13,19 @@ from typing import Any
 from byoc.model import GraphIndex, Model, copy_without, set_metadata
 from byoc.patterns import Match, find_matches
 from byoc.quantization._candidates import FINER_KEY
-from byoc.quantization._channel_statistics import measure_channels
+from byoc.quantization._channel_statistics import CHANNELS, measure_channels
+from byoc.quantization._ranges import EIGHT_BIT_STEPS, Range
 from byoc.rules import Target
 
-_LEVELS = 255
 _TINY = 1e-30
 
 
 @dataclass(frozen=True, eq=False)
 class FinerComposite:
-    """A place of a finer composite: its last node, and the rounding noise that it spares.
+    """A place where a model could have a finer composite, and the rounding noise that it would spare.
 
-    The noise is that of 8 bits in what the last node makes, as a share of its signal; that has so many
-    `elements`.
+    `noise` is that of 8 bits in what the last node of the match makes, as a share of its signal, and
+    `elements` is the number of elements of that tensor.
     """
 
     match: Match
@@ -36,30 +36,38 @@ class FinerComposite:
 def find_finer_composites(
     model: Model, targets: Sequence[Target], samples: Sequence[Mapping[str, Any]]
 ) -> list[FinerComposite]:
-    """Return the places where a float model could have finer composites; none shares a node."""
+    """Return the places where a float model could have finer composites; none shares a node.
+
+    Ranges and signals are measured on the samples.
+    """
+    index, matches = model.index, _match_finer(model.index, targets)
+    if not matches:
+        return []
+    names = sorted({_find_result(index, match) for match in matches})
+    statistics = measure_channels(model, names, samples, "functions")
+    places = []
+    for match in matches:
+        seen = statistics[_find_result(index, match)]
+        step = Range(float(seen.low.min()), float(seen.high.max())).width / EIGHT_BIT_STEPS
+        signal = max(float((seen.power - seen.mean**2).mean()), _TINY)
+        shape = index.get_shape(_find_result(index, match)) or ()
+        elements = math.prod(extent for extent in shape if isinstance(extent, int))
+        places.append(FinerComposite(match, step**2 / 12 / signal, max(elements, 1)))
+    return places
+
+
+def _match_finer(index: GraphIndex, targets: Sequence[Target]) -> list[Match]:
+    """Return the matches of finer composites whose results have channels; none shares a node."""
     patterns = [each for target in targets for each in target.patterns if each.finer]
-    index = model.index
     free = frozenset(range(len(index.nodes))) - index.constant_nodes
     taken: set[int] = set()
     found: list[Match] = []
     for match in find_matches(index, patterns, free) if patterns else ():
         nodes = set(match.nodes.values())
-        if taken.isdisjoint(nodes) and (index.get_rank(_find_result(index, match)) or 0) > 1:
+        if taken.isdisjoint(nodes) and (index.get_rank(_find_result(index, match)) or 0) > CHANNELS:
             taken |= nodes
             found.append(match)
-    if not found:
-        return []
-    names = sorted({_find_result(index, match) for match in found})
-    statistics = measure_channels(model, names, samples, "functions")
-    places = []
-    for match in found:
-        seen = statistics[_find_result(index, match)]
-        width = max(float(seen.high.max()), 0.0) - min(float(seen.low.min()), 0.0)
-        signal = max(float((seen.power - seen.mean**2).mean()), _TINY)
-        shape = index.get_shape(_find_result(index, match)) or ()
-        elements = math.prod(extent for extent in shape if isinstance(extent, int))
-        places.append(FinerComposite(match, (width / _LEVELS) ** 2 / 12 / signal, max(elements, 1)))
-    return places
+    return found
 
 
 def choose_finer(
@@ -72,14 +80,14 @@ def choose_finer(
     """
     order = sorted(places, key=lambda each: -each.noise / each.elements)
     limit = (1 + most) * predict(model)
-    least, behind = 0, len(order) + 1
-    while least + 1 < behind:  # the first `least` take no longer than that
-        middle = (least + behind) // 2
+    count, too_many = 0, len(order) + 1  # the first `count` are within the limit
+    while count + 1 < too_many:
+        middle = (count + too_many) // 2
         if predict(mark_finer(model, order[:middle])) <= limit:
-            least = middle
+            count = middle
         else:
-            behind = middle
-    return mark_finer(model, order[:least]), least
+            too_many = middle
+    return mark_finer(model, order[:count]), count
 
 
 def mark_finer(model: Model, places: Sequence[FinerComposite]) -> Model:

@@ -18,6 +18,7 @@ from byoc.model import (
     walk_nodes,
 )
 from byoc.quantization._arithmetic import read_constant
+from byoc.quantization._channel_chains import ChannelChain
 from byoc.quantization._channel_statistics import CHANNELS
 from byoc.samples import model_samples
 
@@ -25,22 +26,8 @@ Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class ChannelChain:
-    """Nodes, by number, that are computed in groups of channels.
-
-    The first is a convolution, `depthwise` the one that its channels go through; what stands between and
-    behind are functions of each element. `readers` are convolutions that read the `last` tensor.
-    """
-
-    nodes: tuple[int, ...]
-    depthwise: int
-    readers: tuple[int, ...]
-    last: str
-
-
-@dataclass(frozen=True, eq=False)
 class GroupedModel:
-    """A model with channels in groups, how many chains have them, and where its new tensors are from.
+    """A model with channels in groups, and the `count` of chains that have them.
 
     `sources` has by each new tensor the one whose channels it holds, some or all.
     """
