@@ -22,9 +22,9 @@ Rows = Sequence[tuple[str, ...]]
 
 
 class Depth(NamedTuple):
-    """How many rows before an output are `finer`, and how many of these, the first, are in floats.
+    """The numbers of rows before an output that are finer: first those in floats, then in 16 bits.
 
-    The others are in 16 bits.
+    `finer` counts both, `in_float` the former alone.
     """
 
     in_float: int

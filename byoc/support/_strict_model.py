@@ -88,7 +88,7 @@ def _explain_detail(detail: ErrorDetails, kind: type[BaseModel], has_hint: bool)
 
 
 def _explain_length(detail: ErrorDetails) -> str:
-    """Return what is wrong with the number of items of a list or of keys of a mapping."""
+    """Return the sentence for a wrong number of items of a list, or of keys of a mapping."""
     context = detail["ctx"]
     if detail["type"] == "too_long":
         return f"must have at most {context['max_length']} items"

@@ -1,8 +1,8 @@
-"""Functions of one operand, of one operation or of several: tables of what they make of each integer.
+"""Functions of one operand, of one operation or of several, as TABLE operators that make int8.
 
-TABLE of int8 has an entry for each of the 256 integers. That of int16 has 513, and lines between them:
-it is for a function of sums, which are not rounded to 8 bits first. Vela computes both with the
-operator before them.
+TABLE of int8 has an entry for each of the 256 integers. That of int16 has 513 entries, with straight
+lines between them: it is for a function of what a convolution adds up, where that is not rounded to 8
+bits first. Vela computes both with the operator before them.
 """
 
 from collections.abc import Sequence
@@ -29,6 +29,7 @@ FUNCTIONS = frozenset(_NAMES.split())
 """The operators that are lowered to a table alone."""
 _PARTS = FUNCTIONS | {"Add", "Clip", "Max", "Min", "Mul", "PRelu", "Relu", "Sub", "Sum"}
 _FRACTION = 7  # bits behind the point of what a table of int16 holds, which leaves one for overflow
+_DISTANCE = 128  # between the integers that a table of int16 has entries of
 _REACHES = 2.0 ** np.arange(-8, 24, 0.125)  # of a function's operand, in steps of the result
 _MOST_ERROR = 0.5  # steps of the result that lines may be off
 
@@ -40,11 +41,17 @@ class Function:
     source: str
     operations: tuple[Operation, ...]
 
+    @property
+    def last(self) -> Operation:
+        """The operation that makes the result."""
+        return self.operations[-1]
+
 
 def split_function(operations: Sequence[Operation]) -> tuple[Sequence[Operation], Function | None]:
     """Return the operations of a composite before the function at its end, and that function.
 
-    It is the longest one that has a tensor inside which is not quantized; None where there is none.
+    It is the longest function of one tensor there. None where all tensors before and inside it are
+    quantized: then each operation is lowered by itself.
     """
     for first in range(len(operations)):
         part = operations[first:]
@@ -67,18 +74,19 @@ def _list_made(operation: Operation) -> list[tuple[str, Quantization | None]]:
 
 
 def lower_function(function: Function, lowering: Lowering) -> None:
-    """Lower a function of an int8 tensor, or of an int16 one that `choose_fine` quantized."""
-    last = function.operations[-1]
-    source, wanted = lowering.values[function.source], lowering.result(last)
+    """Lower a function of an int8 tensor, or of an int16 one in `choose_source_quantization`.
+
+    Raises CompileError where the result is not int8, or no table is near enough to the function.
+    """
+    source, wanted = lowering.values[function.source], lowering.result(function.last)
     stated = source.quantization or _find_quantization(function)
     if stated is None or wanted.dtype != "int8":
-        raise CompileError(f"a function that ends in {last.op} is taken of int8 alone")
+        raise CompileError(f"a function that ends in {function.last.op} is taken of int8 alone")
     source = replace(source, quantization=stated)
     if source.tensor.dtype == "int8":
-        look_up(function, source, lowering)
+        lower_int8_table(function, source, lowering)
     else:
-        tensor = _look_up_fine(function, source, lowering)
-        lowering.finish(last, Value(tensor, source.order, wanted))
+        _lower_int16_table(function, source, lowering)
 
 
 def _find_quantization(function: Function) -> Quantization | None:
@@ -91,10 +99,9 @@ def _find_quantization(function: Function) -> Quantization | None:
     )
 
 
-def look_up(function: Function, source: Value, lowering: Lowering) -> None:
+def lower_int8_table(function: Function, source: Value, lowering: Lowering) -> None:
     """TABLE: what DequantizeLinear, the function and QuantizeLinear make of each of the 256 integers."""
-    last = function.operations[-1]
-    wanted = lowering.result(last)
+    last, wanted = function.last, lowering.result(function.last)
     assert source.quantization is not None
     real = source.quantization.dequantize(np.arange(-128, 128, dtype=np.int8))
     stored = _quantize(_evaluate(function, real, lowering), wanted)
@@ -104,9 +111,9 @@ def look_up(function: Function, source: Value, lowering: Lowering) -> None:
     lowering.finish(last, Value(tensor, source.order, wanted), limit=False)
 
 
-def choose_fine(function: Function, lowering: Lowering) -> Quantization:
-    """Return the int16 quantization of what a function reads: as far as its result changes."""
-    wanted = lowering.result(function.operations[-1])
+def choose_source_quantization(function: Function, lowering: Lowering) -> Quantization:
+    """Return the int16 quantization of what a function reads: its range is where the result changes."""
+    wanted = lowering.result(function.last)
     if wanted.dtype != "int8":
         raise CompileError(f"a function of sums is taken to int8, not {wanted.dtype}")
     reach = 0.0
@@ -118,36 +125,44 @@ def choose_fine(function: Function, lowering: Lowering) -> Quantization:
     return Quantization(np.array(reach / 2**15, np.float32), np.array(0, np.int16))
 
 
-def _look_up_fine(function: Function, source: Value, lowering: Lowering) -> Tensor:
+def _lower_int16_table(function: Function, source: Value, lowering: Lowering) -> None:
     """TABLE of int16, and its result brought to int8.
 
-    An entry is of each 128th integer, and the results between are on the line from one to the next, with
-    7 more bits (TOSA 1.0, TABLE).
+    There is an entry for each 128th integer. Results between are on the line from one entry to the next,
+    with 7 more bits (TOSA 1.0, TABLE).
     """
-    graph, wanted = lowering.graph, lowering.result(function.operations[-1])
+    graph, wanted = lowering.graph, lowering.result(function.last)
     assert source.quantization is not None
     scale, step = float(source.quantization.scale), float(wanted.scale)
-    stored = np.arange(-256, 257) * 128
+    stored = _list_table_integers()
     exact = _evaluate(function, (stored * scale).astype(np.float32), lowering) / step
     entries = np.clip(
         np.rint((exact + int(wanted.zero_point)) * 2**_FRACTION), -(2**15), 2**15 - 1
     ).astype(np.int64)
     if np.abs(np.diff(entries)).max() >= 2**15:
-        raise CompileError(f"{function.operations[-1].op} is too steep for a table of lines")
+        raise CompileError(f"{function.last.op} is too steep for a table of lines")
     _check_lines(function, entries, scale, wanted, lowering)
     table = graph.constant(entries, "int16")
     wide = graph.add("TABLE", [source.tensor, table], "int32", source.tensor.shape)
-    fine = replace(source, tensor=graph.rescale(wide, "int16", 2.0**-7))
-    return _narrow(fine, lowering)
+    fine = replace(source, tensor=graph.rescale(wide, "int16", 2.0**-_FRACTION))
+    lowering.finish(function.last, Value(_round_to_int8(fine, lowering), source.order, wanted))
+
+
+def _list_table_integers() -> Array:
+    """Return the integers that a TABLE of int16 has entries of, int64 `[513]`."""
+    return np.arange(-256, 257) * _DISTANCE
 
 
 def _check_lines(
     function: Function, entries: Array, scale: float, wanted: Quantization, lowering: Lowering
 ) -> None:
-    """Raise CompileError where lines between entries are too far from the function."""
-    places = np.arange(-(2**15), 2**15, 32)
-    exact = _evaluate(function, (places * scale).astype(np.float32), lowering) / float(wanted.scale)
-    lines = np.interp(places, np.arange(-256, 257) * 128, entries / 2.0**_FRACTION)
+    """Raise CompileError where lines between entries are too far from the function.
+
+    `entries` are int64 `[513]`, `scale` is that of what the function reads.
+    """
+    stored = np.arange(-(2**15), 2**15, 32)
+    exact = _evaluate(function, (stored * scale).astype(np.float32), lowering) / float(wanted.scale)
+    lines = np.interp(stored, _list_table_integers(), entries / 2.0**_FRACTION)
     low, high = np.iinfo(np.int8).min, np.iinfo(np.int8).max
     exact = np.clip(exact + int(wanted.zero_point), low, high)
     error = float(np.abs(np.clip(lines, low, high) - exact).max())
@@ -155,10 +170,10 @@ def _check_lines(
         raise CompileError(f"a table of lines is {error:.2g} steps of the result off")
 
 
-def _narrow(fine: Value, lowering: Lowering) -> Tensor:
-    """Return int16 elements, divided by 128, as int8: of images by a convolution.
+def _round_to_int8(fine: Value, lowering: Lowering) -> Tensor:
+    """Return int16 elements divided by 128, in int8.
 
-    For Vela that takes half the time of a RESCALE.
+    Of images by a convolution with weights of one: that takes half the time of a RESCALE on Vela.
     """
     graph = lowering.graph
     if fine.rank != 4:
@@ -176,7 +191,7 @@ def _quantize(real: Array, wanted: Quantization) -> Array:
 
 
 def _evaluate(function: Function, real: Array, lowering: Lowering) -> Array:
-    """Return a function of real numbers, by ONNX's reference implementation."""
+    """Return what a function makes of real numbers, `[numbers]`, by ONNX's reference implementation."""
     nodes, constants = list[NodeProto](), {}
     for place, operation in enumerate(function.operations):
         node = NodeProto()
@@ -190,7 +205,7 @@ def _evaluate(function: Function, real: Array, lowering: Lowering) -> Array:
         node.output[:] = operation.outputs
         nodes.append(node)
     kind = helper.np_dtype_to_tensor_dtype(real.dtype)
-    last = function.operations[-1].outputs[0]
+    last = function.last.outputs[0]
     graph = helper.make_graph(
         nodes,
         "table",
@@ -204,6 +219,5 @@ def _evaluate(function: Function, real: Array, lowering: Lowering) -> Array:
         with np.errstate(all="ignore"):
             (made,) = ReferenceEvaluator(alone).run(None, {function.source: real})
     except Exception as error:  # whatever the implementation of an operator raises
-        name = function.operations[-1].op
-        raise CompileError(f"{name} cannot be computed for its table: {error}") from None
+        raise CompileError(f"{function.last.op} cannot be computed for its table: {error}") from None
     return np.asarray(made).reshape(-1)  # a constant of one element may have a rank

@@ -8,7 +8,7 @@ import numpy as np
 from byoc.codegen import CompileError, Operation
 
 from .constant_operands import read_real, real_scale
-from .function_tables import FUNCTIONS, Function, look_up
+from .function_tables import FUNCTIONS, Function, lower_int8_table
 from .lower_channels import scale_channels
 from .lowering import LOWERINGS, Lowering, is_same
 from .region_values import Value, arrange, expand_rank
@@ -126,7 +126,7 @@ def lower_by_table(operation: Operation, lowering: Lowering) -> None:
             f"{operation.op} is taken of int8, its other operands constants of one element"
         )
     function = Function(operation.inputs[position], (operation,))
-    look_up(function, lowering.read(operation, position), lowering)
+    lower_int8_table(function, lowering.read(operation, position), lowering)
 
 
 def find_factors(scales: Sequence[float], most: int) -> tuple[list[int], float]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from byoc.codegen import CompileError, Operation, Quantization, Region, TensorContract, TensorType
 
-from .function_tables import choose_fine, lower_function, split_function
+from .function_tables import choose_source_quantization, lower_function, split_function
 from .lowering import LOWERINGS, STORED, Lowering, read_shape
 from .region_values import IMAGE, Value, arrange
 
@@ -43,7 +43,7 @@ def lower_region(region: Region) -> tuple[bytes, list[int]]:
 def lower_alone(region: Region, operation: Operation) -> bytes:
     """Return the TOSA graph of one operation of a region. Raises CompileError as `lower_region` does.
 
-    Images are NHWC there, at both ends, and all else lies as in ONNX.
+    Images are NHWC there, inputs and outputs alike; all else has the order of ONNX.
     """
     lowering = Lowering(region)
     for name in dict.fromkeys(filter(None, operation.inputs)):
@@ -58,9 +58,10 @@ def lower_alone(region: Region, operation: Operation) -> bytes:
 
 
 def lower_operation(lowering: Lowering, operation: Operation) -> list[CompileError]:
-    """Lower an operation, or those inside a composite; return why it is not taken, naming the node.
+    """Lower an operation, or those inside a composite; return the error where it is not taken, or none.
 
-    Where it is not, its results are new inputs of the graph, so that what follows can be tried.
+    The error names the node. The results are then new inputs of the graph, so that what follows can be
+    tried.
     """
     try:
         if operation.inner:
@@ -85,23 +86,23 @@ def _lower_single(lowering: Lowering, operation: Operation) -> None:
 
 
 def _lower_composite(lowering: Lowering, operation: Operation) -> None:
-    """Lower the operations inside; a function at the end that nothing is quantized in is a table.
+    """Lower the operations inside one by one; a function at the end, not quantized inside, by a table.
 
-    What it reads has 16 bits, where that is made inside and not quantized.
+    If the tensor that the function reads is made inside and not quantized, it gets 16 bits.
     """
     before, function = split_function(operation.inner)
     for each in before:
         if function is None or function.source not in each.outputs:
             _lower_single(lowering, each)
         else:
-            fine = choose_fine(function, lowering)
-            _lower_single(lowering, _make_fine(each, fine, operation.output_types[0]))
+            fine = choose_source_quantization(function, lowering)
+            _lower_single(lowering, _quantize_result(each, fine, operation.output_types[0]))
     if function is not None:
         lower_function(function, lowering)
 
 
-def _make_fine(operation: Operation, wanted: Quantization, kind: TensorType | None) -> Operation:
-    """Return an operation whose result is quantized, with the shape of a tensor of type `kind`."""
+def _quantize_result(operation: Operation, wanted: Quantization, kind: TensorType | None) -> Operation:
+    """Return an operation with its result quantized as wanted, and of the shape in type `kind`."""
     return replace(
         operation,
         output_quantization=(wanted,),
