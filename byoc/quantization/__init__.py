@@ -2,14 +2,13 @@
 
 from byoc.quantization._accuracy_budget import (
     Budget,
-    PlanTrial,
-    TradeSearch,
     choose_front,
     choose_plan,
     list_cheap_plans,
     read_budget,
     update_taken,
 )
+from byoc.quantization._accuracy_measures import KeptAccuracy
 from byoc.quantization._accuracy_test import AccuracyTest, prepare_accuracy_test
 from byoc.quantization._calibrate import calibrate
 from byoc.quantization._calibration_options import CalibrationOptions
@@ -18,4 +17,4 @@ from byoc.quantization._chosen_precision import ChosenPrecision, has_float_mode
 from byoc.quantization._precision import FLOATS, NATIVE, WEIGHTS, Precision
 from byoc.quantization._precision_problem import UnitPrecisions
 from byoc.quantization._ranges import Range, Ranges
-from byoc.quantization._sensitivity import KeptAccuracy
+from byoc.quantization._trade_search import PlanTrial, TradeSearch

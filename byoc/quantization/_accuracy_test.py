@@ -13,6 +13,12 @@ from byoc.errors import InputError
 from byoc.model import Model
 from byoc.planning import WIDE, GraphPlan, PlanSettings
 from byoc.quantization._accuracy_budget import Budget
+from byoc.quantization._accuracy_measures import (
+    KeptAccuracy,
+    SampleValues,
+    measure_accuracy,
+    run_samples,
+)
 from byoc.quantization._build_precision_problem import (
     QuantizedPlan,
     TensorFigures,
@@ -22,14 +28,7 @@ from byoc.quantization._chosen_precision import ChosenPrecision
 from byoc.quantization._conversion_costs import price_conversions
 from byoc.quantization._precision import Precision
 from byoc.quantization._precision_problem import PrecisionProblem
-from byoc.quantization._sensitivity import (
-    KeptAccuracy,
-    SampleValues,
-    measure_accuracy,
-    measure_roundings,
-    measure_sensitivities,
-    run_samples,
-)
+from byoc.quantization._sensitivity import measure_roundings, measure_sensitivities
 from byoc.samples import NO_PREPROCESSING, find_samples
 from byoc.support import report_step
 

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byoc.numerics import convert_to_db
+from byoc.quantization._accuracy_measures import find_float_outputs, measure_noise_by_sample
 from byoc.quantization._channel_statistics import CHANNELS
 from byoc.quantization._coarse_tensors import Outputs, join_samples
-from byoc.quantization._sensitivity import find_float_outputs, measure_noise_by_sample
 
 LEAST_GAIN = 0.25
 """The gain (dB) from which a variant is better than another: less is chance on few samples."""

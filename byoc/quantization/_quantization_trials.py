@@ -7,6 +7,7 @@ from typing import Any
 
 from byoc.errors import InputError
 from byoc.model import Model
+from byoc.quantization._accuracy_measures import measure_accuracy, run_samples
 from byoc.quantization._coarse_tensors import (
     CoarseConcat,
     count_usual_steps,
@@ -26,7 +27,6 @@ from byoc.quantization._prepare_model import SIXTEEN_BITS, upgrade_opset
 from byoc.quantization._quantization_variants import QuantizationVariant, VariantMaker
 from byoc.quantization._quantize_model import QuantizedModel, WideUnits
 from byoc.quantization._ranges import Ranges
-from byoc.quantization._sensitivity import measure_accuracy, run_samples
 from byoc.quantization._weight_rounding import count_large_nodes
 
 TIME_PRICE = 0.03

@@ -6,6 +6,7 @@ from functools import partial
 from itertools import islice
 
 from byoc.model import Model
+from byoc.quantization._accuracy_measures import run_samples
 from byoc.quantization._channel_groups import find_channel_groups
 from byoc.quantization._finer_composites import choose_finer, find_finer_composites
 from byoc.quantization._group_writer import GroupedModel
@@ -18,7 +19,6 @@ from byoc.quantization._quantization_variants import (
 )
 from byoc.quantization._quantize_model import prepare_floats, quantize
 from byoc.quantization._ranges import Ranges
-from byoc.quantization._sensitivity import run_samples
 from byoc.samples import find_samples
 from byoc.support import report_step
 

@@ -8,11 +8,7 @@ in floating point reads it.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, helper
 
 from byoc.model import (
@@ -27,50 +23,13 @@ from byoc.model import (
     is_quantize,
     list_reads,
 )
-from byoc.numerics import compute_powers, compute_same_class_share, convert_to_db
-from byoc.onnxrt import open_session, run_session, without_optimizations
+from byoc.quantization._accuracy_measures import (
+    KeptAccuracy,
+    SampleValues,
+    measure_accuracy,
+    run_samples,
+)
 from byoc.support import report_step
-
-SampleValues = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class KeptAccuracy:
-    """The accuracy that a variant of a model keeps, over some samples.
-
-    `signal_to_noise` (dB) is that of the worst output, with the powers of all samples added up;
-    `same_class` the share of rows (all axes but the last), of the worst output, whose largest element is
-    where it was. `noises` has the power of the error of each output over that of its signal.
-    """
-
-    signal_to_noise: float
-    same_class: float
-    noises: tuple[float, ...] = field(default=(), compare=False)
-
-    @property
-    def noise(self) -> float:
-        """The power of the error over that of the signal."""
-        return float(10 ** (-self.signal_to_noise / 10))
-
-
-def run_samples(proto: ModelProto, model: Model, samples: Iterable[SampleValues]) -> list[SampleValues]:
-    """Run a model, or one made of it, on some samples, without optimizations; return the outputs."""
-    with without_optimizations():
-        session = open_session(proto, model.folder)
-    return [run_session(session, sample) for sample in samples]
-
-
-def measure_accuracy(expected: Sequence[SampleValues], actual: Sequence[SampleValues]) -> KeptAccuracy:
-    """Return the accuracy of outputs against those expected, sample by sample; only floats count."""
-    ratios, classes = [np.inf], [1.0]
-    for name in find_float_outputs(expected):
-        pairs = [(one[name], other[name]) for one, other in zip(expected, actual, strict=True)]
-        signal, noise = np.sum([compute_powers(*pair) for pair in pairs], axis=0)
-        ratios.append(convert_to_db(float(signal), float(noise)))
-        classes.append(float(np.mean([compute_same_class_share(*pair) for pair in pairs])))
-    known = [share for share in classes if not np.isnan(share)]
-    noises = tuple(float(10 ** (-ratio / 10)) for ratio in ratios[1:])
-    return KeptAccuracy(float(np.min(ratios)), min(known), noises)
 
 
 def measure_sensitivities(
@@ -81,10 +40,10 @@ def measure_sensitivities(
 ) -> dict[str, KeptAccuracy]:
     """Return for each unit the accuracy with it alone quantized.
 
-    `units` have the names of their nodes; `expected` is what the float model gives for the samples.
+    `units` have the names of their nodes; `expected` are the float model's outputs of the samples.
     """
-    found = {}
     every = {node for nodes in units.values() for node in nodes}
+    found = {}
     for number, (name, nodes) in enumerate(units.items(), 1):
         report_step(f"sensitivity of unit {number} of {len(units)}")
         variant = quantize_only(quantized.proto, set(nodes), every)
@@ -103,8 +62,8 @@ def measure_roundings(
     Arguments are those of `measure_sensitivities`.
     """
     every = {node for nodes in units.values() for node in nodes}
-    pairs = (node for node in quantized.proto.graph.node if is_quantize(node) and is_inserted(node))
-    names = dict.fromkeys(get_metadata(node, TENSOR_KEY) for node in pairs)
+    inserted = (node for node in quantized.proto.graph.node if is_quantize(node) and is_inserted(node))
+    names = dict.fromkeys(get_metadata(node, TENSOR_KEY) for node in inserted)
     found = {}
     for number, name in enumerate(names, 1):
         report_step(f"sensitivity of tensor {number} of {len(names)}")
@@ -171,32 +130,3 @@ def _copy_pair(node: NodeProto, makers: Mapping[str, NodeProto], name: str) -> I
         first.name = first.output[0] = copy.input[0] = f"{name}_only_q"
         yield first
     yield copy
-
-
-def find_float_outputs(expected: Sequence[SampleValues]) -> tuple[str, ...]:
-    """Return the outputs that are tensors of floats."""
-    return tuple(
-        name
-        for name, value in (expected[0] if expected else {}).items()
-        if isinstance(value, np.ndarray) and value.dtype.kind == "f"
-    )
-
-
-def measure_noise_by_sample(
-    expected: Sequence[SampleValues], actual: Sequence[SampleValues]
-) -> NDArray[np.float64]:
-    """Return the noise of each float output in each sample, `[samples, outputs]`.
-
-    It is the power of the error, as a share of the mean power of the output's signal in a sample.
-    """
-    if not expected:
-        return np.zeros((0, 0))
-    names = find_float_outputs(expected)
-    powers = np.asarray(
-        [
-            [compute_powers(one[name], other[name]) for name in names]
-            for one, other in zip(expected, actual, strict=True)
-        ]
-    ).reshape(len(expected), -1, 2)
-    signals = powers[..., 0].sum(axis=0) / len(expected)
-    return np.asarray(powers[..., 1] / np.maximum(signals, 1e-30))

@@ -74,7 +74,7 @@ def _list_made(operation: Operation) -> list[tuple[str, Quantization | None]]:
 
 
 def lower_function(function: Function, lowering: Lowering) -> None:
-    """Lower a function of an int8 tensor, or of an int16 one in `choose_source_quantization`.
+    """Lower a function of an int8 tensor, or of an int16 one as `choose_source_quantization` has it.
 
     Raises CompileError where the result is not int8, or no table is near enough to the function.
     """
@@ -191,7 +191,7 @@ def _quantize(real: Array, wanted: Quantization) -> Array:
 
 
 def _evaluate(function: Function, real: Array, lowering: Lowering) -> Array:
-    """Return what a function makes of real numbers, `[numbers]`, by ONNX's reference implementation."""
+    """Compute a function of real numbers, `[numbers]`, by ONNX's reference implementation."""
     nodes, constants = list[NodeProto](), {}
     for place, operation in enumerate(function.operations):
         node = NodeProto()

@@ -21,6 +21,7 @@ from byoc.quantization import (
     calibrate,
     choose_precision,
 )
+from byoc.quantization._accuracy_measures import measure_noise_by_sample
 from byoc.quantization._bias_correction import measure_bias_shifts
 from byoc.quantization._coarse_tensors import count_usual_steps
 from byoc.quantization._fixed_ranges import fix_ranges
@@ -28,7 +29,6 @@ from byoc.quantization._network_ends import find_head_units, find_tail_units
 from byoc.quantization._output_accuracies import measure_size_accuracy
 from byoc.quantization._quantize_model import prepare_floats
 from byoc.quantization._quantize_on_data import DataQuantizer
-from byoc.quantization._sensitivity import measure_noise_by_sample
 from byoc.samples import NO_PREPROCESSING
 
 

@@ -1,0 +1,84 @@
+"""Runs of a model on samples, and the accuracy of its outputs against those expected."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import ModelProto
+
+from byoc.model import Model
+from byoc.numerics import compute_powers, compute_same_class_share, convert_to_db
+from byoc.onnxrt import open_session, run_session, without_optimizations
+
+SampleValues = Mapping[str, Any]
+"""The inputs or the outputs of a sample, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptAccuracy:
+    """The accuracy that a variant of a model keeps, over some samples.
+
+    `signal_to_noise` (dB) is that of the worst output, with the powers of all samples added up;
+    `same_class` the share of rows (all axes but the last), of the worst output, whose largest element is
+    where it was. `noises` has the power of the error of each output over that of its signal.
+    """
+
+    signal_to_noise: float
+    same_class: float
+    noises: tuple[float, ...] = field(default=(), compare=False)
+
+    @property
+    def noise(self) -> float:
+        """The power of the error over that of the signal."""
+        return float(10 ** (-self.signal_to_noise / 10))
+
+
+def run_samples(proto: ModelProto, model: Model, samples: Iterable[SampleValues]) -> list[SampleValues]:
+    """Run a model, or one made of it, on some samples, without optimizations; return the outputs."""
+    with without_optimizations():
+        session = open_session(proto, model.folder)
+    return [run_session(session, sample) for sample in samples]
+
+
+def measure_accuracy(expected: Sequence[SampleValues], actual: Sequence[SampleValues]) -> KeptAccuracy:
+    """Return the accuracy of outputs against those expected, sample by sample; only floats count."""
+    ratios, classes = [np.inf], [1.0]
+    for name in find_float_outputs(expected):
+        pairs = [(one[name], other[name]) for one, other in zip(expected, actual, strict=True)]
+        signal, noise = np.sum([compute_powers(*pair) for pair in pairs], axis=0)
+        ratios.append(convert_to_db(float(signal), float(noise)))
+        classes.append(float(np.mean([compute_same_class_share(*pair) for pair in pairs])))
+    known = [share for share in classes if not np.isnan(share)]
+    noises = tuple(float(10 ** (-ratio / 10)) for ratio in ratios[1:])
+    return KeptAccuracy(float(np.min(ratios)), min(known), noises)
+
+
+def find_float_outputs(expected: Sequence[SampleValues]) -> tuple[str, ...]:
+    """Return the outputs that are tensors of floats."""
+    return tuple(
+        name
+        for name, value in (expected[0] if expected else {}).items()
+        if isinstance(value, np.ndarray) and value.dtype.kind == "f"
+    )
+
+
+def measure_noise_by_sample(
+    expected: Sequence[SampleValues], actual: Sequence[SampleValues]
+) -> NDArray[np.float64]:
+    """Return the noise of each float output in each sample, `[samples, outputs]`.
+
+    It is the power of the error, as a share of the mean power of the output's signal in a sample.
+    """
+    if not expected:
+        return np.zeros((0, 0))
+    names = find_float_outputs(expected)
+    powers = np.asarray(
+        [
+            [compute_powers(one[name], other[name]) for name in names]
+            for one, other in zip(expected, actual, strict=True)
+        ]
+    ).reshape(len(expected), -1, 2)
+    signals = powers[..., 0].sum(axis=0) / len(expected)
+    return np.asarray(powers[..., 1] / np.maximum(signals, 1e-30))
