@@ -167,7 +167,7 @@ def meet_accuracy_budget(state: State) -> State:
         if test.is_met(state.accuracy):
             trade = update_taken(state.trade, _describe_plan(state))
             return record_accuracy(replace(state, trade=trade))
-    wide = test.precision.wide
+    wide = test.precision.wide_model
     units, ends = test.precision.units, dict[UnitPrecisions, GraphPlan]()
     settings = state.settings
     search = TradeSearch(

@@ -76,9 +76,9 @@ class AccuracyTest:
         precision, dtype = self.precision, self.precision.narrow_dtype
         types = [QuantizedPlan(narrow, precision.units, _list_noises(self.ranking), dtype)]
         for plan in others:
-            assert precision.wide is not None
+            assert precision.wide_model is not None
             types.append(
-                QuantizedPlan(plan, precision.wide.units, _list_noises(self.wide_ranking), WIDE)
+                QuantizedPlan(plan, precision.wide_model.units, _list_noises(self.wide_ranking), WIDE)
             )
         tensors = [name for name in floating.graph_problem.tensors if ":" not in name]
         dtypes = [each.dtype for each in types]
@@ -97,7 +97,7 @@ class AccuracyTest:
     @cached_property
     def wide_ranking(self) -> Mapping[str, KeptAccuracy]:
         """The accuracy with one unit alone in 16 bits, for each that may be."""
-        wide = self.precision.wide
+        wide = self.precision.wide_model
         return {} if wide is None else self._rank(measure_sensitivities, wide.model, wide.units)
 
     def _rank(

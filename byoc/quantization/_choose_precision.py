@@ -138,7 +138,7 @@ def _quantize_on_data(
         _describe_quantized(targets, found.quantized, found.ranges, found.steps),
         dtype=dtype,
         in_float=found.in_float,
-        kept_wide=found.wide,
+        kept_wide=found.wide_units,
         wide_ranges=found.wide_ranges,
     )
 

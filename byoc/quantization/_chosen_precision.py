@@ -47,7 +47,7 @@ class ChosenPrecision:
         return next((dtype for dtype in EIGHT_BITS if dtype in found), self.dtype or "")
 
     @cached_property
-    def wide(self) -> QuantizedModel | None:
+    def wide_model(self) -> QuantizedModel | None:
         """The model with all units in 16 bits that some target takes so; None where there are none."""
         targets = find_wide_targets(self._integer_targets, self.narrow_dtype)
         if not targets:

@@ -47,8 +47,8 @@ class QuantizedOnData:
 
     `in_float` are the units that were left in floating point, `steps` says what was done, and `decibels`
     is the signal-to-noise ratio of the worst output on the samples, each half of which is run with
-    ranges and biases from the other half. `wide` are the units in 16 bits; `wide_ranges`, where they are
-    asked for, are the ranges for any other units in 16 bits.
+    ranges and biases from the other half. `wide_units` are those in 16 bits; `wide_ranges` are the
+    ranges for any others in 16 bits, where they are asked for.
     """
 
     quantized: QuantizedModel
@@ -57,7 +57,7 @@ class QuantizedOnData:
     in_float: tuple[str, ...]
     steps: tuple[str, ...]
     decibels: float
-    wide: WideUnits | None = None
+    wide_units: WideUnits | None = None
     wide_ranges: Ranges | None = None
 
 
@@ -134,7 +134,7 @@ class QuantizationTrials:
         steps = (*steps, _LARGE.format(MAX_INPUTS, large)) if large else steps
         decibels = self.best.decibels
         found = QuantizedOnData(made, made.floats, ranges, variant.in_float, steps, decibels, wide)
-        if not self.maker.asked.any_wide or not self._has_wide:
+        if not self.maker.request.any_wide or not self._has_wide:
             return found
         return replace(found, wide_ranges=self.maker.measure_wide_ranges(variant))
 
@@ -179,7 +179,7 @@ class QuantizationTrials:
             return tried[finer].accuracies
 
         def predict(finer: FinerUnits) -> float:
-            seconds = self.maker.asked.predict
+            seconds = self.maker.request.predict
             return seconds(self.maker.quantize_plainly(vary(finer))) if seconds else 1.0
 
         search = OutputRefinement(rows, float_tails, measure, predict, TIME_PRICE, self._has_wide)
@@ -214,13 +214,13 @@ class QuantizationTrials:
             upgrade_opset(self.maker.floats, SIXTEEN_BITS)
         except InputError:
             return False
-        return bool(self.maker.asked.wide_targets)
+        return bool(self.maker.request.wide_targets)
 
     def is_worth_its_time(self, one: QuantizationTrial, plain: QuantizationTrial) -> bool:
         """Return whether a trial has less noise than a plain one, for few enough predicted seconds."""
         if not one.is_better(plain):
             return False
-        predict = self.maker.asked.predict
+        predict = self.maker.request.predict
         if predict is None:
             return True
         limit = (1 + TIME_PRICE * min(one.score - plain.score, 1.0)) * predict(plain.quantized.model)

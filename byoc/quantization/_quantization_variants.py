@@ -78,7 +78,7 @@ class VariantMaker:
     The halves are the even and the odd samples, 0 and 1; all data is None. What was measured is kept.
     """
 
-    asked: DataRequest
+    request: DataRequest
     floats: Model
     samples: Sequence[Mapping[str, Any]]
     channel_tensors: tuple[str, ...] | None = None
@@ -93,35 +93,37 @@ class VariantMaker:
         Returns the model, and ranges with biases: for all units, and for those in 16 bits.
         """
         ranges = self.measure_ranges(variant, half)
-        floats = self.equalize(half) if variant.equalized else self.floats
-        asked = self.asked
         wide = self._measure_wide_units(variant, half) if variant.wide else None
         report_step("quantize")
-        made = quantize(floats, asked.targets, ranges, asked.dtype, variant.in_float, wide)
+        made = self._quantize_in_ranges(variant, half, ranges, wide)
         if not self.samples:
             return made, ranges, wide
         samples = self._take_half(half)
         if variant.rounded:
             weights = round_weights(made.floats, made.model, samples)
             ranges, wide = _change(ranges, wide, weights=weights)
-            made = quantize(floats, asked.targets, ranges, asked.dtype, variant.in_float, wide)
+            made = self._quantize_in_ranges(variant, half, ranges, wide)
         shifts = measure_bias_shifts(made.floats, made.model, samples)
         ranges, wide = _change(ranges, wide, shifts=shifts)
         report_step("quantize")
-        made = quantize(floats, asked.targets, ranges, asked.dtype, variant.in_float, wide)
-        return made, ranges, wide
+        return self._quantize_in_ranges(variant, half, ranges, wide), ranges, wide
 
     def quantize_plainly(self, variant: QuantizationVariant) -> Model:
         """Quantize a variant without correcting biases or rounding weights, to predict its seconds."""
         ranges = self.measure_ranges(variant, None)
-        floats = self.equalize(None) if variant.equalized else self.floats
         wide = self._measure_wide_units(variant, None) if variant.wide else None
-        asked = self.asked
-        return quantize(floats, asked.targets, ranges, asked.dtype, variant.in_float, wide).model
+        return self._quantize_in_ranges(variant, None, ranges, wide).model
+
+    def _quantize_in_ranges(
+        self, variant: QuantizationVariant, half: int | None, ranges: Ranges, wide: WideUnits | None
+    ) -> QuantizedModel:
+        floats = self.equalize(half) if variant.equalized else self.floats
+        request = self.request
+        return quantize(floats, request.targets, ranges, request.dtype, variant.in_float, wide)
 
     def _measure_wide_units(self, variant: QuantizationVariant, half: int | None) -> WideUnits:
         """Return the units in 16 bits of a variant, with ranges that clip nothing."""
-        ranges = self.measure_ranges(replace(variant, method=self.asked.method or METHODS[0]), half)
+        ranges = self.measure_ranges(replace(variant, method=self.request.method or METHODS[0]), half)
         return WideUnits(frozenset(variant.wide), replace(ranges, channels={}))
 
     def measure_ranges(self, variant: QuantizationVariant, half: int | None) -> Ranges:
@@ -130,13 +132,15 @@ class VariantMaker:
         if key not in self._ranges:
             report_step("calibrate")
             floats = self.equalize(half) if variant.equalized else self.floats
-            data = self.asked.data if half is None else self._take_half(half)
-            images = self.asked.images if half is None else NO_PREPROCESSING
+            data = self.request.data if half is None else self._take_half(half)
+            images = self.request.images if half is None else NO_PREPROCESSING
             ranges = calibrate(floats, data, method=variant.method, images=images)
-            ranges = fix_ranges(floats.index, ranges, self.asked.dtype)
+            ranges = fix_ranges(floats.index, ranges, self.request.dtype)
             if self.channel_tensors is None:
-                asked = self.asked
-                self.channel_tensors = find_channel_tensors(floats, asked.targets, ranges, asked.dtype)
+                request = self.request
+                self.channel_tensors = find_channel_tensors(
+                    floats, request.targets, ranges, request.dtype
+                )
             known = ranges.channels  # without tensors that are empty or infinite in these samples
             channels = {name: known[name] for name in self.channel_tensors if name in known}
             self._ranges[key] = replace(ranges, channels=channels)
@@ -144,9 +148,9 @@ class VariantMaker:
 
     def measure_wide_ranges(self, variant: QuantizationVariant) -> Ranges:
         """Return ranges and biases for any units in 16 bits, for which nothing needs to be clipped."""
-        wide = replace(variant, method=self.asked.method or METHODS[0], wide=())
-        asked = replace(self.asked, targets=self.asked.wide_targets, dtype=WIDE)
-        others = replace(self, asked=asked, _ranges={}, channel_tensors=None)
+        wide = replace(variant, method=self.request.method or METHODS[0], wide=())
+        request = replace(self.request, targets=self.request.wide_targets, dtype=WIDE)
+        others = replace(self, request=request, _ranges={}, channel_tensors=None)
         return others.quantize(wide, None)[1]
 
     def equalize(self, half: int | None) -> Model:

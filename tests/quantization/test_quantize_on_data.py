@@ -253,8 +253,8 @@ def test_it_is_in_16_bits_where_a_target_takes_it_so_and_floats_take_longer(fold
     quantizer = DataQuantizer([to], folder, NO_PREPROCESSING, "minmax", None, predict, [to])
     found = quantizer.quantize(model)
     assert found.in_float == ()
-    assert found.wide is not None
-    assert found.wide.names == {"heat"}
+    assert found.wide_units is not None
+    assert found.wide_units.names == {"heat"}
     assert any("units before 't0': 1 computed in 16 bits; nine" in step for step in found.steps)
     index = found.quantized.model.index
     made = {node.input[0]: node.output[0] for node in index.nodes if node.op_type == "QuantizeLinear"}
