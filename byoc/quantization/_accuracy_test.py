@@ -32,14 +32,13 @@ from byoc.quantization._sensitivity import measure_roundings, measure_sensitivit
 from byoc.samples import NO_PREPROCESSING, find_samples
 from byoc.support import report_step
 
-# Accuracy is held to this many samples, and units are ranked by this many: one run of the model each.
-_MEASURED = 32
-_RANKED = 4
-_MOST_RUNS = 200  # of the model for that, in each type: with many units, on fewer samples
+_MOST_SAMPLES = 32  # that the accuracy of a plan is measured on
+# Samples that the accuracy with a unit or tensor alone quantized is measured on, and the runs of the
+# model for that in each type: with many units, on fewer samples.
+_SAMPLES_ALONE, _MOST_RUNS_ALONE = 4, 200
 _MOST_NOISE = 1e6  # the power of an error over that of the signal, instead of infinity
 
-
-MeasuresAlone = Callable[
+PartMeasurement = Callable[
     [Model, Mapping[str, Sequence[str]], Sequence[SampleValues], Sequence[SampleValues]],
     dict[str, KeptAccuracy],
 ]
@@ -74,44 +73,46 @@ class AccuracyTest:
         """
         narrow, *others, floating = plans
         precision, dtype = self.precision, self.precision.narrow_dtype
-        types = [QuantizedPlan(narrow, precision.units, _list_noises(self.ranking), dtype)]
+        types = [QuantizedPlan(narrow, precision.units, _list_noises(self.unit_accuracies), dtype)]
         for plan in others:
             assert precision.wide_model is not None
             types.append(
-                QuantizedPlan(plan, precision.wide_model.units, _list_noises(self.wide_ranking), WIDE)
+                QuantizedPlan(
+                    plan, precision.wide_model.units, _list_noises(self.wide_unit_accuracies), WIDE
+                )
             )
         tensors = [name for name in floating.graph_problem.tensors if ":" not in name]
         dtypes = [each.dtype for each in types]
         figures = TensorFigures(
-            _list_noises(self._rank(measure_roundings, precision.model, precision.units)),
+            _list_noises(self._measure_alone(measure_roundings, precision.model, precision.units)),
             price_conversions(floating.index, tensors, settings, dtypes),
             np.array([each.rules.quantization.convert == "between" for each in settings.targets]),
         )
         return build_precision_problem(types, floating, figures)
 
     @cached_property
-    def ranking(self) -> Mapping[str, KeptAccuracy]:
+    def unit_accuracies(self) -> Mapping[str, KeptAccuracy]:
         """The accuracy with one unit alone quantized, for each unit by name."""
-        return self._rank(measure_sensitivities, self.precision.model, self.precision.units)
+        return self._measure_alone(measure_sensitivities, self.precision.model, self.precision.units)
 
     @cached_property
-    def wide_ranking(self) -> Mapping[str, KeptAccuracy]:
+    def wide_unit_accuracies(self) -> Mapping[str, KeptAccuracy]:
         """The accuracy with one unit alone in 16 bits, for each that may be."""
         wide = self.precision.wide_model
-        return {} if wide is None else self._rank(measure_sensitivities, wide.model, wide.units)
+        return {} if wide is None else self._measure_alone(measure_sensitivities, wide.model, wide.units)
 
-    def _rank(
-        self, measure: MeasuresAlone, model: Model, units: Mapping[str, Sequence[str]]
+    def _measure_alone(
+        self, measure: PartMeasurement, model: Model, units: Mapping[str, Sequence[str]]
     ) -> Mapping[str, KeptAccuracy]:
-        few = slice(max(1, min(_RANKED, _MOST_RUNS // max(len(units), 1))))
+        few = slice(max(1, min(_SAMPLES_ALONE, _MOST_RUNS_ALONE // max(len(units), 1))))
         return measure(model, units, self.expected[few], self.samples[few])
 
 
-def _list_noises(ranking: Mapping[str, KeptAccuracy]) -> dict[str, NDArray[np.float64]]:
-    """Return the noise of each unit, `[outputs]`, finite."""
+def _list_noises(accuracies: Mapping[str, KeptAccuracy]) -> dict[str, NDArray[np.float64]]:
+    """Return the noise of each unit or tensor, float64 `[outputs]`, finite."""
     return {
         name: np.nan_to_num(np.asarray(each.noises or [each.noise]), nan=_MOST_NOISE, posinf=_MOST_NOISE)
-        for name, each in ranking.items()
+        for name, each in accuracies.items()
     }
 
 
@@ -126,8 +127,8 @@ def prepare_accuracy_test(
     assert budget is not None
     if data is None:
         raise InputError(f"accuracy budget {budget}: it is measured on samples (--data FOLDER)")
-    source = find_samples(data, model, precision.images or NO_PREPROCESSING, _MEASURED)
-    samples = [sample.inputs for sample in islice(source.read_from(0), _MEASURED)]
+    source = find_samples(data, model, precision.images or NO_PREPROCESSING, _MOST_SAMPLES)
+    samples = [sample.inputs for sample in islice(source.read_from(0), _MOST_SAMPLES)]
     if not samples:
         raise InputError(f"{source.name}: there are no samples to measure the accuracy on")
     report_step("run the original")

@@ -36,10 +36,11 @@ class DataQuantizer(DataRequest):
     def quantize(self, model: Model) -> QuantizedOnData:
         """Return the variant of the least noise that is measured on samples.
 
-        What is tried: channels equalized, ranges by several methods, the units behind the inputs and
-        before the outputs left in floating point, unless `predict` finds that too slow, and weights
-        rounded by the errors of what they make. Biases are corrected in each. Data that is made up
-        chooses and corrects nothing. Raises InputError as `calibrate` and `quantize` do.
+        What is tried, in this order: ranges by several methods, channels equalized, channels in groups,
+        finer composites, units behind the inputs in floating point, units before outputs there or in 16
+        bits, and weights rounded by the errors of what they make. What takes longer is kept where that
+        is worth the seconds that `predict` returns. Biases are corrected in each variant. Data that is
+        made up chooses and corrects nothing. Raises InputError as `calibrate` and `quantize` do.
         """
         floats = prepare_floats(model, self.targets, self.dtype)
         source = find_samples(self.data, floats, self.images, None)

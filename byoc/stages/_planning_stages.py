@@ -200,11 +200,13 @@ def record_accuracy(state: State) -> State:
 
 def _list_units(test: AccuracyTest, plan: Plan, names: Collection[str]) -> tuple[PreciseUnit, ...]:
     """Return units with their devices and noise, those of the most noise first."""
-    units, budget = test.precision.units, test.budget
-    devices = _map_node_devices(plan) if names else {}
+    if not names:
+        return ()  # the accuracies of units are not measured for nothing
+    units, budget, accuracies = test.precision.units, test.budget, test.unit_accuracies
+    devices = _map_node_devices(plan)
     return tuple(
-        PreciseUnit(name, devices.get(units[name][0], "host"), budget.measure_of(test.ranking[name]))
-        for name in sorted(names, key=lambda name: (test.ranking[name].signal_to_noise, name))
+        PreciseUnit(name, devices.get(units[name][0], "host"), budget.measure_of(accuracies[name]))
+        for name in sorted(names, key=lambda name: (accuracies[name].signal_to_noise, name))
     )
 
 
