@@ -40,9 +40,8 @@ Proposals = Generator[UnitPrecisions | None, PlanTrial, None]
 class TradeSearch:
     """The search for the plans that keep each whole decibel at the least predicted cost.
 
-    `units` may be quantized, and `wide` are those of them that may have 16 bits. `build`, called once
-    the plans with all in one precision were tried, returns the problem whose noises are those of units
-    alone, and units among these.
+    `units` may be quantized, and `wide` are those of them that may have 16 bits. `build` is called once
+    the `ends` were tried; it returns the problem of some of the units, with the noise of each alone.
     """
 
     budget: Budget
@@ -51,11 +50,11 @@ class TradeSearch:
     wide: Collection[str] = ()
     tried: dict[UnitPrecisions, PlanTrial] = field(default_factory=dict)
     gap: float = 0.0
-    """The greatest share by which a plan costs more than the lower bound of its expected noise."""
+    """The greatest share by which a plan costs more than the lower bound within its limits of noise."""
 
     @property
     def ends(self) -> tuple[UnitPrecisions, ...]:
-        """The plans with all units in 8 bits, in 16 where they may be, and in floating point."""
+        """The precisions of all units alike: as asked for, in 16 bits where they may, and in floats."""
         wide = UnitPrecisions(wide=frozenset(self.wide))
         return tuple(
             dict.fromkeys((UnitPrecisions(), wide, UnitPrecisions(in_float=frozenset(self.units))))
@@ -64,10 +63,10 @@ class TradeSearch:
     def propose(self) -> Proposals:
         """Yield the precisions of units, receive the trial of each, yield None at the end.
 
-        Each trial costs the caller a plan and its runs on up to 32 samples. First come the `ends`.
-        Between these the accuracies are whole decibels, up to a few above the budget: larger budgets try
-        what smaller ones try, and more. The answer is the trial of the least cost that met the budget,
-        the first of several. Raises InputError when floating point is not enough.
+        Each trial costs the caller a plan and its runs on up to 32 samples. First come the `ends`, then
+        plans for each whole decibel between these, up to a few above the budget: larger budgets try what
+        smaller ones try, and more. The caller takes one of the trials (`choose_plan`). Raises InputError
+        when floating point is not enough.
         """
         for end in self.ends:
             yield from self._try(end)
@@ -86,11 +85,11 @@ class TradeSearch:
     def _try_accuracies(self, integer: KeptAccuracy) -> Generator[UnitPrecisions, PlanTrial, None]:
         """Propose the cheapest precisions for each accuracy above that of all units in integers.
 
-        Where a plan turns out noisier than its limits, or much less noisy, they are stricter or less
-        strict in the next trial, output by output.
+        Noises of units do not quite add up: where a plan is measured to be noisier than its limits, or
+        much less noisy, the limits of the next trial are stricter or less strict, output by output.
         """
         search = self._start_search(integer)
-        strictness = np.ones(search.problem.noise.shape[2])
+        strictness = np.ones(search.problem.noise.shape[2])  # what limits are divided by, `[outputs]`
         for decibels in self._list_accuracies(integer.signal_to_noise):
             if self._is_enough(decibels):
                 return
