@@ -129,7 +129,7 @@ class _ProgramWriter:
         made, read = np.flatnonzero(is_made), placement.consumed
         from_host, from_unit = np.flatnonzero(~is_made[read]), np.flatnonzero(is_made[read])
         builder.add_rows(0, *self._list_unsent(np.flatnonzero(is_made & placement.is_output), sent))
-        readers = self.placed[placement.consumers[from_unit]].reshape(len(from_unit), -1).T
+        readers = self._list_places(placement.consumers[from_unit])
         on_device = [(columns, -1) for columns in readers]
         builder.add_rows(0, *self._list_unsent(read[from_unit], sent), *on_device)
         for device, level in np.ndindex(placement.devices, self.levels):
@@ -153,9 +153,13 @@ class _ProgramWriter:
 
         A row makes each of the tensors; `sent` are the columns of transfers to the host.
         """
-        makers = self.placed[self.placement.producer[tensors]].reshape(len(tensors), -1).T
-        copies = sent[:, tensors].transpose(0, 2, 1).reshape(-1, len(tensors))
+        makers = self._list_places(self.placement.producer[tensors])
+        copies = sent[:, tensors].transpose(0, 2, 1).reshape(makers.shape)
         return [*((columns, 1) for columns in makers), *((columns, -1) for columns in copies)]
+
+    def _list_places(self, rows: Ints) -> Ints:
+        """Return the columns of rows of the problem, if any, int64 `[devices * levels, rows]`."""
+        return self.placed[rows].reshape(len(rows), self.placement.devices * self.levels).T
 
     def _add_costs(self, costs: Floats) -> Ints:
         """Add columns of costs; those of infinite costs are 0 in every solution."""

@@ -257,3 +257,20 @@ def test_budgets_are_met_at_the_least_cost_of_all_plans(tmp_path: Path) -> None:
         costs = [each.plan.cost.total for each in every if each.accuracy.signal_to_noise >= least]
         found = next(point.seconds for point in trade if point.reached >= least)
         assert found <= 1.05 * min(costs), least
+
+
+def test_a_network_of_one_unit_meets_a_budget(tmp_path: Path) -> None:
+    random = np.random.default_rng(5)
+    for number in range(4):
+        np.savez(tmp_path / f"{number}.npz", x=random.normal(size=(1, 8, 8, 8)).astype(np.float32))
+    model = parse("g (float[1, 8, 8, 8] x) => (float[1, 8, 8, 8] y) { c = Conv(x, w) y = Relu(c) }")
+    weights = random.normal(size=(8, 8, 1, 1)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    precision = Precision("int8", data=tmp_path, budget=Budget("dB", 20))
+    options = Options("dla", precision=precision, strategy="all-supported")
+    (state,) = prepare_variants(State(prepare_model(model, "one"), options))
+    assert state.precision.units == {"y": ("c", "y")}
+    met = meet_accuracy_budget(state)
+    (point,) = met.plan.lowered.trade
+    assert point.in_float == ("y",), "it costs less without conversions"
+    assert met.accuracy.signal_to_noise == np.inf
