@@ -33,7 +33,8 @@ def count_usual_steps(index: GraphIndex, expected: Outputs) -> dict[str, float]:
     Sigmoid does, is left out: there a value near 0 means 0, however many there are.
     """
     found = {}
-    for name, first in expected[0].items():
+    for name in index.outputs:
+        first = expected[0][name]
         if not isinstance(first, np.ndarray) or first.dtype.kind != "f" or has_fixed_range(index, name):
             continue
         values = join_samples(expected, name)

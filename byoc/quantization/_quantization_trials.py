@@ -7,7 +7,7 @@ from typing import Any
 
 from byoc.errors import InputError
 from byoc.model import Model
-from byoc.quantization._accuracy_measures import measure_accuracy, run_samples
+from byoc.quantization._class_logits import run_with_logits
 from byoc.quantization._coarse_tensors import (
     CoarseConcat,
     count_usual_steps,
@@ -45,10 +45,9 @@ _SHIFTED = "biases are corrected by the mean errors that rounding makes on the s
 class QuantizedOnData:
     """A quantized model, and the floats and ranges that it is made from.
 
-    `in_float` are the units that were left in floating point, `steps` says what was done, and `decibels`
-    is the signal-to-noise ratio of the worst output on the samples, each half of which is run with
-    ranges and biases from the other half. `wide_units` are those in 16 bits; `wide_ranges` are the
-    ranges for any others in 16 bits, where they are asked for.
+    `in_float` are the units that were left in floating point, and `steps` says what was done.
+    `wide_units` are those in 16 bits; `wide_ranges` are the ranges for any others in 16 bits, where they
+    are asked for.
     """
 
     quantized: QuantizedModel
@@ -56,21 +55,16 @@ class QuantizedOnData:
     ranges: Ranges
     in_float: tuple[str, ...]
     steps: tuple[str, ...]
-    decibels: float
     wide_units: WideUnits | None = None
     wide_ranges: Ranges | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class QuantizationTrial:
-    """A variant, the last of the models that it was measured with, and the accuracies of its outputs.
-
-    `decibels` is the signal-to-noise ratio of the worst output.
-    """
+    """A variant, the last of the models that it was measured with, and the accuracies of its outputs."""
 
     variant: QuantizationVariant
     quantized: QuantizedModel
-    decibels: float
     accuracies: OutputAccuracies
 
     @property
@@ -87,7 +81,8 @@ class QuantizationTrial:
 class QuantizationTrials:
     """Variants of a float model that are tried, each measured on samples if there are some.
 
-    `maker` quantizes them; `expected` are the float model's outputs of the samples.
+    `maker` quantizes them; `expected` are the float model's outputs of the samples, and the logits of
+    those that a Softmax makes.
     """
 
     maker: VariantMaker
@@ -114,10 +109,9 @@ class QuantizationTrials:
         for half in range(count):
             made, *_ = self.maker.quantize(variant, None if count == 1 else 1 - half)
             part = slice(half, None, count)
-            outputs[part] = run_samples(made.model.proto, made.model, self.maker.samples[part])
-        decibels = measure_accuracy(self.expected, outputs).signal_to_noise if outputs else 0.0
+            outputs[part] = run_with_logits(made.model, self.maker.samples[part])
         accuracies = measure_outputs(self.expected, outputs, self.coarse_outputs)
-        self.trials.append(QuantizationTrial(variant, made, decibels, accuracies))
+        self.trials.append(QuantizationTrial(variant, made, accuracies))
         return self.trials[-1]
 
     @cached_property
@@ -132,8 +126,7 @@ class QuantizationTrials:
         steps = (*variant.steps, _SHIFTED) if ranges.shifts else variant.steps
         large = count_large_nodes(made.floats, made.model) if self.maker.samples else 0
         steps = (*steps, _LARGE.format(MAX_INPUTS, large)) if large else steps
-        decibels = self.best.decibels
-        found = QuantizedOnData(made, made.floats, ranges, variant.in_float, steps, decibels, wide)
+        found = QuantizedOnData(made, made.floats, ranges, variant.in_float, steps, wide)
         if not self.maker.request.any_wide or not self._has_wide:
             return found
         return replace(found, wide_ranges=self.maker.measure_wide_ranges(variant))

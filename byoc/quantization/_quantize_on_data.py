@@ -6,8 +6,8 @@ from functools import partial
 from itertools import islice
 
 from byoc.model import Model
-from byoc.quantization._accuracy_measures import run_samples
 from byoc.quantization._channel_groups import find_channel_groups
+from byoc.quantization._class_logits import run_with_logits
 from byoc.quantization._finer_composites import choose_finer, find_finer_composites
 from byoc.quantization._group_writer import GroupedModel
 from byoc.quantization._quantization_trials import TIME_PRICE, QuantizationTrials, QuantizedOnData
@@ -47,7 +47,7 @@ class DataQuantizer(DataRequest):
         read = [] if source.random else islice(source.read_from(0), _SAMPLES)
         samples = [each.inputs for each in read]
         methods = [self.method] if self.method else METHODS
-        expected = run_samples(floats.proto, floats, samples) if samples else []
+        expected = run_with_logits(floats, samples) if samples else []
         trials = QuantizationTrials(VariantMaker(self, floats, samples), expected)
         plain = trials.add(QuantizationVariant(methods[0]))
         if not samples or not plain.quantized.units:

@@ -23,10 +23,12 @@ from byoc.quantization import (
 )
 from byoc.quantization._accuracy_measures import measure_noise_by_sample
 from byoc.quantization._bias_correction import measure_bias_shifts
+from byoc.quantization._class_logits import find_logits, run_with_logits
 from byoc.quantization._coarse_tensors import count_usual_steps
 from byoc.quantization._fixed_ranges import fix_ranges
 from byoc.quantization._network_ends import find_head_units, find_tail_units
-from byoc.quantization._output_accuracies import measure_size_accuracy
+from byoc.quantization._output_accuracies import measure_outputs, measure_size_accuracy
+from byoc.quantization._quantization_trials import QuantizationTrials, QuantizedOnData
 from byoc.quantization._quantize_model import prepare_floats
 from byoc.quantization._quantize_on_data import DataQuantizer
 from byoc.samples import NO_PREPROCESSING
@@ -304,8 +306,14 @@ def test_usual_values_are_counted_in_steps_where_no_operator_fixes_the_range() -
     assert count_usual_steps(make_heat_map("Neg", "Transpose").index, even) == {}
 
 
-def test_the_best_of_what_is_tried_is_kept(folder: Path) -> None:
-    to = target()
+def test_the_best_of_what_is_tried_is_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    to, scores, finish = target(), list[float](), QuantizationTrials.finish
+
+    def note_score(trials: QuantizationTrials) -> QuantizedOnData:
+        scores.append(trials.best.score)
+        return finish(trials)
+
+    monkeypatch.setattr(QuantizationTrials, "finish", note_score)
     found = DataQuantizer([to], folder, NO_PREPROCESSING, None, None).quantize(network())
     assert found.ranges.method in ("minmax", "mse")
     expected = [values(network(), one)["y"] for one in read(folder)]
@@ -316,7 +324,9 @@ def test_the_best_of_what_is_tried_is_kept(folder: Path) -> None:
     ]
     assert "biases are corrected" in found.steps[-1]
     assert noise[0] < noise[1]
-    assert found.decibels < noise[1], "each half has the ranges and the correction of the other"
+    kept = [values(found.quantized.model, each) for each in read(folder)]
+    own = measure_outputs([{"y": each} for each in expected], [{"y": each["y"]} for each in kept], ())
+    assert scores[0] < own.score, "each half has the ranges and the correction of the other"
 
 
 def test_a_variant_that_is_better_by_chance_is_not_kept(
@@ -378,3 +388,31 @@ def test_random_data_chooses_nothing() -> None:
     found = DataQuantizer([target()], "random", NO_PREPROCESSING, None, None).quantize(network())
     assert (found.ranges.method, found.steps, found.in_float) == ("minmax", (), ())
     assert form(found.quantized.model, "r0")[2] == "int8"
+
+
+def make_classifier(*behind: str) -> Model:
+    """Return a Gemm and a Softmax over 4 classes of 2 rows, and operators behind it."""
+    nodes = [
+        make_node("Gemm", ["x", "w"], ["t"], "gemm"),
+        make_node("Softmax", ["t"], ["p" if behind else "y"], "softmax", axis=1),
+        *(make_node(op, ["p"], ["y"], op.lower()) for op in behind),
+    ]
+    w = np.random.default_rng(3).normal(size=(8, 4)).astype(np.float32)
+    return built(nodes, {"x": [2, 8]}, {"y": [2, 4]}, {"w": w})
+
+
+@pytest.mark.parametrize("behind", [(), ("Identity",), ("Flatten",)])
+def test_logits_of_a_softmax_are_run_beside_its_classes(behind: tuple[str, ...]) -> None:
+    model = make_classifier(*behind)
+    given = np.random.default_rng(4).normal(size=(2, 8)).astype(np.float32)
+    (found,) = run_with_logits(model, [{"x": given}])
+    assert set(found) == {"y", "logits of y"}
+    sums = np.exp(found["logits of y"])
+    assert found["y"] == pytest.approx(sums / sums.sum(axis=1, keepdims=True), abs=1e-6)
+    assert found["logits of y"].mean(axis=1) == pytest.approx([0, 0], abs=1e-6)
+
+
+def test_a_softmax_that_is_read_by_more_than_views_has_no_logits_of_its_own() -> None:
+    assert find_logits(make_classifier("Neg").index) == {}
+    (found,) = run_with_logits(network(), samples(network(), 1))
+    assert set(found) == {"y"}
