@@ -193,7 +193,8 @@ class Worker:
         """Send a frame, and return the next one of the process."""
         try:
             self._link.settimeout(seconds)
-            send_frame(self._link, content)
+            with suppress(BrokenPipeError, ConnectionResetError):  # it ended, and may have said why
+                send_frame(self._link, content)
             length = int.from_bytes(self._receive(LENGTH_BYTES, deadline), "little")
             if length > MOST_ANSWER_BYTES:
                 raise BrokenMessageError("it is too long")
@@ -212,9 +213,9 @@ class Worker:
             left = _LOOK_SECONDS if deadline is None else min(deadline - monotonic(), _LOOK_SECONDS)
             if left <= 0:
                 raise TimeoutError
-            if not select.select([self._link], [], [], left)[0]:
+            if not self._is_readable(left):
                 # What it started may hold the other end of the link open.
-                if self._process.poll() is not None:
+                if self._process.poll() is not None and not self._is_readable(0):
                     raise ConnectionError
                 continue
             part = self._link.recv(min(count, 1 << 20))
@@ -223,6 +224,10 @@ class Worker:
             parts.append(part)
             count -= len(part)
         return b"".join(parts)
+
+    def _is_readable(self, seconds: float) -> bool:
+        """Return whether something can be read within some seconds."""
+        return bool(select.select([self._link], [], [], seconds)[0])
 
     def _describe_end(self, method: str) -> str:
         """Describe the end of the process, as a sentence."""

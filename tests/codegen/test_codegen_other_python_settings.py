@@ -1,6 +1,8 @@
 """Settings that name another Python, and what is said where that one cannot run a codegen."""
 
 import json
+import select
+import socket
 import sys
 import tomllib
 from collections.abc import Callable
@@ -17,8 +19,10 @@ from support import Ran, parse
 import byoc
 from byoc.codegen import (
     Codegens,
+    _worker,
     describe_codegens,
 )
+from byoc.codegen.byoc_worker.link import send_frame
 from byoc.codegen.scaffold import render_package
 from byoc.errors import InputError
 from byoc.support import CODEGENS
@@ -70,8 +74,24 @@ def test_an_interpreter_without_numpy(configure: Configure, tmp_path: Path) -> N
     assert found.endswith("bare/bin/python): numpy cannot be imported there: No module named 'numpy'")
 
 
-def test_an_interpreter_that_is_too_old(configure: Configure, tmp_path: Path) -> None:
-    """One that calls itself 3.7: the check comes before anything that it could not read."""
+def _send_to_ended(link: socket.socket, content: bytes) -> None:
+    """Send a frame once the process at the other end has ended."""
+    ended = select.poll()
+    ended.register(link, select.POLLHUP)
+    assert ended.poll(60_000)
+    send_frame(link, content)
+
+
+@pytest.mark.parametrize("ends_first", [False, True])
+def test_an_interpreter_that_is_too_old(
+    configure: Configure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_first: bool
+) -> None:
+    """One that calls itself 3.7: the check comes before anything that it could not read.
+
+    It says so and ends, be it before the request is sent.
+    """
+    if ends_first:
+        monkeypatch.setattr(_worker, "send_frame", _send_to_ended)
     fake = tmp_path / "python3.7"
     code = (
         "import sys; start = sys.argv[2]; sys.argv[1:3] = []; "
