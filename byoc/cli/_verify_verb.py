@@ -265,12 +265,15 @@ def _print_regions(verification: Verification) -> None:
 
 
 def _format_verdict(verification: Verification) -> str:
-    """Format what was found to be right: outputs, and regions that were compared alone."""
-    compared = sum(bool(region.outputs) for region in verification.regions)
+    """Format what was found to be right, and how many regions are not compared."""
+    compared = {region.name for region in verification.regions if region.outputs}
+    regions = {region.name for region in verification.regions} | set(verification.not_here)
     right = format_count(len(verification.outputs), "output")
     if compared:
-        right += f" and {format_count(compared, 'region')} alone"
-    return f"Verified: {right} within what is allowed."
+        right += f" and {format_count(len(compared), 'region')} alone"
+    left = len(regions - compared)
+    more = f"; {format_count(left, 'region')} not compared" if left else ""
+    return f"Verified: {right} within what is allowed{more}."
 
 
 def _print_faults(

@@ -17,7 +17,7 @@ Float64Array = NDArray[np.float64]
 BLOCKS = (8, 4)
 """The channels that groups are made of: 8 are computed together, 4 are for a few channels."""
 
-_FINER = 0.5  # of the noise of groups of larger blocks, at most, for some of smaller ones
+_SMALLER = 0.5  # of the noise of groups of larger blocks, at most, for some of smaller ones
 _MOST_GROUPS = 4
 _LEFT = 0.5  # of the noise, at most, for another group
 
@@ -48,7 +48,7 @@ def split_channels(
     variance = np.maximum(made.power - made.mean**2, 0)
     share = gathered / np.maximum(variance, 1e-12 * max(float(variance.max()), 1e-30)) / 12
     found: dict[int, ChannelSplit] = {}
-    finer: list[ChannelSplit] = []
+    smaller: list[ChannelSplit] = []
     for block in BLOCKS:
         least = np.inf
         for split in _search_splits(seen, share, block):
@@ -56,9 +56,9 @@ def split_channels(
                 break
             least = split.noise
             known = found.setdefault(len(split.groups), split)
-            if split.noise < _FINER * known.noise:
-                finer.append(split)
-    return sorted([*found.values(), *finer], key=lambda split: -split.noise)
+            if split.noise < _SMALLER * known.noise:
+                smaller.append(split)
+    return sorted([*found.values(), *smaller], key=lambda split: -split.noise)
 
 
 def _search_splits(seen: ChannelStatistics, share: Float64Array, block: int) -> Iterator[ChannelSplit]:

@@ -4,19 +4,17 @@ Where one class is sure, its probability hides the noise before it: two variants
 on a few samples may be far apart on one whose class is less sure. The logits show that on any sample.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from onnx import ValueInfoProto
 
 from byoc.model import VIEW_OPERATORS, GraphIndex, Model, copy_without, get_stated_attributes, is_onnx
-from byoc.quantization._accuracy_measures import run_samples
+from byoc.quantization._accuracy_measures import SampleValues, run_samples
 
-_PASSED = {*VIEW_OPERATORS, "Identity", "QuantizeLinear", "DequantizeLinear"}
+# Operators behind a Softmax that leave its classes as they are.
+_PASSED = (VIEW_OPERATORS | {"QuantizeLinear", "DequantizeLinear"}) - {"Concat"}
 _LAST_AXIS = -1  # of a Softmax, from operator set 13 on
-
-Outputs = Sequence[Mapping[str, Any]]
 
 
 def find_logits(index: GraphIndex) -> dict[str, tuple[str, int]]:
@@ -31,13 +29,13 @@ def find_logits(index: GraphIndex) -> dict[str, tuple[str, int]]:
             node = index.nodes[number]
             if node.op_type == "Softmax":
                 found[output] = node.input[0], get_stated_attributes(node).get("axis", _LAST_AXIS)
-            if node.op_type not in _PASSED or node.op_type == "Concat":
+            if node.op_type not in _PASSED:
                 break
             name = node.input[0]
     return found
 
 
-def run_with_logits(model: Model, samples: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def run_with_logits(model: Model, samples: Sequence[SampleValues]) -> list[SampleValues]:
     """Run a model on samples; return its outputs, and the logits of those that a Softmax makes.
 
     Those of an output `y` are called `logits of y`; the mean of the classes is taken off, which a
@@ -47,7 +45,7 @@ def run_with_logits(model: Model, samples: Sequence[Mapping[str, Any]]) -> list[
     proto = copy_without(model.proto)
     new = {name for name, _ in logits.values()}.difference(model.index.outputs)
     proto.graph.output.extend(ValueInfoProto(name=name) for name in sorted(new))
-    found = []
+    found: list[SampleValues] = []
     for values in run_samples(proto, model, samples):
         outputs = {name: value for name, value in values.items() if name not in new}
         for output, (name, axis) in logits.items():

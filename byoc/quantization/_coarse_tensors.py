@@ -4,7 +4,7 @@ A map of scores before their Sigmoid may reach from -40,000 to 20,000 where nine
 700; an answer is where it is above zero. An operand of a Concat shares one scale with larger ones.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byoc.model import GraphIndex, get_node_name, is_dequantize, is_onnx
+from byoc.quantization._accuracy_measures import SampleValues
 from byoc.quantization._fixed_ranges import has_fixed_range
 from byoc.quantization._ranges import EIGHT_BIT_STEPS, EIGHT_BITS, Range, Ranges
 
@@ -23,7 +24,7 @@ _FEW_CONCAT_STEPS = 32
 _ADVICE = "--data FOLDER, instead of --calibration, finds the units before it that need finer types"
 _MANY = 1 << 20  # values, of which not all need to count
 
-Outputs = Sequence[Mapping[str, Any]]
+Outputs = Sequence[SampleValues]
 
 
 def count_usual_steps(index: GraphIndex, expected: Outputs) -> dict[str, float]:

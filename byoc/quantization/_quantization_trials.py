@@ -7,6 +7,7 @@ from typing import Any
 
 from byoc.errors import InputError
 from byoc.model import Model
+from byoc.quantization._accuracy_measures import SampleValues
 from byoc.quantization._class_logits import run_with_logits
 from byoc.quantization._coarse_tensors import (
     CoarseConcat,
@@ -86,7 +87,7 @@ class QuantizationTrials:
     """
 
     maker: VariantMaker
-    expected: Sequence[Mapping[str, Any]]
+    expected: Sequence[SampleValues]
     trials: list[QuantizationTrial] = field(default_factory=list)
 
     @property
@@ -217,4 +218,4 @@ class QuantizationTrials:
         if predict is None:
             return True
         limit = (1 + TIME_PRICE * min(one.score - plain.score, 1.0)) * predict(plain.quantized.model)
-        return not predict(one.quantized.model) > limit
+        return predict(one.quantized.model) <= limit

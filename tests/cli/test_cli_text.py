@@ -99,6 +99,10 @@ def test_verify_says_that_an_error_of_a_boundary_tensor_alone_adds_up(
     out = capsys.readouterr().out
     assert [line.split()[-2:] for line in out.splitlines() if " t_q " in line] == [["adds", "up"]]
     assert out.endswith("\nVerified: 1 output and 1 region alone within what is allowed.\n")
+    elsewhere = {"npu_0": "no NPU"}
+    print_verification(Verification("m.onnx", (exact,), regions=regions, not_here=elsewhere), "b.byoc")
+    end = "\nVerified: 1 output and 1 region alone within what is allowed; 1 region not compared.\n"
+    assert capsys.readouterr().out.endswith(end)
     print_verification(Verification("m.onnx", (far,), boundary=(far,), regions=regions), "b.byoc")
     out = capsys.readouterr().out
     assert [line.split()[-1] for line in out.splitlines() if " t_q " in line] == ["NO", "NO"]
