@@ -1,6 +1,7 @@
 """Rule files: what an accelerator takes, read from YAML, checked against ONNX, applied to a model."""
 
 from byoc.rules._annotator import Annotator, annotate_graph
+from byoc.rules._arithmetic import Arithmetic, ArithmeticClause, ArithmeticContract
 from byoc.rules._composite_library import LibraryComposite, format_clash, read_library
 from byoc.rules._generations import split_generation
 from byoc.rules._host_nodes import find_unmatched_names

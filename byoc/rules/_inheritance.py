@@ -3,8 +3,8 @@
 The rules for an operator replace the inherited ones; a composite or a generation replaces one of the
 same name; `host` lists are joined; `layout`, `quantization`, `limits`, `codegen_options` and
 `cost_parameters` are merged key by key, but options are not inherited if the file names another codegen,
-nor parameters if it names another cost model. Own rules and composites precede inherited ones. Parts
-under `drop` are not inherited.
+nor parameters if it names another cost model. Own rules and composites precede inherited ones, and own
+clauses of `arithmetic`, which override earlier ones, follow them. Parts under `drop` are not inherited.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ _MERGED_BY_KEY = ("layout", "quantization", "limits")
 # What is given to a plug-in or a file, by the key that names that.
 _GIVEN_TO = {"codegen_options": "codegen", "cost_parameters": "cost_model"}
 NodesT = TypeVar("NodesT", bound=Nodes)
-_MERGED_BY_PART = ("ops", "composites", "host")
+_MERGED_BY_PART = ("ops", "composites", "host", "arithmetic")
 _NOT_INHERITED = ("extends", "drop")
 
 
@@ -55,6 +55,8 @@ def merge_rules(
         own = content.get(key) or ()
         keys += [f"{key}.{name}" for name in getattr(rules, key) if name not in own]
     places = {key: key for key in keys}
+    clauses = base.arithmetic + (rules.arithmetic if "arithmetic" in content else ())
+    places |= {f"arithmetic[{i}]": f"arithmetic[{i}]" for i in range(len(base.arithmetic))}
     drop = rules.drop
     ops = _merge_ops(rules.ops if "ops" in content else (), base.ops, drop.ops, places)
     written = rules.composites if "composites" in content else ()
@@ -62,8 +64,19 @@ def merge_rules(
     host = rules.host if "host" in content else Host()
     after = _merge_nodes("host.after", host.after, base.host.after, drop.host.after, places)
     whole = _merge_nodes("host", host, base.host, drop.host, places).model_copy(update={"after": after})
-    update = {"ops": ops, "composites": composites, "host": whole, "extends": None, "drop": Drop()}
+    update = {
+        **{"ops": ops, "composites": composites, "host": whole, "arithmetic": clauses},
+        **{"extends": None, "drop": Drop()},
+    }
     return rules.model_copy(update=update), places
+
+
+def locate_own_clauses(rules: RuleFile, base: RuleFile) -> dict[str, str]:
+    """Return the locations of a file's own clauses of `arithmetic` in merged rules, to those in it."""
+    before = len(base.arithmetic)
+    return {
+        f"arithmetic[{i}]": f"arithmetic[{i - before}]" for i in range(before, len(rules.arithmetic))
+    }
 
 
 def lint_drop(drop: Drop, base: RuleFile) -> Iterator[str]:

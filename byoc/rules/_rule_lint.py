@@ -12,6 +12,7 @@ from byoc.errors import suggest_nearest
 from byoc.expressions import compile_regex
 from byoc.model import DTYPES, IMAGE, WEIGHT, parse_layout
 from byoc.patterns import ANY_OPERATOR
+from byoc.rules._arithmetic import ArithmeticClause, lint_arithmetic
 from byoc.rules._composite_lint import lint_composites
 from byoc.rules._inheritance import lint_drop
 from byoc.rules._operator_lint import lint_operator_rule
@@ -26,7 +27,7 @@ from byoc.rules._rule_schema import (
     RuleFile,
     TensorRule,
 )
-from byoc.rules._schema_values import ANY_DTYPE, Names
+from byoc.rules._schema_values import ANY_DTYPE, Names, wrap_single_part
 from byoc.schemas import describe_unknown_operator
 from byoc.support import format_short, validate_content
 
@@ -176,6 +177,8 @@ def _find_mistakes(
     yield from _lint_quantization(content.get("quantization"))
     yield from _lint_host(content.get("host"))
     yield from _lint_annotations(content.get("annotations"))
+    clauses = _read_parts(wrap_single_part(content.get("arithmetic")), ArithmeticClause)
+    yield from lint_arithmetic(clauses, _lint_operator, lint_dtypes)
     for i, rule in ops:
         yield from lint_dtypes(f"ops[{i}].dtype", rule.dtype or ())
         for name, wanted in rule.tensors.items():

@@ -8,6 +8,7 @@ from typing import Any
 
 from byoc.errors import InputError, suggest_nearest
 from byoc.patterns import Pattern
+from byoc.rules._arithmetic import ArithmeticContract
 from byoc.rules._composite_library import make_patterns
 from byoc.rules._generations import (
     describe_unknown_generation,
@@ -15,7 +16,7 @@ from byoc.rules._generations import (
     list_locations,
     split_generation,
 )
-from byoc.rules._inheritance import apply_defaults, merge_rules
+from byoc.rules._inheritance import apply_defaults, locate_own_clauses, merge_rules
 from byoc.rules._rule_lint import lint_rule_file
 from byoc.rules._rule_schema import RuleFile
 from byoc.rules._schema_values import ANY_DTYPE
@@ -91,6 +92,11 @@ class Target:
         Raises InputError when the library lacks a composite.
         """
         return make_patterns(self.rules.composites)
+
+    @cached_property
+    def arithmetic(self) -> ArithmeticContract:
+        """What is promised of values where it is not what ONNX defines."""
+        return ArithmeticContract(self.rules.arithmetic)
 
     @property
     def generation(self) -> str:
@@ -203,9 +209,10 @@ def _join(
     joined, places = merge_rules(rules, content, base.rules)
     if not joined.ops:
         raise make_file_error(path, ["drop.ops: no rule for an operator is left"])
+    inherited = {place: base.locate(old) for place, old in places.items()}
     return joined, {
-        place: base.locate(old) if base.locate(old) != old else f"{base.source}: {old}"
-        for place, old in places.items()
+        **locate_own_clauses(joined, base.rules),
+        **{p: at if ": " in at else f"{base.source}: {at}" for p, at in inherited.items()},
     }
 
 
@@ -227,6 +234,7 @@ def _choose_generation(read: _RuleFileContent, name: str, source: str) -> _RuleF
         raise make_file_error(origin, [f"generations.{name}.drop.ops: no rule for an operator is left"])
     at = f"generations.{name}" if origin == read.path else f"{origin.name}: generations.{name}"
     locations = {place: f"{at}.{place}" for place in list_locations(changes)}
+    locations |= {place: f"{at}.{own}" for place, own in locate_own_clauses(joined, base.rules).items()}
     locations |= {place: base.locate(old) for place, old in places.items()}
     target = replace(
         base,

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from byoc.rules._arithmetic import ArithmeticClause
 from byoc.rules._quantization_schema import Quantization, QuantizedRule
 from byoc.rules._schema_values import (
     GENERATION_NAME,
@@ -298,6 +299,16 @@ class RuleFile(StrictModel):
         default_factory=dict,
         description="Inputs of models that take what outputs gave in the last call, by name, where that "
         "cannot be seen; a `*` in both stands for the same text: {cache_in_*: cache_out_*}.",
+    )
+    arithmetic: Annotated[
+        tuple[ArithmeticClause, ...],
+        BeforeValidator(
+            wrap_single_part, json_schema_input_type=ArithmeticClause | list[ArithmeticClause]
+        ),
+    ] = Field(
+        default=(),
+        description="What is promised of values where it is not what ONNX defines; later clauses "
+        "override earlier ones key by key, and inherited ones come first.",
     )
     layout: Layout = Field(default=Layout(), description="How the accelerator wants its data.")
     quantization: Quantization = Field(

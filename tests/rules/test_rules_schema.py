@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel
 
 from byoc import annotations
+from byoc.rules import _arithmetic as arithmetic
 from byoc.rules import _quantization_schema as quantization
 from byoc.rules import _rule_schema as types
 from byoc.rules import _schema_values as values
@@ -98,6 +99,10 @@ quantization:
   scales: power_of_two
   same_scale: [Add, Concat]
   convert: device
+arithmetic:
+  - {computes: float16}
+  - {op: [Div, '*'], dtype: [int32, any], exact_below: 16777216, overflow: saturates}
+  - {op: TopK, nan: any, infinities: any, denormals: flushed, equal_keys: any, halves: any}
 limits: {regions: 16, min_nodes: 3, max_nodes: 1000, memory: 1MiB, batch: 32}
 host:
   ops: [NonMaxSuppression]
@@ -173,6 +178,10 @@ def test_every_key_fits() -> None:
         "{extends: dla, limits: {memory: 1 MBit}}",
         "{extends: dla, composites: [{library: sillu}]}",
         "{extends: dla, drop: {op: Sum}}",
+        "{extends: dla, arithmetic: [{op: Dib, nan: any}]}",
+        "{extends: dla, arithmetic: [{exact_below: 0}]}",
+        "{extends: dla, arithmetic: [{computes: int8}]}",
+        "{extends: dla, arithmetic: [{overflow: traps}]}",
     ],
 )
 def test_what_does_not_fit(wrong: str) -> None:
@@ -201,7 +210,9 @@ def test_shipped_files_fit_without_a_detour_through_json() -> None:
 
 
 def models() -> list[type[BaseModel]]:
-    found = [each for module in (types, quantization, values) for each in vars(module).values()]
+    found = [
+        each for module in (types, arithmetic, quantization, values) for each in vars(module).values()
+    ]
     return [
         kind
         for kind in dict.fromkeys(kind for kind in found if isinstance(kind, type))
