@@ -111,6 +111,7 @@ from byoc.model._tensor_types import (
     clear_shape,
     count_bits,
     get_stated_types,
+    make_native,
     rate_knowledge,
     read_tensor_types,
     read_type,

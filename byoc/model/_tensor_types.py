@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, TensorProto, TypeProto
 
 from byoc.schemas import DTYPE_NUMBERS, DTYPES
@@ -30,11 +31,25 @@ _BITS = {
     "float6e3m2": 6,
 }
 _POINTER_BITS = 64
+_REGISTERED = 2
+"""`numpy.dtype.isbuiltin` of the dtypes that ml_dtypes adds to numpy's own."""
 
 
 def to_numpy_dtype(dtype: str) -> "np.dtype[Any]":
     """Return numpy's dtype; those that numpy lacks are of the package ml_dtypes."""
     return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(DTYPE_NUMBERS[dtype]))
+
+
+def make_native(array: NDArray[Any]) -> NDArray[Any]:
+    """Return an array whose elements have this machine's byte order and numpy's one dtype of their type.
+
+    A dtype that `newbyteorder` made equals that one where the order is the same, yet `isbuiltin` and
+    `is` tell them apart. An array that is so already is returned as it is.
+    """
+    dtype = array.dtype
+    if dtype.kind in "biufc" or dtype.isbuiltin == _REGISTERED:
+        return np.asarray(array, dtype.type)
+    return array if dtype.isnative else array.astype(dtype.newbyteorder("="))
 
 
 @cache

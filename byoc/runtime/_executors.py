@@ -37,6 +37,7 @@ from byoc.errors import (
     get_error_text,
     must_propagate,
 )
+from byoc.model import make_native
 from byoc.runtime._shape_check import ShapeCheck
 from byoc.support import describe_failure
 
@@ -180,7 +181,7 @@ class CheckedState:
 
     def read(self) -> Mapping[str, Any]:
         """Return copies of the states, by names of inputs."""
-        return self._call(self.state.read)
+        return self._call(lambda: {name: make_native(v) for name, v in self.state.read().items()})
 
     @cached_property
     def _check(self) -> ShapeCheck:

@@ -12,7 +12,7 @@ import numpy as np
 from byoc.bundle import Bundle, require_consent
 from byoc.codegen import BindableExecutor, Codegens, Executor, Region, StatefulExecutor
 from byoc.errors import InputError, suggest_nearest
-from byoc.model import GraphIndex, TensorType, write_type
+from byoc.model import GraphIndex, TensorType, make_native, write_type
 from byoc.onnxrt import sharing_process
 from byoc.runtime._device_turns import DeviceTurns, run_in_pipeline
 from byoc.runtime._executors import (
@@ -196,13 +196,16 @@ class Session:
 def read_tensors(inputs: StageValues) -> dict[str, Any]:
     """Return inputs with the tensors of other libraries as arrays of numpy, without a copy, by DLPack.
 
-    Raises InputError for a tensor that numpy cannot read where it lies, such as one on a GPU.
+    Arrays of another byte order are copied into this machine's. Raises InputError for a tensor that
+    numpy cannot read where it lies, such as one on a GPU.
     """
     return {name: _read_tensor(name, value) for name, value in inputs.items()}
 
 
 def _read_tensor(name: str, value: Any) -> Any:
-    if isinstance(value, np.ndarray | np.generic) or not hasattr(value, "__dlpack__"):
+    if isinstance(value, np.ndarray):
+        return make_native(value)
+    if isinstance(value, np.generic) or not hasattr(value, "__dlpack__"):
         return value
     try:
         return np.from_dlpack(value)

@@ -18,7 +18,7 @@ import numpy as np
 from byoc.boundary.contracts import TensorContract
 from byoc.codegen import CodegenFailedError, Executor, Region, open_region_session
 from byoc.errors import InputError, MissingRuntimeError
-from byoc.model import TensorType
+from byoc.model import TensorType, make_native
 from byoc.onnxrt import without_optimizations
 from byoc.samples import ArrayForm, describe_mismatch
 
@@ -79,9 +79,10 @@ class ShapeCheck:
             _note_contradiction(value, inputs[value.name])
 
     def take_outputs(self, given: Mapping[str, Any], inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the outputs that an executor gave, as contiguous arrays, without what else it gave.
+        """Return the outputs that an executor gave, without what else it gave.
 
-        Raises CodegenFailedError for one that has neither the stated type nor onnxruntime's shape.
+        They are contiguous arrays, native as `make_native` has it. Raises CodegenFailedError for one
+        that has neither the stated type nor onnxruntime's shape.
         """
         if len(given) == len(self.region.outputs) and _all_fit(self._output_tests, given):
             return given
@@ -92,16 +93,17 @@ class ShapeCheck:
     ) -> Any:
         if value.name not in given:
             raise CodegenFailedError(f"gave no output '{value.name}'")
-        made = describe_mismatch(given[value.name], value.type)
+        array = make_native(np.asarray(given[value.name], order="C"))
+        made = describe_mismatch(array, value.type)
         if made:
-            whole = describe_mismatch(given[value.name], TensorType(value.type.dtype, None))
-            shape = np.shape(given[value.name])
+            whole = describe_mismatch(array, TensorType(value.type.dtype, None))
+            shape = array.shape
             if whole or self._find_plain_shapes(inputs).get(value.name) != shape:
                 raise CodegenFailedError(
                     f"gave output '{value.name}' as {made}, but it is declared {value.type}"
                 )
-        _note_contradiction(value, given[value.name])
-        return np.asarray(given[value.name], order="C")
+        _note_contradiction(value, array)
+        return array
 
     @cached_property
     def _input_tests(self) -> Sequence[_TensorTest]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byoc.errors import InputError
-from byoc.model import TensorType, to_numpy_dtype
+from byoc.model import TensorType, make_native, to_numpy_dtype
 from byoc.support import write_atomically
 
 _NPY, _ZIP = b"\x93NUMPY", b"PK"
@@ -42,7 +42,9 @@ READ_ERRORS = (
 
 
 def read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """Return the arrays of an .npz file by name. Raises InputError naming the file and the array."""
+    """Return the arrays of an .npz file by name, native as `make_native` has it.
+
+    Raises InputError naming the file and the array."""
     start = _first_bytes(path)
     if start.startswith(_NPY):
         raise InputError(f"{path}: one array without a name, not an .npz file (see --input NAME=FILE)")
@@ -56,14 +58,17 @@ def read_npz(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def read_npy(path: Path) -> NDArray[Any]:
-    """Return the array of an .npy file. Raises InputError naming the file."""
+    """Return the array of an .npy file, native as `make_native` has it.
+
+    Raises InputError naming the file.
+    """
     if not _first_bytes(path).startswith(_NPY):
         raise InputError(f"{path}: not an .npy file")
     try:
         array: NDArray[Any] = np.load(path, allow_pickle=False)
     except READ_ERRORS as error:
         raise InputError(f"{path}: {describe_read_error(error)}") from None
-    return array
+    return make_native(array)
 
 
 def restore_dtype(array: NDArray[Any], kind: TensorType | None) -> NDArray[Any]:
@@ -98,7 +103,7 @@ def _plain_arrays(arrays: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         if isinstance(value, list | tuple):
             found |= _plain_arrays({f"{name}[{i}]": each for i, each in enumerate(value)})
         elif value is not None:
-            array = np.asarray(value)
+            array = make_native(np.asarray(value))
             if array.dtype.kind == "O":
                 array = array.astype(np.str_)
             elif array.dtype.isbuiltin != 1 and array.dtype.kind != "U":
@@ -114,7 +119,7 @@ def _read_member(archive: Any, name: str, path: Path) -> NDArray[Any]:
         raise InputError(f"{path}: {name}: {describe_read_error(error)}") from None
     if not isinstance(member, np.ndarray):
         raise InputError(f"{path}: {name}: not an array")
-    return member
+    return make_native(member)
 
 
 def _first_bytes(path: Path) -> bytes:
@@ -159,7 +164,10 @@ class ArrayForm:
 
     def fits(self, value: Any) -> bool:
         """Return whether a value is an array of this form, contiguous in memory."""
-        if type(value) is not np.ndarray or value.dtype != self.dtype:
+        if type(value) is not np.ndarray:
+            return False
+        dtype = value.dtype
+        if dtype is not self.dtype and (dtype != self.dtype or dtype.isbuiltin != self.dtype.isbuiltin):
             return False
         shape = value.shape
         if shape != self.shape:

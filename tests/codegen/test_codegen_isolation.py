@@ -245,13 +245,16 @@ def test_arrays_of_every_type_cross(dtype: str, shape: tuple[int, ...]) -> None:
         array = np.array([f"ä\ud800{each}" for each in values.reshape(-1)], object).reshape(shape)
     else:
         array = values.astype(to_numpy_dtype(dtype))
+    swapped = array.astype(array.dtype.newbyteorder("S"))
     memory = SharedMemory.create()
-    entries = [write_array(each, memory) for each in (array, array.T)]
-    one, other = (read_array(entry, memory) for entry in entries)
+    entries = [write_array(each, memory) for each in (array, array.T, swapped)]
+    one, other, native = (read_array(entry, memory) for entry in entries)
     os.close(memory.descriptor)
     assert (one.dtype, one.shape) == (array.dtype, shape)
     assert str(one.tolist()) == str(array.tolist())  # as text: one may be no number
     assert str(other.tolist()) == str(array.T.tolist())
+    assert native.dtype.isnative
+    assert str(native.tolist()) == str(array.tolist())
 
 
 def test_what_a_process_says_of_arrays_is_not_believed() -> None:

@@ -3,12 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import vendors
 from cutting import CHAIN, DEVICE_ONLY, cut, ramp
+from numpy.typing import NDArray
 from support import parse, without_location
 
 from byoc.bundle import open_bundle
@@ -80,6 +82,42 @@ def test_a_failure_names_the_region_and_whose_fault_it_is(
 def test_a_runtime_that_is_not_installed_is_no_failure_of_the_region(region: Region) -> None:
     with pytest.raises(MissingRuntimeError):
         load_executor(Failing(MissingRuntimeError("no driver"), False), "f", region, Artifact())
+
+
+class Giving:
+    """A codegen whose executor gives an array as it is, and keeps a state of the same dtype."""
+
+    name = "giving"
+
+    def __init__(self, made: NDArray[Any]) -> None:
+        self.made = made
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        class GivingExecutor:
+            def __call__(_, inputs: Mapping[str, Any]) -> dict[str, Any]:  # noqa: N805
+                return {region.outputs[0].name: self.made}
+
+            def allocate(_, pairs: Mapping[str, str]) -> Any:  # noqa: N805
+                return SimpleNamespace(read=lambda: {"state": self.made}, step=None, reset=None)
+
+        return GivingExecutor()
+
+
+@pytest.mark.parametrize("dtype", ["<f4", ">f4", np.dtype("f4").newbyteorder("<")])
+@pytest.mark.parametrize("strided", [False, True])
+def test_what_an_executor_gives_has_the_one_dtype_of_its_type(
+    dtype: Any, strided: bool, region: Region
+) -> None:
+    values = ramp(1, 4)
+    made = np.repeat(values.astype(dtype), 2, axis=1)[:, ::2] if strided else values.astype(dtype)
+    run = load_executor(Giving(made), "giving", region, Artifact())
+
+    state = run.allocate({"state": "next"})
+    assert state is not None
+    for found in (run({region.inputs[0].name: values})[region.outputs[0].name], state.read()["state"]):
+        assert found.dtype is np.dtype(np.float32)
+        assert np.array_equal(found, values)
+        np.from_dlpack(found)
 
 
 def test_an_executor_of_a_region_that_differs_in_names(region: Region) -> None:

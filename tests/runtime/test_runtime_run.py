@@ -5,6 +5,7 @@ import os
 import pickle
 import re
 import shutil
+import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
@@ -264,6 +265,38 @@ def test_any_name_and_dtype_goes_through_a_file(tmp_path: Path) -> None:
         assert back.dtype == arrays[name].dtype
         assert back.astype(np.float32).tolist() == half.tolist()
     assert found["parts[1]"].tolist() == [1.0]
+
+
+def test_an_output_of_a_device_is_read_by_numpy_alone(tmp_path: Path) -> None:
+    """What a region gives as `y` is float32 in the file, in a process that knows nothing of byoc."""
+    model = parse("relu (float[2, 3] x) => (float[2, 3] y) { y = Relu(x) }")
+    library.partition(model, "dla", output=tmp_path / "b", strategy="all-supported")
+    given = ramp(2, 3)
+    np.savez(tmp_path / "x.npz", x=given.astype(">f4"))
+    command = [sys.executable, "-m", "byoc", "run", "b", "--inputs", "x.npz", "-o", "y.npz"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+
+    with np.load(tmp_path / "y.npz") as found:
+        assert found["y"].dtype is np.dtype(np.float32)
+        assert np.array_equal(found["y"], np.maximum(given, 0))
+
+
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize("code", ["f2", "f4", "i8", "u2", "?", "c8", "U3"])
+def test_arrays_of_either_byte_order_are_written_as_what_they_hold(
+    code: str, order: str, tmp_path: Path
+) -> None:
+    values: Any = np.array([0, 1, 7]).astype(code)
+    foreign = values.astype(np.dtype(code).newbyteorder(order))
+    write_npz(tmp_path / "a.npz", {"a": foreign})
+    np.savez(tmp_path / "b.npz", a=foreign)
+    np.save(tmp_path / "b.npy", foreign)
+
+    with np.load(tmp_path / "a.npz") as written:
+        read = [written["a"], read_npz(tmp_path / "b.npz")["a"], read_npy(tmp_path / "b.npy")]
+    for found in read:
+        assert found.dtype == values.dtype
+        assert found.tolist() == values.tolist()
 
 
 def test_a_single_array_is_read(tmp_path: Path) -> None:

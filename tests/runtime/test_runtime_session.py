@@ -85,6 +85,15 @@ def test_inputs_that_do_not_fit(inputs: dict[str, Any], sentence: str, two: Path
     assert str(caught.value) == sentence
 
 
+@pytest.mark.parametrize("order", "<>")
+def test_inputs_of_either_byte_order(order: str, two: Path) -> None:
+    foreign = {name: value.astype(value.dtype.newbyteorder(order)) for name, value in GOOD.items()}
+    session = load(two)
+    for name, found in session(foreign).items():
+        assert np.array_equal(found, session(GOOD)[name])
+        assert found.dtype.isbuiltin == 1
+
+
 def test_a_symbolic_dimension_takes_any_extent(two: Path) -> None:
     session = load(two)
     for extent in (0, 1, 5):

@@ -10,6 +10,8 @@ from byoc.model import Dim, TensorType
 from byoc.samples import ArrayForm, describe_mismatch
 
 DTYPES = ("float32", "float64", "int64", "bool", "bfloat16")
+NEARLY = np.ones(2, np.dtype(np.float32).newbyteorder("<"))
+"""On a machine of this byte order its dtype equals numpy's, and is another object."""
 SHAPES = st.lists(st.integers(0, 3), max_size=3).map(tuple)
 DIMS = st.lists(st.sampled_from([0, 1, 2, 3, "N", None]), max_size=3).map(tuple)
 
@@ -36,7 +38,7 @@ def test_what_is_not_known_has_no_form(kind: TensorType | None) -> None:
     assert ArrayForm.of(kind) is None
 
 
-@pytest.mark.parametrize("value", [None, 1.0, [1.0, 2.0], np.float32(1), np.ones(2, ">f4")])
+@pytest.mark.parametrize("value", [None, 1.0, [1.0, 2.0], np.float32(1), np.ones(2, ">f4"), NEARLY])
 def test_what_is_no_plain_array_does_not_fit(value: object) -> None:
     form = ArrayForm.of(TensorType("float32", (2,)))
     assert form is not None

@@ -116,6 +116,8 @@ def write_array(value: Any, memory: SharedMemory, declared: str = "") -> dict[st
     stand in for it. Raises TypeError for a dtype that no tensor has.
     """
     array = np.asarray(value)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     entry = {"shape": list(array.shape), "writeable": bool(array.flags.writeable)}
     if array.dtype.kind in "OSU":
         texts = json.dumps([_encode_string(each) for each in array.reshape(-1).tolist()])

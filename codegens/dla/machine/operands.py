@@ -1,5 +1,6 @@
 """Operands of commands: boxes of tensors in a memory, and pairs and pads that describe windows."""
 
+import sys
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, Any
@@ -27,8 +28,9 @@ class DType(IntEnum):
 
     @property
     def array_type(self) -> np.dtype[Any]:
-        """The type of elements in arrays, little-endian."""
-        return np.dtype(self.name.lower()).newbyteorder("<")
+        """The type of elements in arrays, little-endian; numpy's own where this machine is."""
+        dtype = np.dtype(self.name.lower())
+        return dtype if sys.byteorder == "little" else dtype.newbyteorder("<")
 
 
 _SIZES = (4, 1, 1, 4, 2, 8)
