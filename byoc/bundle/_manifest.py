@@ -14,6 +14,7 @@ from byoc.boundary.contracts import TensorContract
 from byoc.bundle._padding_entry import PaddingEntry
 from byoc.bundle._report import Report
 from byoc.model import DTYPES, VARIANT_NAME, TensorType, Variant
+from byoc.rules import ArithmeticClause, ArithmeticContract
 from byoc.support import StrictModel
 
 _Dim = Annotated[int, Field(ge=0)] | str | None
@@ -169,12 +170,21 @@ class Manifest(StrictModel):
         description="Inputs that take what outputs gave in the last call, to these; empty where nobody "
         "declared any, and a session looks for them.",
     )
+    arithmetic: dict[str, tuple[ArithmeticClause, ...]] = Field(
+        default_factory=dict,
+        description="What targets promise of values where it is not what ONNX defines, by target: the "
+        "clauses of rule files.",
+    )
     _digest: bytes = PrivateAttr(default=b"")
 
     @property
     def regions(self) -> tuple[RegionEntry, ...]:
         """The regions of all variants."""
         return tuple(region for variant in self.variants for region in variant.regions)
+
+    def read_arithmetic(self, target: str) -> ArithmeticContract:
+        """Return what a target promises of values: what ONNX defines where nothing is recorded."""
+        return ArithmeticContract(self.arithmetic.get(target, ()))
 
     @property
     def digest(self) -> bytes:

@@ -143,6 +143,7 @@ def build_manifest(
         asked=_sort_by_key(plan.asked),
         state=_sort_by_key(plan.state),
         targets=tuple(target.name for target in plan.targets),
+        arithmetic={t.name: t.rules.arithmetic for t in plan.targets if t.rules.arithmetic},
         variants=tuple(variants),
         files={name: entry for name, entry in files.items() if name not in references},
         references={

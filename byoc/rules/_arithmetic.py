@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from functools import reduce
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from byoc.patterns import ANY_OPERATOR
 from byoc.rules._schema_values import ANY_DTYPE, Dtypes, Operators, make_optional_field
@@ -81,6 +88,10 @@ class ArithmeticClause(StrictModel):
         if not any(True for _ in self.list_promises()):
             raise ValueError(f"says nothing about values; give one of {', '.join(PROMISES)}")
         return self
+
+    @model_serializer(mode="wrap")
+    def _leave_out_defaults(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in serialize(self).items() if value not in (None, (), [])}
 
     def list_promises(self) -> Iterator[tuple[str, Any]]:
         """Yield the keys that are given with their values, but for the scope."""
@@ -183,7 +194,7 @@ class ArithmeticContract:
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return the clauses as they are written in a rule file, lists for names."""
-        return [clause.model_dump(mode="json", exclude_defaults=True) for clause in self.clauses]
+        return [clause.model_dump(mode="json") for clause in self.clauses]
 
     @classmethod
     def from_json(cls, clauses: Sequence[Mapping[str, Any]]) -> "ArithmeticContract":

@@ -23,7 +23,10 @@ _SIZE_PATTERN = rf"^\s*[0-9]+(\.[0-9]+)?\s*({'|'.join(unit for unit in _UNITS if
 
 
 def _wrap_single(value: object) -> object:
-    return [value] if isinstance(value, (str, int, float, bool)) else value
+    """Return a single value as a list of one; a tuple, since a manifest is read strictly."""
+    if isinstance(value, (str, int, float, bool)):
+        return (value,)
+    return tuple(value) if isinstance(value, list) else value
 
 
 def wrap_single_part(value: object) -> object:

@@ -14,6 +14,7 @@ import onnx
 import pytest
 from cutting import CHAIN, ramp
 from pydantic import ValidationError
+from support import VANILLA, parse
 
 from byoc.bundle import open_bundle
 from byoc.bundle._consent import NO_CONSENT, Consent
@@ -30,6 +31,8 @@ from byoc.bundle._manifest_reading import check_file_entry, list_files, parse_ma
 from byoc.bundle._packing import is_packed_name, pack_folder
 from byoc.bundle._reading import Bundle, _close, inspect, is_bundle
 from byoc.errors import InputError
+from byoc.pipeline import partition
+from byoc.rules import ArithmeticContract, load_rules
 
 
 @pytest.fixture
@@ -161,6 +164,25 @@ def test_what_may_be_a_bundle(bundle: Path, tmp_path: Path) -> None:
         False,
         False,
     ]
+
+
+def test_a_manifest_says_what_each_target_promises_of_values(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.yaml"
+    clause = "{op: Div, dtype: int32, exact_below: 16777216}"
+    rules.write_text(f"extends: {VANILLA}\narithmetic: [{clause}, {{computes: float16}}]\n")
+    partition(parse(CHAIN), rules, output=tmp_path / "b", strategy="all-supported", verify=False)
+    stored = json.loads((tmp_path / "b" / MANIFEST_FILE).read_text())["arithmetic"]["dla"]
+    assert stored[0] == {"op": ["Div"], "dtype": ["int32"], "exact_below": 1 << 24}
+    manifest = open_bundle(tmp_path / "b").manifest
+    assert manifest.read_arithmetic("dla") == load_rules(rules).arithmetic
+    assert manifest.read_arithmetic("other") == ArithmeticContract()
+
+
+def test_a_manifest_of_before_there_were_contracts_promises_what_onnx_defines(bundle: Path) -> None:
+    content = json.loads((bundle / MANIFEST_FILE).read_text())
+    del content["arithmetic"]
+    manifest = parse_manifest(json.dumps(content).encode(), bundle)
+    assert manifest.read_arithmetic("dla") == ArithmeticContract()
 
 
 def _replace_regions(manifest: Manifest, *regions: RegionEntry) -> Manifest:
