@@ -110,9 +110,10 @@ def partition(model: Source, options: Options) -> Result:
                 if options.strict:
                     raise
                 _print_cause(error)
-                states = [state.heed_refusals(error.refusals) for state in states]
-                if all(state.is_planned for state in states):  # they are of none of these regions
-                    raise
+                before = states
+                states = [state.heed_refusals(error.refusals) for state in before]
+                if all(new is old for new, old in zip(states, before, strict=True)):
+                    raise  # they are of none of these regions
                 report_step(f"place again: {error.refusals[0]}")
 
 
@@ -247,7 +248,7 @@ def emit(states: Sequence[State]) -> list[State]:
             )
         except RefusedError:
             for compiler in () if first.options.strict else first.compilers.values():
-                compiler.cache.index_added()  # what was compiled is not compiled again in the next round
+                compiler.index_added()  # what was compiled is not compiled again in the next round
             raise
 
 

@@ -10,7 +10,7 @@ artifacts/        the output of the codegens, a folder for each region
 """
 
 from byoc.bundle._compiler_loading import find_rule_file_problems, load_compilers, read_rule_file_options
-from byoc.bundle._compiling import RegionCompiler
+from byoc.bundle._compiling import RegionCompiler, spread_refusal
 from byoc.bundle._consent import Consent, judge_maker, judge_trust, require_consent
 from byoc.bundle._decisions import (
     DECISIONS_FILE,

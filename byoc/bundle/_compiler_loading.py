@@ -1,6 +1,7 @@
 """The compilers of targets: their codegens, found by name, with the options of rule files and users."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from byoc.bundle._compiling import RegionCompiler
 from byoc.cache import Cache
@@ -10,6 +11,7 @@ from byoc.codegen import (
     Codegen,
     Codegens,
     find_wrong_options,
+    list_recovery_options,
     parse_codegen_options,
 )
 from byoc.errors import InputError
@@ -46,6 +48,15 @@ def _load_compiler(
     target: Target, codegen: Codegen, given: OptionTexts, cache: Cache | None
 ) -> RegionCompiler:
     options = {**read_rule_file_options(target, codegen), **given}
+    recoveries: list[RegionCompiler] = []
+    for other in list_recovery_options(codegen):
+        changed = {**options, **other, **given}  # the user's own are demands
+        if changed not in (options, *(each.options for each in recoveries)):
+            recoveries.append(_make_compiler(codegen, changed, cache))
+    return replace(_make_compiler(codegen, options, cache), recoveries=tuple(recoveries))
+
+
+def _make_compiler(codegen: Codegen, options: OptionTexts, cache: Cache | None) -> RegionCompiler:
     parsed = parse_codegen_options(codegen, options)
     store = None if cache is None else ArtifactStore(cache, codegen, parsed)
     places_count = bool(getattr(codegen, "refers_to_weights", False))

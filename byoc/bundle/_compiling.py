@@ -44,17 +44,28 @@ _MAX_NAME_BYTES = 200
 class RegionCompiler:
     """A codegen with the user's options, which compiles the regions of a target.
 
-    `cache` has the artifacts so far, and perhaps those of earlier programs.
+    `cache` has the artifacts so far, and perhaps those of earlier programs. `recoveries` compile with
+    the codegen's options to recover with, in order: regions that were computed wrong.
     """
 
     codegen: Codegen
     options: Mapping[str, str]
     cache: ArtifactCache = field(default_factory=ArtifactCache)
+    recoveries: tuple["RegionCompiler", ...] = ()
 
     @cached_property
     def parsed_options(self) -> Any:
         """The parsed `options` argument of `compile`. Raises InputError when an option is wrong."""
         return parse_codegen_options(self.codegen, self.options)
+
+    def choose(self, attempt: int) -> "RegionCompiler":
+        """Return the compiler of an attempt: 0 is itself, others recover."""
+        return self.recoveries[attempt - 1] if attempt else self
+
+    def index_added(self) -> None:
+        """Make the caches find what was compiled since the last round of planning."""
+        for compiler in (self, *self.recoveries):
+            compiler.cache.index_added()
 
     def compile(self, region: Region) -> Artifact:
         """Compile a region. Raises CompileError with one sentence, whatever goes wrong."""
@@ -280,14 +291,21 @@ def _refusals_of_identical(
     """Yield the refusals of regions identical to a refused one, with nodes mapped by position."""
     of_name = {region.name: region for region in regions}
     for refusal in refusals:
-        for name in (twin for twin, first in same.items() if first == refusal.region):
-            places, there = _name_positions(of_name[refusal.region]), list(of_name[name].nodes)
-            nodes = [
-                (there[number].name, *there[number].output)[place]
-                for number, place in (places[each] for each in refusal.nodes if each in places)
-            ]
-            whole = len(nodes) < len(refusal.nodes)
-            yield replace(refusal, region=name, nodes=() if whole else tuple(nodes))
+        twins = [of_name[twin] for twin, first in same.items() if first == refusal.region]
+        yield from spread_refusal(refusal, of_name[refusal.region], twins)
+
+
+def spread_refusal(refusal: Refusal, region: Region, twins: Sequence[Region]) -> Iterator[Refusal]:
+    """Yield the refusal of a region for those identical to it, with nodes mapped by position."""
+    places = _name_positions(region)
+    for twin in twins:
+        there = list(twin.nodes)
+        nodes = [
+            (there[number].name, *there[number].output)[place]
+            for number, place in (places[each] for each in refusal.nodes if each in places)
+        ]
+        whole = len(nodes) < len(refusal.nodes)
+        yield replace(refusal, region=twin.name, nodes=() if whole else tuple(nodes))
 
 
 @contextmanager

@@ -55,23 +55,29 @@ def write_models(plan: Plan, folder: Path, weights: WeightFile) -> list[Region]:
     return write_regions(folder, proto, plan.regions, plan.values, plan.origins)
 
 
-def compile_bundle(
+def compile_bundle(  # noqa: PLR0913, PLR0917 - each has a default
     folder: Path,
     regions: Sequence[Region],
     compilers: Mapping[str, RegionCompiler],
     strict: bool = True,
     jobs: int | None = 1,
+    attempts: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[RegionEntry, ...]:
     """Compile the regions whose models are in a folder, write the artifacts; return manifest entries.
 
     The regions are those of all variants. `compilers` maps targets to compilers, of which each compiles
-    `jobs` regions at a time. Raises RefusedError with all regions that codegens refuse (with `strict`,
-    CompileError for the first).
+    `jobs` regions at a time; `attempts` has the numbers of those to recover with, by region. Raises
+    RefusedError with all regions that codegens refuse (with `strict`, CompileError for the first).
     """
     compiled: dict[str, CompiledRegion] = {}
     refusals: list[Refusal] = []
-    for target, compiler in compilers.items():
-        own = [region for region in regions if region.target == target]
+    chosen = {
+        region.name: compilers[region.target].choose(attempts.get(region.name, 0)) for region in regions
+    }
+    for compiler in dict.fromkeys(
+        each for first in compilers.values() for each in (first, *first.recoveries)
+    ):
+        own = [region for region in regions if chosen[region.name] is compiler]
         try:
             compiled |= compile_regions(own, compiler, strict, jobs)
         except RefusedError as error:
@@ -80,7 +86,7 @@ def compile_bundle(
         raise RefusedError(refusals)
     with collect_rarely():
         return tuple(
-            _store_artifact(folder, region, compilers[region.target], compiled[region.name])
+            _store_artifact(folder, region, chosen[region.name], compiled[region.name])
             for region in regions
         )
 

@@ -24,6 +24,7 @@ if _TYPE_CHECKING:
     from byoc.codegen._abilities import Keyed as Keyed
     from byoc.codegen._abilities import Measured as Measured
     from byoc.codegen._abilities import Oracle as Oracle
+    from byoc.codegen._abilities import Recoverable as Recoverable
     from byoc.codegen._abilities import Stamped as Stamped
     from byoc.codegen._abilities import StatefulExecutor as StatefulExecutor
     from byoc.codegen._abilities import TakesWeights as TakesWeights
@@ -31,6 +32,7 @@ if _TYPE_CHECKING:
     from byoc.codegen._abilities import can_estimate as can_estimate
     from byoc.codegen._abilities import has_driver as has_driver
     from byoc.codegen._abilities import has_model_driver as has_model_driver
+    from byoc.codegen._abilities import list_recovery_options as list_recovery_options
     from byoc.codegen._artifact_cache import ArtifactCache as ArtifactCache
     from byoc.codegen._artifact_cache import ArtifactStore as ArtifactStore
     from byoc.codegen._calling import ask_cache_key as ask_cache_key
@@ -154,8 +156,8 @@ _MODULES = {
     ),
     "byoc.codegen._abilities": (
         "ABILITIES BindableExecutor Context ContextSource DeviceState Driven DriverSources Estimating "
-        "Executable Keyed Measured Oracle Stamped StatefulExecutor TakesWeights Together can_estimate "
-        "has_driver has_model_driver"
+        "Executable Keyed Measured Oracle Recoverable Stamped StatefulExecutor TakesWeights Together "
+        "can_estimate has_driver has_model_driver list_recovery_options"
     ),
     "byoc.codegen._artifact_cache": "ArtifactCache ArtifactStore",
     "byoc.codegen._codegens": "Codegens choose_worker_isolation describe_codegens",

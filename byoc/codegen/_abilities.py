@@ -224,6 +224,18 @@ class Driven(Protocol):
         ...
 
 
+@runtime_checkable
+class Recoverable(Protocol):
+    """A codegen with other options for a region that it computed wrong, safer ones at a price.
+
+    Where a region's numbers are off, it is compiled again with the first of these in place of the
+    options of the same names, then with the next; only then is anything of it given up. Options that
+    the user gave for the target stay as given.
+    """
+
+    recovery_options: Sequence[Mapping[str, str]]
+
+
 ABILITIES: Mapping[str, type] = MappingProxyType(
     {
         "executable": Executable,
@@ -236,6 +248,7 @@ ABILITIES: Mapping[str, type] = MappingProxyType(
         "weights": TakesWeights,
         "context": ContextSource,
         "driver": Driven,
+        "recovery": Recoverable,
     }
 )
 """The optional abilities of a codegen: display names to the Protocols that define them."""
@@ -262,6 +275,12 @@ def list_abilities(codegen: object) -> tuple[str, ...]:
 def is_in_version(ability: str, version: int) -> bool:
     """Return whether a version of the interface has an ability."""
     return version >= _FIRST_VERSIONS.get(ability, 1)
+
+
+def list_recovery_options(codegen: object) -> tuple[Mapping[str, str], ...]:
+    """Return the options to recover with that a codegen declares, in order; none where it has none."""
+    declared = getattr(codegen, "recovery_options", ())
+    return tuple({str(name): str(text) for name, text in each.items()} for each in declared)
 
 
 def can_estimate(codegen: object) -> TypeGuard[Estimating]:

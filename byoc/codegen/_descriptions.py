@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from byoc.codegen._abilities import ABILITIES, list_abilities
+from byoc.codegen._abilities import ABILITIES, list_abilities, list_recovery_options
 from byoc.codegen._interface import API_VERSION, Codegen
 from byoc.codegen.byoc_worker.link import BrokenMessageError
 from byoc.support import OptionDescription, get_first_sentence, list_options
@@ -33,6 +33,7 @@ class CodegenDescription:
     handles an artifact that does not fit), `native` (`load` executes what an artifact holds),
     `calibrates` (`compile` reads `Region.samples`), `model_driver` (byoc makes a driver of models) and
     `refers_to_weights` (artifacts depend on where constants lie).
+    `recovery_options` are those to compile a region with that was computed wrong, in order.
     `interpreter` is the Python that runs it where that is another one.
     """
 
@@ -46,6 +47,7 @@ class CodegenDescription:
     calibrates: bool = False
     model_driver: bool = False
     refers_to_weights: bool = False
+    recovery_options: tuple[dict[str, str], ...] = ()
     interpreter: str = ""
 
     @property
@@ -63,6 +65,7 @@ def describe_codegen(codegen: Codegen) -> CodegenDescription:
         int(getattr(codegen, "api", API_VERSION)),
         list_abilities(codegen),
         listed,
+        recovery_options=tuple(map(dict, list_recovery_options(codegen))),
         **flags,
     )
 

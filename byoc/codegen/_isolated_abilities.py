@@ -96,6 +96,12 @@ class _HasDriver(IsolatedCodegen):
         return self.call("driver", read_driver)
 
 
+class _Recovers(IsolatedCodegen):
+    @property
+    def recovery_options(self) -> Sequence[Mapping[str, str]]:
+        return self.description.recovery_options
+
+
 ABILITY_CLASSES: Mapping[str, type[IsolatedCodegen]] = {
     "executable": _Loads,
     "oracle": _Checks,
@@ -107,6 +113,7 @@ ABILITY_CLASSES: Mapping[str, type[IsolatedCodegen]] = {
     "weights": _TakesWeights,
     "context": _GivesContexts,
     "driver": _HasDriver,
+    "recovery": _Recovers,
 }
 
 

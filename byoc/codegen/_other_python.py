@@ -108,9 +108,13 @@ class OtherPythonCodegen(IsolatedCodegen):
                 tuple(name for name in known if name in result["abilities"]),
                 describe_options(self._program.options),
                 interpreter=str(result["interpreter"]),
+                recovery_options=tuple(
+                    {str(name): str(text) for name, text in each.items()}
+                    for each in result["recovery_options"]
+                ),
                 **flags,
             )
-        except (LookupError, TypeError, ValueError):
+        except (AttributeError, LookupError, TypeError, ValueError):
             raise BrokenMessageError("a description is missing") from None
 
 

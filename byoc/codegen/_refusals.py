@@ -1,6 +1,6 @@
 """Refusals of a codegen, as data from which the model can be replanned."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -30,7 +30,7 @@ class Refusal:
 
     `nodes` names the nodes at fault, as in CompileError; it is empty when the whole region is. With
     `too_large`, a region with fewer nodes may work. With `failed`, the codegen did not refuse it, but
-    has a defect.
+    has a defect. With `options`, the codegen gets the region once more, compiled with these options.
     """
 
     target: str
@@ -40,6 +40,7 @@ class Refusal:
     nodes: tuple[str, ...] = ()
     too_large: bool = False
     failed: bool = False
+    options: Mapping[str, str] | None = None
 
     def __str__(self) -> str:
         """Return the refusal as a sentence."""

@@ -142,7 +142,8 @@ class RefusedRegion:
 
     `codegen` says it as users are told. `nodes` are those that this target does not get any more, by
     name or first output; none where the region is in smaller ones of at most `split` nodes instead.
-    `failed` says that it is a defect of the codegen.
+    `failed` says that it is a defect of the codegen. With `options` it is compiled with these instead,
+    and nothing is refused.
     """
 
     target: str
@@ -152,6 +153,7 @@ class RefusedRegion:
     nodes: tuple[str, ...] = ()
     split: int = 0
     failed: bool = False
+    options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def why(self) -> str:

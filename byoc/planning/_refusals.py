@@ -36,15 +36,32 @@ class KnownLimits:
 
     `refused` has the nodes that a target does not take, each by its name or its first output, in a body
     behind its graph path (`Loop_0/body/add`), with the reason; an empty name stands for all of them.
+    `attempts` has the nodes, named likewise, that were computed wrong with the target's options, and how
+    many of the codegen's options to recover with were tried.
     """
 
     refused: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     sizes: Mapping[str, SizeLimit] = field(default_factory=lambda: MappingProxyType({}))
+    attempts: Mapping[str, Mapping[str, int]] = field(default_factory=lambda: MappingProxyType({}))
 
     def with_refused(self, target: str, nodes: Sequence[str], reason: str) -> "KnownLimits":
         """Return these limits with more nodes refused; the earlier reason of a node stays."""
         known = {**dict.fromkeys(nodes, reason), **self.refused.get(target, {})}
         return replace(self, refused={**self.refused, target: known})
+
+    def with_attempts(self, target: str, nodes: Sequence[str], attempts: int) -> "KnownLimits":
+        """Return these limits with the number of options that were tried for some nodes."""
+        own = {**self.attempts.get(target, {}), **dict.fromkeys(nodes, attempts)}
+        return replace(self, attempts={**self.attempts, target: own})
+
+    def count_attempts(self, region: PlannedRegion, path: str) -> int:
+        """Return the number of options to recover with that were tried for a region, or a part of it.
+
+        `path` is the path of the region's graph.
+        """
+        known = self.attempts.get(region.target.name, {})
+        names = find_faulty_nodes(region, path, ()) if known else ()
+        return max((known.get(name, 0) for name in names), default=0)
 
     def with_size(self, target: str, limit: SizeLimit) -> "KnownLimits":
         """Return these limits with regions of at most so many nodes."""
@@ -88,7 +105,8 @@ class RefusalHistory:
         """Return the history with a round in which regions of a plan were refused.
 
         At first the nodes that codegens name do not come back, then whole regions; after 32 rounds a
-        target that still refuses something gets nothing. A region that was too large is split.
+        target that still refuses something gets nothing. A region that was too large is split, and one
+        with other options stays.
         """
         rounds = self.rounds + 1
         history = replace(self, rounds=rounds)
@@ -99,8 +117,11 @@ class RefusalHistory:
             region = regions[refusal.region]
             if refusal.too_large and rounds < _ROUNDS and _is_splittable(region):
                 too_large.setdefault(refusal.target, []).append(refusal)
+            elif refusal.options is not None and rounds < _ROUNDS_BY_NODE:
+                history = history._try_options(refusal, region, paths[region.name])
             elif rounds < _ROUNDS:
                 named = refusal.nodes if rounds < _ROUNDS_BY_NODE and not refusal.too_large else ()
+                history = history._reset_attempts(region, paths[region.name])
                 nodes = find_faulty_nodes(region, paths[region.name], named)
                 history = history._refuse(refusal, nodes)
             else:
@@ -122,6 +143,28 @@ class RefusalHistory:
         )
         limits = self.limits.with_refused(refusal.target, nodes or (_EVERYTHING,), region.why)
         return replace(self, limits=limits, refused=(*self.refused, region))
+
+    def _try_options(self, refusal: Refusal, region: PlannedRegion, path: str) -> "RefusalHistory":
+        """Return the history with a region that is compiled with the next options."""
+        nodes = find_faulty_nodes(region, path, ())
+        attempts = self.limits.count_attempts(region, path) + 1
+        limits = self.limits.with_attempts(refusal.target, nodes, attempts)
+        again = RefusedRegion(
+            refusal.target,
+            refusal.region,
+            refusal.codegen,
+            refusal.reason,
+            failed=refusal.failed,
+            options=dict(refusal.options or {}),
+        )
+        return replace(self, limits=limits, refused=(*self.refused, again))
+
+    def _reset_attempts(self, region: PlannedRegion, path: str) -> "RefusalHistory":
+        """Return the history with the target's own options for what stays of a region."""
+        if not self.limits.count_attempts(region, path):
+            return self
+        nodes = find_faulty_nodes(region, path, ())
+        return replace(self, limits=self.limits.with_attempts(region.target.name, nodes, 0))
 
     def _split(self, target: str, refusals: Sequence[Refusal], most: int) -> "RefusalHistory":
         """Return the history with regions of a target limited to a number of nodes."""

@@ -59,14 +59,24 @@ def _make_refusal_reports(plan: Plan) -> tuple[RefusalReport, ...]:
             host=_count_on_host(plan, each, counted),
             split=each.split or None,
             failed=each.failed,
+            options=dict(each.options),
         )
         for each in plan.refusals
     )
 
 
+def format_changes(options: Mapping[str, str]) -> str:
+    """Format options as on the command line: `integers=false`."""
+    return ", ".join(f"{name}={text}" for name, text in options.items())
+
+
 def _make_refusal_notes(plan: Plan) -> Iterator[Note]:
     """Yield a warning for each refused region."""
     for each in plan.refusals:
+        if each.options:
+            refused = f"codegen {each.codegen}: {each.region}: {each.reason}"
+            yield Note("warning", f"{refused}; it is compiled with {format_changes(each.options)}")
+            continue
         if each.split:
             change = f"split into regions of at most {format_count(each.split, 'node')}"
         elif each.nodes:
@@ -84,7 +94,9 @@ def _count_on_host(plan: Plan, refused: RefusedRegion, counted: set[_NodeKey]) -
 
     Nodes that are `counted` already are left out.
     """
-    if refused.split:  # nodes that do not fit in smaller regions either have a refusal of their own
+    if (
+        refused.split or refused.options
+    ):  # nodes that do not fit in smaller regions either have a refusal of their own
         return 0
     number = [target.name for target in plan.targets].index(refused.target)
     found = set[_NodeKey]()

@@ -7,7 +7,7 @@ from math import inf
 
 from rich.console import Console
 
-from byoc.bundle import QuantizedWeightReport, Report, TrialCandidate
+from byoc.bundle import QuantizedWeightReport, RefusalReport, Report, TrialCandidate
 from byoc.console import print_lines, print_table
 from byoc.reporting._budget_text import format_budget, format_trade
 from byoc.reporting._pass_text import format_effect
@@ -26,7 +26,7 @@ from byoc.reporting._region_rows import (
     make_region_rows,
     select_kinds,
 )
-from byoc.reporting._report_document import SLOWER_THAN_HOST
+from byoc.reporting._report_document import SLOWER_THAN_HOST, format_changes
 from byoc.reporting._report_summary import summarize_report
 
 _FLAGS = 4
@@ -111,7 +111,7 @@ def _cut_line(line: str, characters: int | None) -> str:
 def _list_alarms(report: Report) -> Iterator[str]:
     """Yield the lines that must not be overlooked, the worst first."""
     for each in report.failures:
-        yield f"codegen {each.codegen} failed: {each.region}: {each.reason}"
+        yield f"codegen {each.codegen} failed: {each.region}: {each.reason}{_format_outcome(each)}"
     if report.nodes.total and not report.nodes.offloaded:
         culprit = describe_culprit(report.host_reasons)
         yield f"nothing was offloaded{culprit and ': '}{culprit}"
@@ -119,6 +119,16 @@ def _list_alarms(report: Report) -> Iterator[str]:
     if compiled and report.not_verified is not None:
         yield f"not verified: {report.not_verified}"
     yield from (note.text for note in report.notes if _is_slower(note.text))
+
+
+def _format_outcome(refusal: RefusalReport) -> str:
+    """Format what became of a region at which a codegen failed, as the end of a sentence."""
+    if refusal.options:
+        return f", it is compiled with {format_changes(refusal.options)}"
+    if not refusal.host:
+        return ""
+    alone = refusal.host == len(refusal.nodes) == 1
+    return ", it runs on the host" if alone else f", {refusal.host} nodes run on the host"
 
 
 def _is_slower(text: str) -> bool:

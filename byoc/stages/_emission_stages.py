@@ -1,6 +1,6 @@
 """The stages from the plan to the bundle: write, compile, estimate, estimate gains, pack."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -75,7 +75,8 @@ class Compile:
                 for state in states
                 for region in attach_samples(state.regions, state, Path(samples))
             ]
-            entries = compile_bundle(folder, regions, compilers, options.strict, options.jobs)
+            attempts = {name: number for state in states for name, number in _count_attempts(state)}
+            entries = compile_bundle(folder, regions, compilers, options.strict, options.jobs, attempts)
         states = [replace(state, plan=_add_codegen_notes(state, entries)) for state in states]
         variants = [_describe_variant(state, entries) for state in states]
         if options.emit is not None:
@@ -98,6 +99,14 @@ class Compile:
             just_compiled=True,
         )
         return [replace(state, bundle=bundle.choose(state.variant.name)) for state in states]
+
+
+def _count_attempts(state: State) -> Iterator[tuple[str, int]]:
+    """Yield the regions of a state with the number of options to recover with that they need."""
+    limits = state.history.limits
+    for graph in state.plan.root.walk():
+        for region in graph.regions:
+            yield region.name, limits.count_attempts(region, graph.path)
 
 
 def _add_codegen_notes(state: State, entries: Sequence[RegionEntry]) -> Plan:

@@ -139,14 +139,20 @@ class State:
         return self.plan is not None
 
     def heed_refusals(self, refusals: Sequence[Refusal]) -> "State":
-        """Return the state without a plan, with new limits, if codegens refused regions of its plan."""
+        """Return the state with new limits, if codegens refused regions of its plan.
+
+        It is without a plan, unless regions are only compiled with other options.
+        """
         names = {region.name for region in self.plan.regions}
         own = [refusal for refusal in refusals if refusal.region in names]
         if not own:
             return self
         history = self.history.add(self.plan, own)
         settings = replace(self.settings, known_limits=history.limits)
-        return replace(self, history=history, settings=settings, plan=_LATER)
+        known = self.history.limits
+        stays = history.limits.refused == known.refused and history.limits.sizes == known.sizes
+        plan = replace(self.plan, refusals=history.refused) if stays else _LATER
+        return replace(self, history=history, settings=settings, plan=plan)
 
 
 class Stage(Protocol):

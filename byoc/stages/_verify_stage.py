@@ -1,6 +1,6 @@
 """The stage that compares regions, and the bundle, with onnxruntime."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -10,17 +10,20 @@ from byoc.errors import InputError, MissingRuntimeError
 from byoc.onnxrt import INSTALL_HINT, has_runtime
 from byoc.planning import Plan
 from byoc.runtime import RegionFailedError, RegionNotHereError
-from byoc.samples import model_samples
+from byoc.samples import Sample, model_samples
 from byoc.stages._calibration_samples import read_user_samples
+from byoc.stages._recovery import refuse_added_errors, refuse_wrong_regions
 from byoc.stages._state import State
 from byoc.support import report_step
 from byoc.verification import (
+    DEFAULT_THRESHOLDS,
     NotVerifiableError,
     NotVerified,
-    RegionError,
     Thresholds,
     Verification,
     VerificationModels,
+    choose_samples,
+    find_added_errors,
     require_passed,
     verify_regions,
     verify_samples,
@@ -34,8 +37,9 @@ _DATA_SAMPLES = 4
 class Verify:
     """Compare each region with onnxruntime where there is a gate, then the bundle with the original.
 
-    Raises RefusedError for regions that are not loaded or run, or are off by more than the gate lets
-    pass; InputError when an output is off, or a region cannot be run here and there is a gate.
+    Raises RefusedError for regions that are not loaded or run, that compute wrong, or are off by more
+    than the gate lets pass; InputError when an output is off for another reason, with `strict` for any,
+    or when a region cannot be run here and there is a gate.
     """
 
     def run(self, state: State) -> State:
@@ -60,13 +64,35 @@ def _verify(state: State) -> Verification | NotVerified:
         against = _choose_reference(state)
         samples = read_user_samples(state, _DATA_SAMPLES)
         verification = verify_samples(state.bundle, against, samples, state.original)
+        if not verification.passed and not state.options.strict:
+            _recover(state, against, samples, verification)
         require_passed(verification)
+    except RefusedError:
+        raise
     except NotVerifiableError as error:
         return NotVerified(str(error), missing=True)
     except InputError as error:
         message = f"{error} (nothing was written; --no-verify writes it all the same)"
         raise _as_refusal(error, state.bundle, message) from error
     return verification
+
+
+def _recover(
+    state: State, against: VerificationModels, samples: Sequence[Sample], verification: Verification
+) -> None:
+    """Raise RefusedError for the regions by which outputs are off; return where there are none."""
+    bundle, compilers = state.bundle, state.compilers
+    thresholds = DEFAULT_THRESHOLDS.for_computation_in(against.computed)
+    wrong = [error for error in verification.regions if not error.within]
+    if wrong:
+        rounds = state.history.rounds
+        raise RefusedError(refuse_wrong_regions(bundle, compilers, wrong, thresholds, rounds))
+    names = find_added_errors(bundle, against, choose_samples(samples, state.original))
+    worst = verification.worst
+    if names and worst is not None:
+        off = worst.problem or f"is off {worst.error_phrase}"
+        reason = f"it is right alone, and with it the network's output '{worst.name}' {off}"
+        raise RefusedError(refuse_added_errors(bundle, compilers, names, reason))
 
 
 def _find_not_executable(plan: Plan, compilers: Mapping[str, RegionCompiler]) -> str:
@@ -110,28 +136,10 @@ def _verify_each_region(state: State, largest_errors: Thresholds) -> None:
         raise InputError(f"the gate cannot compare regions: {error}") from error
     except InputError as error:
         raise _as_refusal(error, bundle, str(error)) from error
-    wrong = {error.name: error for error in errors if not error.within}
+    wrong = [error for error in errors if not error.within]
     if wrong:
-        raise RefusedError(
-            [
-                Refusal(
-                    entry.target,
-                    entry.codegen,
-                    entry.name,
-                    _describe_error(wrong[entry.name]),
-                    failed=bool(wrong[entry.name].problem),
-                )
-                for entry in bundle.manifest.regions
-                if entry.name in wrong
-            ]
-        )
-
-
-def _describe_error(error: RegionError) -> str:
-    worst = error.worst
-    if worst is None or error.problem:
-        return error.problem
-    return f"its output '{worst.name}' {worst.problem or f'is off {worst.error_phrase}'}"
+        rounds = state.history.rounds
+        raise RefusedError(refuse_wrong_regions(bundle, state.compilers, wrong, largest_errors, rounds))
 
 
 def _as_refusal(error: InputError, bundle: Bundle, message: str) -> InputError:

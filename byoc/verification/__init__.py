@@ -1,5 +1,6 @@
 """Verification: outputs and regions of a bundle compared with the original's; faults narrowed down."""
 
+from byoc.verification._added_errors import find_added_errors
 from byoc.verification._bisection import Fault, bisect_region
 from byoc.verification._bundle_check import BundleCheck, bisect, verify, verify_against
 from byoc.verification._bundle_comparison import VerificationModels
@@ -35,7 +36,7 @@ from byoc.verification._region_verification import (
     record_reference_runs,
     verify_regions,
 )
-from byoc.verification._sample_verification import verify_samples
+from byoc.verification._sample_verification import choose_samples, verify_samples
 from byoc.verification._tensor_comparison import compare_tensors
 from byoc.verification._tensor_difference import Difference
 from byoc.verification._thresholds import (

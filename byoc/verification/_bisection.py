@@ -8,6 +8,8 @@ Everything is compiled with the codegen and the options that the bundle was made
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
+from onnx import NodeProto
+
 from byoc.bundle import Bundle, require_consent
 from byoc.codegen import Executable, Region
 from byoc.errors import InputError
@@ -29,6 +31,7 @@ from byoc.verification._part_trials import (
     make_compiler,
     minimize_wrong,
 )
+from byoc.verification._plain_models import open_region
 from byoc.verification._reaching import run_alone
 from byoc.verification._region_cutter import RegionCutter, Values
 from byoc.verification._region_verification import (
@@ -48,7 +51,8 @@ class Fault:
     has it). `operation` is the first wrong one, by its name or first output, `op` its operator or
     composite, and `inside` the nodes of a composite. `operations` are those of the model, in order: more
     than one if the fault does not show in any of them alone, as with a wrong fusion. `trial_count` is
-    the number of models that were compiled.
+    the number of models that were compiled. `alike` are other operations of the same operator that are
+    off alone as well, where these were asked for.
     """
 
     region: str
@@ -62,6 +66,7 @@ class Fault:
     operations: tuple[str, ...]
     trial: PartTrial
     trial_count: int
+    alike: tuple[str, ...] = ()
 
     @property
     def is_joint(self) -> bool:
@@ -89,25 +94,28 @@ class Fault:
         return f"{first}, and right alone: together with {others}, output '{worst.name}' {error}"
 
 
-def bisect_region(
+def bisect_region(  # noqa: PLR0913, PLR0917 - each has a default
     bundle: Bundle,
     region: str,
     inputs: Values | None = None,
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
+    own_inputs: Values | None = None,
+    find_alike: bool = False,
 ) -> Fault:
     """Find the smallest part of a region that is wrong on the tensors that really reach it.
 
     `region` is its name, or the beginning of it where no other region's is the same.
-    `inputs` are those of the model, seeded ones by default; `thresholds` decide what is wrong. Raise
-    InputError if there is no such region, its codegen cannot run here, it is not wrong, or it is right
-    when compiled again; raise NotVerifiableError if plain onnxruntime cannot run the regions.
+    `inputs` are those of the model, seeded ones by default, or `own_inputs` those of the region;
+    `thresholds` decide what is wrong. With `find_alike`, the other operations of the operator at fault
+    are tried alone, too. Raise InputError if there is no such region, its codegen cannot run here, it
+    is not wrong, or it is right when compiled again; raise NotVerifiableError if plain onnxruntime
+    cannot run the regions.
     """
     region = _complete_name(bundle, region)
     found, run = _open_region(bundle, region)
     entry = next(entry for entry in bundle.variant.regions if entry.name == region)
     compiler = make_compiler(bundle, region)
-    reached = record_reference_runs(bundle, bundle_samples(bundle) if inputs is None else inputs)[region]
-    runs = reached.values or list(run_alone(found))
+    runs = _list_runs(bundle, found, inputs, own_inputs)
     made = [(inputs, _run_region(found, run, inputs)) for inputs, _ in runs]
     layers = BundleLayers(bundle, thresholds).check(found, made) if made else None
     if layers is not None and layers.explains:
@@ -130,6 +138,7 @@ def bisect_region(
     trial = bench.try_operations(smallest)
     assert isinstance(trial, PartTrial)
     node = bench.cutting.index.nodes[first]
+    alike = _find_alike(bench, first) if find_alike and smallest == [first] else ()
     return Fault(
         region=region,
         target=found.target,
@@ -142,7 +151,31 @@ def bisect_region(
         operations=tuple(map(bench.cutting.operation_name, smallest)),
         trial=trial,
         trial_count=len(bench.trials),
+        alike=alike,
     )
+
+
+def _list_runs(
+    bundle: Bundle, region: Region, inputs: Values | None, own_inputs: Values | None
+) -> list[tuple[Values, Values]]:
+    """Return inputs of a region with its expected outputs: its own, or what reaches it."""
+    if own_inputs is not None:
+        return [(own_inputs, open_region(region).run(own_inputs))]
+    given = bundle_samples(bundle) if inputs is None else inputs
+    return record_reference_runs(bundle, given)[region.name].values or list(run_alone(region))
+
+
+def _find_alike(bench: TrialBench, first: int) -> tuple[str, ...]:
+    """Return the other operations of an operation's operator that are off alone, by name."""
+    nodes = bench.cutting.index.nodes
+    others = (i for i in bench.cutting.operations if i != first and _is_alike(nodes[i], nodes[first]))
+    wrong = (i for i in others if bench.try_outcome([i]) is TrialOutcome.WRONG)
+    return tuple(map(bench.cutting.operation_name, wrong))
+
+
+def _is_alike(node: NodeProto, other: NodeProto) -> bool:
+    """Return whether two nodes have one operator, or are instances of one composite."""
+    return (node.domain, node.op_type) == (other.domain, other.op_type)
 
 
 def _find_wrong_layer(

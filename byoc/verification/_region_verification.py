@@ -127,7 +127,14 @@ def compare_region(
         except InputError as error:
             return RegionError(region.name, (), expected.runs, f"does not run: {error}")
         found.append(compare_run(region, inputs, outputs, actual, thresholds))
-    return RegionError(region.name, worst_errors(found), expected.runs)
+    wrong = _find_wrong_inputs(found, expected.values)
+    return RegionError(region.name, worst_errors(found), expected.runs, wrong_inputs=wrong)
+
+
+def _find_wrong_inputs(found: Sequence[Iterable[OutputError]], values: Sequence[Pair]) -> Values | None:
+    """Return the inputs of the first run with an output that is off, None without one."""
+    pairs = zip(found, values, strict=True)
+    return next((run[0] for errors, run in pairs if not all(e.within for e in errors)), None)
 
 
 def compare_recorded(
@@ -155,8 +162,12 @@ def compare_recorded(
         found = [tuple(_explain_error(error, thresholds) for error in errors) for errors in found]
     elif layers is None or not layers.problem:
         found = [compare_run(region, inputs, wanted, made, thresholds) for inputs, wanted, made in runs]
-    worst = worst_errors(found)
-    return RegionError(region.name, worst, actual.runs, "", sample, plain.judge, layers)
+    wrong = _find_wrong_inputs(found, actual.values)
+    if wrong is None and layers is not None and layers.problem:
+        wrong = actual.values[0][0]
+    return RegionError(
+        region.name, worst_errors(found), actual.runs, "", sample, plain.judge, layers, wrong
+    )
 
 
 def _explain_error(error: OutputError, thresholds: Thresholds) -> OutputError:

@@ -30,10 +30,15 @@ def verify_samples(  # noqa: PLR0913, PLR0917 - each has a default
     has. Raises as `verify_on_samples` does; NotVerifiableError names the user's sample that does not
     run.
     """
-    samples: list[tuple[str, Values | None]] = [(sample.name, sample.inputs) for sample in given]
-    if not given:
-        try:
-            samples = [("", None), *(("", other.inputs) for other in list_samples(source)[1:])]
-        except InputError:  # raised again, unless another judge than onnxruntime takes what is made
-            samples = [("", None)]
+    samples = choose_samples(given, source)
     return verify_on_samples(bundle, against, samples, thresholds, regions, boundary, runtime)
+
+
+def choose_samples(given: Sequence[Sample], source: Model) -> list[tuple[str, Values | None]]:
+    """Return the samples to verify on, with names for messages; None stands for the seeded ones."""
+    if given:
+        return [(sample.name, sample.inputs) for sample in given]
+    try:
+        return [("", None), *(("", other.inputs) for other in list_samples(source)[1:])]
+    except InputError:  # raised again, unless another judge than onnxruntime takes what is made
+        return [("", None)]

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -45,6 +45,7 @@ class RegionError:
     the region was not compared. `problem` says why it could not be run, `sample` what it was run on, and
     `judge` what computed the expected outputs where that is not onnxruntime. `layers` has the quantized
     layers, each compared alone; None where the outputs are equal, or floats.
+    `wrong_inputs` are the first inputs of the region on which it was off, None where it never was.
     """
 
     name: str
@@ -54,6 +55,7 @@ class RegionError:
     sample: SampleKind = "given"
     judge: str = ""
     layers: LayerCheck | None = None
+    wrong_inputs: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
     @property
     def within(self) -> bool:

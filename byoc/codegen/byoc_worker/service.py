@@ -139,7 +139,10 @@ class Service:
         return {
             "summary": _get_first_sentence(found),
             "api": getattr(self._codegen, "api", None),
-            "abilities": [k for k, v in _METHODS.items() if callable(getattr(self._codegen, v, None))],
+            "abilities": [
+                *(k for k, v in _METHODS.items() if callable(getattr(self._codegen, v, None))),
+                *(["recovery"] if hasattr(self._codegen, "recovery_options") else []),
+            ],
             "options": describe_options(getattr(self._codegen, "Options", None)),
             "flags": {
                 name: bool(getattr(self._codegen, name, False))
@@ -148,6 +151,10 @@ class Service:
                     "refers_to_weights",
                 )
             },
+            "recovery_options": [
+                {str(name): str(text) for name, text in each.items()}
+                for each in getattr(self._codegen, "recovery_options", ())
+            ],
             "interpreter": "Python {}.{}.{}, numpy {}".format(*sys.version_info[:3], np.__version__),
         }
 
