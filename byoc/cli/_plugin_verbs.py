@@ -50,8 +50,9 @@ def codegens(
     The other abilities of a codegen: "oracle" asks the real compiler which nodes it takes, "measured"
     times a region on the device, "estimate" says what its compiler thinks that one takes, "stamped"
     whether an artifact fits this machine, "keyed" what a cached one depends on, "together" compiles all
-    regions in one call, "weights" gives an artifact other weights without compiling, "context"
-    serves --emit epcontext, and "driver" runs artifacts without Python, from C.
+    regions in one call, "weights" gives an artifact other weights without compiling, "recovery" names
+    safer options for what was computed wrong, "context" serves --emit epcontext, and "driver" runs
+    artifacts without Python, from C.
     """
     if name is not None:
         _print_codegen(name, form)

@@ -246,7 +246,7 @@ def test_wrong_numbers_exit_with_1_and_name_output_and_error(
 ) -> None:
     vendors.install(monkeypatch, odd=vendors.gives(lambda inputs, name: {name: -inputs["x"]}))
     onnx.save(parse("g (float[1, 4] x) => (float[1, 4] score) { score = Relu(x) }"), "one.onnx")
-    arguments = ("--strategy", "all-supported", "--codegen", "odd")
+    arguments = ("--strategy", "all-supported", "--codegen", "odd", "--strict")
     assert re.fullmatch(
         r"verification failed: output 'score' differs from one\.onnx by [0-9.]+ of its range, "
         r"at most 0\.0001 is allowed for float32; region dla_[0-9a-z]{6} alone: output 'score' "

@@ -39,6 +39,7 @@ ANSWER = {
     "abilities": ["executable"],
     "options": [OPTION],
     "flags": {"open_shapes": False, "recompiles": False, "native": True},
+    "recovery_options": [{"speed": "1"}],
     "interpreter": "Python 3.8.18, numpy 1.24.4",
 }
 QUESTION = {"region": 1, "method": "operations", "arguments": {"fold": True}}
@@ -56,6 +57,7 @@ def test_a_description_is_read() -> None:
     found = _read(ANSWER)
     assert (found.abilities, found.native, found.api) == (("executable",), True, 2)
     assert [(each.name, each.default) for each in found.options] == [("speed", "3")]
+    assert found.recovery_options == ({"speed": "1"},)
 
 
 @given(JSON)

@@ -206,13 +206,13 @@ def test_the_environment_of_what_a_codegen_starts_is_the_users(
 def test_numbers_that_are_off_pass_no_gate(tmp_path: Path) -> None:
     options = {"fault": "numbers", "op": "Relu"}
     with pytest.raises(InputError, match=r"^verification failed: output 'y' differs"):
-        cut(parse(UNLIKE), tmp_path / "b", strict=False, codegen="faulty", codegen_options=options)
+        cut(parse(UNLIKE), tmp_path / "b", codegen="faulty", codegen_options=options)
     assert list(tmp_path.iterdir()) == []
     result = working(parse(UNLIKE), tmp_path / "b", gate=True, codegen_options=options)
     assert on_devices(result) == {"a": "host", "b": "host", "y": "dla"}
     (refusal,) = result.report.refusals
     assert refusal.nodes == ("a",)
-    assert refusal.reason.startswith("its output 'a' is off by ")
+    assert refusal.reason.startswith("Relu 'a' computed wrong (off by ")
     assert summarize_report(result.report).split("; ")[1] == (
         f"1 node went back to the host: codegen faulty: {refusal.reason}"
     )
@@ -228,7 +228,7 @@ def test_numbers_that_are_off_pass_no_gate(tmp_path: Path) -> None:
         },
     )
     assert loose.report.to_json()["refusals"] == []
-    with pytest.raises(InputError, match=r"^codegen faulty: dla_0: its output 'a' is off by "):
+    with pytest.raises(InputError, match=r"^codegen faulty: dla_0: Relu 'a' computed wrong "):
         cut(parse(UNLIKE), tmp_path / "b", codegen="faulty", codegen_options=options, gate=True)
 
 
@@ -291,7 +291,7 @@ def test_on_the_command_line(
             5,
             "compile took longer than 0.3 s and was stopped",
         ),
-        (["fault=numbers", "--gate"], 0, "its output 'y' is off by "),
+        (["fault=numbers", "--gate"], 5, "Relu 'y' computed wrong (off by "),
         (["fault=load"], 5, "loading failed with OSError: no such device"),
     ):
         ran = byoc(*command, *options)

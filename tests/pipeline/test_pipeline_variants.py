@@ -225,7 +225,7 @@ class WrongAtEight(vendors.Tables):
         return lambda inputs: {name: value + wrong for name, value in run(inputs).items()}
 
 
-def test_a_bundle_whose_one_variant_is_wrong_is_not_written(
+def test_of_a_bundle_whose_one_variant_is_wrong_that_one_runs_on_the_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vendors.install(monkeypatch, wrong=WrongAtEight)
@@ -233,8 +233,11 @@ def test_a_bundle_whose_one_variant_is_wrong_is_not_written(
     options: Any = {"codegen": "wrong", "strategy": "all-supported", "output": tmp_path / "b"}
     sizes = {"small": {"n": 4}, "large": {"n": 8}}
     with pytest.raises(InputError, match="variant large: verification failed: output 'y' differs"):
-        byoc.partition(model, VANILLA, variants=sizes, **options)
+        byoc.partition(model, VANILLA, variants=sizes, strict=True, **options)
     assert not (tmp_path / "b").exists()
+    result = byoc.partition(model, VANILLA, variants=sizes, **options)
+    assert [each.report.nodes.offloaded for each in result.variants] == [1, 0]
+    assert byoc.verify(tmp_path / "b").passed
     byoc.partition(model, VANILLA, variants=sizes, verify=False, **options)
     found = byoc.verify(tmp_path / "b")
     assert not found.passed

@@ -337,6 +337,7 @@ def test_partition_refuses_a_zeroed_block_of_quantized_weights(
                 output=tmp_path / "c",
                 strategy="all-supported",
                 codegen="wrong",
+                strict=True,
             )
             written = True
         except InputError:
