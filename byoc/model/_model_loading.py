@@ -1,7 +1,8 @@
 """Loading of models: from a file to a checked, sorted and typed `Model`, or to one clear sentence.
 
 The user's protobuf stays as it is, except for fixed dimensions, topological order, negative dimensions,
-and onnxruntime's own QuantizeLinear and DequantizeLinear, which become ONNX's. Checks and shape
+names that a body or a node shares with what is around it, functions with the names of operators, and
+onnxruntime's own QuantizeLinear and DequantizeLinear, which become ONNX's. Checks and shape
 inference run on a skeleton without the weights: their cost does not depend on the size of the weights.
 """
 
@@ -29,6 +30,7 @@ from byoc.model._runtime_operators import hide_runtime_operators
 from byoc.model._skeletons import make_skeleton, replace_weights
 from byoc.model._tensor_data import check_tensor
 from byoc.model._text_check import find_non_text
+from byoc.model._unique_names import make_names_unique
 from byoc.model._walk import (
     copy_without,
     describe_node,
@@ -160,7 +162,10 @@ def prepare_model(
         records = NodeRecords.read(proto.graph.node)
         distinct = records.list_distinct(proto.graph.node)
         outside = _check_contents(proto, folder, distinct, heavy)
-        ordered = clear_negative_dims(_sort_nodes(proto, records), records)
+        unique, ignored = make_names_unique(proto, records)
+        if unique is not proto:
+            records = NodeRecords.read(unique.graph.node)
+        ordered = clear_negative_dims(_sort_nodes(unique, records), records)
         if ordered is not proto:
             records = NodeRecords.read(ordered.graph.node)
             distinct = records.list_distinct(ordered.graph.node)
@@ -178,7 +183,7 @@ def prepare_model(
         inside = NodeRecords.read(light.graph.node) if outside else records  # embedded tensors differ
         if outside or proto is not ordered:
             distinct = inside.list_distinct(light.graph.node)
-        notes = (*notes, *_check_skeleton(light, distinct, inside))
+        notes = (*ignored, *notes, *_check_skeleton(light, distinct, inside))
         check_nodes(light, distinct)
         inferred = infer_checked_types(light, records=inside)
     except InputError as error:
