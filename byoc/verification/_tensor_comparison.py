@@ -19,6 +19,7 @@ def compare_tensors(
 ) -> Iterable[OutputError]:
     """Yield the error of each expected output; a sequence is compared element by element.
 
+    Maps must have the same keys, in a sequence of maps each; their values are compared as one tensor.
     Integers must be equal, except in the outputs named in `quantized`.
     """
     for name, value in expected.items():
@@ -30,6 +31,8 @@ def compare_tensors(
             dtype = "sequence" if isinstance(value, list) else str(np.asarray(value).dtype)
             allowed = thresholds.relative.get(dtype, 0.0)
             yield _incomparable(name, dtype, "is empty" if name in actual else "is missing", allowed)
+        elif _list_maps(value):
+            yield _map_error(name, _list_maps(value), _list_maps(got), thresholds)
         elif isinstance(value, list) and isinstance(got, list) and len(value) == len(got):
             for i, (one, other) in enumerate(zip(value, got, strict=True)):
                 yield _tensor_error(f"{name}[{i}]", one, other, thresholds, name in quantized)
@@ -70,6 +73,32 @@ def _tensor_error(
     return OutputError(
         name, dtype, absolute, absolute / scale, tolerance, "", measure, ratio, cosine, share
     )
+
+
+def _list_maps(value: Any) -> list[dict[Any, Any]]:
+    """Return a map, or those of a sequence of maps, empty for any other value."""
+    maps = value if isinstance(value, list) else [value]
+    return maps if all(isinstance(each, dict) for each in maps) else []
+
+
+def _map_error(
+    name: str, expected: list[dict[Any, Any]], actual: list[dict[Any, Any]], thresholds: Thresholds
+) -> OutputError:
+    """Compute the error of the values of maps, of all maps together."""
+    values = _read_map_values(expected)
+    if [sorted(each) for each in expected] != [sorted(each) for each in actual]:
+        dtype = str(values.dtype)
+        return _incomparable(name, dtype, "has other keys", thresholds.relative.get(dtype, 0.0))
+    ordered = [{key: other[key] for key in each} for each, other in zip(expected, actual, strict=True)]
+    return _tensor_error(name, values, _read_map_values(ordered).astype(values.dtype), thresholds, False)
+
+
+def _read_map_values(maps: list[dict[Any, Any]]) -> np.ndarray[Any, Any]:
+    """Return the values of maps, one after the other; those of float32 have become Python's floats."""
+    values = [value for each in maps for value in each.values()]
+    array = _as_array(values)
+    short = array.astype(np.float32) if array.dtype == np.float64 else array
+    return short if np.array_equal(short, array, equal_nan=array.dtype.kind == "f") else array
 
 
 def _differing_share(wanted: np.ndarray[Any, Any], got: np.ndarray[Any, Any]) -> float:
