@@ -18,14 +18,20 @@ _DOMAIN = "test.own"
 _ODD = ("/a/b.1/Add", "x:0", "a b", "it's", 'a"b', "naïve", "名前", "%1", "aten::add_3", "^x", "-", "0")
 
 
+Nodes = list[NodeProto]
+Kinds = dict[str, str]
+"""Names of values, and what each is: a matrix or a row."""
+
+
 class NestedMaker:
     """Builds a random model; the same seed gives the same.
 
     Values are matrices float32[2,3] and rows float32[3], in the range of some thousands at most.
     """
 
-    def __init__(self, seed: int) -> None:
-        """Start with the inputs of the main graph."""
+    def __init__(self, seed: int, bare: bool = False) -> None:
+        """Start without nodes; the bodies of some Scans state no shapes if `bare`."""
+        self._bare = bare
         self._random = np.random.default_rng(seed)
         self._count = 0
         self._functions: list[FunctionProto] = []
@@ -60,11 +66,11 @@ class NestedMaker:
         return f"{prefix}{self._count}"
 
     def _fill(
-        self, around: dict[str, str], depth: int, size: int, inside: bool = False
-    ) -> tuple[list[NodeProto], dict[str, str], list[TensorProto]]:
-        """Return nodes, what they make, by kind, and stored tensors; `inside` says that of a function."""
-        nodes: list[NodeProto] = []
-        made: dict[str, str] = {}
+        self, around: Kinds, depth: int, size: int, inside: bool = False
+    ) -> tuple[list[NodeProto], Kinds, list[TensorProto]]:
+        """Return nodes, what they make and stored tensors, of which a function (`inside`) has none."""
+        nodes: Nodes = []
+        made: Kinds = {}
         stored = []
         if not inside and self._random.random() < 0.6:
             kind = self._choose([*_SHAPES])
@@ -86,32 +92,32 @@ class NestedMaker:
     def _choose(self, options: "list[str]") -> str:
         return options[int(self._random.integers(len(options)))]
 
-    def _pick(self, visible: dict[str, str], kind: str) -> str:
+    def _pick(self, visible: Kinds, kind: str) -> str:
         found = [name for name, each in visible.items() if each == kind]
         return self._choose(found[-5:] + found[:2])
 
-    def _kind(self, visible: dict[str, str]) -> str:
+    def _kind(self, visible: Kinds) -> str:
         return self._choose(sorted(set(visible.values())))
 
-    def _add(self, nodes: list[NodeProto], op: str, inputs: list[str], outputs: list[str], **rest: object) -> None:
+    def _add(self, nodes: Nodes, op: str, inputs: list[str], outputs: list[str], **rest: object) -> None:
         nodes.append(helper.make_node(op, inputs, outputs, self._new("node"), **rest))
 
-    def _unary(self, nodes, visible, made, depth) -> None:  # type: ignore[no-untyped-def]
+    def _unary(self, nodes: Nodes, visible: Kinds, made: Kinds, depth: int) -> None:
         kind = self._kind(visible)
         out = self._new()
         self._add(nodes, self._choose([*UNARY]), [self._pick(visible, kind)], [out])
         made[out] = kind
 
-    def _binary(self, nodes, visible, made, depth) -> None:  # type: ignore[no-untyped-def]
+    def _binary(self, nodes: Nodes, visible: Kinds, made: Kinds, depth: int) -> None:
         kind = self._kind(visible)
         out = self._new()
         pair = [self._pick(visible, kind), self._pick(visible, kind)]
         self._add(nodes, self._choose([*BINARY]), pair, [out])
         made[out] = kind
 
-    def _body(  # noqa: PLR0913, PLR0917 - the parts of a body
+    def _body(  # noqa: PLR0917 - the parts of a body
         self,
-        visible: dict[str, str],
+        visible: Kinds,
         depth: int,
         kinds: list[str],
         given: list[tuple[str, str]],
@@ -132,7 +138,7 @@ class NestedMaker:
         inputs = [*head, *[_describe(name, kind, stated=False) for name, kind in given]]
         return helper.make_graph(nodes, self._new("g"), inputs, [*passed, *outputs], stored)
 
-    def _if(self, nodes, visible, made, depth) -> None:  # type: ignore[no-untyped-def]
+    def _if(self, nodes: Nodes, visible: Kinds, made: Kinds, depth: int) -> None:
         kinds = [self._kind(visible) for _ in range(int(self._random.integers(1, 3)))]
         branches = [self._body(visible, depth, kinds, []) for _ in range(2)]
         outs = [self._new() for _ in kinds]
@@ -140,7 +146,7 @@ class NestedMaker:
         self._add(nodes, "If", [flag], outs, then_branch=branches[0], else_branch=branches[1])
         made.update(zip(outs, kinds, strict=True))
 
-    def _flag(self, nodes: list[NodeProto], visible: dict[str, str]) -> str:
+    def _flag(self, nodes: Nodes, visible: Kinds) -> str:
         total, flag, zero = self._new("s"), self._new("f"), self._new("z")
         kind = self._kind(visible)
         self._add(nodes, "ReduceSum", [self._pick(visible, kind)], [total], keepdims=0)
@@ -148,7 +154,7 @@ class NestedMaker:
         self._add(nodes, "Greater", [total, zero], [flag])
         return flag
 
-    def _loop(self, nodes, visible, made, depth) -> None:  # type: ignore[no-untyped-def]
+    def _loop(self, nodes: Nodes, visible: Kinds, made: Kinds, depth: int) -> None:
         kind = self._kind(visible)
         trips, yes, carried, flag = (self._new(p) for p in ("n", "y", "v", "d"))
         head = [
@@ -156,8 +162,8 @@ class NestedMaker:
             helper.make_tensor_value_info(flag, TensorProto.BOOL, []),
         ]
         passed = [helper.make_tensor_value_info(flag, TensorProto.BOOL, [])]
-        scans = int(self._random.integers(2))
-        body = self._body(visible, depth, [kind] + ["row"] * scans * ("row" in visible.values()), [(carried, kind)], head, passed=passed)
+        stacked = ["row"] if "row" in visible.values() and self._random.random() < 0.5 else []
+        body = self._body(visible, depth, [kind, *stacked], [(carried, kind)], head, passed=passed)
         count = np.array(int(self._random.integers(0, 4)), np.int64)
         self._add(nodes, "Constant", [], [trips], value=numpy_helper.from_array(count))
         self._add(nodes, "Constant", [], [yes], value=numpy_helper.from_array(np.array(True)))
@@ -165,17 +171,19 @@ class NestedMaker:
         self._add(nodes, "Loop", [trips, yes, self._pick(visible, kind)], outs, body=body)
         made[outs[0]] = kind
 
-    def _scan(self, nodes, visible, made, depth) -> None:  # type: ignore[no-untyped-def]
+    def _scan(self, nodes: Nodes, visible: Kinds, made: Kinds, depth: int) -> None:
         if "matrix" not in visible.values() or "row" not in visible.values():
             return
         given = [(self._new("v"), "row"), (self._new("x"), "row")]
-        body = self._body(visible, depth, ["row", "row"], given, stated=bool(self._random.random() < 0.5))
+        body = self._body(
+            visible, depth, ["row", "row"], given, stated=not self._bare or self._random.random() < 0.5
+        )
         outs = [self._new(), self._new()]
         pair = [self._pick(visible, "row"), self._pick(visible, "matrix")]
         self._add(nodes, "Scan", pair, outs, body=body, num_scan_inputs=1)
         made |= {outs[0]: "row", outs[1]: "matrix"}
 
-    def _sequence_map(self, nodes, visible, made, depth) -> None:  # type: ignore[no-untyped-def]
+    def _sequence_map(self, nodes: Nodes, visible: Kinds, made: Kinds, depth: int) -> None:
         if "matrix" not in visible.values():
             return
         # onnxruntime makes a Loop of it, and loses captures of bodies inside
@@ -186,7 +194,7 @@ class NestedMaker:
         self._add(nodes, "ConcatFromSequence", [mapped], [out], axis=0, new_axis=1)
         made[out] = "matrix"
 
-    def _call(self, nodes, visible, made, depth) -> None:  # type: ignore[no-untyped-def]
+    def _call(self, nodes: Nodes, visible: Kinds, made: Kinds, depth: int) -> None:
         kind = self._kind(visible)
         given = {self._new("a"): kind, self._new("a"): "row"}
         name = self._new("Own")
@@ -195,9 +203,7 @@ class NestedMaker:
         if not same:
             return
         imports = [helper.make_opsetid("", 21)]
-        self._functions.append(
-            helper.make_function(_DOMAIN, name, [*given], [same[-1]], inner, imports)
-        )
+        self._functions.append(helper.make_function(_DOMAIN, name, [*given], [same[-1]], inner, imports))
         out = self._new()
         pair = [self._pick(visible, kind), self._pick(visible, "row")]
         self._add(nodes, name, pair, [out], domain=_DOMAIN)
@@ -209,9 +215,9 @@ def _describe(name: str, kind: str, stated: bool = True) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
 
 
-def make_nested(seed: int) -> ModelProto:
-    """Return a random model."""
-    return NestedMaker(seed).make()
+def make_nested(seed: int, bare: bool = False) -> ModelProto:
+    """Return a random model; `bare` is as in `NestedMaker`."""
+    return NestedMaker(seed, bare).make()
 
 
 def share_names(model: ModelProto, seed: int, odd: bool = False) -> ModelProto:
@@ -236,7 +242,7 @@ class _NameSharing:
         self._random = random
 
     def share(self, scope: GraphProto | FunctionProto) -> None:
-        names = _list_defined(scope)
+        names = list_defined(scope)
         for node in scope.node:
             self._share_in_bodies(node, names)
         self._name_nodes(scope)
@@ -247,13 +253,13 @@ class _NameSharing:
             others = {name for each in bodies if each is not body for name in _list_read(each)}
             stored = {tensor.name for tensor in body.initializer}
             free = [name for name in around if name not in _list_read(body)]
-            for name in _list_defined(body):
+            for name in list_defined(body):
                 options = [each for each in free if name not in stored or each not in others]
                 if options and self._random.random() < 0.5:
                     new = options[int(self._random.integers(len(options)))]
                     free.remove(new)
                     _rename(body, name, new)
-            inner = list(dict.fromkeys([*around, *_list_defined(body)]))
+            inner = list(dict.fromkeys([*around, *list_defined(body)]))
             for each in body.node:
                 self._share_in_bodies(each, inner)
             self._name_nodes(body)
@@ -264,7 +270,8 @@ class _NameSharing:
                 node.name = str(self._random.choice(["", node.op_type, scope.node[0].name]))
 
 
-def _list_defined(scope: GraphProto | FunctionProto) -> list[str]:
+def list_defined(scope: GraphProto | FunctionProto) -> list[str]:
+    """Return the names that a graph or function defines, without those inside its bodies."""
     names = []
     if isinstance(scope, GraphProto):
         names = [value.name for value in scope.input] + [t.name for t in scope.initializer]
@@ -302,7 +309,7 @@ def _rename(body: GraphProto, old: str, new: str) -> None:
 def _name_oddly(model: ModelProto, random: np.random.Generator) -> None:
     """Give values that the main graph's nodes make, and nodes, names of strange characters, in place."""
     given = {value.name for value in (*model.graph.input, *model.graph.output)}
-    inner = [name for name in _list_defined(model.graph) if name not in given]
+    inner = [name for name in list_defined(model.graph) if name not in given]
     for name, new in zip(inner, _ODD, strict=False):
         if random.random() < 0.5:
             _rename(model.graph, name, new)

@@ -299,5 +299,7 @@ def _describe_output(name: str, value: Any) -> dict[str, str]:
         return {"name": name, "type": "empty"}
     if isinstance(value, list | tuple):
         return {"name": name, "type": f"a sequence of {len(value)}"}
+    if isinstance(value, Mapping):
+        return {"name": name, "type": f"a map of {len(value)}"}
     array = np.asarray(value)
     return {"name": name, "type": f"{array.dtype}{list(array.shape)}"}

@@ -29,7 +29,7 @@ from byoc.model._inlinable_nodes import make_initializers_dense, rename_overload
 from byoc.model._inserted_nodes import LabelledNode, add_metadata, copy_nodes
 from byoc.model._runtime_operators import list_missing_defaults
 from byoc.model._tensor_types import clear_shape, rate_knowledge
-from byoc.model._walk import copy_without, is_onnx, list_bodies, list_reads, sort_nodes, walk_nodes
+from byoc.model._walk import copy_without, is_onnx, list_reads, sort_nodes
 
 # The metadata of nodes and functions came with IR 10.
 MIN_IR = 10
@@ -134,12 +134,9 @@ def _rewrite_graph(graph: GraphCuts, certain: CertainTypes) -> list[LabelledNode
         elif i not in gone:
             inner = graph.bodies.get(i, ())
             changed = any(part.cuts for body in inner for part in body.walk())
-            if changed:
-                node = _rewrite_bodies(index, i, inner, certain)  # noqa: PLW2901
-            elif i in index.bodies and any(map(_lacks_scan_shapes, walk_nodes([node]))):
-                node = _state_types(index, i, certain)  # noqa: PLW2901
-            lines.append((node, graph.metadata.get(i, {})))
-            reads.append(list_reads(node) if changed else index.reads[i])
+            stays = _rewrite_bodies(index, i, inner, certain) if changed else node
+            lines.append((stays, graph.metadata.get(i, {})))
+            reads.append(list_reads(stays) if changed else index.reads[i])
     return [lines[i] for i in sort_nodes([node for node, _ in lines], reads)]
 
 
@@ -170,35 +167,12 @@ def _copy_with_bodies(index: GraphIndex, number: int) -> tuple[NodeProto, list[G
     return node, graphs
 
 
-def _lacks_scan_shapes(node: NodeProto) -> bool:
-    """Return whether a node is a Scan whose body has outputs without a shape.
-
-    onnxruntime infers them where it knows the shapes of what the Scan reads, and otherwise refuses to run
-    it: a host segment behind a region states no shapes of its inputs.
-    """
-    if node.op_type != "Scan" or not is_onnx(node):
-        return False
-    outputs = (value.type for body in list_bodies(node) for value in body.output)
-    return any(kind.HasField("tensor_type") and not kind.tensor_type.HasField("shape") for kind in outputs)
-
-
-def _complete_types(
-    graph: GraphProto, index: GraphIndex, certain: CertainTypes, ranks: bool = False
-) -> None:
-    """Set the types of a body's inputs and outputs where more is certain than the body states.
-
-    With `ranks` the outputs get their ranks even where these are not certain.
-    """
+def _complete_types(graph: GraphProto, index: GraphIndex, certain: CertainTypes) -> None:
+    """Set the types of a body's inputs and outputs where more is certain than the body states."""
     for value in (*graph.input, *graph.output):
         known = _find_type(index, value.name, certain)
         if known is not None and rate_knowledge(known) > rate_knowledge(value.type):
             value.type.CopyFrom(known)
-    for value in graph.output if ranks else ():
-        rank = index.get_rank(value.name)
-        if rank is not None and not value.type.tensor_type.HasField("shape"):
-            value.type.tensor_type.shape.SetInParent()
-            for _ in range(rank):
-                value.type.tensor_type.shape.dim.add()
 
 
 def _find_type(index: GraphIndex, name: str, certain: CertainTypes) -> TypeProto | None:
@@ -223,7 +197,7 @@ def _state_types(index: GraphIndex, number: int, certain: CertainTypes) -> NodeP
         del graph.node[:]
         graph.node.extend(nodes)
         make_initializers_dense(graph)
-        _complete_types(graph, body.index, certain, ranks=node.op_type == "Scan")
+        _complete_types(graph, body.index, certain)
     return node
 
 

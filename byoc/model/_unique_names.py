@@ -1,10 +1,10 @@
 """Names made unique across scopes, so that a name means one tensor wherever it is read.
 
-In ONNX a body reads the values of the graphs around it by name. Exporters give a body's inputs, counters,
-initializers and outputs names that values around it have as well, and name many nodes alike. ONNX's IR
-specification forbids some of it, and its checker finds little; onnxruntime resolves a name to the innermost
-value, and refuses two nodes of one name. A function that has the name of a registered operator is
-ignored by onnxruntime and by ONNX's reference implementation, so that it is dropped here.
+In ONNX a body reads the values of the graphs around it by name. Exporters give a body's inputs,
+counters, initializers and outputs names that values around it have as well, and name many nodes alike.
+ONNX's IR specification forbids some of it, and its checker finds little; onnxruntime resolves a name to
+the innermost value, and refuses two nodes of one name. A function that has the name of a registered
+operator is ignored by onnxruntime, and is dropped here.
 """
 
 from collections.abc import Iterable, Iterator, MutableSequence, Sequence
@@ -38,13 +38,14 @@ def make_names_unique(proto: ModelProto, records: NodeRecords) -> tuple[ModelPro
     ignored = _find_ignored_functions(proto)
     scopes: list[GraphProto | FunctionProto] = [proto.graph, *proto.functions]
     with_bodies = [records.has_bodies, *[_has_bodies(function.node) for function in proto.functions]]
-    graphs = [(scope, list(_walk_scope(scope, has))) for scope, has in zip(scopes, with_bodies, strict=True)]
-    shared_tensors = [has and _shadows(scope) for scope, has in zip(scopes, with_bodies, strict=True)]
-    shared_nodes = any(_shares_node_names(nodes) for _, inner in graphs for nodes in inner)
+    pairs = list(zip(scopes, with_bodies, strict=True))
+    shared_tensors = [has and _shadows(scope) for scope, has in pairs]
+    shared_nodes = any(_shares_node_names(nodes) for pair in pairs for nodes in _walk_scope(*pair))
     if not ignored and not any(shared_tensors) and not shared_nodes:
         return proto, ()
     result = copy_without(proto)
-    for scope, shadows in zip((result.graph, *result.functions), shared_tensors, strict=True):
+    copies: list[GraphProto | FunctionProto] = [result.graph, *result.functions]
+    for scope, shadows in zip(copies, shared_tensors, strict=True):
         if shadows:
             _ScopeRenamer(scope).rename()
         for nodes in _walk_scope(scope, with_bodies=True) if shared_nodes else ():
@@ -85,9 +86,7 @@ def _has_bodies(nodes: Iterable[NodeProto]) -> bool:
     return any(list_bodies(node) for node in nodes)
 
 
-def _walk_scope(
-    scope: GraphProto | FunctionProto, with_bodies: bool
-) -> Iterator[Sequence[NodeProto]]:
+def _walk_scope(scope: GraphProto | FunctionProto, with_bodies: bool) -> Iterator[Sequence[NodeProto]]:
     """Yield the nodes of a graph or function, and those of each body inside."""
     pending = [scope.node]
     while pending:
@@ -165,9 +164,9 @@ class _NewNames:
 class _ScopeRenamer:
     """Renames, in place, what bodies in a graph or function define and a graph around them has, too.
 
-    `current` maps each name that is visible to what it is called now: inputs and stored tensors of a body
-    are visible in all of it, what its nodes make only behind them. `around` are the names, as they are
-    now, of the graphs around, visible or not.
+    `current` maps each name that is visible to what it is called now: inputs and stored tensors of a
+    body are visible in all of it, what its nodes make only behind them. `around` are the names, as they
+    are now, of the graphs around, visible or not.
     """
 
     def __init__(self, scope: GraphProto | FunctionProto) -> None:
@@ -222,8 +221,8 @@ class _ScopeRenamer:
             self._rename_bodies(node)
             self._current.update({name: new[name] for name in node.output if name})
             self._rename_all(node.output)
-            for entry in node.device_configurations:
-                for sharding in entry.sharding_spec:
+            for device in node.device_configurations:
+                for sharding in device.sharding_spec:
                     sharding.tensor_name = self._read(sharding.tensor_name)
         for value in (*body.output, *body.value_info):
             value.name = self._read(value.name)

@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from onnx import ModelProto, NodeProto, TypeProto
+from onnx import ModelProto, NodeProto, TensorShapeProto, TypeProto
 
 from byoc.model import (
     GraphIndex,
@@ -140,24 +140,36 @@ class ProgramBuilder:
     ) -> Stage:
         """Return the stage of a host segment, with the output types that onnxruntime infers.
 
-        Shape inference of ONNX finds no types behind operators that only onnxruntime knows. No shape is
+        Shape inference of ONNX finds no types behind operators that only onnxruntime knows. No extent is
         enforced but those of the model's inputs, which were checked before: onnxruntime is faster where
-        it knows them.
+        it knows them. It runs a Scan only where it knows the ranks of what the body makes.
         """
         number = next(self.segment_numbers)
         segment = extract_nodes(index, nodes, f"host_{number}", values)
-        session = open_session(self._open_unchecked_shapes(segment), self.folder)
+        session = open_session(self._open_unchecked_shapes(segment, values, index.outputs), self.folder)
         inputs = find_boundary(index, nodes).inputs
         name = f"host segment {number}"
         bind = partial(bind_session, session)
         return Stage(name, inputs, session_runner(session), output_types(session), bind=bind)
 
-    def _open_unchecked_shapes(self, segment: ModelProto) -> ModelProto:
-        """Return a segment that states no shapes but those of inputs that the session checks."""
+    def _open_unchecked_shapes(
+        self, segment: ModelProto, values: Mapping[str, TypeProto], outputs: Collection[str]
+    ) -> ModelProto:
+        """Return a segment that states no extents but those of inputs that the session checks.
+
+        Of its other inputs it states the ranks: a partitioned model states those that are certain, but
+        for outputs, whose types are the user's.
+        """
         result = open_shapes(segment)
         for value in result.graph.input:
+            known = values.get(value.name)
             if value.name in self.checked:
                 value.type.CopyFrom(self.checked[value.name])
+            elif value.name not in outputs and known is not None and known.tensor_type.HasField("shape"):
+                value.type.tensor_type.shape.SetInParent()
+                value.type.tensor_type.shape.dim.extend(
+                    TensorShapeProto.Dimension() for _ in known.tensor_type.shape.dim
+                )
         return result
 
     def _control_stage(self, index: GraphIndex, number: int, values: Mapping[str, TypeProto]) -> Stage:

@@ -3,6 +3,7 @@
 from byoc.samples._arrays import (
     ArrayForm,
     describe_mismatch,
+    read_map_values,
     read_npy,
     read_npz,
     restore_dtype,

@@ -7,7 +7,7 @@ turns back into their type.
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -82,7 +82,8 @@ def restore_dtype(array: NDArray[Any], kind: TensorType | None) -> NDArray[Any]:
 def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
     """Write arrays by name; an existing file is replaced atomically.
 
-    The elements of a sequence become `NAME[0]`, `NAME[1]`, ...; an empty optional is left out. Raises
+    The elements of a sequence become `NAME[0]`, `NAME[1]`, ..., a map becomes `NAME.keys` and
+    `NAME.values`; an empty optional is left out. Raises
     InputError when the file cannot be written.
     """
     write_atomically(path, lambda file: _write_members(file, _plain_arrays(arrays)))
@@ -102,6 +103,9 @@ def _plain_arrays(arrays: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
     for name, value in arrays.items():
         if isinstance(value, list | tuple):
             found |= _plain_arrays({f"{name}[{i}]": each for i, each in enumerate(value)})
+        elif isinstance(value, Mapping):
+            keys, values = np.array([*value]), read_map_values([value])
+            found |= _plain_arrays({f"{name}.keys": keys, f"{name}.values": values})
         elif value is not None:
             array = make_native(np.asarray(value))
             if array.dtype.kind == "O":
@@ -110,6 +114,21 @@ def _plain_arrays(arrays: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
                 array = array.view(f"V{array.dtype.itemsize}")
             found[name] = array
     return found
+
+
+def read_map_values(maps: Iterable[Mapping[Any, Any]]) -> NDArray[Any]:
+    """Return the values of maps, one after the other, as an array of one axis.
+
+    Those of a map of float32 have become Python's floats, and are float32 again.
+    """
+    array = np.array([value for each in maps for value in each.values()])
+    if array.dtype.kind == "U":
+        return array.astype(object)
+    if array.dtype != np.float64:
+        return array
+    with np.errstate(over="ignore"):
+        short = array.astype(np.float32)
+    return short if np.array_equal(short, array, equal_nan=True) else array
 
 
 def _read_member(archive: Any, name: str, path: Path) -> NDArray[Any]:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from byoc.numerics import compute_cosine, compute_same_class_share, compute_signal_to_noise
+from byoc.samples import read_map_values
 from byoc.verification._output_error import OutputError
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, TOLERANCE, Thresholds
 from byoc.verification._verification_result import Accuracy
@@ -85,20 +86,12 @@ def _map_error(
     name: str, expected: list[dict[Any, Any]], actual: list[dict[Any, Any]], thresholds: Thresholds
 ) -> OutputError:
     """Compute the error of the values of maps, of all maps together."""
-    values = _read_map_values(expected)
+    values = read_map_values(expected)
     if [sorted(each) for each in expected] != [sorted(each) for each in actual]:
         dtype = str(values.dtype)
         return _incomparable(name, dtype, "has other keys", thresholds.relative.get(dtype, 0.0))
     ordered = [{key: other[key] for key in each} for each, other in zip(expected, actual, strict=True)]
-    return _tensor_error(name, values, _read_map_values(ordered).astype(values.dtype), thresholds, False)
-
-
-def _read_map_values(maps: list[dict[Any, Any]]) -> np.ndarray[Any, Any]:
-    """Return the values of maps, one after the other; those of float32 have become Python's floats."""
-    values = [value for each in maps for value in each.values()]
-    array = _as_array(values)
-    short = array.astype(np.float32) if array.dtype == np.float64 else array
-    return short if np.array_equal(short, array, equal_nan=array.dtype.kind == "f") else array
+    return _tensor_error(name, values, read_map_values(ordered).astype(values.dtype), thresholds, False)
 
 
 def _differing_share(wanted: np.ndarray[Any, Any], got: np.ndarray[Any, Any]) -> float:
