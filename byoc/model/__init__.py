@@ -90,7 +90,7 @@ from byoc.model._quantized_tensors import (
     unshare_dequantize,
 )
 from byoc.model._runtime_operators import state_function_defaults
-from byoc.model._skeletons import replace_weights
+from byoc.model._skeletons import inline_functions, replace_weights
 from byoc.model._state_pairs import StatePair, choose_state_pairs, find_state_pairs, match_state_patterns
 from byoc.model._tensor_data import (
     ExternalData,

@@ -40,3 +40,16 @@ def make_skeleton(proto: ModelProto, folder: Path | None) -> ModelProto:
             tensor.ClearField("data_location")
             del tensor.external_data[:]
     return result
+
+
+def inline_functions(model: ModelProto) -> ModelProto:
+    """Return a model with the bodies of functions in place of their calls; weights are not read."""
+    if not model.functions:
+        return model
+    from onnx.inliner import inline_local_functions  # noqa: PLC0415 - seldom needed
+
+    flat = inline_local_functions(replace_weights(model))
+    result = copy_without(flat, "input", "initializer")
+    result.graph.input.extend(model.graph.input)
+    result.graph.initializer.extend(model.graph.initializer)
+    return result

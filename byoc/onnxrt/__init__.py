@@ -1,8 +1,17 @@
 """onnxruntime, which is optional: no other room imports it."""
 
 from byoc.onnxrt._bound_session import bind_session
+from byoc.onnxrt._exact_products import (
+    computes_in_integers,
+    describe_machine,
+    find_inexact_kernels,
+    find_inexact_products,
+    use_equal_types,
+)
 from byoc.onnxrt._onnxruntime import (
+    HOST_MODES,
     INSTALL_HINT,
+    SessionMode,
     get_session_settings,
     has_runtime,
     measure_node_seconds,
@@ -12,6 +21,7 @@ from byoc.onnxrt._onnxruntime import (
     session_runner,
     sharing_process,
     with_memory_returned,
+    with_session_mode,
     with_session_settings,
     with_threads,
     without_optimizations,

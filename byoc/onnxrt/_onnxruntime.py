@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -17,14 +17,27 @@ from onnx import ModelProto, TypeProto
 
 from byoc.errors import InputError, MissingRuntimeError
 from byoc.model import MAX_IR, copy_without, state_function_defaults
+from byoc.onnxrt._exact_products import (
+    computes_in_integers,
+    has_negative_scale,
+    use_exact_products,
+)
 from byoc.onnxrt._ort_values import is_foreign_type, parse_type, run_foreign
 from byoc.schemas import INSTALL_HINT
 from byoc.support import return_free_memory
 
+SessionMode = Literal["definition", "exact", "fast"]
+"""How sessions compute: operator by operator on one thread, to compare with (`definition`); as users run
+models (`exact`): the same where activations are quantized, and optimized elsewhere; or optimized
+everywhere (`fast`), where steps of quantization may come out one unit off."""
+
+HOST_MODES: tuple[SessionMode, ...] = ("exact", "fast")
+"""The modes that a user chooses from, the default first."""
+
 _KERNEL_SUFFIX = "_kernel_time"  # what the profiler adds to a node's name
 _FATAL_ONLY = 4  # errors come back as exceptions, and need not be printed as well
 _MAX_THREADS = 512  # of all sessions that are open together: a container may have no more
-_optimized: ContextVar[bool] = ContextVar("optimized", default=True)
+_mode: ContextVar[SessionMode] = ContextVar("mode", default="exact")
 _sessions: ContextVar[int] = ContextVar("sessions", default=1)
 _threads: ContextVar[int] = ContextVar("threads", default=0)
 _returning: ContextVar[bool] = ContextVar("returning", default=False)
@@ -36,11 +49,18 @@ def without_optimizations() -> Iterator[None]:
 
     onnxruntime's optimizations change results slightly, those of quantized models most.
     """
-    token = _optimized.set(False)
+    with with_session_mode("definition"):
+        yield
+
+
+@contextmanager
+def with_session_mode(mode: SessionMode) -> Iterator[None]:
+    """Open sessions that compute in a mode."""
+    token = _mode.set(mode)
     try:
         yield
     finally:
-        _optimized.reset(token)
+        _mode.reset(token)
 
 
 @contextmanager
@@ -87,15 +107,15 @@ def finish_run() -> None:
         return_free_memory()
 
 
-def get_session_settings() -> tuple[bool, int, int]:
+def get_session_settings() -> tuple[SessionMode, int, int]:
     """Return the settings of sessions opened in this context, for `with_session_settings`."""
-    return _optimized.get(), _sessions.get(), _threads.get()
+    return _mode.get(), _sessions.get(), _threads.get()
 
 
 @contextmanager
-def with_session_settings(settings: tuple[bool, int, int]) -> Iterator[None]:
+def with_session_settings(settings: tuple[SessionMode, int, int]) -> Iterator[None]:
     """Open sessions as in the context, perhaps of another process, that the settings are from."""
-    variables: tuple[ContextVar[Any], ...] = (_optimized, _sessions, _threads)
+    variables: tuple[ContextVar[Any], ...] = (_mode, _sessions, _threads)
     tokens = [variable.set(value) for variable, value in zip(variables, settings, strict=True)]
     try:
         yield
@@ -116,22 +136,37 @@ def has_runtime() -> bool:
 def open_session(model: Path | ModelProto, folder: Path | None = None) -> Any:
     """Return an onnxruntime session on the CPU for a model file or a model in memory.
 
-    `folder` holds the external data of a model in memory. Inside `without_optimizations` the session
-    runs the graph without optimizations. Raises MissingRuntimeError without onnxruntime, and InputError
-    when onnxruntime refuses the model.
+    `folder` holds the external data of a model in memory. The session computes in the mode of the
+    context (`SessionMode`); in every mode its products of integers are exact on this machine where
+    onnxruntime has such a kernel. Raises MissingRuntimeError without onnxruntime, and InputError when
+    onnxruntime refuses the model.
     """
     ort = import_onnxruntime()
-    if isinstance(model, Path) and not _is_utf8(model):
-        folder = model.parent
-        model = onnx.load(model, load_external_data=False)
-    return create_session(ort, model, make_session_options(ort, folder), ["CPUExecutionProvider"])
+    if isinstance(model, Path):
+        path, folder, model = model, model.parent, onnx.load(model, load_external_data=False)
+    else:
+        path = None
+    exact = use_exact_products(model, folder, is_fused(model))
+    if path is not None and exact is model and _is_utf8(path):
+        return create_session(ort, path, make_session_options(ort, model), ["CPUExecutionProvider"])
+    options = make_session_options(ort, model, folder)
+    return create_session(ort, exact, options, ["CPUExecutionProvider"])
 
 
-def make_session_options(ort: Any, folder: Path | None = None) -> Any:
-    """Return the options of a session as the context wants them; `folder` holds external data."""
+def is_fused(model: ModelProto) -> bool:
+    """Return whether sessions of this context may fuse operators of a model with its quantizers.
+
+    They must not where a scale is negative: onnxruntime drops a Clip beside such a QuantizeLinear.
+    """
+    return _mode.get() == "fast" and not has_negative_scale(model)
+
+
+def make_session_options(ort: Any, model: ModelProto, folder: Path | None = None) -> Any:
+    """Return the options of a model's session as the context wants them; `folder` has external data."""
     options = _session_options(ort, folder)
-    if not _optimized.get():
+    if _mode.get() == "definition":
         options.intra_op_num_threads = 1
+    if _mode.get() == "definition" or (computes_in_integers(model) and not is_fused(model)):
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     return options
 
@@ -159,7 +194,8 @@ def measure_node_seconds(
     options.enable_profiling = True
     with TemporaryDirectory(prefix="byoc-") as place:
         options.profile_file_prefix = str(Path(place) / "profile")
-        session = create_session(ort, model, options, ["CPUExecutionProvider"])
+        exact = use_exact_products(model, folder)
+        session = create_session(ort, exact, options, ["CPUExecutionProvider"])
         try:
             use(session)
         finally:

@@ -11,6 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import onnx
+
 from byoc.errors import InputError, MissingRuntimeError
 from byoc.onnxrt._onnxruntime import create_session, import_onnxruntime, make_session_options
 from byoc.support import build_shared_library
@@ -84,7 +86,8 @@ def open_provider_session(model: Path, drivers: Mapping[str, Path]) -> Any:
     when onnxruntime or a driver refuses the model.
     """
     ort = import_onnxruntime()
-    options = make_session_options(ort)
+    structure = onnx.load(model, load_external_data=False)
+    options = make_session_options(ort, structure)
     register_provider(options, drivers)
     return create_session(ort, model, options, None)
 

@@ -23,7 +23,6 @@ from byoc.codegen import (
     measure_seconds,
 )
 from byoc.errors import ByocError, InputError, Verdict, refuse
-from byoc.onnxrt import without_optimizations
 from byoc.runtime import CheckedExecutor, load_executor
 from byoc.testing._case_compiler import CompiledCase
 from byoc.testing._executor_checks import ExecutorCheck, find_differences
@@ -60,8 +59,7 @@ class CodegenChecks:
 
     def _load_without_copies(self, region: Region, artifact: Artifact) -> CheckedExecutor:
         assert isinstance(self.codegen, Executable)
-        with without_optimizations():
-            return load_executor(self.codegen, self.codegen.name, region, artifact)
+        return load_executor(self.codegen, self.codegen.name, region, artifact)
 
     def find_differences(self, region: Region, expected: Values, actual: Values) -> Iterator[str]:
         """Yield a sentence for each output that differs from the expected one."""

@@ -20,7 +20,6 @@ from byoc.codegen import (
     parse_codegen_options,
 )
 from byoc.errors import ByocError
-from byoc.onnxrt import without_optimizations
 from byoc.runtime import RegionFailedError, find_executable, load_executor
 
 _TIMEOUT = 600.0
@@ -98,8 +97,7 @@ def _run_task(
 ) -> RegionAnswer:
     codegen = codegens.find(name)
     try:
-        with without_optimizations():
-            run = load_executor(find_executable(name, codegens), name, task.region, task.artifact)
+        run = load_executor(find_executable(name, codegens), name, task.region, task.artifact)
         outputs = run(task.inputs)
         parsed = parse_codegen_options(codegen, options)
         again = compile_region(codegen, task.region, parsed)

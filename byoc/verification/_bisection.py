@@ -14,7 +14,6 @@ from byoc.bundle import Bundle, require_consent
 from byoc.codegen import Executable, Region
 from byoc.errors import InputError
 from byoc.model import get_metadata, is_qdq_node
-from byoc.onnxrt import without_optimizations
 from byoc.runtime import load_executor, rename_executor
 from byoc.support import report_step
 from byoc.verification._layer_check import BundleLayers
@@ -245,8 +244,7 @@ def _open_region(bundle: Bundle, name: str) -> tuple[Region, Callable[[Values], 
     first = bundle.identical_regions.get(name)
     own = region if first is None else bundle.open_compiled(first)[1]
     options = {entry.name: entry.codegen_options for entry in bundle.manifest.regions}
-    with without_optimizations():
-        run = load_executor(plugin, codegen, own, artifact, options[own.name])
+    run = load_executor(plugin, codegen, own, artifact, options[own.name])
     return region, run if own is region else rename_executor(run, own, region)
 
 

@@ -8,7 +8,6 @@ from byoc.bundle import Bundle
 from byoc.codegen import Executor
 from byoc.errors import InputError, shorten_text
 from byoc.model import Model
-from byoc.onnxrt import without_optimizations
 from byoc.padding import PaddingRule, cut_outputs, find_unpadded_sizes, pad_inputs
 from byoc.runtime import (
     DRIVER_RUNTIME,
@@ -57,11 +56,11 @@ class BundleRuns:
         whole: Session | None = None
         if runtime == DRIVER_RUNTIME:
             drivers = RegionDrivers(bundle)
-            with convert_errors(InputError, "the bundle does not run"), without_optimizations():
+            with convert_errors(InputError, "the bundle does not run"):
                 whole, executors = load_with_provider(bundle, drivers), drivers.open_regions()
         else:
             executors = load_all_executors(bundle, not_here)
-        with convert_errors(InputError, "the bundle does not run"), without_optimizations():
+        with convert_errors(InputError, "the bundle does not run"):
             watched = {
                 name: lambda inputs, name=name, run=run: recorded[name].record(run)(inputs)
                 for name, run in executors.items()
@@ -120,12 +119,12 @@ def load_all_executors(bundle: Bundle, not_here: dict[str, str]) -> dict[str, Ex
     The reasons of these are entered in `not_here`. Raises InputError where a region cannot be loaded,
     and NotVerifiableError where plain onnxruntime cannot run one either.
     """
-    with convert_errors(InputError, "the bundle does not run"), without_optimizations():
+    with convert_errors(InputError, "the bundle does not run"):
         executors = dict(load_executors(bundle, not_here))
     for _, region, _ in bundle.regions() if not_here else ():
         if region.name in not_here:
             why = f"{region.name} cannot run on this machine: {not_here[region.name]}; otherwise"
-            with convert_errors(NotVerifiableError, why), without_optimizations():
+            with convert_errors(NotVerifiableError, why):
                 executors[region.name] = make_reference_executor(region)
     return executors
 

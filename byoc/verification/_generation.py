@@ -1,7 +1,6 @@
 """Verification of generated sequences: a bundle and its original choose tokens in a loop."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -10,7 +9,7 @@ from byoc.bundle import Bundle, require_consent
 from byoc.codegen import Executor, open_region_session
 from byoc.errors import InputError
 from byoc.model import Model
-from byoc.onnxrt import without_optimizations
+from byoc.onnxrt import SessionMode, with_session_mode
 from byoc.runtime import Session, VariantSession, load_bundle, load_variants, open_stateful
 from byoc.samples import DecoderInputs, find_decoder_inputs
 from byoc.support import check_minimum, report_step
@@ -128,19 +127,19 @@ class GenerationCheck:
         if not self._region_dtype:
             loop = PlainLoop(self._original_model.run, self._decoder)
             return _Reference(self._original.source, loop, self._original_model.judge)
-        session = self._load(_load_reference_executors, optimized=False)
+        session = self._load(_load_reference_executors, "definition")
         return _Reference("its own model on plain onnxruntime", self._open_loop(session))
 
     @cached_property
     def _bundle_session(self) -> Session | VariantSession:
-        return self._load(partial(load_all_executors, not_here=self._not_here), optimized=False)
+        return self._load(partial(load_all_executors, not_here=self._not_here), "exact")
 
     @cached_property
     def _limit(self) -> GenerationLimit:
         return GenerationLimit(self._bundle_session, self._decoder, self.bundle.chosen or "")
 
     def _load(
-        self, load: Callable[[Bundle], Mapping[str, Executor]], optimized: bool
+        self, load: Callable[[Bundle], Mapping[str, Executor]], mode: SessionMode
     ) -> Session | VariantSession:
         """Load all variants of the bundle, with executors that a function gives for each."""
 
@@ -149,7 +148,7 @@ class GenerationCheck:
             with convert_errors(InputError, "the bundle does not run"):
                 return load_bundle(variant, executors)
 
-        with nullcontext() if optimized else without_optimizations():
+        with with_session_mode(mode):
             return load_variants(self.bundle, load_one=load_one)
 
     def _open_loop(self, session: Session | VariantSession) -> BundleLoop:
@@ -177,7 +176,7 @@ class GenerationCheck:
         """The noise of sequences, measured where one is off."""
         others: Sequence[TokenLoop] = ()
         if self._region_dtype:
-            others = [self._open_loop(self._load(_load_optimized_executors, optimized=True))]
+            others = [self._open_loop(self._load(_load_optimized_executors, "fast"))]
         elif not self._reference.judge:  # onnxruntime runs it
             others = open_right_loops(self._original, self._decoder)
         return GenerationNoise(self._decoder, self._reference.loop, others, self._applied_thresholds)

@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from byoc.codegen import Executor
-from byoc.model import Model
-from byoc.onnxrt import open_session, run_session, without_optimizations
+from byoc.model import Model, inline_functions
+from byoc.onnxrt import open_session, run_session, with_session_mode, without_optimizations
 from byoc.samples import DecoderInputs
 from byoc.verification._accumulation_noise import AccumulationNoise
 from byoc.verification._generation_result import GenerationRun
-from byoc.verification._noise import inline_functions
 from byoc.verification._output_error import OutputError
 from byoc.verification._quantization_noise import make_exact_products
 from byoc.verification._tensor_difference import measure_difference
@@ -86,7 +85,8 @@ def open_right_loops(model: Model, decoder: DecoderInputs) -> tuple[TokenLoop, .
     their sums round, and one whose MatMulNBits do not round their activations where the model does.
     """
     flat = inline_functions(model.proto)
-    sessions = [open_session(model.proto, model.folder)]
+    with with_session_mode("fast"):
+        sessions = [open_session(model.proto, model.folder)]
     exact = make_exact_products(flat)
     if exact is not None:
         with without_optimizations():

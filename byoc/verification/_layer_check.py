@@ -12,7 +12,6 @@ import numpy as np
 from byoc.bundle import Bundle, RegionCompiler
 from byoc.codegen import Executor, Region, read_region
 from byoc.errors import InputError
-from byoc.onnxrt import without_optimizations
 from byoc.support import report_step
 from byoc.verification._layer_error import measure_layer
 from byoc.verification._layer_probe import LayerProbe, LayerRun
@@ -83,8 +82,7 @@ def _compile_part(region: Region, compiler: RegionCompiler, part: RegionPart) ->
         path = Path(folder) / f"{region.name}.onnx"
         save_part(part.model, path)
         alone = read_region(path, region.name, region.target, None, find_weight_layout(region))
-        with without_optimizations():
-            run = compile_and_load(compiler, alone)
+        run = compile_and_load(compiler, alone)
         yield run
 
 

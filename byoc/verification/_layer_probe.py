@@ -24,11 +24,12 @@ from byoc.model import (
     get_metadata,
     get_node_name,
     get_stated_attributes,
+    inline_functions,
     is_onnx,
     is_quantize,
 )
 from byoc.onnxrt import open_session, run_session, without_optimizations
-from byoc.verification._noise import NoiseGauge, inline_functions
+from byoc.verification._noise import NoiseGauge
 from byoc.verification._output_error import OutputError
 from byoc.verification._quantized_tensors import quantized_tensors_of
 from byoc.verification._region_cutter import RegionCutter, RegionPart

@@ -15,14 +15,13 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import onnx.inliner
 from google.protobuf.message import EncodeError
 from numpy.typing import NDArray
 from onnx import ModelProto
 
 from byoc.errors import InputError
-from byoc.model import copy_without, replace_weights
-from byoc.onnxrt import open_session, run_session, without_optimizations
+from byoc.model import inline_functions
+from byoc.onnxrt import open_session, run_session, with_session_mode, without_optimizations
 from byoc.verification._accumulation_noise import AccumulationNoise
 from byoc.verification._output_error import OutputError, TieBreak
 from byoc.verification._quantization_noise import (
@@ -284,7 +283,8 @@ class NoiseGauge:
         """The outputs with onnxruntime's optimizations, empty where it does not run so."""
         try:
             model = self._flat if self.exposed else self.model
-            return run_session(open_session(model, self.folder), self.inputs)
+            with with_session_mode("fast"):
+                return run_session(open_session(model, self.folder), self.inputs)
         except (InputError, EncodeError, ValueError):
             return {}
 
@@ -307,14 +307,3 @@ class NoiseGauge:
             return run_float_twin(self._flat, self.folder, self.inputs)
         except (InputError, EncodeError, ValueError):
             return {}
-
-
-def inline_functions(model: ModelProto) -> ModelProto:
-    """Return a model with the bodies of functions in place of their calls; weights are not read."""
-    if not model.functions:
-        return model
-    flat = onnx.inliner.inline_local_functions(replace_weights(model))
-    result = copy_without(flat, "input", "initializer")
-    result.graph.input.extend(model.graph.input)
-    result.graph.initializer.extend(model.graph.initializer)
-    return result

@@ -17,7 +17,6 @@ from byoc.bundle import Bundle, RegionCompiler
 from byoc.codegen import Executable, Region, drop_executing_options, read_region
 from byoc.errors import InputError
 from byoc.model import TensorLayout, parse_layout
-from byoc.onnxrt import without_optimizations
 from byoc.runtime import CheckedExecutor, load_executor
 from byoc.verification._layer_error import measure_layer
 from byoc.verification._layer_probe import LayerProbe
@@ -176,8 +175,7 @@ def run_trial(
 
     Raise InputError if the codegen refuses it, or it does not run there or in plain onnxruntime.
     """
-    with without_optimizations():
-        run = compile_and_load(compiler, region)
+    run = compile_and_load(compiler, region)
     expected, actual = make_reference_executor(region)(part.inputs), run(part.inputs)
     errors = compare_run(region, part.inputs, expected, actual, thresholds)
     layers = _measure_layers(region, part.inputs, actual, thresholds)

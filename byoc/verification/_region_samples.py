@@ -6,9 +6,8 @@ from typing import Any
 
 from onnx import ModelProto
 
-from byoc.model import GraphIndex
+from byoc.model import GraphIndex, inline_functions
 from byoc.onnxrt import open_session, run_session, without_optimizations
-from byoc.verification._noise import inline_functions
 from byoc.verification._rounding_noise import expose_tensors
 
 Values = Mapping[str, Any]

@@ -7,13 +7,13 @@ from typing import Any
 from byoc.bundle import Bundle
 from byoc.codegen import Executor, Region
 from byoc.errors import InputError
-from byoc.model import GraphIndex, Model, prepare_model
+from byoc.model import GraphIndex, Model, inline_functions, prepare_model
 from byoc.onnxrt import without_optimizations
 from byoc.runtime import data_inputs, load_bundle, load_executors
 from byoc.samples import NoSampleError, model_samples
 from byoc.support import report_each
 from byoc.verification._layer_result import LayerCheck
-from byoc.verification._noise import NoiseGauge, inline_functions
+from byoc.verification._noise import NoiseGauge
 from byoc.verification._output_error import OutputError, TieBreak
 from byoc.verification._plain_models import PlainModel, make_reference_executor, open_region
 from byoc.verification._quantized_tensors import quantized_tensors_of
@@ -76,8 +76,7 @@ def verify_regions(
     bundle's own. Raise InputError if a codegen is missing, cannot run here or fails to load, and
     NotVerifiableError if plain onnxruntime cannot run the regions.
     """
-    with without_optimizations():
-        runs = load_executors(bundle)
+    runs = load_executors(bundle)
     expected = record_reference_runs(bundle, inputs or bundle_samples(bundle, model))
     regions = [region for _, region, _ in bundle.regions()]
     return tuple(
