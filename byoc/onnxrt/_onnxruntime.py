@@ -20,6 +20,7 @@ from byoc.model import MAX_IR, copy_without, state_function_defaults
 from byoc.onnxrt._exact_products import (
     computes_in_integers,
     has_negative_scale,
+    is_exact,
     use_exact_products,
 )
 from byoc.onnxrt._ort_values import is_foreign_type, parse_type, run_foreign
@@ -168,6 +169,9 @@ def make_session_options(ort: Any, model: ModelProto, folder: Path | None = None
         options.intra_op_num_threads = 1
     if _mode.get() == "definition" or (computes_in_integers(model) and not is_fused(model)):
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    elif computes_in_integers(model) and not is_exact("QLinearConv", "uint8", "int8"):
+        # onnxruntime would make activations of int8 uint8, and multiply them by int8 all the same.
+        options.add_session_config_entry("session.qdqisint8allowed", "1")
     return options
 
 
