@@ -30,6 +30,7 @@ from byoc.bundle._epcontext import CONTEXT_MODEL_FILE, require_contexts, write_c
 from byoc.bundle._genai_files import write_genai_files
 from byoc.bundle._manifest import (
     MANIFEST_FILE,
+    HostEntry,
     Manifest,
     RegionEntry,
     VariantEntry,

@@ -27,6 +27,7 @@ from byoc.codegen import (
 )
 from byoc.errors import ByocError, InputError, get_error_text, must_propagate
 from byoc.model import GraphIndex, write_type
+from byoc.onnxrt import use_equal_types
 from byoc.support import describe_failure
 
 CONTEXT_MODEL_FILE = "model_ctx.onnx"
@@ -75,7 +76,7 @@ def write_context_model(
     own = variant.regions
     contexts = {entry.name: _make_context(folder, entry, regions, codegens) for entry in own}
     partitioned = onnx.load(folder / variant.model, load_external_data=False)
-    proto = build_context_model(partitioned, own, contexts)
+    proto = use_equal_types(build_context_model(partitioned, own, contexts), folder)
     path = folder / variant.variant.name_file(CONTEXT_MODEL_FILE)
     path.write_bytes(proto.SerializeToString(deterministic=True))
 

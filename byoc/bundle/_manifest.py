@@ -127,6 +127,21 @@ class RegionEntry(StrictModel):
         return {name: entry_to_contract(each) for each in entries for name in (each.tensor, each.inner)}
 
 
+class HostEntry(StrictModel):
+    """What runs the nodes on the host, and what was found of it where the bundle was made."""
+
+    mode: Literal["exact", "fast"] = Field(
+        default="exact",
+        description="exact: quantized activations as ONNX defines them; fast: as the runtime fuses.",
+    )
+    machine: str = Field(default="", description="The runtime and the processor, for people.")
+    inexact: tuple[str, ...] | None = Field(
+        default=None,
+        description="Products of integers that the runtime computed wrong on that processor, such as "
+        "`MatMulInteger uint8 int8`; null where the model has none, or nobody looked.",
+    )
+
+
 class VariantEntry(StrictModel):
     """A variant: the model at sizes of its own for open dimensions, cut into regions."""
 
@@ -175,6 +190,7 @@ class Manifest(StrictModel):
         description="What targets promise of values where it is not what ONNX defines, by target: the "
         "clauses of rule files.",
     )
+    host: HostEntry = Field(default=HostEntry(), description="What runs the nodes on the host.")
     _digest: bytes = PrivateAttr(default=b"")
 
     @property

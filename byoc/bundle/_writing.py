@@ -14,6 +14,7 @@ from byoc.bundle._compiling import CompiledRegion, RegionCompiler, compile_regio
 from byoc.bundle._manifest import (
     MANIFEST_FILE,
     MANIFEST_FORMAT,
+    HostEntry,
     Manifest,
     ReferenceEntry,
     RegionEntry,
@@ -135,6 +136,7 @@ def build_manifest(
     plan: Plan,
     variants: Sequence[VariantEntry],
     references: Mapping[str, str] = MappingProxyType({}),
+    host: HostEntry | None = None,
 ) -> Manifest:
     """Return the manifest of a folder in which all other files are written.
 
@@ -151,6 +153,7 @@ def build_manifest(
         targets=tuple(target.name for target in plan.targets),
         arithmetic={t.name: t.rules.arithmetic for t in plan.targets if t.rules.arithmetic},
         variants=tuple(variants),
+        host=host or HostEntry(),
         files={name: entry for name, entry in files.items() if name not in references},
         references={
             name: ReferenceEntry(**dict(files[name]), path=path) for name, path in references.items()

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import repeat as repeat_value
 from pathlib import Path
 from statistics import median
@@ -43,6 +43,7 @@ from byoc.runtime import (
     TraceEvent,
     VariantSession,
     collect_contradictions,
+    describe_other_kernels,
     load_bundle,
     load_variants,
     load_with_provider,
@@ -138,6 +139,8 @@ def run(  # noqa: PLR0913 - the options of the verb
         session = fitted.session
         show("run")
         measured = _measure_runs(fitted, repeat, pipeline)
+        notes = [describe_other_kernels(opened), *measured.notes]
+        measured = replace(measured, notes=[*filter(None, notes)])
     if places[0] is not None:
         write_npz(places[0], measured.outputs)
     if places[1] is not None:

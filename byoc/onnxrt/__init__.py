@@ -11,6 +11,7 @@ from byoc.onnxrt._exact_products import (
 from byoc.onnxrt._onnxruntime import (
     HOST_MODES,
     INSTALL_HINT,
+    HostMode,
     SessionMode,
     get_session_settings,
     has_runtime,
@@ -20,6 +21,7 @@ from byoc.onnxrt._onnxruntime import (
     run_session,
     session_runner,
     sharing_process,
+    with_default_mode,
     with_memory_returned,
     with_session_mode,
     with_session_settings,

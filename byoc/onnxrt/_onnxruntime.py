@@ -32,13 +32,14 @@ SessionMode = Literal["definition", "exact", "fast"]
 models (`exact`): the same where activations are quantized, and optimized elsewhere; or optimized
 everywhere (`fast`), where steps of quantization may come out one unit off."""
 
-HOST_MODES: tuple[SessionMode, ...] = ("exact", "fast")
+HostMode = Literal["exact", "fast"]
+HOST_MODES: tuple[HostMode, ...] = ("exact", "fast")
 """The modes that a user chooses from, the default first."""
 
 _KERNEL_SUFFIX = "_kernel_time"  # what the profiler adds to a node's name
 _FATAL_ONLY = 4  # errors come back as exceptions, and need not be printed as well
 _MAX_THREADS = 512  # of all sessions that are open together: a container may have no more
-_mode: ContextVar[SessionMode] = ContextVar("mode", default="exact")
+_mode: ContextVar[SessionMode | None] = ContextVar("mode", default=None)  # None: exact
 _sessions: ContextVar[int] = ContextVar("sessions", default=1)
 _threads: ContextVar[int] = ContextVar("threads", default=0)
 _returning: ContextVar[bool] = ContextVar("returning", default=False)
@@ -62,6 +63,13 @@ def with_session_mode(mode: SessionMode) -> Iterator[None]:
         yield
     finally:
         _mode.reset(token)
+
+
+@contextmanager
+def with_default_mode(mode: SessionMode) -> Iterator[None]:
+    """Open sessions that compute in a mode, unless the context around has chosen another."""
+    with with_session_mode(_mode.get() or mode):
+        yield
 
 
 @contextmanager
@@ -108,13 +116,13 @@ def finish_run() -> None:
         return_free_memory()
 
 
-def get_session_settings() -> tuple[SessionMode, int, int]:
+def get_session_settings() -> tuple[SessionMode | None, int, int]:
     """Return the settings of sessions opened in this context, for `with_session_settings`."""
     return _mode.get(), _sessions.get(), _threads.get()
 
 
 @contextmanager
-def with_session_settings(settings: tuple[SessionMode, int, int]) -> Iterator[None]:
+def with_session_settings(settings: tuple[SessionMode | None, int, int]) -> Iterator[None]:
     """Open sessions as in the context, perhaps of another process, that the settings are from."""
     variables: tuple[ContextVar[Any], ...] = (_mode, _sessions, _threads)
     tokens = [variable.set(value) for variable, value in zip(variables, settings, strict=True)]

@@ -14,6 +14,7 @@ from typing import Any
 import onnx
 
 from byoc.errors import InputError, MissingRuntimeError
+from byoc.onnxrt._exact_products import computes_in_integers
 from byoc.onnxrt._onnxruntime import create_session, import_onnxruntime, make_session_options
 from byoc.support import build_shared_library
 
@@ -48,18 +49,25 @@ def build_provider(library: Path, compiler: str | None = None, flags: Sequence[s
 
 
 def register_provider(
-    session_options: Any, drivers: Mapping[str, str | Path], library: str | Path | None = None
+    session_options: Any,
+    drivers: Mapping[str, str | Path],
+    library: str | Path | None = None,
+    *,
+    model: str | Path | None = None,
 ) -> None:
     """Let a session run byoc's regions: register the provider, and add it to `SessionOptions`.
 
-    The session does without onnxruntime's QDQPropagationTransformer. `drivers` maps codegens to the
-    libraries of their drivers. `library` is that of the provider, by default the installed package
-    onnx-byoc-provider's, else one that is built; onnxruntime keeps the first one of a process. Raises
-    MissingRuntimeError without an onnxruntime of 1.23 or later, or without a C compiler where one is
-    needed; InputError for a library that cannot be registered.
+    The session does without onnxruntime's QDQPropagationTransformer, and for a `model` with quantized
+    activations on the host without all optimizations, which would move its results. `drivers` maps
+    codegens to the libraries of their drivers. `library` is that of the provider, by default the
+    installed package onnx-byoc-provider's, else one that is built; onnxruntime keeps the first one of a
+    process. Raises MissingRuntimeError without an onnxruntime of 1.23 or later, or without a C compiler
+    where one is needed; InputError for a library that cannot be registered.
     """
     ort = import_onnxruntime()
     _require_plugins(ort)
+    if model is not None and computes_in_integers(onnx.load(model, load_external_data=False)):
+        session_options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     if not _find_devices(ort):
         path = Path(library) if library is not None else _find_library()
         try:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from byoc.bundle import Sharing
 from byoc.errors import InputError
 from byoc.model import Variant
+from byoc.onnxrt import HOST_MODES, HostMode
 from byoc.options._compile_options import CompileOptions
 from byoc.options._plan_options import DEFAULT_STRATEGY
 from byoc.options._record_values import (
@@ -153,6 +154,18 @@ class Options(CompileOptions):
         NATIVE,
         "what regions compute in, and what scales are concluded from.",
         record=lambda precision: precision.record,
+    )
+    host_mode: HostMode = declare_field(
+        HOST_MODES[0],
+        "how the host computes quantized activations, here and whenever the bundle runs: `exact`, as "
+        "ONNX defines them, or `fast`, as onnxruntime fuses them, which moves results by units. What is "
+        "verified is what runs.",
+        Flag(
+            "Compute quantized activations on the host as ONNX defines them, or sooner.",
+            choices=HOST_MODES,
+            panel=Panel.BUNDLE,
+        ),
+        lambda mode: None if mode == HOST_MODES[0] else mode,
     )
     inputs: str | Path | Inputs | Sequence[Inputs] | None = declare_field(
         None,

@@ -17,7 +17,7 @@ from byoc.runtime._provider_session import (
     use_drivers,
 )
 from byoc.runtime._renamed_executors import rename_executor
-from byoc.runtime._session import Session, load_bundle, load_executors
+from byoc.runtime._session import Session, describe_other_kernels, load_bundle, load_executors
 from byoc.runtime._shape_check import collect_contradictions
 from byoc.runtime._stateful_session import StatefulSession, open_stateful
 from byoc.runtime._trace import Trace, TraceEvent

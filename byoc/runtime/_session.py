@@ -13,7 +13,7 @@ from byoc.bundle import Bundle, require_consent
 from byoc.codegen import BindableExecutor, Codegens, Executor, Region, StatefulExecutor
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import GraphIndex, TensorType, make_native, write_type
-from byoc.onnxrt import sharing_process
+from byoc.onnxrt import describe_machine, find_inexact_kernels, sharing_process, with_default_mode
 from byoc.runtime._device_turns import DeviceTurns, run_in_pipeline
 from byoc.runtime._executors import (
     RegionNotHereError,
@@ -225,12 +225,31 @@ def load_bundle(bundle: Bundle, runs: Mapping[str, Executor] | None = None) -> S
     turns = {name: _exclusive_group(name, bundle.codegens) for name in {name for name, _, _ in found}}
     regions = {r.name: _region_stage(r, given[r.name], turns[codegen]) for codegen, r, _ in found}
     _check_calls(bundle, index.walk(), regions)
-    with sharing_process(2 * len(found) + 1):
+    with sharing_process(2 * len(found) + 1), with_default_mode(bundle.manifest.host.mode):
         checked = {name: index.type_protos[name] for name in index.inputs if name in index.types}
         builder = ProgramBuilder(bundle.folder, regions, _region_domains(bundle), checked)
         program = builder.build_program(index, {})
     types = {name: index.types[name] for name in index.inputs if name in index.types}
     return Session(tuple(index.inputs), types, program, bundle, bundle.variant.name)
+
+
+def describe_other_kernels(bundle: Bundle) -> str:
+    """Return a sentence where this machine multiplies small integers otherwise than the bundle's maker.
+
+    Empty where it does not, or the bundle has no such products.
+    """
+    host = bundle.manifest.host
+    if host.inexact is None:
+        return ""
+    here = find_inexact_kernels()
+    changed = sorted({*here} ^ {*host.inexact})
+    if not changed:
+        return ""
+    return (
+        f"{describe_machine()} multiplies small integers otherwise ({changed[0]}"
+        f"{f' and {len(changed) - 1} more' if len(changed) > 1 else ''}) than where the bundle was made "
+        f"({host.machine}): `byoc verify {bundle.display_path}` says whether it is right here"
+    )
 
 
 def load_executors(bundle: Bundle, not_here: dict[str, str] | None = None) -> dict[str, Executor]:
@@ -247,6 +266,7 @@ def load_executors(bundle: Bundle, not_here: dict[str, str] | None = None) -> di
     }
     twins = bundle.identical_regions
     options = {entry.name: entry.codegen_options for entry in bundle.manifest.regions}
+    mode = bundle.manifest.host.mode
     loaded: dict[str, tuple[Region, Executor]] = {}
     left_out: dict[str, str] = {}
     runs: dict[str, Executor] = {}
@@ -256,7 +276,7 @@ def load_executors(bundle: Bundle, not_here: dict[str, str] | None = None) -> di
             own = region if first == region.name else bundle.open_compiled(first)[1]
             chosen, again = options[first], not bundle.just_compiled
             try:
-                with sharing_process(2 * len(found) + 1):
+                with sharing_process(2 * len(found) + 1), with_default_mode(mode):
                     run = load_executor(codegens[name], name, own, artifact, chosen, again)
             except RegionNotHereError as error:
                 if not_here is None:

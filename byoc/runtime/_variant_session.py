@@ -1,5 +1,6 @@
 """Sessions of bundles with several variants: each call runs the one that takes inputs of its shapes."""
 
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -18,7 +19,7 @@ from byoc.padding import (
     pad_inputs,
 )
 from byoc.runtime._device_turns import DeviceTurns, run_in_pipeline
-from byoc.runtime._session import Session, load_bundle, read_tensors
+from byoc.runtime._session import Session, describe_other_kernels, load_bundle, read_tensors
 from byoc.runtime._stage_program import StageValues
 from byoc.runtime._trace import Trace
 
@@ -241,11 +242,16 @@ def load(  # noqa: PLR0913 - each has a default
 
     Raises InputError when it is not a complete bundle or not trusted, or a codegen is missing, not
     allowed or cannot run artifacts, and MissingRuntimeError when the host needs onnxruntime and it is
-    not installed.
+    not installed. Warns (RuntimeWarning) where products of small integers come out otherwise here than
+    where the bundle was made and verified.
     """
     isolation = choose_isolation(isolate, call_timeout)
     bundle = open_bundle(path, isolation, trust=trust, codegens=codegens, variant=variant)
-    return load_variants(bundle, pad=pad)
+    loaded = load_variants(bundle, pad=pad)
+    other = describe_other_kernels(bundle)
+    if other:
+        warnings.warn(other, RuntimeWarning, stacklevel=2)
+    return loaded
 
 
 def load_variants(

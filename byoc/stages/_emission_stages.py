@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from byoc.bundle import (
     Bundle,
     Consent,
+    HostEntry,
     PaddingEntry,
     RegionEntry,
     VariantEntry,
@@ -24,6 +25,7 @@ from byoc.bundle import (
 )
 from byoc.codegen import NOTE
 from byoc.errors import shorten_text
+from byoc.onnxrt import computes_in_integers, describe_machine, find_inexact_kernels, has_runtime
 from byoc.planning import Plan, estimate_gains, find_break_evens
 from byoc.reporting import make_decision_document, make_report
 from byoc.stages._calibration_samples import attach_samples
@@ -93,7 +95,7 @@ class Compile:
         references = first.weights.originals.references
         bundle = Bundle(
             folder,
-            build_manifest(folder, first.plan, variants, references),
+            build_manifest(folder, first.plan, variants, references, _describe_host(states)),
             codegens=first.codegens,
             consent=Consent(trust=True),
             just_compiled=True,
@@ -107,6 +109,14 @@ def _count_attempts(state: State) -> Iterator[tuple[str, int]]:
     for graph in state.plan.root.walk():
         for region in graph.regions:
             yield region.name, limits.count_attempts(region, graph.path)
+
+
+def _describe_host(states: Sequence[State]) -> HostEntry:
+    """Return how the host computes, and what its kernels were found to be where there are integers."""
+    mode = states[0].options.host_mode
+    if not has_runtime() or not any(computes_in_integers(state.plan.proto) for state in states):
+        return HostEntry(mode=mode)
+    return HostEntry(mode=mode, machine=describe_machine(), inexact=find_inexact_kernels())
 
 
 def _add_codegen_notes(state: State, entries: Sequence[RegionEntry]) -> Plan:

@@ -195,7 +195,9 @@ def test_a_budget_says_when_nothing_is_quantized_where_it_counts(here: Path, byo
         "  nothing is quantized: what is on the host computes in floating point\n" in host.out
     )
     against = byoc("verify", "h.byoc", "--against", "m.onnx")
-    assert "\ny: equal to m.onnx\n" in against.out
+    ratio = re.search(r"\ny: ([0-9.]+) dB signal-to-noise against m.onnx", against.out)
+    assert ratio is not None
+    assert float(ratio[1]) > 120  # floats that onnxruntime adds in another order where it optimizes
 
 
 @pytest.mark.usefixtures("wide")
