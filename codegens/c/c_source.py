@@ -27,6 +27,7 @@ from byoc.codegen import (
     split_into_nodes,
 )
 
+from .definitions import define_nodes, mend_source
 from .separated_region import load_standard_model
 from .source_texts import adapt_model
 
@@ -95,8 +96,10 @@ def refused_nodes(region: Region) -> list[str]:
 
 
 def _emit_unchecked(model: ModelProto) -> str:
+    adapted = adapt_model(model)
+    define_nodes(adapted)
     with _ONE_AT_A_TIME:
-        source: str = compiler().compile(adapt_model(model))
+        source = mend_source(compiler().compile(adapted))
     if _STDLIB not in source:
         return source
     return source.replace(_STDLIB, _WATCHED, 1) + _ASKED

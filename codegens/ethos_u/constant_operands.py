@@ -4,7 +4,7 @@ import numpy as np
 
 from byoc.codegen import CompileError, Operation
 
-from .lowering import Lowering
+from .lowering import Lowering, require_positive
 from .region_values import Value
 from .tosa_file import Array
 
@@ -35,6 +35,7 @@ def read_scales(operation: Operation, channels: int) -> Array:
             f"the weights '{name}' have scales along axis {quantization.axis}, not {channels},"
             " that of the result's channels"
         )
+    require_positive(quantization, name)
     return np.atleast_1d(quantization.scale.astype(np.float64))
 
 

@@ -159,6 +159,15 @@ class Lowering:
             raise CompileError(f"'{name}' is {quantization.dtype}; taken are {' and '.join(STORED)}")
         if quantization.dtype == "int16" and int(quantization.zero_point) != 0:
             raise CompileError(f"'{name}' is int16 with a zero point other than 0")
+        require_positive(quantization, name)
+
+
+def require_positive(quantization: Quantization, name: str) -> None:
+    """Raise CompileError unless scales are positive and finite: others turn the order of integers."""
+    scales = np.atleast_1d(quantization.scale).astype(np.float64)
+    wrong = scales[~((scales > 0) & np.isfinite(scales))]
+    if wrong.size:
+        raise CompileError(f"'{name}' has a scale of {wrong[0]:.9g}; it must be positive and finite")
 
 
 def is_same(one: Quantization, other: Quantization) -> bool:
