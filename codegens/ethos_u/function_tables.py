@@ -186,8 +186,9 @@ def _round_to_int8(fine: Value, lowering: Lowering) -> Tensor:
 
 
 def _quantize(real: Array, wanted: Quantization) -> Array:
+    """Return the stored integers; NaN, which has none, becomes the least, as onnxruntime makes it."""
     with np.errstate(all="ignore"):
-        return wanted.quantize(np.nan_to_num(real, nan=0.0, posinf=np.inf, neginf=-np.inf))
+        return wanted.quantize(np.nan_to_num(real, nan=-np.inf, posinf=np.inf, neginf=-np.inf))
 
 
 def _evaluate(function: Function, real: Array, lowering: Lowering) -> Array:
