@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +17,7 @@ from byoc.codegens.ethos_u.vela import EthosUOptions, TooSlowError, compile_grap
 from compiling import refusal, region
 from cutting import original
 from ethos_u_models import CASES, Case
+from onnx import numpy_helper
 from quantized import feed
 
 import byoc
@@ -112,6 +114,79 @@ def test_it_computes_what_onnxruntime_does(name: str, compiled: dict[str, Any]) 
         distance = np.abs(given[output].astype(int) - expected.astype(int))
         assert distance.max() <= (1 if CASES[name].differing else 0)
         assert (distance > 0).mean() <= CASES[name].differing
+
+
+def list_codes(shape: Sequence[int], dtype: str, first: int) -> Any:
+    """Return integers of a type in rows: its ends alone, both in turn, or all that 8 bits have."""
+    ends = np.iinfo(dtype)
+    step = 1 if ends.bits == 8 else 255
+    codes = {0: [ends.min], 1: [ends.max], 2: [ends.min, ends.max]}
+    chosen = codes.get(first, np.roll(np.arange(ends.min, ends.max + 1, step), first))
+    return np.resize(chosen, shape).astype(dtype)
+
+
+@executed
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_within_one_unit_at_the_ends_of_its_type(name: str, compiled: dict[str, Any]) -> None:
+    """Of all integers that operands may be, the lowest and the highest of each among them."""
+    made, graph, _ = compiled[name]
+    proto = CASES[name].make_model()
+    artifact = Artifact({"region.tosa": graph}, {"inputs": json.dumps(list(range(len(made.inputs))))})
+    run = EthosU().load(made, artifact)
+    for rows in ((0, 0), (1, 1), (0, 1), (1, 0), (2, 2), (3, 4), (100, 3)):
+        inputs = {
+            value.name: list_codes(
+                [dim.dim_value for dim in value.type.tensor_type.shape.dim], CASES[name].dtype, row
+            )
+            for value, row in zip(proto.graph.input, rows, strict=False)
+        }
+        given = run(inputs)
+        for output, expected in original(proto, inputs).items():
+            assert np.abs(given[output].astype(int) - expected.astype(int)).max() <= 1, rows
+
+
+SCALED = [
+    (name, scale)
+    for name, case in CASES.items()
+    for scale in ("sx", "so", "sy", "ws")
+    if scale in {tensor.name for tensor in case.make_model().graph.initializer}
+]
+
+
+@executed
+@pytest.mark.parametrize(("name", "scale"), SCALED)
+def test_a_negative_scale_is_refused_or_right(name: str, scale: str, tmp_path: Path) -> None:
+    """It turns the order of integers: a Relu would keep the wrong end."""
+    proto = CASES[name].make_model()
+    for tensor in proto.graph.initializer:
+        if tensor.name == scale:
+            values = -numpy_helper.to_array(tensor)
+            tensor.CopyFrom(numpy_helper.from_array(values, scale))
+    made = region(proto, tmp_path)
+    try:
+        graph, places = lower_region(made)
+    except CompileError as error:
+        assert error.nodes
+        return
+
+    assert scale == "ws"  # of a constant operand, whose real numbers are computed
+    artifact = Artifact({"region.tosa": graph}, {"inputs": json.dumps(places)})
+    inputs = feed(proto)
+    found, expected = EthosU().load(made, artifact)(inputs), original(proto, inputs)
+    assert np.abs(found["y"].astype(int) - expected["y"].astype(int)).max() <= 1
+
+
+@pytest.mark.parametrize("rules", ["ethos-u55", "ethos-u65", "ethos-u85"])
+def test_a_relu_of_a_negative_scale_stays_on_the_host(rules: str, tmp_path: Path) -> None:
+    case = replace(CASES["relu"], stored={"sx": np.float32(-0.05), "sy": np.float32(-0.05)})
+    proto = case.make_model()
+
+    result = byoc.partition(proto, rules, output=tmp_path / "b", strategy="all-supported")
+
+    assert not result.report.regions
+    inputs = feed(proto)
+    found = byoc.load(tmp_path / "b")(inputs)
+    np.testing.assert_array_equal(found["y"], original(proto, inputs)["y"])
 
 
 def test_an_artifact_has_the_stream_and_velas_figures(tmp_path: Path) -> None:
