@@ -5,7 +5,6 @@ from byoc.onnxrt._exact_products import (
     computes_in_integers,
     describe_machine,
     find_inexact_kernels,
-    find_inexact_products,
     use_equal_types,
 )
 from byoc.onnxrt._onnxruntime import (

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from byoc.errors import InputError
 from byoc.model import (
     copy_without,
     inline_functions,
@@ -105,8 +106,7 @@ def use_exact_products(model: ModelProto, folder: Path | None, fused: bool = Fal
 
     A model that has them all is returned as it is; no given model is changed. With `fused`, weights
     behind a DequantizeLinear count as well, for sessions that fuse it with its reader. `folder` holds
-    the external data. Where no kernel is right the product is left as it is: `find_inexact_products`
-    names it.
+    the external data. Raises InputError naming operator and machine where no kernel is right.
     """
     if not computes_in_integers(model):
         return model
@@ -115,6 +115,8 @@ def use_exact_products(model: ModelProto, folder: Path | None, fused: bool = Fal
         return model
     result = copy_without(flat)
     _Retyping(folder, fused).edit_graph(result.graph, {})
+    for op, first, other in _list_inexact(result, fused):
+        raise InputError(f"{describe_machine()} computes {op} of {first} by {other} wrong")
     return result
 
 
@@ -122,17 +124,7 @@ def use_equal_types(model: ModelProto, folder: Path | None) -> ModelProto:
     """Return a model whose products of integers have operands of one type, for any machine to run."""
     flat = inline_functions(model)
     result = copy_without(flat)
-    editor = _Retyping(folder, fused=False, always=True)
-    editor.edit_graph(result.graph, {})
-    return result if editor.changed else model
-
-
-def find_inexact_products(model: ModelProto) -> tuple[str, ...]:
-    """Return the products of a model that this machine's onnxruntime computes wrong, in words."""
-    if not computes_in_integers(model):
-        return ()
-    found = dict.fromkeys(_list_inexact(inline_functions(model), fused=False))
-    return tuple(f"{op} of {first} by {other}" for op, first, other in found)
+    return result if _Retyping(folder, fused=False, always=True).edit_graph(result.graph, {}) else model
 
 
 @cache
@@ -258,17 +250,20 @@ class _Retyping:
     folder: Path | None
     fused: bool
     always: bool = False
-    changed: bool = False
 
-    def edit_graph(self, graph: GraphProto, around: Mapping[str, int]) -> None:
-        """Edit a graph and its bodies; `around` has the types of what bodies capture."""
+    def edit_graph(self, graph: GraphProto, around: Mapping[str, int]) -> bool:
+        """Edit a graph and its bodies, and return whether there was something to edit.
+
+        `around` has the types of what bodies capture.
+        """
         scope = _Scope.of_graph(graph, around)
         operands = _Operands(graph, self.folder)
         nodes = [NodeProto.FromString(node.SerializeToString()) for node in graph.node]
         before: dict[int, list[NodeProto]] = {}
+        changed = False
         for node in nodes:
             for body in list_bodies(node):
-                self.edit_graph(body, scope.types)
+                changed |= self.edit_graph(body, scope.types)
             for first, other, names in scope.list_products(node, self.fused):
                 if not self._is_wanted(node, first, other):
                     continue
@@ -276,11 +271,12 @@ class _Retyping:
                 reader = scope.dequantized[node.input[1]] if is_fused else node
                 added = before.setdefault(id(reader), [])
                 operands.retype(reader, names, first, added)
-                self.changed = True
+                changed = True
             scope.add_outputs(node)
-        if before:
+        if changed:
             del graph.node[:]
             graph.node.extend(each for node in nodes for each in (*before.get(id(node), ()), node))
+        return changed
 
     def _is_wanted(self, node: NodeProto, first: int, other: int) -> bool:
         kernel = _FUSED.get(node.op_type, node.op_type)
