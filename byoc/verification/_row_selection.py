@@ -25,6 +25,7 @@ from byoc.model import (
     make_unique_name,
 )
 from byoc.onnxrt import open_session, run_session, without_optimizations
+from byoc.verification._index_choices import IndexChoice, find_choices
 from byoc.verification._rounding_noise import MOVING, expose_tensors
 
 Array = NDArray[Any]
@@ -52,8 +53,7 @@ class RowSelection:
 def find_selections(index: GraphIndex) -> Iterator[RowSelection]:
     """Yield the selections of a main graph that alone decide on the rows of some outputs.
 
-    An output behind several selections, none of which depends on the others, belongs to none. Neither
-    does one whose keys are not computed, since two right executions order equal keys in the same way.
+    An output behind several selections, none of which depends on the others, belongs to none.
     """
     sorters = {i: found for i in range(len(index.nodes)) if (found := _find_sorter(index, i))}
     outputs: dict[int, list[str]] = {}
@@ -63,15 +63,12 @@ def find_selections(index: GraphIndex) -> Iterator[RowSelection]:
             outputs.setdefault(last.pop(), []).append(name)
     for number, names in outputs.items():
         operator, keys, ascending = sorters[number]
-        if _is_computed(index, keys):
-            between = _find_dominators(index, number, names)
-            node = index.nodes[number]
-            name = (
-                f"{operator} in {describe_node(node)}"
-                if operator != node.op_type
-                else describe_node(node)
-            )
-            yield RowSelection(name, keys, ascending, tuple(between), tuple(names))
+        between = _find_dominators(index, number, names)
+        node = index.nodes[number]
+        name = (
+            f"{operator} in {describe_node(node)}" if operator != node.op_type else describe_node(node)
+        )
+        yield RowSelection(name, keys, ascending, tuple(between), tuple(names))
 
 
 def _find_sorter(index: GraphIndex, number: int) -> tuple[str, str, bool] | None:
@@ -176,6 +173,15 @@ class SelectionRuns:
     def selections(self) -> tuple[RowSelection, ...]:
         """The selections of the graph."""
         return tuple(find_selections(self.index))
+
+    @cached_property
+    def choices(self) -> tuple[IndexChoice, ...]:
+        """The choices of the graph whose indices are outputs."""
+        return tuple(find_choices(self.index))
+
+    def is_computed(self, name: str) -> bool:
+        """Return whether a tensor is more than a selection of numbers that the graph is given."""
+        return _is_computed(self.index, name)
 
     @cached_property
     def _recorded(self) -> dict[str, Array]:

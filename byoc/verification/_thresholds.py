@@ -44,7 +44,8 @@ class Thresholds:
     `relative` has the largest error of each floating-point dtype as a share of the expected range; with
     `signal_to_noise` (dB), that is required of floats instead. Quantized integers may differ by `units`
     in their last place; other integers, booleans and strings must be equal. `asked` are the names set
-    by the user, and `least_range` is set by `for_computation_in`.
+    by the user, and `least_range` is set by `for_computation_in`. With `any_equal_keys` a selection need
+    not take the first one of equal keys, as ONNX has it.
     """
 
     relative: Mapping[str, float] = field(default_factory=lambda: dict(TOLERANCE))
@@ -52,6 +53,7 @@ class Thresholds:
     signal_to_noise: float | None = None
     asked: frozenset[str] = frozenset()
     least_range: float = 0.0
+    any_equal_keys: bool = False
 
     def limit_for(self, dtype: str, quantized: bool) -> tuple[float, Measure]:
         """Return the limit on the error of a tensor, and its measure."""

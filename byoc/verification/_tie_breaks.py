@@ -18,6 +18,7 @@ from google.protobuf.message import EncodeError
 from numpy.typing import NDArray
 
 from byoc.errors import InputError
+from byoc.verification._index_choices import IndexChoice
 from byoc.verification._index_layout import IndexLayout, read_index_layout
 from byoc.verification._output_error import TieBreak
 from byoc.verification._row_matching import match_rows
@@ -32,6 +33,8 @@ _RADIUS = 8.0  # tolerances within which rows are looked for; the comparison dec
 _MAX_CANDIDATES = 1 << 16
 _MAX_NUMBERS = 1 << 20  # in the rows of all candidates, of a mask for each detection 1,300
 _ATTEMPTS = 5
+# A part of the model does not run alone, or its outputs have no such rows.
+_NOT_ALONE = (InputError, EncodeError, ArithmeticError, LookupError, TypeError, ValueError)
 _MAX_INDICES = 4  # tensors that are tried as the indices of a selection
 
 
@@ -56,15 +59,63 @@ def break_ties(  # noqa: PLR0913, PLR0917 - what a comparison knows
     `expected` are the outputs of the original, `actual` those of a bundle, and `quantized` names the
     outputs that are quantized integers.
     """
+    left = {*wrong}
+    for choice in runs.choices:
+        if left.isdisjoint(choice.outputs):
+            continue
+        try:
+            found = _read_choice(runs, choice, actual, thresholds)
+        except _NOT_ALONE:
+            continue
+        if found is not None:
+            left.difference_update(choice.outputs)
+            yield found
     for selection in runs.selections:
-        if {*wrong}.isdisjoint(selection.outputs):
+        if left.isdisjoint(selection.outputs):
             continue
         try:
             found = TieSearch(runs, selection, expected, actual, thresholds, quantized).search()
-        except (InputError, EncodeError, ArithmeticError, LookupError, TypeError, ValueError):
-            continue  # part of the model does not run alone, or its outputs have no such rows
+        except _NOT_ALONE:
+            continue
         if found is not None:
             yield found
+
+
+def _read_choice(
+    runs: SelectionRuns, choice: IndexChoice, actual: Values, thresholds: Thresholds
+) -> BrokenTies | None:
+    """Return the original's outputs for the indices of a bundle, None unless their keys are tied.
+
+    Keys that are not computed are the same on both sides: only equal ones may change places, and only
+    where no order of them is promised.
+    """
+    recorded = runs.record({choice.keys, choice.indices})
+    keys, wanted = recorded[choice.keys], recorded[choice.indices]
+    given = choice.read_indices(actual, wanted)
+    if given is None or np.array_equal(given, wanted):
+        return None
+    gap = choice.measure_gap(keys, wanted, given)
+    if gap is None or gap > _find_largest_gap(runs, choice.keys, keys, thresholds):
+        return None
+    if not gap and choice.is_ordered and not _may_reorder(runs, choice.keys, keys, thresholds):
+        return None
+    values = runs.run(choice.indices, given, choice.outputs)
+    return BrokenTies(choice.describe(wanted, given, gap), values)
+
+
+def _may_reorder(runs: SelectionRuns, name: str, keys: Array, thresholds: Thresholds) -> bool:
+    """Return whether keys that are equal here may be selected in any order.
+
+    Two right executions select keys that they compute as these come out. Whole numbers, and what both
+    read alike, are equal on both sides, and ONNX has the first one of them.
+    """
+    return thresholds.any_equal_keys or (str(keys.dtype) in EPSILON and runs.is_computed(name))
+
+
+def _find_largest_gap(runs: SelectionRuns, name: str, keys: Array, thresholds: Thresholds) -> float:
+    """Return how far apart keys may lie that change places: 0 for those that both sides read alike."""
+    is_moved = str(keys.dtype) in EPSILON and runs.is_computed(name)
+    return find_tolerance(keys, thresholds) if is_moved else 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +141,9 @@ class TieSearch:
             for tensor in tensors
             if (layout := read_index_layout(keys, recorded[tensor])) is not None
         ]
-        if str(keys.dtype) not in EPSILON:
+        if str(keys.dtype) not in EPSILON or not _may_reorder(
+            self.runs, self.selection.keys, keys, self.thresholds
+        ):
             return None
         for tensor, layout in layouts[:_MAX_INDICES]:
             numbers = layout.decode(recorded[tensor])
@@ -196,8 +249,13 @@ class TieSearch:
         least = max(disorder) + unit
         if not most or least > most:
             return None
+        if not self.runs.is_computed(self.selection.keys):  # only equal ones may change places
+            same = np.array_equal(
+                *(np.take_along_axis(keys, each, axis=1) for each in (numbers, chosen))
+            )
+            most = least if same else 0.0
         wanted = layout.encode(chosen)
-        for reach in np.geomspace(least, most, _ATTEMPTS):
+        for reach in np.geomspace(least, most, _ATTEMPTS) if most else ():
             moved = [move_keys(*pair, groups, float(reach)) for pair in zip(signed, chosen, strict=True)]
             if any(one is None for one in moved):
                 continue
