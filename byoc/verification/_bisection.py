@@ -37,6 +37,7 @@ from byoc.verification._region_verification import (
     RecordedRuns,
     bundle_samples,
     compare_region,
+    heed_promises,
     record_reference_runs,
 )
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
@@ -110,6 +111,7 @@ def bisect_region(  # noqa: PLR0913, PLR0917 - each has a default
     is not wrong, or it is right when compiled again; raise NotVerifiableError if plain onnxruntime
     cannot run the regions.
     """
+    thresholds = heed_promises(bundle, thresholds)
     region = _complete_name(bundle, region)
     found, run = _open_region(bundle, region)
     entry = next(entry for entry in bundle.variant.regions if entry.name == region)

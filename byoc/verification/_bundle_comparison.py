@@ -28,6 +28,7 @@ from byoc.verification._region_verification import (
     RecordedRuns,
     compare_boundary,
     compare_recorded,
+    heed_promises,
     record_reference_runs,
     worst_errors,
 )
@@ -76,6 +77,10 @@ class BundleComparison:
     _boundary: tuple[OutputError, ...] = ()
     _regions: dict[str, RegionError] = field(default_factory=dict)
     _not_compared: str = ""
+
+    def __post_init__(self) -> None:
+        """Heed what the targets of the bundle do not promise."""
+        self.thresholds = heed_promises(self.bundle, self.thresholds)
 
     def add_sample(self, name: str, inputs: Values | None) -> None:
         """Compare the outputs on a sample; None stands for the seeded inputs of the model.

@@ -29,10 +29,14 @@ class TieBreak:
         return self.moved + self.replaced
 
     def __str__(self) -> str:
-        """Return part of a sentence: `of 300 rows 2 in another order, tied within 2.4e-07`."""
+        """Return part of a sentence: `of 300 rows 2 in another order, tied within 2.4e-07`.
+
+        Keys that are equal are said to be so.
+        """
         parts = [f"{self.moved} in another order"] * (self.moved > 0)
         parts += [f"{self.replaced} replaced by others"] * (self.replaced > 0)
-        return f"of {self.rows} rows {' and '.join(parts)}, tied within {self.gap:.1e}"
+        tied = f"tied within {self.gap:.1e}" if self.gap else "with equal keys"
+        return f"of {self.rows} rows {' and '.join(parts)}, {tied}"
 
 
 @dataclass(frozen=True, slots=True)

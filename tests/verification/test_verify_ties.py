@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -437,3 +438,107 @@ def test_the_operation_at_fault_is_found_behind_ties(
     fault = bisect_region(bundle, bundle.manifest.regions[0].name, X)
     assert fault.operation == "boxes"
     assert not fault.is_joint
+
+
+def choose(
+    text: str, keys: Array, opset: int = 17
+) -> tuple[ModelProto, dict[str, Array], dict[str, Array]]:
+    """Return a model that reads keys `x`, its inputs and its outputs."""
+    model = parse(text, opset=opset)
+    return model, {"x": keys}, run(model, {"x": keys})
+
+
+ANY_ORDER = replace(DEFAULT_THRESHOLDS, any_equal_keys=True)
+# Two lists of four keys of which two are equal, and so is a third one of the second list.
+EQUAL = np.array([[3, 1, 3, 2], [0, 5, 5, 5]], np.float32)
+TOP_OF_INPUTS = """g ({dtype}[2,4] x) => ({dtype}[2,2] y, int64[2,2] i) <int64[1] k = {{2}}> {{
+    y, i = TopK <axis = 1, sorted = {order}> (x, k)
+}}"""
+
+
+@pytest.mark.parametrize("dtype", ["float", "int64", "float16", "int32"])
+def test_equal_keys_that_both_sides_read_may_change_places_where_the_target_says_so(dtype: str) -> None:
+    numbers = EQUAL.astype({"float": "float32"}.get(dtype, dtype))
+    model, inputs, expected = choose(TOP_OF_INPUTS.format(dtype=dtype, order=1), numbers)
+    assert expected["i"].tolist() == [[0, 2], [1, 2]]
+    for wanted in ([[2, 0], [1, 2]], [[0, 2], [3, 1]], [[2, 0], [2, 3]]):
+        actual = {"y": expected["y"], "i": np.array(wanted)}
+        assert not passes(compare(model, expected, actual, inputs)), "ONNX has the first one"
+        errors = compare(model, expected, actual, inputs, ANY_ORDER)
+        assert passes(errors)
+        assert str(tie_break_of(errors)).endswith("with equal keys")
+    for wrong in (
+        [[0, 1], [1, 2]],
+        [[0, 0], [1, 2]],
+        [[0, 2], [0, 1]],
+        [[0, 2], [1, 4]],
+        [[0, 2], [-1, 2]],
+    ):
+        actual = {"y": expected["y"], "i": np.array(wrong)}
+        assert not passes(compare(model, expected, actual, inputs, ANY_ORDER))
+
+
+def test_keys_of_inputs_that_differ_at_all_do_not_change_places() -> None:
+    close = np.array([[3, 1, np.nextafter(np.float32(3), np.float32(0)), 2]] * 2, np.float32)
+    model, inputs, expected = choose(TOP_OF_INPUTS.format(dtype="float", order=1), close)
+    actual = {"y": expected["y"], "i": expected["i"][:, ::-1].copy()}
+    assert not passes(compare(model, expected, actual, inputs, ANY_ORDER))
+
+
+def test_a_selection_that_is_not_sorted_may_come_in_any_order() -> None:
+    model, inputs, expected = choose(TOP_OF_INPUTS.format(dtype="float", order=0), EQUAL)
+    actual = {name: value[:, ::-1].copy() for name, value in expected.items()}
+    assert passes(compare(model, expected, actual, inputs))
+    actual["i"][0] = [1, 0]
+    assert not passes(compare(model, expected, actual, inputs))
+
+
+@pytest.mark.parametrize("operator", ["ArgMax", "ArgMin"])
+@pytest.mark.parametrize(("axis", "keep"), [(0, 1), (1, 0), (-1, 1)])
+def test_the_best_of_tied_keys_may_be_another(operator: str, axis: int, keep: int) -> None:
+    """Of keys that differ by rounding either is the best, wherever the list lies and its index goes."""
+    shape = (3, 4, 5)
+    generator = np.random.default_rng(1)
+    keys = generator.permuted(np.arange(60, dtype=np.float32).reshape(shape), axis=axis) / 60
+    best = np.expand_dims(np.argmax(keys, axis) if operator == "ArgMax" else np.argmin(keys, axis), axis)
+    count = shape[axis]
+    other = (best + 1) % count
+    step = np.float32(-1e-7 if operator == "ArgMax" else 1e-7)
+    np.put_along_axis(keys, other, np.take_along_axis(keys, best, axis) + step, axis)
+    logits = np.log(keys + 1).astype(np.float32)
+    model, inputs, expected = choose(
+        f"""g (float[3,4,5] x) => (int32[] i, float[] z) {{
+            s = Sigmoid(x)
+            a = {operator} <axis = {axis}, keepdims = {keep}> (s)
+            i = Cast <to = 6> (a)
+            f = Cast <to = 1> (a)
+            z = Sin(f)
+        }}""",
+        logits,
+    )
+    given = other if keep else np.squeeze(other, axis)
+    assert not np.array_equal(expected["i"], given)
+    errors = compare(
+        model, expected, {"i": given.astype(np.int32), "z": np.sin(given.astype(np.float32))}, inputs
+    )
+    assert passes(errors)
+    found = tie_break_of(errors)
+    assert (found.replaced, found.rows) == (np.sum(expected["i"] != given), given.size)
+    assert not passes(compare(model, expected, {**expected, "i": given.astype(np.int32)}, inputs)), (
+        "z is off"
+    )
+    far = ((given + 1) % count).astype(np.int32)
+    assert not passes(compare(model, expected, {"i": far, "z": np.sin(far.astype(np.float32))}, inputs))
+
+
+def test_indices_of_a_pool_may_be_those_of_an_equal_key_of_its_plane() -> None:
+    keys = np.array([[[[1, 5], [5, 2]], [[5, 0], [0, 0]]]], np.float32)
+    text = """g (float[1,2,2,2] x) => (float[1,2,1,1] y, int64[1,2,1,1] i) {
+        y, i = MaxPool <kernel_shape = [2, 2]> (x)
+    }"""
+    model, inputs, expected = choose(text, keys)
+    assert expected["i"].ravel().tolist() == [1, 4]
+    for places, right in (([2, 4], True), ([4, 4], False), ([0, 4], False), ([1, 5], False)):
+        actual = {"y": expected["y"], "i": np.array(places).reshape(1, 2, 1, 1)}
+        assert passes(compare(model, expected, actual, inputs, ANY_ORDER)) == right
+        assert not passes(compare(model, expected, actual, inputs))
