@@ -1,10 +1,11 @@
 """Noise: how far two right results of a tensor may lie apart, measured where an error is not allowed.
 
-Seven things make noise, each measured on the same inputs: the rounding of the tensor's last operators,
+Eight things make noise, each measured on the same inputs: the rounding of the tensor's last operators,
 onnxruntime's optimizations, the order in which contractions add up, the rounding of activations that
-MatMulNBits lets be, the rounding of quantized activations to integers, quantized layers before that are
-one unit off, and, where none of the last two can be measured, what a signal-to-noise ratio of 20 dB lets
-pass.
+MatMulNBits lets be, casts to short floats before that are one unit off, the rounding of quantized
+activations to integers, quantized layers before that are one unit off, and, where none of the last two
+can be measured, what a signal-to-noise ratio of 20 dB lets pass. Operators that compute in bfloat16,
+which onnxruntime hardly has, make as much as is allowed for tensors of it.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from byoc.errors import InputError
-from byoc.model import inline_functions
+from byoc.model import GraphIndex, inline_functions
 from byoc.onnxrt import open_session, run_session, with_session_mode, without_optimizations
 from byoc.verification._accumulation_noise import AccumulationNoise
 from byoc.verification._output_error import OutputError, TieBreak
@@ -40,7 +41,7 @@ from byoc.verification._thresholds import (
     Thresholds,
 )
 from byoc.verification._tie_breaks import break_ties
-from byoc.verification._unit_noise import SHARE, UnitNoise
+from byoc.verification._unit_noise import SHARE, UnitNoise, find_computed_in
 
 Values = Mapping[str, Any]
 Array = NDArray[Any]
@@ -52,6 +53,9 @@ _ACCUMULATION = "the order in which contractions add up"
 _ACTIVATIONS = "rounding the activations to integers"
 _PRODUCTS = "rounding the activations of products, as accuracy_level lets them be"
 _UNITS = "the layers before, one unit off"
+_CASTS = "the casts before, one unit off"
+_SHORT = "bfloat16"
+_COMPUTED = f"computing in {_SHORT}"
 _RATIO = f"a signal-to-noise ratio of {LEAST_SIGNAL_TO_NOISE:g} dB"
 
 
@@ -148,9 +152,15 @@ class NoiseGauge:
             spread = self._measure_spread(error.name, self._optimized, thresholds)
             found[_OPTIMIZATIONS] = min(_NOISE_SIDES * spread.largest, most)
             if error.absolute > max(found.values()):
-                found[_ACCUMULATION] = min(self._measure_accumulation(error.name, thresholds), most)
+                found[_ACCUMULATION] = min(
+                    self._measure_accumulation(error.name, actual, thresholds), most
+                )
             if error.absolute > max(found.values()):
                 found[_PRODUCTS] = min(self._measure_products(error.name, actual), most)
+            if error.absolute > max(found.values()):
+                found[_CASTS] = self._measure_casts(error.name, actual)
+            if error.absolute > max(found.values()) and error.name in self._computed_short:
+                found[_COMPUTED] = most * thresholds.relative[_SHORT] / QUANTIZED_NETWORK_TOLERANCE
         else:
             spreads = self.measure_quantized(error.name, thresholds)
             if _ACTIVATIONS not in spreads:
@@ -230,11 +240,17 @@ class NoiseGauge:
         expected = tied[name][0] if name in tied else self.expected[name]
         return measure_difference(expected, values.get(name))
 
-    def _measure_accumulation(self, name: str, thresholds: Thresholds) -> float:
-        spreads = (
-            self._measure_spread(name, run, thresholds).largest for run in self._accumulation.runs
-        )
-        return _NOISE_SIDES * max(spreads, default=0.0)
+    def _measure_accumulation(self, name: str, actual: Values, thresholds: Thresholds) -> float:
+        """Return twice the distance of contractions that add up otherwise.
+
+        It is 0 where the mean square of the error is more than that of twice the distance: a sum that
+        falls on the other side of a cast's half is a unit off, and not every element is.
+        """
+        spreads = [self._measure_spread(name, run, thresholds) for run in self._accumulation.runs]
+        power = max((each.power for each in spreads), default=0.0)
+        error = self._measure_spread(name, actual, thresholds)
+        is_explained = error.power <= _NOISE_SIDES**2 * power
+        return _NOISE_SIDES * max((each.largest for each in spreads), default=0.0) * is_explained
 
     def _measure_products(self, name: str, actual: Values) -> float:
         """Return twice the distance of products that do not round their activations.
@@ -245,6 +261,17 @@ class NoiseGauge:
         error = measure_difference(self.expected[name], actual.get(name))
         is_explained = error.power <= _NOISE_SIDES**2 * exact.power
         return _NOISE_SIDES * exact.largest if is_explained else 0.0
+
+    def _measure_casts(self, name: str, actual: Values) -> float:
+        """Return by how much a tensor moves where casts to short floats are a unit off in few elements.
+
+        It is 0 where the mean square of the error is larger: then casts were left out, or more is wrong.
+        A unit of float8 is an eighth of its number.
+        """
+        moved = [measure_difference(self.expected[name], run.get(name)) for run in self._cast_noise.runs]
+        power = max((each.power for each in moved), default=0.0)
+        is_explained = measure_difference(self.expected[name], actual.get(name)).power <= power
+        return _NOISE_SIDES * max((each.largest for each in moved), default=0.0) if is_explained else 0.0
 
     def _find_most(self, name: str, thresholds: Thresholds) -> float:
         """Return the largest error that noise explains: 6e-2 of the range of the expected values."""
@@ -277,6 +304,14 @@ class NoiseGauge:
     @cached_property
     def _unit_noise(self) -> UnitNoise:
         return UnitNoise(self._flat, self.folder, self.inputs)
+
+    @cached_property
+    def _computed_short(self) -> set[str]:
+        return find_computed_in(GraphIndex(self._flat, {}), _SHORT)
+
+    @cached_property
+    def _cast_noise(self) -> UnitNoise:
+        return UnitNoise(self._flat, self.folder, self.inputs, casts=True)
 
     @cached_property
     def _optimized(self) -> Values:

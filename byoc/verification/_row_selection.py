@@ -26,12 +26,12 @@ from byoc.model import (
 )
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.verification._index_choices import IndexChoice, find_choices
-from byoc.verification._rounding_noise import MOVING, expose_tensors
+from byoc.verification._rounding_noise import expose_tensors
+from byoc.verification._unit_noise import is_computed
 
 Array = NDArray[Any]
 Values = Mapping[str, Any]
 
-_GATHERING = frozenset({"GatherND", "Compress", "Cast", "TopK", "Identity"})
 _LEAST_OPSET = 11  # the first with GatherElements
 
 
@@ -118,22 +118,6 @@ def _find_ancestors(index: GraphIndex, names: Sequence[str]) -> set[int]:
     return found
 
 
-def _is_computed(index: GraphIndex, name: str) -> bool:
-    """Return whether a tensor is more than a selection of numbers that the graph is given."""
-    seen, pending = set[int](), [name]
-    while pending:
-        number = index.producers.get(pending.pop())
-        if number is None or number in seen or number in index.constant_nodes:
-            continue
-        seen.add(number)
-        node = index.nodes[number]
-        if not is_onnx(node) or node.op_type not in MOVING | _GATHERING:
-            return True
-        pending.append(node.input[0] if node.op_type != "Where" else node.input[1])
-        pending.extend(node.input[1:] if node.op_type in {"Concat", "Where"} else ())
-    return False
-
-
 def _find_dominators(index: GraphIndex, number: int, outputs: Sequence[str]) -> list[str]:
     """Return the tensors that lie on every path from a node to some outputs, the last one first."""
     paths: Counter[str] = Counter({name: 1 for name in index.nodes[number].output if name})
@@ -181,7 +165,7 @@ class SelectionRuns:
 
     def is_computed(self, name: str) -> bool:
         """Return whether a tensor is more than a selection of numbers that the graph is given."""
-        return _is_computed(self.index, name)
+        return is_computed(self.index, name)
 
     @cached_property
     def _recorded(self) -> dict[str, Array]:

@@ -250,10 +250,8 @@ class TieSearch:
         if not most or least > most:
             return None
         if not self.runs.is_computed(self.selection.keys):  # only equal ones may change places
-            same = np.array_equal(
-                *(np.take_along_axis(keys, each, axis=1) for each in (numbers, chosen))
-            )
-            most = least if same else 0.0
+            before, after = (np.take_along_axis(keys, each, axis=1) for each in (numbers, chosen))
+            most = least if np.array_equal(before, after) else 0.0
         wanted = layout.encode(chosen)
         for reach in np.geomspace(least, most, _ATTEMPTS) if most else ():
             moved = [move_keys(*pair, groups, float(reach)) for pair in zip(signed, chosen, strict=True)]

@@ -406,3 +406,88 @@ def test_a_product_may_leave_its_activations_as_they_are(
     assert [each.within for each in (error, *found.regions)] == [passes, passes]
     if passes:
         assert error.noise_source.startswith("rounding the activations of products")
+
+
+CASTS = {"bfloat16": 16, "float16": 10, "float8e4m3fn": 17}
+ROUND_TRIP = """g (float[4096,32] x) => (float[4096,{width}] y) <float[32,8] v = {{{weights}}}> {{
+    a = {operator}(x)
+    b = Cast <to = {to}> (a)
+    c = Cast <to = 1> (b)
+    {tail}
+}}"""
+TAILS = {
+    "alone": (32, "y = Relu(c)"),
+    "deep": (8, "d = MatMul(c, v)\n e = Cast <to = {to}> (d)\n y = Cast <to = 1> (e)"),
+}
+
+
+@pytest.mark.parametrize("dtype", CASTS)
+@pytest.mark.parametrize("operator", ["Tanh", "Exp", "Identity"])
+@pytest.mark.parametrize("tail", TAILS)
+def test_a_round_trip_through_a_short_dtype_may_flip_few_elements_and_not_be_left_out(
+    dtype: str, operator: str, tail: str
+) -> None:
+    generator = np.random.default_rng(5)
+    weights = ", ".join(f"{weight:.4f}" for weight in generator.normal(size=256))
+    width, lines = TAILS[tail]
+    to = CASTS[dtype]
+    model = parse(
+        ROUND_TRIP.format(
+            width=width, weights=weights, operator=operator, to=to, tail=lines.format(to=to)
+        ),
+        ir=10,
+        opset=21,
+    )
+    inputs = {"x": generator.normal(size=(4096, 32)).astype(np.float32)}
+    prepared = prepare_model(model, "model")
+    expected = run_plain(model, prepared, inputs)
+    # What operators make may be some units of float32 off, before the cast rounds it.
+    other = onnx.ModelProto()
+    other.CopyFrom(model)
+    step = generator.choice([1 - 2.0**-18, 1, 1 + 2.0**-18], size=(4096, 32)).astype(np.float32)
+    other.graph.initializer.append(onnx.numpy_helper.from_array(step, "step"))
+    other.graph.node.insert(1, onnx.helper.make_node("Mul", ["a", "step"], ["moved"]))
+    other.graph.node[2].input[0] = "moved"
+    flipped = run_plain(other, prepared, inputs)
+    # An accelerator that computes in float32 throughout.
+    without = onnx.ModelProto()
+    without.CopyFrom(model)
+    for node in without.graph.node:
+        if node.op_type == "Cast":
+            node.op_type = "Identity"
+            del node.attribute[:]
+    dropped = run_plain(without, prepared, inputs)
+    gauge = NoiseGauge(model, None, inputs, expected)
+    assert not np.array_equal(flipped["y"], expected["y"])
+    (right,) = gauge.compare(flipped, DEFAULT_THRESHOLDS)
+    (wrong,) = gauge.compare(dropped, DEFAULT_THRESHOLDS)
+    if (operator, tail) == ("Identity", "alone"):
+        assert not right.within, "inputs are the same on both sides"
+    else:
+        assert right.within
+    assert not wrong.within
+
+
+def test_what_is_computed_in_bfloat16_is_held_to_its_tolerance() -> None:
+    model = parse(
+        """g (float[8] x, float[8] z) => (float[8] y, float[8] w) {
+            a = Cast <to = 16> (x)
+            b = Add(a, a)
+            c = Cast <to = 1> (b)
+            y = Sin(c)
+            d = Cast <to = 16> (z)
+            w = Cast <to = 1> (d)
+        }""",
+        ir=10,
+        opset=21,
+    )
+    x = np.linspace(-1, 1, 8, dtype=np.float32)
+    expected = {"y": np.sin(2 * x), "w": x}
+    gauge = NoiseGauge(model, None, {"x": x, "z": x}, expected)
+    near = {name: value + np.float32(0.02) for name, value in expected.items()}
+    computed, passed = gauge.compare(near, DEFAULT_THRESHOLDS)
+    assert computed.within
+    assert computed.noise_source == "computing in bfloat16"
+    assert not passed.within
+    far, _ = gauge.compare({"y": expected["y"] + np.float32(0.15), "w": x}, DEFAULT_THRESHOLDS)
+    assert not far.within
