@@ -119,3 +119,21 @@ def test_a_plan_needs_no_codegen(tmp_path: Path) -> None:
         byoc.partition("zoo:squeezenet", rules, output=tmp_path / "b", what_if=False)
     with pytest.raises(byoc.InputError, match=r"^acmee: no such codegen"):
         byoc.partition("zoo:squeezenet", rules, codegen="acmee")
+
+
+def test_a_map_behind_a_region_has_the_tolerance_of_its_floats(tmp_path: Path) -> None:
+    model = parse(
+        """g (float[2,3] x) => (float[2,3] p, seq(map(int64, float)) z) {
+            a = Relu(x)
+            p = Softmax(a)
+            z = ai.onnx.ml.ZipMap <classlabels_int64s = [1, 2, 3]> (p)
+        }"""
+    )
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    result = byoc.partition(model, "dla", strategy="all-supported", output=tmp_path / "b")
+    assert result.verification is not None
+    assert [(e.name, e.dtype, e.within) for e in result.verification.outputs] == [
+        ("p", "float32", True),
+        ("z", "float32", True),
+    ]
+    assert result.verification.outputs[1].absolute > 0, "its Softmax is not onnxruntime's"

@@ -1,5 +1,7 @@
 """The short look at arrays that runs take: it accepts no array that the long look refuses."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from byoc.model import Dim, TensorType
-from byoc.samples import ArrayForm, describe_mismatch
+from byoc.samples import ArrayForm, describe_mismatch, write_npz
 
 DTYPES = ("float32", "float64", "int64", "bool", "bfloat16")
 NEARLY = np.ones(2, np.dtype(np.float32).newbyteorder("<"))
@@ -43,3 +45,19 @@ def test_what_is_no_plain_array_does_not_fit(value: object) -> None:
     form = ArrayForm.of(TensorType("float32", (2,)))
     assert form is not None
     assert not form.fits(value)
+
+
+def test_maps_are_written_as_keys_and_values(tmp_path: Path) -> None:
+    path = tmp_path / "y.npz"
+    write_npz(path, {"z": [{1: 0.25, 5: 0.5}, {1: 1.0, 5: 0.0}], "s": {"a": 3, "b": 4}})
+    with np.load(path) as found:
+        made = {name: (found[name].dtype.kind, found[name].tolist()) for name in found.files}
+        assert found["z[0].values"].dtype == np.float32
+    assert made == {
+        "z[0].keys": ("i", [1, 5]),
+        "z[0].values": ("f", [0.25, 0.5]),
+        "z[1].keys": ("i", [1, 5]),
+        "z[1].values": ("f", [1.0, 0.0]),
+        "s.keys": ("U", ["a", "b"]),
+        "s.values": ("i", [3, 4]),
+    }

@@ -172,3 +172,45 @@ def test_an_empty_optional_equals_nothing_but_itself() -> None:
     assert _one(f32(1), None).problem == "is empty"
     (missing,) = compare_tensors({"y": None}, {})
     assert missing.problem == "is missing"
+
+
+MAPS = [{1: 0.25, 2: 0.75}, {2: 0.5, 1: 0.5}]
+
+
+def _change(row: int, key: Any, value: Any) -> list[dict[Any, Any]]:
+    changed = [dict(each) for each in MAPS]
+    changed[row][key] = value
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("actual", "relative", "problem"),
+    [
+        pytest.param(MAPS, 0, "", id="equal"),
+        pytest.param([dict(reversed(each.items())) for each in MAPS], 0, "", id="another order of keys"),
+        pytest.param(_change(0, 1, 0.25 + 2**-16), 2**-15, "", id="of the range of all values"),
+        pytest.param(_change(1, 1, 1.0), 1, "", id="far off"),
+        pytest.param(_change(0, 1, np.nan), inf, "has NaN", id="NaN"),
+        pytest.param(_change(0, 3, 0.1), inf, "has other keys", id="one key more"),
+        pytest.param(MAPS[:1], inf, "has other keys", id="one map less"),
+        pytest.param([f32(1), f32(2)], inf, "has other keys", id="no maps"),
+        pytest.param(f32(1), inf, "has other keys", id="a tensor"),
+    ],
+)
+def test_the_values_of_maps_are_compared_as_one_tensor(
+    actual: Any, relative: float, problem: str
+) -> None:
+    error = _one(MAPS, actual)
+    assert error.dtype == "float32", "Python's floats are what onnxruntime makes of float32"
+    assert error.relative == pytest.approx(relative)
+    assert error.problem.startswith(problem)
+    assert error.within == (relative < 1e-4)
+
+
+def test_values_of_maps_that_are_no_floats_must_be_equal() -> None:
+    assert _one({"a": 1, "b": 2}, {"a": 1, "b": 2}).within
+    assert not _one({"a": 1, "b": 2}, {"a": 1, "b": 3}).within
+    assert _one([{1: "x"}], [{1: "x"}]).within
+    assert not _one([{1: "x"}], [{1: "z"}]).within
+    assert _one([{}], [{}]).within
+    assert _one({1: 0.1}, {1: 0.1}).dtype == "float64", "no float32 is 0.1"
