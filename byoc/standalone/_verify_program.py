@@ -31,7 +31,7 @@ class ProgramOutput:
     """An output of a program: its largest error, as a share of the range of what was expected.
 
     `allowed` is the largest that is right: 1e-5, or where activations are quantized what was measured
-    when the program was made ("Noise" in `docs/verify.md`).
+    when the program was made ("Noise" in `docs/judging.md`).
     """
 
     name: str

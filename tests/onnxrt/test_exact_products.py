@@ -22,6 +22,7 @@ from byoc.onnxrt import (
 )
 from byoc.onnxrt import _exact_products as products
 
+pytestmark = pytest.mark.processor
 MODES: tuple[SessionMode, ...] = ("definition", "exact", "fast")
 TYPES = ("uint8", "int8")
 DEPTH = 96  # several vectors of the widest instructions

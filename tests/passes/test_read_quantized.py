@@ -19,6 +19,7 @@ from byoc.model import prepare_model
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.passes import ReadQuantizedOperators, clean_model
 
+pytestmark = pytest.mark.processor
 _SHAPE = (1, 3, 12, 12)
 
 

@@ -1,4 +1,4 @@
-"""The example in docs/verify.md does what the page says, with a codegen whose Mul is wrong."""
+"""The example in docs/judging.md does what the page says, with a codegen whose Mul is wrong."""
 
 import re
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import vendors
 from interpreting import interpreter
 from onnx import ModelProto, NodeProto
 
-PAGE = Path(__file__).parents[2] / "docs" / "verify.md"
+PAGE = Path(__file__).parents[2] / "docs" / "judging.md"
 
 
 def spoil(node: NodeProto, model: ModelProto, made: list[Any]) -> Sequence[Any]:

@@ -13,6 +13,7 @@ import byoc
 from byoc.verification import Verification
 
 _SHAPE = (1, 6, 10, 10)
+pytestmark = pytest.mark.processor
 _DEPTH = 3
 
 
