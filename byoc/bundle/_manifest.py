@@ -128,7 +128,7 @@ class RegionEntry(StrictModel):
 
 
 class HostEntry(StrictModel):
-    """What runs the nodes on the host, and what was found of it where the bundle was made."""
+    """The mode of the host, and the kernels that were wrong on the machine that made the bundle."""
 
     mode: Literal["exact", "fast"] = Field(
         default="exact",

@@ -40,7 +40,7 @@ _LARGEST = 100.0  # units that the largest result of a probe is quantized to
 
 @dataclass(frozen=True)
 class _ProductForm:
-    """Where an operator has its operands: the positions of inputs.
+    """The positions of an operator's operands among its inputs.
 
     `first` is None where the operator itself quantizes that operand, to uint8. `others` has the position
     of each second operand with that of its zero point.
@@ -129,7 +129,7 @@ def use_equal_types(model: ModelProto, folder: Path | None) -> ModelProto:
 
 @cache
 def find_inexact_kernels() -> tuple[str, ...]:
-    """Return what kernels for products of integers compute wrong here, as `MatMulInteger uint8 int8`.
+    """Return the kernels for products of integers that are wrong here, as `MatMulInteger uint8 int8`.
 
     Each operator is probed on each pair of types, a few milliseconds in all.
     """

@@ -112,7 +112,7 @@ def _count_attempts(state: State) -> Iterator[tuple[str, int]]:
 
 
 def _describe_host(states: Sequence[State]) -> HostEntry:
-    """Return how the host computes, and what its kernels were found to be where there are integers."""
+    """Return the host's mode, with its wrong kernels where the model computes in integers."""
     mode = states[0].options.host_mode
     if not has_runtime() or not any(computes_in_integers(state.plan.proto) for state in states):
         return HostEntry(mode=mode)
