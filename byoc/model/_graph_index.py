@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import onnx
 from numpy.typing import NDArray
@@ -26,6 +26,9 @@ from byoc.model._tensor_data import is_large
 from byoc.model._tensor_types import Dim, TensorType, get_graph_types, rate_knowledge, read_tensor_types
 from byoc.model._walk import is_onnx, list_captures, list_own_names, list_reads
 from byoc.schemas import OperatorSchema, get_schema
+
+if TYPE_CHECKING:
+    from byoc.model.ranges import ValueRanges
 
 T = TypeVar("T")
 
@@ -307,6 +310,13 @@ class GraphIndex:
                 found.add(node)
                 pending.extend(self.reads[node])
         return sorted(found)
+
+    @cached_property
+    def value_ranges(self) -> "ValueRanges":
+        """The ranges that values of the graph's tensors lie in; those of a body as its node runs it."""
+        from byoc.model.ranges import ValueRanges  # noqa: PLC0415 - few graphs are asked for any
+
+        return ValueRanges(self) if self.outer is None else self.outer.value_ranges.enter_body(self)
 
     @cached_property
     def opsets(self) -> Mapping[str, int]:

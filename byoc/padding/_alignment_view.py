@@ -4,9 +4,10 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from byoc.model import Dim
+from byoc.model.ranges import Interval
 from byoc.padding._padded_graph import NotAlignedError, PaddedNode, Shape, require_shape
 from byoc.padding._value_bounds import ValueBounds
-from byoc.padding._zones import Interval, Zone
+from byoc.padding._zones import Zone
 
 
 @dataclass(frozen=True, eq=False)

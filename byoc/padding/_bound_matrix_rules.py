@@ -6,9 +6,10 @@ from math import sqrt
 import numpy as np
 
 from byoc.model import Dim
+from byoc.model.ranges import ZERO, Interval
 from byoc.padding._bound_view import BoundRule, BoundView
 from byoc.padding._padded_graph import OPSET_OF_ONE_AXIS
-from byoc.padding._zones import UNPADDED, ZERO, Interval, Part, Zone
+from byoc.padding._zones import UNPADDED, Part, Zone
 
 
 def _multiply_matrices(view: BoundView) -> Interval | None:

@@ -12,10 +12,11 @@ from operator import add, mul, sub
 import numpy as np
 
 from byoc.model import to_numpy_dtype
+from byoc.model.ranges import ZERO, Interval, absolute, square
 from byoc.padding._axis_maps import map_moved_axes
 from byoc.padding._bound_matrix_rules import MATRIX_BOUND_RULES
 from byoc.padding._bound_view import BoundRule, BoundView
-from byoc.padding._zones import UNPADDED, ZERO, Interval, Part
+from byoc.padding._zones import UNPADDED, Part
 
 _UNIT = Interval(0.0, 1.0)
 _GELU_LOW = -0.171  # the least value of x * Phi(x) is -0.16997
@@ -39,7 +40,7 @@ def _combine(function: Callable[[float, float], float]) -> BoundRule:
 def _multiply(view: BoundView) -> Interval | None:
     if view.get_input(0) == view.get_input(1):
         found = view.find_broadcast(0)
-        return None if found is None else _square(found)
+        return None if found is None else square(found)
     for position in (0, 1):  # by one over a root
         division = _follow(view, view.get_input(1 - position), "Div")
         if division and division.find(0, UNPADDED) == Interval(1.0, 1.0):
@@ -47,11 +48,6 @@ def _multiply(view: BoundView) -> Interval | None:
             if normalized is not None:
                 return normalized
     return _combine(mul)(view)
-
-
-def _square(found: Interval) -> Interval:
-    low = 0.0 if found.low <= 0 <= found.high else min(abs(found.low), abs(found.high))
-    return Interval(low * low, found.magnitude * found.magnitude)
 
 
 def _divide(view: BoundView) -> Interval | None:
@@ -114,7 +110,7 @@ def _raise_to_power(view: BoundView) -> Interval | None:
     if found is None:
         return None
     if power == Interval(2.0, 2.0):
-        return _square(found)
+        return square(found)
     return _cube(found) if power == Interval(3.0, 3.0) else None
 
 
@@ -158,10 +154,7 @@ def _negate(view: BoundView) -> Interval | None:
 
 def _take_absolute(view: BoundView) -> Interval | None:
     found = view.find(0, view.zone)
-    if found is None:
-        return None
-    low = 0.0 if found.low <= 0 <= found.high else min(abs(found.low), abs(found.high))
-    return Interval(low, found.magnitude)
+    return None if found is None else absolute(found)
 
 
 def _bound_gelu(view: BoundView) -> Interval | None:

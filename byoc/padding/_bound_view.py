@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from byoc.model.ranges import Interval
 from byoc.padding._padded_graph import PaddedNode, Shape, require_shape
-from byoc.padding._zones import Interval, Zone
+from byoc.padding._zones import Zone
 
 if TYPE_CHECKING:
     from byoc.padding._value_bounds import ValueBounds

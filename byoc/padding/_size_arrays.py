@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from byoc.model import RANDOM_OPERATORS, evaluate_dim, list_dim_names, to_numpy_dtype
+from byoc.model.ranges import Interval
 from byoc.padding._padded_graph import PaddedGraph, Shape
-from byoc.padding._zones import Interval, Part, Zone
+from byoc.padding._zones import Part, Zone
 
 _MAX_ELEMENTS = 1 << 23
 _MAX_NODES = 400

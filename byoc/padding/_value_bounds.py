@@ -13,11 +13,12 @@ from math import inf, isinf, isnan
 import numpy as np
 
 from byoc.model import to_numpy_dtype
+from byoc.model.ranges import NUMBERS, Interval
 from byoc.padding._bound_rules import BOUND_RULES
 from byoc.padding._bound_view import BoundView
 from byoc.padding._padded_graph import ILL_FORMED, Assumptions, NotAlignedError, PaddedGraph
 from byoc.padding._size_arrays import SizeArrays
-from byoc.padding._zones import NUMBERS, Interval, Part, Zone
+from byoc.padding._zones import Part, Zone
 
 
 def find_fill_axis(graph: PaddedGraph, name: str) -> int | None:

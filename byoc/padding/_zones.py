@@ -1,9 +1,8 @@
-"""Zones of padded tensors, and the intervals that values in them lie in."""
+"""Zones of padded tensors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from math import inf, isfinite
 
 
 class Part(StrEnum):
@@ -49,39 +48,3 @@ class Zone:
 
 
 UNPADDED = Zone()
-
-
-@dataclass(frozen=True)
-class Interval:
-    """Numbers from `low` to `high`; an end that is infinite may be taken, and NaN is not among them."""
-
-    low: float
-    high: float
-
-    @classmethod
-    def around(cls, magnitude: float) -> "Interval":
-        """Return the numbers of at most a magnitude."""
-        return cls(-magnitude, magnitude)
-
-    @property
-    def magnitude(self) -> float:
-        """The largest absolute value."""
-        return max(abs(self.low), abs(self.high))
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether both ends are finite."""
-        return isfinite(self.low) and isfinite(self.high)
-
-    @property
-    def is_zero(self) -> bool:
-        """Whether it holds 0 alone."""
-        return self.low == 0 == self.high
-
-    def join(self, other: "Interval") -> "Interval":
-        """Return the smallest interval with both."""
-        return Interval(min(self.low, other.low), max(self.high, other.high))
-
-
-NUMBERS = Interval(-inf, inf)
-ZERO = Interval(0.0, 0.0)
