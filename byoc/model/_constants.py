@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from copy import deepcopy
 from functools import cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -177,8 +178,7 @@ def _count_elements(kind: onnx.TypeProto) -> int | None:
 
 
 def _read_small(tensor: TensorProto) -> NDArray[Any] | None:
-    elements = int(np.prod(tensor.dims, dtype=np.float64)) if tensor.dims else 1
-    if elements > _MAX_ELEMENTS or tensor.data_location == TensorProto.EXTERNAL:
+    if prod(tensor.dims) > _MAX_ELEMENTS or tensor.data_location == TensorProto.EXTERNAL:
         return None
     try:
         return numpy_helper.to_array(tensor)

@@ -41,6 +41,7 @@ from byoc.rules._quantization_scheme import (
 from byoc.rules._rule_loading import Target
 from byoc.rules._rule_schema import OpRule
 from byoc.rules._tensor_constraints import check_known_shape, check_tensor
+from byoc.rules._value_check import ValueChecker
 from byoc.schemas import INSTALL_HINT, has_runtime_schemas, list_onnx_domains
 from byoc.support import CHECKS, load_function
 
@@ -110,11 +111,21 @@ class Annotator:
             return self._try_rules(number)[0]
         signature = self._signatures.sign_node(number)
         if signature in self._marks:
-            return self._marks[signature]
+            return self._check_values(number, self._marks[signature])
         mark, shared = self._try_rules(number)
         if shared and signature is not None:
             self._marks[signature] = mark
-        return mark
+        return self._check_values(number, mark)
+
+    def _check_values(self, number: int, mark: Mark) -> Mark:
+        """Return the mark of a node by its values as well, which nodes of one signature do not share."""
+        if self._values is None or not mark.verdict or number in self.index.constant_nodes:
+            return mark
+        condition = self._values.find_condition(number)
+        if condition is None:
+            return mark
+        op = get_operator_name(self.index.nodes[number])
+        return Mark(refuse(f"{op}: {condition.objection.text}"), accepts_plain=False)
 
     def _try_rules(self, number: int) -> tuple[Mark, bool]:
         """Return the mark of a node that is not kept on the host, and whether all like it get it, too.
@@ -169,15 +180,20 @@ class Annotator:
             return [Attempt("", (barred,))]
         view = self._make_view(number)
         return sorted(
-            (self._try_rule(rule, view) for rule in self._find_rules(view.op)), key=rate_attempt
+            (self._try_rule(rule, view, values=True) for rule in self._find_rules(view.op)),
+            key=rate_attempt,
         )
 
-    def _try_rule(self, rule: _LocatedRule, view: RuleView) -> Attempt:
+    def _try_rule(self, rule: _LocatedRule, view: RuleView, *, values: bool = False) -> Attempt:
+        """Try a rule on a node; with `values`, hold its values to the arithmetic contract as well."""
         batch = self._batch_objections.get(view.number)
         found = [*self._find_objections(rule, view), *((batch,) if batch else ())]
         refused = any(objection.kind is not ObjectionKind.UNKNOWN for objection in found)
         found += self._check_conditions(rule, view, refused)
         objections = sort_objections(found) or sort_objections(self._run_check(rule, view))
+        if values and not objections and self._values is not None:
+            condition = self._values.find_condition(view.number)
+            objections = () if condition is None else (condition.objection,)
         objections = tuple(self._name_origin(each, view) for each in objections)
         return Attempt(rule.location, objections, fits=rule.rule.quantized == view.is_quantized)
 
@@ -294,6 +310,12 @@ class Annotator:
                 return found
         held = view.schema is None or view.schema.is_computed(use.type_str, rule.dtypes[1])
         return rule.dtypes if held else (rule.location, ())
+
+    @cached_property
+    def _values(self) -> ValueChecker | None:
+        """The check of values; None where the file says nothing about them, or they are assumed."""
+        limits = self.target.arithmetic.limits_values and self.target.values == "shown"
+        return ValueChecker(self.target, self.index) if limits else None
 
     @cached_property
     def _shapes(self) -> tuple[str, Literal["any", "ranked", "static"]]:

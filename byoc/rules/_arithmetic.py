@@ -6,7 +6,7 @@ earlier ones key by key. What no clause says is as ONNX defines it. docs/rules.m
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -186,6 +186,20 @@ class ArithmeticContract:
         if found.get("exact_below", 0) == _MOST:
             del found["exact_below"]
         return Arithmetic(**found) if found else _DEFINITION
+
+    @cached_property
+    def limits_values(self) -> bool:
+        """Whether a clause limits whole numbers, so that ranges decide which nodes are taken."""
+        return any(each.exact_below is not None or each.overflow is not None for each in self.clauses)
+
+    def find_clause(self, op: str, dtype: str, promise: str) -> int | None:
+        """Return the position of the clause that says what is promised of some values; None if none."""
+        found = (
+            position
+            for position, clause in reversed([*enumerate(self.clauses)])
+            if clause.covers(op, dtype) and getattr(clause, promise) is not None
+        )
+        return next(found, None)
 
     def loosest(self, pairs: Iterable[tuple[str, str]]) -> Arithmetic:
         """Return what is promised of all of some operators on dtypes: the weakest of each promise."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from byoc.errors import InputError, suggest_nearest
 from byoc.patterns import Pattern
@@ -43,7 +43,8 @@ class Target:
     `rules` include those of extended files; `locations` maps the location of an inherited part
     (`ops[3]`, `dtype`, `limits.batch`) to that in its own file (`dla.yaml: ops[1]`); `folder` is that
     of the file that names the cost model. With `compute_dtype` (`float16` or `bfloat16`) float32
-    tensors are treated as that type, since the regions will compute in it.
+    tensors are treated as that type, since the regions will compute in it. `values` says whether nodes
+    are refused whose values are not shown to stay where `arithmetic` promises exact results, or taken.
     """
 
     source: str
@@ -51,6 +52,7 @@ class Target:
     locations: Mapping[str, str] = field(default_factory=dict)
     folder: Path = Path()
     compute_dtype: str | None = None
+    values: Literal["shown", "assumed"] = "shown"
 
     @property
     def name(self) -> str:

@@ -65,6 +65,7 @@ ZERO = Interval(0.0, 0.0)
 TRUTH = Interval(0, 1)
 """False and true, as numbers."""
 
+_NOTHING = Interval(0, 0)
 _EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 MAX_PARTS = 64
 """Elements of a vector that are followed one by one; shapes and what is made of them have fewer."""
@@ -94,7 +95,9 @@ class TensorRange:
     @classmethod
     def of_parts(cls, parts: Sequence[Interval]) -> "TensorRange":
         """Return the range of a vector with known elements, which are dropped where they are many."""
-        whole = reduce(Interval.join, parts) if parts else Interval(0, 0)
+        if len(parts) == 1:
+            return cls(parts[0], tuple(parts))
+        whole = Interval(min(p.low for p in parts), max(p.high for p in parts)) if parts else _NOTHING
         return cls(whole, tuple(parts) if len(parts) <= MAX_PARTS else None)
 
     def map(self, function: Callable[[Interval], Interval]) -> "TensorRange":

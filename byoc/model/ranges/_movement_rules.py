@@ -11,7 +11,7 @@ from byoc.model.ranges._intervals import (
     join_all,
     multiply,
 )
-from byoc.model.ranges._ranged_node import MOST_EXTENT, RangedNode, RangeRule, RuleResult
+from byoc.model.ranges._ranged_node import RangedNode, RangeRule, RuleResult
 
 
 def _keep(node: RangedNode) -> TensorRange:
@@ -35,7 +35,7 @@ def _move_with_zeros(node: RangedNode) -> TensorRange:
 def _measure_shape(node: RangedNode) -> TensorRange:
     shape = node.get_shape(0)
     if shape is None:
-        return TensorRange(Interval(0, MOST_EXTENT))
+        return TensorRange(Interval(0, node.ranges.most_extent))
     ends = slice(node.attributes.get("start"), node.attributes.get("end"))
     return TensorRange.of_parts([node.bound_extent(dim) for dim in shape[ends]])
 

@@ -22,8 +22,8 @@ from byoc.model.ranges._intervals import (
 if TYPE_CHECKING:
     from byoc.model.ranges._value_ranges import ValueRanges
 
-MOST_EXTENT = 2**40
-"""What an open extent without a range is taken to be at most: more elements than a memory holds."""
+MOST_EXTENT = 2**24
+"""What an open extent is taken to be at most, unless the user gives it a range (docs/rules.md)."""
 
 Shape = tuple[Dim, ...]
 
@@ -121,8 +121,9 @@ class RangedNode:
             return Interval(dim, dim)
         known = self.index.planned.ranges
         names = list_dim_names(dim) if dim is not None else ()
-        found = bound_dim(dim, {name: known.get(name, (0, MOST_EXTENT)) for name in names})
-        low, high = found or (0, MOST_EXTENT)
+        most = self.ranges.most_extent
+        found = bound_dim(dim, {name: known.get(name, (0, most)) for name in names})
+        low, high = found or (0, most)
         return Interval(max(low, 0), max(high, 0))
 
     def bound_count(self, dims: Iterable[Dim]) -> Interval:
@@ -134,7 +135,7 @@ class RangedNode:
         """Return the interval of an input's extent along an axis."""
         shape = self.get_shape(position)
         if shape is None or not -len(shape) <= axis < len(shape):
-            return Interval(0, MOST_EXTENT)
+            return Interval(0, self.ranges.most_extent)
         return self.bound_extent(shape[axis])
 
     def get_limits(self, position: int = 0) -> Interval:

@@ -17,7 +17,7 @@ from byoc.model.ranges._intervals import (
     square,
     widen_floats,
 )
-from byoc.model.ranges._ranged_node import MOST_EXTENT, RangedNode, RangeRule, RuleResult
+from byoc.model.ranges._ranged_node import RangedNode, RangeRule, RuleResult
 
 _MOST_FACTORS = 128
 """A product of more numbers than this is taken to be unlimited; integers have no more bits."""
@@ -116,7 +116,7 @@ def _average(node: RangedNode) -> TensorRange:
 
 def _count_all(node: RangedNode, position: int) -> Interval:
     shape = node.get_shape(position)
-    return Interval(0, MOST_EXTENT) if shape is None else node.bound_count(shape)
+    return Interval(0, node.ranges.most_extent) if shape is None else node.bound_count(shape)
 
 
 def _add_along_axis(node: RangedNode) -> RuleResult:
@@ -162,7 +162,7 @@ def _multiply_integers(node: RangedNode) -> RuleResult:
 def _count_window(node: RangedNode, position: int) -> float:
     """Return the number of products that a convolution sums: the weights of one output channel."""
     shape = node.get_shape(position)
-    return MOST_EXTENT if shape is None else node.bound_count(shape[1:]).high
+    return node.ranges.most_extent if shape is None else node.bound_count(shape[1:]).high
 
 
 def _convolve_integers(node: RangedNode) -> RuleResult:

@@ -6,24 +6,31 @@ one by being moved, is within the table in every run that has a result.
 
 from collections.abc import Callable, Iterator, Mapping
 from math import inf
+from typing import TYPE_CHECKING
 
 from byoc.model._constants import get_constant_value
 from byoc.model.ranges._intervals import Interval, limit_of_dtype
 from byoc.model.ranges._ranged_node import RangedNode
 
+if TYPE_CHECKING:
+    from byoc.model.ranges._value_ranges import ValueRanges
+
 Limits = Mapping[str, Interval]
 _Limit = tuple[str, Interval]
 
 
-def find_valid_ranges(nodes: Iterator[RangedNode]) -> dict[str, Interval]:
-    """Return the intervals that tensors lie within in every run that is defined.
+def find_valid_ranges(ranges: "ValueRanges") -> dict[str, Interval]:
+    """Return the intervals that tensors of a graph lie within in every run that is defined.
 
-    `nodes` are those of one graph, the last first, which all run whenever one does.
+    All nodes of a graph run whenever one does.
     """
     found: dict[str, Interval] = {}
-    for node in nodes:
-        rule = _RULES.get(node.operator)
-        for name, interval in rule(node, found) if rule is not None else ():
+    kinds, made = ranges.index.node_kinds, ranges.index.node_outputs
+    for number in reversed(range(len(kinds))):
+        rule = _RULES.get(kinds[number].operator)
+        if rule is None or (rule in _PASSING and made[number][0] not in found):
+            continue
+        for name, interval in rule(RangedNode(ranges, number), found):
             known = found.get(name)
             found[name] = interval if known is None else known.meet(interval)
     return found
@@ -97,3 +104,5 @@ _RULES: Mapping[str, Callable[[RangedNode, Limits], Iterator[_Limit]]] = {
     "Cast": _pass_if_kept,
     "com.microsoft.EmbedLayerNormalization": _embed,
 }
+_PASSING = (_move_by_constant, _pass_if_any, _pass_if_kept, _pass_to_all)
+"""The rules that pass the limits of an output on to inputs."""

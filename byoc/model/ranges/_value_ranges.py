@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from byoc.model.ranges._intervals import (
     widen_floats,
 )
 from byoc.model.ranges._movement_rules import MOVEMENT_RULES, READ_POSITIONS
-from byoc.model.ranges._ranged_node import RangedNode, RuleResult
+from byoc.model.ranges._ranged_node import MOST_EXTENT, RangedNode, RuleResult
 from byoc.model.ranges._sum_rules import SUM_RULES
 from byoc.model.ranges._valid_inputs import find_valid_ranges
 
@@ -80,24 +81,23 @@ class ValueRanges:
         """Return the interval of a tensor's values."""
         return self.find(name).whole
 
-    def describe_node(self, number: int) -> NodeRange:
-        """Return what a node reads and makes, as far as it is of known types."""
-        names = [name for name in self.index.node_outputs[number] if name]
-        for name in names:
-            self.find(name)
-        exact = self._exact.get(number, _UNKNOWN)
-        made = dict(zip(self.index.node_outputs[number], exact.outputs, strict=False))
-        makes = []
-        for name in names:
-            found = made.get(name)
-            whole = self.find(name).whole if found is None else found.whole
-            makes.append((name, self.index.get_dtype(name) or "", whole))
-        reads = [
-            (name, self.index.get_dtype(name) or "", self.find(name).whole)
-            for name in dict.fromkeys(self.index.node_inputs[number])
-            if name and self._is_whole(name)
-        ]
-        return NodeRange(tuple(reads), tuple(makes), exact.summed)
+    def describe_node(self, number: int, inputs: Sequence[str]) -> NodeRange:
+        """Return the whole numbers that a node makes, and that it reads of some of its inputs."""
+        index, reads, makes = self.index, [], []
+        for name in dict.fromkeys(inputs):
+            if "int" in (dtype := index.get_dtype(name) or ""):
+                reads.append((name, dtype, self.find(name).whole))
+        for position, name in enumerate(index.node_outputs[number]):
+            if "int" in (dtype := index.get_dtype(name) or ""):
+                whole, exact = self.find(name).whole, self._exact.get(number, _UNKNOWN)
+                found = exact.outputs[position] if position < len(exact.outputs) else None
+                if found is not None:
+                    whole = found.whole
+                elif number not in index.bodies:
+                    whole = NUMBERS
+                makes.append((name, dtype, whole))
+        summed = self._exact[number].summed if makes and number in self._exact else 0
+        return NodeRange(tuple(reads), tuple(makes), summed)
 
     def enter_body(self, body: GraphIndex) -> "ValueRanges":
         """Return the ranges in a body of a node of the graph."""
@@ -105,10 +105,6 @@ class ValueRanges:
             if any(each.index is body for each in bodies):
                 return self._get_bodies(number)[id(body)]
         raise LookupError("the graph has no such body")
-
-    def _is_whole(self, name: str) -> bool:
-        dtype = self.index.get_dtype(name) or ""
-        return "int" in dtype or dtype == "bool"
 
     def _find_producer(self, name: str) -> int | None:
         """Return the node whose rule gives a tensor's range; None where its value is read instead."""
@@ -163,9 +159,19 @@ class ValueRanges:
         return found if valid is None else found.map(lambda part: part.meet(valid))
 
     @cached_property
+    def most_extent(self) -> int:
+        """The largest size that an extent is taken to have of which nothing is known.
+
+        An extent that depends on data counts elements of some tensor, which may be of a known size.
+        """
+        if self.outer is not None:
+            return self.outer.most_extent
+        sizes = (kind.elements for kind in {*self.index.types.values()})
+        return max(MOST_EXTENT, *(size for size in sizes if size is not None), 0)
+
+    @cached_property
     def _valid(self) -> Mapping[str, Interval]:
-        numbers = reversed(range(len(self.index.nodes)))
-        return find_valid_ranges(RangedNode(self, number) for number in numbers)
+        return find_valid_ranges(self)
 
     def _find_source(self, name: str) -> TensorRange:
         """Return the range of a constant, of an input, or of a tensor of the graph around."""
@@ -265,7 +271,7 @@ def _read_range(index: GraphIndex, name: str) -> TensorRange:
     """Return the range of a constant, element by element if it has few."""
     limits = limit_of_dtype(index.get_dtype(name))
     stored = index.stored_tensors.get(name)
-    if stored is not None and np.prod(stored.dims, dtype=np.float64) > _MOST_READ:
+    if stored is not None and prod(stored.dims) > _MOST_READ:
         return TensorRange(limits)
     array = find_constant_value(index, name)
     if array is None or array.dtype.kind in "OSU":
@@ -277,5 +283,5 @@ def _read_range(index: GraphIndex, name: str) -> TensorRange:
     if array.dtype.kind == "f" and np.isnan(array).any():
         return TensorRange(NUMBERS)
     if array.size <= MAX_PARTS:
-        return TensorRange.of_parts([Interval.at(each.item()) for each in array.ravel()])
+        return TensorRange.of_parts([Interval(each, each) for each in array.ravel().tolist()])
     return TensorRange(Interval(array.min().item(), array.max().item()))

@@ -1,0 +1,144 @@
+"""Nodes whose whole numbers may leave what the arithmetic contract of their target promises.
+
+Ranges of values decide (`byoc.model.ranges`): they are asked for only where a clause limits an operator
+on a data type that the node has.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import inf, isfinite
+
+from byoc.model import DTYPES, GraphIndex, get_node_name
+from byoc.model.ranges import Interval, NodeRange, limit_of_dtype
+from byoc.rules._arithmetic import Arithmetic
+from byoc.rules._objections import Objection, ObjectionKind
+from byoc.rules._rule_loading import Target
+
+# Inputs that say where and how many. They are no larger than the tensors that they are about, and ends
+# beyond those are cut off: what computes them is held to the contract.
+_PARAMETERS = {
+    **dict.fromkeys(("Expand", "Reshape", "Tile", "CumSum", "CenterCropPad", "Trilu"), (1,)),
+    **dict.fromkeys(("Split", "Squeeze", "Unsqueeze", "TopK", "OneHot"), (1,)),
+    **dict.fromkeys(("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax"), (1,)),
+    **dict.fromkeys(("ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"), (1,)),
+    "ConstantOfShape": (0,),
+    "Pad": (1, 3),
+    "Resize": (3,),
+    "Slice": (1, 2, 3, 4),
+}
+_WHOLE = tuple(dtype for dtype in DTYPES.values() if "int" in dtype)
+
+
+@dataclass(frozen=True)
+class ValueCondition:
+    """What has to hold of a node's values for its target to compute it right.
+
+    `objection` says that it is not known to hold, `text` what has to hold.
+    """
+
+    objection: Objection
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
+class ValueChecker:
+    """The arithmetic contract of a target, held to the ranges of a graph's values."""
+
+    target: Target
+    index: GraphIndex
+    _limits: dict[str, Mapping[str, Arithmetic]] = field(default_factory=dict)
+    """the limits on whole numbers by operator and dtype"""
+
+    def find_condition(self, number: int) -> ValueCondition | None:
+        """Return the first condition that is not shown to hold of a node; None where all are."""
+        kind = self.index.node_kinds[number]
+        limits = self._find_limits(kind.operator)
+        if not limits:
+            return None
+        whole, makes = self._whole_numbers, self.index.node_outputs[number]
+        reads = self.index.node_inputs[number]
+        if parameters := _PARAMETERS.get(kind.operator):
+            reads = tuple(name for i, name in enumerate(reads) if i not in parameters)
+        if whole.isdisjoint(reads) and whole.isdisjoint(makes):
+            return None
+        ranges = self.index.value_ranges.describe_node(number, reads)
+        return next(self._find_all(number, kind.operator, ranges, limits), None)
+
+    @cached_property
+    def _whole_numbers(self) -> frozenset[str]:
+        """The tensors of whole numbers."""
+        return frozenset(name for name, kind in self.index.types.items() if "int" in kind.dtype)
+
+    def _find_limits(self, op: str) -> Mapping[str, Arithmetic]:
+        if op not in self._limits:
+            found = {dtype: self.target.arithmetic.resolve(op, dtype) for dtype in _WHOLE}
+            self._limits[op] = {
+                dtype: each
+                for dtype, each in found.items()
+                if each.exact_below is not None or each.overflow != "wraps"
+            }
+        return self._limits[op]
+
+    def _find_all(
+        self, number: int, op: str, ranges: NodeRange, limits: Mapping[str, Arithmetic]
+    ) -> Iterator[ValueCondition]:
+        node = get_node_name(self.index.nodes[number])
+        for name, dtype, found in (*ranges.reads, *ranges.makes):
+            most = limits[dtype].exact_below if dtype in limits else None
+            whole = found if found.is_finite else limit_of_dtype(dtype)
+            if most is not None and whole.magnitude > most:
+                what = f"'{name}' {_describe_range(whole, dtype, most)}"
+                yield self._limit_magnitude(op, dtype, most, what, f"'{name}'")
+        least, dtype = _find_least(limits, ranges)
+        if ranges.summed > least:
+            reach = f"{int(ranges.summed):,}" if isfinite(ranges.summed) else "any number"
+            what = f"what it adds up may reach {reach}"
+            yield self._limit_magnitude(op, dtype, int(least), what, f"what '{node}' adds up")
+        for name, dtype, found in ranges.makes:
+            promised = limits[dtype].overflow if dtype in limits else "wraps"
+            if promised != "wraps" and not limit_of_dtype(dtype).holds(found):
+                yield self._limit_overflow(op, name, dtype, promised)
+
+    def _limit_magnitude(
+        self, op: str, dtype: str, most: int, what: str, subject: str
+    ) -> ValueCondition:
+        text = f"{what}, and {self.target.name} computes whole numbers exactly up to {most:,} alone"
+        holds = f"{subject} stays from {-most:,} to {most:,}"
+        return ValueCondition(self._object("exact_below", op, dtype, text), holds)
+
+    def _limit_overflow(self, op: str, name: str, dtype: str, promised: str) -> ValueCondition:
+        becomes = "saturates" if promised == "saturates" else "may become anything"
+        text = f"'{name}' may leave {dtype}, and on {self.target.name} it {becomes} instead of wrapping"
+        return ValueCondition(
+            self._object("overflow", op, dtype, text), f"'{name}' stays within {dtype}"
+        )
+
+    def _object(self, promise: str, op: str, dtype: str, text: str) -> Objection:
+        position = self.target.arithmetic.find_clause(op, dtype, promise)
+        place = self.target.locate(f"arithmetic[{position}].{promise}")
+        return Objection(place, text, ObjectionKind.TENSOR)
+
+
+def _find_least(limits: Mapping[str, Arithmetic], ranges: NodeRange) -> tuple[float, str]:
+    """Return the least magnitude of exact numbers among a node's dtypes, and that dtype."""
+    dtypes = dict.fromkeys(dtype for _, dtype, _ in (*ranges.makes, *ranges.reads))
+    found = ((limits[dtype].exact_below, dtype) for dtype in dtypes if dtype in limits)
+    return min(((most, dtype) for most, dtype in found if most is not None), default=(inf, ""))
+
+
+def _describe_range(found: Interval, dtype: str, most: int) -> str:
+    if found.holds(limit_of_dtype(dtype)):
+        return f"may be any {dtype}"
+    return f"may be {int(found.high if found.high > most else found.low):,}"
+
+
+def list_conditions(
+    index: GraphIndex, target: Target, numbers: Iterable[int]
+) -> Iterator[tuple[int, ValueCondition]]:
+    """Yield the nodes of some that are right on a condition alone, each with the first one."""
+    checker = ValueChecker(target, index)
+    for number in numbers:
+        found = checker.find_condition(number) if target.arithmetic.limits_values else None
+        if found is not None:
+            yield number, found
