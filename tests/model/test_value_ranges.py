@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Mapping
+from itertools import combinations_with_replacement, product
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,7 @@ STEPS = (
     "c = Split <num_outputs = 2> (a) y = Expand(c, square)",
     "s = Shape(a) t = CastLike(s, a) y = Add(a, t)",
     "n = Pad(a, pads, two) y = Slice(n, ones, threes)",
+    "s = Size(a) t = CastLike(s, a) u = Range(zero, t, two) v = Expand(u, square) y = Mul(a, v)",
 )
 DTYPES = {"int64": 7, "int32": 6, "int8": 3, "uint8": 2}
 ENDS = st.sampled_from([-(2**31), -200, -3, -1, 0, 1, 2, 7, 255, 2**24 + 1, 2**31 - 1])
@@ -170,8 +172,39 @@ def test_the_values_of_random_models_lie_in_their_ranges(
         assert find_wrong(ValueRanges(index, given=known), made) == []
 
 
-def find_range(text: str, name: str, **options: Any) -> Interval:
-    return index_of(parse(text, **options)).value_ranges.find(name).whole
+EXACT = {"Add", "Sub", "Mul", "Max", "Min", "Div"}
+PAIRS = {
+    "int32": ("Add", "Sub", "Mul", "Max", "Min", "Div", "Mod", "Mod <fmod = 1>", "Pow", "BitwiseAnd"),
+    "uint32": ('BitShift <direction = "LEFT">', 'BitShift <direction = "RIGHT">', "BitwiseOr", "Mod"),
+}
+
+
+@pytest.mark.parametrize(("dtype", "call"), [(d, call) for d, calls in PAIRS.items() for call in calls])
+def test_the_range_of_two_operands_holds_what_each_pair_gives(dtype: str, call: str) -> None:
+    """All pairs of intervals of small numbers; where nothing is lost the ends are taken."""
+    numbers = np.arange(-4 if dtype == "int32" else 0, 5)
+    right = numbers[numbers > 0] if call[:3] in ("Div", "Mod", "Pow") else numbers
+    model = parse(
+        f"g ({dtype}[{numbers.size}, 1] a, {dtype}[1, {right.size}] b) => "
+        f"({dtype}[{numbers.size}, {right.size}] y) {{ y = {call}(a, b) }}",
+        opset=18,
+    )
+    given = {"a": numbers.astype(dtype)[:, None], "b": right.astype(dtype)[None]}
+    (table,) = ReferenceEvaluator(model).run(None, given)
+    index = GraphIndex(model, infer_types(model, {}).type_protos)
+    spans = [[*combinations_with_replacement(range(each.size), 2)] for each in (numbers, right)]
+    for (first, last), (start, end) in product(*spans):
+        known = {
+            "a": Interval(int(numbers[first]), int(numbers[last])),
+            "b": Interval(int(right[start]), int(right[end])),
+        }
+        actual = table[first : last + 1, start : end + 1]
+        found = ValueRanges(index, given=known).describe_node(0, ()).makes[0][2]
+        least, most = int(actual.min()), int(actual.max())
+        assert found.low <= least
+        assert most <= found.high
+        if call in EXACT:
+            assert (found.low, found.high) == (least, most)
 
 
 EXAMPLES = {
