@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from byoc.codegen import CompileError, Operation
+from byoc.codegen import CompileError, Operation, Quantization
 
 from .lowering import LOWERINGS, Lowering
 from .region_values import Value, arrange, expand_rank, reshape_value
@@ -91,7 +91,10 @@ def lower_slice(operation: Operation, lowering: Lowering) -> None:
 
 @LOWERINGS.op("Pad")
 def lower_pad(operation: Operation, lowering: Lowering) -> None:
-    """PAD with the integer of a constant; negative pads are a SLICE."""
+    """PAD with the integer of a constant, in the result's quantization; negative pads are a SLICE.
+
+    A constant may be beyond what the operand's integers stand for.
+    """
     source = lowering.read(operation, 0)
     mode = operation.attributes.get("mode", "constant")
     if mode not in ("constant", b"constant"):
@@ -100,7 +103,9 @@ def lower_pad(operation: Operation, lowering: Lowering) -> None:
     pads = _read_integers(operation, lowering, "pads", 1)
     assert pads is not None
     axes = _read_integers(operation, lowering, "axes", 3) or list(range(source.rank))
-    value = _read_filler(operation, lowering, source)
+    is_stated = bool(operation.output_quantization) and operation.output_quantization[0] is not None
+    wanted = lowering.result(operation) if is_stated else source.quantization
+    value = _read_filler(operation, lowering, wanted)
     start, size = [0] * source.rank, list(source.tensor.shape)
     around = [(0, 0)] * source.rank
     for number, axis in enumerate(axes):
@@ -109,9 +114,10 @@ def lower_pad(operation: Operation, lowering: Lowering) -> None:
         around[place] = max(before, 0), max(behind, 0)
         start[place] = max(-before, 0)
         size[place] -= start[place] + max(-behind, 0)
-    part = lowering.graph.slice(source.tensor, start, size)
-    tensor = lowering.graph.pad(part, around, value)
-    _finish(operation, lowering, replace(source, tensor=tensor))
+    part = replace(source, tensor=lowering.graph.slice(source.tensor, start, size))
+    part = lowering.requantize(part, wanted)
+    tensor = lowering.graph.pad(part.tensor, around, value)
+    _finish(operation, lowering, replace(part, tensor=tensor))
 
 
 @LOWERINGS.op("Expand", "Tile")
@@ -174,16 +180,15 @@ def _read_integers(
     return None if given is None else [int(each) for each in np.atleast_1d(given)]
 
 
-def _read_filler(operation: Operation, lowering: Lowering, source: Value) -> int:
-    """Return the integer that a Pad fills with: that of its constant, in the operand's quantization."""
-    assert source.quantization is not None
+def _read_filler(operation: Operation, lowering: Lowering, wanted: Quantization) -> int:
+    """Return the integer that a Pad fills with: that of its constant, in a quantization."""
     stored = lowering.constant(operation, 2)
     if stored is None:
         real: Array = np.array(float(operation.attributes.get("value", 0.0)), np.float32)
     else:
         stated = operation.input_quantization[2] if len(operation.input_quantization) > 2 else None
         real = stored.reshape(()) if stated is None else stated.dequantize(stored).reshape(())
-    return int(source.quantization.quantize(real))
+    return int(wanted.quantize(real))
 
 
 def _describe(value: Value) -> tuple[object, ...]:

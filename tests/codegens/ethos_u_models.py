@@ -270,6 +270,16 @@ CASES: dict[str, Case] = {
         stored={"k": np.array([2, -8]), "m": np.array([6, -2]), "a": np.array([2, 3])},
     ),
     "pad": Case("r = Pad(dx,k)", "[1,8,13,17]", stored={"k": np.array([0, 0, 1, 2, 0, 0, 2, 3])}),
+    "pad with more than the operand holds": Case(
+        "r = Pad(dx,k,f)",
+        "[1,8,13,17]",
+        stored={"k": np.array([0, 0, 1, 2, 0, 0, 2, 3]), "f": np.float32(100.0)},
+    ),
+    "pad with less than a step": Case(
+        "r = Pad(dx,k,f)",
+        "[1,8,13,17]",
+        stored={"k": np.array([0, 0, 1, 2, 0, 0, 2, 3]), "f": np.float32(0.5), "sx": np.float32(2.0)},
+    ),
     "pad less": Case("r = Pad(dx,k)", "[1,8,11,14]", stored={"k": np.array([0, 0, -1, 2, 0, 0, 2, 0])}),
     "split": Case(
         "r, r1 = Split<axis=1>(dx,k)",
