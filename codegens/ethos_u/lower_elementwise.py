@@ -16,6 +16,10 @@ from .region_values import Value, arrange, expand_rank
 _MOST_FACTOR = {"int8": 2**15 - 1, "int16": 2**14 - 1}
 """The greatest whole number that Vela multiplies an operand of ADD by without an operator of its own."""
 _SLOPE_BITS = 15
+_MOST_DISTANCE = {"int8": 2.0**8, "int16": 2.0**15}
+"""How far an integer can be from the zero point, which is 0 for int16."""
+_MOST_SLOPE_ERROR = 0.5
+"""Steps of the result that rounded slopes may move it, of the operand farthest from its zero point."""
 
 
 @LOWERINGS.op("Add", "Sub", "Sum")
@@ -107,6 +111,9 @@ def lower_prelu(operation: Operation, lowering: Lowering) -> None:
     graph = lowering.graph
     real = slope.quantization.dequantize(slope.tensor.data).astype(np.float64)
     bits = _SLOPE_BITS - max(int(np.ceil(np.log2(max(np.abs(real).max(), 1.0)))), 0)
+    steps = _MOST_DISTANCE[source.tensor.dtype] * real_scale(source) / float(wanted.scale)
+    if steps * 2.0 ** -(bits + 1) > _MOST_SLOPE_ERROR:
+        raise CompileError("the result's scale is too fine for the slopes of a PRelu, which have 16 bits")
     wide, zero = lowering.widen(source), graph.constant(np.zeros([1] * source.rank), "int32")
     one = graph.constant(np.full([1] * source.rank, 2**bits), "int32")
     slopes = graph.constant(np.rint(real * 2**bits), "int32")

@@ -176,6 +176,16 @@ def test_a_negative_scale_is_refused_or_right(name: str, scale: str, tmp_path: P
     assert np.abs(found["y"].astype(int) - expected["y"].astype(int)).max() <= 1
 
 
+def test_slopes_that_are_too_coarse_for_the_result_are_refused(tmp_path: Path) -> None:
+    case = replace(CASES["prelu"], dtype="int16", opset=21)
+    weights = {"w": case.stored["w"].astype(np.int16), "sx": np.float32(1.7), "sy": np.float32(0.013)}
+    case = replace(case, stored={**case.stored, **weights})
+
+    error = refusal(region(case.make_model(), tmp_path), "ethos_u")
+
+    assert "too fine for the slopes of a PRelu" in str(error)
+
+
 @pytest.mark.parametrize("rules", ["ethos-u55", "ethos-u65", "ethos-u85"])
 def test_a_relu_of_a_negative_scale_stays_on_the_host(rules: str, tmp_path: Path) -> None:
     case = replace(CASES["relu"], stored={"sx": np.float32(-0.05), "sy": np.float32(-0.05)})
