@@ -113,7 +113,7 @@ def lower_prelu(operation: Operation, lowering: Lowering) -> None:
     bits = _SLOPE_BITS - max(int(np.ceil(np.log2(max(np.abs(real).max(), 1.0)))), 0)
     steps = _MOST_DISTANCE[source.tensor.dtype] * real_scale(source) / float(wanted.scale)
     if steps * 2.0 ** -(bits + 1) > _MOST_SLOPE_ERROR:
-        raise CompileError("the result's scale is too fine for the slopes of a PRelu, which have 16 bits")
+        raise CompileError("a result's scale is too fine for the slopes of a PRelu, of 16 bits")
     wide, zero = lowering.widen(source), graph.constant(np.zeros([1] * source.rank), "int32")
     one = graph.constant(np.full([1] * source.rank, 2**bits), "int32")
     slopes = graph.constant(np.rint(real * 2**bits), "int32")
