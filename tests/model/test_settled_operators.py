@@ -12,7 +12,9 @@ from onnx import TensorProto, helper, numpy_helper
 from support import examples
 
 from byoc.errors import InputError
-from byoc.model import prepare_model
+from byoc.model import evaluate_dim, prepare_model
+from byoc.model.inference._cutting_shapes import cut_dim
+from byoc.model.inference._moved_values import list_taken
 
 SETTINGS = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 # What onnxruntime says of a model or inputs that it does not run.
@@ -354,3 +356,57 @@ def test_the_mean_and_deviation_of_a_layer_normalization():
 
 def test_a_model_that_does_not_run_is_no_comparison():
     assert not check("MatMul", [ones(2, 3), ones(2, 3)])
+
+
+FAR = [-(2**63), -(2**31), 2**31 - 1, 2**63 - 1]
+
+
+@pytest.mark.parametrize("step", [-3, -2, -1, 1, 2, 3])
+def test_what_a_slice_leaves_of_an_open_axis_is_known(step):
+    for start in (*range(-5, 6), *FAR):
+        for end in (*range(-5, 6), *FAR):
+            found = cut_dim("n", start, end, step)
+            assert found is not None
+            for extent in range(8):
+                right = len(list_taken(extent, start, end, step))
+                assert evaluate_dim(found, {"n": extent}) == right, (start, end, extent, found)
+
+
+@pytest.mark.parametrize(("first", "last"), [("m", "big"), ("zero", "m"), ("m", "zero")])
+@pytest.mark.parametrize("step", [1, 2])
+def test_a_slice_may_begin_and_end_at_an_extent_from_the_back(first, last, step):
+    model = read(
+        f"""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[1,n,4] x, float[n,3] s) => (float[?,?,?] y)
+        <int64[1] zero={{0}}, int64[1] big={{{FAR[-1]}}},
+         int64[1] axis={{1}}, int64[1] step={{{step}}}> {{
+           d = Shape <start = 0, end = 1> (s)
+           m = Neg (d)
+           y = Slice (x, {first}, {last}, axis, step)
+        }}
+        """
+    )
+    assert model.index.get_shape("y")[1] is not None
+    for n in range(1, 5):
+        assert not list_contradictions(model, {"x": ones(1, n, 4), "s": ones(n, 3)})
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+@pytest.mark.parametrize("condition", [[True, False, True], [False], [True, True, True, True]])
+def test_a_constant_condition_says_how_many_are_taken(axis, condition):
+    taken = np.array(condition[: (4 if axis is None else 3)])
+    assert check("Compress", [ones(3, 4)], [taken], opset=13, axis=axis)
+
+
+def test_a_pool_is_undone_to_the_shape_that_is_asked_for():
+    indices = np.array([[[[5, 7], [13, 15]]]], np.int64)
+    shape = np.array([1, 1, 5, 5], np.int64)
+    assert check(
+        "MaxUnpool", [ones(1, 1, 2, 2)], [indices, shape], opset=13, kernel_shape=[2, 2], strides=[2, 2]
+    )
+
+
+def test_columns_become_an_image():
+    image, block = np.array([5, 4], np.int64), np.array([1, 2], np.int64)
+    assert check("Col2Im", [ones(2, 6, 15)], [image, block], opset=18)

@@ -104,20 +104,41 @@ def cut_dim(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim:
     if step < 0:
         back = start == -1 or (isinstance(start, int) and start >= _FAR)
         whole = back and isinstance(end, int) and end <= -_FAR
-        return ceil_divide_dims(dim, -step) if whole else None
+        return ceil_divide_dims(dim, -step) if whole else _cut_backwards(dim, start, end, -step)
     first, last = _find_position(dim, start), min_dims(_find_position(dim, end), dim)
     return ceil_divide_dims(max_dims(subtract_dims(last, first), 0), step)
+
+
+def _cut_backwards(dim: Dim, start: Dim, end: Dim, step: int) -> Dim:
+    """Return the extent that is left of an open one by a Slice of numbers that goes back by `step`.
+
+    A start is brought to the first or the last element, an end to the last or the place before the
+    first.
+    """
+    if not isinstance(start, int) or not isinstance(end, int):
+        return None
+    last = subtract_dims(dim, 1)
+    if start < 0:
+        first = max_dims(add_dims(dim, start), 0)
+    else:
+        first = last if start >= _FAR else min_dims(start, last)
+    if end <= -_FAR:
+        stop: Dim = -1
+    else:
+        stop = max_dims(add_dims(dim, end), -1) if end < 0 else min_dims(end, last)
+    count = ceil_divide_dims(max_dims(subtract_dims(first, stop), 0), step)
+    return min_dims(count, dim)  # there may be no elements
 
 
 def _find_position(dim: Dim, position: Dim) -> Dim:
     """Return a position along an axis as one of at least 0; negative ones count backwards."""
     if position is None:
         return None
-    if position == 0:
+    if position == 0 or add_dims(dim, position) == 0:  # as many from the back as there are
         return 0
     if position == dim or (isinstance(position, int) and position >= _FAR):
         return dim
-    if isinstance(position, int) and position < 0:
+    if is_dim_at_least(multiply_dims(-1, position), 1):
         return max_dims(add_dims(dim, position), 0)
     if is_dim_at_least(position, 0):
         return position
@@ -146,7 +167,21 @@ def _pad(node: KnownNode) -> Types:
     return [make_type(dtype, dims)]
 
 
+def _compress(node: KnownNode) -> Types:
+    """Return the type of Compress, whose condition may be shorter than the axis."""
+    shape, taken = node.get_shape(0), list_elements(node.get_value(1))
+    axis, dtype = node.attributes.get("axis"), node.get_dtype(0)
+    count = sum(map(bool, taken)) if taken is not None else None
+    if axis is None:
+        return [make_type(dtype, [count])]
+    if shape is None or not -len(shape) <= axis < len(shape):
+        return [make_type(dtype, None)]
+    axis %= len(shape)
+    return [make_type(dtype, [*shape[:axis], count, *shape[axis + 1 :]])]
+
+
 CUTTING_RULES: dict[str, Rule] = {
+    "Compress": _compress,
     "Concat": _concat,
     "Pad": _pad,
     "Slice": _slice,

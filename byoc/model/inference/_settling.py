@@ -21,6 +21,7 @@ from byoc.model.inference._cutting_shapes import CUTTING_RULES
 from byoc.model.inference._elementwise_shapes import ELEMENTWISE_RULES, Types
 from byoc.model.inference._known_node import Rule
 from byoc.model.inference._matrix_shapes import MATRIX_RULES
+from byoc.model.inference._ml_rules import ML_RULES
 from byoc.model.inference._movement_shapes import MOVEMENT_RULES
 from byoc.model.inference._node_inference import infer_node
 from byoc.model.inference._scope_values import find_value, record_made_inside, type_by_values
@@ -34,15 +35,18 @@ SHAPE_RULES: Mapping[str, Rule] = {
     **CUTTING_RULES,
     **WINDOW_RULES,
     **MATRIX_RULES,
+    **ML_RULES,
 }
-"""Operators of ONNX's main domain to the rules that type them."""
+"""Operators of ONNX's domains to the rules that type them."""
 
 # The inputs whose values a rule reads; those of a reduction are its axes.
 _VALUE_INPUTS: Mapping[str, tuple[int, ...]] = {
     **{name: (1,) for name in SHAPE_RULES if name.startswith("Reduce")},
     **dict.fromkeys(["Expand", "OneHot", "Reshape", "Split", "Squeeze", "Tile", "TopK"], (1,)),
-    **dict.fromkeys(["Unsqueeze", "Upsample"], (1,)),
+    **dict.fromkeys(["Compress", "Unsqueeze", "Upsample"], (1,)),
+    "Col2Im": (1, 2),
     "ConstantOfShape": (0,),
+    "MaxUnpool": (2,),
     "Pad": (1, 3),
     "Range": (0, 1, 2),
     "Resize": (1, 2, 3),

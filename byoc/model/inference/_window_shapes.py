@@ -232,8 +232,25 @@ def _pool_rois(node: KnownNode) -> Types:
     return [make_type(node.get_dtype(0), [count, channels, *size])]
 
 
+def _unpool(node: KnownNode) -> Types:
+    """Return the type of MaxUnpool: the shape that is asked for, or that of the pool's input."""
+    if node.has_input(2):
+        return [make_type(node.get_dtype(0), read_dims(node, 2))]
+    return [None]  # as ONNX's inference has it
+
+
+def _join_columns(node: KnownNode) -> Types:
+    """Return the type of Col2Im: columns [N, C * block, blocks], an image and a block of known sizes."""
+    shape, image, block = node.get_shape(0), read_dims(node, 1), read_dims(node, 2)
+    if shape is None or len(shape) != 3 or image is None or block is None:
+        return [None]
+    channels = floor_divide_dims(shape[1], multiply_dims(*block))
+    return [make_type(node.get_dtype(0), [shape[0], channels, *image])]
+
+
 WINDOW_RULES: dict[str, Rule] = {
     "AveragePool": _pool,
+    "Col2Im": _join_columns,
     "Conv": _convolve_at(0, 1),
     "ConvInteger": _convolve_at(0, 1, "int32"),
     "ConvTranspose": _convolve_transposed,
@@ -244,6 +261,7 @@ WINDOW_RULES: dict[str, Rule] = {
     "GridSample": _sample_grid,
     "LpPool": _pool,
     "MaxPool": _pool,
+    "MaxUnpool": _unpool,
     "QLinearConv": _convolve_quantized,
     "Resize": _resize,
     "RoiAlign": _pool_rois,
