@@ -7,6 +7,7 @@ the innermost value, and refuses two nodes of one name. A function that has the 
 operator is ignored by onnxruntime, and is dropped here.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto
@@ -133,16 +134,17 @@ def _shares_node_names(nodes: Iterable[NodeProto]) -> bool:
 
 
 def _name_nodes_apart(nodes: Sequence[NodeProto]) -> None:
-    """Give each node whose name another before it has a name of its own, in place."""
-    if not _shares_node_names(nodes):
-        return
-    # Reports name a node without a name by its first output.
-    taken = {name for node in nodes for name in (node.name, *node.output)}
-    names, seen = _NewNames(taken), set[str]()
-    for node in nodes:
-        if node.name and node.name in seen:
-            node.name = names.make(node.name)
-        seen.add(node.name)
+    """Name each node after its first output whose name another node has, too, in place.
+
+    So reports and placement files name nodes without a name of their own.
+    """
+    counts = Counter(node.name for node in nodes)
+    shared = [node for node in nodes if node.name and counts[node.name] > 1]
+    taken = counts.keys() - {node.name for node in shared}
+    names = _NewNames({*taken, *(name for node in nodes for name in node.output)} if shared else set())
+    for node in shared:
+        own = next(filter(None, node.output), node.name)
+        node.name = own if own not in taken and own in node.output else names.make(own)
 
 
 class _NewNames:

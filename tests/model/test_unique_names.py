@@ -145,25 +145,25 @@ def test_a_stored_tensor_that_runtimes_read_differently_is_refused_in_one_senten
     )
 
 
-def test_nodes_of_one_name_get_names_that_show_where_they_are_from() -> None:
+def test_nodes_of_one_name_are_named_after_their_outputs() -> None:
     model = read(
-        """g (bool c, float[2] x) => (float[2] Conv_1) {
+        """g (bool c, float[2] x) => (float[2] y) {
             [Conv] a = Neg(x)
-            [Conv] b = If (c) <
+            [Conv] other = If (c) <
                 then_branch = t () => (float[2] o) { [Conv] u = Neg(a)\n [Conv] o = Exp(u) },
-                else_branch = e () => (float[2] o) { [own] o = Neg(a) }
+                else_branch = e () => (float[2] o) { [Conv] o = Neg(a) }
             >
-            [other] d = Neg(b)
+            [other] d = Neg(other)
             e = Neg(d)
-            [Conv] Conv_1 = Neg(e)
+            [Conv] y = Neg(e)
         }"""
     )
     found = prepare_model(model, "test").proto.graph
-    assert [node.name for node in found.node] == ["Conv", "Conv_2", "other", "", "Conv_3"]
+    assert [node.name for node in found.node] == ["a", "other_1", "other", "", "y"]
     branches = [
         [node.name for node in body.node] for body in get_stated_attributes(found.node[1]).values()
     ]
-    assert sorted(branches) == [["Conv", "Conv_1"], ["own"]]
+    assert sorted(branches) == [["Conv"], ["u", "o"]]
     open_session(prepare_model(model, "test").proto)  # onnxruntime refuses nodes of one name
 
 
