@@ -111,9 +111,9 @@ def bisect_region(  # noqa: PLR0913, PLR0917 - each has a default
     is not wrong, or it is right when compiled again; raise NotVerifiableError if plain onnxruntime
     cannot run the regions.
     """
-    thresholds = heed_promises(bundle, thresholds)
     region = _complete_name(bundle, region)
     found, run = _open_region(bundle, region)
+    thresholds = heed_promises(bundle, thresholds, found)
     entry = next(entry for entry in bundle.variant.regions if entry.name == region)
     compiler = make_compiler(bundle, region)
     runs = _list_runs(bundle, found, inputs, own_inputs)

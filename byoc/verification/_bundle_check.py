@@ -19,6 +19,7 @@ from byoc.verification._bundle_verification import make_inputs, verify_on_sample
 from byoc.verification._fault_files import write_fault
 from byoc.verification._padding_verification import add_padded, verify_independence, verify_padding
 from byoc.verification._recorded_model import load_recorded_model
+from byoc.verification._region_verification import heed_promises
 from byoc.verification._sample_verification import verify_samples
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
 from byoc.verification._variant_verification import merge_verifications
@@ -242,7 +243,7 @@ def bisect(  # noqa: PLR0913 - each has a default
     check = BundleCheck(opened, against, inputs, seed, thresholds)
     fault = check.bisect(region)
     if output is not None:
-        write_fault(fault, Path(output), check.region_thresholds)
+        write_fault(fault, Path(output), heed_promises(opened, check.region_thresholds))
     return fault
 
 

@@ -33,7 +33,7 @@ from byoc.verification._region_verification import (
     worst_errors,
 )
 from byoc.verification._tensor_comparison import measure_accuracy
-from byoc.verification._thresholds import Thresholds
+from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
 from byoc.verification._verification_result import (
     Accuracy,
     RegionError,
@@ -77,9 +77,11 @@ class BundleComparison:
     _boundary: tuple[OutputError, ...] = ()
     _regions: dict[str, RegionError] = field(default_factory=dict)
     _not_compared: str = ""
+    _own: Thresholds = DEFAULT_THRESHOLDS
 
     def __post_init__(self) -> None:
         """Heed what the targets of the bundle do not promise."""
+        self._own = self.thresholds
         self.thresholds = heed_promises(self.bundle, self.thresholds)
 
     def add_sample(self, name: str, inputs: Values | None) -> None:
@@ -224,12 +226,14 @@ class BundleComparison:
             if not missing:
                 return
         for name, region in missing.items():
-            self._regions[name] = compare_alone(region, self._runs.executors[name], self.thresholds)
+            thresholds = heed_promises(self.bundle, self._own, region)
+            self._regions[name] = compare_alone(region, self._runs.executors[name], thresholds)
 
     def _compare_region(
         self, region: Region, recorded: RecordedRuns, sample: SampleKind = "given"
     ) -> RegionError:
-        return compare_recorded(region, recorded, self.thresholds, sample, self._layers.check)
+        thresholds = heed_promises(self.bundle, self._own, region)
+        return compare_recorded(region, recorded, thresholds, sample, self._layers.check)
 
     @cached_property
     def _layers(self) -> BundleLayers:

@@ -26,6 +26,7 @@ from byoc.verification._plain_models import (
     open_original,
 )
 from byoc.verification._recorded_model import load_recorded_model
+from byoc.verification._region_verification import heed_promises
 from byoc.verification._sequence_comparison import SequenceComparison
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
 from byoc.verification._token_loop import BundleLoop, PlainLoop, Prompt, TokenLoop, run_together
@@ -109,7 +110,8 @@ class GenerationCheck:
 
     @cached_property
     def _applied_thresholds(self) -> Thresholds:
-        return self.thresholds.for_computation_in(self._region_dtype)
+        computed = self.thresholds.for_computation_in(self._region_dtype)
+        return heed_promises(self.bundle, computed)
 
     @cached_property
     def _not_here(self) -> dict[str, str]:

@@ -1,14 +1,23 @@
 """Verification of each region alone and of every boundary tensor, against plain onnxruntime."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, product
 from typing import Any
 
 from byoc.bundle import Bundle
 from byoc.codegen import Executor, Region
 from byoc.errors import InputError
-from byoc.model import GraphIndex, Model, inline_functions, prepare_model
+from byoc.model import (
+    GraphIndex,
+    Model,
+    get_operator_name,
+    inline_functions,
+    prepare_model,
+    walk_nodes,
+)
 from byoc.onnxrt import without_optimizations
+from byoc.rules import Arithmetic
 from byoc.runtime import data_inputs, load_bundle, load_executors
 from byoc.samples import NoSampleError, model_samples
 from byoc.support import report_each
@@ -76,21 +85,51 @@ def verify_regions(
     bundle's own. Raise InputError if a codegen is missing, cannot run here or fails to load, and
     NotVerifiableError if plain onnxruntime cannot run the regions.
     """
-    thresholds = heed_promises(bundle, thresholds)
     runs = load_executors(bundle)
     expected = record_reference_runs(bundle, inputs or bundle_samples(bundle, model))
     regions = [region for _, region, _ in bundle.regions()]
     return tuple(
-        compare_region(region, runs[region.name], expected[region.name], thresholds)
+        compare_region(
+            region,
+            runs[region.name],
+            expected[region.name],
+            heed_promises(bundle, thresholds, region),
+        )
         for region in report_each(regions, lambda region: f"compare {region.name}")
     )
 
 
-def heed_promises(bundle: Bundle, thresholds: Thresholds) -> Thresholds:
-    """Return thresholds under which equal keys may be selected in any order, if a target says so."""
-    clauses = (clause for each in bundle.manifest.arithmetic.values() for clause in each)
-    reorders = any(clause.equal_keys == "any" for clause in clauses)
-    return replace(thresholds, any_equal_keys=True) if reorders else thresholds
+def find_arithmetic(bundle: Bundle, regions: Iterable[Region]) -> Arithmetic:
+    """Return what the targets of some regions promise of values, the weakest of each promise."""
+    found = Arithmetic()
+    for region in regions if bundle.manifest.arithmetic else ():
+        contract = bundle.manifest.read_arithmetic(region.target)
+        found = found.join(contract.loosest(_list_computed_types(region))) if contract.clauses else found
+    return found
+
+
+def _list_computed_types(region: Region) -> Iterator[tuple[str, str]]:
+    """Yield the operators of a region, each with every dtype that a tensor of the region has."""
+    contracts = (*region.inputs, *region.outputs, *region.constants)
+    dtypes = {contract.type.dtype for contract in contracts}
+    dtypes.update(kind.dtype for node in region.nodes for kind in map(region.type, node.output) if kind)
+    functions = (function.node for function in region.model.functions)
+    nodes = walk_nodes(chain(region.model.graph.node, *functions))
+    yield from product({get_operator_name(node) for node in nodes}, sorted(dtypes))
+
+
+def heed_promises(bundle: Bundle, thresholds: Thresholds, region: Region | None = None) -> Thresholds:
+    """Return thresholds that demand no more than targets promise: those of all regions, or of one.
+
+    Where they compute in a lower precision, the tolerance is that of its dtype; where they say so, equal
+    keys may be selected in any order.
+    """
+    if not bundle.manifest.arithmetic:
+        return thresholds
+    regions = [each for _, each, _ in bundle.regions()] if region is None else [region]
+    promised = find_arithmetic(bundle, regions)
+    found = thresholds.for_computation_in(promised.computes)
+    return replace(found, any_equal_keys=True) if promised.equal_keys == "any" else found
 
 
 def bundle_samples(bundle: Bundle, model: Model | None = None) -> Values:
