@@ -8,11 +8,21 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from byoc.model import Dim, TensorType, get_constant_value, get_input
+from byoc.model import (
+    Dim,
+    TensorType,
+    add_dims,
+    floor_divide_dims,
+    get_constant_value,
+    get_input,
+    multiply_dims,
+    subtract_dims,
+)
 from byoc.samples._input_traces import TracedInputs, Use
 
 
@@ -34,6 +44,7 @@ class Role(StrEnum):
     ones = "ones"
     choices = "choices"  # one of the numbers `choices`, which the model compares it with
     constant = "constant"  # what the operator that reads it needs: `make_value`
+    listed = "listed"  # the numbers `limits`, one after the other
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,8 +89,11 @@ def _find_role(name: str, kind: TensorType, uses: tuple[Use, ...]) -> InputRole:
 def _find_role_by_use(kind: TensorType, uses: tuple[Use, ...]) -> InputRole | None:
     """Return the role of an input for a reader that takes nothing else."""
     for use in uses:
+        listed = _LISTED[use.key](use) if use.key in _LISTED else None
+        if listed is not None:
+            return InputRole(Role.listed, listed)
         make = _VALUES.get(use.key)
-        if make is not None and ("int" in kind.dtype or use.node.op_type not in _DIVISIONS):
+        if make is not None and ("int" in kind.dtype or use.node.op_type not in _OF_WHOLE_NUMBERS):
             return InputRole(Role.constant, make_value=make)
         role = _ROLES_BY_USE.get(use.key)
         if role is not None:
@@ -222,6 +236,13 @@ _DOMAINS = {
     ("BatchNormalization", 4): (_TINY, np.inf),
     ("QuantizeLinear", 1): (_TINY, np.inf),
     ("DequantizeLinear", 1): (_TINY, np.inf),
+    ("QuantizeLinear", 2): (0.0, 0.0),  # of float8, whose zero point is 0
+    ("DequantizeLinear", 2): (0.0, 0.0),
+    ("Dropout", 1): (0.0, 0.9),
+    ("Bernoulli", 0): (0.0, 1.0),
+    ("Clip", 1): (-1.5, -0.5),
+    ("Clip", 2): (0.5, 1.5),
+    ("GridSample", 1): (-1.0, 1.0),
 }
 
 
@@ -262,8 +283,9 @@ def _count_axes(shape: Shape) -> Any:
     return np.arange(int(np.prod(shape))).reshape(shape)
 
 
-# Floats may be divided by any float but 0.
-_DIVISIONS = ("Div", "Mod")
+# Floats may be divided by any float but 0, and lie between other floats.
+_OF_WHOLE_NUMBERS = ("Div", "Mod", "Clip")
+_REDUCTIONS = ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp", "SumSquare")
 # Values for operators that take few, from the shape of the input.
 _VALUES: Mapping[tuple[str, int], Callable[[Shape], Any]] = {
     ("Reshape", 1): _make_reshape,
@@ -276,6 +298,10 @@ _VALUES: Mapping[tuple[str, int], Callable[[Shape], Any]] = {
     ("Slice", 3): _count_axes,
     ("Slice", 4): _fill(1),
     ("Pad", 1): _fill(1),
+    ("Pad", 3): _count_axes,
+    ("CenterCropPad", 1): _fill(2),
+    ("Col2Im", 2): _fill(1),
+    ("OneHot", 1): _fill(4),
     ("Resize", 2): _make_scales,
     ("Upsample", 1): _make_scales,
     ("Range", 0): _fill(0),
@@ -284,18 +310,118 @@ _VALUES: Mapping[tuple[str, int], Callable[[Shape], Any]] = {
     ("Unsqueeze", 1): _count_axes,
     ("Squeeze", 1): _count_axes,
     ("CumSum", 1): _fill(0),
-    ("ReduceSum", 1): _count_axes,
-    ("ReduceMean", 1): _count_axes,
-    ("ReduceMax", 1): _count_axes,
+    **{(f"Reduce{name}", 1): _count_axes for name in _REDUCTIONS},
     ("Loop", 0): _fill(3),
     ("Loop", 1): _fill(1),
     ("NonMaxSuppression", 2): _fill(10),
     ("NonMaxSuppression", 3): _fill(0.5),
     ("NonMaxSuppression", 4): _fill(0.0),
+    ("Clip", 1): _fill(0),
+    ("Clip", 2): _fill(3),
     ("Div", 1): _fill(2),
+    ("Dropout", 2): _fill(0),  # not in training, where it draws
     ("Mod", 1): _fill(2),
     ("SequenceAt", 1): _fill(0),
     ("HannWindow", 0): _fill(16),
     ("HammingWindow", 0): _fill(16),
     ("BlackmanWindow", 0): _fill(16),
+    ("MelWeightMatrix", 0): _fill(8),
+    ("MelWeightMatrix", 1): _fill(64),
+    ("MelWeightMatrix", 2): _fill(8000),
+    ("MelWeightMatrix", 3): _fill(0.0),
+    ("MelWeightMatrix", 4): _fill(4000.0),
+}
+
+
+def _list_parts(use: Use) -> tuple[Dim, ...] | None:
+    """Return equal parts of an axis, the last one as large as is left."""
+    shape, split = use.get_shape(0), use.get_shape(1)
+    axis = int(use.graph.get_attributes(use.node).get("axis", 0))
+    count = split[0] if split else None
+    if not isinstance(count, int) or not count or not shape or not -len(shape) <= axis < len(shape):
+        return (1,) if split == () else None
+    part = floor_divide_dims(shape[axis], count)
+    return (*[part] * (count - 1), subtract_dims(shape[axis], multiply_dims(part, count - 1)))
+
+
+def _list_grid(use: Use) -> tuple[Dim, ...] | None:
+    """Return the size of an image for AffineGrid, whose matrices are theta [N, axes, axes + 1]."""
+    shape = use.get_shape(0)
+    if shape is None or len(shape) != 3 or shape[1] not in (2, 3):
+        return None
+    return (shape[0], 1, *((3, 4) if shape[1] == 2 else (2, 3, 4)))
+
+
+def _list_unpooled(use: Use) -> tuple[Dim, ...] | None:
+    """Return the shape that MaxUnpool makes unless another is asked for."""
+    shape, attributes = use.get_shape(0), use.graph.get_attributes(use.node)
+    kernel = attributes["kernel_shape"]
+    if shape is None or len(shape) != len(kernel) + 2:
+        return None
+    strides = attributes.get("strides") or [1] * len(kernel)
+    pads = attributes.get("pads") or [0] * (2 * len(kernel))
+    spatial = [
+        add_dims(multiply_dims(subtract_dims(dim, 1), step), size - before - after)
+        for dim, step, size, before, after in zip(
+            shape[2:], strides, kernel, pads, pads[len(kernel) :], strict=False
+        )
+    ]
+    return (*shape[:2], *spatial)
+
+
+def _list_image(use: Use) -> tuple[Dim, ...] | None:
+    """Return an image of one row for Col2Im that has as many blocks of one element as there are."""
+    shape, image = use.get_shape(0), use.get_shape(1)
+    if shape is None or len(shape) != 3 or not image or not isinstance(image[0], int):
+        return None
+    count, attributes = image[0], use.graph.get_attributes(use.node)
+    steps = attributes.get("strides") or [1] * count
+    pads = [sum(attributes.get("pads", [0] * (2 * count))[axis::count]) for axis in range(count)]
+    rows = prod(pad // step + 1 for pad, step in zip(pads[:-1], steps, strict=False))  # of one element
+    last = subtract_dims(floor_divide_dims(shape[2], rows), 1)
+    return (*[1] * (count - 1), add_dims(multiply_dims(last, steps[-1]), 1 - pads[-1]))
+
+
+def _list_pads(use: Use) -> tuple[Dim, ...] | None:
+    """Return no padding where axes of one element have nothing to reflect."""
+    count, mode = use.get_shape(1), use.graph.get_attributes(use.node).get("mode")
+    reflects = mode == "reflect" and count is not None and len(count) == 1
+    return (0,) if reflects else None
+
+
+def _list_doubled(use: Use) -> tuple[Dim, ...] | None:
+    """Return the extents of an image, twice as large along its last two axes."""
+    shape = use.get_shape(0)
+    if shape is None:
+        return None
+    axes = use.graph.get_attributes(use.node).get("axes") or range(len(shape))
+    last = range(len(shape) - 2, len(shape))
+    return tuple(multiply_dims(shape[i], 2 if i % len(shape) in last else 1) for i in axes)
+
+
+def _list_box(use: Use) -> tuple[Dim, ...] | None:
+    """Return the whole image as a region of Resize, which came with operator set 11."""
+    box = use.get_shape(1)
+    if use.graph.get_opset(use.node) < 11 or not box or not isinstance(box[0], int):
+        return None
+    return (*[0] * (box[0] // 2), *[1] * (box[0] // 2))
+
+
+def _list_single_axes(use: Use) -> tuple[Dim, ...] | None:
+    """Return the axes of one element, which can be squeezed."""
+    shape = use.get_shape(0)
+    return tuple(i for i, dim in enumerate(shape) if dim == 1) or None if shape else None
+
+
+# Numbers for operators that take few, from what else they read; each may be repeated.
+_LISTED: Mapping[tuple[str, int], Callable[[Use], tuple[Dim, ...] | None]] = {
+    ("AffineGrid", 1): _list_grid,
+    ("Col2Im", 1): _list_image,
+    ("MaxUnpool", 2): _list_unpooled,
+    ("Pad", 1): _list_pads,
+    ("Resize", 1): _list_box,
+    ("Resize", 3): _list_doubled,
+    ("Split", 1): _list_parts,
+    ("SplitToSequence", 1): _list_parts,
+    ("Squeeze", 1): _list_single_axes,
 }

@@ -8,9 +8,18 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from onnx import TensorProto, TypeProto
 
 from byoc.errors import InputError
-from byoc.model import Dim, GraphIndex, TensorType, evaluate_dim, to_numpy_dtype
+from byoc.model import (
+    Dim,
+    GraphIndex,
+    TensorType,
+    evaluate_dim,
+    get_stated_attributes,
+    read_type,
+    to_numpy_dtype,
+)
 from byoc.samples._input_roles import InputRole, Role, find_roles
 from byoc.samples._input_sizes import IMAGE_CHANNELS, OpenSizes, find_open_sizes
 
@@ -19,6 +28,7 @@ _MAX_BYTES = 2**30
 _MAX_RANK = 32  # of arrays in numpy 1
 _BYTES = 256
 _IMAGE_RANK = 4
+_ELEMENTS = 3  # of a sequence, and of its tensors where nothing is known of them
 
 
 @dataclass(frozen=True)
@@ -79,11 +89,11 @@ class InputMaker:
         free: Mapping[str, int],
         choice: Choice = Choice(),
         names: Collection[str] | None = None,
-    ) -> dict[str, NDArray[np.generic]]:
-        """Return an array for each input, or for those of `names` alone, at sizes of the free names.
+    ) -> dict[str, Any]:
+        """Return a value for each input, or for those of `names` alone, at sizes of the free names.
 
-        Raises InputError for an input that is not a tensor, is too large, has more than 32 dimensions,
-        or strings or complex numbers.
+        It is an array; of a sequence a list, of a map a mapping. Raises InputError for an input that is
+        too large, has more than 32 dimensions or complex numbers, or whose type is not known.
         """
         draw = _Draw(self.sizes.complete(free), np.random.default_rng(seed), choice)
         types = self.sizes.traced.types
@@ -93,8 +103,11 @@ class InputMaker:
             if names is None or name in names
         }
 
-    def _make_input(self, name: str, kind: TensorType | None, draw: _Draw) -> NDArray[np.generic]:
-        if kind is None or kind.shape is None or kind.dtype in ("string", "complex64", "complex128"):
+    def _make_input(self, name: str, kind: TensorType | None, draw: _Draw) -> Any:
+        proto = self.sizes.traced.index.type_protos.get(name) if kind is None else None
+        if proto is not None and not proto.HasField("tensor_type"):
+            return self._make_container(name, proto, draw)
+        if kind is None or kind.shape is None or kind.dtype in ("complex64", "complex128"):
             raise InputError(f"no sample input can be made for '{name}' ({kind or 'not a tensor'})")
         shape = tuple(map(draw.evaluate, kind.shape))
         if len(shape) > _MAX_RANK:
@@ -102,11 +115,65 @@ class InputMaker:
         size = TensorType(kind.dtype, shape).bytes or 0
         if size > _MAX_BYTES:
             raise InputError(f"no sample input can be made for '{name}': {kind} takes {size} bytes")
+        if kind.dtype == "string":
+            return self._draw_words(name, shape, draw)
         if _is_condition(kind, self.roles[name]):
             value = np.full(shape, self._choose_condition(name, draw))
         else:
             value = np.asarray(self._make_value(name, self.roles[name], shape, draw))
         return value.astype(to_numpy_dtype(kind.dtype)).reshape(shape)
+
+    def _make_container(self, name: str, kind: TypeProto, draw: _Draw) -> Any:
+        """Return a sequence of a few elements, the element of an optional, a map, or a tensor in these.
+
+        An extent that is not known is 2. Raises InputError for sparse tensors and opaque types.
+        """
+        if kind.HasField("sequence_type"):
+            return [
+                self._make_container(name, kind.sequence_type.elem_type, draw) for _ in range(_ELEMENTS)
+            ]
+        if kind.HasField("optional_type"):
+            return self._make_container(name, kind.optional_type.elem_type, draw)
+        if kind.HasField("map_type"):
+            return self._make_map(name, kind.map_type, draw)
+        found = read_type(kind)
+        if found is None:
+            raise InputError(
+                f"no sample input can be made for '{name}' (neither tensors nor maps of them)"
+            )
+        dims = (_ELEMENTS,) if found.shape is None else found.shape
+        sizes = [evaluate_dim(dim, draw.sizes) for dim in dims]
+        shape = tuple(2 if size is None else size for size in sizes)
+        if found.dtype == "string":
+            return self._draw_words(name, shape, draw)
+        values = np.asarray(draw.generator.standard_normal(shape))
+        drawn = values if "float" in found.dtype else values > 0
+        return np.asarray(drawn, to_numpy_dtype(found.dtype))
+
+    def _make_map(self, name: str, kind: TypeProto.Map, draw: _Draw) -> dict[Any, Any]:
+        """Return a map from the keys that its readers know, or from any, to numbers or texts."""
+        numbers = self._list_attributes(name, "int64") or range(_ELEMENTS)
+        keys = self._list_words(name) if kind.key_type == TensorProto.STRING else numbers
+        values = [np.asarray(self._make_container(name, kind.value_type, draw)) for _ in keys]
+        return {key: value.ravel()[0].item() for key, value in zip(keys, values, strict=True)}
+
+    def _draw_words(self, name: str, shape: tuple[int, ...], draw: _Draw) -> NDArray[Any]:
+        """Return texts for an input, as objects."""
+        words = np.array(self._list_words(name), object)
+        return np.asarray(words[draw.generator.integers(0, len(words), shape)], object)
+
+    def _list_words(self, name: str) -> list[str]:
+        """Return texts for an input: those that its readers know, or any."""
+        return self._list_attributes(name, "string") or ["a", "b", "some words"]
+
+    def _list_attributes(self, name: str, word: str) -> list[Any]:
+        """Return what the readers of an input list in attributes: keys, categories, a vocabulary."""
+        found: dict[Any, None] = {}
+        for use in self.sizes.traced.uses.get(name, ()):
+            for key, value in get_stated_attributes(use.node).items():
+                if word in key and re.match("keys_|cats_|classes_|.*vocabulary", key):
+                    found.update(dict.fromkeys(value))
+        return list(found)
 
     def _choose_condition(self, name: str, draw: _Draw) -> bool:
         """Return the value of a single boolean: whether there is a past, or either in turn."""
@@ -114,7 +181,7 @@ class InputMaker:
             return draw.evaluate(self.sizes.past) > 0
         return draw.choice.number % 2 == 0
 
-    def _make_value(  # noqa: PLR0911 - one for each role
+    def _make_value(  # noqa: PLR0911, PLR0912 - one for each role
         self, name: str, role: InputRole, shape: tuple[int, ...], draw: _Draw
     ) -> Any:
         total = draw.evaluate(self.sizes.total)
@@ -142,6 +209,8 @@ class InputMaker:
                 return np.broadcast_to(self._find_image_size(shape, draw), shape)
             case Role.choices:
                 return np.full(shape, role.choices[draw.choice.number % len(role.choices)])
+            case Role.listed:
+                return np.resize(limits, shape)
             case Role.constant:
                 assert role.make_value is not None
                 return role.make_value(shape)
@@ -202,12 +271,11 @@ def _draw_floats(
     return np.asarray(low + (high - low) * (0.5 + 0.5 * np.tanh(values)))
 
 
-def sample_inputs(index: GraphIndex, seed: int = 0) -> dict[str, NDArray[np.generic]]:
-    """Return a seeded array for each graph input without a default, at plausible sizes.
+def sample_inputs(index: GraphIndex, seed: int = 0) -> dict[str, Any]:
+    """Return a seeded value for each graph input without a default, at plausible sizes.
 
     What is not known to be something else is standard normal, or for integers 0 or 1. Nothing is run:
-    the model may refuse them, which `model_samples` finds out. Raises InputError for an input that is
-    not a tensor, is too large, or has strings or complex numbers.
+    the model may refuse them, which `model_samples` finds out. Raises InputError as `InputMaker.make`.
     """
     sizes = find_open_sizes(index)
     return InputMaker(sizes).make(seed, sizes.suggested)

@@ -5,16 +5,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import prepared
+from support import parse, prepared
 
 from byoc.model import Model, prepare_model
 from byoc.onnxrt import open_session, run_session
 from byoc.samples import NoSampleError, list_samples, model_samples, sample_inputs
 
 
-def _make(text: str, seed: int = 0) -> dict[str, Any]:
+def _make(text: str, seed: int = 0, opset: int = 17) -> dict[str, Any]:
     """Return the inputs of a model, on which it runs."""
-    model = prepared(text)
+    model = prepared(text, opset=opset)
     made = dict(model_samples(model, seed))
     assert run_session(open_session(model.proto), made)
     return made
@@ -87,7 +87,11 @@ def test_lengths_and_image_sizes_are_those_of_the_other_inputs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "low", "high"), [("Log", 1e-3, np.inf), ("Sqrt", 0, np.inf), ("Acos", -1, 1), ("Neg", -9, 9)]
+    ("op", "low", "high"),
+    [
+        *(("Log", 1e-3, np.inf), ("Sqrt", 0, np.inf), ("Acos", -1, 1), ("Neg", -9, 9)),
+        ("Bernoulli", 0, 1),
+    ],
 )
 def test_floats_lie_in_the_domain_of_their_reader(op: str, low: float, high: float) -> None:
     x = _make(f"g (float[500] x) => (float[500] y) {{ y = {op}(x) }}")["x"]
@@ -132,3 +136,66 @@ def _make_impossible() -> Model:
         s = Shape(x) two = Constant<value_ints = [2]>() odd = Mul(s, two)
         one = Constant<value_ints = [1]>() to = Add(odd, one) y = Reshape(x, to) }"""
     return prepare_model(prepared(text).proto, "impossible")
+
+
+def test_scalars_lie_in_the_domain_of_their_reader() -> None:
+    for seed in range(20):
+        made = _make(
+            """g (float[9] x, float ratio, bool training, float low, float high, int64[9] n, int64 least,
+                int64 most) => (float[9] y, int64[9] m) {
+                a = Dropout(x, ratio, training)
+                y = Clip(a, low, high)
+                m = Clip(n, least, most)
+            }""",
+            seed,
+        )
+        assert 0 <= made["ratio"] < 1
+        assert not made["training"], "Dropout draws in training"
+        assert made["low"] < made["high"]
+        assert made["least"] < made["most"]
+
+
+def test_parts_sizes_and_grids_are_those_of_the_tensor_that_they_are_for() -> None:
+    made = _make(
+        """g (float[n,7] x, int64[3] parts, float[1,1,4,6] image, int64[4] size, int64[2] some,
+            float[2,2,3] theta, int64[4] grid, float[1,5,1] s, int64[1] axes)
+            => (float[n,a] p, float[n,b] q, float[n,c] t, float[1,1,d,e] u, float[1,1,f,g] v,
+                float[h,i,j,2] w, float[k,l] z) <float[0] none = {}> {
+            p, q, t = Split <axis = 1> (x, parts)
+            u = Resize(image, none, none, size)
+            v = Resize <axes = [2, 3]> (image, none, none, some)
+            w = AffineGrid(theta, grid)
+            z = Squeeze(s, axes)
+        }""",
+        opset=21,
+    )
+    assert made["parts"].tolist() == [2, 2, 3]
+    assert made["size"].tolist() == [1, 1, 8, 12]
+    assert made["some"].tolist() == [8, 12]
+    assert made["grid"].tolist() == [2, 1, 3, 4]
+    assert made["axes"].tolist() == [0]
+
+
+def test_what_is_no_array_of_numbers_is_made_as_what_it_is() -> None:
+    model = parse(
+        """g (seq(float[2, n]) parts, optional(int64[3]) o,
+            map(string, float) words, map(int64, float) ids,
+            string[4] labels, string scalar) => (float[1, 2] a, float[1, 3] b, float[4] c) {
+            a = ai.onnx.ml.DictVectorizer <string_vocabulary = ["u", "v"]> (words)
+            b = ai.onnx.ml.DictVectorizer <int64_vocabulary = [4, 7, 9]> (ids)
+            c = ai.onnx.ml.LabelEncoder <keys_strings = ["p", "q"], values_floats = [1.0, 2.0]> (labels)
+        }""",
+        opset=21,
+        ir=10,
+    )
+    model.opset_import.add(domain="ai.onnx.ml", version=3)
+    made = sample_inputs(prepare_model(model, "test").index)
+    assert [(each.dtype, each.ndim) for each in made["parts"]] == [(np.float32, 2)] * 3
+    assert (made["o"].dtype, made["o"].shape) == (np.int64, (3,))
+    assert made["words"].keys() == {"u", "v"}
+    assert len({*made["words"].values()}) == 2
+    assert made["ids"].keys() == {4, 7, 9}
+    assert {*made["labels"].tolist()} <= {"p", "q"}
+    assert made["labels"].shape == (4,)
+    assert isinstance(made["scalar"][()], str)
+    run_session(open_session(prepare_model(model, "test").proto), made)
