@@ -206,7 +206,7 @@ def describe_mismatch(value: Any, kind: TensorType) -> str:
     array = np.asarray(value)
     if _same_dtype(array, kind.dtype) and _same_shape(array.shape, kind):
         return ""
-    return f"{'string' if array.dtype.kind in 'OSU' else array.dtype}{list(array.shape)}"
+    return f"{array.dtype}{list(array.shape)}"
 
 
 def _same_dtype(array: np.ndarray[Any, Any], dtype: str) -> bool:

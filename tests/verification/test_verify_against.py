@@ -83,7 +83,7 @@ def test_another_model_with_the_same_inputs_and_outputs(bundle: Path, byoc: Call
         ),
         (
             "g (string[1] x) => (string[1] y) { y = Identity(x) }",
-            "{0} has input 'x' as string[1], the bundle as float32[1, 4]",
+            "{0} has input 'x' as object[1], the bundle as float32[1, 4]",
         ),
     ],
 )
