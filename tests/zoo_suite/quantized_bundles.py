@@ -6,8 +6,8 @@ by tensor and by channel. `byoc partition` writes and verifies a bundle of each,
 in a fresh process. A row has the exit code, by how much the outputs of that run are off from the model
 computed operator by operator, and both from the float model, in dB, and the first line of the report.
 The exit code is 1 where a bundle is not written and verified, or is further from the float model than
-the quantized model itself by more than 1 dB and what onnxruntime's own fusions lose. `--python "qemu-x86_64 -cpu Haswell python"` runs byoc on
-another processor.
+the quantized model itself by more than 1 dB and what onnxruntime's own fusions lose.
+`--python "qemu-x86_64 -cpu Haswell python"` runs byoc on another processor.
 """
 
 import argparse
@@ -141,7 +141,7 @@ def describe_forms(
                 verified = "verified" in line
                 yield (
                     f"{name} | {form} | {target} | exit {code} | {off:.1f} dB from the definition, "
-                    f"{bundle:.1f} dB from the float model (the model itself {own:.1f}, fused {fast:.1f}) | {line}",
+                    f"{bundle:.1f} dB from the float model (it has {own:.1f}, fused {fast:.1f}) | {line}",
                     right and verified and code in (0, 5),
                 )
 
