@@ -108,10 +108,12 @@ class ProgramBuilder:
             if any(self.region_calls(inner) for body in bodies for inner in body.index.walk())
         }
         known = {**index.type_protos, **values}
+        # A partitioned model states the shapes that are certain, but for outputs, which the user states.
+        ranked = {name: kind for name, kind in known.items() if name not in index.outputs}
         stages = []
         for step in find_steps(index, calls, controls):
             if not step.single:
-                stage = self._host_stage(index, step.nodes, known)
+                stage = self._host_stage(index, step.nodes, known, ranked)
             elif step.nodes[0] in calls:
                 stage = _call_stage(
                     self.regions[calls[step.nodes[0]]], index, index.nodes[step.nodes[0]]
@@ -123,6 +125,7 @@ class ProgramBuilder:
                 for name, kind in stage.types.items()
                 if rate_knowledge(kind) > rate_knowledge(known.get(name))
             }
+            ranked |= {name: kind for name, kind in stage.types.items() if name not in ranked}
             stages.append(stage)
         read = {*index.inputs, *index.outputs}
         read |= {name for i in controls for name in index.nodes[i].input}
@@ -136,36 +139,35 @@ class ProgramBuilder:
         return StageProgram(stages, constants, outputs, types)
 
     def _host_stage(
-        self, index: GraphIndex, nodes: tuple[int, ...], values: Mapping[str, TypeProto]
+        self,
+        index: GraphIndex,
+        nodes: tuple[int, ...],
+        values: Mapping[str, TypeProto],
+        ranked: Mapping[str, TypeProto],
     ) -> Stage:
         """Return the stage of a host segment, with the output types that onnxruntime infers.
 
         Shape inference of ONNX finds no types behind operators that only onnxruntime knows. No extent is
         enforced but those of the model's inputs, which were checked before: onnxruntime is faster where
-        it knows them. It runs a Scan only where it knows the ranks of what the body makes.
+        it knows them. It runs a Scan only where it knows the ranks of what the body makes, so that the
+        ranks of other inputs are stated as well, as far as `ranked` has them.
         """
         number = next(self.segment_numbers)
         segment = extract_nodes(index, nodes, f"host_{number}", values)
-        session = open_session(self._open_unchecked_shapes(segment, values, index.outputs), self.folder)
+        session = open_session(self._open_unchecked_shapes(segment, ranked), self.folder)
         inputs = find_boundary(index, nodes).inputs
         name = f"host segment {number}"
         bind = partial(bind_session, session)
         return Stage(name, inputs, session_runner(session), output_types(session), bind=bind)
 
-    def _open_unchecked_shapes(
-        self, segment: ModelProto, values: Mapping[str, TypeProto], outputs: Collection[str]
-    ) -> ModelProto:
-        """Return a segment that states no extents but those of inputs that the session checks.
-
-        Of its other inputs it states the ranks: a partitioned model states those that are certain, but
-        for outputs, whose types are the user's.
-        """
+    def _open_unchecked_shapes(self, segment: ModelProto, ranked: Mapping[str, TypeProto]) -> ModelProto:
+        """Return a segment that states no extents but those of inputs that the session checks."""
         result = open_shapes(segment)
         for value in result.graph.input:
-            known = values.get(value.name)
+            known = ranked.get(value.name)
             if value.name in self.checked:
                 value.type.CopyFrom(self.checked[value.name])
-            elif value.name not in outputs and known is not None and known.tensor_type.HasField("shape"):
+            elif known is not None and known.tensor_type.HasField("shape"):
                 value.type.tensor_type.shape.SetInParent()
                 value.type.tensor_type.shape.dim.extend(
                     TensorShapeProto.Dimension() for _ in known.tensor_type.shape.dim
