@@ -141,7 +141,8 @@ def describe_forms(
                 verified = "verified" in line
                 yield (
                     f"{name} | {form} | {target} | exit {code} | {off:.1f} dB from the definition, "
-                    f"{bundle:.1f} dB from the float model ({own:.1f} itself, fused {fast:.1f}) | {line}",
+                    f"{bundle:.1f} dB from the float model ({own:.1f} itself, fused {fast:.1f}) | "
+                    f"{line}",
                     right and verified and code in (0, 5),
                 )
 
