@@ -59,6 +59,8 @@ from byoc.bundle._report import (
     SizePrediction,
     TradePointReport,
     TrialCandidate,
+    ValueCondition,
+    ValuePromise,
 )
 from byoc.bundle._rewritten_regions import write_rewritten
 from byoc.bundle._signing import sign_bundle

@@ -256,8 +256,28 @@ class TrialCandidate:
 
 _LEFT_OUT_IF_EMPTY = (
     *("what_if_left_out", "break_even", "measured", "open_dimensions", "predicted_at", "perturbed"),
-    *("passes", "generations", "variant"),
+    *("passes", "generations", "variant", "promises", "conditions"),
 )
+
+
+class ValuePromise(ReportModel):
+    """A promise of an accelerator that is weaker than what ONNX defines, for some operators on it.
+
+    `promise` is a key of the arithmetic contract, such as `nan`, and `value` what stands there.
+    """
+
+    target: str
+    promise: str
+    value: str
+    operators: tuple[str, ...]
+
+
+class ValueCondition(ReportModel):
+    """What has to hold of values for an accelerator to be right; `nodes` depend on it."""
+
+    target: str
+    condition: str
+    nodes: tuple[str, ...]
 
 
 class Report(ReportModel):
@@ -269,7 +289,9 @@ class Report(ReportModel):
     the user leave open; `predicted_at` has predictions at the ends of ranges; `perturbed` what becomes
     of the placement at other costs; `passes` the effects of those that rewrote the model or its regions;
     `generations` the generations of targets whose rule files have several, by target; `variant` is the
-    variant of the bundle that it is on, empty where there are none.
+    variant of the bundle that it is on, empty where there are none. `promises` are those of the
+    accelerators that are weaker than what ONNX defines, and `conditions` on what they are right where
+    values are assumed to be as they promise.
     """
 
     model: str
@@ -297,6 +319,8 @@ class Report(ReportModel):
     passes: tuple[PassEffect, ...] = ()
     generations: dict[str, str] = Field(default_factory=dict)
     variant: str = ""
+    promises: tuple[ValuePromise, ...] = ()
+    conditions: tuple[ValueCondition, ...] = ()
 
     @property
     def display_name(self) -> str:

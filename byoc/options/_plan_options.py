@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from byoc.costs import Policy
 from byoc.model import DimensionOptions
@@ -67,6 +68,18 @@ class UnitOptions(DimensionOptions):
 class PlanOptions(UnitOptions):
     """The choices that planning needs, whatever the strategy."""
 
+    values: Literal["shown", "assumed"] = declare_field(
+        "shown",
+        "of nodes whose whole numbers may leave what an accelerator promises to compute exactly, take "
+        "none (`shown`: only those that are shown to stay inside), or all (`assumed`), on conditions "
+        "that the report states.",
+        Flag(
+            "Offload whole numbers where they are shown to be exact there, or assume that they are.",
+            choices=("shown", "assumed"),
+            panel=Panel.PLACEMENT,
+        ),
+        lambda values: None if values == "shown" else values,
+    )
     state: Mapping[str, str] | None = declare_field(
         None,
         "inputs that take what outputs gave in the last call, as a decoder's cache; those that are "

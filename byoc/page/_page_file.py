@@ -22,6 +22,7 @@ from byoc.bundle import DecisionDocument, Report
 from byoc.errors import escape_unprintable
 from byoc.page._memory_picture import make_memory_picture
 from byoc.page._trace_file import TracePicture
+from byoc.reporting import format_conditions, format_promises
 
 # In the order of loading: each needs those before it.
 _LIBRARIES = ("cytoscape/cytoscape.min.js", "dagre/dagre.min.js")
@@ -69,6 +70,10 @@ def _pack_data(parts: PageParts) -> str:
     """Return the data of the page: JSON, compressed by gzip, as base64."""
     rest = {
         "report": parts.report.to_json(),
+        "promises": [
+            *format_promises(parts.report.promises),
+            *format_conditions(parts.report.conditions),
+        ],
         "trace": None if parts.trace is None else parts.trace.to_json(),
         "layers": {name: list(each) for name, each in parts.layers.items()},
         "codegens": dict(parts.codegens),

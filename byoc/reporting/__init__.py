@@ -20,6 +20,7 @@ from byoc.reporting._junit import (
 )
 from byoc.reporting._memory_plans import MemoryPlanOptions, describe_convention, plan_memory
 from byoc.reporting._pass_text import format_effect
+from byoc.reporting._promised_values import format_conditions, format_promises
 from byoc.reporting._quantities import format_count, format_quantity, format_share, objective_unit
 from byoc.reporting._relaxation_gains import Gain, compute_gains
 from byoc.reporting._report_document import collect_plan_notes, make_report

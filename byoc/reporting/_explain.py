@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from onnx import NodeProto
 
@@ -50,6 +51,15 @@ class ExplainOptions(DimensionOptions):
             metavar="NAME",
         ),
     )
+    values: Literal["shown", "assumed"] = declare_field(
+        "shown",
+        "whether nodes are refused whose whole numbers are not shown to stay where the accelerator is "
+        "exact, as in `partition`.",
+        Flag(
+            "Refuse whole numbers that are not shown to be exact there, or assume that they are.",
+            choices=("shown", "assumed"),
+        ),
+    )
     node: str | None = declare_field(
         None,
         "examine only the node of this name or output.",
@@ -73,6 +83,7 @@ def explain(model: Source | Model, options: ExplainOptions) -> Explanation:
     rules = options.rules
     report_step("load model")
     target = rules if isinstance(rules, Target) else load_rules(str(rules))
+    target = replace(target, values=options.values)
     loaded = load_model(model, options.dims, options.shapes)
     loaded = clean_for_targets(loaded, [target], options.no_passes).model
     report_step("explain")

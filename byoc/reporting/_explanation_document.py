@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from byoc.bundle import ReportModel
+from byoc.bundle import ReportModel, ValueCondition, ValuePromise
 from byoc.model import GraphIndex, get_node_name, get_operator_name
 from byoc.patterns import NearMiss, find_near_misses
 from byoc.reporting._explanation import Explanation, GraphExplanation, RefusedNode
+from byoc.reporting._promised_values import find_promises, find_value_conditions
 from byoc.reporting._relaxation_gains import compute_gains
 from byoc.rules import Objection
 
@@ -128,7 +129,8 @@ class ExplainedCompute:
 class ExplanationDocument(ReportModel):
     """An explanation as data; compute is a share of all operations of the model.
 
-    `details` has a row for every node asked about, None unless it was asked for.
+    `details` has a row for every node asked about, None unless it was asked for. `promises` and
+    `conditions` are as in a report, of the nodes asked about that the target takes.
     """
 
     model: str
@@ -140,17 +142,22 @@ class ExplanationDocument(ReportModel):
     relax: tuple[GainRow, ...]
     composites: tuple[CompositeRow, ...]
     details: tuple[NodeRow, ...] | None
+    promises: tuple[ValuePromise, ...] = ()
+    conditions: tuple[ValueCondition, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the data that JSON can represent, without `details` if there are none."""
+        """Return the data that JSON can represent, without `details` and promises if there are none."""
         data = super().to_json()
-        return data if self.details is not None else {k: v for k, v in data.items() if k != "details"}
+        optional = {"details": self.details is None}
+        optional |= {"promises": not self.promises, "conditions": not self.conditions}
+        return {key: value for key, value in data.items() if not optional.get(key)}
 
 
 def make_explanation_document(explanation: Explanation, details: bool = False) -> ExplanationDocument:
     """Convert an explanation to data, with `details` if wanted."""
     total = explanation.operations
     asked, refused = len(explanation.asked), len(explanation.refusals)
+    taken = [(graph.index, n) for graph, n in explanation.asked if n in graph.supported_nodes]
     return ExplanationDocument(
         model=explanation.model.source,
         target=explanation.target.name,
@@ -166,6 +173,8 @@ def make_explanation_document(explanation: Explanation, details: bool = False) -
         ),
         composites=_list_composites(explanation),
         details=_describe_nodes(explanation) if details else None,
+        promises=find_promises(explanation.target, taken),
+        conditions=find_value_conditions(explanation.target, taken),
     )
 
 

@@ -15,6 +15,7 @@ from byoc.reporting._explanation_document import (
     RefusedGroup,
     SharedReason,
 )
+from byoc.reporting._promised_values import format_conditions, format_promises
 from byoc.reporting._quantities import format_count, format_share
 
 _MAX_OPERATORS = 4
@@ -63,6 +64,8 @@ def _explanation_lines(found: ExplanationDocument, size: _Size) -> Iterable[str]
     yield from _gain_lines(found.relax, compute.estimated, size.gains)
     if found.details is None:
         yield from _composite_lines(found.composites, size)
+    promised = [*format_promises(found.promises), *format_conditions(found.conditions)]
+    yield from ("", *promised) if promised else ()
 
 
 def _describe_first(found: ExplanationDocument) -> str:

@@ -15,6 +15,10 @@ _REMEDIES = (
         "if {target} runs {operator}, add `op: {operator}` to the `ops` of its rule file",
     ),
     (
+        r".*(computes whole numbers exactly up to|instead of wrapping).*",
+        "`--values assumed` offloads it on the condition that values stay inside",
+    ),
+    (
         r"supported, but the host is cheaper.*",
         "it would pay with more of its neighbours there, a faster link or a faster accelerator; "
         "`--strategy all-supported` offloads it all the same",

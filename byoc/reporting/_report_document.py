@@ -34,6 +34,11 @@ from byoc.planning import (
 )
 from byoc.reporting._estimates import describe_kept_state, describe_unknown_costs, make_estimate_notes
 from byoc.reporting._host_reasons import count_user_nodes, list_host_reasons
+from byoc.reporting._promised_values import (
+    find_promises,
+    find_value_conditions,
+    list_placed_nodes,
+)
 from byoc.reporting._quantities import format_count, format_quantity
 from byoc.reporting._verification_document import make_verification_report
 from byoc.support import Note
@@ -122,6 +127,7 @@ def make_report(
     `estimates` are the compilers' own of regions, by name.
     """
     operations, total = plan.offloaded_operations
+    placed = [(each, list_placed_nodes(plan, each)) for each in plan.targets if each.arithmetic.clauses]
     not_here = outcome.not_here if isinstance(outcome, Verification) else {}
     return Report(
         model=plan.model.source,
@@ -159,6 +165,8 @@ def make_report(
         passes=plan.passes,
         generations={each.name: each.generation for each in plan.targets if each.generation},
         variant=plan.variant.name,
+        promises=tuple(p for t, nodes in placed for p in find_promises(t, nodes)),
+        conditions=tuple(c for t, nodes in placed for c in find_value_conditions(t, nodes)),
     )
 
 

@@ -12,6 +12,7 @@ from byoc.console import print_lines, print_table
 from byoc.reporting._budget_text import format_budget, format_trade
 from byoc.reporting._pass_text import format_effect
 from byoc.reporting._perturbation_text import format_perturbation
+from byoc.reporting._promised_values import format_conditions, format_promises
 from byoc.reporting._quantities import format_count, format_quantity
 from byoc.reporting._reason_text import (
     describe_culprit,
@@ -154,6 +155,8 @@ def _lines_below(report: Report, size: ReportSize) -> Iterator[str]:
     yield from format_budget(report, size.others)
     yield from format_trade(report, size.others)
     yield from _weight_lines(report, size.others)
+    yield from format_promises(report.promises)
+    yield from _take([*format_conditions(report.conditions)], size.notes, "condition")
     notes = [f"{each.severity}: {each.text}" for each in report.notes if not _is_slower(each.text)]
     if report.verification is not None:
         notes += [f"note: {text}" for text in report.verification.notes]

@@ -1,6 +1,7 @@
 """Loading what the options name: accelerators, cost models, the strategy, a saved placement."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,7 +46,9 @@ def load_settings(  # noqa: PLR0913 - what the options do not have
     is as in `partition`. `parameters` are values that take the place of those in cost files, by key
     (`launch`, `link.latency`) for all accelerators, by `target:key` for one, by `host:key` for the host.
     """
-    targets = load_targets(list_files(options.rules))
+    targets = tuple(
+        replace(target, values=options.values) for target in load_targets(list_files(options.rules))
+    )
     costs = choose_by_target(targets, options.cost_model, "cost model", lambda each: each.cost_model)
     threads = find_threads(options, targets)
     given = _split_by_owner(targets, options.cost_options or {}, "cost option")

@@ -23,6 +23,7 @@ from byoc.codegen import (
     measure_seconds,
 )
 from byoc.errors import ByocError, InputError, Verdict, refuse
+from byoc.rules import ArithmeticContract
 from byoc.runtime import CheckedExecutor, load_executor
 from byoc.testing._case_compiler import CompiledCase
 from byoc.testing._executor_checks import ExecutorCheck, find_differences
@@ -34,7 +35,12 @@ from byoc.testing._fresh_process import (
     hash_files,
     run_fresh_process,
 )
-from byoc.verification import Thresholds, make_reference_executor, quantized_tensors_of
+from byoc.verification import (
+    Thresholds,
+    heed_contract,
+    make_reference_executor,
+    quantized_tensors_of,
+)
 
 Values = Mapping[str, Any]
 
@@ -45,11 +51,15 @@ _OTHER_BYTES = (
 
 @dataclass(frozen=True, eq=False)
 class CodegenChecks:
-    """The checks of one codegen with its options; results may differ within `thresholds`."""
+    """The checks of one codegen with its options.
+
+    Results may differ within `thresholds`, and by what the contract of the target does not promise.
+    """
 
     codegen: Codegen
     options: Any
     thresholds: Thresholds
+    contract: ArithmeticContract
     _runs: dict[str, Executor] = field(default_factory=dict)
 
     def load(self, region: Region, artifact: Artifact) -> Executor:
@@ -63,7 +73,12 @@ class CodegenChecks:
 
     def find_differences(self, region: Region, expected: Values, actual: Values) -> Iterator[str]:
         """Yield a sentence for each output that differs from the expected one."""
-        yield from find_differences(expected, actual, self.thresholds, quantized_tensors_of(region))
+        allowed = self.allow(region)
+        yield from find_differences(expected, actual, allowed, quantized_tensors_of(region))
+
+    def allow(self, region: Region) -> Thresholds:
+        """Return the largest errors of a region that its target's contract allows."""
+        return heed_contract(self.contract, self.thresholds, region)
 
     def check_results(self, cut: CompiledCase) -> list[str]:
         """Check that each region computes what plain onnxruntime does, in two runs.
@@ -130,7 +145,7 @@ class CodegenChecks:
         run = self._load_without_copies(region, artifact)
         given = {name: np.array(value) for name, value in inputs.items()}
         quantized = quantized_tensors_of(region)
-        for problem in run.examine(given, check(expected, self.thresholds, quantized)):
+        for problem in run.examine(given, check(expected, self.allow(region), quantized)):
             yield f"{cut.name}{problem}"
 
     def run_in_fresh_process(

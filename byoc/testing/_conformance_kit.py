@@ -66,9 +66,11 @@ class ConformanceKit:
         self.folder = folder
         self.cases = CaseCompiler(asked.rules, codegen, asked.options, folder / "bundles")
         tolerance = {**TOLERANCE, QUANTIZED_THRESHOLD: DEFAULT_THRESHOLDS.units, **asked.tolerance}
-        thresholds = Thresholds(units=tolerance.pop(QUANTIZED_THRESHOLD), relative=tolerance)
-        self.checks = CodegenChecks(codegen, parse_codegen_options(codegen, asked.options), thresholds)
-        _ = self.cases.target
+        units, own = tolerance.pop(QUANTIZED_THRESHOLD), frozenset(asked.tolerance)
+        thresholds = Thresholds(units=units, relative=tolerance, asked=own)
+        options = parse_codegen_options(codegen, asked.options)
+        contract = self.cases.target.arithmetic
+        self.checks = CodegenChecks(codegen, options, thresholds, contract)
         self.reason_not_run = ""
         if not isinstance(codegen, Executable):
             self.reason_not_run = f"codegen {codegen.name} has no `load`"
@@ -79,11 +81,11 @@ class ConformanceKit:
     @property
     def driver(self) -> DriverChecks | ByocError | None:
         """The codegen's driver, built once: None where it has none, the error where it is not built."""
-        codegen, thresholds = self.codegen, self.checks.thresholds
+        codegen, allow = self.codegen, self.checks.allow
         if self._driver is None and has_driver(codegen):
             try:
                 sources = codegen.driver()
-                self._driver = DriverChecks(self.settings.codegen, sources, self.folder, thresholds)
+                self._driver = DriverChecks(self.settings.codegen, sources, self.folder, allow)
             except ByocError as error:
                 self._driver = error
         return self._driver

@@ -1,6 +1,6 @@
 """The checks of a codegen's driver in C: what it computes of every compiled region, and on threads."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,15 +16,17 @@ _INCOMPATIBLE = "incompatible"  # the status of what is for another device than 
 
 
 class DriverChecks:
-    """The checks of one driver, which runs in this process; results may differ within `thresholds`."""
+    """The checks of one driver, which runs in this process; `allow` has the thresholds of a region."""
 
-    def __init__(self, name: str, sources: DriverSources, folder: Path, thresholds: Thresholds) -> None:
+    def __init__(
+        self, name: str, sources: DriverSources, folder: Path, allow: Callable[[Region], Thresholds]
+    ) -> None:
         """Build and load the driver of the codegen `name`.
 
         Raises InputError if it does not compile or is of another name, and MissingRuntimeError without a
         C compiler.
         """
-        self.thresholds = thresholds
+        self.allow = allow
         self.library = DriverLibrary(build_driver(sources, folder / f"{name}.so"))
         if self.library.name != name:
             raise InputError(f"the driver says that it is for '{self.library.name}'")
@@ -45,18 +47,18 @@ class DriverChecks:
                 yield f"{cut.name}: {error}"
                 continue
             quantized = quantized_tensors_of(region)
-            for problem in find_differences(expected, found, self.thresholds, quantized):
+            for problem in find_differences(expected, found, self.allow(region), quantized):
                 yield f"{cut.name}: by the driver {problem}"
 
     def check_threads(self, cut: CompiledCase) -> Iterator[str]:
         """Check that two regions that are open compute their own results on two threads."""
         region, artifact = cut.regions[0]
         inputs, expected = cut.expected_runs[region.name].values[0]
-        quantized = quantized_tensors_of(region)
+        allowed, quantized = self.allow(region), quantized_tensors_of(region)
 
         def run(opened: OpenedRegion) -> list[str]:
             found = [opened(inputs) for _ in range(_CALLS)]
-            problems = (find_differences(expected, each, self.thresholds, quantized) for each in found)
+            problems = (find_differences(expected, each, allowed, quantized) for each in found)
             return [problem for each in problems for problem in each]
 
         opened = [each for _ in range(2) if (each := self._open(region, artifact)) is not None]

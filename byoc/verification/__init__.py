@@ -33,6 +33,8 @@ from byoc.verification._region_samples import record_region_inputs
 from byoc.verification._region_verification import (
     NotVerifiableError,
     RecordedRuns,
+    find_arithmetic,
+    heed_contract,
     record_reference_runs,
     verify_regions,
 )

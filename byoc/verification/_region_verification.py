@@ -17,7 +17,7 @@ from byoc.model import (
     walk_nodes,
 )
 from byoc.onnxrt import without_optimizations
-from byoc.rules import Arithmetic
+from byoc.rules import Arithmetic, ArithmeticContract
 from byoc.runtime import data_inputs, load_bundle, load_executors
 from byoc.samples import NoSampleError, model_samples
 from byoc.support import report_each
@@ -103,9 +103,12 @@ def find_arithmetic(bundle: Bundle, regions: Iterable[Region]) -> Arithmetic:
     """Return what the targets of some regions promise of values, the weakest of each promise."""
     found = Arithmetic()
     for region in regions if bundle.manifest.arithmetic else ():
-        contract = bundle.manifest.read_arithmetic(region.target)
-        found = found.join(contract.loosest(_list_computed_types(region))) if contract.clauses else found
+        found = found.join(_find_promised(bundle.manifest.read_arithmetic(region.target), region))
     return found
+
+
+def _find_promised(contract: ArithmeticContract, region: Region) -> Arithmetic:
+    return contract.loosest(_list_computed_types(region)) if contract.clauses else Arithmetic()
 
 
 def _list_computed_types(region: Region) -> Iterator[tuple[str, str]]:
@@ -127,7 +130,15 @@ def heed_promises(bundle: Bundle, thresholds: Thresholds, region: Region | None 
     if not bundle.manifest.arithmetic:
         return thresholds
     regions = [each for _, each, _ in bundle.regions()] if region is None else [region]
-    promised = find_arithmetic(bundle, regions)
+    return _demand(find_arithmetic(bundle, regions), thresholds)
+
+
+def heed_contract(contract: ArithmeticContract, thresholds: Thresholds, region: Region) -> Thresholds:
+    """Return thresholds for a region that demand no more than the contract of its target promises."""
+    return _demand(_find_promised(contract, region), thresholds)
+
+
+def _demand(promised: Arithmetic, thresholds: Thresholds) -> Thresholds:
     found = thresholds.for_computation_in(promised.computes)
     return replace(found, any_equal_keys=True) if promised.equal_keys == "any" else found
 

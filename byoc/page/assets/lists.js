@@ -156,7 +156,8 @@ function listTrade(pane, page) {
 
 function listNotes(pane, page) {
   const { report } = page.tables;
-  const lines = [...report.refusals.map((each) => `${each.codegen} refused ${each.region}: ${each.reason}`), ...report.notes];
+  const refused = report.refusals.map((each) => `${each.codegen} refused ${each.region}: ${each.reason}`);
+  const lines = [...refused, ...page.tables.promises, ...report.notes];
   if (!lines.length) lines.push("There are no notes.");
   pane.replaceChildren(make("ul", { className: "note" }, ...lines.map((text) => make("li", { text }))));
 }

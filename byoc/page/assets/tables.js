@@ -212,6 +212,7 @@ class Tables {
     this.data = data;
     this.doc = data.decisions;
     this.report = data.report;
+    this.promises = data.promises;
     this.devices = this.doc.devices;
     this.bodies = new Map();
     this.doc.graphs.forEach((graph, number) => {
