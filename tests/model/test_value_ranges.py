@@ -246,6 +246,12 @@ EXAMPLES = {
         "else_branch = e () => (int64[1] v) { v = Abs(a) }> }",
         {"y": (-5, 5)},
     ),
+    "sums by constant weights are those of the channel with most": (
+        "g (uint8[1, 4] x, uint8[1, 2, 3] v) => (int32[1, 2] y, int32[1, 1, 2] z) "
+        "<int8[4, 2] w = {1, -100, 2, 3, 3, 100, -4, 5}, int8[2] k = {0, 3}, uint8 p = {5}, "
+        "int8[1, 2, 2] c = {1, -2, 3, -4}> { y = MatMulInteger(x, w, p, k) z = ConvInteger(v, c) }",
+        {"y": (-103 * 250 - 99 * 5, 99 * 250 + 103 * 5), "z": (-6 * 255, 4 * 255)},
+    ),
     "a loop counts its iterations, and keeps what each keeps": (
         "g (int64 n, bool c) => (int64[1] y, int64[k, 1] z) <int64[1] zero = {0}, int64 m = {7}> "
         "{ y, z = Loop (m, c, zero) <body = b (int64 i, bool d, int64[1] s) => "

@@ -4,7 +4,12 @@ from collections.abc import Callable, Mapping
 from functools import reduce
 from math import inf, isfinite
 from operator import sub
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from byoc.model._constants import find_constant_value
 from byoc.model._tensor_types import FLOAT_DTYPES, Dim
 from byoc.model.ranges._intervals import (
     NUMBERS,
@@ -19,6 +24,8 @@ from byoc.model.ranges._intervals import (
 )
 from byoc.model.ranges._ranged_node import RangedNode, RangeRule, RuleResult
 
+_MOST_READ = 1 << 20
+"""Elements of weights that are added up; of more only the largest is known."""
 _MOST_FACTORS = 128
 """A product of more numbers than this is taken to be unlimited; integers have no more bits."""
 
@@ -155,8 +162,49 @@ def _shift(node: RangedNode, position: int, zero: int) -> Interval:
     return combine_corners(sub, node.get(position).whole, moved)
 
 
+def _read_weights(node: RangedNode, position: int, zero: int) -> NDArray[Any] | None:
+    """Return constant weights without their zero point, int64, output channels first; None if unknown.
+
+    The zero point is one for all, or one for each channel: the first axis of convolutions, the last of
+    matrices.
+    """
+    name, index = node.inputs[position], node.index
+    kind = index.types.get(name)
+    if not index.is_constant(name) or kind is None or not 0 < (kind.elements or 0) <= _MOST_READ:
+        return None
+    weights = find_constant_value(index, name)
+    moved = find_constant_value(index, node.inputs[zero]) if node.has(zero) else np.zeros((), np.int64)
+    if weights is None or moved is None or weights.dtype.kind not in "iu" or weights.ndim < 2:
+        return None
+    whole = weights.astype(np.int64)
+    if "MatMul" in node.operator:
+        whole = np.moveaxis(whole, -1, 0)
+    if moved.size not in (1, whole.shape[0]):
+        return None
+    return whole - moved.astype(np.int64).reshape(-1, *[1] * (whole.ndim - 1))
+
+
+def _weigh(node: RangedNode, places: tuple[int, int], terms: float, start: Interval) -> RuleResult:
+    """Return the range of sums of integers by weights; `places` are those of the weights and zero point.
+
+    Where the weights are constant the sum over each channel is known, else so many of the largest terms.
+    """
+    read = _shift(node, 0, 2)
+    weights = _read_weights(node, *places)
+    if weights is None:
+        return _accumulate(read, _shift(node, *places), terms, start)
+    axes = tuple(range(1, weights.ndim))
+    above, below = (np.maximum(each, 0).sum(axis=axes) for each in (weights, -weights))
+    low, high = min(read.low, 0), max(read.high, 0)  # partial sums and padding are of fewer terms
+    most = max(int(a) * high - int(b) * low for a, b in zip(above, below, strict=True))
+    least = min(int(a) * low - int(b) * high for a, b in zip(above, below, strict=True))
+    whole = Interval(least + start.low, most + start.high)
+    summed = max(most, -least) + start.magnitude
+    return RuleResult((TensorRange(whole),), summed)
+
+
 def _multiply_integers(node: RangedNode) -> RuleResult:
-    return _accumulate(_shift(node, 0, 2), _shift(node, 1, 3), _count_inner(node, 0), _NOTHING)
+    return _weigh(node, (1, 3), _count_inner(node, 0), _NOTHING)
 
 
 def _count_window(node: RangedNode, position: int) -> float:
@@ -166,7 +214,7 @@ def _count_window(node: RangedNode, position: int) -> float:
 
 
 def _convolve_integers(node: RangedNode) -> RuleResult:
-    return _accumulate(_shift(node, 0, 2), _shift(node, 1, 3), _count_window(node, 1), _NOTHING)
+    return _weigh(node, (1, 3), _count_window(node, 1), _NOTHING)
 
 
 def _saturate(node: RangedNode, found: RuleResult) -> RuleResult:
@@ -176,13 +224,11 @@ def _saturate(node: RangedNode, found: RuleResult) -> RuleResult:
 
 def _convolve_quantized(node: RangedNode) -> RuleResult:
     start = node.get(8).whole if node.has(8) else _NOTHING
-    found = _accumulate(_shift(node, 0, 2), _shift(node, 3, 5), _count_window(node, 3), start)
-    return _saturate(node, found)
+    return _saturate(node, _weigh(node, (3, 5), _count_window(node, 3), start))
 
 
 def _multiply_quantized(node: RangedNode) -> RuleResult:
-    found = _accumulate(_shift(node, 0, 2), _shift(node, 3, 5), _count_inner(node, 0), _NOTHING)
-    return _saturate(node, found)
+    return _saturate(node, _weigh(node, (3, 5), _count_inner(node, 0), _NOTHING))
 
 
 def _multiply_general(node: RangedNode) -> RuleResult | None:
