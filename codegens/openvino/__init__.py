@@ -66,6 +66,7 @@ class OpenVINO:
     native = True  # a blob of a GPU or an NPU holds compiled code, and OpenVINO does not check blobs
     libraries = ("openvino",)
     refers_to_weights = True  # a blob reads them from the file in which they are already
+    recovery_options = ({"integers": "false"},)  # integer kernels saturate where a CPU has no VNNI
     recovery_options = ({"integers": "false"},)
 
     def compile(self, region: Region, options: OpenVINOOptions) -> Artifact:
