@@ -20,7 +20,16 @@ _PRODUCTS = (
     "MatMul",
 )
 _FUSED = (
-    *("BatchNormInference", "Add", "Subtract", "Multiply", "Divide", "Select", "Convert", "FakeQuantize"),
+    *(
+        "BatchNormInference",
+        "Add",
+        "Subtract",
+        "Multiply",
+        "Divide",
+        "Select",
+        "Convert",
+        "FakeQuantize",
+    ),
     *("Reshape", "Squeeze", "Unsqueeze", "Transpose"),
 )
 _MOST_BETWEEN = 12  # operators behind a product that may be fused with it: bias, scale, mask, views

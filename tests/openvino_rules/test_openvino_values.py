@@ -1,0 +1,63 @@
+"""The rule file for OpenVINO's CPU plug-in by value: what it promises of values is what OpenVINO computes.
+
+For every operator and dtype that the file takes OpenVINO is asked, through the codegen's rewrites, for the
+values that tell kernels apart, but for those of which the file's contract promises nothing.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import product
+from pathlib import Path
+
+import pytest
+from agreement import refusal
+from cases import OneNode
+from oracle import Answer, Data, Question, ask, openvino_version
+from support import sample_cases
+
+sys.path[:0] = [str(Path(__file__).parents[1] / "value_suite")]
+
+from exact_values import DTYPES  # noqa: E402 - needs the path
+from value_cases import Resolve, ValueCase, value_cases  # noqa: E402
+from value_samples import OPERATORS  # noqa: E402
+
+from byoc.rules import Target, load_rules  # noqa: E402
+
+pytestmark = [
+    pytest.mark.openvino,
+    pytest.mark.skipif(not openvino_version(), reason="openvino is not installed"),
+]
+TOLERANCES = {"float16": (2e-3, 1e-3), "bfloat16": (2.0**-6, 1e-2)}  # of other floats (1e-4, 1e-6)
+SAMPLED = (
+    *("Add", "Cast", "Div", "Exp", "Greater", "Max", "ReduceSum", "Relu", "TopK"),
+    *("MatMulInteger", "Mod", "OneHot", "Pad"),
+)
+
+
+def find_accepted(op: str, target: Target, resolve: Resolve) -> Iterator[ValueCase]:
+    """Yield the models of an operator that the rule file takes, whatever their values."""
+    for dtype in DTYPES:
+        for case in value_cases(op, dtype, resolve):
+            if not refusal(OneNode(case.name, "values", case.model, Question(b"", ())), target):
+                yield case
+
+
+def find_wrong(cases: Iterable[ValueCase]) -> dict[str, Answer]:
+    """Return what OpenVINO computes wrong, or crashes at; what it refuses stays on the host."""
+    cases = list(cases)
+    questions = []
+    for case in cases:
+        limits = TOLERANCES.get(case.dtype, (1e-4, 1e-6))
+        data = Data(case.inputs, case.expected, *limits)
+        questions.append(Question(case.model.SerializeToString(), (data,)))
+    answers = zip(cases, ask(questions), strict=True)
+    return {case.name: each for case, each in answers if each.kind in ("wrong numbers", "crash")}
+
+
+@pytest.mark.parametrize("op", sample_cases(OPERATORS, *SAMPLED))
+def test_what_is_promised_of_values_is_computed(op: str) -> None:
+    target = load_rules("openvino-cpu")
+
+    accepted = list(find_accepted(op, target, target.arithmetic.loosest))
+
+    assert find_wrong(accepted) == {}
