@@ -1,8 +1,9 @@
 """Rewrite OpenVINO's model so that it computes the values that ONNX defines.
 
-OpenVINO 2026.4.1 on x86 loses NaN in some operators, selects equal keys in its own order, and computes whole
-numbers of constants its own way: it divides by floor, and saturates in 32 bits. An operator that the plug-in fuses with the product before
-it stays as it is, since it would be slow alone; the rule file says that it does not keep NaN.
+OpenVINO 2026.4.1 on x86 loses NaN in some operators, selects equal keys in its own order, and computes
+whole numbers of constants its own way: it divides by floor, and saturates in 32 bits. An operator that
+the plug-in fuses with the product before it stays as it is, since it would be slow alone; the rule file
+says that it does not keep NaN.
 """
 
 from collections.abc import Callable, Mapping
@@ -141,7 +142,7 @@ def _keep_nan(ops: Any, operand: Any, result: Any) -> Any:
 
 def _keep_nan_of_rows(ops: Any, operand: Any, axes: Any, keep: bool, result: Any) -> Any:
     found = ops.reduce_logical_or(ops.is_nan(operand), axes, keep_dims=keep)
-    return ops.select(found, _make_constant(ops, np.float32(np.nan), operand.get_element_type()), result)
+    return ops.select(found, _make_constant(ops, np.array(np.nan), operand.get_element_type()), result)
 
 
 def _correct_relu(ops: Any, _: Mapping[str, Any], x: Any) -> Any:
@@ -161,7 +162,7 @@ def _correct_hard_sigmoid(ops: Any, _: Mapping[str, Any], x: Any, alpha: Any, be
 
 
 def _correct_extreme(make: str) -> Callable[..., Any]:
-    """Return the rewrite of Maximum or Minimum; of NaN and a number their kernels give the second operand."""
+    """Return the rewrite of Maximum or Minimum, whose kernels give the second operand if one is NaN."""
 
     def rewrite(ops: Any, _: Mapping[str, Any], first: Any, second: Any) -> Any:
         if _is_constant(second):

@@ -1,12 +1,11 @@
-"""The rule file for OpenVINO's CPU plug-in by value: what it promises of values is what OpenVINO computes.
+"""The rule file for OpenVINO's CPU plug-in by value: what it promises of values OpenVINO computes.
 
-For every operator and dtype that the file takes OpenVINO is asked, through the codegen's rewrites, for the
+For every operator and dtype that the file takes OpenVINO is asked, through the codegen's rewrites, for
 values that tell kernels apart, but for those of which the file's contract promises nothing.
 """
 
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import product
 from pathlib import Path
 
 import pytest

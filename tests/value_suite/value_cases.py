@@ -129,7 +129,7 @@ def _is_definite(rows: Any, promises: Arithmetic) -> Any:
 
 
 def _stays_inside(op: str, sample: Sample, promises: Arithmetic) -> Any:
-    """Return for each row of whole numbers whether results, and sums on the way, stay where they are exact."""
+    """Return for each row of whole numbers whether results and sums on the way stay exact."""
     given = [np.asarray(each).astype(object) for each in sample.inputs]
     found = [EXACT[op](*given, **plain_attributes(sample))]
     if op in SUMMED:
@@ -146,7 +146,7 @@ def _stays_inside(op: str, sample: Sample, promises: Arithmetic) -> Any:
 
 
 def _is_conditioned(op: str, sample: Sample) -> Any:
-    """Return for each row whether a sum of floats hangs neither on its order nor on an overflow on the way."""
+    """Return for each row whether a sum of floats hangs on neither its order nor an overflow."""
     arrays = [np.asarray(each) for each in sample.inputs]
     most = {"float16": 6e4, "float64": 1e300}.get(arrays[0].dtype.name, 1e38)
     wide = [each.astype(np.float64) if each.dtype.name in FLOATS else each for each in arrays]
@@ -160,7 +160,7 @@ def _is_conditioned(op: str, sample: Sample) -> Any:
 
 
 def _build_case(op: str, dtype: str, form: str, sample: Sample) -> ValueCase | None:
-    """Return the model of a form; None where the operator has no such form, or another one is the same."""
+    """Return the model of a form; None where the operator has none, or another one is the same."""
     free = [place for place in range(len(sample.inputs)) if place not in sample.constant]
     if form == "empty":
         if not sample.rows or op in ("ArgMax", "ArgMin"):

@@ -1,10 +1,11 @@
 """Inputs that tell kernels apart, for each operator and dtype.
 
-Ends of each integer type, 2**24 and its neighbours, wraps, negative dividends, shifts by the width and more,
-half-way values, equal keys, NaN, infinities, -0.0 and denormals.
+Ends of each integer type, 2**24 and its neighbours, wraps, negative dividends, shifts by the width and
+more, half-way values, equal keys, NaN, infinities, -0.0 and denormals.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -190,7 +191,7 @@ def _selecting(dtype: str) -> Iterator[Sample]:
 
 
 def _integer_products(dtype: str) -> Iterator[Sample]:
-    """Yield full ranges of both factors: sums of 64 products leave 16 bits, and those of 1,200 float32's 24."""
+    """Yield full ranges: sums of 64 products leave 16 bits, and those of 1,200 float32's 24."""
     if dtype not in ("uint8", "int8"):
         return
     for count in (64, 1200):
@@ -316,7 +317,7 @@ def _moves(op: str, dtype: str) -> Iterator[Sample]:
         "Trilu": lambda: [((x, np.array(k)), {"upper": u}) for k in (0, -2) for u in (0, 1)],
         "DepthToSpace": lambda: [((_lay(dtype, 1, 8, 2, 3),), {"blocksize": 2})],
         "SpaceToDepth": lambda: [((_lay(dtype, 1, 2, 4, 6),), {"blocksize": 2})],
-        "ScatterElements": lambda: [((x, np.array([[0, -1, 3], [1, -2, -4]]), x[1:3, 5:8]), {"axis": 0})],
+        "ScatterElements": lambda: [((x, i(0, -1, 3, 1, -2, -4).reshape(2, 3), x[1:3, 5:8]), {})],
         "ScatterND": lambda: [((x, np.array([[0], [-2]]), x[2:]), {})],
         "Compress": lambda: [((x, np.resize([True, False], 15)), {"axis": 1})],
         "ReverseSequence": lambda: [((x, i(*([4, 2, 1] * 5))), {"time_axis": 0, "batch_axis": 1})],
@@ -334,9 +335,11 @@ def _moves(op: str, dtype: str) -> Iterator[Sample]:
         "AveragePool": lambda: [((_lay(dtype, 1, 2, 6, 6),), {"kernel_shape": [2, 2]})],
         "PRelu": lambda: [((x, np.array(0.3, DTYPES[dtype]) if not is_whole(dtype) else x[:1, :1]), {})],
         "Dropout": lambda: [((x,), {})],
-        "BatchNormalization": lambda: [((_lay(dtype, 30, 3), *(np.ones(3, DTYPES[dtype]) for _ in range(4))), {})],
+        "BatchNormalization": lambda: [((_lay(dtype, 30, 3), *[np.ones(3, DTYPES[dtype])] * 4), {})],
         "LayerNormalization": lambda: [((_tame(_rows(dtype, 3)), np.ones(3, DTYPES[dtype])), {})],
-        "InstanceNormalization": lambda: [((_tame(_lay(dtype, 30, 2, 4)), *(np.ones(2, DTYPES[dtype]) for _ in range(2))), {})],
+        "InstanceNormalization": lambda: [
+            ((_tame(_lay(dtype, 30, 2, 4)), *[np.ones(2, DTYPES[dtype])] * 2), {})
+        ],
     }  # fmt: skip
     for inputs, attributes in made[op]():
         alike = tuple(range(1, len(inputs)))
@@ -349,8 +352,7 @@ def _ranges(dtype: str) -> list[tuple[Arrays, dict[str, Any]]]:
     kind = DTYPES[dtype]
     if not is_whole(dtype):
         return [(tuple(np.array(each, kind) for each in (0, 1, 0.1)), {})]
-    top = np.iinfo(kind).max
-    found = [(0, 10, 3), (top - 5, top, 2), (7, -7, -3)]
+    found = [(0, 10, 3), (7, -7, -3)]
     return [
         (tuple(np.array(each, kind) for each in ends), {})
         for ends in found
@@ -360,14 +362,14 @@ def _ranges(dtype: str) -> list[tuple[Arrays, dict[str, Any]]]:
 
 _FAMILIES: Sequence[tuple[str, Callable[[str], Iterator[Sample]]]] = (
     (
-        "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Ceil Celu Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid "
-        "HardSwish IsInf IsNaN LeakyRelu Log Mish Neg Not Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin "
-        "Sinh Softplus Softsign Sqrt Tan Tanh ThresholdedRelu Identity",
+        "Abs Acos Acosh Asin Asinh Atan Atanh BitwiseNot Ceil Celu Cos Cosh Elu Erf Exp Floor Gelu "
+        "HardSigmoid HardSwish Identity IsInf IsNaN LeakyRelu Log Mish Neg Not Reciprocal Relu Round "
+        "Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Tan Tanh ThresholdedRelu",
         _unary,
     ),
     (
-        "Add And BitwiseAnd BitwiseOr BitwiseXor Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min "
-        "Mul Or Sub Sum Xor",
+        "Add And BitwiseAnd BitwiseOr BitwiseXor Equal Greater GreaterOrEqual Less LessOrEqual Max Mean "
+        "Min Mul Or Sub Sum Xor",
         _binary,
     ),
     ("Div", _dividing),
@@ -377,8 +379,8 @@ _FAMILIES: Sequence[tuple[str, Callable[[str], Iterator[Sample]]]] = (
     ("Clip", _clipping),
     ("Where", _selecting),
     (
-        "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
-        "ReduceSumSquare",
+        "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd "
+        "ReduceSum ReduceSumSquare",
         _reducing,
     ),
     ("Softmax LogSoftmax", _softening),
@@ -399,13 +401,13 @@ _FAMILIES: Sequence[tuple[str, Callable[[str], Iterator[Sample]]]] = (
     ("Cast", _casting),
 )
 _MOVES = (
-    "Concat Reshape Transpose Flatten Squeeze Unsqueeze Expand Tile Gather GatherElements GatherND Slice Split "
-    "Pad Trilu DepthToSpace SpaceToDepth ScatterElements ScatterND Compress ReverseSequence OneHot NonZero Size "
-    "Shape CenterCropPad Unique Range EyeLike MaxPool GlobalMaxPool GlobalAveragePool AveragePool PRelu Dropout "
-    "BatchNormalization LayerNormalization InstanceNormalization"
-).split()
+    "AveragePool BatchNormalization CenterCropPad Compress Concat DepthToSpace Dropout Expand EyeLike "
+    "Flatten Gather GatherElements GatherND GlobalAveragePool GlobalMaxPool InstanceNormalization "
+    "LayerNormalization MaxPool NonZero OneHot PRelu Pad Range Reshape ReverseSequence ScatterElements "
+    "ScatterND Shape Size Slice SpaceToDepth Split Squeeze Tile Transpose Trilu Unique Unsqueeze"
+)
 SAMPLERS: dict[str, Callable[[str], Iterator[Sample]]] = {
     **{op: make for ops, make in _FAMILIES for op in ops.split()},
-    **{op: (lambda dtype, op=op: _moves(op, dtype)) for op in _MOVES},
+    **{op: partial(_moves, op) for op in _MOVES.split()},
 }
-OPERATORS = tuple(SAMPLERS)
+OPERATORS = tuple(sorted(SAMPLERS))
