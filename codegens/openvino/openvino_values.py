@@ -34,14 +34,15 @@ _FUSED = (
     *("Reshape", "Squeeze", "Unsqueeze", "Transpose"),
 )
 _MOST_BETWEEN = 12  # operators behind a product that may be fused with it: bias, scale, mask, views
+_INEXACT = ("Mod",)  # of floats: a multiple of the divisor is subtracted, which is rounded
 _WEIGHTS = ("DequantizeLinear", "QuantizeLinear")  # OpenVINO has to see how weights are quantized
 
 
 def find_corrections(model: onnx.ModelProto) -> dict[str, AnyArray]:
     """Return constants that OpenVINO would compute otherwise than ONNX defines it, by name of tensor.
 
-    These are whole numbers that nodes compute of constants, and constants without elements, which
-    OpenVINO's reader takes for scalars. Constants in other files are large, and left to OpenVINO, as is
+    These are whole numbers that nodes compute of constants, remainders, and constants without elements,
+    which OpenVINO's reader takes for scalars. Constants in other files are large, and left to OpenVINO, as is
     what onnx.reference cannot run.
     """
     if model.functions:
@@ -59,7 +60,8 @@ def find_corrections(model: onnx.ModelProto) -> dict[str, AnyArray]:
         values = _compute(model, node, [known[name] for name in read])
         for name, value in values.items():
             known[name] = numpy_helper.from_array(value, name)
-        if read and any(value.dtype.kind in "iub" for value in values.values()):
+        whole = any(value.dtype.kind in "iub" for value in values.values())
+        if read and (whole or node.op_type in _INEXACT):
             folded.update(values)
     empty = {name: numpy_helper.to_array(tensor) for name, tensor in known.items() if 0 in tensor.dims}
     return {**empty, **folded}

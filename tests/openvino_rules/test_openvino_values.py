@@ -6,11 +6,10 @@ values that tell kernels apart, but for those of which the file's contract promi
 
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from agreement import refusal
-from cases import OneNode
 from oracle import Answer, Data, Question, ask, openvino_version
 from support import sample_cases
 
@@ -20,7 +19,8 @@ from exact_values import DTYPES  # noqa: E402 - needs the path
 from value_cases import Resolve, ValueCase, value_cases  # noqa: E402
 from value_samples import OPERATORS  # noqa: E402
 
-from byoc.rules import Target, load_rules  # noqa: E402
+from byoc.model import prepare_model  # noqa: E402
+from byoc.rules import Arithmetic, ArithmeticContract, Target, annotate_graph, load_rules  # noqa: E402
 
 pytestmark = [
     pytest.mark.openvino,
@@ -34,10 +34,12 @@ SAMPLED = (
 
 
 def find_accepted(op: str, target: Target, resolve: Resolve) -> Iterator[ValueCase]:
-    """Yield the models of an operator that the rule file takes, whatever their values."""
+    """Yield the models of an operator that the rules take, with values for which `resolve` promises."""
     for dtype in DTYPES:
         for case in value_cases(op, dtype, resolve):
-            if not refusal(OneNode(case.name, "values", case.model, Question(b"", ())), target):
+            index = prepare_model(case.model, case.name).index
+            marks = enumerate(annotate_graph(index, target))
+            if all(mark.verdict for place, mark in marks if place not in index.constant_nodes):
                 yield case
 
 
@@ -53,10 +55,35 @@ def find_wrong(cases: Iterable[ValueCase]) -> dict[str, Answer]:
     return {case.name: each for case, each in answers if each.kind in ("wrong numbers", "crash")}
 
 
+def promise_all_integers(target: Target) -> Resolve:
+    """Return the target's contract, as if all whole numbers were exact and wrapped."""
+
+    def resolve(pairs: Iterable[tuple[str, str]]) -> Arithmetic:
+        return replace(target.arithmetic.loosest(pairs), exact_below=None, overflow="wraps")
+
+    return resolve
+
+
 @pytest.mark.parametrize("op", sample_cases(OPERATORS, *SAMPLED))
 def test_what_is_promised_of_values_is_computed(op: str) -> None:
-    target = load_rules("openvino-cpu")
+    target = replace(load_rules("openvino-cpu"), values="assumed")
 
     accepted = list(find_accepted(op, target, target.arithmetic.loosest))
 
     assert find_wrong(accepted) == {}
+
+
+@pytest.mark.parametrize("op", sample_cases(OPERATORS, *SAMPLED))
+def test_what_is_taken_is_right_for_all_integers(op: str) -> None:
+    target = load_rules("openvino-cpu")
+
+    accepted = list(find_accepted(op, target, promise_all_integers(target)))
+
+    assert find_wrong(accepted) == {}
+
+
+@pytest.mark.parametrize("op", ["Add", "Equal", "QuantizeLinear", "Gelu"])
+def test_a_file_that_promises_too_much_is_found_out(op: str) -> None:
+    target = replace(load_rules("openvino-cpu"), arithmetic=ArithmeticContract())
+
+    assert find_wrong(find_accepted(op, target, target.arithmetic.loosest))

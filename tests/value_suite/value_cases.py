@@ -181,8 +181,8 @@ def _build_case(op: str, dtype: str, form: str, sample: Sample) -> ValueCase | N
     if (variable == free and form not in ("variables", "empty")) or not (variable or form == "folded"):
         return None
     expected = {f"y{place}": each for place, each in enumerate(compute(op, sample))}
-    if form == "folded" and any(each.ndim == 0 for each in expected.values()):
-        return None
+    if form == "folded" and (any(each.ndim == 0 for each in expected.values()) or op == "Gemm"):
+        return None  # byoc folds by onnx.reference, whose Gemm multiplies whole numbers in floats
     model = build_model(op, sample, variable, expected if form == "folded" else {})
     inputs = {name_inputs(sample)[place]: np.asarray(sample.inputs[place]) for place in variable}
     if form == "folded":  # a Concat reads each result, and a tensor that is the same

@@ -136,6 +136,12 @@ def _tame(values: Any) -> Any:
     return np.where(np.isfinite(wide) & (abs(wide) > _TAME), 0, wide).astype(values.dtype)
 
 
+def _uneven(rows: Any) -> Any:
+    """Return the rows that have a variance: what is left of others is rounding, divided by almost 0."""
+    wide = rows.astype(np.float64)
+    return rows[wide.max(1) != wide.min(1)]
+
+
 def _orderable(rows: Any) -> Any:
     """Return the rows without NaN, which has no place in an order."""
     return rows[~np.isnan(rows.astype(np.float64)).reshape(len(rows), -1).any(1)]
@@ -336,7 +342,7 @@ def _moves(op: str, dtype: str) -> Iterator[Sample]:
         "PRelu": lambda: [((x, np.array(0.3, DTYPES[dtype]) if not is_whole(dtype) else x[:1, :1]), {})],
         "Dropout": lambda: [((x,), {})],
         "BatchNormalization": lambda: [((_lay(dtype, 30, 3), *[np.ones(3, DTYPES[dtype])] * 4), {})],
-        "LayerNormalization": lambda: [((_tame(_rows(dtype, 3)), np.ones(3, DTYPES[dtype])), {})],
+        "LayerNormalization": lambda: [((_uneven(_tame(_rows(dtype, 3))), np.ones(3, DTYPES[dtype])), {})],
         "InstanceNormalization": lambda: [
             ((_tame(_lay(dtype, 30, 2, 4)), *[np.ones(2, DTYPES[dtype])] * 2), {})
         ],
