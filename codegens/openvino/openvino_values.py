@@ -42,8 +42,8 @@ def find_corrections(model: onnx.ModelProto) -> dict[str, AnyArray]:
     """Return constants that OpenVINO would compute otherwise than ONNX defines it, by name of tensor.
 
     These are whole numbers that nodes compute of constants, remainders, and constants without elements,
-    which OpenVINO's reader takes for scalars. Constants in other files are large, and left to OpenVINO, as is
-    what onnx.reference cannot run.
+    which OpenVINO's reader takes for scalars. Constants in other files are large, and left to OpenVINO,
+    as is what onnx.reference cannot run.
     """
     if model.functions:
         model = onnx.inliner.inline_local_functions(model)
@@ -171,8 +171,12 @@ def _correct_extreme(make: str) -> Callable[..., Any]:
             first, second = second, first
         if not _is_constant(first):
             return _keep_nan(ops, first, getattr(ops, make)(first, second))
-        if np.isnan(first.get_node().data).any():
+        bound = first.get_node().data
+        if np.isnan(bound).any():
             return _keep_nan(ops, second, getattr(ops, make)(second, first))
+        if not first.get_names() and np.all(abs(bound) == np.finfo(bound.dtype).max):
+            # A bound that Clip leaves out, for which OpenVINO's reader puts the largest number.
+            first = _make_constant(ops, np.sign(bound) * np.inf, first.get_element_type())
         result = getattr(ops, make)(first, second)
         inner = second.get_node()
         if inner.get_type_name() in ("Maximum", "Minimum"):  # the two become a Clamp, which loses NaN

@@ -100,7 +100,7 @@ EXACT: Mapping[str, Callable[..., Any]] = {
     "Pow": _power,
     "Max": np.maximum,
     "Min": np.minimum,
-    "Clip": lambda x, low, high: np.minimum(np.maximum(x, low), high),
+    "Clip": lambda x, low, *high: np.minimum(np.maximum(x, low), *high) if high else np.maximum(x, low),
     "BitShift": lambda a, b, direction=b"": _shift(a, b, direction in (b"LEFT", "LEFT")),
     "Equal": lambda a, b: a == b,
     "Greater": lambda a, b: a > b,

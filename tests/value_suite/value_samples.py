@@ -115,6 +115,7 @@ def _clipping(dtype: str) -> Iterator[Sample]:
     finite = np.isfinite(values.astype(np.float64))
     low, high = values[finite].min(), values[finite].max()
     zero, three, six = (DTYPES[dtype].type(each) for each in (0, 3, 6))
+    yield Sample((values, np.asarray(three)), alike=(1,), note="without a maximum")
     for ends in ((low, high), (three, high), (low, three), (zero, six)):
         yield Sample((values, *map(np.asarray, ends)), alike=(1, 2))
 
@@ -342,7 +343,9 @@ def _moves(op: str, dtype: str) -> Iterator[Sample]:
         "PRelu": lambda: [((x, np.array(0.3, DTYPES[dtype]) if not is_whole(dtype) else x[:1, :1]), {})],
         "Dropout": lambda: [((x,), {})],
         "BatchNormalization": lambda: [((_lay(dtype, 30, 3), *[np.ones(3, DTYPES[dtype])] * 4), {})],
-        "LayerNormalization": lambda: [((_uneven(_tame(_rows(dtype, 3))), np.ones(3, DTYPES[dtype])), {})],
+        "LayerNormalization": lambda: [
+            ((_uneven(_tame(_rows(dtype, 3))), np.ones(3, DTYPES[dtype])), {})
+        ],
         "InstanceNormalization": lambda: [
             ((_tame(_lay(dtype, 30, 2, 4)), *[np.ones(2, DTYPES[dtype])] * 2), {})
         ],
