@@ -197,6 +197,8 @@ def _correct_softmax(make: str) -> Callable[..., Any]:
 
 def _correct_reduction(make: str) -> Callable[..., Any]:
     def rewrite(ops: Any, attributes: Mapping[str, Any], x: Any, axes: Any) -> Any:
+        if not _is_constant(axes):
+            return None  # the plug-in has no ReduceLogicalOr along others
         keep = attributes["keep_dims"]
         return _keep_nan_of_rows(ops, x, axes, keep, getattr(ops, make)(x, axes, keep_dims=keep))
 
