@@ -7,7 +7,6 @@ the region is compiled again on loading, from its ONNX model beside the blob.
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 
 import onnx
 
@@ -27,7 +26,7 @@ from byoc.codegen import (
 )
 
 from .openvino_blob import export_blob
-from .openvino_check import check_nodes, compiles_safely, refused_nodes
+from .openvino_check import check_nodes, refused_nodes
 from .openvino_device import (
     compile_region_model,
     device_stamp,
@@ -35,6 +34,7 @@ from .openvino_device import (
     openvino_package,
 )
 from .openvino_executor import OpenVINOExecutor
+from .openvino_integers import choose_exact_options, choose_safe_options
 from .openvino_options import OpenVINOOptions
 from .openvino_weights import (
     check_weight_offsets,
@@ -66,6 +66,7 @@ class OpenVINO:
     native = True  # a blob of a GPU or an NPU holds compiled code, and OpenVINO does not check blobs
     libraries = ("openvino",)
     refers_to_weights = True  # a blob reads them from the file in which they are already
+    recovery_options = ({"integers": "false"},)  # integer kernels saturate where a CPU has no VNNI
     recovery_options = ({"integers": "false"},)
 
     def compile(self, region: Region, options: OpenVINOOptions) -> Artifact:
@@ -83,7 +84,7 @@ class OpenVINO:
                     node_names(touching),
                 )
         marks = device_stamp(options.device)
-        options = _safe_options(region, options)
+        options = choose_safe_options(region, choose_exact_options(region, options))
         weights = choose_weights(region, options)
         try:
             model, inputs = compile_region_model(region, options, weights.properties)
@@ -101,11 +102,14 @@ class OpenVINO:
     def load(self, region: Region, artifact: Artifact) -> Executor:
         """Return a function that runs the blob, or the region compiled again if the blob is not valid.
 
+        It is not where integers saturate here and did not where the blob was made.
+
         Raises CompileError as `compile` does.
         """
-        options = read_stored_options(OpenVINOOptions, artifact.metadata)
+        stored = read_stored_options(OpenVINOOptions, artifact.metadata)
+        options = choose_exact_options(region, stored)
         model = None
-        if _BLOB in artifact.files and self.compatible(region, artifact):
+        if _BLOB in artifact.files and options == stored and self.compatible(region, artifact):
             weights = find_weight_file(region, artifact)
             further = {} if weights is None else weights.properties
             model = import_blob(artifact.files[_BLOB], options, further)
@@ -143,20 +147,3 @@ class OpenVINO:
     def check(self, model: onnx.ModelProto, options: OpenVINOOptions) -> Sequence[Verdict]:
         """Return for each node whether OpenVINO compiles it, or OpenVINO's reason."""
         return check_nodes(model, options)
-
-
-def _safe_options(region: Region, options: OpenVINOOptions) -> OpenVINOOptions:
-    """Return the options with which OpenVINO compiles a region, or refuses it, without a crash.
-
-    With integer arithmetic it crashes on some quantized models (2026.4.1: a Concat that is quantized
-    twice with a zero point), so compiling is tried in another process first.
-    """
-    inside = (node for function in region.model.functions for node in function.node)
-    quantized = any(node.op_type == "QuantizeLinear" for node in (*region.nodes, *inside))
-    if not options.integers or not quantized:
-        return options
-    for safe in (options, replace(options, integers=False)):
-        if compiles_safely(region, safe):
-            return safe
-    why = "OpenVINO crashes when it compiles this"
-    raise CompileError(why, refused_nodes(region, options), lasting=False)

@@ -13,6 +13,7 @@ import onnx
 from byoc.codegen import CompileError, MissingRuntimeError, Region, shorten_text
 
 from .openvino_options import OpenVINOOptions
+from .openvino_values import correct_values, find_corrections
 
 _MISSING = (
     "openvino is not installed (pip install 'onnx-byoc[openvino]'; "
@@ -71,7 +72,9 @@ def compile_region_model(
     """
     try:
         properties = {**select_properties(options), **further}
-        model = openvino_core().compile_model(_read(region), options.device, properties)
+        read = _read(region)
+        correct_values(read, find_corrections(region.model))
+        model = openvino_core().compile_model(read, options.device, properties)
         return model, _input_names(region, model)
     except RuntimeError as error:
         raise CompileError(shorten_refusal(error)) from None

@@ -26,6 +26,7 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "onnx_suite")]
 from byoc.codegens.openvino.openvino_blob import export_blob  # noqa: E402
 from byoc.codegens.openvino.openvino_device import compile_region_model, import_blob, state_defaults  # noqa: E402
 from byoc.codegens.openvino.openvino_options import OpenVINOOptions  # noqa: E402
+from byoc.codegens.openvino.openvino_values import correct_values, find_corrections  # noqa: E402
 from byoc.codegens.openvino.openvino_weights import EmbeddedWeights  # noqa: E402
 from differing import differs  # noqa: E402 - needs the path
 
@@ -153,6 +154,7 @@ def _answer(openvino: Any, core: Any, question: Question) -> Answer:
         proto = onnx.load_model_from_string(question.model)
         written = proto.SerializeToString() if state_defaults(proto) else question.model
         model = core.read_model(written)
+        correct_values(model, find_corrections(proto))
         compiled = core.compile_model(model, "CPU", _OPTIONS.properties)
     except Exception as error:  # whatever it says is the answer
         return Answer("refuses", _sentence(error))
