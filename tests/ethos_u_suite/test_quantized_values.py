@@ -77,6 +77,14 @@ def is_near(given: Mapping[str, Any], expected: Mapping[str, Any]) -> bool:
     )
 
 
+def compute_reference(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> list[Any]:
+    """Return a model's outputs by ONNX's reference, which has no DequantizeLinear of earlier sets."""
+    newer = onnx.ModelProto()
+    newer.CopyFrom(model)
+    newer.opset_import[0].version = max(19, model.opset_import[0].version)
+    return list(ReferenceEvaluator(newer).run(None, dict(inputs)))
+
+
 def find_wrong(case: OneNode, run: Run) -> list[tuple[int, int]]:
     """Return for which operands a model's results are off by more than one unit.
 
@@ -96,10 +104,11 @@ def find_wrong(case: OneNode, run: Run) -> list[tuple[int, int]]:
             for number, value in enumerate(case.model.graph.input)
         }
         made = run(inputs)
-        if not is_near(made, run_session(session, inputs)):
-            defined = ReferenceEvaluator(case.model).run(None, inputs)
-            if not is_near(made, dict(zip(names, defined, strict=True))):
-                wrong.append(rows)
+        if is_near(made, run_session(session, inputs)):
+            continue
+        defined = compute_reference(case.model, inputs)
+        if not is_near(made, dict(zip(names, defined, strict=True))):
+            wrong.append(rows)
     return wrong
 
 
