@@ -1,7 +1,11 @@
 """Small models in QDQ form, with 8-bit activations and weights."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 _RANDOM = np.random.default_rng(0)
@@ -80,3 +84,12 @@ def feed(proto: onnx.ModelProto, seed: int = 1) -> dict[str, np.ndarray]:
             info = np.iinfo(dtype)
             made[value.name] = random.integers(info.min, info.max, shape, dtype, endpoint=True)
     return made
+
+
+def list_codes(shape: Sequence[int], dtype: Any, first: int) -> NDArray[Any]:
+    """Return integers of a type: its ends alone, both in turn, or all from one on."""
+    ends = np.iinfo(dtype)
+    step = 1 if ends.bits == 8 else 255
+    codes = {0: [ends.min], 1: [ends.max], 2: [ends.min, ends.max]}
+    chosen = codes.get(first, np.roll(np.arange(ends.min, ends.max + 1, step), first))
+    return np.resize(chosen, shape).astype(dtype)

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +17,7 @@ from compiling import refusal, region
 from cutting import original
 from ethos_u_models import CASES, Case
 from onnx import numpy_helper
-from quantized import feed
+from quantized import feed, list_codes
 
 import byoc
 from byoc import zoo
@@ -114,15 +113,6 @@ def test_it_computes_what_onnxruntime_does(name: str, compiled: dict[str, Any]) 
         distance = np.abs(given[output].astype(int) - expected.astype(int))
         assert distance.max() <= (1 if CASES[name].differing else 0)
         assert (distance > 0).mean() <= CASES[name].differing
-
-
-def list_codes(shape: Sequence[int], dtype: str, first: int) -> Any:
-    """Return integers of a type in rows: its ends alone, both in turn, or all that 8 bits have."""
-    ends = np.iinfo(dtype)
-    step = 1 if ends.bits == 8 else 255
-    codes = {0: [ends.min], 1: [ends.max], 2: [ends.min, ends.max]}
-    chosen = codes.get(first, np.roll(np.arange(ends.min, ends.max + 1, step), first))
-    return np.resize(chosen, shape).astype(dtype)
 
 
 @executed

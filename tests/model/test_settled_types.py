@@ -200,6 +200,23 @@ def test_calls_settle_the_bodies_of_functions():
     assert not list_contradictions(model, {"x": np.ones((2, 6), np.float32)})
 
 
+def test_a_call_has_the_extents_of_what_is_doubtful_inside():
+    """ONNX's inference counts output padding of automatic pads through functions, too: 9 for 8."""
+    model = read("""
+        <ir_version: 8, opset_import: ["" : 18, "own" : 1]>
+        calls (float[1, 2, 4, 4] x, float[2, 3, 3, 3] w) => (float[1, 3, 8, 8] y) { y = own.outer(x, w) }
+        <domain: "own", opset_import: ["own" : 1, "" : 18]>
+        outer (a, k) => (b) { b = own.inner(a, k) }
+        <domain: "own", opset_import: ["" : 18]>
+        inner (a, k) => (b) {
+          b = ConvTranspose<auto_pad = "SAME_UPPER", strides = [2, 2], output_padding = [1, 1]>(a, k)
+        }""")
+    feeds = {"x": np.ones((1, 2, 4, 4), np.float32), "w": np.ones((2, 3, 3, 3), np.float32)}
+
+    assert shapes(model) == {"y": (1, 3, 8, 8)}
+    assert not list_contradictions(model, feeds)
+
+
 def test_what_the_file_states_helps_where_nothing_is_inferred():
     proto = onnx.parser.parse_model("""
     <ir_version: 8, opset_import: ["" : 17, "vendor" : 1]>

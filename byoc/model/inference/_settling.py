@@ -95,10 +95,12 @@ def settle_types(
     file states of other tensors. Of their main graphs, `types` and `stated` are the types that are there
     (`get_stated_types`); `records` are those of the nodes.
     """
-    if not records.has_bodies and _are_all_fixed(typed.graph, records, types):
+    doubtful = _find_doubtful_functions(model.functions)
+    if not records.has_bodies and not doubtful and _are_all_fixed(typed.graph, records, types):
         return SettledTypes(frozenset(), complete=True, uses_stated=False)
     names = [dim.dim_param for value in model.graph.input for dim in _list_dims(value.type)]
     context = InferenceContext.read(model, filter(None, names), MAX_VISITS)
+    context.doubtful = doubtful
     opsets = read_opsets(model.opset_import)
     scope = TensorScope.of_graph(context, typed.graph, model.graph, opsets, types=types)
     scope.known_stated = stated
@@ -157,16 +159,37 @@ def settle_nodes(scope: TensorScope) -> None:
         function = _find_function(scope, number) if functions else None
         if scope.reads_corrected(number):
             scope.forget_types(number)
-        if function is not None and scope.is_wanted(number):
+        if function is not None and (number in doubtful or scope.is_wanted(number)):
             scope.complete_types(number, _settle_call(scope, number, function))
         elif scope.is_open(number) or number in doubtful:
             scope.complete_types(number, _infer_types(scope, number))
 
 
 def _list_doubtful(scope: TensorScope) -> set[int]:
-    """Return the nodes that are doubtful, by number."""
+    """Return the nodes that are doubtful, and the calls of functions that have such nodes, by number."""
     numbers = (i for i, kind in enumerate(scope.kinds) if kind.op_type in _DOUBTFUL)
-    return {number for number in numbers if _is_doubtful(scope.nodes[number])}
+    found = {number for number in numbers if _is_doubtful(scope.nodes[number])}
+    if scope.context.doubtful:
+        keys = map(_get_key, scope.nodes)
+        found |= {number for number, key in enumerate(keys) if key in scope.context.doubtful}
+    return found
+
+
+def _find_doubtful_functions(functions: Iterable[FunctionProto]) -> frozenset[tuple[str, str, str]]:
+    """Return the keys of functions with doubtful nodes, or with calls of such functions."""
+    nodes = {(each.domain, each.name, each.overload): each.node for each in functions}
+    found = {key for key, inside in nodes.items() if any(map(_is_doubtful, inside))}
+    added = len(found)
+    while added:
+        callers = {key for key, inside in nodes.items() if not found.isdisjoint(map(_get_key, inside))}
+        added = len(callers - found)
+        found |= callers
+    return frozenset(found)
+
+
+def _get_key(node: NodeProto) -> tuple[str, str, str]:
+    """Return the key of the function that a node calls, if it calls one."""
+    return node.domain, node.op_type, node.overload
 
 
 def _is_doubtful(node: NodeProto) -> bool:
@@ -199,8 +222,7 @@ def _infer_types(scope: TensorScope, number: int) -> Types:
 
 
 def _find_function(scope: TensorScope, number: int) -> FunctionProto | None:
-    node = scope.nodes[number]
-    return scope.context.functions.get((node.domain, node.op_type, node.overload))
+    return scope.context.functions.get(_get_key(scope.nodes[number]))
 
 
 def _settle_call(scope: TensorScope, number: int, function: FunctionProto) -> Types:

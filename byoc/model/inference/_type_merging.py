@@ -35,8 +35,9 @@ class InferenceContext:
     """The functions of a model, the names of its open dimensions, and the visits of nodes left.
 
     `uses_stated` says whether a type is what the file states of a tensor that is no input. `kinds` are
-    those of all nodes; `attributes`, `inferred` and `merged` keep what was found for a node or a tensor,
-    for others that are alike.
+    those of all nodes, `doubtful` the keys of functions whose types ONNX's inference may find otherwise
+    than onnxruntime makes them; `attributes`, `inferred` and `merged` keep what was found for a node or
+    a tensor, for others that are alike.
     """
 
     functions: Mapping[tuple[str, str, str], FunctionProto]
@@ -44,6 +45,7 @@ class InferenceContext:
     ir_version: int
     visits_left: int
     uses_stated: bool = False
+    doubtful: frozenset[tuple[str, str, str]] = frozenset()
     kinds: KnownKinds = field(default_factory=dict)
     attributes: dict[object, Mapping[str, Any]] = field(default_factory=dict)
     inferred: dict[object, Sequence[TensorType | None]] = field(default_factory=dict)
