@@ -207,6 +207,7 @@ def _find_special_inputs(
     check = SpecialCheck(
         region,
         run,
+        open_region(region).run,
         *realistic,
         contract,
         lambda name, value: ends.find_of_region(region.name, name, value),

@@ -27,6 +27,7 @@ from byoc.verification._plain_models import (
     PlainModel,
     convert_errors,
     open_original,
+    open_region,
 )
 from byoc.verification._quantized_tensors import find_quantized_tensors
 from byoc.verification._reaching import compare_alone, vary_inputs
@@ -294,15 +295,18 @@ class BundleComparison:
     ) -> RegionError:
         thresholds = heed_promises(self.bundle, self._own, region)
 
+        plain = open_region(region) if recorded.values else None
+
         def compare(runs: RecordedRuns) -> RegionError:
-            return compare_recorded(region, runs, thresholds, sample, self._layers.check)
+            return compare_recorded(region, runs, thresholds, sample, self._layers.check, plain)
 
         found = compare(recorded)
-        if not self._special or not found.within or not recorded.values:
+        if not self._special or not found.within or plain is None:
             return found
         check = SpecialCheck(
             region,
             self._runs.executors[region.name],
+            plain.run,
             *recorded.values[0],
             self.bundle.manifest.read_arithmetic(region.target),
             lambda name, value: self._ends.find_of_region(region.name, name, value),

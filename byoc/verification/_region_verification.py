@@ -190,21 +190,23 @@ def _find_wrong_inputs(found: Sequence[Iterable[OutputError]], values: Sequence[
     return next((run[0] for errors, run in pairs if not all(e.within for e in errors)), None)
 
 
-def compare_recorded(
+def compare_recorded(  # noqa: PLR0913, PLR0917 - some have a default
     region: Region,
     actual: RecordedRuns,
     thresholds: Thresholds,
     sample: SampleKind = "given",
     check_layers: LayerChecker | None = None,
+    plain: PlainModel | None = None,
 ) -> RegionError:
     """Compute the error of the recorded runs of a region: each against its ONNX on the same inputs.
 
     Where outputs are not equal, `check_layers` compares the quantized layers alone: if each is right, an
-    output beyond its tolerance is as well. Raise InputError if the region cannot be run plainly.
+    output beyond its tolerance is as well. `plain` is its ONNX, opened. Raise InputError if the region
+    cannot be run plainly.
     """
     if not actual.values:
         return RegionError(region.name, runs=0, sample="none")
-    plain: PlainModel = open_region(region)
+    plain = plain or open_region(region)
     runs = [(inputs, plain.run(inputs), outputs) for inputs, outputs in actual.values]
     quantized = quantized_tensors_of(region)
     found = [tuple(compare_tensors(wanted, made, thresholds, quantized)) for _, wanted, made in runs]

@@ -17,7 +17,7 @@ from byoc.errors import InputError
 from byoc.model import inline_functions, prepare_model
 from byoc.rules import Arithmetic, ArithmeticContract
 from byoc.verification._output_error import OutputError
-from byoc.verification._plain_models import make_reference_executor, open_region
+from byoc.verification._plain_models import open_region
 from byoc.verification._quantized_tensors import quantized_tensors_of
 from byoc.verification._region_verification import RecordedRuns, compare_run
 from byoc.verification._special_samples import (
@@ -93,12 +93,13 @@ def read_traits(region: Region) -> SpecialTraits:
 class SpecialCheck:
     """The comparison of one region on special values.
 
-    `run` is its executor; `base` are inputs that reach it, and `made` what it makes of them.
-    `compare_again` compares a run of it as one on realistic values.
+    `run` is its executor, `plain` runs its ONNX; `base` are inputs that reach it, and `made` what it
+    makes of them. `compare_again` compares a run of it as one on realistic values.
     """
 
     region: Region
     run: Executor
+    plain: Executor
     base: Values
     made: Values
     contract: ArithmeticContract
@@ -126,10 +127,6 @@ class SpecialCheck:
     @cached_property
     def _scales(self) -> Mapping[str, float]:
         return find_scales(self.made)
-
-    @cached_property
-    def _plain(self) -> Executor:
-        return make_reference_executor(self.region)
 
     @property
     def _samples(self) -> Iterator[SpecialSample]:
@@ -160,7 +157,7 @@ class SpecialCheck:
         """
         try:
             with np.errstate(all="ignore"):
-                expected = self._plain(sample.inputs)
+                expected = self.plain(sample.inputs)
         except InputError:
             return before
         wrong = replace(before, wrong_inputs=sample.inputs, special=sample.kind)
