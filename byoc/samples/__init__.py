@@ -12,7 +12,7 @@ from byoc.samples._arrays import (
 from byoc.samples._decoder_inputs import DecoderInputs, find_decoder_inputs
 from byoc.samples._image_inputs import NO_PREPROCESSING, Preprocessing
 from byoc.samples._input_sizes import suggest_sizes
-from byoc.samples._input_values import sample_inputs
+from byoc.samples._input_values import find_domains, sample_inputs
 from byoc.samples._sample_folder import MAX_SAMPLES, find_samples, read_samples
 from byoc.samples._sample_search import NoSampleError, list_samples, model_samples
 from byoc.samples._sample_source import (
@@ -20,4 +20,11 @@ from byoc.samples._sample_source import (
     Sample,
     SampleSource,
     hash_values,
+)
+from byoc.samples._special_values import (
+    SpecialValues,
+    count_turns,
+    list_halves,
+    list_special_values,
+    spread_values,
 )

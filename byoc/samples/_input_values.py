@@ -242,6 +242,19 @@ class InputMaker:
         return np.array((found + [1] * wanted)[:wanted])
 
 
+def find_domains(index: GraphIndex) -> dict[str, tuple[float, float] | None]:
+    """Return what the inputs of a model can be: lowest and highest value, None for what has a role.
+
+    A role is more than a range: masks, positions, lengths, and ids below a table. Raises InputError as
+    `sample_inputs`.
+    """
+    domains: dict[str, tuple[float, float] | None] = {}
+    for name, role in find_roles(find_open_sizes(index).traced).items():
+        free = role.role in (Role.numbers, Role.flags, Role.pixels)
+        domains[name] = role.domain if free else None
+    return domains
+
+
 def _is_condition(kind: TensorType, role: InputRole) -> bool:
     return role.role is Role.flags and kind.dtype == "bool" and kind.elements == 1
 

@@ -96,7 +96,14 @@ def _refuse(  # noqa: PLR0913, PLR0917 - what is refused, and by which limits
         return whole
     report_step(f"find the operation at fault in {entry.name}")
     try:
-        fault = bisect_region(bundle, entry.name, None, thresholds, error.wrong_inputs, find_alike=True)
+        fault = bisect_region(
+            bundle,
+            entry.name,
+            thresholds=thresholds,
+            own_inputs=error.wrong_inputs,
+            special=error.special,
+            find_alike=True,
+        )
     except InputError:  # it is right when it is compiled again, or a part of it cannot be compiled
         return whole
     nodes = (fault.operation, *fault.alike)

@@ -41,6 +41,7 @@ def find_added_errors(
         comparison = BundleComparison(bundle, models, computed, "", loaded)
         for name, inputs in samples:
             comparison.add_sample(name, inputs)
+        comparison.add_special_samples()
         return comparison.conclude().passed
 
     if not regions or not is_right(regions):

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from onnx import NodeProto
 
 from byoc.bundle import Bundle, require_consent
-from byoc.codegen import Executable, Region
+from byoc.codegen import Executable, Executor, Region
 from byoc.errors import InputError
-from byoc.model import get_metadata, is_qdq_node
+from byoc.model import get_metadata, is_qdq_node, prepare_model
 from byoc.runtime import load_executor, rename_executor
 from byoc.support import report_step
+from byoc.verification._input_ends import InputEnds
 from byoc.verification._layer_check import BundleLayers
 from byoc.verification._layer_probe import LayerProbe
 from byoc.verification._layer_result import LayerCheck
@@ -35,12 +36,17 @@ from byoc.verification._reaching import run_alone
 from byoc.verification._region_cutter import RegionCutter, Values
 from byoc.verification._region_verification import (
     RecordedRuns,
+    RunJudge,
     bundle_samples,
+    compare_recorded,
     compare_region,
+    compare_run,
     heed_promises,
     record_reference_runs,
 )
+from byoc.verification._special_check import SpecialCheck, SpecialJudge
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
+from byoc.verification._verification_result import RegionError, SpecialKind
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,16 +106,17 @@ def bisect_region(  # noqa: PLR0913, PLR0917 - each has a default
     inputs: Values | None = None,
     thresholds: Thresholds = DEFAULT_THRESHOLDS,
     own_inputs: Values | None = None,
+    special: SpecialKind | None = None,
     find_alike: bool = False,
 ) -> Fault:
     """Find the smallest part of a region that is wrong on the tensors that really reach it.
 
-    `region` is its name, or the beginning of it where no other region's is the same.
-    `inputs` are those of the model, seeded ones by default, or `own_inputs` those of the region;
-    `thresholds` decide what is wrong. With `find_alike`, the other operations of the operator at fault
-    are tried alone, too. Raise InputError if there is no such region, its codegen cannot run here, it
-    is not wrong, or it is right when compiled again; raise NotVerifiableError if plain onnxruntime
-    cannot run the regions.
+    `region` is its name, or the beginning of it where no other region's is the same. `inputs` are those
+    of the model, seeded ones by default, or `own_inputs` those of the region, with `special` values or
+    without; `thresholds` decide what is wrong. With `find_alike`, the other operations of the operator
+    at fault are tried alone, too. Raise InputError if there is no such region, its codegen cannot run
+    here, it is not wrong, or it is right when compiled again; raise NotVerifiableError if plain
+    onnxruntime cannot run the regions.
     """
     region = _complete_name(bundle, region)
     found, run = _open_region(bundle, region)
@@ -117,14 +124,17 @@ def bisect_region(  # noqa: PLR0913, PLR0917 - each has a default
     entry = next(entry for entry in bundle.variant.regions if entry.name == region)
     compiler = make_compiler(bundle, region)
     runs = _list_runs(bundle, found, inputs, own_inputs)
-    made = [(inputs, _run_region(found, run, inputs)) for inputs, _ in runs]
-    layers = BundleLayers(bundle, thresholds).check(found, made) if made else None
+    judge = _make_judge(bundle, found, special)
+    layers = None
+    if special is None and runs:
+        made = [(inputs, _run_region(found, run, inputs)) for inputs, _ in runs]
+        layers = BundleLayers(bundle, thresholds).check(found, made)
     if layers is not None and layers.explains:
         count = len(layers.errors)
         raise InputError(
             f"region {region} is not off on these inputs: each of its {count} quantized layers is right"
         )
-    bench = TrialBench(RegionCutter(found, {}), compiler, thresholds)
+    bench = TrialBench(RegionCutter(found, {}), compiler, thresholds, judge)
     smallest: list[int] = []
     if layers is not None and layers.wrong:
         bench, smallest = _find_wrong_layer(bench, runs, layers)
@@ -132,7 +142,13 @@ def bisect_region(  # noqa: PLR0913, PLR0917 - each has a default
         nodes = bench.cutting.index.nodes
         first = max(smallest, key=lambda number: (not is_qdq_node(nodes[number]), number))
     else:
-        wrong = _first_wrong_inputs(found, run, runs, thresholds)
+        try:
+            wrong = _first_wrong_inputs(found, run, runs, thresholds, judge)
+        except _NotOffError:
+            if own_inputs is not None or not runs:
+                raise
+            wrong, special = _find_special_inputs(bundle, found, run, runs[0], thresholds)
+            bench = replace(bench, judge=_make_judge(bundle, found, special))
         bench = replace(bench, cutting=RegionCutter(found, wrong), trials={})
         _require_reproducible(bench, entry.codegen)
         first, smallest = _narrow(bench)
@@ -164,6 +180,44 @@ def _list_runs(
         return [(own_inputs, open_region(region).run(own_inputs))]
     given = bundle_samples(bundle) if inputs is None else inputs
     return record_reference_runs(bundle, given)[region.name].values or list(run_alone(region))
+
+
+class _NotOffError(InputError):
+    """A region is not off on some inputs."""
+
+
+def _make_judge(bundle: Bundle, region: Region, special: SpecialKind | None) -> RunJudge:
+    """Return what judges runs of a region, and of parts of it, on special values or on others."""
+    if special is None:
+        return compare_run
+    return SpecialJudge(special, bundle.manifest.read_arithmetic(region.target))
+
+
+def _find_special_inputs(
+    bundle: Bundle,
+    region: Region,
+    run: Executor,
+    realistic: tuple[Values, Values],
+    thresholds: Thresholds,
+) -> tuple[Values, SpecialKind | None]:
+    """Return special values on which a region is off, and their kind. Raises InputError for none."""
+    contract = bundle.manifest.read_arithmetic(region.target)
+    model = prepare_model(bundle.model(), bundle.display_path.name, bundle.folder)
+    ends = InputEnds(bundle, model)
+    check = SpecialCheck(
+        region,
+        run,
+        open_region(region).run,
+        *realistic,
+        contract,
+        lambda name, value: ends.find_of_region(region.name, name, value),
+        thresholds,
+        lambda runs: compare_recorded(region, runs, thresholds),
+    )
+    error, _ = check.compare(RegionError(region.name))
+    if error.wrong_inputs is None:
+        raise InputError(f"region {region.name} is not off on these inputs, nor on special values")
+    return error.wrong_inputs, error.special
 
 
 def _find_alike(bench: TrialBench, first: int) -> tuple[str, ...]:
@@ -255,15 +309,16 @@ def _first_wrong_inputs(
     run: Callable[[Values], Values],
     runs: Sequence[tuple[Values, Values]],
     thresholds: Thresholds,
+    judge: RunJudge,
 ) -> Values:
     """Return the first inputs of a region on which it is wrong."""
     for values in runs:
-        error = compare_region(region, run, RecordedRuns(1, [values]), thresholds)
+        error = compare_region(region, run, RecordedRuns(1, [values]), thresholds, judge)
         if error.problem:
             raise InputError(f"region {region.name} {error.problem}")
         if not error.within:
             return values[0]
-    raise InputError(
+    raise _NotOffError(
         f"region {region.name} is not off on these inputs"
         if runs
         else f"region {region.name} is not reached by these inputs"

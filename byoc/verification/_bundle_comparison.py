@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -11,16 +12,23 @@ import numpy as np
 from byoc.bundle import Bundle
 from byoc.codegen import Region
 from byoc.errors import InputError
-from byoc.model import Model, get_stated_types, read_tensor_types
+from byoc.model import Model, get_stated_types, inline_functions, prepare_model, read_tensor_types
+from byoc.rules import Arithmetic
 from byoc.runtime import describe_mismatch
 from byoc.samples import model_samples, sample_inputs
 from byoc.support import report_each
 from byoc.verification._bundle_runs import BundleRuns, Values
 from byoc.verification._fidelity import FidelityCheck, SampleRun
+from byoc.verification._input_ends import InputEnds
 from byoc.verification._layer_check import BundleLayers
 from byoc.verification._noise import NoiseGauge
 from byoc.verification._output_error import OutputError
-from byoc.verification._plain_models import PlainModel, convert_errors, open_original
+from byoc.verification._plain_models import (
+    PlainModel,
+    convert_errors,
+    open_original,
+    open_region,
+)
 from byoc.verification._quantized_tensors import find_quantized_tensors
 from byoc.verification._reaching import compare_alone, vary_inputs
 from byoc.verification._region_verification import (
@@ -32,6 +40,9 @@ from byoc.verification._region_verification import (
     record_reference_runs,
     worst_errors,
 )
+from byoc.verification._special_check import SpecialCheck, SpecialRun, find_scales
+from byoc.verification._special_samples import MOST_SUMMED, make_special_samples
+from byoc.verification._special_traits import SpecialTraits
 from byoc.verification._tensor_comparison import measure_accuracy
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
 from byoc.verification._verification_result import (
@@ -72,12 +83,14 @@ class BundleComparison:
     _samples: int = 0
     _has_elements: bool = False
     _first: Values = field(default_factory=dict)
+    _first_outputs: Values = field(default_factory=dict)
     _first_runs: Mapping[str, RecordedRuns] = field(default_factory=dict)
     _recorded: dict[str, RecordedRuns] = field(default_factory=dict)
     _boundary: tuple[OutputError, ...] = ()
     _regions: dict[str, RegionError] = field(default_factory=dict)
     _not_compared: str = ""
     _own: Thresholds = DEFAULT_THRESHOLDS
+    _special: bool = False
 
     def __post_init__(self) -> None:
         """Heed what the targets of the bundle do not promise."""
@@ -101,8 +114,53 @@ class BundleComparison:
         self._has_elements = self._has_elements or any(map(_has_elements, expected.values()))
         self._errors.append(self._compare_outputs(given, expected, actual, exact))
         self._compare_accuracy(exact, actual)
-        self._keep_runs(given)
+        self._keep_runs(given, expected)
         self._samples += 1
+
+    def add_special_samples(self) -> None:
+        """Compare the outputs on finite special values, where the bundle promises what ONNX defines.
+
+        A sample that the model does not run on is left out.
+        """
+        model = self.models.model
+        if self.models.computed or count_stored(model) > MOST_SUMMED or not self._has_host:
+            return
+        if not all(error.within for errors in self._errors for error in errors):
+            return  # that is said, and needs no rarer values
+        try:
+            flat = prepare_model(inline_functions(model.proto), model.source, model.folder)
+        except InputError:  # ONNX's inliner confuses names in bodies
+            return
+        traits = SpecialTraits(flat.index)
+        promises = [
+            self.bundle.manifest.read_arithmetic(each.target).loosest(traits.promised_for)
+            for each in self.bundle.variant.regions
+        ]
+        if any(each.overflow != "wraps" for each in promises):
+            return
+        joined = reduce(Arithmetic.join, promises, Arithmetic())
+        samples = make_special_samples(traits, self._first, joined, self._ends.find_of_model)
+        for sample in samples:
+            if sample.kind != "ends" or self._runs.not_here:
+                return
+            try:
+                expected = self._plain.run(sample.inputs)
+            except InputError:
+                continue
+            actual = self._runs.run(sample.inputs)
+            self._runs.take_recorded()
+            if traits.is_flat:
+                run = SpecialRun(
+                    *(sample.kind, traits, self._plain.run, sample.inputs, joined, self.thresholds),
+                    self._quantized,
+                    find_scales(self._first_outputs),
+                )
+                errors, notes = run.compare(expected, actual)
+                self._notes.update(dict.fromkeys(f"on special values: {note}" for note in notes))
+            else:
+                errors = self._compare_outputs(sample.inputs, expected, actual)
+            defined = traits.list_defined(sample.kind)
+            self._errors.append(tuple(error for error in errors if error.name in defined))
 
     def compare_boundary(self) -> None:
         """Compare every boundary tensor on the first sample."""
@@ -114,14 +172,16 @@ class BundleComparison:
         except InputError as error:
             self._not_compared = str(error)
 
-    def compare_regions(self, seeded: bool) -> None:
+    def compare_regions(self, seeded: bool, special: bool) -> None:
         """Compare each region alone on what reached it; one that nothing reached, on other inputs.
 
-        Where the first sample was `seeded`, inputs of other seeds are among these. Nothing is compared
-        if the boundary could not be.
+        With `special` each is compared on special values, too, unless it is off on others. Where the
+        first sample was `seeded`, inputs of other seeds are among these. Nothing is compared if the
+        boundary could not be.
         """
         if self._not_compared:
             return
+        self._special = special
         try:
             not_here = self._runs.not_here
             regions = [each for _, each, _ in self.bundle.regions() if each.name not in not_here]
@@ -201,11 +261,12 @@ class BundleComparison:
             if one.signal_to_noise < self._accuracy.setdefault(one.name, one).signal_to_noise:
                 self._accuracy[one.name] = one
 
-    def _keep_runs(self, given: Values) -> None:
+    def _keep_runs(self, given: Values, outputs: Values) -> None:
         """Keep what the regions read and made on a sample, and those of the first sample apart."""
         taken = self._runs.take_recorded()
         if not self._samples:
             self._first, self._first_runs = given, taken
+            self._first_outputs = outputs
         for region, found in taken.items():
             self._recorded.setdefault(region, RecordedRuns()).add(found)
 
@@ -233,7 +294,37 @@ class BundleComparison:
         self, region: Region, recorded: RecordedRuns, sample: SampleKind = "given"
     ) -> RegionError:
         thresholds = heed_promises(self.bundle, self._own, region)
-        return compare_recorded(region, recorded, thresholds, sample, self._layers.check)
+
+        plain = open_region(region) if recorded.values else None
+
+        def compare(runs: RecordedRuns) -> RegionError:
+            return compare_recorded(region, runs, thresholds, sample, self._layers.check, plain)
+
+        found = compare(recorded)
+        if not self._special or not found.within or plain is None:
+            return found
+        check = SpecialCheck(
+            region,
+            self._runs.executors[region.name],
+            plain.run,
+            *recorded.values[0],
+            self.bundle.manifest.read_arithmetic(region.target),
+            lambda name, value: self._ends.find_of_region(region.name, name, value),
+            thresholds,
+            compare,
+        )
+        found, notes = check.compare(found)
+        self._notes.update(dict.fromkeys(notes))
+        return found
+
+    @property
+    def _has_host(self) -> bool:
+        """Whether there is more than one region, whose inputs and outputs are the model's."""
+        return len(self.bundle.model().graph.node) != 1
+
+    @cached_property
+    def _ends(self) -> InputEnds:
+        return InputEnds(self.bundle, self.models.model)
 
     @cached_property
     def _layers(self) -> BundleLayers:
@@ -245,6 +336,11 @@ class BundleComparison:
         for name in [name for name in missing if recorded[name].values]:
             region = missing.pop(name)
             self._regions[name] = self._compare_region(region, recorded[name], "other")
+
+
+def count_stored(model: Model) -> int:
+    """Return the number of elements of a model's constants."""
+    return sum(prod(tensor.dims) for tensor in model.structure.graph.initializer)
 
 
 def _has_elements(value: Any) -> bool:

@@ -51,6 +51,7 @@ def verify_on_samples(  # noqa: PLR0913, PLR0917 - each has a default
     regions: bool = False,
     boundary: bool = False,
     runtime: str = RUNTIMES[0],
+    special: bool = False,
 ) -> Verification:
     """Compare the outputs of a bundle with those of the model that it was made from.
 
@@ -69,10 +70,12 @@ def verify_on_samples(  # noqa: PLR0913, PLR0917 - each has a default
     comparison = BundleComparison(bundle, models, computed, runtime)
     for name, inputs in samples:
         comparison.add_sample(name, inputs)
+    if special:
+        comparison.add_special_samples()
     if boundary:
         comparison.compare_boundary()
     if regions:
-        comparison.compare_regions(seeded=samples[0][1] is None)
+        comparison.compare_regions(seeded=samples[0][1] is None, special=special)
     return comparison.conclude()
 
 

@@ -24,7 +24,7 @@ from byoc.verification._layer_result import LayerCheck
 from byoc.verification._output_error import OutputError
 from byoc.verification._plain_models import make_reference_executor
 from byoc.verification._region_cutter import RegionCutter, RegionPart, Values
-from byoc.verification._region_verification import compare_run
+from byoc.verification._region_verification import RunJudge, compare_run
 from byoc.verification._thresholds import Thresholds
 
 T = TypeVar("T")
@@ -140,6 +140,7 @@ class TrialBench:
     cutting: RegionCutter
     compiler: RegionCompiler
     thresholds: Thresholds
+    judge: RunJudge = compare_run
     trials: dict[frozenset[int], PartTrial | NotTried] = field(default_factory=dict)
 
     def try_outcome(self, operations: Collection[int]) -> TrialOutcome:
@@ -163,13 +164,17 @@ class TrialBench:
             save_part(part.model, path)
             region = read_region(path, whole.name, whole.target, None, find_weight_layout(whole))
             try:
-                return run_trial(part, region, self.compiler, self.thresholds)
+                return run_trial(part, region, self.compiler, self.thresholds, self.judge)
             except InputError as error:
                 return NotTried(str(error))
 
 
 def run_trial(
-    part: RegionPart, region: Region, compiler: RegionCompiler, thresholds: Thresholds
+    part: RegionPart,
+    region: Region,
+    compiler: RegionCompiler,
+    thresholds: Thresholds,
+    judge: RunJudge = compare_run,
 ) -> PartTrial:
     """Try a part that is on disk as a region.
 
@@ -177,8 +182,10 @@ def run_trial(
     """
     run = compile_and_load(compiler, region)
     expected, actual = make_reference_executor(region)(part.inputs), run(part.inputs)
-    errors = compare_run(region, part.inputs, expected, actual, thresholds)
-    layers = _measure_layers(region, part.inputs, actual, thresholds)
+    errors = judge(region, part.inputs, expected, actual, thresholds)
+    layers = None
+    if judge is compare_run:
+        layers = _measure_layers(region, part.inputs, actual, thresholds)
     return PartTrial(part, expected, actual, errors, layers)
 
 

@@ -31,7 +31,7 @@ def verify_samples(  # noqa: PLR0913, PLR0917 - each has a default
     run.
     """
     samples = choose_samples(given, source)
-    return verify_on_samples(bundle, against, samples, thresholds, regions, boundary, runtime)
+    return verify_on_samples(bundle, against, samples, thresholds, regions, boundary, runtime, regions)
 
 
 def choose_samples(given: Sequence[Sample], source: Model) -> list[tuple[str, Values | None]]:

@@ -32,6 +32,16 @@ class Accuracy:
 
 _NAMED = 3  # regions, at most, in a sentence
 
+SpecialKind = Literal["ends", "nan", "infinities", "empty"]
+"""A kind of special values: finite ones, NaN, infinities, or no elements at all."""
+
+SPECIAL_NAMES: Mapping[SpecialKind, str] = {
+    "ends": "special values",
+    "nan": "NaN",
+    "infinities": "infinities",
+    "empty": "extents of 0",
+}
+
 SampleKind = Literal["given", "other", "made", "none"]
 """The sample that a region was compared on: the one given, another one of the model's inputs, values
 made for its boundary tensors alone, or none."""
@@ -45,7 +55,8 @@ class RegionError:
     the region was not compared. `problem` says why it could not be run, `sample` what it was run on, and
     `judge` what computed the expected outputs where that is not onnxruntime. `layers` has the quantized
     layers, each compared alone; None where the outputs are equal, or floats.
-    `wrong_inputs` are the first inputs of the region on which it was off, None where it never was.
+    `wrong_inputs` are the first inputs of the region on which it was off, None where it never was;
+    `special` is the kind of special values among them, None for other inputs.
     """
 
     name: str
@@ -56,6 +67,7 @@ class RegionError:
     judge: str = ""
     layers: LayerCheck | None = None
     wrong_inputs: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
+    special: SpecialKind | None = None
 
     @property
     def within(self) -> bool:
@@ -195,5 +207,6 @@ def _describe_region_error(region: RegionError) -> str:
         return f"region {region.name} {region.problem}"
     if region.layer_problem:
         return f"region {region.name}: {region.layer_problem}"
-    tensor = f"region {region.name} alone: output '{worst.name}'"
+    on = "" if region.special is None else f" on {SPECIAL_NAMES[region.special]}"
+    tensor = f"region {region.name} alone{on}: output '{worst.name}'"
     return _describe_error(tensor, worst, "its own ONNX on plain onnxruntime")

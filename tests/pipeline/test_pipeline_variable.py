@@ -16,7 +16,10 @@ from byoc.errors import InputError
 from byoc.model import make_variable, prepare_model
 from byoc.runtime import Session
 
-RULES = "target: npu\ncost_model: openvino-cpu\ncodegen: CODEGEN\ndtype: any\nops: [{op: '*'}]\n"
+RULES = (
+    "target: npu\ncost_model: openvino-cpu\ncodegen: CODEGEN\ndtype: any\nops: [{op: '*'}]\n"
+    "arithmetic: [{op: Relu, nan: any}]\n"  # OpenVINO fuses it with the product
+)
 # A product with an adapter of low rank: x w + (x a) b.
 NET = """net (float[2, 32] x) => (float[2, 24] y) {
     p = MatMul(x, w)

@@ -87,9 +87,9 @@ def test_thresholds(options: list[str], code: int, wrong: Path, byoc: Byoc) -> N
 def test_inputs_from_a_file_and_by_seed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, byoc: Byoc
 ) -> None:
-    vendors.install(monkeypatch, wrong=interpreter(only("a", lambda v: v + (v > 50))))
+    vendors.install(monkeypatch, wrong=interpreter(only("a", lambda v: v + v * (v > 1e8))))
     bundle = bundle_of(parse(TWO), tmp_path).folder
-    np.savez(tmp_path / "large.npz", x=np.full((1, 4), 99, np.float32))
+    np.savez(tmp_path / "large.npz", x=np.full((1, 4), 1e9, np.float32))
     np.savez(tmp_path / "other.npz", z=np.zeros(3, np.float32))
     assert byoc("verify", bundle).code == 0
     assert byoc("verify", bundle, "--inputs", tmp_path / "large.npz").code == 1

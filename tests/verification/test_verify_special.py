@@ -1,0 +1,194 @@
+"""Regions on special values: right ones pass, whatever ONNX leaves open; wrong ones are found."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from failing import rules
+from skewed import skewed  # noqa: F401 - a fixture
+from support import parse, sample_cases
+
+import byoc
+from byoc.model import GraphIndex
+from byoc.rules import Arithmetic
+from byoc.verification._special_samples import make_empty_sample, make_special_samples
+from byoc.verification._special_traits import SpecialTraits
+
+pytestmark = pytest.mark.usefixtures("skewed")
+
+FLOATS = (
+    "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid "
+    "HardSwish LeakyRelu Log LogSoftmax Mish Neg Reciprocal Relu Round Selu Sigmoid Sign Sin Sinh "
+    "Softmax Softplus Softsign Sqrt Tan Tanh ThresholdedRelu"
+)
+PAIRS = "Add Sub Mul Div Pow Max Min PRelu"
+REDUCTIONS = "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSumExp"
+WHOLE = "Add Sub Mul Div Mod Max Min"
+COMPARISONS = "Equal Greater Less GreaterOrEqual LessOrEqual"
+
+RIGHT = {
+    **{f"{op} float": f"(float[3, 5] x) => (float[3, 5] y) {{ y = {op}(x) }}" for op in FLOATS.split()},
+    **{
+        f"{op} float": f"(float[3, 5] x, float[3, 5] z) => (float[3, 5] y) {{ y = {op}(x, z) }}"
+        for op in PAIRS.split()
+    },
+    **{
+        f"{op} {dtype}": f"({dtype}[3, 5] x, {dtype}[3, 5] z) => ({dtype}[3, 5] y) {{ y = {op}(x, z) }}"
+        for op in WHOLE.split()
+        for dtype in ("int32", "int64", "uint32", "uint64", "int8", "uint8")
+        if (op, dtype[-1:]) != ("Add", "") and not (op in "Add Sub Mul Div" and dtype.endswith("int8"))
+    },
+    **{
+        f"{op} {dtype}": f"({dtype}[3, 5] x, {dtype}[3, 5] z) => (bool[3, 5] y) {{ y = {op}(x, z) }}"
+        for op in COMPARISONS.split()
+        for dtype in ("float", "double", "int32", "int64")
+    },
+    **{
+        f"{op} float": f"(float[3, 5] x) => (float[3, 1] y) {{ y = {op}(x, axis) }}".replace(
+            "{ y", "<int64[1] axis = {1}> { y"
+        )
+        for op in REDUCTIONS.split()
+    },
+    "two steps": "(float[4, 8] x) => (float[4, 8] y) { a = Exp(x) b = Sub(a, x) y = Mul(b, b) }",
+    "cancels": "(float[4, 8] x) => (float[4, 8] y) { a = Mul(x, x) b = Mul(a, x) y = Sub(b, a) }",
+    "cast to whole": "(float[4, 8] x) => (int32[4, 8] y) { y = Cast<to: int = 6>(x) }",
+    "cast to bytes": "(float[4, 8] x) => (uint8[4, 8] y) { y = Cast<to: int = 2>(x) }",
+    "cast to float": "(int64[4, 8] x) => (float[4, 8] y) { y = Cast<to: int = 1>(x) }",
+    "there and back": (
+        "(int32[4, 8] x) => (int32[4, 8] y) { a = Cast<to: int = 1>(x) y = Cast<to: int = 6>(a) }"
+    ),
+    "float16": (
+        "(float[4, 8] x) => (float[4, 8] y) { a = Cast<to: int = 10>(x) y = Cast<to: int = 1>(a) }"
+    ),
+    "arg max": "(float[4, 8] x) => (int64[4, 1] y) { y = ArgMax<axis: int = 1>(x) }",
+    "pools": (
+        "(float[1, 2, 6, 6] x) => (float[1, 2, 3, 3] y) "
+        "{ y = MaxPool<kernel_shape: ints = [2, 2], strides: ints = [2, 2]>(x) }"
+    ),
+    "looks up": (
+        "(int64[3] x) => (float[3, 2] y) <float[4, 2] t = {1, 2, 3, 4, 5, 6, 7, 8}> { y = Gather(t, x) }"
+    ),
+    "looks up behind a sum": (
+        "(int64[3] x) => (float[3, 2] y) <float[5, 2] t = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, "
+        "int64 one = {1}> { a = Add(x, one) y = Gather(t, a) }"
+    ),
+    "a shape": "(float[6] x, int64[2] s) => (float[m, n] y) { y = Reshape(x, s) }",
+    "powers": "(int32[4, 8] x) => (int32[4, 8] y) <int32 two = {2}> { y = Pow(x, two) }",
+    "shifts": (
+        '(uint8[4, 8] x, uint8[4, 8] s) => (uint8[4, 8] y) { y = BitShift<direction = "LEFT">(x, s) }'
+    ),
+    "divides by a sum": (
+        "(int32[4, 8] x, int32[4, 8] z) => (int32[4, 8] y) { a = Mul(z, z) y = Div(x, a) }"
+    ),
+    "product": (
+        "(float[2, 3] x) => (float[2, 2] y) "
+        "<float[3, 2] w = {1, -2, 0.5, 3, 0.25, -1}> { a = MatMul(x, w) y = Relu(a) }"
+    ),
+    "whole product": (
+        "(int32[2, 3] x) => (int32[2, 2] y) <int32[3, 2] w = {1, -2, 5, 3, 7, -1}> { y = MatMul(x, w) }"
+    ),
+    "quantizes": (
+        "(float[2, 8] x) => (float[2, 8] y) <float s = {0.1}, int8 z = {3}> "
+        "{ q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z) }"
+    ),
+    "body": """(float[4] x, bool c) => (float[4] y) {
+      y = If (c) <
+        then_branch = a () => (float[4] p) { e = Exp(x) p = Relu(e) },
+        else_branch = b () => (float[4] q) { f = Relu(x) q = Exp(f) }
+      >
+    }""",
+}
+OPS = sorted(
+    {
+        *f"{FLOATS} {PAIRS} {REDUCTIONS} {WHOLE} {COMPARISONS}".split(),
+        *("ArgMax", "BitShift", "Cast", "DequantizeLinear", "Gather", "MatMul", "MaxPool"),
+        *("QuantizeLinear", "Reshape"),
+    }
+)
+
+
+def partition(text: str, folder: Path, **options: str) -> byoc.Result:
+    return byoc.partition(
+        parse(f"g {text}", opset=20),
+        rules(folder, "npu", *OPS),
+        output=folder / "b",
+        strategy="all-supported",
+        codegen="stubborn",
+        codegen_options=options,
+    )
+
+
+@pytest.mark.parametrize("case", sample_cases(list(RIGHT), every=3))
+def test_what_is_right_is_right_on_special_values(case: str, tmp_path: Path) -> None:
+    result = partition(RIGHT[case], tmp_path)
+    assert result.report.refusals == ()
+    assert result.report.nodes.offloaded
+    assert result.verification is not None
+    assert result.verification.notes == ()
+
+
+@pytest.mark.parametrize(
+    "op", sorted({*FLOATS.split()} - {"ThresholdedRelu"})
+)  # 0 of NaN by its definition
+def test_nan_that_an_operator_loses_is_found(op: str, tmp_path: Path) -> None:
+    text = f"(float[3, 5] x) => (float[3, 5] y) {{ y = {op}(x) }}"
+    result = partition(text, tmp_path, wrong=op, loses="nan")
+    assert result.report.nodes.offloaded == 0
+    (refusal,) = result.report.refusals
+    assert refusal.reason == f"{op} 'y' computed wrong (loses NaN: it is 0 where NaN is passed on)"
+
+
+def traits_of(text: str) -> SpecialTraits:
+    return SpecialTraits(GraphIndex.of_model(parse(f"g {text}", opset=20)))
+
+
+def list_kinds(text: str, **base: np.ndarray) -> list[str]:
+    samples = make_special_samples(
+        traits_of(text), base, Arithmetic(), lambda name, value: (-np.inf, np.inf)
+    )
+    return list(dict.fromkeys(sample.kind for sample in samples))
+
+
+def test_which_kinds_of_values_are_asked() -> None:
+    x = np.ones((4, 8), np.float32)
+    assert list_kinds(RIGHT["Relu float"], x=x) == ["ends", "nan", "infinities"]
+    assert list_kinds(RIGHT["product"], x=np.ones((2, 3), np.float32)) == ["nan"]
+    assert list_kinds(RIGHT["cast to whole"], x=x) == ["ends"]
+    assert list_kinds(RIGHT["looks up"], x=np.array([0, 1, 2])) == []
+    assert list_kinds(RIGHT["looks up behind a sum"], x=np.array([0, 1, 2])) == []
+    assert list_kinds(
+        RIGHT["divides by a sum"], x=np.ones((4, 8), np.int32), z=np.ones((4, 8), np.int32)
+    ) == ["ends"]
+
+
+def test_divisors_are_neither_0_nor_minus_1() -> None:
+    text = "(int32[9] x, int32[9] z) => (int32[9] y) { y = Div(x, z) }"
+    ones = np.ones(9, np.int32)
+    samples = [
+        sample.inputs
+        for sample in make_special_samples(
+            traits_of(text), {"x": ones, "z": ones}, Arithmetic(), lambda name, value: (-np.inf, np.inf)
+        )
+    ]
+    divisors = np.concatenate([inputs["z"] for inputs in samples])
+    assert not np.isin(divisors, (0, -1)).any()
+    assert (np.concatenate([inputs["x"] for inputs in samples]) < 0).any()
+
+
+def test_values_stay_within_what_is_exact_and_what_an_input_can_be() -> None:
+    text = "(int64[64] x) => (int64[64] y) { y = Neg(x) }"
+    base = {"x": np.zeros(64, np.int64)}
+    bounded = make_special_samples(
+        traits_of(text), base, Arithmetic(exact_below=1000), lambda name, value: (-np.inf, np.inf)
+    )
+    assert max(np.abs(sample.inputs["x"]).max() for sample in bounded) == 1000
+    ranged = make_special_samples(traits_of(text), base, Arithmetic(), lambda name, value: (3, 9))
+    assert {*np.concatenate([sample.inputs["x"] for sample in ranged]).tolist()} == {3, 4, 7, 8, 9}
+
+
+def test_open_extents_are_0_in_one_sample() -> None:
+    base = {"x": np.zeros((2, 3), np.float32), "z": np.zeros(3, np.float32)}
+    sample = make_empty_sample({"x": ("n", 3), "z": (3,)}, base)
+    assert sample is not None
+    assert {name: value.shape for name, value in sample.inputs.items()} == {"x": (0, 3), "z": (3,)}
+    assert make_empty_sample({"x": (2, 3), "z": (3,)}, base) is None
