@@ -199,7 +199,7 @@ class Manifest(StrictModel):
         return tuple(region for variant in self.variants for region in variant.regions)
 
     def read_arithmetic(self, target: str) -> ArithmeticContract:
-        """Return what a target promises of values: what ONNX defines where nothing is recorded."""
+        """Return a target's arithmetic contract; without a record, ONNX's definition."""
         return ArithmeticContract(self.arithmetic.get(target, ()))
 
     @property

@@ -273,7 +273,7 @@ class ValuePromise(ReportModel):
 
 
 class ValueCondition(ReportModel):
-    """What has to hold of values for an accelerator to be right; `nodes` depend on it."""
+    """A condition on values under which an accelerator is right; `nodes` depend on it."""
 
     target: str
     condition: str

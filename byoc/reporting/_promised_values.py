@@ -1,4 +1,4 @@
-"""What accelerators promise of the values of nodes on them, and on which conditions they are right."""
+"""The arithmetic contracts of targets in a report, and the conditions under which nodes are right."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -38,7 +38,7 @@ def _enter_bodies(nodes: Iterable[tuple[GraphIndex, int]]) -> Iterator[tuple[Gra
 
 
 def find_promises(target: Target, nodes: Nodes) -> tuple[ValuePromise, ...]:
-    """Return what a target promises less of than ONNX defines, with the operators among some nodes."""
+    """Return a target's promises that are weaker than ONNX's definition, each with its operators."""
     contract = target.arithmetic
     if not contract.clauses:
         return ()

@@ -1,4 +1,4 @@
-"""What an accelerator promises about values: the arithmetic contract of a rule file.
+"""The arithmetic contract of a rule file: an accelerator's promises about values.
 
 A clause names operators and data types, and what is promised of their values. Later clauses override
 earlier ones key by key. What no clause says is as ONNX defines it. docs/rules.md documents the keys.
@@ -51,7 +51,7 @@ _Limit = Annotated[
 
 
 class ArithmeticClause(StrictModel):
-    """What is promised of the values of some operators and data types."""
+    """Promises about the values of some operators and data types."""
 
     op: Operators = Field(default=(), description="The operators it is about; all if left out.")
     dtype: Dtypes = Field(
@@ -113,7 +113,7 @@ PROMISES = tuple(name for name in ArithmeticClause.model_fields if name not in (
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """What is promised of some values; as it is made without arguments, all that ONNX defines.
+    """Resolved promises about values; without arguments, ONNX's definition.
 
     `computes` is the data type that floats are computed with, empty for their own; `exact_below` the
     largest magnitude of whole numbers that are exact, None for all.
@@ -129,7 +129,7 @@ class Arithmetic:
     halves: Literal["even", "any"] = "even"
 
     def join(self, other: "Arithmetic") -> "Arithmetic":
-        """Return what both promise: the weaker of each two promises."""
+        """Return the weaker of each two promises."""
         exact = [each.exact_below for each in (self, other) if each.exact_below is not None]
         overflow = self.overflow if self.overflow == other.overflow else "any"
         return Arithmetic(
@@ -153,7 +153,7 @@ def _pick(weaker: Any, *given: Any) -> Any:
 
 
 def _rank_precision(dtype: str) -> int:
-    """Return how imprecise a float dtype is; -1 for the empty text, which is each value's own."""
+    """Return the rank of a float dtype by imprecision; -1 for the empty text, each value's own dtype."""
     return _PRECISIONS.index(dtype) if dtype else -1
 
 
@@ -165,7 +165,7 @@ class ArithmeticContract:
     _resolved: dict[tuple[str, str], Arithmetic] = field(default_factory=dict, repr=False, compare=False)
 
     def resolve(self, op: str, dtype: str) -> Arithmetic:
-        """Return what is promised of the values of an operator, as rule files spell it, on a dtype."""
+        """Return the promises for an operator, as rule files spell it, on a dtype."""
         key = op, dtype
         if key not in self._resolved:
             self._resolved[key] = self._resolve(op, dtype)
@@ -202,7 +202,7 @@ class ArithmeticContract:
         return next(found, None)
 
     def loosest(self, pairs: Iterable[tuple[str, str]]) -> Arithmetic:
-        """Return what is promised of all of some operators on dtypes: the weakest of each promise."""
+        """Return the weakest promises for pairs of an operator and a dtype."""
         distinct = dict.fromkeys(self.resolve(op, dtype) for op, dtype in pairs)
         return reduce(Arithmetic.join, distinct) if distinct else _DEFINITION
 

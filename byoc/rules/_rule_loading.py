@@ -97,7 +97,7 @@ class Target:
 
     @cached_property
     def arithmetic(self) -> ArithmeticContract:
-        """What is promised of values where it is not what ONNX defines."""
+        """The target's arithmetic contract."""
         return ArithmeticContract(self.rules.arithmetic)
 
     @property

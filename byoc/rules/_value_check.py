@@ -32,7 +32,7 @@ _WHOLE = tuple(dtype for dtype in DTYPES.values() if "int" in dtype)
 
 @dataclass(frozen=True)
 class ValueCondition:
-    """What has to hold of a node's values for its target to compute it right.
+    """A condition on a node's values under which its target computes it right.
 
     `objection` says that it is not known to hold, `text` what has to hold.
     """

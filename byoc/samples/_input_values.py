@@ -167,7 +167,7 @@ class InputMaker:
         return self._list_attributes(name, "string") or ["a", "b", "some words"]
 
     def _list_attributes(self, name: str, word: str) -> list[Any]:
-        """Return what the readers of an input list in attributes: keys, categories, a vocabulary."""
+        """Return the values that readers of an input list: keys, categories, a vocabulary."""
         found: dict[Any, None] = {}
         for use in self.sizes.traced.uses.get(name, ()):
             for key, value in get_stated_attributes(use.node).items():
@@ -243,7 +243,7 @@ class InputMaker:
 
 
 def find_domains(index: GraphIndex) -> dict[str, tuple[float, float] | None]:
-    """Return what the inputs of a model can be: lowest and highest value, None for what has a role.
+    """Return the lowest and highest value of each input of a model, None for one that has a role.
 
     A role is more than a range: masks, positions, lengths, and ids below a table. Raises InputError as
     `sample_inputs`.

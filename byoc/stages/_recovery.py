@@ -1,4 +1,4 @@
-"""What is given up of regions that compute wrong: options first, then an operation, then the region."""
+"""Recovery of regions that compute wrong: other options, then without an operation, then on the host."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -66,7 +66,7 @@ def refuse_added_errors(
 
 
 def describe_error(error: RegionError) -> str:
-    """Say what is off in a region, as part of a sentence."""
+    """Describe the error of a region, as part of a sentence."""
     worst = error.worst
     if worst is None or error.problem:
         return error.problem
@@ -142,7 +142,7 @@ def _is_off_by_default(error: OutputError) -> bool:
 
 
 def _describe_fault(fault: Fault) -> str:
-    """Say which operation is wrong, and by how much."""
+    """Describe the operation that is wrong, and its error."""
     worst, layers = fault.worst, fault.trial.layers
     size = worst.problem or f"off {worst.error_phrase.partition(',')[0]}"
     if layers is not None and layers.wrong:

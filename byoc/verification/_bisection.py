@@ -187,7 +187,7 @@ class _NotOffError(InputError):
 
 
 def _make_judge(bundle: Bundle, region: Region, special: SpecialKind | None) -> RunJudge:
-    """Return what judges runs of a region, and of parts of it, on special values or on others."""
+    """Return the function that judges runs of a region and its parts, on special values or others."""
     if special is None:
         return compare_run
     return SpecialJudge(special, bundle.manifest.read_arithmetic(region.target))

@@ -89,7 +89,7 @@ class IndexChoice:
         return gap if np.isfinite(gap) else None
 
     def describe(self, wanted: Array, given: Array, gap: float) -> TieBreak:
-        """Return how many rows are elsewhere, and how many are others."""
+        """Return the number of rows that moved, and of those that were replaced."""
         name, differing = describe_node(self.node), int(np.sum(wanted != given))
         replaced = differing
         if self.node.op_type == "TopK":

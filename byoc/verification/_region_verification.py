@@ -103,7 +103,7 @@ def verify_regions(
 
 
 def find_arithmetic(bundle: Bundle, regions: Iterable[Region]) -> Arithmetic:
-    """Return what the targets of some regions promise of values, the weakest of each promise."""
+    """Return the weakest promises of the targets of some regions."""
     found = Arithmetic()
     for region in regions if bundle.manifest.arithmetic else ():
         found = found.join(_find_promised(bundle.manifest.read_arithmetic(region.target), region))

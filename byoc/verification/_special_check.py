@@ -138,6 +138,8 @@ class SpecialCheck:
             return
         promises = self.contract.loosest(self._traits.promised_for)
         yield from make_special_samples(self._traits, self.base, promises, self.find_ends)
+        if not self._traits.is_flat:  # onnxruntime aborts on some windows and products without elements
+            return
         shapes = {each.name: each.type.shape for each in self.region.inputs}
         empty = make_empty_sample(shapes, self.base)
         if empty is not None:
@@ -228,7 +230,7 @@ class SpecialRun:
         return self._compare_finite(plain, name, wanted, got, both)
 
     def _find_lost(self, wanted: Array, got: Array) -> str:
-        """Say what of NaN or infinities is lost, empty for nothing.
+        """Describe the NaN or infinities that are lost, empty for none.
 
         NaN that appears where onnxruntime has a number is no loss: it spreads within the tiles of fast
         convolutions, and kernels differ in what they do beside it. NaN that infinities make depends on
@@ -320,7 +322,7 @@ def find_scales(made: Values) -> dict[str, float]:
 
 
 def _show_first(wanted: Array, got: Array) -> str:
-    """Say what the first of the elements is that differ."""
+    """Describe the first element that differs."""
     place = int(np.argmax((wanted != got).reshape(-1)))
     return f"is {got.reshape(-1)[place]} instead of {wanted.reshape(-1)[place]}"
 

@@ -1,4 +1,4 @@
-"""What special values may be asked of a graph, and which of its outputs ONNX defines for them.
+"""Traits of a graph that decide its special values, and the outputs that ONNX defines for them.
 
 ONNX leaves open what a cast of NaN to an integer gives, which of several keys is the largest when one is
 NaN, what becomes of an integer that is divided by zero. Such is not asked, or not judged.
@@ -78,7 +78,7 @@ _NARROW = ("int8", "uint8", "int16", "uint16")
 
 @dataclass(frozen=True, eq=False)
 class SpecialTraits:
-    """What is known of a graph with functions inlined."""
+    """The traits of a graph with functions inlined."""
 
     index: GraphIndex
 

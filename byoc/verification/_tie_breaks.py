@@ -113,7 +113,7 @@ def _may_reorder(runs: SelectionRuns, name: str, keys: Array, thresholds: Thresh
 
 
 def _find_largest_gap(runs: SelectionRuns, name: str, keys: Array, thresholds: Thresholds) -> float:
-    """Return how far apart keys may lie that change places: 0 for those that both sides read alike."""
+    """Return the distance within which keys may change places: 0 where both sides read the same."""
     is_moved = str(keys.dtype) in EPSILON and runs.is_computed(name)
     return find_tolerance(keys, thresholds) if is_moved else 0.0
 

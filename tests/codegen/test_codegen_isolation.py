@@ -91,7 +91,7 @@ def test_each_method_gives_what_it_gives_here(wreck: Wreck, region: Region, code
         if method == "estimate":
             assert other == Cycles(503, 1000)
         if isinstance(one, Artifact):
-            assert one.metadata == {"sessions": "(False, 3, 0)"}
+            assert one.metadata == {"sessions": "('definition', 3, 0)"}
             one, other = vars(one), vars(other)
         if method == "compile_all":
             one, other = ({name: vars(made) for name, made in given.items()} for given in (one, other))

@@ -253,7 +253,7 @@ def _dequantize(node: RangedNode) -> TensorRange:
 
 
 def _quantize(node: RangedNode) -> RuleResult:
-    """Return what integers hold: quantization saturates by its definition."""
+    """Return the range of the quantized type: quantization saturates by its definition."""
     return RuleResult(
         tuple(
             TensorRange(node.get_limits(i)) if name and "int" in node.get_output_dtype(i) else None

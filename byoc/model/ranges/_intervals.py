@@ -51,7 +51,7 @@ class Interval:
         return Interval(min(self.low, other.low), max(self.high, other.high))
 
     def meet(self, other: "Interval") -> "Interval":
-        """Return what both have in common; this one where that is nothing."""
+        """Return the intersection of both; this interval where it is empty."""
         low, high = max(self.low, other.low), min(self.high, other.high)
         return Interval(low, high) if low <= high else self
 
@@ -73,7 +73,7 @@ MAX_PARTS = 64
 
 @cache
 def limit_of_dtype(dtype: str | None) -> Interval:
-    """Return what a dtype can hold: all numbers for floats, and where it is not known or no number."""
+    """Return the interval of a dtype: all numbers for floats, and where it is not known or no number."""
     if dtype == "bool":
         return TRUTH
     if dtype is None or "int" not in dtype:

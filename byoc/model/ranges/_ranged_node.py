@@ -139,13 +139,13 @@ class RangedNode:
         return self.bound_extent(shape[axis])
 
     def get_limits(self, position: int = 0) -> Interval:
-        """Return what the dtype of an output can hold."""
+        """Return the interval of an output's dtype."""
         return limit_of_dtype(self.get_output_dtype(position))
 
 
 @dataclass(frozen=True)
 class RuleResult:
-    """What a rule found: ranges of outputs before they are rounded or wrap, None where it proves none.
+    """The result of a rule: ranges of outputs before they are rounded or wrap, None where unproven.
 
     `summed` is the largest magnitude of what is summed or multiplied on the way to them.
     """

@@ -44,7 +44,7 @@ def _find_reduced(node: RangedNode) -> tuple[Dim, ...] | None:
 
 
 def _count_reduced(node: RangedNode) -> Interval:
-    """Return how many elements each result of a reduction is of."""
+    """Return the number of elements that each result of a reduction is made of."""
     reduced = _find_reduced(node)
     if reduced is None:
         return Interval(0, node.bound_count(node.get_shape(0) or (None,)).high)
@@ -247,7 +247,7 @@ def _multiply_general(node: RangedNode) -> RuleResult | None:
 
 
 def _give_up(node: RangedNode) -> RuleResult:
-    """Return what is known of sums whose number is not."""
+    """Return the interval of sums of an unknown number of elements."""
     del node
     return RuleResult((TensorRange(NUMBERS),), inf)
 

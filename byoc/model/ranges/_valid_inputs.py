@@ -1,4 +1,4 @@
-"""What tensors must lie within for a model to be defined at all: indices below the rows they look into.
+"""Intervals that a valid model implies: indices lie below the rows that they look into.
 
 ONNX makes it an error for an index to be outside of its table. So what is used as an index, or becomes
 one by being moved, is within the table in every run that has a result.

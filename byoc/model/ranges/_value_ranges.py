@@ -34,7 +34,7 @@ _UNKNOWN = RuleResult(())
 
 @dataclass(frozen=True)
 class NodeRange:
-    """What a node reads and makes: names, dtypes and intervals, before they are rounded or wrap.
+    """The names, dtypes and intervals of a node's tensors, before they are rounded or wrap.
 
     `summed` is the largest magnitude of what is summed or multiplied on the way.
     """
@@ -143,7 +143,7 @@ class ValueRanges:
         return made if isinstance(made, RuleResult) else RuleResult((made,))
 
     def _settle(self, node: RangedNode, name: str, found: TensorRange | None) -> TensorRange:
-        """Return what a tensor holds of exact results: whole numbers wrap, floats are rounded."""
+        """Return the interval of stored exact results: whole numbers wrap, floats are rounded."""
         dtype = self.index.get_dtype(name)
         limits = limit_of_dtype(dtype)
         if found is None:
