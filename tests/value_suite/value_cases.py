@@ -95,7 +95,9 @@ def _keep_definite(op: str, sample: Sample, promises: Arithmetic) -> Sample | No
     elif op in SUMMED and first.dtype.name in FLOATS:
         inside &= _is_conditioned(op, sample)
     if promises.halves == "any" and op == "QuantizeLinear":
-        inside &= np.mod(first.astype(np.float64) / inputs[1].astype(np.float64), 1) != _HALF
+        with np.errstate(invalid="ignore"):  # infinities have no fraction
+            fractions = np.mod(first.astype(np.float64) / inputs[1].astype(np.float64), 1)
+        inside &= fractions != _HALF
     if promises.equal_keys == "any":
         inside &= [len(np.unique(row)) == len(row) for row in first.reshape(len(first), -1)]
     kept = sample.take(inside)
