@@ -90,7 +90,7 @@ class ValueChecker:
             if most is not None and whole.magnitude > most:
                 what = f"'{name}' {_describe_range(whole, dtype, most)}"
                 yield self._limit_magnitude(op, dtype, most, what, f"'{name}'")
-        least, dtype = _find_least(limits, ranges)
+        least, dtype = _find_least(limits, ranges) if ranges.summed else (inf, "")
         if ranges.summed > least:
             reach = f"{int(ranges.summed):,}" if isfinite(ranges.summed) else "any number"
             what = f"what it adds up may reach {reach}"

@@ -24,6 +24,8 @@ from byoc.model.ranges._intervals import (
 )
 from byoc.model.ranges._ranged_node import RangedNode, RangeRule, RuleResult
 
+_EXACT = 1 << 24
+"""Sums of at most this magnitude are exact even in float32: weights are not read to know them better."""
 _MOST_READ = 1 << 20
 """Elements of weights that are added up; of more only the largest is known."""
 _MOST_FACTORS = 128
@@ -163,7 +165,7 @@ def _shift(node: RangedNode, position: int, zero: int) -> Interval:
 
 
 def _read_weights(node: RangedNode, position: int, zero: int) -> NDArray[Any] | None:
-    """Return constant weights without their zero point, int64, output channels first; None if unknown.
+    """Return constant weights without their zero point, int32, output channels first; None if unknown.
 
     The zero point is one for all, or one for each channel: the first axis of convolutions, the last of
     matrices.
@@ -176,12 +178,12 @@ def _read_weights(node: RangedNode, position: int, zero: int) -> NDArray[Any] | 
     moved = find_constant_value(index, node.inputs[zero]) if node.has(zero) else np.zeros((), np.int64)
     if weights is None or moved is None or weights.dtype.kind not in "iu" or weights.ndim < 2:
         return None
-    whole = weights.astype(np.int64)
+    whole = weights.astype(np.int32)
     if "MatMul" in node.operator:
         whole = np.moveaxis(whole, -1, 0)
     if moved.size not in (1, whole.shape[0]):
         return None
-    return whole - moved.astype(np.int64).reshape(-1, *[1] * (whole.ndim - 1))
+    return whole - moved.astype(np.int32).reshape(-1, *[1] * (whole.ndim - 1))
 
 
 def _weigh(node: RangedNode, places: tuple[int, int], terms: float, start: Interval) -> RuleResult:
@@ -190,9 +192,10 @@ def _weigh(node: RangedNode, places: tuple[int, int], terms: float, start: Inter
     Where the weights are constant the sum over each channel is known, else so many of the largest terms.
     """
     read = _shift(node, 0, 2)
-    weights = _read_weights(node, *places)
+    found = _accumulate(read, _shift(node, *places), terms, start)
+    weights = _read_weights(node, *places) if found.summed > _EXACT else None
     if weights is None:
-        return _accumulate(read, _shift(node, *places), terms, start)
+        return found
     axes = tuple(range(1, weights.ndim))
     above, below = (np.maximum(each, 0).sum(axis=axes) for each in (weights, -weights))
     low, high = min(read.low, 0), max(read.high, 0)  # partial sums and padding are of fewer terms

@@ -150,6 +150,8 @@ class ValueRanges:
             return TensorRange(limits)
         if dtype in FLOAT_DTYPES and node.operator not in MOVEMENT_RULES:
             return found.map(lambda part: widen_floats(part, dtype))
+        if limits.holds(found.whole):
+            return found
         wrapped = found.map(lambda part: part if limits.holds(part) else limits)
         return wrapped if limits.holds(wrapped.whole) else TensorRange(limits, wrapped.parts)
 
