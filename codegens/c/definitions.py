@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto, helper
 
@@ -91,20 +90,6 @@ def _leave_out_bias(
     yield node
 
 
-def _state_limits(
-    node: NodeProto, graph: GraphProto, stored: Mapping[str, TensorProto]
-) -> Iterator[NodeProto]:
-    """Yield a Clip of an operator set before 11 with the limits that it has by default (ONNX, Clip)."""
-    most = float(np.finfo(np.float32).max)
-    given = {each.name for each in node.attribute}
-    if len(node.input) == 1 and given & {"min", "max"}:
-        limits = {"min": -most, "max": most}
-        node.attribute.extend(
-            helper.make_attribute(name, limit) for name, limit in limits.items() if name not in given
-        )
-    yield node
-
-
 def _leave_out_direction(
     node: NodeProto, graph: GraphProto, stored: Mapping[str, TensorProto]
 ) -> Iterator[NodeProto]:
@@ -158,7 +143,6 @@ def _read(node: NodeProto, name: str, default: Any) -> Any:
 _Change = Callable[[NodeProto, GraphProto, Mapping[str, TensorProto]], Iterator[NodeProto]]
 _CHANGES: Mapping[tuple[str, str], _Change] = {
     **{("", op): _leave_unreduced for op in _NOT_REDUCED},
-    ("", "Clip"): _state_limits,
     ("", "Gemm"): _leave_out_bias,
     ("", "GRU"): _leave_out_direction,
     ("", "RNN"): _leave_out_direction,
@@ -230,12 +214,25 @@ _LEAST = r"\1    return (a < b) || ((a == b) && (ai < bi)) || ((b != b) && ((a =
 _MAXIMUM = ((r"\bref_scalar_(f\d+)_(maximum|minimum)\(", r"region_\1_\2("),)
 _EXTREME = ((r"if \((.+) ([<>]) (acc|\*out_ptr)\) \3 = \1;", r"if (\1 \2 \3 || \1 != \1) \3 = \1;"),)
 _MENDED: Mapping[str, Sequence[tuple[str, str]]] = {
-    **dict.fromkeys(("Max", "Min", "Clip", "MaxPool", "GlobalMaxPool"), _MAXIMUM + _EXTREME),
+    **dict.fromkeys(("Max", "Min", "MaxPool", "GlobalMaxPool"), _MAXIMUM + _EXTREME),
+    # A bound that is left out is the limit of the type (ONNX, Clip).
+    "Clip": (
+        *_MAXIMUM,
+        (r"(const float \w+_value = -?)INFINITY;", r"\g<1>3.402823466e+38f;"),
+        (r"(const double \w+_value = -?)INFINITY;", r"\g<1>1.7976931348623157e+308;"),
+        (r"(const _Float16 \w+_value = -?)INFINITY;", r"\g<1>65504;"),
+    ),
     **dict.fromkeys(("ReduceMax", "ReduceMin"), _EXTREME),
     "ReduceLogSumExp": (
         (r"acc = 0[.0f]*;", "acc = -INFINITY;"),
         (r"acc \+= ref_scalar_(f\d+)_exp\((.+)\);", r"acc = region_\1_add_exponents(acc, \2);"),
         (r"ref_scalar_f\d+_log\(acc\)", "acc"),
+    ),
+    # float32 is computed, and rounded and limited as float16, which has not all integers of 16 bits.
+    "QuantizeLinear": (
+        (r"\bref_scalar_f16_nearbyint\(", "nearbyintf("),
+        (r"\bref_scalar_f16_maximum\(", "fmaxf("),
+        (r"\bref_scalar_f16_minimum\(", "fminf("),
     ),
     # A step of a sequence that is read from its end makes the result of that place.
     "LSTM": (

@@ -108,6 +108,17 @@ def test_a_fraction_raises_a_whole_number(tmp_path: Path) -> None:
     assert made.tolist() == [3, 1, 3**33, -(2**40)]
 
 
+def test_halves_become_integers_of_16_bits(tmp_path: Path) -> None:
+    x = np.array([3001, -3001, INF, -INF, 65504, 0.5], np.float16)
+    stored = {"s": np.float16(1), "z": np.int16(3)}
+    text = "g (float16[6] x) => (int16[6] y) { y = QuantizeLinear(x, s, z) }"
+
+    made = run(text, tmp_path, {"x": x}, stored)
+
+    ends = np.iinfo(np.int16)
+    assert made.tolist() == [int(x[0]) + 3, int(x[1]) + 3, ends.max, ends.min, ends.max, 3]
+
+
 @pytest.mark.parametrize("bits", [8, 16, 32, 64])
 @pytest.mark.parametrize("direction", ["LEFT", "RIGHT"])
 def test_a_shift_by_all_bits_and_more_leaves_none(bits: int, direction: str, tmp_path: Path) -> None:
@@ -191,12 +202,29 @@ def test_what_is_multiplied_by_zero_is_left_out(tmp_path: Path) -> None:
     assert made.tolist() == [[1, 2]]
 
 
-def test_an_old_clip_has_limits(tmp_path: Path) -> None:
-    text = "g (float[3] x) => (float[3] y) { y = Clip<min=-1.0>(x) }"
+@pytest.mark.parametrize(
+    ("line", "opset", "expected"),
+    [
+        ("Clip<min=-1.0>(x)", 6, (MOST, -1, 3)),
+        ("Clip(x, low)", 13, (MOST, -1, 3)),
+        ("Clip(x, , high)", 13, (2, -MOST, 2)),
+        ("Clip(x)", 13, (MOST, -MOST, 3)),
+    ],
+)
+def test_a_bound_that_is_left_out_is_the_limit_of_the_type(
+    line: str, opset: int, expected: tuple[float, ...], tmp_path: Path
+) -> None:
+    stored = {name: np.float32(value) for name, value in (("low", -1), ("high", 2)) if name in line}
 
-    made = run(text, tmp_path, {"x": floats(INF, -INF, 3)}, {}, opset=6)
+    made = run(
+        f"g (float[3] x) => (float[3] y) {{ y = {line} }}",
+        tmp_path,
+        {"x": floats(INF, -INF, 3)},
+        stored,
+        opset=opset,
+    )
 
-    assert made.tolist() == [MOST, -1, 3]
+    assert made.tolist() == list(expected)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 from ml_dtypes import bfloat16
@@ -137,6 +138,22 @@ def _log_softmax(sample: Sample) -> list[Any]:
         return [(less - np.log(np.exp(less).sum(1, keepdims=True))).astype(x.dtype)]
 
 
+def _clip(sample: Sample) -> list[Any]:
+    x, *bounds = map(np.asarray, sample.inputs)
+    low, high = (*bounds, ml_dtypes.finfo(x.dtype).max)[:2]
+    with np.errstate(invalid="ignore"):
+        return [np.minimum(np.maximum(x, low), high).astype(x.dtype)]
+
+
+def _log_sum_exp(sample: Sample) -> list[Any]:
+    x = np.asarray(sample.inputs[0])
+    wide = x.astype(np.float64)
+    with np.errstate(all="ignore"):
+        most = wide.max(1, keepdims=True)
+        base = np.where(np.isfinite(most), most, 0)
+        return [(base + np.log(np.exp(wide - base).sum(1, keepdims=True))).astype(x.dtype)]
+
+
 def _quantize(sample: Sample) -> list[Any]:
     x, scale, zero = map(np.asarray, sample.inputs)
     ends = np.iinfo(zero.dtype)
@@ -162,6 +179,8 @@ _EXACT_FLOATS: Mapping[str, Callable[[Sample], list[Any]]] = {
     "AveragePool": _average,  # onnx.reference takes NaN for padding
     "OneHot": _mark,  # onnx.reference multiplies by infinities
     "LogSoftmax": _log_softmax,  # onnx.reference takes the logarithm of 0
+    "Clip": _clip,  # onnx.reference has no limit where a bound is left out
+    "ReduceLogSumExp": _log_sum_exp,  # onnx.reference subtracts infinities
     "QuantizeLinear": _quantize,  # onnx.reference overflows beyond 32 bits
 }
 _TYPED = ("Cast", "DequantizeLinear", "DynamicQuantizeLinear")  # what they compute depends on dtypes

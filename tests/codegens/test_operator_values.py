@@ -1,0 +1,129 @@
+"""Codegens by value: whatever `c` and `dla` take of an operator, they compute by definition.
+
+Each operator in each dtype, on the values of tests/value_suite: the ends of types, wraps, halves, equal
+keys, NaN, infinities, denormals, extents of 0; but for those of which a rule file promises nothing.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from compiling import compiled
+from onnx import compose, helper
+from support import sample_cases
+
+from byoc.codegen import CompileError, find_codegen
+from byoc.errors import InputError
+from byoc.model import prepare_model
+from byoc.rules import ArithmeticClause, ArithmeticContract, Target, annotate_graph, load_rules
+
+_TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(_TESTS / "value_suite"), str(_TESTS / "onnx_suite")]
+
+from differing import differs  # noqa: E402 - needs the path
+from exact_values import DTYPES  # noqa: E402
+from value_cases import ValueCase, value_cases  # noqa: E402
+from value_samples import OPERATORS  # noqa: E402
+
+FORMS = ("variables", "later constant", "empty")
+TOLERANCES = {"float16": (4e-3, 1e-3), "bfloat16": (2.0**-6, 1e-2)}  # of other floats (1e-5, 1e-6)
+SAMPLED = (
+    "Add",
+    "BitShift",
+    "Clip",
+    "MatMulInteger",
+    "Max",
+    "MaxPool",
+    "Mod",
+    "Pow",
+    "ReduceSum",
+    "Relu",
+    "TopK",
+)
+"""The operators of the ordinary tests."""
+UNDEFINED = ArithmeticClause(op=("MaxPool",), nan="any")
+"""NaN is padding to onnx.reference, and onnxruntime's kernels differ; test_c_values.py has it."""
+TAKEN = {"dla": ("Add", "Clip", "Concat", "Div", "Exp", "Relu", "Softmax")}
+
+
+def find_values(op: str, target: Target | None = None) -> Iterator[ValueCase]:
+    """Yield the models of an operator, of those of floats the ones that a rule file takes."""
+    stated = () if target is None else target.arithmetic.clauses
+    promises = ArithmeticContract((*stated, UNDEFINED))
+    for dtype in DTYPES if target is None else ["float32"]:
+        for case in value_cases(op, dtype, promises.loosest, FORMS):
+            if target is None or is_taken(case, target):
+                yield case
+
+
+def is_taken(case: ValueCase, target: Target) -> bool:
+    """Return whether a rule file takes the node of a model, as one of floats."""
+    try:
+        index = prepare_model(case.model, case.name).index
+    except InputError:
+        return False
+    is_conversion = case.op in ("QuantizeLinear", "DequantizeLinear")
+    return not is_conversion and all(each.verdict for each in annotate_graph(index, target))
+
+
+def join_models(cases: Sequence[ValueCase]) -> onnx.ModelProto:
+    """Return one model of several, with names of theirs behind `k0_`, `k1_`."""
+    graphs = [compose.add_prefix(case.model, f"k{i}_").graph for i, case in enumerate(cases)]
+    graph = helper.make_graph(
+        [node for each in graphs for node in each.node],
+        "values",
+        [value for each in graphs for value in each.input],
+        [value for each in graphs for value in each.output],
+        [tensor for each in graphs for tensor in each.initializer],
+    )
+    return helper.make_model(graph, opset_imports=cases[0].model.opset_import, ir_version=10)
+
+
+def find_wrong(codegen: str, cases: Sequence[ValueCase], folder: Path) -> dict[str, str]:
+    """Return what a codegen computes wrong of those of some models that it takes."""
+    if not cases:
+        return {}
+    try:
+        run = compiled(join_models(cases), folder, codegen)[2]
+    except CompileError:
+        if len(cases) == 1:
+            return {}
+        middle = len(cases) // 2
+        halves = (cases[:middle], cases[middle:])
+        return {k: v for half in halves for k, v in find_wrong(codegen, half, folder).items()}
+    given = {
+        f"k{i}_{name}": value for i, each in enumerate(cases) for name, value in each.inputs.items()
+    }
+    made = run(given)
+    found = {}
+    for i, case in enumerate(cases):
+        for name, expected in case.expected.items():
+            limits = TOLERANCES.get(case.dtype, (1e-5, 1e-6))
+            problem = differs(expected, made[f"k{i}_{name}"], *limits)
+            if problem:
+                found[f"{case.name} {name}"] = problem
+    return found
+
+
+@pytest.mark.skipif(find_spec("emx_onnx_cgen") is None, reason="emx-onnx-cgen is not installed")
+@pytest.mark.parametrize("op", sample_cases(OPERATORS, *SAMPLED))
+def test_what_c_takes_it_computes(op: str, tmp_path: Path) -> None:
+    codegen: Any = find_codegen("c")
+    cases = list(find_values(op))
+    verdicts = codegen.check(join_models(cases), codegen.Options())
+    taken = [case for case, verdict in zip(cases, verdicts, strict=True) if verdict]
+
+    assert find_wrong("c", taken, tmp_path) == {}
+
+
+@pytest.mark.parametrize("op", sample_cases(OPERATORS, *TAKEN["dla"]))
+def test_what_the_dla_takes_it_computes(op: str, tmp_path: Path) -> None:
+    target = load_rules("dla")
+    cases = list(find_values(op, target))
+
+    assert cases or op not in TAKEN["dla"]
+    assert find_wrong("dla", cases, tmp_path) == {}
