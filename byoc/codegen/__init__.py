@@ -57,6 +57,8 @@ if _TYPE_CHECKING:
     from byoc.codegen._compiler_answers import CompilerAnswers as CompilerAnswers
     from byoc.codegen._descriptions import CodegenDescription as CodegenDescription
     from byoc.codegen._emitters import Emitters as Emitters
+    from byoc.codegen._emx_definitions import define_emx_nodes as define_emx_nodes
+    from byoc.codegen._emx_definitions import mend_emx_source as mend_emx_source
     from byoc.codegen._identical_regions import find_alike as find_alike
     from byoc.codegen._identical_regions import find_identical as find_identical
     from byoc.codegen._identical_regions import region_structure as region_structure
@@ -164,6 +166,7 @@ _MODULES = {
     "byoc.codegen._compiler_answers": "CompilerAnswers",
     "byoc.codegen._descriptions": "CodegenDescription",
     "byoc.codegen._emitters": "Emitters",
+    "byoc.codegen._emx_definitions": "define_emx_nodes mend_emx_source",
     "byoc.codegen._identical_regions": "find_alike find_identical region_structure",
     "byoc.codegen._interface": (
         "API_VERSION NOTE Artifact Codegen Cycles Executor NotHereError to_seconds"

@@ -15,6 +15,7 @@ import onnx
 from onnx import AttributeProto, NodeProto, TensorProto, ValueInfoProto, numpy_helper
 from onnx.helper import make_tensor_value_info
 
+from byoc.codegen import CompileError, define_emx_nodes, mend_emx_source
 from byoc.errors import MissingRuntimeError, describe_error, shorten_text
 from byoc.memory.reading import written_outputs
 from byoc.model import DTYPE_NUMBERS, TensorType, is_onnx, list_bodies
@@ -91,7 +92,13 @@ class NodeFunctions:
         for number, kind in enumerate(kinds):
             _add_kind(model.graph, kind, number)
         try:
-            text: str = _load_compiler().compile(model)
+            define_emx_nodes(model)
+        except CompileError as error:
+            raise UnsupportedNodeError(str(error)) from None
+        if len(model.graph.node) != len(kinds):  # each is one function
+            raise UnsupportedNodeError("emx-onnx-cgen: it computes the node right as several alone")
+        try:
+            text: str = mend_emx_source(_load_compiler().compile(model))
         except MissingRuntimeError:
             raise
         except Exception as error:  # it raises KeyError and others besides its own

@@ -14,7 +14,7 @@ from byoc.codegen import Region
 from byoc.errors import InputError
 from byoc.model import Model, get_stated_types, inline_functions, prepare_model, read_tensor_types
 from byoc.rules import Arithmetic
-from byoc.runtime import RUNTIMES, describe_mismatch
+from byoc.runtime import describe_mismatch
 from byoc.samples import model_samples, sample_inputs
 from byoc.support import report_each
 from byoc.verification._bundle_runs import BundleRuns, Values
@@ -301,9 +301,7 @@ class BundleComparison:
             return compare_recorded(region, runs, thresholds, sample, self._layers.check, plain)
 
         found = compare(recorded)
-        # Drivers of models are other programs than what the codegen's `load` gives.
-        of_codegen = self.runtime == RUNTIMES[0]
-        if not self._special or not found.within or plain is None or not of_codegen:
+        if not self._special or not found.within or plain is None:
             return found
         check = SpecialCheck(
             region,

@@ -20,14 +20,15 @@ from byoc.codegen import (
     SingleNode,
     Verdict,
     check_each_node,
+    define_emx_nodes,
     describe_error,
     find_refused_nodes,
+    mend_emx_source,
     refuse,
     shorten_text,
     split_into_nodes,
 )
 
-from .definitions import define_nodes, mend_source
 from .separated_region import load_standard_model
 from .source_texts import adapt_model
 
@@ -97,9 +98,9 @@ def refused_nodes(region: Region) -> list[str]:
 
 def _emit_unchecked(model: ModelProto) -> str:
     adapted = adapt_model(model)
-    define_nodes(adapted)
+    define_emx_nodes(adapted)
     with _ONE_AT_A_TIME:
-        source = mend_source(compiler().compile(adapted))
+        source = mend_emx_source(compiler().compile(adapted))
     if _STDLIB not in source:
         return source
     return source.replace(_STDLIB, _WATCHED, 1) + _ASKED

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 import onnx
 import pytest
+from onnx.reference import ReferenceEvaluator
 from small_programs import WEIGHTS
 from support import Ran, parse
 
@@ -171,3 +172,78 @@ def test_the_driver_of_a_codegen_is_built_of_its_sources(
     ran = byoc("make-driver", folder, "-o", tmp_path / "dla.so")
     assert (ran.code, "--driver dla=" in ran.out) == (0, True), ran.err
     assert DriverLibrary(tmp_path / "dla.so").name == "dla"
+
+
+VALUES = """values (float[1, 1, 4, 8] x) => ({outs}) {{
+    {lines}
+}}"""
+KEPT = {
+    "relu": "Relu(x)",
+    "clip": "Clip(x, low, high)",
+    "maximum": "Max(x, low)",
+    "minimum": "Min(x, high)",
+    "sigmoid": "HardSigmoid(x)",
+    "swish": "HardSwish(x)",
+    "pool": "MaxPool<kernel_shape=[1, 2], strides=[1, 2]>(x)",
+}
+
+
+def test_drivers_keep_nan_and_infinities(tmp_path: Path) -> None:
+    lines = [f"{name} = {text}" for name, text in KEPT.items()]
+    text = VALUES.format(
+        outs=", ".join(f"float[1, 1, 4, {4 if name == 'pool' else 8}] {name}" for name in KEPT),
+        lines="\n    ".join(
+            ("low = Constant<value_float=-0.5>()", "high = Constant<value_float=0.5>()", *lines)
+        ),
+    )
+    model = parse(text)
+    (tmp_path / "all.yaml").write_text(
+        "target: all\ncost_model: dla\ndtype: any\ncodegen: reference\nops: [{op: '*'}]\n", "utf-8"
+    )
+    byoc.partition(
+        model,
+        tmp_path / "all.yaml",
+        output=tmp_path / "b",
+        strategy="all-supported",
+        emit="epcontext",
+        verify=False,
+    )
+    make_driver(tmp_path / "b", tmp_path / "all.so")
+    session = open_provider_session(
+        tmp_path / "b" / CONTEXT_MODEL_FILE, {"reference": tmp_path / "all.so"}
+    )
+    x = np.random.default_rng(1).standard_normal((1, 1, 4, 8)).astype(np.float32)
+    x[0, 0, 0] = [np.nan, 1, 1, np.nan, np.inf, -np.inf, -0.0, np.nan]
+    names = [each.name for each in session.get_outputs()]
+    found = dict(zip(names, session.run(None, {"x": x}), strict=True))
+    with np.errstate(invalid="ignore"):
+        expected = ReferenceEvaluator(model).run(None, {"x": x})
+    for name, value in zip(KEPT, expected, strict=True):
+        wanted = np.asarray(value)
+        if name == "pool":  # the reference's maximum loses NaN
+            wanted = np.maximum(x[..., ::2], x[..., 1::2])
+        np.testing.assert_allclose(found[name], wanted, rtol=1e-6, err_msg=name)
+
+
+NETWORKS = """recurrent (float[3, 1, 4] x) => (float[3, {ways}, 1, 2] y) {{
+    y = {op}<hidden_size = 2, direction = "{direction}">(x, w, r)
+}}"""
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("op", GATES)
+def test_programs_read_sequences_in_each_direction(op: str, direction: str, tmp_path: Path) -> None:
+    ways = 2 if direction == "bidirectional" else 1
+    model = parse(NETWORKS.format(op=op, direction=direction, ways=ways))
+    random = np.random.default_rng(2)
+    for name, depth in (("w", 4), ("r", 2)):
+        values = random.standard_normal((ways, GATES[op] * 2, depth)).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    try:
+        export_c(model, output=tmp_path / "c")
+    except InputError as error:  # refused in a sentence, never wrong
+        assert op != "LSTM" and direction != "forward", str(error)
+        return
+    found = verify_program(tmp_path / "c", STRICT)
+    assert found.passed, found.problem

@@ -41,12 +41,12 @@ static void take_larger(const float *restrict x, float *restrict y, span at, int
     if (stride == 1) {
         for (int32_t i = at.begin; i < at.end; i++) {
             float value = x[at.offset + i];
-            y[i] = value > y[i] ? value : y[i];
+            y[i] = value > y[i] || value != value ? value : y[i]; /* NaN stays */
         }
     } else {
         for (int32_t i = at.begin; i < at.end; i++) {
             float value = x[at.offset + i * stride];
-            y[i] = value > y[i] ? value : y[i];
+            y[i] = value > y[i] || value != value ? value : y[i]; /* NaN stays */
         }
     }
 }

@@ -1,8 +1,9 @@
 """ONNX's definition where emx-onnx-cgen departs from it: other nodes, mended source, and refusals.
 
 The library gets nodes that mean the same and that it computes right. What has no such nodes is mended in
-the C that it emits, function by function: each has a comment with the operator before it. The values of
-tests/codegens/test_c_values.py show what is left.
+the C that it emits, function by function: each has a comment with the operator before it. The codegen
+`c` and programs of byoc.standalone both take it from here. The values of tests/codegens/test_c_values.py
+show what is left.
 """
 
 import re
@@ -12,7 +13,8 @@ from typing import Any
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto, helper
 
-from byoc.codegen import CompileError, node_names
+from byoc.codegen._region import CompileError
+from byoc.codegen._single_nodes import node_names
 
 _ROW_HARDMAX = 13
 """The first operator set in which Hardmax does not take its input for a matrix (ONNX, Hardmax)."""
@@ -20,7 +22,7 @@ _BYTE = 8  # bits
 _SCALES, _ZERO_POINTS = 2, 3  # inputs of MatMulNBits
 
 
-def define_nodes(model: onnx.ModelProto) -> None:
+def define_emx_nodes(model: onnx.ModelProto) -> None:
     """Replace nodes, in a model that the caller owns, by others that the library computes right.
 
     Raises CompileError, naming the node, for what it computes wrong in any form.
@@ -256,7 +258,7 @@ _MENDED: Mapping[str, Sequence[tuple[str, str]]] = {
 _REAL_EXPONENT = re.compile(r"const u?int\d+_t (\w+)[^,]*, const (?:float|double) ")
 
 
-def mend_source(source: str) -> str:
+def mend_emx_source(source: str) -> str:
     """Return emitted C with the functions mended that compute otherwise than ONNX defines."""
     mended = _FUNCTION.sub(_mend_function, _HELPER.sub(_mend_helper, source))
     used = [name for name in _TYPES if f"region_{name}_" in mended]
