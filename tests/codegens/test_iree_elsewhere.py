@@ -38,6 +38,8 @@ def runner(request: pytest.FixtureRequest) -> tuple[str, list[str]]:
     qemu = shutil.which(f"qemu-{target}")
     if qemu is None:
         pytest.skip(f"qemu-{target} is not installed")
+    if not Path(f"/usr/{target}-linux-gnu/lib").is_dir():
+        pytest.skip(f"/usr/{target}-linux-gnu has no C library for {target}")
     return target, [qemu, "-L", f"/usr/{target}-linux-gnu", str(program)]
 
 
