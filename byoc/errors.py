@@ -124,9 +124,13 @@ def _find_closest(name: str, known: tuple[str, ...]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Falsy if there are reasons against; these are sentences for the user, the most severe first."""
+    """Falsy if there are reasons against; these are sentences for the user, the most severe first.
+
+    `own_cpu` is True of what a compiler takes, and leaves to a CPU of the device's own.
+    """
 
     reasons: tuple[str, ...] = ()
+    own_cpu: bool = False
 
     def __bool__(self) -> bool:
         """Return whether there is no reason against."""
@@ -138,6 +142,7 @@ class Verdict:
 
 
 YES = Verdict()
+ON_OWN_CPU = Verdict(own_cpu=True)
 
 
 def refuse(*reasons: str) -> Verdict:

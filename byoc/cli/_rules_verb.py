@@ -18,7 +18,7 @@ from byoc.cli._common import (
     show_status,
 )
 from byoc.cli._plugin_verbs import TableRow, make_file_rows
-from byoc.comparison import RuleComparison, compare_rules
+from byoc.comparison import ComparedKind, RuleComparison, compare_rules
 from byoc.console import print_line, print_lines
 from byoc.errors import InputError
 from byoc.patterns import parse_pattern
@@ -116,14 +116,21 @@ def ask(  # noqa: PLR0913, PLR0917 - a parameter is an option
     compiles: Annotated[
         bool, typer.Option("--compile", help="Compile each node, even if the codegen has a `check`.")
     ] = False,
+    runs: Annotated[
+        bool, typer.Option("--run", help="Run what both take, and compare its values with ONNX's.")
+    ] = False,
     form: FormatOption = OutputFormat.text,
 ) -> None:
     """Hold a rule file to the compiler: which nodes of models each of them takes.
 
-    The exit code is 6 where they differ."""
+    With --run also what those compute that both take: each kind is compiled and run on realistic values
+    and on ends of types, NaN and infinities, as far as the rule file's `arithmetic` promises. The exit
+    code is 6 where the two differ, or a kind computes wrong."""
     with show_status(), reserve_stdout():
         given = dict(_split_option(each) for each in options or ())
-        found = compare_rules(file, models, codegen=codegen, codegen_options=given, compiles=compiles)
+        found = compare_rules(
+            file, models, codegen=codegen, codegen_options=given, compiles=compiles, runs=runs
+        )
     if form is OutputFormat.json:
         print_json({"agrees": found.agrees, **asdict(found)})
     else:
@@ -142,24 +149,43 @@ def _split_option(text: str) -> tuple[str, str]:
 
 def _print_comparison(found: RuleComparison) -> None:
     """Print how often a rule file and a compiler agree, and every kind of nodes at which they do not."""
-    accepts, refusals = found.false_accepts, found.false_refusals
-    agreed = len(found.kinds) - len(accepts) - len(refusals)
+    accepts, refusals, wrong, not_run = (
+        found.false_accepts,
+        found.false_refusals,
+        found.wrong,
+        found.not_run,
+    )
+    agreed = len(found.kinds) - len(accepts) - len(refusals)  # on whether it is taken
     print_line(
         f"{found.file} and codegen {found.codegen}: "
         f"{format_count(len(found.kinds), 'kind')} of nodes, {agreed} agree, "
         f"{format_count(len(accepts), 'false accept')}, {format_count(len(refusals), 'false refusal')}"
     )
-    for title, kinds in (
-        ("False accepts: the rules take them, and the compiler does not", accepts),
-        ("False refusals: the compiler takes them, and the rules do not", refusals),
-    ):
-        if kinds:
-            print_lines(["", title])
-            for kind in kinds:
-                print_line(f"  {kind.op} '{kind.name}' of {kind.model}" + _count_others(kind.nodes))
-                print_line(f"    {kind.compiler or kind.rules}")
-                if kind.false_accept:
-                    print_line(f"    it has {', '.join(kind.features) or 'no attributes'}")
+    own_cpu = [kind.op for kind in found.kinds if kind.own_cpu]
+    if own_cpu:
+        operators = ", ".join(dict.fromkeys(own_cpu))
+        print_line(f"the device's own CPU computes {format_count(len(own_cpu), 'kind')}: {operators}")
+    right = sum(kind.values == "right" for kind in found.kinds)
+    if right or wrong or not_run:
+        print_line(
+            f"{format_count(right + len(wrong), 'kind')} ran: {right} compute as ONNX says, "
+            f"{len(wrong)} otherwise; {len(not_run)} could not be run"
+        )
+    _print_kinds("False accepts: the rules take them, and the compiler does not", accepts)
+    _print_kinds("False refusals: the compiler takes them, and the rules do not", refusals)
+    _print_kinds("Wrong values: both take them, and they compute otherwise than ONNX says", wrong)
+    _print_kinds("Not run: both take them, and their values are not known", not_run)
+
+
+def _print_kinds(title: str, kinds: Sequence[ComparedKind]) -> None:
+    """Print kinds of nodes under a title, nothing where there are none."""
+    if kinds:
+        print_lines(["", title])
+    for kind in kinds:
+        print_line(f"  {kind.op} '{kind.name}' of {kind.model}" + _count_others(kind.nodes))
+        print_line(f"    {kind.compiler or kind.rules or kind.problem}")
+        if not kind.false_refusal:
+            print_line(f"    it has {', '.join(kind.features) or 'no attributes'}")
 
 
 def _count_others(nodes: int) -> str:

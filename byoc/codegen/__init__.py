@@ -107,6 +107,7 @@ if _TYPE_CHECKING:
     from byoc.codegen._worker import choose_isolation as choose_isolation
     from byoc.costs import Roofline as Roofline
     from byoc.costs import load_cost_model as load_cost_model
+    from byoc.errors import ON_OWN_CPU as ON_OWN_CPU
     from byoc.errors import YES as YES
     from byoc.errors import ByocError as ByocError
     from byoc.errors import InputError as InputError
@@ -190,7 +191,8 @@ _MODULES = {
     "byoc.codegen._worker": "UNLESS_TRUSTED Isolation choose_isolation",
     "byoc.costs": "Roofline load_cost_model",
     "byoc.errors": (
-        "YES ByocError InputError MissingRuntimeError Verdict describe_error refuse shorten_text"
+        "ON_OWN_CPU YES ByocError InputError MissingRuntimeError Verdict "
+        "describe_error refuse shorten_text"
     ),
     "byoc.memory": "arena scratchpad stripes",
     "byoc.model": (

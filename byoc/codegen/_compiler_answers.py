@@ -39,11 +39,11 @@ class CompilerAnswers:
     def _compiler(self) -> str:
         return "" if self.cache is None else hash_compiler(self.codegen, self.options, self.cache)
 
-    def find_refusals(self, regions: Sequence[Region]) -> list[str]:
-        """Return for each region why the compiler refuses a node of it, "" where it takes all.
+    def find_verdicts(self, regions: Sequence[Region]) -> list[Verdict]:
+        """Return the verdict on each region: a reason where a node is refused, and on which CPU it runs.
 
-        What is not known is asked in few calls of `check`, many regions in one model. Raises InputError
-        when `check` fails.
+        A region runs on the device's own CPU where a node of it does. What is not known is asked in few
+        calls of `check`, many regions in one model. Raises InputError when `check` fails.
         """
         found = [self._find("legality", region) for region in regions]
         unknown = [number for number, answer in enumerate(found) if answer is None]
@@ -51,11 +51,12 @@ class CompilerAnswers:
             verdicts = iter(self._check(model))
             for place, counted in zip(numbers, counts, strict=True):
                 own = [next(verdicts) for _ in counted]
-                wrong = (v for v, counts in zip(own, counted, strict=True) if counts and not v)
+                heard = [v for v, counts in zip(own, counted, strict=True) if counts]
+                wrong = next((str(v) or "it does not say why" for v in heard if not v), "")
                 number = unknown[place]
-                found[number] = next((str(verdict) or "it does not say why" for verdict in wrong), "")
+                found[number] = [wrong, not wrong and any(v.own_cpu for v in heard)]
                 self._add("legality", regions[number], found[number])
-        return [str(answer) for answer in found]
+        return [Verdict((reason,) if reason else (), own_cpu) for reason, own_cpu in found]
 
     @property
     def has_seconds(self) -> bool:
@@ -113,7 +114,7 @@ class CompilerAnswers:
             self.cache.store(self._make_key(question, region), CacheEntry(facts))
 
     def _make_key(self, question: str, region: Region) -> str:
-        content = f"answer 1 {question} {self._compiler} {region_fingerprint(region)}"
+        content = f"answer 2 {question} {self._compiler} {region_fingerprint(region)}"
         return hashlib.sha256(content.encode()).hexdigest()
 
 

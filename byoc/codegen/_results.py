@@ -53,7 +53,11 @@ def read_outputs(result: Any, memory: SharedMemory) -> dict[str, AnyArray]:
 
 
 def read_verdict(result: Any, _: SharedMemory) -> Verdict:
-    return Verdict(tuple(read_texts(result)))
+    match result:
+        case [list(reasons), bool(own_cpu)]:
+            return Verdict(tuple(read_texts(reasons)), own_cpu)
+        case _:
+            raise BrokenMessageError("a verdict is missing")
 
 
 def read_verdicts(result: Any, memory: SharedMemory) -> list[Verdict]:

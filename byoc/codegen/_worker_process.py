@@ -60,7 +60,7 @@ from byoc.codegen.byoc_worker.link import (
     write_array,
     write_files,
 )
-from byoc.errors import ByocError, InputError, MissingRuntimeError, get_error_text
+from byoc.errors import ByocError, InputError, MissingRuntimeError, Verdict, get_error_text
 from byoc.onnxrt import with_session_settings
 from byoc.support import locate_error
 
@@ -178,12 +178,12 @@ class CodegenService:
 
     def _compatible(self, request: Request) -> Any:
         artifact = self._read_artifact(request)
-        return list(ask_compatible(self._codegen, request["region"], artifact).reasons)
+        return _write_verdict(ask_compatible(self._codegen, request["region"], artifact))
 
     def _check(self, request: Request) -> Any:
         options = parse_codegen_options(self._codegen, request["options"])
         verdicts = ask_verdicts(self._codegen, request["model"], options)
-        return [list(verdict.reasons) for verdict in verdicts]
+        return list(map(_write_verdict, verdicts))
 
     def _estimate(self, request: Request) -> Any:
         options = parse_codegen_options(self._codegen, request["options"])
@@ -205,6 +205,10 @@ class CodegenService:
     def _write_artifact(self, artifact: Artifact) -> Any:
         files = write_files(artifact.files, self._memory)
         return {"files": files, "metadata": list(artifact.metadata.items())}
+
+
+def _write_verdict(verdict: Verdict) -> list[Any]:
+    return [list(verdict.reasons), verdict.own_cpu]
 
 
 def describe_failure(error: BaseException) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from byoc.comparison._length_distributions import make_log_normal, pick_candidat
 from byoc.comparison._model_problem import ModelProblem, build_problem
 from byoc.comparison._optimality_loss import OptimalityLoss, compare_decisions, measure_loss
 from byoc.comparison._placement_diff import CostChange, NodeMove, PlacementDiff, RegionChange, diff
-from byoc.comparison._rule_comparison import RuleComparison, compare_rules
+from byoc.comparison._rule_comparison import ComparedKind, RuleComparison, compare_rules
 from byoc.comparison._simplification import SimplifyOptions, simplify
 from byoc.comparison._strategy_summary import summarize_strategies
 from byoc.comparison._study_case import StudyCase

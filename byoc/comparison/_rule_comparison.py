@@ -1,31 +1,42 @@
-"""`byoc.compare_rules`: what a rule file says of the nodes of models, beside what the compiler says."""
+"""`byoc.compare_rules`: what a rule file says of the nodes of models, beside what the compiler says.
+
+With `runs` also what the compiled nodes compute, beside what ONNX says they compute.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 from byoc.bundle import RegionCompiler, load_compilers
 from byoc.codegen import (
     Codegens,
     CompilerAnswers,
+    Executable,
     Isolation,
     Oracle,
     RefusedError,
     Region,
 )
-from byoc.errors import InputError, Verdict
-from byoc.model import GraphIndex, get_node_name, is_qdq_node
+from byoc.errors import YES, InputError, Verdict, refuse
+from byoc.model import GraphIndex, find_boundary, get_node_name, is_qdq_node
 from byoc.patterns import ANY_OPERATOR
 from byoc.planning import load_units
 from byoc.rules import Target, load_rules
-from byoc.stages import find_distinct_units, write_units
-from byoc.support import check_type
+from byoc.stages import AskedUnit, find_distinct_units, write_units
+from byoc.support import check_type, report_step
+from byoc.verification import check_alone, compile_and_load
 from byoc.zoo import Source, name_source
 
 _MOST_FEATURES = 4
+
+ValueVerdict = Literal["", "right", "wrong", "not run"]
+"""What running a kind of nodes has shown; empty where it was not asked for, or one refuses it."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +46,9 @@ class ComparedKind:
     `model` is the one with the first of the `nodes`, whose name is `name` and whose operator `op`.
     `rules` and `compiler` are the reasons of a refusal, empty where they take it. `features` are types
     and attributes; of a false accept those that no kind of the operator has which both take, where there
-    are such.
+    are such. `own_cpu` is True where the compiler leaves it to a CPU of the device's own. `values` says
+    whether what was compiled computes as ONNX says, within the rule file's arithmetic contract, and
+    `problem` what is wrong, or why it was not run; kinds that both take are run if that is asked for.
     """
 
     model: str
@@ -45,11 +58,14 @@ class ComparedKind:
     rules: str
     compiler: str
     features: tuple[str, ...]
+    own_cpu: bool = False
+    values: ValueVerdict = ""
+    problem: str = ""
 
     @property
     def agrees(self) -> bool:
-        """Whether both take it, or both refuse it."""
-        return bool(self.rules) == bool(self.compiler)
+        """Whether both refuse it, or both take it and what it computes is not known to be wrong."""
+        return bool(self.rules) == bool(self.compiler) and self.values != "wrong"
 
     @property
     def false_accept(self) -> bool:
@@ -81,18 +97,29 @@ class RuleComparison:
         return [kind for kind in self.kinds if kind.false_refusal]
 
     @property
+    def wrong(self) -> list[ComparedKind]:
+        """The kinds that both take and that compute otherwise than ONNX says."""
+        return [kind for kind in self.kinds if kind.values == "wrong"]
+
+    @property
+    def not_run(self) -> list[ComparedKind]:
+        """The kinds that both take and that could not be run."""
+        return [kind for kind in self.kinds if kind.values == "not run"]
+
+    @property
     def agrees(self) -> bool:
-        """Whether the two agree on every kind."""
+        """Whether the two agree on every kind, and none computes wrong."""
         return all(kind.agrees for kind in self.kinds)
 
 
-def compare_rules(
+def compare_rules(  # noqa: PLR0913 - an argument is an option
     rules: str | Path,
     models: Source | Sequence[Source],
     *,
     codegen: str = "",
     codegen_options: Mapping[str, Any] | None = None,
     compiles: bool = False,
+    runs: bool = False,
 ) -> RuleComparison:
     """Hold a rule file to the compiler of a codegen: `byoc rules ask`.
 
@@ -100,8 +127,11 @@ def compare_rules(
     `codegen_options`. Each node of the main graphs of `models` is asked about, with the quantization
     around it; nodes that are alike count once. The codegen's `check` is asked, or, where it has none or
     with `compiles`, each is compiled. Codegens run in processes of their own; one that dies refuses.
+    With `runs` each kind that both take is compiled and run on realistic and on special values (ends of
+    types, NaN, infinities), and compared with its ONNX under the rule file's arithmetic contract.
 
-    Raises InputError for a model or a rule file that is wrong, and a codegen that cannot be asked.
+    Raises InputError for a model or a rule file that is wrong, and a codegen that cannot be asked, or
+    cannot run what it compiles where that is asked for.
     """
     check_type("rules", rules, str | Path)
     check_type("models", models, Source | Sequence[Source])
@@ -112,8 +142,10 @@ def compare_rules(
     found: dict[object, ComparedKind] = {}
     with closing(Codegens(Isolation())) as codegens:
         compiler = load_compilers([target], {target.name: name}, given, codegens)[target.name]
+        if runs and not isinstance(compiler.codegen, Executable):
+            raise InputError(f"codegen {name} cannot run what it compiles here (it has no `load`)")
         for model in several:
-            for key, kind in _compare_model(model, target, compiler, compiles):
+            for key, kind in _compare_model(model, target, compiler, compiles, runs):
                 same = found.get(key)
                 found[key] = replace(same, nodes=same.nodes + kind.nodes) if same else kind
     if not found:
@@ -124,7 +156,7 @@ def compare_rules(
 
 
 def _compare_model(
-    source: Source, target: Target, compiler: RegionCompiler, compiles: bool
+    source: Source, target: Target, compiler: RegionCompiler, compiles: bool, runs: bool
 ) -> Iterator[tuple[object, ComparedKind]]:
     """Yield the kinds of nodes of a model's main graph, each with a key that alike ones have."""
     model, own = load_units(source, [target])
@@ -141,17 +173,48 @@ def _compare_model(
     with TemporaryDirectory(prefix="byoc-") as folder:
         regions = write_units(model, index, wide, asked, Path(folder)) if asked else []
         answers = _ask(compiler, regions, compiles)
-    for each, answer in zip(asked, answers, strict=True):
-        core = [node for node in each.unit.nodes if not is_qdq_node(index.nodes[node])]
-        node = (core or list(each.unit.nodes))[0]
-        verdict = verdicts.get(node, Verdict(("it is not placed",)))
-        said = "" if verdict else str(verdict) or "it does not say why"
-        features = tuple(_list_features(index, node))
-        name = get_node_name(index.nodes[node])
-        kind = ComparedKind(
-            model.source, index.nodes[node].op_type, name, len(each.nodes), said, answer, features
-        )
-        yield (each.task.key, said, answer), kind
+        for each, region, answer in zip(asked, regions, answers, strict=True):
+            core = [node for node in each.unit.nodes if not is_qdq_node(index.nodes[node])]
+            node = (core or list(each.unit.nodes))[0]
+            verdict = verdicts.get(node, Verdict(("it is not placed",)))
+            kind = ComparedKind(
+                model.source,
+                index.nodes[node].op_type,
+                get_node_name(index.nodes[node]),
+                len(each.nodes),
+                "" if verdict else str(verdict) or "it does not say why",
+                "" if answer else str(answer),
+                tuple(_list_features(index, node)),
+                answer.own_cpu,
+            )
+            if runs and verdict and answer:
+                report_step(f"run {kind.op} '{kind.name}'")
+                values, problem = _run(compiler, target, region, index, each)
+                kind = replace(kind, values=values, problem=problem)
+            yield (each.task.key, kind.rules, kind.compiler, kind.own_cpu, kind.problem), kind
+
+
+def _run(
+    compiler: RegionCompiler, target: Target, region: Region, index: GraphIndex, asked: AskedUnit
+) -> tuple[ValueVerdict, str]:
+    """Run a unit that was written as a region; return what its values are, and why."""
+    outer = find_boundary(index, sorted(asked.unit.nodes)).inputs
+    named = dict(zip((each.name for each in region.inputs), outer, strict=True))
+
+    def find_ends(name: str, value: Any) -> tuple[float, float]:
+        if np.asarray(value).dtype.kind not in "iu":
+            return -inf, inf
+        found = index.value_ranges.find_interval(named[name])
+        return found.low, found.high
+
+    try:
+        run = compile_and_load(compiler, region)
+        error = check_alone(region, run, target.arithmetic, find_ends)
+    except InputError as failure:
+        return "not run", str(failure)
+    if error is None:
+        return "not run", "plain onnxruntime does not run it on values made for it alone"
+    return ("right", "") if error.within else ("wrong", error.description)
 
 
 def _accept_everything(target: Target) -> Target:
@@ -168,21 +231,21 @@ def _accept_everything(target: Target) -> Target:
     return replace(target, rules=target.rules.model_copy(update=changed))
 
 
-def _ask(compiler: RegionCompiler, regions: Sequence[Region], compiles: bool) -> list[str]:
-    """Return for each region why the compiler refuses it, "" where it takes it."""
+def _ask(compiler: RegionCompiler, regions: Sequence[Region], compiles: bool) -> list[Verdict]:
+    """Return the compiler's verdict on each region."""
     if isinstance(compiler.codegen, Oracle) and not compiles:
-        return CompilerAnswers(compiler.codegen, compiler.parsed_options).find_refusals(regions)
+        return CompilerAnswers(compiler.codegen, compiler.parsed_options).find_verdicts(regions)
     return [_compile(compiler, region) for region in regions]
 
 
-def _compile(compiler: RegionCompiler, region: Region) -> str:
+def _compile(compiler: RegionCompiler, region: Region) -> Verdict:
     try:
         compiler.compile(region)
     except RefusedError as error:
-        return error.refusals[0].reason or "it does not say why"
+        return refuse(error.refusals[0].reason or "it does not say why")
     except InputError as error:
-        return str(error)
-    return ""
+        return refuse(str(error))
+    return YES
 
 
 def _list_features(index: GraphIndex, node: int) -> Iterator[str]:

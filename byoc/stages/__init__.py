@@ -1,7 +1,7 @@
 """The stages of the pipeline: frozen values, each of which takes a state and returns the next one."""
 
 from byoc.stages._ask_stage import Ask
-from byoc.stages._codegen_answers import find_distinct_units, write_units
+from byoc.stages._codegen_answers import AskedUnit, find_distinct_units, write_units
 from byoc.stages._emission_stages import Compile, Estimate, EstimateGains, Pack, Write
 from byoc.stages._padding_stage import FindPadding
 from byoc.stages._planning_stages import (

@@ -164,14 +164,17 @@ def _ask_legality(  # noqa: PLR0913, PLR0917 - as above
         return replace(found, notes=(*found.notes, note))
     names = name_nodes(index, "")
     refused: dict[str, str] = {}
-    count = 0
-    for each, why in zip(asked, answers.find_refusals(regions), strict=True):
-        for nodes in each.nodes if why else ():
+    count = on_own_cpu = 0
+    for each, verdict in zip(asked, answers.find_verdicts(regions), strict=True):
+        on_own_cpu += len(each.nodes) * verdict.own_cpu
+        for nodes in each.nodes if not verdict else ():
             count += 1
             known = (names.get(nodes[0]), *filter(None, index.node_outputs[nodes[0]]))
-            refused |= dict.fromkeys(filter(None, known), f"codegen {name} refuses it: {why}")
+            refused |= dict.fromkeys(filter(None, known), f"codegen {name} refuses it: {verdict}")
     total = sum(len(each.nodes) for each in asked)
     note = f"codegen {name} was asked about {total} units of {target.name}, and refuses {count}"
+    if on_own_cpu:
+        note += f"; the device's own CPU computes {on_own_cpu}"
     everyone = {**found.refused, target.name: refused}
     return replace(found, refused=everyone, notes=(*found.notes, note))
 

@@ -65,16 +65,6 @@ def refuse_added_errors(
     ]
 
 
-def describe_error(error: RegionError) -> str:
-    """Describe the error of a region, as part of a sentence."""
-    worst = error.worst
-    if worst is None or error.problem:
-        return error.problem
-    if error.layer_problem:
-        return error.layer_problem
-    return f"its output '{worst.name}' {worst.problem or f'is off {worst.error_phrase}'}"
-
-
 def _refuse(  # noqa: PLR0913, PLR0917 - what is refused, and by which limits
     bundle: Bundle,
     compiler: RegionCompiler,
@@ -88,7 +78,7 @@ def _refuse(  # noqa: PLR0913, PLR0917 - what is refused, and by which limits
         entry.target,
         entry.codegen,
         entry.name,
-        f"computed wrong: {describe_error(error)}",
+        f"computed wrong: {error.description}",
         failed=_is_defect(error),
         options=_find_next_options(compiler, entry),
     )

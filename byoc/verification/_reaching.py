@@ -1,7 +1,8 @@
 """Samples for regions that no sample reached: other inputs of the model, or values for a region alone.
 
 An If runs one of its branches, and a Loop may run no trip at all. Regions in the other branch,
-or in such a Loop, have then not been compared with anything.
+or in such a Loop, have then not been compared with anything. A region that belongs to no bundle is
+compared on values for it alone, too.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,10 +13,13 @@ import numpy as np
 from byoc.codegen import Executor, Region
 from byoc.errors import InputError
 from byoc.model import GraphIndex, Model
+from byoc.rules import ArithmeticContract
 from byoc.samples import model_samples, sample_inputs
 from byoc.verification._plain_models import open_region
-from byoc.verification._region_verification import RecordedRuns, compare_recorded
-from byoc.verification._thresholds import Thresholds
+from byoc.verification._region_verification import RecordedRuns, compare_recorded, heed_contract
+from byoc.verification._special_check import SpecialCheck
+from byoc.verification._special_samples import Ends
+from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
 from byoc.verification._verification_result import RegionError
 
 Values = Mapping[str, Any]
@@ -68,6 +72,36 @@ def compare_alone(region: Region, run: Executor, thresholds: Thresholds) -> Regi
         except InputError:
             continue
     return RegionError(region.name, runs=0, sample="none")
+
+
+def check_alone(
+    region: Region, run: Executor, contract: ArithmeticContract, find_ends: Ends
+) -> RegionError | None:
+    """Compare a region with its ONNX on seeded and on special values, as far as a contract promises.
+
+    `find_ends` says what its inputs can be. Returns None where plain onnxruntime does not run it on
+    seeded values. Raises InputError where it cannot be opened there.
+    """
+    thresholds = heed_contract(contract, DEFAULT_THRESHOLDS, region)
+    plain = open_region(region)
+
+    def compare(runs: RecordedRuns) -> RegionError:
+        return compare_recorded(region, runs, thresholds, "made", None, plain)
+
+    for inputs, _ in run_alone(region):
+        recorded = RecordedRuns()
+        try:
+            made = recorded.record(run)(inputs)
+        except InputError as error:
+            return RegionError(region.name, problem=f"it does not run: {error}", sample="made")
+        found = compare(recorded)
+        if not found.within:
+            return found
+        check = SpecialCheck(
+            region, run, plain.run, inputs, made, contract, find_ends, thresholds, compare
+        )
+        return check.compare(found)[0]
+    return None
 
 
 def run_alone(region: Region) -> Iterator[tuple[Values, Values]]:

@@ -85,6 +85,16 @@ class RegionError:
         """The output with the largest error; None without outputs."""
         return max(self.outputs, key=OutputError.severity, default=None)
 
+    @property
+    def description(self) -> str:
+        """The worst error, as part of a sentence about the region."""
+        worst = self.worst
+        if worst is None or self.problem:
+            return self.problem
+        if self.layer_problem:
+            return self.layer_problem
+        return f"its output '{worst.name}' {worst.problem or f'is off {worst.error_phrase}'}"
+
 
 @dataclass(frozen=True, slots=True)
 class Reach:

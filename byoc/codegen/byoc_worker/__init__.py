@@ -72,11 +72,15 @@ class Cycles:
 
 
 class Verdict:
-    """Falsy if there are reasons against; these are sentences for the user, the most severe first."""
+    """Falsy if there are reasons against; these are sentences for the user, the most severe first.
 
-    def __init__(self, reasons: Sequence[str] = ()) -> None:
-        """Keep the reasons."""
+    `own_cpu` is True of what a compiler takes, and leaves to a CPU of the device's own.
+    """
+
+    def __init__(self, reasons: Sequence[str] = (), own_cpu: bool = False) -> None:
+        """Keep both."""
         self.reasons = tuple(reasons)
+        self.own_cpu = own_cpu
 
     def __bool__(self) -> bool:
         """Return whether there is no reason against."""
@@ -84,6 +88,7 @@ class Verdict:
 
 
 YES = Verdict()
+ON_OWN_CPU = Verdict(own_cpu=True)
 
 
 def refuse(*reasons: str) -> Verdict:

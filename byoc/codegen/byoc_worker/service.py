@@ -165,7 +165,7 @@ class Service:
         asked = [self._region(request)]
         if takes_check_options(self._codegen):
             asked.append(self._read_options(request))
-        return [_list_reasons(verdict) for verdict in self._codegen.check(*asked)]
+        return [_write_verdict(verdict) for verdict in self._codegen.check(*asked)]
 
     def _read_options(self, request: Request) -> Any:
         return make_options(self._codegen, request["options"])
@@ -235,7 +235,7 @@ class Service:
 
     def _compatible(self, request: Request) -> Any:
         region, artifact = self._region(request), self._read_artifact(request)
-        return _list_reasons(self._codegen.compatible(region, artifact))
+        return _write_verdict(self._codegen.compatible(region, artifact))
 
     def _estimate(self, request: Request) -> Any:
         region, artifact = self._region(request), self._read_artifact(request)
@@ -265,10 +265,10 @@ class Service:
         return {"files": files, "metadata": list(artifact.metadata.items())}
 
 
-def _list_reasons(verdict: Any) -> list[str]:
+def _write_verdict(verdict: Any) -> list[Any]:
     if not isinstance(verdict, Verdict):
         raise TypeError(f"it gave a {type(verdict).__name__} instead of a Verdict")
-    return list(verdict.reasons)
+    return [list(verdict.reasons), bool(verdict.own_cpu)]
 
 
 def _read_number(given: Any, method: str) -> float:
