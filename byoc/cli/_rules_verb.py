@@ -168,8 +168,8 @@ def _print_comparison(found: RuleComparison) -> None:
     right = sum(kind.values == "right" for kind in found.kinds)
     if right or wrong or not_run:
         print_line(
-            f"{format_count(right + len(wrong), 'kind')} ran: {right} compute as ONNX says, "
-            f"{len(wrong)} otherwise; {len(not_run)} could not be run"
+            f"values of {format_count(right + len(wrong) + len(not_run), 'kind')} that both take: "
+            f"{right} right, {len(wrong)} wrong, {len(not_run)} not run"
         )
     _print_kinds("False accepts: the rules take them, and the compiler does not", accepts)
     _print_kinds("False refusals: the compiler takes them, and the rules do not", refusals)

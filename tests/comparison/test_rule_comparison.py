@@ -1,9 +1,11 @@
 """A rule file held to a compiler: what each says of the nodes of models."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 import vendors
@@ -11,7 +13,17 @@ from installing import register
 from support import Ran, parse
 
 import byoc
-from byoc.codegen import YES, Artifact, CompileError, Region, Verdict, refuse
+from byoc.codegen import (
+    ON_OWN_CPU,
+    YES,
+    Artifact,
+    CompileError,
+    Executor,
+    NotHereError,
+    Region,
+    Verdict,
+    refuse,
+)
 from byoc.errors import InputError
 
 RULES = """
@@ -53,6 +65,24 @@ class Checks(Compiles):
     def check(self, model: onnx.ModelProto) -> list[Verdict]:
         reasons = map(find_reason, model.graph.node)
         return [refuse(reason) if reason else YES for reason in reasons]
+
+
+class Runs(Checks):
+    """Computes as numpy does, and loses NaN; what it does not know it leaves to a CPU of its own."""
+
+    def check(self, model: onnx.ModelProto) -> list[Verdict]:
+        return [ON_OWN_CPU if node.op_type == "Erf" else YES for node in model.graph.node]
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        if region.nodes[0].op_type == "Erf":
+            raise NotHereError("the CPU is asleep")
+
+        def run(inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+            (value,) = inputs.values()
+            cleaned = np.nan_to_num(value, nan=0.0, posinf=np.inf, neginf=-np.inf)
+            return {region.outputs[0].name: np.abs(cleaned)}
+
+        return run
 
 
 @pytest.fixture
@@ -125,6 +155,67 @@ def test_alike_nodes_of_several_models_count_once(rules: Path) -> None:
 
     assert len(one.kinds) == len(two.kinds)
     assert [2 * kind.nodes for kind in one.kinds] == [kind.nodes for kind in two.kinds]
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Install a codegen whose regions run, and return its rule file."""
+    register(tmp_path, "acme", "1.0", {"byoc.codegens": {"acme": f"{__name__}:Runs"}})
+    monkeypatch.syspath_prepend(tmp_path)
+    path = tmp_path / "acme.yaml"
+    operators = "[Abs, Erf, Neg]"
+    path.write_text(
+        f"target: acme\ncost_model: dla\ncodegen: acme\ndtype: float32\nops: [{{op: {operators}}}]\n"
+    )
+    return path
+
+
+UNARY = "g (float[2, 3] x) => (float[2, 3] y) { a = Abs(x) b = Neg(a) y = Erf(b) }"
+
+
+def test_what_both_take_is_run_and_compared_with_onnx(runs: Path) -> None:
+    found = byoc.compare_rules(runs, parse(UNARY), runs=True)
+
+    told = {kind.op: (kind.values, kind.problem) for kind in found.kinds}
+    assert told["Abs"][0] == told["Neg"][0] == "wrong"
+    assert "loses NaN" in told["Abs"][1]
+    assert "is off" in told["Neg"][1]
+    assert told["Erf"][0] == "not run"
+    assert "the CPU is asleep" in told["Erf"][1]
+    assert [kind.op for kind in found.kinds if kind.own_cpu] == ["Erf"]
+    assert not found.agrees
+    assert [kind.op for kind in found.wrong] == ["Abs", "Neg"]
+
+
+def test_a_contract_that_does_not_promise_a_value_is_heeded(runs: Path) -> None:
+    runs.write_text(runs.read_text() + "arithmetic: [{nan: any}]\n")
+
+    kinds = byoc.compare_rules(runs, parse(UNARY), runs=True).kinds
+
+    assert [(kind.op, kind.values) for kind in kinds] == [
+        ("Abs", "right"),
+        ("Neg", "wrong"),
+        ("Erf", "not run"),
+    ]
+
+
+def test_the_command_tells_wrong_values(runs: Path, tmp_path: Path, byoc: Callable[..., Ran]) -> None:
+    onnx.save(parse(UNARY), tmp_path / "net.onnx")
+
+    ran = byoc("rules", "ask", runs, tmp_path / "net.onnx", "--run")
+
+    assert ran.code == 6
+    assert "3 kinds of nodes, 3 agree, 0 false accepts, 0 false refusals" in ran.out
+    assert "the device's own CPU computes 1 kind: Erf" in ran.out
+    assert "values of 3 kinds that both take: 0 right, 2 wrong, 1 not run" in ran.out
+    assert "Wrong values: both take them, and they compute otherwise than ONNX says" in ran.out
+    assert "Not run: both take them, and their values are not known" in ran.out
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_codegen_that_runs_nothing_is_not_asked_to(rules: Path) -> None:
+    with pytest.raises(InputError, match="cannot run what it compiles here"):
+        byoc.compare_rules(rules, parse(MODEL), runs=True)
 
 
 def test_the_reference_takes_what_a_quantized_rule_file_takes(tmp_path: Path) -> None:

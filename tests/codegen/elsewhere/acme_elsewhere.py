@@ -15,6 +15,7 @@ from typing import Optional
 
 import numpy as np
 from byoc_worker import (
+    ON_OWN_CPU,
     YES,
     Artifact,
     Bytes,
@@ -145,7 +146,8 @@ class Acme:
     def check(self, region):
         _misbehave("check")
         operations = region.operations(fold=False, boundary=True)
-        return [YES if each.op in RUNS else refuse("no " + each.op) for each in operations]
+        found = [YES if each.op in RUNS else refuse("no " + each.op) for each in operations]
+        return [ON_OWN_CPU if each.op == "Add" else verdict for each, verdict in zip(operations, found)]
 
     def estimate(self, region, options, artifact):
         _misbehave("estimate")
