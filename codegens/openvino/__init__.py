@@ -67,7 +67,6 @@ class OpenVINO:
     libraries = ("openvino",)
     refers_to_weights = True  # a blob reads them from the file in which they are already
     recovery_options = ({"integers": "false"},)  # integer kernels saturate where a CPU has no VNNI
-    recovery_options = ({"integers": "false"},)
 
     def compile(self, region: Region, options: OpenVINOOptions) -> Artifact:
         """Return the compiled blob with its stamp; without it where it is large or imported wrongly.

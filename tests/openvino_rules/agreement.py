@@ -72,12 +72,16 @@ def refusal(case: OneNode, target: Target) -> str:
 
 
 def goal_missed(judged: Sequence[Judged]) -> str:
-    """Return how the goal is missed: no false accept, of 100 that are taken at most 1 refused."""
+    """Return how the goal is missed: no false accept, of 100 that are taken at most 1 refused.
+
+    Of tests with other attributes than ONNX's only false accepts count: they multiply what is refused.
+    """
     accepts = [one.case.name for one in judged if one.false_accept]
     if accepts:
         return f"{len(accepts)} false accepts: {', '.join(accepts)}"
-    refusals = sum(one.false_refusal for one in judged)
-    taken = sum(bool(one.answer) for one in judged)
+    counted = [one for one in judged if one.case.source != "attributes"]
+    refusals = sum(one.false_refusal for one in counted)
+    taken = sum(bool(one.answer) for one in counted)
     return f"{refusals} false refusals of {taken}" if refusals * 100 > taken else ""
 
 

@@ -20,8 +20,10 @@ from byoc.model import Model, extract_nodes, prepare_model
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.zoo._classic_models import ClassicModels
 
-sys.path[:0] = [str(Path(__file__).parents[1] / "onnx_suite")]
+_TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(_TESTS / "onnx_suite"), str(_TESTS / "value_suite")]
 
+from attribute_cases import attribute_cases  # noqa: E402 - needs the path
 from partitioned import attempt, plain  # noqa: E402 - needs the path
 from suite import NEWEST_OPSET, Case, Values, collect  # noqa: E402 - needs the path
 
@@ -35,8 +37,8 @@ _FEW = (0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.5)
 class OneNode:
     """A model of one node, and what it computes.
 
-    `source` is `onnx` for a test as it is, `constants` or `float32` for one that was changed, else the
-    name of a light model.
+    `source` is `onnx` for a test as it is, `constants`, `float32` or `attributes` for one that was
+    changed, else the name of a light model.
     """
 
     name: str
@@ -171,6 +173,14 @@ def _with_constants(case: Case, original: onnx.ModelProto, data: Sequence[Data])
         model.graph.initializer.append(numpy_helper.from_array(inputs[name], name))
     fewer = [replace(one, inputs={first: one.inputs[first]}) for one in data]
     return _one(case, "constants", model, fewer)
+
+
+def attribute_tests(every: int = 1) -> Iterator[OneNode]:
+    """Yield one in so many of the operator tests with another attribute, or in an older operator set."""
+    for case in attribute_cases(every, costly=every < _FEW_ARE_ASKED):
+        data = Data(case.inputs, case.expected, case.rtol, case.atol)
+        question = Question(case.model.SerializeToString(), (data,))
+        yield OneNode(case.name, "attributes", case.model, question)
 
 
 def light_nodes(

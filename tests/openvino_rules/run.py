@@ -13,7 +13,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).parents[1])]
 
 from agreement import goal_missed, judge, table  # noqa: E402 - needs the path
-from cases import light_nodes, operator_tests  # noqa: E402
+from cases import attribute_tests, light_nodes, operator_tests  # noqa: E402
 from onnxruntime_nodes import contrib_nodes  # noqa: E402
 from oracle import openvino_version  # noqa: E402
 
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     name, workers = [*arguments, *("openvino-cpu", "2")[len(arguments) :]][:2]
     target = load_rules(name)
     sys.stdout.write(f"{name} and OpenVINO {openvino_version() or 'that is not installed'}\n")
-    sample = [*operator_tests(), *light_nodes(most_bytes=inf), *contrib_nodes()]
+    sample = [*operator_tests(), *attribute_tests(), *light_nodes(most_bytes=inf), *contrib_nodes()]
     judged = judge(sample, target, int(workers))
     for line in table(judged):
         sys.stdout.write(f"{line}\n")

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from agreement import Judged, goal_missed, judge, refusal, table
-from cases import OneNode, light_nodes, operator_tests
+from cases import OneNode, attribute_tests, light_nodes, operator_tests
 from onnx import helper
 from onnxruntime_nodes import contrib_nodes
 from oracle import Answer, Data, Question, ask, openvino_version
@@ -43,7 +43,8 @@ SMALLEST = ("shufflenet", "squeezenet")
 def test_the_rule_file_agrees_with_openvino(
     every: int, models: Sequence[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = [*operator_tests(every), *light_nodes(every, models)]  # run.py asks for all
+    own = [*operator_tests(every), *attribute_tests(3 * every), *light_nodes(every, models)]
+    # run.py asks for all
     sample = [*own, *contrib_nodes()]
     judged = judge(sample, load_rules("openvino-cpu"))
 
