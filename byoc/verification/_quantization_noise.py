@@ -1,8 +1,9 @@
 """Quantization noise: what rounding activations to integers moves an output by.
 
 The model is run a second time with its activations in floating point: a QuantizeLinear becomes its
-clamp alone, and a DequantizeLinear behind it does nothing. Two implementations of a quantized network
-that are both right round some values to neighbouring integers; that is a part of this noise.
+clamp alone, and a DequantizeLinear behind it does nothing. Of a DynamicQuantizeLinear the scale and the
+zero point stay, and the products that read it are those of floats. Two implementations of a quantized
+network that are both right round some values to neighbouring integers; that is a part of this noise.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, ValueInfoProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from byoc.model import (
     VIEW_OPERATORS,
@@ -31,6 +32,8 @@ from byoc.onnxrt import open_session, run_session, without_optimizations
 
 Array = NDArray[Any]
 
+_DYNAMIC = "DynamicQuantizeLinear"
+_PRODUCTS = {"ConvInteger": "Conv", "MatMulInteger": "MatMul"}
 _INTEGER_OPERATORS = (
     *("DynamicQuantize", "QLinear", "ConvInteger", "MatMulInteger"),
     *("QAttention", "QGemm", "QEmbed", "QMoE"),
@@ -66,7 +69,12 @@ class FloatTwin:
     def proto(self) -> ModelProto | None:
         """The model with activations in floating point; None where some stay integers."""
         if any(_stays_integer(node) for graph in walk_graphs(self.model.graph) for node in graph.node):
-            return None
+            free = _free_dynamic_products(self.model)
+            return None if free is None else FloatTwin(free, self.folder)._free_quantized()
+        return self._free_quantized()
+
+    def _free_quantized(self) -> ModelProto | None:
+        """Return the model without the rounding of QuantizeLinear; None where integers remain."""
         rounded = {
             node.output[0]
             for graph in self._index.walk()
@@ -169,6 +177,63 @@ def _moved_by(node: NodeProto) -> list[str]:
 def _stays_integer(node: NodeProto) -> bool:
     """Return whether an operator computes with integers by definition."""
     return node.op_type.startswith(_INTEGER_OPERATORS)
+
+
+def _free_dynamic_products(model: ModelProto) -> ModelProto | None:
+    """Return a model that does not round what DynamicQuantizeLinear makes; None where integers remain.
+
+    These are other operators of integers, and those whose activations something else reads or makes.
+    """
+    graph = model.graph
+    rounded = {node.output[0] for node in graph.node if node.op_type == _DYNAMIC}
+    products = [node for node in graph.node if node.op_type in _PRODUCTS and node.input[0] in rounded]
+    names = NameAllocator(graph)
+    twin = copy_without(model, "node", "value_info")
+    for node in graph.node:
+        if node.op_type == _DYNAMIC:
+            twin.graph.node.extend(_make_unrounded(node, names))
+        elif node in products:
+            twin.graph.node.extend(_make_product_of_floats(node, names))
+        elif _stays_integer(node) or not rounded.isdisjoint(node.input):
+            return None
+        else:
+            twin.graph.node.append(node)
+    bodies = [body for body in walk_graphs(graph) if body is not graph]
+    if any(
+        _stays_integer(node) or not rounded.isdisjoint(node.input) for g in bodies for node in g.node
+    ):
+        return None
+    return None if rounded.intersection(value.name for value in graph.output) else twin
+
+
+def _make_unrounded(node: NodeProto, names: NameAllocator) -> Iterator[NodeProto]:
+    """Yield nodes that compute x / scale + zero point; the DynamicQuantizeLinear stays for these two."""
+    rounded, zero, scaled = (names.new_tensor(node.output[0]) for _ in range(3))
+    yield helper.make_node(_DYNAMIC, [node.input[0]], [rounded, *node.output[1:]])
+    yield helper.make_node("Cast", [node.output[2]], [zero], to=TensorProto.FLOAT)
+    yield helper.make_node("Div", [node.input[0], node.output[1]], [scaled])
+    yield helper.make_node("Add", [scaled, zero], [node.output[0]])
+
+
+def _make_product_of_floats(node: NodeProto, names: NameAllocator) -> Iterator[NodeProto]:
+    """Yield nodes of a product of integers, which is one of floats: each operand less its zero point.
+
+    onnxruntime's ConvInteger has one zero point for all weights.
+    """
+    operands = []
+    for position in (0, 1):
+        number = names.new_tensor(node.output[0])
+        yield helper.make_node("Cast", [node.input[position]], [number], to=TensorProto.FLOAT)
+        zero = node.input[position + 2] if len(node.input) > position + 2 else ""
+        if zero:
+            cast, centred = (names.new_tensor(node.output[0]) for _ in range(2))
+            yield helper.make_node("Cast", [zero], [cast], to=TensorProto.FLOAT)
+            yield helper.make_node("Sub", [number, cast], [centred])
+            number = centred
+        operands.append(number)
+    product = helper.make_node(_PRODUCTS[node.op_type], operands, [node.output[0]])
+    product.attribute.extend(node.attribute)
+    yield product
 
 
 _INT8_LEVEL, _FLOAT_LEVEL = 4, 1  # of accuracy_level

@@ -298,6 +298,56 @@ def test_the_float_twin_is_the_network_without_rounding() -> None:
     np.testing.assert_allclose(twin, hidden @ weight, rtol=1e-4, atol=1e-4)
 
 
+DYNAMIC = {
+    "MatMulInteger": "float[1, 64] x) => (float[1, 16] y",
+    "ConvInteger": "float[1, 4, 4, 4] x) => (float[1, 16, 4, 4] y",
+}
+
+
+def dynamic(op: str, per_channel: bool, further: str = "") -> ModelProto:
+    """Return a network whose activations are quantized as it runs, with weights of uint8."""
+    count = 16 if per_channel else 1
+    shape = [16, 4, 1, 1] if op == "ConvInteger" else [64, 16]
+    proto = parse(
+        f"g ({DYNAMIC[op]}) {{ q, s, z = DynamicQuantizeLinear(x) p = {op}(q, w, z, wz)"
+        f" f = Cast<to = 1>(p) y = Mul(f, s) {further} }}"
+    )
+    generator = np.random.default_rng(4)
+    stored = {
+        "w": generator.integers(0, 256, shape).astype(np.uint8),
+        "wz": generator.integers(100, 140, [count] if count > 1 else []).astype(np.uint8),
+    }
+    for name, value in stored.items():
+        proto.graph.initializer.append(numpy_helper.from_array(value, name))
+    return proto
+
+
+@pytest.mark.parametrize(
+    ("op", "per_channel"), [("ConvInteger", False), ("MatMulInteger", False), ("MatMulInteger", True)]
+)
+def test_the_float_twin_does_not_round_what_is_quantized_as_it_runs(op: str, per_channel: bool) -> None:
+    proto = dynamic(op, per_channel)
+    stored = {
+        each.name: numpy_helper.to_array(each).astype(np.float64) for each in proto.graph.initializer
+    }
+    x = X["x"].reshape([1, 4, 4, 4] if op == "ConvInteger" else [1, 64])
+    weights = stored["w"] - stored["wz"]
+
+    twin = run_float_twin(proto, None, {"x": x})["y"]
+
+    line = "oi,nihw->nohw" if op == "ConvInteger" else "io,ni->no"
+    exact = np.einsum(line, weights.reshape(weights.shape[:2]), x.astype(np.float64))
+    np.testing.assert_allclose(twin, exact, rtol=1e-4, atol=1e-2)
+    rounded = run_plain(proto, prepare_model(proto, "dynamic"), {"x": x})["y"]
+    assert 1.0 < np.max(np.abs(rounded - exact)) < 100.0  # of sums of up to some thousands
+
+
+def test_integers_that_something_else_reads_are_rounded_in_the_twin_too() -> None:
+    proto = dynamic("MatMulInteger", False, "other = Cast<to = 1>(q)")
+    proto.graph.output.append(helper.make_tensor_value_info("other", TensorProto.FLOAT, [1, 64]))
+    assert run_float_twin(proto, None, X) == {}
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
