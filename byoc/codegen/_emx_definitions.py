@@ -20,6 +20,8 @@ _ROW_HARDMAX = 13
 """The first operator set in which Hardmax does not take its input for a matrix (ONNX, Hardmax)."""
 _BYTE = 8  # bits
 _SCALES, _ZERO_POINTS = 2, 3  # inputs of MatMulNBits
+_PADDED_KEYS = 6  # input of Attention
+_OUTPUT_SHAPE = 2  # input of MaxUnpool
 
 
 def define_emx_nodes(model: onnx.ModelProto) -> None:
@@ -51,12 +53,26 @@ def _find_refusal(node: NodeProto, stored: Mapping[str, TensorProto], opset: int
         "cubic GridSample with padding of borders": node.op_type == "GridSample"
         and is_cubic
         and _read(node, "padding_mode", b"") == b"border",
+        "GridSample of the nearest with padding by reflection": node.op_type == "GridSample"
+        and _read(node, "mode", b"") == b"nearest"
+        and _read(node, "padding_mode", b"") == b"reflection",
+        "causal Attention with padded keys": node.op_type == "Attention"
+        and bool(_read(node, "is_causal", 0))
+        and _is_given(node, _PADDED_KEYS),
+        "MaxUnpool to a given shape": node.op_type == "MaxUnpool" and _is_given(node, _OUTPUT_SHAPE),
+        "SpaceToDepth of the mode CRD": node.op_type == "SpaceToDepth"
+        and _read(node, "mode", b"") == b"CRD",
+        "Unique along an axis": node.op_type == "Unique" and _read(node, "axis", None) is not None,
         f"Hardmax of operator set {opset}": node.op_type == "Hardmax" and opset < _ROW_HARDMAX,
         f"{node.op_type} over axes that are computed": node.op_type in _NOT_REDUCED
         and (may_be_none or (is_computed and node.op_type == "ReduceLogSumExp")),
     }
     found = next((what for what, holds in wrong.items() if holds and not node.domain), "")
     return f"emx-onnx-cgen computes a {found} wrong" if found else ""
+
+
+def _is_given(node: NodeProto, position: int) -> bool:
+    return len(node.input) > position and bool(node.input[position])
 
 
 _NOT_REDUCED = {

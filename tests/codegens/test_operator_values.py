@@ -1,11 +1,12 @@
-"""Codegens by value: whatever `c` and `dla` take of an operator, they compute by definition.
+"""Codegens by value: whatever `c`, `dla` and `iree` take of an operator, they compute by definition.
 
 Each operator in each dtype, on the values of tests/value_suite: the ends of types, wraps, halves, equal
-keys, NaN, infinities, denormals, extents of 0; but for those of which a rule file promises nothing.
+keys, NaN, infinities, denormals, extents of 0; but for those of which a rule file promises nothing. Each
+with other attributes and in older operator sets than those of ONNX's own tests as well.
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,14 @@ from byoc.rules import ArithmeticClause, ArithmeticContract, Target, annotate_gr
 _TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(_TESTS / "value_suite"), str(_TESTS / "onnx_suite")]
 
-from differing import differs  # noqa: E402 - needs the path
+from attribute_cases import AttributeCase, attribute_cases  # noqa: E402 - needs the path
+from differing import differs  # noqa: E402
 from exact_values import DTYPES  # noqa: E402
 from value_cases import ValueCase, value_cases  # noqa: E402
 from value_samples import OPERATORS  # noqa: E402
 
+Case = ValueCase | AttributeCase
+BATCH = 60
 FORMS = ("variables", "later constant", "empty")
 TOLERANCES = {"float16": (4e-3, 1e-3), "bfloat16": (2.0**-6, 1e-2)}  # of other floats (1e-5, 1e-6)
 SAMPLED = (
@@ -60,17 +64,36 @@ def find_values(op: str, target: Target | None = None) -> Iterator[ValueCase]:
                 yield case
 
 
-def is_taken(case: ValueCase, target: Target) -> bool:
+def is_taken(case: Case, target: Target) -> bool:
     """Return whether a rule file takes the node of a model, as one of floats."""
     try:
         index = prepare_model(case.model, case.name).index
     except InputError:
         return False
-    is_conversion = case.op in ("QuantizeLinear", "DequantizeLinear")
+    is_conversion = case.model.graph.node[0].op_type in ("QuantizeLinear", "DequantizeLinear")
     return not is_conversion and all(each.verdict for each in annotate_graph(index, target))
 
 
-def join_models(cases: Sequence[ValueCase]) -> onnx.ModelProto:
+def group_cases(cases: Iterable[AttributeCase]) -> Iterator[list[AttributeCase]]:
+    """Yield cases in groups of one operator set, without those of texts."""
+    groups: dict[object, list[AttributeCase]] = {}
+    for case in cases:
+        values = (*case.inputs.values(), *case.expected.values())
+        if all(value.dtype.kind not in "OSU" for value in values):
+            opsets = tuple((each.domain, each.version) for each in case.model.opset_import)
+            groups.setdefault(opsets, []).append(case)
+    for group in groups.values():
+        yield from (group[start : start + BATCH] for start in range(0, len(group), BATCH))
+
+
+def find_limits(case: Case) -> tuple[float, float]:
+    """Return how far off the outputs of a case may be, relative and absolute."""
+    if isinstance(case, AttributeCase):
+        return case.rtol, case.atol
+    return TOLERANCES.get(case.dtype, (1e-5, 1e-6))
+
+
+def join_models(cases: Sequence[Case]) -> onnx.ModelProto:
     """Return one model of several, with names of theirs behind `k0_`, `k1_`."""
     graphs = [compose.add_prefix(case.model, f"k{i}_").graph for i, case in enumerate(cases)]
     graph = helper.make_graph(
@@ -83,7 +106,7 @@ def join_models(cases: Sequence[ValueCase]) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=cases[0].model.opset_import, ir_version=10)
 
 
-def find_wrong(codegen: str, cases: Sequence[ValueCase], folder: Path) -> dict[str, str]:
+def find_wrong(codegen: str, cases: Sequence[Case], folder: Path) -> dict[str, str]:
     """Return what a codegen computes wrong of those of some models that it takes."""
     if not cases:
         return {}
@@ -102,8 +125,7 @@ def find_wrong(codegen: str, cases: Sequence[ValueCase], folder: Path) -> dict[s
     found = {}
     for i, case in enumerate(cases):
         for name, expected in case.expected.items():
-            limits = TOLERANCES.get(case.dtype, (1e-5, 1e-6))
-            problem = differs(expected, made[f"k{i}_{name}"], *limits)
+            problem = differs(expected, made[f"k{i}_{name}"], *find_limits(case))
             if problem:
                 found[f"{case.name} {name}"] = problem
     return found
@@ -127,3 +149,27 @@ def test_what_the_dla_takes_it_computes(op: str, tmp_path: Path) -> None:
 
     assert cases or op not in TAKEN["dla"]
     assert find_wrong("dla", cases, tmp_path) == {}
+
+
+@pytest.mark.skipif(find_spec("emx_onnx_cgen") is None, reason="emx-onnx-cgen is not installed")
+@pytest.mark.parametrize("every", sample_cases([1, 40], 40))
+def test_what_c_takes_of_other_attributes_it_computes(every: int, tmp_path: Path) -> None:
+    codegen: Any = find_codegen("c")
+    wrong: dict[str, str] = {}
+    for cases in group_cases(attribute_cases(every, costly=every == 1)):
+        verdicts = codegen.check(join_models(cases), codegen.Options())
+        taken = [case for case, verdict in zip(cases, verdicts, strict=True) if verdict]
+        wrong |= find_wrong("c", taken, tmp_path)
+
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("every", sample_cases([1, 20], 20))
+def test_what_the_dla_takes_of_other_attributes_it_computes(every: int, tmp_path: Path) -> None:
+    target = load_rules("dla")
+    found = (case for case in attribute_cases(every, costly=every == 1) if is_taken(case, target))
+    wrong: dict[str, str] = {}
+    for cases in group_cases(found):
+        wrong |= find_wrong("dla", cases, tmp_path)
+
+    assert wrong == {}
