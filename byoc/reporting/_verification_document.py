@@ -27,7 +27,8 @@ class LayerErrorReport(ReportModel):
     differing: float
     mean: float
     allowed: float
-    channel: str
+    where: str
+    units: float
     within: bool
 
 

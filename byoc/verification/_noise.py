@@ -28,6 +28,7 @@ from byoc.verification._output_error import OutputError, TieBreak
 from byoc.verification._quantization_noise import (
     has_quantized_activations,
     make_exact_products,
+    read_qdq_groups,
     run_float_twin,
 )
 from byoc.verification._rounding_noise import RoundingNoise, expose_tensors
@@ -303,7 +304,12 @@ class NoiseGauge:
 
     @cached_property
     def _unit_noise(self) -> UnitNoise:
-        return UnitNoise(self._flat, self.folder, self.inputs)
+        """The noise of the layers; those that are operators of integers are read as QDQ groups."""
+        try:
+            groups = read_qdq_groups(self._flat, self.folder)
+        except InputError:
+            groups = None
+        return UnitNoise(groups or self._flat, self.folder, self.inputs)
 
     @cached_property
     def _computed_short(self) -> set[str]:

@@ -1,8 +1,9 @@
 """Quantization noise: what rounding activations to integers moves an output by.
 
 The model is run a second time with its activations in floating point: a QuantizeLinear becomes its
-clamp alone, and a DequantizeLinear behind it does nothing. Of a DynamicQuantizeLinear the scale and the
-zero point stay, and the products that read it are those of floats. Two implementations of a quantized
+clamp alone, and a DequantizeLinear behind it does nothing. Operators of integers are read as the same
+ones of floats between such nodes. Of a DynamicQuantizeLinear the scale and the zero point stay, and the
+products that read it are those of floats. Two implementations of a quantized
 network that are both right round some values to neighbouring integers; that is a part of this noise.
 """
 
@@ -26,9 +27,11 @@ from byoc.model import (
     is_dequantize,
     is_onnx,
     is_quantize,
+    prepare_model,
     walk_graphs,
 )
 from byoc.onnxrt import open_session, run_session, without_optimizations
+from byoc.passes import ReadQuantizedOperators, clean_model
 
 Array = NDArray[Any]
 
@@ -69,7 +72,7 @@ class FloatTwin:
     def proto(self) -> ModelProto | None:
         """The model with activations in floating point; None where some stay integers."""
         if any(_stays_integer(node) for graph in walk_graphs(self.model.graph) for node in graph.node):
-            free = _free_dynamic_products(self.model)
+            free = _free_dynamic_products(self.model) or read_qdq_groups(self.model, self.folder)
             return None if free is None else FloatTwin(free, self.folder)._free_quantized()
         return self._free_quantized()
 
@@ -177,6 +180,16 @@ def _moved_by(node: NodeProto) -> list[str]:
 def _stays_integer(node: NodeProto) -> bool:
     """Return whether an operator computes with integers by definition."""
     return node.op_type.startswith(_INTEGER_OPERATORS)
+
+
+def read_qdq_groups(model: ModelProto, folder: Path | None) -> ModelProto | None:
+    """Return a model with operators of integers as QDQ groups; None where some have no such form.
+
+    Raises InputError for a model that is not valid.
+    """
+    groups = clean_model(prepare_model(model, "the network", folder), [ReadQuantizedOperators()]).model
+    nodes = (node for graph in walk_graphs(groups.proto.graph) for node in graph.node)
+    return None if any(map(_stays_integer, nodes)) else groups.proto
 
 
 def _free_dynamic_products(model: ModelProto) -> ModelProto | None:

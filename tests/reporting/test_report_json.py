@@ -23,7 +23,7 @@ from byoc.reporting import (
 )
 from byoc.rules import load_rules
 from byoc.support import Note
-from byoc.verification import OutputError, RegionError, Verification
+from byoc.verification import LayerCheck, LayerError, OutputError, RegionError, Verification
 from byoc.verification._verification_result import Accuracy
 
 Golden = Callable[[str, str], None]
@@ -89,3 +89,15 @@ def test_other_data_is_no_report() -> None:
     del data["model"]
     with pytest.raises(InputError, match=r"not a report of byoc: model: must be given; nodes\.total: "):
         Report.read(data | {"nodes": data["nodes"] | {"total": "many"}})
+
+
+def test_the_quantized_layers_of_a_region_are_in_the_document() -> None:
+    layer = LayerError("Conv@1", "Conv", "t", 2.0, 0.1, 0.5, 0.25, "channel 3", 1.0)
+    region = RegionError("dla_0", (EXACT,), layers=LayerCheck((layer,), same=True))
+
+    document = make_full_verification_report(replace(VERIFIED, regions=(region,))).model_dump()
+
+    layers = document["regions"][0]["layers"]
+    assert layers["problem"] == "Conv 'Conv@1' is off alone: 't' differs by 2 units, at most 1 is allowed"
+    assert (layers["errors"][0]["where"], layers["errors"][0]["units"]) == ("channel 3", 1.0)
+    assert not layers["errors"][0]["within"]

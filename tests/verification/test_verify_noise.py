@@ -342,6 +342,21 @@ def test_the_float_twin_does_not_round_what_is_quantized_as_it_runs(op: str, per
     assert 1.0 < np.max(np.abs(rounded - exact)) < 100.0  # of sums of up to some thousands
 
 
+def test_the_float_twin_of_operators_of_integers_is_that_of_their_qdq_groups() -> None:
+    text = """g (float[1, 64] x) => (float[1, 16] y)
+        <float s = {0.05}, int8 z = {3}, float ws = {0.01}, int8 wz = {0}, float t = {0.2}> {
+        q = QuantizeLinear(x, s, z) p = QLinearMatMul(q, s, z, w, ws, wz, t, z)
+        y = DequantizeLinear(p, t, z) }"""
+    proto = parse(text)
+    weights = np.random.default_rng(4).integers(-127, 128, (64, 16)).astype(np.int8)
+    proto.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+
+    twin = run_float_twin(proto, None, X)["y"]
+
+    exact = np.clip(X["x"].astype(np.float64), -131 * 0.05, 124 * 0.05) @ (weights * 0.01)
+    np.testing.assert_allclose(twin, exact, rtol=1e-4, atol=1e-4)
+
+
 def test_integers_that_something_else_reads_are_rounded_in_the_twin_too() -> None:
     proto = dynamic("MatMulInteger", False, "other = Cast<to = 1>(q)")
     proto.graph.output.append(helper.make_tensor_value_info("other", TensorProto.FLOAT, [1, 64]))
