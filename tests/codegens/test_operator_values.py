@@ -51,7 +51,11 @@ SAMPLED = (
 """The operators of the ordinary tests."""
 UNDEFINED = ArithmeticClause(op=("MaxPool",), nan="any")
 """NaN is padding to onnx.reference, and onnxruntime's kernels differ; test_c_values.py has it."""
-TAKEN = {"dla": ("Add", "Clip", "Concat", "Div", "Exp", "Relu", "Softmax")}
+IREE_DTYPES = ("float32", "float16", "int8", "uint8", "int32", "uint32", "int64", "uint64", "bool")
+TAKEN = {
+    "iree": ("Abs", "Add", "Clip", "Div", "Max", "Mod", "Mul", "ReduceSum", "Relu", "Where"),
+    "dla": ("Add", "Clip", "Concat", "Div", "Exp", "Relu", "Softmax"),
+}
 
 
 def find_values(op: str, target: Target | None = None) -> Iterator[ValueCase]:
@@ -149,6 +153,23 @@ def test_what_the_dla_takes_it_computes(op: str, tmp_path: Path) -> None:
 
     assert cases or op not in TAKEN["dla"]
     assert find_wrong("dla", cases, tmp_path) == {}
+
+
+@pytest.mark.iree
+@pytest.mark.skipif(find_spec("iree") is None, reason="IREE is not installed")
+@pytest.mark.parametrize("op", TAKEN["iree"])
+def test_what_iree_takes_it_computes(op: str, tmp_path: Path) -> None:
+    target = load_rules("iree-cpu")
+    promises = ArithmeticContract((*target.arithmetic.clauses, UNDEFINED))
+    found = (
+        case
+        for dtype in IREE_DTYPES
+        for case in value_cases(op, dtype, promises.loosest, ("variables", "later constant"))
+    )
+    cases = [case for case in found if is_taken(case, target)]
+
+    assert cases
+    assert find_wrong("iree", cases, tmp_path) == {}
 
 
 @pytest.mark.skipif(find_spec("emx_onnx_cgen") is None, reason="emx-onnx-cgen is not installed")
