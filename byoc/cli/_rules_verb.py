@@ -10,6 +10,7 @@ import typer
 
 from byoc.cli._common import (
     DIFFERENT,
+    NOT_VERIFIED,
     FormatOption,
     OutputFormat,
     print_json,
@@ -125,7 +126,7 @@ def ask(  # noqa: PLR0913, PLR0917 - a parameter is an option
 
     With --run also what those compute that both take: each kind is compiled and run on realistic values
     and on ends of types, NaN and infinities, as far as the rule file's `arithmetic` promises. The exit
-    code is 6 where the two differ, or a kind computes wrong."""
+    code is 6 where the two differ or a kind computes wrong, else 4 where a kind could not be run."""
     with show_status(), reserve_stdout():
         given = dict(_split_option(each) for each in options or ())
         found = compare_rules(
@@ -137,6 +138,8 @@ def ask(  # noqa: PLR0913, PLR0917 - a parameter is an option
         _print_comparison(found)
     if not found.agrees:
         raise typer.Exit(DIFFERENT)
+    if found.not_run:
+        raise typer.Exit(NOT_VERIFIED)
 
 
 def _split_option(text: str) -> tuple[str, str]:

@@ -30,7 +30,7 @@ from byoc.planning import load_units
 from byoc.rules import Target, load_rules
 from byoc.stages import AskedUnit, find_distinct_units, write_units
 from byoc.support import check_type, report_step
-from byoc.verification import check_alone, compile_and_load
+from byoc.verification import compare_under_contract, compile_and_load
 from byoc.zoo import Source, name_source
 
 _MOST_FEATURES = 4
@@ -209,7 +209,7 @@ def _run(
 
     try:
         run = compile_and_load(compiler, region)
-        error = check_alone(region, run, target.arithmetic, find_ends)
+        error = compare_under_contract(region, run, target.arithmetic, find_ends)
     except InputError as failure:
         return "not run", str(failure)
     if error is None:

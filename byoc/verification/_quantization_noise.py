@@ -3,8 +3,8 @@
 The model is run a second time with its activations in floating point: a QuantizeLinear becomes its
 clamp alone, and a DequantizeLinear behind it does nothing. Operators of integers are read as the same
 ones of floats between such nodes. Of a DynamicQuantizeLinear the scale and the zero point stay, and the
-products that read it are those of floats. Two implementations of a quantized
-network that are both right round some values to neighbouring integers; that is a part of this noise.
+products that read it are those of floats. Two implementations of a quantized network that are both right
+round some values to neighbouring integers; that is a part of this noise.
 """
 
 from collections.abc import Iterator, Mapping
@@ -187,6 +187,8 @@ def read_qdq_groups(model: ModelProto, folder: Path | None) -> ModelProto | None
 
     Raises InputError for a model that is not valid.
     """
+    if not any(_stays_integer(node) for graph in walk_graphs(model.graph) for node in graph.node):
+        return model
     groups = clean_model(prepare_model(model, "the network", folder), [ReadQuantizedOperators()]).model
     nodes = (node for graph in walk_graphs(groups.proto.graph) for node in graph.node)
     return None if any(map(_stays_integer, nodes)) else groups.proto
@@ -199,13 +201,12 @@ def _free_dynamic_products(model: ModelProto) -> ModelProto | None:
     """
     graph = model.graph
     rounded = {node.output[0] for node in graph.node if node.op_type == _DYNAMIC}
-    products = [node for node in graph.node if node.op_type in _PRODUCTS and node.input[0] in rounded]
     names = NameAllocator(graph)
     twin = copy_without(model, "node", "value_info")
     for node in graph.node:
         if node.op_type == _DYNAMIC:
             twin.graph.node.extend(_make_unrounded(node, names))
-        elif node in products:
+        elif node.op_type in _PRODUCTS and node.input[0] in rounded:
             twin.graph.node.extend(_make_product_of_floats(node, names))
         elif _stays_integer(node) or not rounded.isdisjoint(node.input):
             return None

@@ -74,7 +74,7 @@ def compare_alone(region: Region, run: Executor, thresholds: Thresholds) -> Regi
     return RegionError(region.name, runs=0, sample="none")
 
 
-def check_alone(
+def compare_under_contract(
     region: Region, run: Executor, contract: ArithmeticContract, find_ends: Ends
 ) -> RegionError | None:
     """Compare a region with its ONNX on seeded and on special values, as far as a contract promises.

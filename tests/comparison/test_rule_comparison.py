@@ -212,6 +212,17 @@ def test_the_command_tells_wrong_values(runs: Path, tmp_path: Path, byoc: Callab
     assert "Not run: both take them, and their values are not known" in ran.out
 
 
+def test_what_could_not_be_run_is_no_success(
+    runs: Path, tmp_path: Path, byoc: Callable[..., Ran]
+) -> None:
+    onnx.save(parse("g (float[2, 3] x) => (float[2, 3] y) { y = Erf(x) }"), tmp_path / "net.onnx")
+
+    ran = byoc("rules", "ask", runs, tmp_path / "net.onnx", "--run")
+
+    assert (ran.code, ran.err) == (4, "")
+    assert "values of 1 kind that both take: 0 right, 0 wrong, 1 not run" in ran.out
+
+
 @pytest.mark.usefixtures("acme")
 def test_a_codegen_that_runs_nothing_is_not_asked_to(rules: Path) -> None:
     with pytest.raises(InputError, match="cannot run what it compiles here"):
