@@ -30,7 +30,12 @@ QUANTIZED_FACTS = ("dtype", "bytes", "scale", "zero_point", "axis")
 
 
 def collect_tensor_facts(
-    index: GraphIndex, tensor: str, known: TensorType | None = None, *, ranged: bool = False
+    index: GraphIndex,
+    tensor: str,
+    known: TensorType | None = None,
+    *,
+    ranged: bool = False,
+    with_value: bool = True,
 ) -> dict[str, Any]:
     """Return the known facts of a tensor.
 
@@ -42,6 +47,7 @@ def collect_tensor_facts(
 
     `known` is the type of the tensor, that of the graph unless given. If `ranged`, an extent, elements
     and bytes that are not fixed are a `NumberRange` where the user gave ranges of open dimensions.
+    Without `with_value` the value is left out.
     """
     if not tensor:
         return {"given": False}
@@ -51,7 +57,7 @@ def collect_tensor_facts(
         facts["dtype"] = known.dtype
         if known.shape is not None:
             facts |= _collect_shape_facts(known, index.planned.ranges if ranged else {})
-    value = get_constant_value(index, tensor)
+    value = get_constant_value(index, tensor) if with_value else None
     if value is not None:
         facts["value"] = list_plain_elements(value)
     outer = get_input_quantization(index, tensor) or get_output_quantization(index, tensor)

@@ -257,10 +257,9 @@ class Annotator:
 
     def _make_view(self, number: int) -> RuleView:
         node = self.index.nodes[number]
-        compute = self.target.compute_dtype
-        return RuleView(
-            self.index, number, node, get_operator_name(node), self.index.get_schema(node), compute
-        )
+        op, schema = get_operator_name(node), self.index.get_schema(node)
+        with_values = self._signatures.reads_values(op) is not False
+        return RuleView(self.index, number, node, op, schema, self.target.compute_dtype, with_values)
 
     def _find_objections(self, rule: _LocatedRule, view: RuleView) -> Iterator[Objection]:
         """Yield the objections to tensors and attributes in no particular order, possibly repeated."""

@@ -34,9 +34,7 @@ class NodeSignatures:
         """
         index = self.index
         kind = index.node_kinds[number]
-        if kind.operator not in self._reads_values:
-            self._reads_values[kind.operator] = _read_values(self.find_rules(kind.operator))
-        reads_values = self._reads_values[kind.operator]
+        reads_values = self.reads_values(kind.operator)
         if reads_values is None or kind.has_bodies or kind.size > _MAX_BYTES:
             return None
         names = index.node_inputs[number]
@@ -49,6 +47,15 @@ class NodeSignatures:
         outputs = index.node_outputs[number]
         given = tuple(map(bool, names)), tuple(map(bool, outputs))
         return kind, inputs, tuple([known.get(name) for name in outputs]), given
+
+    def reads_values(self, op: str) -> bool | None:
+        """Return whether the rules for an operator read values of constants.
+
+        None where they may read what no signature has: names, and whatever a check function asks for.
+        """
+        if op not in self._reads_values:
+            self._reads_values[op] = _read_values(self.find_rules(op))
+        return self._reads_values[op]
 
     @cached_property
     def _known(self) -> Mapping[str, Hashable]:

@@ -37,7 +37,8 @@ class RuleView:
     """A node of a graph; `schema` is None for an operator that has none.
 
     With `compute_dtype`, float32 tensors are treated as that type, unless the operator supports only
-    float32.
+    float32. Without `with_values` the facts have no values of constants, which it can take long to
+    compute: no rule for the operator reads them.
     """
 
     index: GraphIndex
@@ -46,6 +47,7 @@ class RuleView:
     op: str
     schema: OperatorSchema | None
     compute_dtype: str | None = None
+    with_values: bool = True
 
     def get_type(self, use: TensorUse) -> TensorType | None:
         """Return the type of a tensor as rules see it, None if it is not known."""
@@ -182,7 +184,10 @@ class NodeFacts(Mapping[str, Any]):
 
     def _describe_use(self, use: TensorUse) -> dict[str, Any]:
         view = self._view
-        return collect_tensor_facts(view.index, use.tensor, view.get_type(use), ranged=self._ranged)
+        kind = view.get_type(use)
+        return collect_tensor_facts(
+            view.index, use.tensor, kind, ranged=self._ranged, with_value=view.with_values
+        )
 
 
 NODE_FACTS = ("op", "domain", "opset", "name", "attr")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, isfinite
 
-from byoc.model import DTYPES, GraphIndex, get_node_name
+from byoc.model import GraphIndex, get_node_name
 from byoc.model.ranges import Interval, NodeRange, limit_of_dtype
 from byoc.rules._arithmetic import Arithmetic
 from byoc.rules._objections import Objection, ObjectionKind
@@ -27,7 +27,6 @@ _PARAMETERS = {
     "Resize": (3,),
     "Slice": (1, 2, 3, 4),
 }
-_WHOLE = tuple(dtype for dtype in DTYPES.values() if "int" in dtype)
 
 
 @dataclass(frozen=True)
@@ -70,9 +69,16 @@ class ValueChecker:
         """The tensors of whole numbers."""
         return frozenset(name for name, kind in self.index.types.items() if "int" in kind.dtype)
 
+    @cached_property
+    def _whole_dtypes(self) -> frozenset[str]:
+        """The dtypes of the graph that are of whole numbers."""
+        dtypes = {kind.dtype for kind in self.index.types.values()}
+        return frozenset(dtype for dtype in dtypes if "int" in dtype)
+
     def _find_limits(self, op: str) -> Mapping[str, Arithmetic]:
         if op not in self._limits:
-            found = {dtype: self.target.arithmetic.resolve(op, dtype) for dtype in _WHOLE}
+            dtypes = self._whole_dtypes
+            found = {dtype: self.target.arithmetic.resolve(op, dtype) for dtype in dtypes}
             self._limits[op] = {
                 dtype: each
                 for dtype, each in found.items()

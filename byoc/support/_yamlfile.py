@@ -3,9 +3,9 @@
 All YAML of byoc is read here: safe loading, no duplicate keys, then validation.
 """
 
+import itertools
 import re
 from collections.abc import Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -28,36 +28,6 @@ _MAX_CHARACTERS = 1_000
 
 class _Loader(yaml.SafeLoader):
     """The safe loader, with an error for duplicate keys, for which YAML lets the last one win."""
-
-    aliases = 0
-    parts = 0  # of the file with its aliases written out
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Compose a node, and limit the number of aliases, and of parts if these are written out."""
-        is_alias = self.check_event(yaml.AliasEvent)
-        if is_alias:
-            self.aliases += 1
-            if self.aliases > _MAX_ALIASES:
-                raise self.make_error(f"more than {_MAX_ALIASES} aliases")
-        before = self.parts
-        self.parts += 1
-        node = super().compose_node(parent, index)
-        if is_alias:
-            self.parts += self.parts_of.get(id(node), 0)
-        else:
-            self.parts_of[id(node)] = self.parts - before
-        if self.parts > _MAX_PARTS:
-            raise self.make_error(f"more than {_MAX_PARTS} parts, aliases written out")
-        return node
-
-    def make_error(self, problem: str) -> yaml.MarkedYAMLError:
-        """Make the error for a problem at the place that is read."""
-        return yaml.constructor.ConstructorError(None, None, problem, self.get_mark())
-
-    @cached_property
-    def parts_of(self) -> dict[int, int]:
-        """The number of parts of each node, by the identity of the node."""
-        return {}
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Merge the mappings that `<<` names, and limit the number of keys."""
@@ -127,15 +97,8 @@ def _choose_loader() -> type[_Loader]:
     class FastLoader(yaml.cyaml.CParser, _Loader):  # type: ignore[misc, name-defined]
         def __init__(self, text: str) -> None:
             super().__init__(text)
-            yaml.composer.Composer.__init__(self)
             yaml.constructor.SafeConstructor.__init__(self)
             yaml.resolver.Resolver.__init__(self)
-
-        # Composes by `compose_node`, of which libyaml knows nothing.
-        get_single_node = yaml.composer.Composer.get_single_node
-
-        def get_mark(self) -> Any:
-            return self.peek_event().start_mark  # type: ignore[no-untyped-call]
 
     return FastLoader
 
@@ -191,11 +154,51 @@ def _load(text: str) -> Any:
     It takes several times as long, and so reads no large text.
     """
     try:
-        return yaml.load(text, _FAST_LOADER)
+        return _load_with(_FAST_LOADER, text)
     except Exception:
         if len(text) > _MAX_READ_TWICE:
             raise
-        return yaml.load(text, _Loader)
+        return _load_with(_Loader, text)
+
+
+def _load_with(kind: type[_Loader], text: str) -> Any:
+    loader = kind(text)
+    root = loader.get_single_node()
+    if root is None:
+        return None
+    if "*" in text or len(text) > _MAX_PARTS:
+        _count_parts(root)
+    return loader.construct_document(root)
+
+
+def _count_parts(root: yaml.Node) -> None:
+    """Raise ConstructorError for too many aliases, or parts if these are written out."""
+    sizes: dict[int, int] = {}  # by identity, which an alias shares; 0 of a part around
+    aliases = 0
+
+    def count(node: yaml.Node, around: yaml.Node) -> int:
+        nonlocal aliases
+        if id(node) in sizes:
+            aliases += 1
+            if aliases > _MAX_ALIASES:
+                raise _make_error(f"more than {_MAX_ALIASES} aliases", around)
+            return sizes[id(node)]
+        sizes[id(node)] = size = 0 if isinstance(node, yaml.CollectionNode) else 1
+        if not size:
+            parts = node.value
+            if isinstance(node, yaml.MappingNode):
+                parts = itertools.chain.from_iterable(parts)
+            size = 1 + sum([count(part, node) for part in parts])
+            if size > _MAX_PARTS:
+                raise _make_error(f"more than {_MAX_PARTS} parts, aliases written out", node)
+            sizes[id(node)] = size
+        return size
+
+    count(root, root)
+
+
+def _make_error(problem: str, node: yaml.Node) -> yaml.MarkedYAMLError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
 class _Dumper(yaml.SafeDumper):

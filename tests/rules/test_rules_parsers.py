@@ -27,11 +27,11 @@ CONTENT = st.recursive(
 
 
 def read_fast(text: str) -> Any:
-    return yaml.load(text, _yamlfile._FAST_LOADER)
+    return _yamlfile._load_with(_yamlfile._FAST_LOADER, text)
 
 
 def read_slowly(text: str) -> Any:
-    return yaml.load(text, _yamlfile._Loader)
+    return _yamlfile._load_with(_yamlfile._Loader, text)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
