@@ -30,7 +30,13 @@ from byoc.planning import load_units
 from byoc.rules import Target, load_rules
 from byoc.stages import AskedUnit, find_distinct_units, write_units
 from byoc.support import check_type, report_step
-from byoc.verification import compare_under_contract, compile_and_load
+from byoc.verification import (
+    DEFAULT_THRESHOLDS,
+    SpecialScope,
+    compare_alone,
+    compile_and_load,
+    heed_contract,
+)
 from byoc.zoo import Source, name_source
 
 _MOST_FEATURES = 4
@@ -209,10 +215,12 @@ def _run(
 
     try:
         run = compile_and_load(compiler, region)
-        error = compare_under_contract(region, run, target.arithmetic, find_ends)
+        thresholds = heed_contract(target.arithmetic, DEFAULT_THRESHOLDS, region)
+        scope = SpecialScope(target.arithmetic, find_ends)
+        error, _ = compare_alone(region, run, thresholds, scope)
     except InputError as failure:
         return "not run", str(failure)
-    if error is None:
+    if error.sample == "none":
         return "not run", "plain onnxruntime does not run it on values made for it alone"
     return ("right", "") if error.within else ("wrong", error.description)
 

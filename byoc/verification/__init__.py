@@ -29,7 +29,7 @@ from byoc.verification._part_trials import compile_and_load
 from byoc.verification._plain_models import make_reference_executor, run_plain
 from byoc.verification._quantization_noise import make_exact_products
 from byoc.verification._quantized_tensors import quantized_tensors_of
-from byoc.verification._reaching import compare_under_contract
+from byoc.verification._reaching import SpecialScope, compare_alone
 from byoc.verification._region_samples import record_region_inputs
 from byoc.verification._region_verification import (
     NotVerifiableError,

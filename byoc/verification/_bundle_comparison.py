@@ -27,20 +27,18 @@ from byoc.verification._plain_models import (
     PlainModel,
     convert_errors,
     open_original,
-    open_region,
 )
 from byoc.verification._quantized_tensors import find_quantized_tensors
-from byoc.verification._reaching import compare_alone, vary_inputs
+from byoc.verification._reaching import SpecialScope, compare_alone, compare_under_contract, vary_inputs
 from byoc.verification._region_verification import (
     NotVerifiableError,
     RecordedRuns,
     compare_boundary,
-    compare_recorded,
     heed_promises,
     record_reference_runs,
     worst_errors,
 )
-from byoc.verification._special_check import SpecialCheck, SpecialRun, find_scales
+from byoc.verification._special_check import SpecialRun, find_scales
 from byoc.verification._special_samples import MOST_SUMMED, make_special_samples
 from byoc.verification._special_traits import SpecialTraits
 from byoc.verification._tensor_comparison import measure_accuracy
@@ -288,34 +286,33 @@ class BundleComparison:
                 return
         for name, region in missing.items():
             thresholds = heed_promises(self.bundle, self._own, region)
-            self._regions[name] = compare_alone(region, self._runs.executors[name], thresholds)
+            run, special = self._runs.executors[name], self._find_scope(region)
+            self._regions[name], notes = compare_alone(region, run, thresholds, special)
+            self._notes.update(dict.fromkeys(notes))
 
     def _compare_region(
         self, region: Region, recorded: RecordedRuns, sample: SampleKind = "given"
     ) -> RegionError:
-        thresholds = heed_promises(self.bundle, self._own, region)
-
-        plain = open_region(region) if recorded.values else None
-
-        def compare(runs: RecordedRuns) -> RegionError:
-            return compare_recorded(region, runs, thresholds, sample, self._layers.check, plain)
-
-        found = compare(recorded)
-        if not self._special or not found.within or plain is None:
-            return found
-        check = SpecialCheck(
+        found, notes = compare_under_contract(
             region,
             self._runs.executors[region.name],
-            plain.run,
-            *recorded.values[0],
-            self.bundle.manifest.read_arithmetic(region.target),
-            lambda name, value: self._ends.find_of_region(region.name, name, value),
-            thresholds,
-            compare,
+            recorded,
+            heed_promises(self.bundle, self._own, region),
+            self._find_scope(region),
+            sample,
+            self._layers.check,
         )
-        found, notes = check.compare(found)
         self._notes.update(dict.fromkeys(notes))
         return found
+
+    def _find_scope(self, region: Region) -> SpecialScope | None:
+        """Return the special values that a region is asked; None where it is asked none."""
+        if not self._special:
+            return None
+        return SpecialScope(
+            self.bundle.manifest.read_arithmetic(region.target),
+            lambda name, value: self._ends.find_of_region(region.name, name, value),
+        )
 
     @property
     def _has_host(self) -> bool:

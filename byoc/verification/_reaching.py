@@ -6,6 +6,7 @@ compared on values for it alone, too.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,11 @@ from byoc.model import GraphIndex, Model
 from byoc.rules import ArithmeticContract
 from byoc.samples import model_samples, sample_inputs
 from byoc.verification._plain_models import open_region
-from byoc.verification._region_verification import RecordedRuns, compare_recorded, heed_contract
+from byoc.verification._region_verification import LayerChecker, RecordedRuns, compare_recorded
 from byoc.verification._special_check import SpecialCheck
 from byoc.verification._special_samples import Ends
-from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
-from byoc.verification._verification_result import RegionError
+from byoc.verification._thresholds import Thresholds
+from byoc.verification._verification_result import RegionError, SampleKind
 
 Values = Mapping[str, Any]
 
@@ -59,49 +60,63 @@ def _flip(value: Any) -> Any:
     return np.where(array == 0, 3, 0).astype(array.dtype)
 
 
-def compare_alone(region: Region, run: Executor, thresholds: Thresholds) -> RegionError:
-    """Compare a region that no sample reached on seeded values of the types of its boundary tensors.
+@dataclass(frozen=True, eq=False)
+class SpecialScope:
+    """What a target promises of values, and what the inputs of a region can be."""
 
-    Where neither plain onnxruntime nor the codegen runs it on such values, it stays uncompared.
+    contract: ArithmeticContract
+    find_ends: Ends
+
+
+def compare_under_contract(  # noqa: PLR0913, PLR0917 - some have a default
+    region: Region,
+    run: Executor,
+    recorded: RecordedRuns,
+    thresholds: Thresholds,
+    special: SpecialScope | None,
+    sample: SampleKind = "given",
+    check_layers: LayerChecker | None = None,
+) -> tuple[RegionError, tuple[str, ...]]:
+    """Compare the recorded runs of a region with its ONNX; if they are right, ask it special values.
+
+    `sample` says what it was run on; without `special` no special values are asked. Returns the error,
+    and notes of what is off and allowed. Raises InputError where the region cannot be run plainly.
     """
-    for inputs, _ in run_alone(region):
-        recorded = RecordedRuns()
-        try:
-            recorded.record(run)(inputs)
-            return compare_recorded(region, recorded, thresholds, "made")
-        except InputError:
-            continue
-    return RegionError(region.name, runs=0, sample="none")
-
-
-def compare_under_contract(
-    region: Region, run: Executor, contract: ArithmeticContract, find_ends: Ends
-) -> RegionError | None:
-    """Compare a region with its ONNX on seeded and on special values, as far as a contract promises.
-
-    `find_ends` says what its inputs can be. Returns None where plain onnxruntime does not run it on
-    seeded values. Raises InputError where it cannot be opened there.
-    """
-    thresholds = heed_contract(contract, DEFAULT_THRESHOLDS, region)
+    if not recorded.values:
+        return RegionError(region.name, runs=0, sample="none"), ()
     plain = open_region(region)
 
     def compare(runs: RecordedRuns) -> RegionError:
-        return compare_recorded(region, runs, thresholds, "made", None, plain)
+        return compare_recorded(region, runs, thresholds, sample, check_layers, plain)
 
+    found = compare(recorded)
+    if special is None or not found.within:
+        return found, ()
+    check = SpecialCheck(
+        *(region, run, plain.run, *recorded.values[0]),
+        special.contract,
+        special.find_ends,
+        thresholds,
+        compare,
+    )
+    return check.compare(found)
+
+
+def compare_alone(
+    region: Region, run: Executor, thresholds: Thresholds, special: SpecialScope | None
+) -> tuple[RegionError, tuple[str, ...]]:
+    """Compare a region as `compare_under_contract` does, on seeded values made for it alone.
+
+    Where plain onnxruntime runs it on none of these, it stays uncompared: its `sample` is "none".
+    """
+    recorded = RecordedRuns()
     for inputs, _ in run_alone(region):
-        recorded = RecordedRuns()
         try:
-            made = recorded.record(run)(inputs)
+            recorded.record(run)(inputs)
         except InputError as error:
-            return RegionError(region.name, problem=f"it does not run: {error}", sample="made")
-        found = compare(recorded)
-        if not found.within:
-            return found
-        check = SpecialCheck(
-            region, run, plain.run, inputs, made, contract, find_ends, thresholds, compare
-        )
-        return check.compare(found)[0]
-    return None
+            return RegionError(region.name, problem=f"does not run: {error}", sample="made"), ()
+        break
+    return compare_under_contract(region, run, recorded, thresholds, special, "made")
 
 
 def run_alone(region: Region) -> Iterator[tuple[Values, Values]]:

@@ -15,7 +15,7 @@ from byoc.codegen import Artifact, Executor, Region
 from byoc.errors import InputError
 from byoc.pipeline import partition
 from byoc.reporting import make_full_verification_report
-from byoc.verification import Verification, require_passed, verify_against
+from byoc.verification import Verification, _reaching, require_passed, verify_against
 from byoc.verification._reaching import vary_inputs
 
 BRANCHES = """
@@ -103,13 +103,37 @@ def test_a_region_that_no_input_reaches_is_compared_alone(
     assert not wrong.passed
 
 
-def test_what_stays_uncompared_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_region_that_does_not_run_alone_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(node: Any, model: Any, made: list[Any]) -> Sequence[Any]:
         if node.output[0] == "p":
             raise MemoryError("device")
         return made
 
     found = verify_cut(NEVER, tmp_path, monkeypatch, refuse, X)
+
+    assert not found.passed
+    with pytest.raises(InputError, match=r"region npu_\d does not run: .*device"):
+        require_passed(found)
+
+
+def test_what_is_special_is_asked_of_a_region_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vendors.install(monkeypatch, wrong=interpreter(only("p", np.nan_to_num)))
+
+    found = verify_against(bundle_of(parse(NEVER), tmp_path).folder, regions=True)
+
+    (wrong,) = (region for region in found.regions if not region.within)
+    assert (wrong.sample, wrong.special) == ("made", "nan")
+
+
+def test_what_stays_uncompared_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_reaching, "run_alone", lambda region: iter(()))
+
+    found = verify_cut(NEVER, tmp_path, monkeypatch, right, X)
+
     assert (found.reach.not_reached, found.reach.alone, found.reach.never) == (1, 0, 1)
     assert found.passed, "nothing was off"
     report = make_full_verification_report(found).to_json()
