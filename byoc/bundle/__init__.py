@@ -27,6 +27,7 @@ from byoc.bundle._decisions import (
     write_decisions,
 )
 from byoc.bundle._epcontext import CONTEXT_MODEL_FILE, require_contexts, write_context_model
+from byoc.bundle._folder_kinds import FAULT_FILE, PROGRAM_FILE, FolderKind, find_folder_kind
 from byoc.bundle._genai_files import write_genai_files
 from byoc.bundle._manifest import (
     MANIFEST_FILE,
@@ -63,7 +64,7 @@ from byoc.bundle._report import (
     ValuePromise,
 )
 from byoc.bundle._rewritten_regions import write_rewritten
-from byoc.bundle._signing import sign_bundle
+from byoc.bundle._signing import read_signature, sign_folder
 from byoc.bundle._staging import check_destination, stage_bundle, stage_packed_file
 from byoc.bundle._verification_report import (
     AccuracyReport,

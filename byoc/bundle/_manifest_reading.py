@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from byoc.bundle._folder_kinds import KIND_FILES, find_folder_kind
 from byoc.bundle._manifest import MANIFEST_FILE, MANIFEST_FORMAT, FileEntry, Manifest, describe_file
 from byoc.codegen import (
     describe_path_problem,
@@ -23,7 +24,11 @@ from byoc.trust import SIGNATURE_FILE
 MAX_MANIFEST_BYTES = 1 << 28
 """The size limit of a manifest; 10,000 regions take about a tenth of it."""
 
-_OWN_NAMES = {MANIFEST_FILE: "is the manifest itself", SIGNATURE_FILE: "is the signature"}
+_OWN_NAMES = {
+    **{name: f"says that the folder is a {kind}" for name, kind in KIND_FILES.items()},
+    MANIFEST_FILE: "is the manifest itself",
+    SIGNATURE_FILE: "is the signature",
+}
 
 
 def list_files(content: bytes) -> set[str] | None:
@@ -45,6 +50,7 @@ def read_manifest(folder: Path) -> Manifest:
     outside the folder.
     """
     path = folder / MANIFEST_FILE
+    find_folder_kind(folder)  # refuses what is something else as well
     if not path.is_file() or path.is_symlink():
         raise InputError(f"{folder}: not a bundle: it holds no {MANIFEST_FILE}")
     try:

@@ -1,4 +1,4 @@
-"""The signature of a bundle on disk: `signature.json` beside the manifest, which does not list it."""
+"""Signatures on disk: `signature.json` beside a manifest or a `program.json`, which does not list it."""
 
 import stat
 from pathlib import Path
@@ -7,31 +7,32 @@ from byoc.errors import InputError, MissingRuntimeError
 from byoc.trust import (
     MAX_SIGNATURE_BYTES,
     SIGNATURE_FILE,
+    SignedKind,
     make_signature,
     open_or_create_key,
     remember_written,
 )
 
 
-def sign_bundle(folder: Path, digest: bytes, sign: bool = True) -> str:
-    """Write the signature of a complete bundle by the key of this machine, unless told not to.
+def sign_folder(folder: Path, digest: bytes, sign: bool = True, kind: SignedKind = "bundle") -> str:
+    """Write the signature of a complete folder by the key of this machine, unless told not to.
 
-    `digest` is its manifest's SHA-256. Returns why it is not signed, as a sentence; empty if it is, or
-    was not to be.
+    `digest` is the SHA-256 of its manifest or `program.json`. Returns why it is not signed, as a
+    sentence; empty if it is, or was not to be.
     """
     remember_written(digest)
     if not sign:
         return ""
     try:
-        content = make_signature(digest, open_or_create_key())
+        content = make_signature(digest, open_or_create_key(), kind)
     except (InputError, MissingRuntimeError) as error:
-        return f"the bundle is not signed: {error}"
+        return f"the {kind} is not signed: {error}"
     (folder / SIGNATURE_FILE).write_bytes(content)
     return ""
 
 
 def read_signature(folder: Path) -> bytes | None:
-    """Return the content of a bundle's signature, cut where it is too long; None where there is none."""
+    """Return the content of a folder's signature, cut where it is too long; None where there is none."""
     path = folder / SIGNATURE_FILE
     try:
         if not stat.S_ISREG(path.lstat().st_mode):  # a pipe would not end

@@ -49,14 +49,18 @@ def export_c(
     if made.regions:
         parts.append(f"{format_count(made.regions, 'region')} by drivers")
     print_line(", ".join(parts))
+    if made.not_signed:
+        print_line(f"note: {made.not_signed}; byoc verify builds it with --trust alone")
     print_line(f"Written to {made.folder}; byoc verify {made.folder} builds and runs it")
 
 
-def verify_exported(folder: Path, compiler: str | None, runner: str | None, form: OutputFormat) -> None:
+def verify_exported(
+    folder: Path, compiler: str | None, runner: str | None, trust: bool, form: OutputFormat
+) -> None:
     """Build and run a program that `export-c` wrote; leave with 4 if an output is wrong."""
     with show_status() as show, reserve_stdout():
         show("build and run")
-        found = verify_program(folder, compiler, runner)
+        found = verify_program(folder, compiler, runner, trust=trust)
     if form is OutputFormat.json:
         print_json({**asdict(found), "passed": found.passed})
     else:

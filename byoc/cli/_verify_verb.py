@@ -1,12 +1,13 @@
 """`byoc verify`: compare a bundle with its original on the same inputs, and bisect differences."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from byoc.bundle import FolderKind, find_folder_kind
 from byoc.cli._common import (
     NOT_VERIFIED,
     AllowUnverifiedOption,
@@ -46,7 +47,6 @@ from byoc.reporting import (
     make_verification_suite,
 )
 from byoc.runtime import RUNTIMES, use_drivers
-from byoc.standalone import is_program
 from byoc.support import Flag, Syntax
 from byoc.verification import (
     BundleCheck,
@@ -54,7 +54,6 @@ from byoc.verification import (
     Generation,
     Thresholds,
     Verification,
-    is_fault,
     read_thresholds,
     require_generated,
     require_passed,
@@ -116,6 +115,11 @@ class VerifyOptions:
     )
 
 
+# The options that a program or a fault takes; a bundle is asked for the others one by one.
+_TAKEN: Mapping[FolderKind, tuple[str, Sequence[str]]] = {
+    "program": ("a program of export-c", ("cc", "run", "trust")),
+    "fault": ("a fault of --bisect", ("trust", "codegens", "isolate", "call_timeout")),
+}
 _SAMPLES = {
     "other": "is not reached by these inputs; it is compared on other ones",
     "made": "is not reached by any inputs that were tried; it is compared on values made for it alone",
@@ -124,7 +128,8 @@ _SAMPLES = {
 
 
 @take_options(VerifyOptions)
-def verify(
+def verify(  # noqa: PLR0913, PLR0917 - typer gives each
+    context: typer.Context,
     bundle: Annotated[
         Path, typer.Argument(help="A bundle, or a folder that --bisect or export-c wrote.")
     ],
@@ -139,22 +144,24 @@ def verify(
     """
     check_drivers(options.drivers, options.runtime)
     tests = JUnitFile.prepare(junit, "verify", bundle)
-    if options.output is not None and not options.bisect:
-        raise typer.BadParameter("it says where --bisect writes", param_hint="--output")
-    if is_program(bundle):
-        verify_exported(bundle, options.cc, options.run, form)
+    kind = find_folder_kind(bundle)
+    _refuse_ignored(kind, context)
+    if kind == "program":
+        verify_exported(bundle, options.cc, options.run, options.load.trust, form)
         return
     if options.cc is not None or options.run is not None:
         raise InputError(f"{bundle}: is no program of export-c, so there is nothing to compile")
     if options.bisect and options.runtime != RUNTIMES[0]:
         raise typer.BadParameter("--bisect runs parts of regions by codegens", param_hint="--runtime")
+    if options.output is not None and not options.bisect:
+        raise typer.BadParameter("it says where --bisect writes", param_hint="--output")
     thresholds = read_thresholds(options.threshold, options.snr)
     if options.generation.is_asked:
         generation = _verify_generation(bundle, options, thresholds, tests, form)
         require_generated(generation)
         _check_all_here(generation.not_here, allow_unverified)
         return
-    if is_fault(bundle):
+    if kind == "fault":
         _repeat_fault(bundle, options.load, form)
         return
     faults: dict[str, tuple[Fault, Path] | str] = {}
@@ -187,6 +194,19 @@ def verify(
     tests.write([make_verification_suite(str(bundle), verification)])
     require_passed(verification)
     _check_all_here(verification.not_here, allow_unverified)
+
+
+def _refuse_ignored(kind: FolderKind | None, context: typer.Context) -> None:
+    """Raise BadParameter for an option that says nothing about a folder of a kind."""
+    if kind is None or kind not in _TAKEN:
+        return
+    called, taken = _TAKEN[kind]
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        given = source is not None and source.name == "COMMANDLINE"
+        if given and name not in ("bundle", "form", *taken):
+            raise typer.BadParameter(f"{called} takes no such option", param_hint=parameter.opts[0])
 
 
 def _check_all_here(not_here: Mapping[str, str], allow_unverified: bool) -> None:

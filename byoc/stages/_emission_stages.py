@@ -16,7 +16,7 @@ from byoc.bundle import (
     compile_bundle,
     describe_padding,
     describe_variant,
-    sign_bundle,
+    sign_folder,
     write_context_model,
     write_decisions,
     write_genai_files,
@@ -193,7 +193,7 @@ class Pack:
         )
         first.weights.originals.remove_references()
         digest = write_manifest(first.folder, manifest.model_copy(update={"variants": variants}))
-        not_signed = sign_bundle(first.folder, digest, first.options.sign)
+        not_signed = sign_folder(first.folder, digest, first.options.sign)
         return [replace(state, not_signed=not_signed) for state in states]
 
 

@@ -1,5 +1,6 @@
 """Export of a model, or of a bundle, as a C program."""
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, cast
 
-from byoc.bundle import is_bundle, open_bundle
+from byoc.bundle import PROGRAM_FILE, is_bundle, open_bundle, sign_folder
 from byoc.codegen import DriverSources, find_codegen, has_driver
 from byoc.drivers import get_include_folder
 from byoc.errors import InputError
@@ -30,10 +31,12 @@ from byoc.support import (
     resolve_path,
     take_keywords,
 )
+from byoc.trust import SIGNATURE_FILE
 from byoc.zoo import ZOO, Source
 
-PROGRAM_FILE = "program.json"
-FORMAT = 1
+FORMAT = 2
+CODE_SUFFIXES = (".c", ".h", ".S")
+"""Endings of the files of a program that a compiler reads; the others are data and texts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +71,7 @@ class ExportedProgram:
 
     `arena_bytes` is the plan of boundary tensors and host operators, without what drivers need for
     regions; `bound` is what no plan can be below. `steps` counts calls, `kernels` those of byoc's own.
+    `not_signed` is why it is not signed, empty if it is.
     """
 
     folder: Path
@@ -77,6 +81,7 @@ class ExportedProgram:
     steps: int
     kernels: int
     regions: int
+    not_signed: str = ""
 
 
 @take_keywords(ExportOptions)
@@ -102,6 +107,7 @@ def export_c(model: Source, options: ExportOptions) -> ExportedProgram:
     contents = _make_files(graph, steps, weights, drivers, options.embed)
     with _stage_program(output) as folder:
         _write_files(folder, contents, weights)
+        not_signed = sign_folder(folder, hashlib.sha256(contents[PROGRAM_FILE]).digest(), kind="program")
     return ExportedProgram(
         output,
         steps.plan.size,
@@ -110,12 +116,8 @@ def export_c(model: Source, options: ExportOptions) -> ExportedProgram:
         len(steps.steps),
         sum(step.call is not None and bool(step.call.kind) for step in steps.steps),
         len(graph.regions),
+        not_signed,
     )
-
-
-def is_program(path: Path) -> bool:
-    """Return whether a path is a folder that `export_c` wrote."""
-    return (path / PROGRAM_FILE).is_file()
 
 
 def _read_graph(model: Source, options: ExportOptions) -> ProgramGraph:
@@ -182,6 +184,11 @@ def _make_files(
             "byte_order": weights.order,
             "embedded": embed,
             "sources": sources,
+            "code": {
+                name: hashlib.sha256(content).hexdigest()
+                for name, content in found.items()
+                if name.endswith(CODE_SUFFIXES)
+            },
             "libraries": libraries,
             "arena": {"bytes": steps.plan.size, "bound": steps.plan.bound, "proof": steps.plan.proof},
             "weights": weights.size,
@@ -229,7 +236,7 @@ def _is_replaceable(folder: Path) -> bool:
         known = set(json.loads((folder / PROGRAM_FILE).read_bytes())["files"])
     except (OSError, ValueError, KeyError, TypeError):
         return False
-    return there <= {*known, PROGRAM_FILE}
+    return there <= {*known, PROGRAM_FILE, SIGNATURE_FILE}
 
 
 @contextmanager

@@ -1,22 +1,27 @@
 """Verification of a program: it is built with the flags that ship, run on its sample, and judged."""
 
+import hashlib
 import json
 import os
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from byoc.bundle import PROGRAM_FILE, find_folder_kind, read_signature
 from byoc.errors import InputError, MissingRuntimeError, shorten_text
-from byoc.standalone._export import FORMAT, PROGRAM_FILE
-from byoc.support import check_type, split_command
+from byoc.standalone._export import FORMAT
+from byoc.standalone._source_text import WEIGHTS_FILE
+from byoc.support import check_type, read_limited, split_command
+from byoc.trust import judge_signature
 
 _COMPILER_VARIABLE = "BYOC_CC"
 _DEFAULT_COMMAND = "cc -O2"
 _MOST_CHARACTERS = 1000
+_MOST_BYTES = 1 << 24  # of `program.json`
 _OUTPUT = re.compile(
     r"^output (.*): largest error (\S+) of the range, at most (\S+) is allowed$", re.MULTILINE
 )
@@ -66,7 +71,12 @@ class ProgramVerification:
 
 
 def verify_program(
-    folder: str | Path, compiler: str | None = None, runner: str | None = None, runs: int = 0
+    folder: str | Path,
+    compiler: str | None = None,
+    runner: str | None = None,
+    runs: int = 0,
+    *,
+    trust: bool = False,
 ) -> ProgramVerification:
     """Build the program in `folder`, run it on its sample, and compare with what onnxruntime computed.
 
@@ -75,17 +85,24 @@ def verify_program(
     (`qemu-aarch64`). Both come from the caller alone: nothing in the folder chooses a command. `runs` is
     how often to run it to measure it.
 
-    Raises InputError if the folder is no program, or the compiler refuses it, and MissingRuntimeError
-    where there is no such compiler or runner.
+    The code in the folder is executed. So it must have been made here, or be signed by a key that the
+    user trusts, and be as it was written; with `trust` it is built whoever made it, and as it is.
+
+    Raises InputError if the folder is no program, its maker is not trusted, or the compiler refuses it,
+    and MissingRuntimeError where there is no such compiler or runner.
     """
     check_type("folder", folder, str | Path)
     folder = Path(folder)
-    document = _read_document(folder)
+    content = _read_content(folder)
+    document = _read_document(folder, content)
+    if not trust:
+        _require_trust(folder, content)
     command = split_command(compiler or os.environ.get(_COMPILER_VARIABLE) or _DEFAULT_COMMAND)
     before = split_command(runner) if runner else []
     with TemporaryDirectory(prefix="byoc-") as place:
         program = Path(place) / _PROGRAM
-        stack = _build(folder, document, command, program)
+        code = folder if trust else _copy_code(folder, document, Path(place) / "code")
+        stack = _build(code, document, command, program)
         said, status = _run(folder, [*before, str(program)], runs)
         size = program.stat().st_size
     outputs = tuple(
@@ -105,16 +122,64 @@ def verify_program(
     )
 
 
-def _read_document(folder: Path) -> dict[str, Any]:
+def _read_content(folder: Path) -> bytes:
+    """Return the bytes of `program.json`. Raises InputError unless the folder is a program."""
+    if find_folder_kind(folder) != "program":
+        raise InputError(f"{folder}: is no program of export-c: it holds no {PROGRAM_FILE}")
+    try:
+        with (folder / PROGRAM_FILE).open("rb") as file:
+            return read_limited(file, _MOST_BYTES)
+    except OSError as error:
+        path = folder / PROGRAM_FILE
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def _require_trust(folder: Path, content: bytes) -> None:
+    """Raise InputError unless the maker of a program is trusted."""
+    judged = judge_signature(read_signature(folder), hashlib.sha256(content).digest(), "program")
+    if not judged.trusted:
+        raise InputError(
+            f"{folder}: is a program, which is not built and run: {judged.reason}. If you trust its "
+            "maker, give --trust (in Python trust=True)"
+        )
+
+
+def _copy_code(folder: Path, document: Mapping[str, Any], place: Path) -> Path:
+    """Copy the code that `program.json` names to a folder of its own, and link the weights there.
+
+    So nothing that is not signed is compiled, a header beside it either. Raises InputError for a file
+    that is not as it was written.
+    """
+    for name, expected in document["code"].items():
+        try:
+            found = (folder / name).read_bytes()
+        except OSError as error:
+            reason = error.strerror or error
+            raise InputError(f"{folder}: {name} of the program cannot be read: {reason}") from None
+        if hashlib.sha256(found).hexdigest() != expected:
+            raise InputError(
+                f"{folder}: {name} is not as it was written, so it is not built. If that was you, give "
+                "--trust (in Python trust=True)"
+            )
+        target = place / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(found)
+    (place / WEIGHTS_FILE).symlink_to(folder.resolve() / WEIGHTS_FILE)  # for `.incbin`
+    return place
+
+
+def _read_document(folder: Path, content: bytes) -> dict[str, Any]:
     path = folder / PROGRAM_FILE
     try:
-        document = json.loads(path.read_bytes())
-        sources = [*document["sources"], *document["libraries"]]
-        if document["format"] != FORMAT or not all(isinstance(each, str) for each in sources):
+        document = json.loads(content)
+        sources = [*document["sources"], *document["libraries"], *document["code"].items()]
+        texts = [text for each in sources for text in ([each] if isinstance(each, str) else each)]
+        unsigned = {*document["sources"]} - {*document["code"]}
+        if document["format"] != FORMAT or unsigned or not all(isinstance(each, str) for each in texts):
             raise ValueError
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise InputError(f"{path}: is not what export-c writes, of format {FORMAT}") from None
-    for name in document["sources"]:
+    for name in (*document["sources"], *document["code"]):
         inside = (folder / name).resolve()
         if name.startswith("-") or folder.resolve() not in inside.parents or not inside.is_file():
             raise InputError(f"{path}: sources: there is no file {name!r} in this folder")

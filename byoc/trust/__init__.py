@@ -9,7 +9,13 @@ from byoc.trust._settings import (
     list_codegens,
     read_settings,
 )
-from byoc.trust._signature import MAX_SIGNATURE_BYTES, SIGNATURE_FILE, is_key, make_signature
+from byoc.trust._signature import (
+    MAX_SIGNATURE_BYTES,
+    SIGNATURE_FILE,
+    SignedKind,
+    is_key,
+    make_signature,
+)
 from byoc.trust._trusted_keys import (
     add_trusted_key,
     get_trusted_keys_file,

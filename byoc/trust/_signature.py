@@ -1,7 +1,8 @@
-"""The signature of a bundle, `signature.json`: a key, and what it signed of the manifest.
+"""The signature of a bundle or a program, `signature.json`: a key, and what it signed.
 
 Signed are the bytes `onnx-byoc bundle signature 1`, a line end, and the SHA-256 of `manifest.json` as it
-stands in the bundle. The manifest has the SHA-256 of every other file, so all of them are covered.
+stands in the bundle. The manifest has the SHA-256 of every other file, so all of them are covered. Of a
+program in C it is `onnx-byoc program signature 1` and `program.json`, which has the SHA-256 of its code.
 """
 
 import json
@@ -18,7 +19,7 @@ from byoc.trust._machine_key import MachineKey
 SIGNATURE_FILE = "signature.json"
 MAX_SIGNATURE_BYTES = 4096
 """The size limit of a signature's file."""
-_CONTEXT = b"onnx-byoc bundle signature 1\n"
+SignedKind = Literal["bundle", "program"]
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 
@@ -45,14 +46,21 @@ def is_key(text: str) -> bool:
     return bool(_KEY.fullmatch(text))
 
 
-def make_signature(digest: bytes, key: MachineKey) -> bytes:
-    """Return the content of `signature.json` for a manifest's SHA-256. Raises MissingRuntimeError."""
-    signature = key.sign(_CONTEXT + digest).hex()
+def make_signature(digest: bytes, key: MachineKey, kind: SignedKind = "bundle") -> bytes:
+    """Return the content of `signature.json` for a SHA-256: of a manifest, or of a `program.json`.
+
+    Raises MissingRuntimeError.
+    """
+    signature = key.sign(_make_message(digest, kind)).hex()
     return SignatureEntry(format=1, algorithm="ed25519", key=key.public, signature=signature).to_bytes()
 
 
-def check_signature(content: bytes, digest: bytes) -> str:
-    """Return the public key that signed the manifest with a SHA-256.
+def _make_message(digest: bytes, kind: SignedKind) -> bytes:
+    return f"onnx-byoc {kind} signature 1\n".encode() + digest
+
+
+def check_signature(content: bytes, digest: bytes, kind: SignedKind = "bundle") -> str:
+    """Return the public key that signed the manifest, or the `program.json`, with a SHA-256.
 
     Raises SignatureError with the end of a sentence about the bundle, and MissingRuntimeError.
     """
@@ -65,8 +73,9 @@ def check_signature(content: bytes, digest: bytes) -> str:
     except (ValidationError, ValueError):
         raise SignatureError(f"its {SIGNATURE_FILE} is not a signature") from None
     signature = bytes.fromhex(entry.signature)
-    if not is_signature(bytes.fromhex(entry.key), signature, _CONTEXT + digest):
+    if not is_signature(bytes.fromhex(entry.key), signature, _make_message(digest, kind)):
+        what = "manifest" if kind == "bundle" else kind
         raise SignatureError(
-            "its signature is of another manifest: this one was changed after it was signed"
+            f"its signature is of another {what}: this one was changed after it was signed"
         )
     return entry.key

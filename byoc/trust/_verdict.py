@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 from byoc.errors import InputError, MissingRuntimeError
 from byoc.trust._machine_key import read_key
-from byoc.trust._signature import SignatureError, check_signature
+from byoc.trust._signature import SignatureError, SignedKind, check_signature
 from byoc.trust._trusted_keys import read_trusted_keys
 
-# SHA-256 of the manifests that this process wrote: where nothing can be signed, it trusts its own.
+# SHA-256 of the manifests and programs that this process wrote: where nothing can be signed, it trusts
+# its own.
 _WRITTEN: set[bytes] = set()
 
 
@@ -24,16 +25,16 @@ class Trust:
 
 
 def remember_written(digest: bytes) -> None:
-    """Trust the manifest with a SHA-256 until this process ends, which wrote it."""
+    """Trust the manifest or program with a SHA-256 until this process ends, which wrote it."""
     _WRITTEN.add(digest)
 
 
-def judge_signature(signature: bytes | None, digest: bytes) -> Trust:
-    """Judge the content of a bundle's `signature.json`, None without one, and its manifest's SHA-256."""
+def judge_signature(signature: bytes | None, digest: bytes, kind: SignedKind = "bundle") -> Trust:
+    """Judge the content of a `signature.json`, None without one, for the SHA-256 of what it signs."""
     key, reason = "", "it is not signed"
     if signature is not None:
         try:
-            key = check_signature(signature, digest)
+            key = check_signature(signature, digest, kind)
         except (SignatureError, MissingRuntimeError) as error:
             reason = str(error)
     if not key:

@@ -5,7 +5,7 @@ from byoc.verification._bisection import Fault, bisect_region
 from byoc.verification._bundle_check import BundleCheck, bisect, verify, verify_against
 from byoc.verification._bundle_comparison import VerificationModels
 from byoc.verification._bundle_verification import NotVerified, verify_bundle
-from byoc.verification._fault_files import is_fault, rerun_fault, write_fault
+from byoc.verification._fault_files import rerun_fault, write_fault
 from byoc.verification._generation import GenerationCheck, GenerationOptions, verify_generation
 from byoc.verification._generation_result import (
     Generation,

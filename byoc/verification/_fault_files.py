@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from byoc.bundle import Consent, RegionCompiler
+from byoc.bundle import FAULT_FILE, Consent, RegionCompiler
 from byoc.codegen import (
     UNLESS_TRUSTED,
     Codegens,
@@ -32,7 +32,6 @@ from byoc.verification._region_cutter import RegionPart
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
 from byoc.verification._verification_result import RegionError
 
-FAULT_FILE_NAME = "fault.json"
 FAULT_MODEL = "model.onnx"
 FAULT_INPUTS = "inputs.npz"
 _MOST_BYTES = 1 << 24
@@ -61,7 +60,7 @@ def write_fault(fault: Fault, folder: Path, thresholds: Thresholds = DEFAULT_THR
     """
     if (
         folder.exists()
-        and not (folder / FAULT_FILE_NAME).is_file()
+        and not (folder / FAULT_FILE).is_file()
         and (folder.is_file() or any(folder.iterdir()))
     ):
         raise InputError(f"{folder}: there is something else than a fault of byoc verify")
@@ -87,13 +86,8 @@ def write_fault(fault: Fault, folder: Path, thresholds: Thresholds = DEFAULT_THR
         thresholds=asdict(thresholds) | {"asked": sorted(thresholds.asked)},
     )
     text = json.dumps(content.model_dump(mode="json"), indent=1, sort_keys=True)
-    write_text(folder / FAULT_FILE_NAME, text + "\n")
+    write_text(folder / FAULT_FILE, text + "\n")
     write_text(folder / "README.txt", _readme(fault, folder.name))
-
-
-def is_fault(path: Path) -> bool:
-    """Return whether a folder holds a fault."""
-    return (path / FAULT_FILE_NAME).is_file()
 
 
 def rerun_fault(
@@ -111,7 +105,7 @@ def rerun_fault(
     Raise InputError if the folder holds no fault, or the codegen is not allowed, missing, refuses or
     fails.
     """
-    path = folder / FAULT_FILE_NAME
+    path = folder / FAULT_FILE
     try:
         with path.open("rb") as file:
             content = read_limited(file, _MOST_BYTES)

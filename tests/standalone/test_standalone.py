@@ -316,7 +316,8 @@ def test_what_is_written(golden: Callable[[str, str], None], tmp_path: Path) -> 
     golden("standalone/model.c", (tmp_path / "one" / "model.c").read_text())
     golden("standalone/CMakeLists.txt", (tmp_path / "one" / "CMakeLists.txt").read_text())
     told = json.loads((tmp_path / "one" / "program.json").read_text())
-    assert told["files"] == [name for name in files if name != "program.json"]
+    assert told["files"] == [name for name in files if name not in ("program.json", "signature.json")]
+    assert set(told["code"]) == {name for name in files if name.endswith((".c", ".h", ".S"))}
 
 
 def test_an_operator_without_a_function_is_named(byoc: Callable[..., Ran], tmp_path: Path) -> None:
@@ -426,7 +427,11 @@ def test_foreign_weights_and_commands_are_refused(byoc: Callable[..., Ran], tmp_
         verify_program(out, "cc -no-such-flag")
     document = json.loads((out / "program.json").read_text())
     (out / "program.json").write_text(json.dumps({**document, "sources": ["../x.c"]}))
+    with pytest.raises(InputError, match="is not what export-c writes, of format 2"):
+        verify_program(out, trust=True)
+    changed = {**document, "sources": ["../x.c"], "code": {"../x.c": "0"}}
+    (out / "program.json").write_text(json.dumps(changed))
     with pytest.raises(InputError, match=r"there is no file '\.\./x\.c' in this folder"):
-        verify_program(out)
+        verify_program(out, trust=True)
     ran = byoc("verify", tmp_path, "--cc", "cc")
     assert (ran.code, "is no program of export-c" in ran.err) == (1, True)
