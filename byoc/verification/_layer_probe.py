@@ -152,7 +152,7 @@ class LayerProbe:
         made = run_session(self._sessions["cut"], given)
         tensors = {layer.tensor for layer in self.layers}
         runs = {
-            name: LayerRun(actual, np.asarray(made[name]), self._find_real(name, made))
+            name: LayerRun(actual, np.asarray(made[name]), self._find_real(name, {**inputs, **made}))
             for name, actual in shown.items()
             if name in tensors
         }
@@ -223,13 +223,16 @@ class LayerProbe:
         node = None if number is None else self._index.nodes[number]
         return node if node is not None and is_quantize(node) else None
 
-    def _find_real(self, tensor: str, made: Values) -> Array | None:
-        """Return a tensor's real values in its units; None where they or the unit are not known."""
+    def _find_real(self, tensor: str, values: Values) -> Array | None:
+        """Return a tensor's real values in its units; None where they or the unit are not known.
+
+        `values` are the tensors of one run, the region's inputs among them.
+        """
         node = self._find_rounding(tensor)
         if node is None:
             return None
         found = [
-            made[name] if name in made else find_constant_value(self._index, name, self._folder)
+            values[name] if name in values else find_constant_value(self._index, name, self._folder)
             for name in filter(None, node.input)
         ]
         if any(value is None for value in found):

@@ -16,21 +16,31 @@ from byoc.model import (
 )
 
 _QUANTIZING_OPERATORS = ("QuantizeLinear", "DynamicQuantizeLinear", "QLinearConv", "QLinearMatMul")
-_MOVING_OPERATORS = VIEW_OPERATORS | CLAMP_OPERATORS | {"Pad"}
+_CONTRIB_DOMAIN = "com.microsoft"
+_CONTRIB_OPERATORS = (
+    *("QuantizeLinear", "QGemm", "QLinearAdd", "QLinearMul", "QLinearConcat", "QLinearWhere"),
+    *("QLinearAveragePool", "QLinearGlobalAveragePool", "QLinearReduceMean"),
+    *("QLinearLeakyRelu", "QLinearSigmoid", "QLinearSoftmax"),
+)
+_MOVING_OPERATORS = VIEW_OPERATORS | CLAMP_OPERATORS | {"Pad", "Resize", "Upsample"}
 
 
 def find_quantized_tensors(model: ModelProto) -> frozenset[str]:
     """Return the names of the quantized tensors of a model, in bodies and functions as well.
 
-    An operator that only moves numbers, such as Transpose, keeps them quantized. Tensors inside
-    functions have names of their own here.
+    An operator that only moves numbers, such as Transpose, keeps them quantized, and so does a Resize,
+    whose results lie between them. Tensors inside functions have names of their own here.
     """
     light = replace_weights(model, "sparse_initializer")
     if light.functions:
         light = onnx.inliner.inline_local_functions(light)
-    nodes = [node for graph in walk_graphs(light.graph) for node in graph.node if is_onnx(node)]
+    nodes = [node for graph in walk_graphs(light.graph) for node in graph.node]
     found = {name for node in nodes for name in _tensors_defined_quantized(node)}
-    moving = [set(_moved_tensors(node)) for node in nodes if node.op_type in _MOVING_OPERATORS]
+    moving = [
+        set(_moved_tensors(node))
+        for node in nodes
+        if is_onnx(node) and node.op_type in _MOVING_OPERATORS
+    ]
     before = -1
     while before < len(found):  # once for each change of direction along a chain of moves
         before = len(found)
@@ -42,7 +52,8 @@ def find_quantized_tensors(model: ModelProto) -> frozenset[str]:
 
 def _tensors_defined_quantized(node: NodeProto) -> Iterator[str]:
     """Yield the tensors that are quantized by the definition of a node."""
-    if node.op_type in _QUANTIZING_OPERATORS:
+    contrib = node.domain == _CONTRIB_DOMAIN and node.op_type in _CONTRIB_OPERATORS
+    if contrib or (is_onnx(node) and node.op_type in _QUANTIZING_OPERATORS):
         yield node.output[0]
     if is_dequantize(node):
         yield node.input[0]

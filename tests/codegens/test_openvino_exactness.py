@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from compiling import compiled
+from cutting import original
 from numpy.typing import NDArray
 from onnx import numpy_helper
 from support import parse
@@ -179,6 +180,53 @@ def test_integers_are_left_out_where_their_sums_would_saturate(
     assert artifact.metadata["integers"].lower() == integers.lower()
     made = run({"x": np.full((1, 2, 1, 1), 255, np.float32)})["y"]
     assert abs(made.item() - 255 * sum(weights)) <= 1e-4 * 255 * 127
+
+
+def residual(left_unrounded: bool) -> onnx.ModelProto:
+    """Return quantized convolutions whose results are added, one of them only clamped if that is asked.
+
+    The scales are such that nothing lies halfway between two integers.
+    """
+    middle = (
+        "r = Clip(b, low, high)"
+        if left_unrounded
+        else "q2 = QuantizeLinear(b, t, u) r = DequantizeLinear(q2, t, u)"
+    )
+    text = f"""g (float[1,16,12,12] x) => (uint8[1,16,12,12] y) {{
+      q0 = QuantizeLinear(x, s, z) d0 = DequantizeLinear(q0, s, z)
+      e1 = DequantizeLinear(w1, ws, v) a = Conv(d0, e1)
+      q1 = QuantizeLinear(a, s, z) d1 = DequantizeLinear(q1, s, z)
+      e3 = DequantizeLinear(w3, ws, v) c = Conv(d1, e3)
+      q3 = QuantizeLinear(c, s, z) d3 = DequantizeLinear(q3, s, z)
+      e2 = DequantizeLinear(w2, ws, v) b = Conv(d3, e2)
+      {middle}
+      sum = Add(d1, r)
+      y = QuantizeLinear(sum, s, z)
+    }}"""
+    random = np.random.default_rng(0)
+    stored = {
+        name: random.integers(-60, 60, (16, 16, 1, 1)).astype(np.int8) for name in ("w1", "w2", "w3")
+    }
+    scales = {"s": np.float32(0.0611), "ws": np.float32(0.01013), "t": np.float32(0.203)}
+    points = {"z": np.uint8(117), "u": np.uint8(132), "v": np.int8(0)}
+    bounds = {"low": np.float32(-0.203 * 132), "high": np.float32(0.203 * 123)}
+    return with_stored(text, **stored, **scales, **points, **bounds)
+
+
+@pytest.mark.parametrize("integers", [True, False])
+def test_what_is_added_behind_a_convolution_is_clamped_and_not_rounded_with_integers(
+    integers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sum is in one kernel with its convolution then, where a CPU has that kernel."""
+    monkeypatch.setattr(openvino_integers, "_saturates", lambda: False)
+    inputs = {"x": np.random.default_rng(1).normal(size=(1, 16, 12, 12)).astype(np.float32)}
+    written, unrounded = (original(residual(flag), inputs)["y"].astype(int) for flag in (False, True))
+    assert np.abs(written - unrounded).max() > 1
+
+    run = compiled(residual(False), tmp_path, "openvino", integers=str(integers).lower())[2]
+
+    made = run(inputs)["y"]
+    assert np.array_equal(made, written) or (integers and np.array_equal(made, unrounded))
 
 
 RUN = "import sys, byoc, numpy; print(byoc.load(sys.argv[1])(dict(numpy.load(sys.argv[2])))['y'].item())"

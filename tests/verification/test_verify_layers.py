@@ -75,6 +75,32 @@ def test_a_machine_that_rounds_otherwise_is_right_layer_by_layer(
     assert all(0 < error.differing < 0.05 for error in region.layers.errors)
 
 
+def test_inputs_that_lie_halfway_between_two_integers_may_be_rounded_to_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pixels of an image less their mean are such inputs, all of them."""
+    vendors.install(monkeypatch, rough=planted_layers.RoughMachine)
+    monkeypatch.setattr(planted_layers.RoughMachine, "fault", None)
+    model = make_model()
+    byoc.partition(
+        model,
+        "openvino-cpu",
+        output=tmp_path / "b",
+        codegen="rough",
+        cache=False,
+        verify=False,
+        strategy="all-supported",
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    middle = np.random.default_rng(0).integers(-20, 20, _SHAPE) + 0.49995
+    inputs = {"x": (0.05 * middle).astype(np.float32)}
+    (region,) = byoc.verify(tmp_path / "b", tmp_path / "m.onnx", inputs=inputs).regions
+    assert region.layers is not None
+    (first,) = [error for error in region.layers.errors if error.tensor == "q0"]
+    assert first.differing > 0.2
+    assert not region.layers.wrong
+
+
 def make_depthwise_model() -> onnx.ModelProto:
     """Return a convolution, and a depthwise one that reads its results in a scale for each channel."""
     model = make_model()

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, parser
 from support import parse
 
 from byoc.errors import InputError
@@ -142,6 +142,20 @@ def test_which_tensors_are_quantized() -> None:
       i = ArgMax(x)
     }""")
     assert find_quantized_tensors(model) == {"q", "t", "out"}
+
+
+def test_what_operators_of_integers_make_is_quantized_when_it_is_resized() -> None:
+    model = parser.parse_model("""
+    <ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>
+    g (uint8[1, 1, 4, 4] x, float s, uint8 z, uint8[1, 1, 1, 1] w, float[4] sizes,
+       uint8[1, 1, 4, 4] labels)
+      => (uint8[1, 1, 8, 8] large, uint8[1, 1, 4, 4] sum, uint8[1, 1, 8, 8] same) {
+      made = QLinearConv(x, s, z, w, s, z, s, z)
+      large = Resize <mode = "nearest"> (made, , sizes)
+      sum = com.microsoft.QLinearAdd(x, s, z, x, s, z, s, z)
+      same = Resize <mode = "nearest"> (labels, , sizes)
+    }""")
+    assert find_quantized_tensors(model) == {"made", "large", "sum"}
 
 
 def test_which_tensors_are_quantized_behind_a_function() -> None:
