@@ -81,7 +81,8 @@ def _sum_rows(data: Any, axes: Any = None) -> Any:
 
 def _multiply_integers(a: Any, b: Any, za: Any, zb: Any) -> Any:
     """Return the product of matrices, and of images of one pixel with kernels of one element."""
-    left, right = a - za, b - zb
+    points = zb if a.ndim == _MATRIX else np.reshape(zb, (-1, 1, 1, 1))
+    left, right = a - za, b - points
     if a.ndim == _MATRIX:
         return np.matmul(left, right)
     return np.matmul(left[:, :, 0, 0], right[:, :, 0, 0].T)[:, :, None, None]

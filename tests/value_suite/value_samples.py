@@ -5,6 +5,7 @@ more, half-way values, equal keys, NaN, infinities, -0.0 and denormals.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -37,6 +38,9 @@ _SPECIAL = (
     ),
     *(16777217.0, -16777216.0, 1 / 3, 0.1),
 )
+_COLUMNS = 5  # of the weights of products of integers
+_SCALES = np.array([0.25, 0.5, 0.125, 1, 0.0625], np.float32)
+"""The scales of weights by column: powers of two, so that the exact result is not rounded."""
 _TAME = 200.0  # squares of such values add up without an overflow, in float16 as well
 
 
@@ -198,11 +202,21 @@ def _selecting(dtype: str) -> Iterator[Sample]:
 
 
 def _integer_products(dtype: str) -> Iterator[Sample]:
-    """Yield full ranges: sums of 64 products leave 16 bits, and those of 1,200 float32's 24."""
+    """Yield full ranges: sums of 64 products leave 16 bits, and those of 1,200 float32's 24.
+
+    Some have a zero point for each column of the weights, and as many rows as columns as well: then an
+    axis that is confused with the other is no error.
+    """
     if dtype not in ("uint8", "int8"):
         return
     for count in (64, 1200):
         yield from _products_of(dtype, count)
+    for count in (4, _COLUMNS):
+        for sample in _products_of(dtype, count):
+            a, b, za, zb = sample.inputs
+            points = np.minimum(np.arange(_COLUMNS) * 7, np.iinfo(b.dtype).max - zb) + zb
+            columns = (a, b, za, points.astype(b.dtype))
+            yield replace(sample, inputs=columns, note=f"{sample.note} by column")
 
 
 def _products_of(dtype: str, count: int) -> Iterator[Sample]:
@@ -211,7 +225,7 @@ def _products_of(dtype: str, count: int) -> Iterator[Sample]:
     a[:2], a[2:4] = ends.max, ends.min
     for other in ("uint8", "int8"):
         limits = np.iinfo(other)
-        b = drawn.integers(limits.min, limits.max, (count, 5), endpoint=True)
+        b = drawn.integers(limits.min, limits.max, (count, _COLUMNS), endpoint=True)
         b[:, 0], b[:, 1], b[0, 0] = limits.max, limits.min, 1
         for za, zb in ((0, 0), (ends.max, 3), (100, limits.max)):
             zeros = np.array(za, dtype), np.array(zb, other)
@@ -226,15 +240,15 @@ def _products_of(dtype: str, count: int) -> Iterator[Sample]:
 def _integer_convolutions(dtype: str) -> Iterator[Sample]:
     for sample in _integer_products(dtype):
         a, b, za, zb = sample.inputs
-        w = np.ascontiguousarray(b.T).reshape(5, -1, 1, 1)
+        w = np.ascontiguousarray(b.T).reshape(_COLUMNS, -1, 1, 1)
         yield Sample((a.reshape(len(a), -1, 1, 1), w, za, zb), {}, (1, 2, 3), (2, 3), sample.note)
 
 
 def _linear_products(dtype: str) -> Iterator[Sample]:
     for sample in _integer_products(dtype):
         a, b, za, zb = sample.inputs
-        scales = [np.float32(each) for each in (0.5, 0.25, 1024)]
-        inputs = (a, scales[0], za, b, scales[1], zb, scales[2], np.array(100, dtype))
+        of_weights = np.float32(0.25) if zb.ndim == 0 else _SCALES
+        inputs = (a, np.float32(0.5), za, b, of_weights, zb, np.float32(1024), np.array(100, dtype))
         yield Sample(inputs, {}, tuple(range(1, 8)), (1, 2, 4, 5, 6, 7), sample.note)
 
 
@@ -243,7 +257,8 @@ def _linear_convolutions(dtype: str) -> Iterator[Sample]:
         a, sa, za, b, sb, zb, sy, zy = sample.inputs
         if b.dtype == np.uint8 and dtype == "int8":
             continue  # onnxruntime has no such kernel, and no tool writes it
-        w = np.ascontiguousarray(b.T).reshape(5, -1, 1, 1)
+        w = np.ascontiguousarray(b.T).reshape(_COLUMNS, -1, 1, 1)
+        zb = np.full_like(zb, zb.flat[0])  # onnxruntime takes no others
         yield Sample(
             (a.reshape(len(a), -1, 1, 1), sa, za, w, sb, zb, sy, zy),
             {},
