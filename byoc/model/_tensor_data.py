@@ -18,7 +18,7 @@ from onnx import TensorProto
 from byoc.errors import InputError
 from byoc.model._tensor_types import count_bits
 from byoc.schemas import DTYPES
-from byoc.support import resolve_path
+from byoc.support import find_inside
 
 _MAX_DIGITS = 19  # of 2**63, the size of the largest file
 _BLOCK_BYTES = 1 << 20
@@ -72,13 +72,12 @@ def find_external_data(
 
 def _find_inside(folder: Path, location: str, where: str) -> Path:
     """Return the path of a file inside a folder. Raises InputError as `find_external_data`."""
-    root = folder.resolve()
     try:
-        path = resolve_path(root / location)
-        there = path.is_file()
+        path = find_inside(folder, location) if location else None
+        there = path is not None and path.is_file()
     except (OSError, ValueError):  # too long, a loop of links, a NUL character
         raise InputError(f"{where}, which is not the name of a file") from None
-    if not location or not path.is_relative_to(root):
+    if path is None:
         raise InputError(f"{where}, which is not inside the model's folder")
     if not there:
         raise InputError(f"{where}, and there is no such file beside the model")

@@ -24,7 +24,14 @@ from byoc.support._garbage import collect_rarely, return_free_memory
 from byoc.support._input import read_limited
 from byoc.support._note import Note
 from byoc.support._option_check import check_minimum, check_type, check_types
-from byoc.support._output import check_output, clone_file, resolve_path, write_atomically, write_text
+from byoc.support._output import (
+    check_output,
+    clone_file,
+    find_inside,
+    resolve_path,
+    write_atomically,
+    write_text,
+)
 from byoc.support._plugin_options import (
     SIZE_UNITS,
     Bytes,

@@ -82,6 +82,20 @@ def resolve_path(path: Path) -> Path:
     return found
 
 
+def find_inside(folder: Path, name: str) -> Path | None:
+    """Return the real path of a file that a folder names, None where that leads out of the folder.
+
+    Links are followed: they may lead to other files of the folder, and where it is a snapshot in a cache
+    of huggingface_hub (`models--X/snapshots/REVISION`, whose files are links to `models--X/blobs`), to
+    those of the cache. Raises OSError and ValueError for what can be no file's name.
+    """
+    real = resolve_path(folder / name)
+    roots = [folder.resolve()]
+    if roots[0].parent.name == "snapshots":
+        roots.append(roots[0].parents[1] / "blobs")
+    return real if any(real.is_relative_to(root) for root in roots) else None
+
+
 def _resolve_output(path: Path) -> Path:
     """Return the resolved path of a file. Raises InputError when none can be written there."""
     try:

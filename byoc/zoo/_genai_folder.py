@@ -13,6 +13,7 @@ from typing import Any
 
 from byoc.errors import InputError
 from byoc.model import Model, find_external_data, read_model_file, walk_tensors
+from byoc.support import find_inside
 
 CONFIG_FILE = "genai_config.json"
 _DEFAULT_NAMES = {
@@ -22,6 +23,9 @@ _DEFAULT_NAMES = {
     "past_value_names": "past_key_values.%d.value",
 }
 """The names of inputs, or patterns of them, where a configuration has none."""
+_PATH_KEYS = ("filename", "config_filename", "custom_ops_library")
+_MOST_SHOWN = 100
+LINK_PROBLEM = "it leads out of the folder, and of the cache that the folder is a snapshot of"
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,12 +57,12 @@ class GenaiFolder:
             )
 
     def list_other_files(self, bundle: Path) -> Iterator[tuple[str, Path]]:
-        """Yield the name in the folder, and the path, of each file that a bundle takes as it is.
+        """Yield the name in the folder, and the real path, of each file that a bundle takes as it is.
 
         All are taken but the configuration, the decoder's model and weights, hidden files, and those in
         `bundle`, the path of what is to be written, where an earlier one may be. Raises InputError when
-        the model cannot be read, and for what is neither a file nor a folder of its own, such as a link
-        to a folder.
+        the model cannot be read, for what is neither a file nor a folder of its own, such as a link
+        to a folder, and for a link out of the folder.
         """
         proto = read_model_file(self.decoder)
         own = {self.decoder.resolve(), (self.path / CONFIG_FILE).resolve()}
@@ -73,9 +77,13 @@ class GenaiFolder:
                 continue
             if not file.is_file() and (file.is_symlink() or not file.is_dir()):
                 raise InputError(f"{file}: cannot be passed through: it is neither a file nor a folder")
-            real = file.resolve()
-            if file.is_file() and real not in own and not real.is_relative_to(bundle):
-                yield name, file
+            if file.is_dir():
+                continue
+            real = _find_inside(self.path, name)
+            if real is None:
+                raise InputError(f"{file}: cannot be passed through: {LINK_PROBLEM}")
+            if real not in own and not real.is_relative_to(bundle):
+                yield name, real
 
 
 def read_genai_folder(path: Path) -> GenaiFolder | None:
@@ -103,8 +111,35 @@ def read_genai_folder(path: Path) -> GenaiFolder | None:
     name = decoder.get("filename")
     if not isinstance(name, str) or not name:
         raise InputError(f"{file}: model.decoder.filename: must be given")
+    for key, text in _list_paths(config):
+        if _find_inside(path, text) is None:
+            raise InputError(f"{file}: {key}: {_shorten(text)} is not in the folder: {LINK_PROBLEM}")
     try:
         json.dumps(config, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:  # half of a surrogate pair
         raise InputError(f"{file}: is not text: {error}") from None
     return GenaiFolder(path, config, path / name)
+
+
+def _find_inside(folder: Path, name: str) -> Path | None:
+    try:
+        return find_inside(folder, name)
+    except (OSError, ValueError):  # no file can have this name
+        return None
+
+
+def _list_paths(config: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the keys and values of a configuration, at any depth, that name files to load."""
+    if isinstance(config, list):
+        for number, part in enumerate(config):
+            yield from _list_paths(part, f"{key}[{number}]")
+    elif isinstance(config, dict):
+        for name, part in config.items():
+            full = f"{key}.{name}" if key else name
+            if name in _PATH_KEYS and isinstance(part, str) and part:
+                yield full, part
+            yield from _list_paths(part, full)
+
+
+def _shorten(text: str) -> str:
+    return repr(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}...")

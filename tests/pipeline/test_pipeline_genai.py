@@ -277,3 +277,69 @@ def test_the_name_of_the_tokens_may_be_of_any_type(small: Path, given: Path, tmp
     (small / "genai_config.json").write_text(json.dumps(config))
     byoc.partition(small, given / "npu.yaml", output=tmp_path / "b", verify=False)
     assert json.loads((tmp_path / "b" / "genai_config.json").read_text())["model"]["decoder"]["inputs"]
+
+
+def copy_folder(given: Path, place: Path) -> Path:
+    """Copy the model's folder into a cache of huggingface_hub, as a snapshot of links to blobs."""
+    snapshot, blobs = place / "models--x/snapshots/1", place / "models--x/blobs"
+    shutil.copytree(given / "model", snapshot)
+    blobs.mkdir()
+    for file in sorted(snapshot.rglob("*")):
+        if file.is_file():
+            blob = blobs / file.name
+            file.rename(blob)
+            file.symlink_to(
+                Path("../" * (len(file.relative_to(snapshot).parts) + 1), "blobs", file.name)
+            )
+    return snapshot
+
+
+def test_a_snapshot_of_a_cache_is_passed_through(given: Path, bundle: Path, tmp_path: Path) -> None:
+    snapshot = copy_folder(given, tmp_path)
+
+    byoc.partition(snapshot, given / "npu.yaml", output=tmp_path / "out", verify=False)
+
+    assert (tmp_path / "out/tokenizer.json").read_bytes() == (
+        given / "model/tokenizer.json"
+    ).read_bytes()
+    assert not (tmp_path / "out/tokenizer.json").is_symlink()
+
+
+@pytest.mark.parametrize("where", ["beside it", "in a folder of it", "by way of a link of its own"])
+def test_a_link_out_of_the_folder_is_refused(where: str, given: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("key")
+    folder = tmp_path / "model"
+    shutil.copytree(given / "model", folder)
+    if where == "beside it":
+        (folder / "key").symlink_to(secret)
+    elif where == "in a folder of it":
+        (folder / "chat/key").symlink_to("../../secret")
+    else:
+        (folder / ".hidden").symlink_to(secret)
+        (folder / "key").symlink_to(".hidden")
+
+    with pytest.raises(InputError, match="cannot be passed through: it leads out of the folder"):
+        byoc.partition(folder, given / "npu.yaml", output=tmp_path / "out", verify=False)
+
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["../secret.onnx", "/etc/hostname", "link.onnx", "link.onnx/x", "a\0b"])
+@pytest.mark.parametrize("key", ["filename", "custom_ops_library"])
+def test_a_path_out_of_the_folder_is_refused(name: str, key: str, given: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(given / "model", folder)
+    (tmp_path / "secret.onnx").write_bytes(b"key")
+    (folder / "link.onnx").symlink_to(tmp_path / "secret.onnx")
+    config = json.loads(json.dumps(CONFIG))
+    place = (
+        config["model"]["decoder"]
+        if key == "filename"
+        else config["model"]["decoder"]["session_options"]
+    )
+    place[key] = name
+    (folder / "genai_config.json").write_text(json.dumps(config))
+
+    with pytest.raises(InputError, match=rf"{key}: .* is not in the folder"):
+        byoc.partition(folder, given / "npu.yaml", output=tmp_path / "out", verify=False)
