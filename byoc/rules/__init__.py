@@ -11,4 +11,4 @@ from byoc.rules._quantization_schema import QuantizedRule, QuantizedTensors
 from byoc.rules._rule_loading import Target, find_missing_plugins, load_rules, require_dtype
 from byoc.rules._rule_schema import OpRule
 from byoc.rules._schema_values import ANY_DTYPE
-from byoc.rules._value_check import ValueCondition, list_conditions
+from byoc.rules._value_check import ValueCondition, find_exceeded, list_conditions

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf, isfinite
+from typing import Any, Literal
 
 from byoc.model import GraphIndex, get_node_name
-from byoc.model.ranges import Interval, NodeRange, limit_of_dtype
-from byoc.rules._arithmetic import Arithmetic
+from byoc.model.ranges import Interval, NodeRange, ValueRanges, limit_of_dtype
+from byoc.rules._arithmetic import Arithmetic, ArithmeticContract
 from byoc.rules._objections import Objection, ObjectionKind
 from byoc.rules._rule_loading import Target
 
@@ -40,17 +41,30 @@ class ValueCondition:
     text: str
 
 
-@dataclass(frozen=True, eq=False)
-class ValueChecker:
-    """The arithmetic contract of a target, held to the ranges of a graph's values."""
+@dataclass(frozen=True)
+class _Excess:
+    """What of a node may leave a promise, which `limit` has; `subject` names it, `what` says more."""
 
-    target: Target
+    promise: Literal["exact_below", "overflow"]
+    op: str
+    dtype: str
+    limit: Any
+    subject: str
+    what: str
+
+
+@dataclass(frozen=True, eq=False)
+class _RangeCheck:
+    """The whole numbers of a graph, held to what a contract promises of them."""
+
+    contract: ArithmeticContract
     index: GraphIndex
+    ranges: ValueRanges
     _limits: dict[str, Mapping[str, Arithmetic]] = field(default_factory=dict)
     """the limits on whole numbers by operator and dtype"""
 
-    def find_condition(self, number: int) -> ValueCondition | None:
-        """Return the first condition that is not shown to hold of a node; None where all are."""
+    def find_excess(self, number: int) -> _Excess | None:
+        """Return the first thing of a node that is not shown to stay inside; None where all is."""
         kind = self.index.node_kinds[number]
         limits = self._find_limits(kind.operator)
         if not limits:
@@ -61,7 +75,7 @@ class ValueChecker:
             reads = tuple(name for i, name in enumerate(reads) if i not in parameters)
         if whole.isdisjoint(reads) and whole.isdisjoint(makes):
             return None
-        ranges = self.index.value_ranges.describe_node(number, reads)
+        ranges = self.ranges.describe_node(number, reads)
         return next(self._find_all(number, kind.operator, ranges, limits), None)
 
     @cached_property
@@ -77,8 +91,7 @@ class ValueChecker:
 
     def _find_limits(self, op: str) -> Mapping[str, Arithmetic]:
         if op not in self._limits:
-            dtypes = self._whole_dtypes
-            found = {dtype: self.target.arithmetic.resolve(op, dtype) for dtype in dtypes}
+            found = {dtype: self.contract.resolve(op, dtype) for dtype in self._whole_dtypes}
             self._limits[op] = {
                 dtype: each
                 for dtype, each in found.items()
@@ -88,37 +101,51 @@ class ValueChecker:
 
     def _find_all(
         self, number: int, op: str, ranges: NodeRange, limits: Mapping[str, Arithmetic]
-    ) -> Iterator[ValueCondition]:
+    ) -> Iterator[_Excess]:
         node = get_node_name(self.index.nodes[number])
         for name, dtype, found in (*ranges.reads, *ranges.makes):
             most = limits[dtype].exact_below if dtype in limits else None
             whole = found if found.is_finite else limit_of_dtype(dtype)
             if most is not None and whole.magnitude > most:
                 what = f"'{name}' {_describe_range(whole, dtype, most)}"
-                yield self._limit_magnitude(op, dtype, most, what, f"'{name}'")
+                yield _Excess("exact_below", op, dtype, most, f"'{name}'", what)
         least, dtype = _find_least(limits, ranges) if ranges.summed else (inf, "")
         if ranges.summed > least:
             reach = f"{int(ranges.summed):,}" if isfinite(ranges.summed) else "any number"
             what = f"what it adds up may reach {reach}"
-            yield self._limit_magnitude(op, dtype, int(least), what, f"what '{node}' adds up")
+            yield _Excess("exact_below", op, dtype, int(least), f"what '{node}' adds up", what)
         for name, dtype, found in ranges.makes:
             promised = limits[dtype].overflow if dtype in limits else "wraps"
             if promised != "wraps" and not limit_of_dtype(dtype).holds(found):
-                yield self._limit_overflow(op, name, dtype, promised)
+                what = f"'{name}' may leave {dtype}"
+                yield _Excess("overflow", op, dtype, promised, f"'{name}'", what)
 
-    def _limit_magnitude(
-        self, op: str, dtype: str, most: int, what: str, subject: str
-    ) -> ValueCondition:
-        text = f"{what}, and {self.target.name} computes whole numbers exactly up to {most:,} alone"
-        holds = f"{subject} stays from {-most:,} to {most:,}"
-        return ValueCondition(self._object("exact_below", op, dtype, text), holds)
 
-    def _limit_overflow(self, op: str, name: str, dtype: str, promised: str) -> ValueCondition:
-        becomes = "saturates" if promised == "saturates" else "may become anything"
-        text = f"'{name}' may leave {dtype}, and on {self.target.name} it {becomes} instead of wrapping"
-        return ValueCondition(
-            self._object("overflow", op, dtype, text), f"'{name}' stays within {dtype}"
-        )
+@dataclass(frozen=True, eq=False)
+class ValueChecker:
+    """The arithmetic contract of a target, held to the ranges of a graph's values."""
+
+    target: Target
+    index: GraphIndex
+
+    def find_condition(self, number: int) -> ValueCondition | None:
+        """Return the first condition that is not shown to hold of a node; None where all are."""
+        found = self._check.find_excess(number)
+        if found is None:
+            return None
+        if found.promise == "exact_below":
+            text = f"{self.target.name} computes whole numbers exactly up to {found.limit:,} alone"
+            holds = f"{found.subject} stays from {-found.limit:,} to {found.limit:,}"
+        else:
+            becomes = "saturates" if found.limit == "saturates" else "may become anything"
+            text = f"on {self.target.name} it {becomes} instead of wrapping"
+            holds = f"{found.subject} stays within {found.dtype}"
+        objection = self._object(found.promise, found.op, found.dtype, f"{found.what}, and {text}")
+        return ValueCondition(objection, holds)
+
+    @cached_property
+    def _check(self) -> _RangeCheck:
+        return _RangeCheck(self.target.arithmetic, self.index, self.index.value_ranges)
 
     def _object(self, promise: str, op: str, dtype: str, text: str) -> Objection:
         position = self.target.arithmetic.find_clause(op, dtype, promise)
@@ -137,6 +164,19 @@ def _describe_range(found: Interval, dtype: str, most: int) -> str:
     if found.holds(limit_of_dtype(dtype)):
         return f"may be any {dtype}"
     return f"may be {int(found.high if found.high > most else found.low):,}"
+
+
+def find_exceeded(
+    index: GraphIndex, contract: ArithmeticContract, given: Mapping[str, Interval]
+) -> Literal["", "exact_below", "overflow"]:
+    """Return the promise of whole numbers that a graph may leave on inputs in given ranges.
+
+    It is that of the first node that is not shown to stay inside; empty where all are.
+    """
+    check = _RangeCheck(contract, index, ValueRanges(index, given=given))
+    numbers = (n for n in range(len(index.nodes)) if n not in index.constant_nodes)
+    found = next(filter(None, map(check.find_excess, numbers)), None)
+    return "" if found is None else found.promise
 
 
 def list_conditions(

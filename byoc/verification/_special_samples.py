@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byoc.model import get_constant_value, is_quantize
-from byoc.rules import Arithmetic
+from byoc.model.ranges import Interval
+from byoc.rules import Arithmetic, ArithmeticContract, find_exceeded
 from byoc.samples import count_turns, list_halves, list_special_values, spread_values
 from byoc.verification._special_traits import SpecialTraits
 from byoc.verification._verification_result import SpecialKind
@@ -35,6 +36,10 @@ all else that verifies it. What adds up floats shows less, and its compiled form
 _SUMMED_EVERY = 3  # of the elements of what is added up, so that results are not all at their ends
 _LEAST_NORMAL = 1e-4  # above the denormals of float16
 _HALF = 0.5
+_INSIDE = (1 << 20, 1000, 100, 10, 3)
+"""Magnitudes of whole numbers of which the largest is asked that no promise is left with."""
+_SUMMED = (0.0, 0.5, 1.0, 1.5, 2.5, 3.0, 20.0, 100.0)
+"""Magnitudes of floats that are added up: the exponential of the last is no float32."""
 _DIVISORS = (
     1,
     2,
@@ -57,16 +62,26 @@ class SpecialSample:
 
 
 def make_special_samples(
-    traits: SpecialTraits, base: Values, promises: Arithmetic, find_ends: Ends
+    traits: SpecialTraits,
+    base: Values,
+    promises: Arithmetic,
+    find_ends: Ends,
+    contract: ArithmeticContract | None = None,
 ) -> Iterator[SpecialSample]:
     """Yield the samples of special values, the finite ones first.
 
     `base` are realistic inputs, which stay where nothing special can be; `promises` are those for all
-    that the graph computes, since what is not promised is not asked.
+    that the graph computes, since what is not promised is not asked. A region has a `contract`, of which
+    they are: whole numbers are then also asked that stay inside of it, and floats that are added up get
+    values beyond realistic ones, which a whole network might turn into anything.
     """
     if traits.operations > (_MOST_FLAT if traits.is_flat else MOST_SUMMED):
         return
-    yield from _make_ends(traits, base, promises, find_ends)
+    yield from _make_ends(traits, base, promises, find_ends, contract is not None)
+    if contract is not None and (promises.exact_below is not None or promises.overflow != "wraps"):
+        most = _find_inside(traits, base, contract)
+        if most is not None:
+            yield from _make_ends(traits, base, promises, _limit_whole(find_ends, most), False)
     floats = [name for name in base if _is_float(base[name]) and traits.is_free(name)]
     floats = [name for name in floats if not traits.is_cast_to_whole(name)]
     if floats:
@@ -91,16 +106,46 @@ def make_empty_sample(
     return SpecialSample("empty", inputs) if is_open else None
 
 
+def _find_inside(traits: SpecialTraits, base: Values, contract: ArithmeticContract) -> int | None:
+    """Return the magnitude up to which whole inputs leave no promise of a contract; None for none."""
+    for most in _INSIDE:
+        given = {}
+        for name, value in base.items():
+            array = np.asarray(value)
+            if array.dtype.kind in "iu" and array.size and traits.is_free(name):
+                ends = np.iinfo(array.dtype)
+                given[name] = Interval(max(-most, int(ends.min)), min(most, int(ends.max)))
+            elif array.dtype.kind in "biu" and array.size:
+                given[name] = Interval(int(array.min()), int(array.max()))
+        if not find_exceeded(traits.index, contract, given):
+            return most
+    return None
+
+
+def _limit_whole(find_ends: Ends, most: int) -> Ends:
+    def find(name: str, value: Any) -> tuple[float, float]:
+        low, high = find_ends(name, value)
+        whole = np.asarray(value).dtype.kind in "iu"
+        return (max(low, -most), min(high, most)) if whole else (low, high)
+
+    return find
+
+
 def _make_ends(
-    traits: SpecialTraits, base: Values, promises: Arithmetic, find_ends: Ends
+    traits: SpecialTraits, base: Values, promises: Arithmetic, find_ends: Ends, sums: bool
 ) -> Iterator[SpecialSample]:
-    """Yield samples of finite values until small inputs have taken all of them."""
-    chosen = {
-        name: values
-        for name, value in base.items()
-        if np.asarray(value).size
-        and (values := _choose_finite(traits, name, np.asarray(value), promises, find_ends)).size
-    }
+    """Yield samples of finite values until small inputs have taken all of them.
+
+    With `sums`, floats that are added up are asked as well.
+    """
+    chosen = {}
+    for name, value in base.items():
+        array = np.asarray(value)
+        values = _choose_finite(traits, name, array, promises, find_ends)
+        if not values.size and sums and _is_float(array) and traits.is_free(name):
+            values = _choose_summed(traits, name, array, promises, find_ends)
+        if values.size and array.size:
+            chosen[name] = values
     if not chosen:
         return
     sizes = [np.size(base[name]) for name in chosen]
@@ -160,6 +205,18 @@ def _choose_floats(
         values = values[values.astype(np.float64) % 1 != _HALF]
         quantized = quantized[:0]
     return np.concatenate([values, quantized.astype(base.dtype)])
+
+
+def _choose_summed(
+    traits: SpecialTraits, name: str, base: Array, promises: Arithmetic, find_ends: Ends
+) -> Array:
+    """Return the finite floats that an input is asked with whose products or sums are rounded."""
+    low, high = find_ends(name, base)
+    numbers = base.astype(np.float64)
+    if base.size and (traits.is_cast_to_whole(name) or promises.computes):
+        low, high = max(low, float(numbers.min())), min(high, float(numbers.max()))
+    values = np.array([sign * each for each in _SUMMED for sign in (1, -1)])
+    return values[(values >= low) & (values <= high)].astype(base.dtype)
 
 
 def _list_halves_of(traits: SpecialTraits, name: str) -> Array:

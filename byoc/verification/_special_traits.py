@@ -188,8 +188,27 @@ class SpecialTraits:
 
     @cached_property
     def keyed(self) -> frozenset[str]:
-        """The outputs that depend on which of equal keys is selected."""
-        return self._find_behind(n for n in self._computed if self._get_op(n) in _KEYED)
+        """The outputs that depend on which of equal keys is selected: on positions, not on the keys."""
+        reached: set[str] = set()
+        for number in range(len(self.index.nodes)):
+            outputs = self.index.node_outputs[number]
+            if self._get_op(number) in _KEYED:
+                reached.update(outputs[-1:] if self._get_op(number) == "TopK" else outputs)
+            elif reached.intersection(self.index.reads[number]):
+                reached.update(filter(None, outputs))
+        return frozenset(reached.intersection(self.index.outputs))
+
+    @cached_property
+    def dequantizes(self) -> bool:
+        """Whether a step of an integer may show in floats: a DequantizeLinear is computed."""
+        return any(self._get_op(number) == "DequantizeLinear" for number in self._computed)
+
+    @cached_property
+    def is_all_floats(self) -> bool:
+        """Whether all that is computed is made of floats alone: there are no comparisons."""
+        index = self.index
+        names = {n for i in self._computed for n in (*index.node_inputs[i], *index.node_outputs[i]) if n}
+        return all("float" in (index.get_dtype(name) or "") for name in names)
 
     @property
     def _computed(self) -> Iterator[int]:
