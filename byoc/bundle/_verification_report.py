@@ -90,6 +90,7 @@ class ReachReport(ReportModel):
     others: int
     alone: int
     never: int
+    too_large: int = 0
 
 
 class VerificationReport(ReportModel):

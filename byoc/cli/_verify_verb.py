@@ -140,7 +140,8 @@ def verify(  # noqa: PLR0913, PLR0917 - typer gives each
 ) -> None:
     """Check that a bundle computes what its model did.
 
-    Leaves with 4 when this machine cannot run some of its regions, which are then not compared.
+    Leaves with 4 when some of its regions are not compared: this machine cannot run them, or no inputs
+    that were tried reach them.
     """
     check_drivers(options.drivers, options.runtime)
     tests = JUnitFile.prepare(junit, "verify", bundle)
@@ -193,7 +194,7 @@ def verify(  # noqa: PLR0913, PLR0917 - typer gives each
         _print_faults(verification, faults, options.bisect)
     tests.write([make_verification_suite(str(bundle), verification)])
     require_passed(verification)
-    _check_all_here(verification.not_here, allow_unverified)
+    _check_all_here(verification.not_here or verification.reach.never, allow_unverified)
 
 
 def _refuse_ignored(kind: FolderKind | None, context: typer.Context) -> None:
@@ -209,9 +210,12 @@ def _refuse_ignored(kind: FolderKind | None, context: typer.Context) -> None:
             raise typer.BadParameter(f"{called} takes no such option", param_hint=parameter.opts[0])
 
 
-def _check_all_here(not_here: Mapping[str, str], allow_unverified: bool) -> None:
-    """Leave where this machine cannot run some regions, unless that is allowed."""
-    if not_here and not allow_unverified:
+def _check_all_here(left: object, allow_unverified: bool) -> None:
+    """Leave where some regions were not compared, unless that is allowed.
+
+    This machine cannot run them, or no inputs reach them.
+    """
+    if left and not allow_unverified:
         raise typer.Exit(NOT_VERIFIED)
 
 
@@ -293,6 +297,8 @@ def _format_verdict(verification: Verification) -> str:
         right += f" and {format_count(len(compared), 'region')} alone"
     left = len(regions - compared)
     more = f"; {format_count(left, 'region')} not compared" if left else ""
+    large = verification.reach.too_large
+    more += f"; {format_count(large, 'region')} too large to be asked special values" if large else ""
     return f"Verified: {right} within what is allowed{more}."
 
 

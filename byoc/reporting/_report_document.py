@@ -157,7 +157,9 @@ def make_report(
         not_verified=outcome.not_verified or None
         if isinstance(outcome, Verification)
         else outcome.reason,
-        verification_missing=bool(not_here) if isinstance(outcome, Verification) else outcome.missing,
+        verification_missing=bool(outcome.not_verified)
+        if isinstance(outcome, Verification)
+        else outcome.missing,
         bundle=None if bundle is None else str(bundle),
         open_dimensions=_list_open_dimensions(plan.model.planned),
         predicted_at=tuple(map(SizePrediction.model_validate, plan.predicted_at)),

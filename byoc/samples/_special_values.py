@@ -8,6 +8,7 @@ inputs of an operator meet in all pairs, and every value occurs more than once: 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import inf
 from typing import Any
 
@@ -68,7 +69,7 @@ def list_special_values(dtype: str, low: float = -inf, high: float = inf) -> Spe
 def _list_integers(low: int, high: int) -> list[int]:
     """Return the special whole numbers from one to another, the ends first."""
     near = [limit + step for limit in _FLOAT_LIMITS for step in (-1, 0, 1)]
-    found = [low, high, low + 1, high - 1, *near, *_SMALL]
+    found = [low, high, 0, 1, -1, low + 1, high - 1, *near, *_SMALL]
     found += [-n for n in (*near, *_SMALL)]
     return [n for n in dict.fromkeys(found) if low <= n <= high]
 
@@ -99,9 +100,9 @@ def list_halves(scale: Array, zero_point: int, dtype: str) -> Array:
 def spread_values(base: Array, values: Array, number: int = 0, turn: int = 0, every: int = 1) -> Array:
     """Return an array with special values in place of one in `every` of its elements.
 
-    `number` is that of the input: each value meets its equal first, then its neighbour, and where there
-    are elements enough, all others. Each occurs twice in a row, as equal keys do.
-    `turn` counts the samples: small arrays take other values in each.
+    `number` is that of the input: each value meets its equal first, and then, as far as there are
+    elements, all others, those at the beginning of `values` before the rest. Each occurs twice in a row,
+    as equal keys do. `turn` counts the samples: small arrays take other values in each.
     """
     made = np.array(base)
     if not made.size or not values.size:
@@ -109,13 +110,27 @@ def spread_values(base: Array, values: Array, number: int = 0, turn: int = 0, ev
     flat = made.reshape(-1)
     places = np.arange(0, flat.size, every)
     counted = np.arange(places.size) + turn * places.size
-    distance = 2 * (counted // (2 * len(values))) + counted % 2
-    chosen = (counted // 2 + number * distance) % len(values)
+    one, other = _list_pairs(len(values))
+    pair = counted // 2 % len(one)
+    # A third input and those behind it take what neither of the first two has.
+    chosen = other[pair] if number == 1 else (one[pair] + number // 2 * (other[pair] + 1)) % len(values)
     flat[places] = values[chosen].astype(flat.dtype)
     return made
 
 
+@cache
+def _list_pairs(count: int) -> tuple[Array, Array]:
+    """Return all pairs of numbers below `count`: of equals, and then by their sums."""
+    one, other = (each.reshape(-1) for each in np.indices((count, count)))
+    order = np.lexsort((one, np.where(one == other, -1, one + other)))
+    return one[order], other[order]
+
+
 def count_turns(sizes: Sequence[int], values: int, most: int) -> int:
-    """Return the number of samples in which small inputs take all values twice, at most `most`."""
-    least = min((size for size in sizes if size), default=2 * values)
-    return max(1, min(most, -(-2 * values // least)))
+    """Return the number of samples in which small inputs take all values twice, at most `most`.
+
+    Several inputs take all pairs of values.
+    """
+    wanted = values * max(2, values if len(sizes) > 1 else 0)
+    least = min((size for size in sizes if size), default=wanted)
+    return max(1, min(most, -(-wanted // least)))

@@ -25,6 +25,7 @@ from byoc.verification._special_samples import (
     MOST_SUMMED,
     Ends,
     SpecialSample,
+    is_too_large,
     make_empty_sample,
     make_special_samples,
 )
@@ -113,6 +114,8 @@ class SpecialCheck:
     def compare(self, error: RegionError) -> tuple[RegionError, tuple[str, ...]]:
         """Return the region's error, that on special values where it is off there, and notes."""
         notes: dict[str, None] = {}
+        if self._is_too_large:
+            return replace(error, too_large=True), ()
         for sample in self._samples:
             known = {id(self.region): (self.region, self._traits)}
             judge = SpecialJudge(sample.kind, self.contract, self._scales, set(), known)
@@ -132,9 +135,17 @@ class SpecialCheck:
         return find_scales(self.made)
 
     @property
-    def _samples(self) -> Iterator[SpecialSample]:
+    def _is_too_large(self) -> bool:
+        """Whether special values would take longer than all else."""
         if count_constants(self.region) > MOST_SUMMED:  # each is in an operation, at least
-            return
+            return True
+        try:
+            return is_too_large(self._traits)
+        except InputError:
+            return False
+
+    @property
+    def _samples(self) -> Iterator[SpecialSample]:
         try:
             _ = self._traits
         except InputError:  # ONNX's inliner confuses names in bodies
@@ -326,12 +337,18 @@ class SpecialRun:
             return "nan: any"
         if error.problem.startswith("loses infinities") and promises.infinities == "any":
             return "infinities: any"
-        if error.name in self.traits.keyed and promises.equal_keys == "any":
+        if error.name in self.traits.keyed and promises.equal_keys == "any" and self._has_equal_keys:
             return "equal_keys: any"
         whole = "int" in error.dtype or error.dtype == "bool"
         if self.kind == "ends" and whole:
             return self._find_exceeded()
         return ""
+
+    @property
+    def _has_equal_keys(self) -> bool:
+        """Whether an input has equal elements, which may be keys."""
+        arrays = [np.asarray(value) for value in self.inputs.values()]
+        return any(len(np.unique(each)) < each.size for each in arrays if each.dtype.kind in "iuf")
 
     def _find_exceeded(self) -> str:
         """Return the clause that whole numbers may leave on these inputs, empty for none.

@@ -36,6 +36,9 @@ all else that verifies it. What adds up floats shows less, and its compiled form
 _SUMMED_EVERY = 3  # of the elements of what is added up, so that results are not all at their ends
 _LEAST_NORMAL = 1e-4  # above the denormals of float16
 _HALF = 0.5
+_DISTINCT_STEP = 1 << 14
+_MOST_DISTINCT = {1: 1, 2: 2048, 4: 1 << 24}
+"""Magnitudes up to which whole numbers of so many bytes are exact, as floats as well."""
 _INSIDE = (1 << 20, 1000, 100, 10, 3)
 """Magnitudes of whole numbers of which the largest is asked that no promise is left with."""
 _SUMMED = (0.0, 0.5, 1.0, 1.5, 2.5, 3.0, 20.0, 100.0)
@@ -61,6 +64,11 @@ class SpecialSample:
     inputs: Values
 
 
+def is_too_large(traits: SpecialTraits) -> bool:
+    """Return whether a graph computes so much that it is not run on special values."""
+    return traits.operations > (_MOST_FLAT if traits.is_flat else MOST_SUMMED)
+
+
 def make_special_samples(
     traits: SpecialTraits,
     base: Values,
@@ -75,13 +83,15 @@ def make_special_samples(
     they are: whole numbers are then also asked that stay inside of it, and floats that are added up get
     values beyond realistic ones, which a whole network might turn into anything.
     """
-    if traits.operations > (_MOST_FLAT if traits.is_flat else MOST_SUMMED):
+    if is_too_large(traits):
         return
     yield from _make_ends(traits, base, promises, find_ends, contract is not None)
     if contract is not None and (promises.exact_below is not None or promises.overflow != "wraps"):
         most = _find_inside(traits, base, contract)
         if most is not None:
             yield from _make_ends(traits, base, promises, _limit_whole(find_ends, most), False)
+    if promises.equal_keys == "any" and traits.keyed and traits.is_flat:
+        yield SpecialSample("ends", _make_distinct(traits, base, find_ends))
     floats = [name for name in base if _is_float(base[name]) and traits.is_free(name)]
     floats = [name for name in floats if not traits.is_cast_to_whole(name)]
     if floats:
@@ -104,6 +114,27 @@ def make_empty_sample(
         inputs[name] = array[cut] if array.ndim else array
     is_open = any(np.shape(inputs[name]) != np.shape(base[name]) for name in base)
     return SpecialSample("empty", inputs) if is_open else None
+
+
+def _make_distinct(traits: SpecialTraits, base: Values, find_ends: Ends) -> Values:
+    """Return inputs whose elements are all different, so that one selection of keys is right."""
+    inputs = dict(base)
+    for name, value in base.items():
+        array = np.asarray(value)
+        if not traits.is_free(name) or array.dtype.kind not in "iuf" or not array.size:
+            continue
+        order = np.random.default_rng(array.size).permutation(array.size)
+        most = _MOST_DISTINCT.get(array.dtype.itemsize, _MOST_DISTINCT[4])
+        step = max(1, min(_DISTINCT_STEP, most // array.size))
+        found = ((order - array.size // 2) * step).reshape(array.shape)
+        low, high = find_ends(name, array)
+        if array.dtype.kind in "iu":
+            ends = np.iinfo(array.dtype)
+            low, high = max(low, ends.min), min(high, ends.max)
+            found += max(0, int(min(low, 2**62)) - int(found.min()))
+        if low <= found.min() and found.max() <= high:
+            inputs[name] = found.astype(array.dtype)
+    return inputs
 
 
 def _find_inside(traits: SpecialTraits, base: Values, contract: ArithmeticContract) -> int | None:

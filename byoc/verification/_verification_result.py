@@ -56,7 +56,8 @@ class RegionError:
     `judge` what computed the expected outputs where that is not onnxruntime. `layers` has the quantized
     layers, each compared alone; None where the outputs are equal, or floats.
     `wrong_inputs` are the first inputs of the region on which it was off, None where it never was;
-    `special` is the kind of special values among them, None for other inputs.
+    `special` is the kind of special values among them, None for other inputs. `too_large` says that it
+    was asked no special values, which would have taken longer than all else.
     """
 
     name: str
@@ -68,6 +69,7 @@ class RegionError:
     layers: LayerCheck | None = None
     wrong_inputs: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
     special: SpecialKind | None = None
+    too_large: bool = False
 
     @property
     def within(self) -> bool:
@@ -101,13 +103,15 @@ class Reach:
     """The number of regions, and of those that the given sample did not reach.
 
     Of these, `others` were reached by other inputs of the model, `alone` were compared on values made
-    for them alone, and `never` were not compared.
+    for them alone, and `never` were not compared. `too_large` counts those, reached or not, that were
+    asked no special values since these would have taken too long.
     """
 
     regions: int
     others: int
     alone: int
     never: int
+    too_large: int = 0
 
     @property
     def not_reached(self) -> int:
@@ -146,10 +150,14 @@ class Verification:
         by_reason: dict[str, list[str]] = {}
         for region, reason in self.not_here.items():
             by_reason.setdefault(reason, []).append(region)
-        return "; ".join(
+        found = [
             f"{_list_names(regions)} compiled, not verified here: {reason}"
             for reason, regions in by_reason.items()
-        )
+        ]
+        never = [region.name for region in self.regions if region.sample == "none"]
+        if never:
+            found.append(f"{_list_names(never)} not compared: no inputs that were tried reach it")
+        return "; ".join(found)
 
     @property
     def passed(self) -> bool:
@@ -161,7 +169,8 @@ class Verification:
     def reach(self) -> "Reach":
         """The counts of regions by their samples."""
         count = Counter(region.sample for region in self.regions)
-        return Reach(len(self.regions), count["other"], count["made"], count["none"])
+        large = sum(region.too_large for region in self.regions)
+        return Reach(len(self.regions), count["other"], count["made"], count["none"], large)
 
     @property
     def tie_breaks(self) -> tuple[TieBreak, ...]:

@@ -57,21 +57,31 @@ def test_halves_lie_between_two_steps(scale: float, zero: int) -> None:
 
 def test_two_inputs_meet_in_all_pairs() -> None:
     values = np.arange(7)
-    base = np.zeros(2 * 7 * 4, np.int64)
+    base = np.zeros(2 * 7 * 7, np.int64)
     one, other = (spread_values(base, values, number) for number in (0, 1))
     assert {*zip(one.tolist(), other.tolist(), strict=True)} == {
         (a, b) for a in range(7) for b in range(7)
     }
 
 
-def test_small_inputs_meet_their_equals_and_neighbours_in_some_turns() -> None:
+def test_equals_meet_first_and_then_the_ends() -> None:
+    values = list_special_values("int32").finite
+    base = np.zeros(2 * (len(values) + 20), np.int32)
+    one, other = (spread_values(base, values, number) for number in (0, 1))
+    pairs = [*zip(one.tolist(), other.tolist(), strict=True)]
+    assert {(each, each) for each in values.tolist()} <= {*pairs}
+    least, largest = np.iinfo(np.int32).min, np.iinfo(np.int32).max
+    assert {(largest, least), (least, largest), (largest, 1), (1, largest), (least, -1)} <= {*pairs}
+
+
+def test_small_inputs_meet_in_some_turns() -> None:
     values = np.array([10, 20, 30, 40])
     base = np.zeros(1, np.int64)
     pairs = {
         (int(spread_values(base, values, 0, turn)[0]), int(spread_values(base, values, 1, turn)[0]))
-        for turn in range(count_turns([1], len(values), 16))
+        for turn in range(count_turns([1, 1], len(values), 16))
     }
-    assert pairs == {(a, b) for a in (10, 20, 30, 40) for b in (a, a % 40 + 10)}
+    assert {(a, a) for a in (10, 20, 30, 40)} | {(10, 20), (20, 10), (10, 30), (30, 10)} == pairs
 
 
 def test_what_is_spread_leaves_the_rest() -> None:
@@ -79,5 +89,6 @@ def test_what_is_spread_leaves_the_rest() -> None:
     made = spread_values(base, np.float32([1, 2]), every=3)
     assert made.reshape(-1).tolist() == [1, 9, 9, 1, 9, 9, 2, 9, 9, 2, 9, 9]
     assert (base == 9).all()
-    assert count_turns([5, 100], 12, 16) == 5
+    assert count_turns([5], 12, 16) == 5
+    assert count_turns([50, 100], 12, 16) == 3
     assert count_turns([1], 100, 16) == 16
