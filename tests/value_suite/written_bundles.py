@@ -12,6 +12,8 @@ python"` runs the bundles on another processor.
 """
 
 import argparse
+import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -30,7 +32,7 @@ from attribute_cases import attribute_cases  # noqa: E402 - needs the path
 from differing import differs  # noqa: E402
 from exact_values import DTYPES  # noqa: E402
 from joined_cases import BATCH, Case, find_limits, group_cases, join_models  # noqa: E402
-from value_cases import value_cases  # noqa: E402
+from value_cases import ValueCase, value_cases  # noqa: E402
 from value_samples import OPERATORS  # noqa: E402
 
 from byoc.codegen import find_codegen  # noqa: E402
@@ -49,7 +51,6 @@ OUTCOMES = ("right", "refused", "error", "WRONG")
 _FAULTS = ("error", "WRONG")
 _EVERY = 4  # some 700 models
 _PATIENCE = 1800  # seconds for one process, on an emulated processor as well
-_LEFT_OUT = 5  # the exit code of `byoc partition` for a bundle without a region that it planned
 _WITHOUT_KERNEL = "NOT_IMPLEMENTED"  # what onnxruntime says
 _UNDEFINED = ArithmeticClause(op=("MaxPool",), nan="any")  # onnx.reference takes NaN for padding
 _WIDER = {"openvino-cpu": 1e-4}  # how far off float32 may be, as the tests of that rule file have it
@@ -78,7 +79,22 @@ class Row:
 
 
 class NotRunError(Exception):
-    """A process of byoc that did not do what it was asked."""
+    """A bundle that byoc did not write, did not run, or wrote without the nodes of the cases `at_fault`.
+
+    `at_fault` is empty where that is not known.
+    """
+
+    def __init__(self, outcome: str, message: str, at_fault: Sequence[Case] = ()) -> None:
+        super().__init__(" ".join(message.split())[:400])
+        self.outcome = outcome
+        self.at_fault = at_fault
+
+    def split(self, cases: Sequence[Case]) -> tuple[Sequence[Case], Sequence[Case]]:
+        """Return those at fault and the others; halves, where all may be."""
+        if 0 < len(self.at_fault) < len(cases):
+            return self.at_fault, [case for case in cases if case not in self.at_fault]
+        middle = len(cases) // 2
+        return cases[:middle], cases[middle:]
 
 
 @dataclass(frozen=True)
@@ -92,35 +108,40 @@ class Bench:
     _kernels: dict[Case, str] = field(default_factory=dict)
 
     def try_cases(self, cases: Sequence[Case]) -> Iterator[Row]:
-        """Yield what becomes of cases in one bundle, or in those of its halves."""
+        """Yield what becomes of cases in one bundle, or in several of fewer cases."""
         if not cases:
             return
-        with TemporaryDirectory() as folder:
-            try:
-                on_device = self._partition(cases, Path(folder))
-                lacking = [
-                    each for each in cases if not on_device[each] and self._find_lacking_kernel(each)
+        try:
+            with TemporaryDirectory() as folder:
+                on_device = self._write(cases, Path(folder))
+                rest = [
+                    case for case in cases if case in on_device or not self._find_lacking_kernel(case)
                 ]
-                if not lacking:
-                    made = self._run(cases, Path(folder))
-                    yield from (self._judge(case, on_device[case], made[case]) for case in cases)
-                    return
-            except NotRunError as error:
-                lacking, message = [], str(error)
-        if lacking:
-            yield from (Row(case.name, "refused", False, self._kernels[case]) for case in lacking)
-            yield from self.try_cases([case for case in cases if case not in lacking])
-        elif len(cases) == 1:
-            refused = message.startswith("refused") or _WITHOUT_KERNEL in message
-            yield Row(cases[0].name, "refused" if refused else "error", False, message)
-        else:
-            middle = len(cases) // 2
-            yield from self.try_cases(cases[:middle])
-            yield from self.try_cases(cases[middle:])
+                made = self._run(cases, Path(folder)) if len(rest) == len(cases) else {}
+        except NotRunError as error:
+            if len(cases) == 1:
+                yield Row(cases[0].name, error.outcome, False, str(error))
+                return
+            for part in error.split(cases):
+                yield from self.try_cases(part)
+            return
+        if made:
+            yield from (self._judge(case, case in on_device, made[case]) for case in cases)
+            return
+        yield from (
+            Row(case.name, "refused", False, self._kernels[case]) for case in cases if case not in rest
+        )
+        yield from self.try_cases(rest)
 
     def order(self, cases: Iterable[Case]) -> list[Case]:
-        """Return the cases with those behind that onnxruntime cannot run: many of them go in halves."""
-        return sorted(cases, key=lambda case: bool(self._find_lacking_kernel(case)))
+        """Return the cases so that those are together of which bundles are likely to go in halves."""
+
+        def rank(case: Case) -> tuple[bool, str]:
+            return bool(self._find_lacking_kernel(case)), case.dtype if isinstance(
+                case, ValueCase
+            ) else ""
+
+        return sorted(cases, key=rank)
 
     def _find_lacking_kernel(self, case: Case) -> str:
         """Return what onnxruntime says of a model for which it has no kernel."""
@@ -133,28 +154,21 @@ class Bench:
                 self._kernels[case] = " ".join(str(error).split())
         return self._kernels[case]
 
-    def _partition(self, cases: Sequence[Case], folder: Path) -> dict[Case, bool]:
-        """Write the bundle of cases; return for each whether it is on the device."""
+    def _write(self, cases: Sequence[Case], folder: Path) -> set[Case]:
+        """Write the bundle of cases; return those on the device."""
         onnx.save(join_models(cases), folder / "m.onnx")
-        words = [
-            "partition",
-            "m.onnx",
-            "--rules",
-            self.rules,
-            "--strategy",
-            "all-supported",
-            "--no-verify",
-        ]
-        done = _call([sys.executable, "-m", "byoc", *words, *self.arguments, "-o", "m.byoc"], folder)
+        words = ["partition", "m.onnx", "--rules", self.rules, *self.arguments]
+        words += ["--strategy", "all-supported", "--no-verify", "-o", "m.byoc", "--format", "json"]
+        done = _call([sys.executable, "-m", "byoc", *words], folder)
         if not (folder / "m.byoc").exists():
-            raise NotRunError(f"not written: {_find_last_line(done)}")
-        if done.returncode == _LEFT_OUT:
-            raise NotRunError(f"refused: {_find_reason(done)}")
+            raise NotRunError("error", f"not written: {_find_last_line(done)}")
+        if refusals := json.loads(done.stdout)["refusals"]:
+            names = [name for each in refusals for name in each["nodes"]]
+            outcome = "error" if any(each["failed"] for each in refusals) else "refused"
+            raise NotRunError(outcome, refusals[0]["reason"], _find_owners(names, cases))
         graph = onnx.load(folder / "m.byoc" / "model.onnx", load_external_data=False).graph
-        found = {name for node in graph.node if node.domain.startswith("byoc") for name in node.output}
-        return {
-            case: any(f"k{i}_{name}" in found for name in case.expected) for i, case in enumerate(cases)
-        }
+        found = [name for node in graph.node if node.domain.startswith("byoc") for name in node.output]
+        return set(_find_owners(found, cases))
 
     def _run(self, cases: Sequence[Case], folder: Path) -> dict[Case, Mapping[str, Any]]:
         """Run the bundle of cases in a fresh process; return the outputs of each."""
@@ -166,7 +180,9 @@ class Bench:
             [*self.python, "-m", "byoc", "run", "m.byoc", "--inputs", "x.npz", "-o", "y.npz"], folder
         )
         if not (folder / "y.npz").exists():
-            raise NotRunError(f"not run: {_find_last_line(done)}")
+            message = _find_last_line(done)
+            outcome = "refused" if _WITHOUT_KERNEL in message else "error"
+            raise NotRunError(outcome, f"not run: {message}")
         made = read_npz(folder / "y.npz")
         return {
             case: {
@@ -198,9 +214,10 @@ def _find_last_line(done: subprocess.CompletedProcess[str]) -> str:
     return f"exit {done.returncode}: {lines[-1][:400]}"
 
 
-def _find_reason(done: subprocess.CompletedProcess[str]) -> str:
-    lines = f"{done.stdout}\n{done.stderr}".splitlines()
-    return next((" ".join(each.split()) for each in lines if "not compiled" in each), "no reason")[:400]
+def _find_owners(names: Iterable[str], cases: Sequence[Case]) -> list[Case]:
+    """Return the cases of which there are names in a joined model."""
+    found = {match[1] for name in names if (match := re.match(r"k(\d+)_", name))}
+    return [case for i, case in enumerate(cases) if str(i) in found]
 
 
 def _restore(array: Any, expected: Any) -> Any:
