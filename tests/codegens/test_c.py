@@ -260,6 +260,30 @@ def test_the_compilers_own_refusal_is_told(tmp_path: Path) -> None:
     assert "no-such-flag" in str(error)
 
 
+def test_a_type_that_the_compiler_lacks_leaves_out_the_nodes_of_that_type(tmp_path: Path) -> None:
+    older = tmp_path / "cc"
+    older.write_text(
+        """#!/bin/sh
+        case "$*" in *-fsyntax-only*) text=$(cat) ;; *-shared*) text=$(cat region.c) ;; esac
+        case "$text" in *__bf16*) echo "error: unknown type name '__bf16'" >&2; exit 1 ;; esac
+        exec cc "$@"
+        """
+    )
+    older.chmod(0o755)
+    proto = parse(
+        "g (float[2] x) => (float[2] y, bfloat16[2] z) { [r] y = Relu(x) [c] z = Cast<to=16>(x) }"
+    )
+    found: Any = find_codegen("c")
+
+    error = refusal(region(proto, tmp_path), "c", cc=str(older))
+    relu, cast = found.check(proto, found.Options(cc=str(older)))
+
+    assert error.nodes == ("c",)
+    assert relu
+    assert str(cast) == str(error)
+    assert "it has no type bfloat16" in str(cast)
+
+
 def test_a_failure_that_is_no_refusal_names_the_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
