@@ -6,9 +6,9 @@ a rule file of every operator, of which the codegen is asked what it takes. Sixt
 `byoc partition` writes their bundle, `byoc run` runs it in a fresh process, and every output is held to
 its exact value. Where no bundle is written, one without a planned region, or one that does not run,
 halves are tried. A row for each rule file counts outcomes: right and wrong ones on the device and on the
-host; refused ones, where the codegen leaves out a region or onnxruntime has no kernel; errors. A line
-for each wrong one and each error follows, and the exit code is 1. `--python "qemu-x86_64 -cpu Haswell
-python"` runs the bundles on another processor.
+host; refused ones, where the codegen leaves out a region or onnxruntime has no kernel; errors. The
+reasons follow, and a line for each wrong one and each error; for these the exit code is 1.
+`--python "qemu-x86_64 -cpu Haswell python"` runs the bundles on another processor.
 """
 
 import argparse
@@ -47,9 +47,9 @@ from byoc.rules import (  # noqa: E402
 from byoc.samples import read_npz, write_npz  # noqa: E402
 
 FORMS = ("variables", "later constant", "empty")
-OUTCOMES = ("right", "refused", "error", "WRONG")
 _FAULTS = ("error", "WRONG")
 _EVERY = 4  # some 700 models
+_MOST = 300  # characters of a message
 _PATIENCE = 1800  # seconds for one process, on an emulated processor as well
 _WITHOUT_KERNEL = "NOT_IMPLEMENTED"  # what onnxruntime says
 _UNDEFINED = ArithmeticClause(op=("MaxPool",), nan="any")  # onnx.reference takes NaN for padding
@@ -85,7 +85,7 @@ class NotRunError(Exception):
     """
 
     def __init__(self, outcome: str, message: str, at_fault: Sequence[Case] = ()) -> None:
-        super().__init__(" ".join(message.split())[:400])
+        super().__init__(" ".join(message.split())[:_MOST])
         self.outcome = outcome
         self.at_fault = at_fault
 
@@ -151,7 +151,10 @@ class Bench:
                 with without_optimizations():
                     open_session(case.model)
             except InputError as error:
-                self._kernels[case] = " ".join(str(error).split())
+                said = " ".join(str(error).split())
+                self._kernels[case] = (
+                    "no kernel of onnxruntime" if _WITHOUT_KERNEL in said else said[:_MOST]
+                )
         return self._kernels[case]
 
     def _write(self, cases: Sequence[Case], folder: Path) -> set[Case]:
@@ -211,7 +214,7 @@ def _call(words: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str
 
 def _find_last_line(done: subprocess.CompletedProcess[str]) -> str:
     lines = done.stderr.strip().splitlines() or ["nothing was said"]
-    return f"exit {done.returncode}: {lines[-1][:400]}"
+    return f"exit {done.returncode}: {lines[-1]}"
 
 
 def _find_owners(names: Iterable[str], cases: Sequence[Case]) -> list[Case]:
@@ -294,7 +297,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in options.rules or ["dla"]:
         rows = try_target(name, options)
         faults = [row for row in rows if row.outcome in _FAULTS]
-        print("\n".join((describe_rows(name, rows), *(f"  {row}" for row in faults))), flush=True)
+        reasons = Counter(row.message for row in rows if row.outcome == "refused").most_common()
+        lines = [*(f"{count} refused | {reason}" for reason, count in reasons), *map(str, faults)]
+        print("\n  ".join((describe_rows(name, rows), *lines)), flush=True)
         wrong += len(faults)
     return 1 if wrong else 0
 
