@@ -18,7 +18,7 @@ from support import sample_cases
 from byoc.codegen import CompileError, find_codegen
 from byoc.errors import InputError
 from byoc.model import prepare_model
-from byoc.rules import ArithmeticClause, ArithmeticContract, Target, annotate_graph, load_rules
+from byoc.rules import ArithmeticContract, Target, annotate_graph, load_rules
 
 _TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(_TESTS / "value_suite"), str(_TESTS / "onnx_suite")]
@@ -26,11 +26,17 @@ sys.path[:0] = [str(_TESTS / "value_suite"), str(_TESTS / "onnx_suite")]
 from attribute_cases import attribute_cases  # noqa: E402 - needs the path
 from differing import differs  # noqa: E402
 from exact_values import DTYPES  # noqa: E402
-from joined_cases import Case, find_limits, group_cases, join_models  # noqa: E402
+from joined_cases import (  # noqa: E402
+    FORMS,
+    UNDEFINED,
+    Case,
+    find_limits,
+    group_cases,
+    join_models,
+)
 from value_cases import ValueCase, value_cases  # noqa: E402
 from value_samples import OPERATORS  # noqa: E402
 
-FORMS = ("variables", "later constant", "empty")
 SAMPLED = (
     "Add",
     "BitShift",
@@ -45,8 +51,6 @@ SAMPLED = (
     "TopK",
 )
 """The operators of the ordinary tests."""
-UNDEFINED = ArithmeticClause(op=("MaxPool",), nan="any")
-"""NaN is padding to onnx.reference, and onnxruntime's kernels differ; test_c_values.py has it."""
 IREE_DTYPES = ("float32", "float16", "int8", "uint8", "int32", "uint32", "int64", "uint64", "bool")
 TAKEN = {
     "iree": ("Abs", "Add", "Clip", "Div", "Max", "Mod", "Mul", "ReduceSum", "Relu", "Where"),

@@ -31,7 +31,15 @@ sys.path[:0] = [str(_TESTS), str(_TESTS / "onnx_suite")]
 from attribute_cases import attribute_cases  # noqa: E402 - needs the path
 from differing import differs  # noqa: E402
 from exact_values import DTYPES  # noqa: E402
-from joined_cases import BATCH, Case, find_limits, group_cases, join_models  # noqa: E402
+from joined_cases import (  # noqa: E402
+    BATCH,
+    FORMS,
+    UNDEFINED,
+    Case,
+    find_limits,
+    group_cases,
+    join_models,
+)
 from value_cases import ValueCase, value_cases  # noqa: E402
 from value_samples import OPERATORS  # noqa: E402
 
@@ -40,19 +48,16 @@ from byoc.errors import InputError  # noqa: E402
 from byoc.onnxrt import open_session, without_optimizations  # noqa: E402
 from byoc.rules import (  # noqa: E402
     Arithmetic,
-    ArithmeticClause,
     ArithmeticContract,
     load_rules,
 )
 from byoc.samples import read_npz, write_npz  # noqa: E402
 
-FORMS = ("variables", "later constant", "empty")
 _FAULTS = ("error", "WRONG")
 _EVERY = 4  # some 700 models
 _MOST = 300  # characters of a message
 _PATIENCE = 1800  # seconds for one process, on an emulated processor as well
 _WITHOUT_KERNEL = "NOT_IMPLEMENTED"  # what onnxruntime says
-_UNDEFINED = ArithmeticClause(op=("MaxPool",), nan="any")  # onnx.reference takes NaN for padding
 _WIDER = {"openvino-cpu": 1e-4}  # how far off float32 may be, as the tests of that rule file have it
 _EVERYTHING = """target: {name}
 codegen: {name}
@@ -249,8 +254,8 @@ def read_target(name: str, folder: Path) -> tuple[str, ArithmeticContract, list[
         find_codegen(name)
         path = folder / f"{name}.yaml"
         path.write_text(_EVERYTHING.format(name=name), encoding="utf-8")
-        return str(path), ArithmeticContract((_UNDEFINED,)), ["--ask", "legality"]
-    return name, ArithmeticContract((*target.arithmetic.clauses, _UNDEFINED)), []
+        return str(path), ArithmeticContract((UNDEFINED,)), ["--ask", "legality"]
+    return name, ArithmeticContract((*target.arithmetic.clauses, UNDEFINED)), []
 
 
 def try_target(name: str, options: argparse.Namespace) -> list[Row]:
@@ -263,8 +268,10 @@ def try_target(name: str, options: argparse.Namespace) -> list[Row]:
         cases = list(find_cases(contract, ops, options.values))[:: options.every]
         if options.attributes:
             cases += attribute_cases(options.attributes, costly=False)
-        batches = group_cases(bench.order(cases), options.batch)
-        return [row for batch in batches for row in bench.try_cases(batch)]
+        batches = list(group_cases(bench.order(cases), options.batch))
+        texts = set(cases).difference(*batches)
+        rows = [Row(case.name, "refused", False, "texts are not tried") for case in texts]
+        return rows + [row for batch in batches for row in bench.try_cases(batch)]
 
 
 def describe_rows(name: str, rows: Sequence[Row]) -> str:
