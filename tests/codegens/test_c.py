@@ -200,6 +200,17 @@ def test_what_is_refused_is_one_sentence_and_names_the_nodes(
     assert (str(error), error.nodes) == (sentence, nodes)
 
 
+def test_the_node_of_an_extent_that_the_model_states_but_values_decide_is_named(tmp_path: Path) -> None:
+    text = "g (float[4] x) => (float[4] y, int64[1,4] z) { [r] y = Relu(x) [n] z = NonZero(x) }"
+    stated = region(parse(text), tmp_path)
+    relu, found = stated.outputs
+    opened = replace(found, type=replace(found.type, shape=(1, None)))
+
+    error = refusal(replace(stated, outputs=(relu, opened)), "c")
+
+    assert error.nodes == ("n",)
+
+
 def test_composites_are_inlined_and_named_when_refused(tmp_path: Path) -> None:
     proto = with_composite()
     x = ramp(1, 3, 8, 8)
