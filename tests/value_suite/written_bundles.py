@@ -90,7 +90,7 @@ class NotRunError(Exception):
     """
 
     def __init__(self, outcome: str, message: str, at_fault: Sequence[Case] = ()) -> None:
-        super().__init__(" ".join(message.split())[:_MOST])
+        super().__init__(re.sub(r"\bk\d+_", "", " ".join(message.split()))[:_MOST])
         self.outcome = outcome
         self.at_fault = at_fault
 
