@@ -74,9 +74,10 @@ class C:
             return Artifact({}, metadata)
         try:
             source = emit_source(parts.model).encode()
+            library = compile_library(source, options)
         except CompileError as error:
-            raise CompileError(str(error), error.nodes or refused_nodes(region)) from error
-        library = compile_library(source, options)
+            nodes = error.nodes or refused_nodes(region, options)
+            raise CompileError(str(error), nodes, lasting=error.lasting) from error
         metadata |= library_stamp(library, options)
         return Artifact({_SOURCE: source, _LIBRARY: library}, metadata)
 
@@ -125,9 +126,8 @@ class C:
         return describe_compiler(options)
 
     def check(self, model: onnx.ModelProto, options: COptions) -> Sequence[Verdict]:
-        """Return for each node whether emx-onnx-cgen supports it, or its reason."""
-        del options  # none of them decides what is taken
-        return check_nodes(model)
+        """Return for each node whether emx-onnx-cgen supports it and cc has its types, or the reason."""
+        return check_nodes(model, options)
 
     def _functions(self, region: Region, artifact: Artifact, count: int) -> tuple[Any, Any]:
         verdict = self.compatible(region, artifact)

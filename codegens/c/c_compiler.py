@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -61,6 +62,7 @@ _NEWER = {
     "_BitInt": "it has no types of 2 or 4 bits (GCC 14 and Clang 16 do)",
     "__bf16": "it has no type bfloat16 (GCC 13 and Clang 17 do)",
 }
+_USES = {"_BitInt": "unsigned _BitInt(4) x;", "__bf16": "__bf16 x;"}
 
 
 def compile_library(source: bytes, options: COptions) -> bytes:
@@ -77,6 +79,31 @@ def compile_library(source: bytes, options: COptions) -> bytes:
             why = f"'{options.cc}' refuses the C source: {_first_error(ran.stderr)}"
             raise CompileError(why, lasting=False)  # or the disk is full, or memory ran out
         return (Path(folder) / "region.so").read_bytes()
+
+
+def find_lacking_type(source: str, options: COptions) -> str:
+    """Return what is said of a compiler without a type of a source; "" if it has all or is not there."""
+    lacking = (why for name, why in _NEWER.items() if name in source and not _has_type(name, options))
+    return next((f"'{options.cc}' refuses the C source: {why}" for why in lacking), "")
+
+
+@cache
+def _has_type(name: str, options: COptions) -> bool:
+    """Return whether the compiler knows a type of newer ones. Unless it says otherwise, it does."""
+    command = [
+        *shlex.split(options.cc),
+        *shlex.split(options.cflags),
+        "-w",
+        "-fsyntax-only",
+        "-x",
+        "c",
+        "-",
+    ]
+    try:
+        ran = _run_compiler(command, options, given=_USES[name])
+    except MissingRuntimeError:
+        return True
+    return ran.returncode == 0 or name not in ran.stderr
 
 
 def compiler_version(options: COptions) -> str:
@@ -164,11 +191,17 @@ def _cpu_hash() -> str:
 
 
 def _run_compiler(
-    command: list[str], options: COptions, folder: str | None = None
+    command: list[str], options: COptions, folder: str | None = None, given: str = ""
 ) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, errors="replace", check=False
+            command,
+            cwd=folder,
+            input=given,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
         )
     except OSError:
         raise MissingRuntimeError(

@@ -29,6 +29,7 @@ from byoc.codegen import (
     split_into_nodes,
 )
 
+from .c_compiler import COptions, find_lacking_type
 from .separated_region import load_standard_model
 from .source_texts import adapt_model
 
@@ -77,23 +78,26 @@ def emit_source(model: ModelProto) -> str:
         raise CompileError(_explain_failure(model, error)) from None
 
 
-def check_nodes(model: ModelProto) -> list[Verdict]:
-    """Return for each node of a model whether C can be emitted for it alone."""
+def check_nodes(model: ModelProto, options: COptions) -> list[Verdict]:
+    """Return for each node of a model whether C can be emitted for it alone, of types that cc has."""
     compiler()
-    return check_each_node(model, _check_node)
+    return check_each_node(model, lambda single: _check_node(single, options))
 
 
-def _check_node(single: SingleNode) -> Verdict:
+def _check_node(single: SingleNode, options: COptions) -> Verdict:
     try:
-        _emit_unchecked(single.standard_model())
+        source = _emit_unchecked(single.standard_model())
     except Exception as error:  # as above
         return refuse(_shorten_message(error))
-    return YES
+    lacking = find_lacking_type(source, options)
+    return refuse(lacking) if lacking else YES
 
 
-def refused_nodes(region: Region) -> list[str]:
-    """Return the nodes of a region for which C cannot be emitted alone; none if that is unknown."""
-    return find_refused_nodes(lambda: load_standard_model(region, inline=False), check_nodes)
+def refused_nodes(region: Region, options: COptions) -> list[str]:
+    """Return the nodes of a region that `check_nodes` refuses; none if that is unknown."""
+    return find_refused_nodes(
+        lambda: load_standard_model(region, inline=False), lambda model: check_nodes(model, options)
+    )
 
 
 def _emit_unchecked(model: ModelProto) -> str:

@@ -113,14 +113,19 @@ def _describe(graph: onnx.GraphProto) -> list[object]:
 
 
 def _open_nodes(region: Region) -> list[NodeProto]:
-    """Return the nodes that read or write a tensor with an unknown extent."""
+    """Return the nodes that read or write a tensor with an unknown extent.
+
+    A model may state an extent of an output that its values decide: the boundary says that it is open.
+    """
     graph = region.model.graph
+    boundary = (*region.inputs, *region.outputs)
     known = {
         value.name
         for value in (*graph.input, *graph.output, *graph.value_info)
         if (kind := read_type(value.type)) is not None and kind.elements is not None
     }
     known |= {"", *(tensor.name for tensor in graph.initializer)}
+    known -= {value.name for value in boundary if value.type.elements is None}
     return [node for node in graph.node if not {*node.input, *node.output} <= known]
 
 

@@ -200,6 +200,17 @@ def test_what_is_refused_is_one_sentence_and_names_the_nodes(
     assert (str(error), error.nodes) == (sentence, nodes)
 
 
+def test_the_node_of_an_extent_that_the_model_states_but_values_decide_is_named(tmp_path: Path) -> None:
+    text = "g (float[4] x) => (float[4] y, int64[1,4] z) { [r] y = Relu(x) [n] z = NonZero(x) }"
+    stated = region(parse(text), tmp_path)
+    relu, found = stated.outputs
+    opened = replace(found, type=replace(found.type, shape=(1, None)))
+
+    error = refusal(replace(stated, outputs=(relu, opened)), "c")
+
+    assert error.nodes == ("n",)
+
+
 def test_composites_are_inlined_and_named_when_refused(tmp_path: Path) -> None:
     proto = with_composite()
     x = ramp(1, 3, 8, 8)
@@ -258,6 +269,30 @@ def test_the_compilers_own_refusal_is_told(tmp_path: Path) -> None:
 
     assert str(error).startswith("'cc' refuses the C source: ")
     assert "no-such-flag" in str(error)
+
+
+def test_a_type_that_the_compiler_lacks_leaves_out_the_nodes_of_that_type(tmp_path: Path) -> None:
+    older = tmp_path / "cc"
+    older.write_text(
+        """#!/bin/sh
+        case "$*" in *-fsyntax-only*) text=$(cat) ;; *-shared*) text=$(cat region.c) ;; esac
+        case "$text" in *__bf16*) echo "error: unknown type name '__bf16'" >&2; exit 1 ;; esac
+        exec cc "$@"
+        """
+    )
+    older.chmod(0o755)
+    proto = parse(
+        "g (float[2] x) => (float[2] y, bfloat16[2] z) { [r] y = Relu(x) [c] z = Cast<to=16>(x) }"
+    )
+    found: Any = find_codegen("c")
+
+    error = refusal(region(proto, tmp_path), "c", cc=str(older))
+    relu, cast = found.check(proto, found.Options(cc=str(older)))
+
+    assert error.nodes == ("c",)
+    assert relu
+    assert str(cast) == str(error)
+    assert "it has no type bfloat16" in str(cast)
 
 
 def test_a_failure_that_is_no_refusal_names_the_node(

@@ -6,35 +6,37 @@ with other attributes and in older operator sets than those of ONNX's own tests 
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import onnx
 import pytest
 from compiling import compiled
-from onnx import compose, helper
 from support import sample_cases
 
 from byoc.codegen import CompileError, find_codegen
 from byoc.errors import InputError
 from byoc.model import prepare_model
-from byoc.rules import ArithmeticClause, ArithmeticContract, Target, annotate_graph, load_rules
+from byoc.rules import ArithmeticContract, Target, annotate_graph, load_rules
 
 _TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(_TESTS / "value_suite"), str(_TESTS / "onnx_suite")]
 
-from attribute_cases import AttributeCase, attribute_cases  # noqa: E402 - needs the path
+from attribute_cases import attribute_cases  # noqa: E402 - needs the path
 from differing import differs  # noqa: E402
 from exact_values import DTYPES  # noqa: E402
+from joined_cases import (  # noqa: E402
+    FORMS,
+    UNDEFINED,
+    Case,
+    find_limits,
+    group_cases,
+    join_models,
+)
 from value_cases import ValueCase, value_cases  # noqa: E402
 from value_samples import OPERATORS  # noqa: E402
 
-Case = ValueCase | AttributeCase
-BATCH = 60
-FORMS = ("variables", "later constant", "empty")
-TOLERANCES = {"float16": (4e-3, 1e-3), "bfloat16": (2.0**-6, 1e-2)}  # of other floats (1e-5, 1e-6)
 SAMPLED = (
     "Add",
     "BitShift",
@@ -49,8 +51,6 @@ SAMPLED = (
     "TopK",
 )
 """The operators of the ordinary tests."""
-UNDEFINED = ArithmeticClause(op=("MaxPool",), nan="any")
-"""NaN is padding to onnx.reference, and onnxruntime's kernels differ; test_c_values.py has it."""
 IREE_DTYPES = ("float32", "float16", "int8", "uint8", "int32", "uint32", "int64", "uint64", "bool")
 TAKEN = {
     "iree": ("Abs", "Add", "Clip", "Div", "Max", "Mod", "Mul", "ReduceSum", "Relu", "Where"),
@@ -76,38 +76,6 @@ def is_taken(case: Case, target: Target) -> bool:
         return False
     is_conversion = case.model.graph.node[0].op_type in ("QuantizeLinear", "DequantizeLinear")
     return not is_conversion and all(each.verdict for each in annotate_graph(index, target))
-
-
-def group_cases(cases: Iterable[AttributeCase]) -> Iterator[list[AttributeCase]]:
-    """Yield cases in groups of one operator set, without those of texts."""
-    groups: dict[object, list[AttributeCase]] = {}
-    for case in cases:
-        values = (*case.inputs.values(), *case.expected.values())
-        if all(value.dtype.kind not in "OSU" for value in values):
-            opsets = tuple((each.domain, each.version) for each in case.model.opset_import)
-            groups.setdefault(opsets, []).append(case)
-    for group in groups.values():
-        yield from (group[start : start + BATCH] for start in range(0, len(group), BATCH))
-
-
-def find_limits(case: Case) -> tuple[float, float]:
-    """Return how far off the outputs of a case may be, relative and absolute."""
-    if isinstance(case, AttributeCase):
-        return case.rtol, case.atol
-    return TOLERANCES.get(case.dtype, (1e-5, 1e-6))
-
-
-def join_models(cases: Sequence[Case]) -> onnx.ModelProto:
-    """Return one model of several, with names of theirs behind `k0_`, `k1_`."""
-    graphs = [compose.add_prefix(case.model, f"k{i}_").graph for i, case in enumerate(cases)]
-    graph = helper.make_graph(
-        [node for each in graphs for node in each.node],
-        "values",
-        [value for each in graphs for value in each.input],
-        [value for each in graphs for value in each.output],
-        [tensor for each in graphs for tensor in each.initializer],
-    )
-    return helper.make_model(graph, opset_imports=cases[0].model.opset_import, ir_version=10)
 
 
 def find_wrong(codegen: str, cases: Sequence[Case], folder: Path) -> dict[str, str]:

@@ -94,10 +94,10 @@ def _keep_definite(op: str, sample: Sample, promises: Arithmetic) -> Sample | No
         inside &= _stays_inside(op, sample, promises)
     elif op in SUMMED and first.dtype.name in FLOATS:
         inside &= _is_conditioned(op, sample)
-    if promises.halves == "any" and op == "QuantizeLinear":
+    if promises.halves == "any" and op in ("QuantizeLinear", "QLinearConv", "QLinearMatMul"):
         with np.errstate(invalid="ignore"):  # infinities have no fraction
-            fractions = np.mod(first.astype(np.float64) / inputs[1].astype(np.float64), 1)
-        inside &= fractions != _HALF
+            fractions = np.mod(_find_steps(op, inputs), 1)
+        inside &= (fractions != _HALF).reshape(len(first), -1).all(1)
     if promises.equal_keys == "any":
         inside &= [len(np.unique(row)) == len(row) for row in first.reshape(len(first), -1)]
     kept = sample.take(inside)
@@ -106,6 +106,15 @@ def _keep_definite(op: str, sample: Sample, promises: Arithmetic) -> Sample | No
         fine = np.logical_and.reduce([_is_definite(each, promises) for each in made])
         return kept.take(fine) if fine.any() else None
     return kept if inside.any() else None
+
+
+def _find_steps(op: str, inputs: Sequence[Any]) -> Any:
+    """Return what an operator rounds to whole numbers, before it adds the zero point."""
+    if op == "QuantizeLinear":
+        return inputs[0].astype(np.float64) / inputs[1].astype(np.float64)
+    a, b, za, zb = (inputs[place].astype(np.int64) for place in (0, 3, 2, 5))
+    scales = [inputs[place].astype(np.float64) for place in (1, 4, 6)]
+    return EXACT["ConvInteger"](a, b, za, zb) * scales[0] * scales[1] / scales[2]
 
 
 def _make_definite(values: Any, promises: Arithmetic) -> Any:
