@@ -96,7 +96,9 @@ def select(read: list[Any], wrong: bool) -> list[Any]:
 def make_codegen(op: str, compute: Fault, wrong: bool) -> type:
     """Return a codegen class for regions of one node, which computes them as ONNX says or by a fault."""
 
-    class Codegen:
+    class Odd:
+        name = "odd"
+
         def compile(self, region: Region, options: Mapping[str, str]) -> Artifact:
             return Artifact({"made.txt": b""})
 
@@ -116,7 +118,7 @@ def make_codegen(op: str, compute: Fault, wrong: bool) -> type:
 
             return run
 
-    return Codegen
+    return Odd
 
 
 def verify(case: str, folder: Path, monkeypatch: pytest.MonkeyPatch, wrong: bool) -> Verification:
