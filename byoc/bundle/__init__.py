@@ -27,7 +27,6 @@ from byoc.bundle._decisions import (
     write_decisions,
 )
 from byoc.bundle._epcontext import CONTEXT_MODEL_FILE, require_contexts, write_context_model
-from byoc.bundle._folder_kinds import FAULT_FILE, PROGRAM_FILE, FolderKind, find_folder_kind
 from byoc.bundle._genai_files import write_genai_files
 from byoc.bundle._manifest import (
     MANIFEST_FILE,
@@ -38,6 +37,7 @@ from byoc.bundle._manifest import (
     describe_file,
     entry_to_contract,
 )
+from byoc.bundle._manifest_reading import FAULT_FILE, PROGRAM_FILE, FolderKind, find_folder_kind
 from byoc.bundle._manifest_schema import manifest_schema
 from byoc.bundle._original_weights import OriginalFiles, Sharing
 from byoc.bundle._packing import is_packed_name, pack_folder

@@ -4,10 +4,10 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 from pydantic import ValidationError
 
-from byoc.bundle._folder_kinds import KIND_FILES, find_folder_kind
 from byoc.bundle._manifest import MANIFEST_FILE, MANIFEST_FORMAT, FileEntry, Manifest, describe_file
 from byoc.codegen import (
     describe_path_problem,
@@ -24,6 +24,15 @@ from byoc.trust import SIGNATURE_FILE
 MAX_MANIFEST_BYTES = 1 << 28
 """The size limit of a manifest; 10,000 regions take about a tenth of it."""
 
+PROGRAM_FILE = "program.json"
+FAULT_FILE = "fault.json"
+FolderKind = Literal["bundle", "program", "fault"]
+KIND_FILES: dict[str, FolderKind] = {
+    MANIFEST_FILE: "bundle",
+    PROGRAM_FILE: "program",
+    FAULT_FILE: "fault",
+}
+"""The files that tell kinds apart; no other file at the top of a folder has such a name."""
 _OWN_NAMES = {
     **{name: f"says that the folder is a {kind}" for name, kind in KIND_FILES.items()},
     MANIFEST_FILE: "is the manifest itself",
@@ -41,6 +50,24 @@ def list_files(content: bytes) -> set[str] | None:
         return set(read["files"]) if isinstance(read["versions"]["byoc"], str) else None
     except (ValueError, RecursionError, LookupError, TypeError):
         return None
+
+
+def find_folder_kind(path: Path) -> FolderKind | None:
+    """Return the kind of a folder, None for one of no kind, and for a file.
+
+    What a folder is decides what is executed, so that one of two kinds is refused: a stranger would
+    choose by a file of theirs what a verb does with it. Raises InputError for such a folder.
+    """
+    try:
+        found = [name for name in KIND_FILES if (path / name).exists() or (path / name).is_symlink()]
+    except (OSError, ValueError):  # no file can have this name
+        return None
+    if len(found) > 1:
+        names = " and ".join(found)
+        raise InputError(
+            f"{path}: holds {names}, which are of two kinds of folders: what it is, is not clear"
+        )
+    return KIND_FILES[found[0]] if found else None
 
 
 def read_manifest(folder: Path) -> Manifest:

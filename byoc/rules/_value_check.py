@@ -43,7 +43,7 @@ class ValueCondition:
 
 @dataclass(frozen=True)
 class _Excess:
-    """What of a node may leave a promise, which `limit` has; `subject` names it, `what` says more."""
+    """A whole number that may leave a promise, whose limit is `limit`; `what` says how, `subject` who."""
 
     promise: Literal["exact_below", "overflow"]
     op: str

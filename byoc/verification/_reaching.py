@@ -62,7 +62,7 @@ def _flip(value: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class SpecialScope:
-    """What a target promises of values, and what the inputs of a region can be."""
+    """The contract of a target, and the ends of the values that inputs of a region can have."""
 
     contract: ArithmeticContract
     find_ends: Ends

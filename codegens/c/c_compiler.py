@@ -82,7 +82,7 @@ def compile_library(source: bytes, options: COptions) -> bytes:
 
 
 def find_lacking_type(source: str, options: COptions) -> str:
-    """Return what is said of a compiler without a type of a source; "" if it has all or is not there."""
+    """Return the reason why a C compiler refuses the types of a source; empty if it does not."""
     lacking = (why for name, why in _NEWER.items() if name in source and not _has_type(name, options))
     return next((f"'{options.cc}' refuses the C source: {why}" for why in lacking), "")
 

@@ -7,16 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from small_programs import SMALL
 from support import Ran, parse
 
 from byoc.errors import InputError
 from byoc.standalone import export_c, verify_program
-from byoc.trust import _verdict as verdict
 from byoc.trust import make_signature, open_or_create_key
 
 pytest.importorskip("emx_onnx_cgen")
 pytest.importorskip("onnxruntime")
+SMALL = "net (float[2, 3] x) => (float[2, 3] y) { a = Relu(x) y = Sigmoid(a) }"
 needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 MARK = 'int main(void) { FILE *f = fopen("ran", "w"); fclose(f); return 0; }'
 CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
@@ -51,11 +50,12 @@ CHANGES: dict[str, tuple[Callable[[Path], None], str]] = {
 @needs_compiler
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_strangers_program_is_not_built(
-    change: str, byoc: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    change: str, byoc: Callable[..., Ran], tmp_path: Path, become: Callable[[str], Path]
 ) -> None:
     out = tmp_path / "out"
+    become("maker")
     export_c(parse(SMALL), output=out)
-    monkeypatch.setattr(verdict, "_WRITTEN", set())  # another process wrote it
+    become("maker")  # in another process
     act, sentence = CHANGES[change]
     act(out)
 
@@ -79,11 +79,12 @@ def test_a_header_that_is_not_signed_is_not_compiled(tmp_path: Path) -> None:
 
 @needs_compiler
 def test_a_strangers_program_is_built_where_it_is_trusted(
-    byoc: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    byoc: Callable[..., Ran], tmp_path: Path, become: Callable[[str], Path]
 ) -> None:
     out = tmp_path / "out"
+    become("maker")
     export_c(parse(SMALL), output=out)
-    monkeypatch.setattr(verdict, "_WRITTEN", set())
+    become("maker")
     (out / "signature.json").unlink()
 
     assert "the outputs are right" in byoc("verify", out, "--cc", "cc -O0", "--trust").out
