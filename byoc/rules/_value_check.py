@@ -43,7 +43,7 @@ class ValueCondition:
 
 @dataclass(frozen=True)
 class _Excess:
-    """A whole number that may leave a promise, whose limit is `limit`; `what` says how, `subject` who."""
+    """A whole number that may leave a promise, with its limit; `what` says how, `subject` names it."""
 
     promise: Literal["exact_below", "overflow"]
     op: str
