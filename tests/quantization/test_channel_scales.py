@@ -59,8 +59,11 @@ def make_target(*more: Any) -> Target:
     return target(ops=[*rules, *more, "Add"])
 
 
-def make_model(*more: Any, group: int = 4) -> Model:
-    """Return a pointwise convolution of channels of other widths, and one in groups behind it."""
+def make_model(*more: Any, group: int = 4, times: int = 1) -> Model:
+    """Return a pointwise convolution of channels of other widths, and one in groups behind it.
+
+    The second makes so many `times` as many channels.
+    """
     nodes = [
         make_node("Conv", ["x", "w0", "b0"], ["c"], "point"),
         make_node("Relu", ["c"], ["r"], "relu"),
@@ -70,11 +73,12 @@ def make_model(*more: Any, group: int = 4) -> Model:
     known = {
         "w0": WIDTHS * weights(0, 4, 4, 1, 1),
         "b0": np.float32([0, 0.001, 0, 0.1]),
-        "w1": weights(1, 4, 4 // group, 3, 3) / WIDTHS,
-        "b1": weights(2, 4),
+        "w1": weights(1, 4 * times, 4 // group, 3, 3) / np.repeat(WIDTHS, times, 0),
+        "b1": weights(2, 4 * times),
     }
     outputs = {name: SHAPE for each in more for name in each.output}
-    return prepare_floats(built(nodes, {"x": SHAPE}, {"y": SHAPE, **outputs}, known), [make_target()])
+    outputs["y"] = [1, 4 * times, 8, 8]
+    return prepare_floats(built(nodes, {"x": SHAPE}, outputs, known), [make_target()])
 
 
 def measure(model: Model) -> Ranges:
@@ -119,6 +123,21 @@ def test_each_channel_has_its_range() -> None:
     integers = numpy_helper.to_array(made.model.index.initializers[bias.input[0]])
     steps = stored(made.model, bias.input[1])
     np.testing.assert_allclose(integers * steps, weights(2, 4), atol=steps.max() / 2)
+
+
+def test_the_bias_of_channels_that_one_channel_makes_has_its_scale() -> None:
+    """A depthwise convolution may make several channels of each: they are neighbours."""
+    model, to = make_model(times=2), make_target()
+    found = measure(model)
+
+    made = quantize(model, [to], replace(found, channels={"r": found.channels["r"]})).model
+
+    bias, weight = (node(made, node(made, "y_float").input[i]) for i in (2, 1))
+    scale = np.repeat(read_scales(made)["r"][0], 2)
+    expected = scale.astype(np.float32) * stored(made, weight.input[1])
+    np.testing.assert_allclose(stored(made, bias.input[1]), expected, rtol=1e-6)
+    given = samples(model, 1)[0]
+    assert snr(values(model, given)["y"], values(made, given)["y"]) > 30
 
 
 def test_a_channel_of_rounding_errors_has_a_scale_that_is_no_finer_than_float32() -> None:
