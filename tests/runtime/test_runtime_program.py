@@ -201,6 +201,11 @@ def test_an_output_of_another_shape_is_accepted_where_onnxruntime_makes_it_too(r
         assert str(caught.value) == sentence
     with pytest.raises(InputError, match=f"^gave no output '{made.name}'$"):
         check.take_outputs({}, {given.name: ramp(1, 4)})
+    with collect_contradictions() as notes:
+        check.take_outputs({made.name: ramp(1, 5)}, {given.name: ramp(1, 5)})
+    assert list(notes) == [
+        f"the model says that '{made.name}' is float32[1, 4], but it is float32[1, 5]"
+    ]
 
 
 def test_what_is_bound_may_come_in_another_array_of_its_shape(region: Region) -> None:
