@@ -59,6 +59,8 @@ from byoc.support._plugins import (
     STRATEGIES,
     PluginFile,
     UnsuitablePluginError,
+    allow_named,
+    find_beside,
     find_entry_points,
     find_extended_file,
     find_file,
