@@ -19,6 +19,7 @@ from byoc.support import (
     find_installed_file,
     get_distribution,
     is_file,
+    is_utf8,
     list_installed,
     load_plugin,
     make_file_error,
@@ -166,6 +167,8 @@ def _read_for_threads(path: Path, threads: int | None) -> tuple[Path, CostFile]:
 
 def check_fallback(path: Path, otherwise: str) -> None:
     """Raise InputError if a file about to be written could not be loaded with such an `else`."""
+    if not is_utf8(otherwise):
+        raise InputError(f"{path}: else: '{otherwise}' is not UTF-8 text, so no cost file can name it")
     real, beside = path.resolve(), path.parent / otherwise
     if beside.resolve() == real and (is_file(beside) or is_file(Path(otherwise))):
         raise InputError(
