@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,13 @@ THOROUGH = 100
 
 VANILLA = Path(__file__).with_name("vanilla.yaml")
 """A rule file for what is not about accelerators: target `dla`, open extents, run by `reference`."""
+
+
+def copy_vanilla(folder: Path) -> str:
+    """Copy `VANILLA` beside a file that is to name it, since one may name no file elsewhere."""
+    shutil.copy(VANILLA, folder)
+    return VANILLA.name
+
 
 LIGHT = (
     *("bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50"),

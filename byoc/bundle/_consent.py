@@ -76,6 +76,27 @@ def require_consent(bundle: "Bundle") -> None:
         if not judged.trusted:
             raise InputError(
                 f"{bundle.display_path}: region {region.name} is native code for codegen {name}, and "
-                f"not loaded: {judged.reason}. If you trust its maker, give --trust (in Python "
-                "trust=True)" + (", or run byoc trust on it once" if judged.key else "")
+                f"not loaded: {judged.reason}. {_advise_trust(judged)}"
             )
+
+
+def require_trusted_references(bundle: "Bundle") -> None:
+    """Raise InputError unless the files outside of a bundle that it refers to may be looked at.
+
+    Whoever made it chose their paths: a message on what is there would tell of files that the user did
+    not name.
+    """
+    references = bundle.manifest.references
+    if not references or (judged := judge_trust(bundle)).trusted:
+        return
+    first = quote_name(next(iter(references.values())).path)
+    raise InputError(
+        f"{bundle.display_path}: it refers to weights outside of it, {first}, which are not looked at: "
+        f"{judged.reason}. {_advise_trust(judged)}"
+    )
+
+
+def _advise_trust(judged: Trust) -> str:
+    """Return a sentence on what a user does who trusts the maker of a bundle."""
+    once = ", or run byoc trust on it once" if judged.key else ""
+    return f"If you trust its maker, give --trust (in Python trust=True){once}"

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError, model_validator
 from byoc.codegen import escape_line
 from byoc.errors import InputError
 from byoc.model import ONLY_VARIANT, Variant
-from byoc.support import StrictModel, read_limited
+from byoc.support import StrictModel, dump_json, read_limited
 
 DECISIONS_FILE = "decisions.json.gz"
 DECISIONS_FORMAT: Literal[1] = 1
@@ -227,7 +227,7 @@ class DecisionDocument(StrictModel):
 
     def to_json(self) -> bytes:
         """Return the table as JSON on one line."""
-        return self.model_dump_json().encode()
+        return dump_json(self)
 
     @classmethod
     def read(cls, content: bytes, path: Path) -> "DecisionDocument":

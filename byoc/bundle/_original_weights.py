@@ -17,7 +17,7 @@ from onnx import TensorProto
 
 from byoc.errors import InputError
 from byoc.model import ExternalData, Model, find_external_data, is_large, write_raw_bytes
-from byoc.support import clone_file
+from byoc.support import clone_file, is_utf8
 
 Sharing = Literal["copy", "link", "reference"]
 """What a bundle does with weights in the user's files: copy them, link the files, or refer to them."""
@@ -131,13 +131,22 @@ class OriginalFiles:
 
 
 def _name_path(source: Path, bundle: Path) -> str:
-    """Return the path of a file from a bundle's folder where it is near, else the absolute one."""
+    """Return the path of a file from a bundle's folder where it is near, else the absolute one.
+
+    Raises InputError for one that a manifest, which is text, cannot have.
+    """
     try:
         relative = Path(os.path.relpath(source, bundle))
     except ValueError:  # another drive
         return source.as_posix()
     near = relative.parts.count("..") <= _MOST_LEVELS_UP
-    return relative.as_posix() if near else source.as_posix()
+    name = relative.as_posix() if near else source.as_posix()
+    if not is_utf8(name):
+        raise InputError(
+            f"--weights reference: '{name}' is not UTF-8 text, so no bundle can name it; take --weights "
+            "copy or link"
+        )
+    return name
 
 
 def place_file(source: Path, target: Path, *, may_copy: bool) -> FileCopy:

@@ -16,7 +16,13 @@ from google.protobuf.message import DecodeError
 from onnx import TensorProto
 
 from byoc.boundary.contracts import RegionContracts
-from byoc.bundle._consent import NO_CONSENT, Consent, judge_maker, judge_trust
+from byoc.bundle._consent import (
+    NO_CONSENT,
+    Consent,
+    judge_maker,
+    judge_trust,
+    require_trusted_references,
+)
 from byoc.bundle._decisions import DECISIONS_FILE, DecisionDocument, read_decisions
 from byoc.bundle._manifest import MANIFEST_FILE, Manifest, RegionEntry, VariantEntry, entry_to_contract
 from byoc.bundle._manifest_reading import read_manifest, resolve_inside
@@ -36,6 +42,7 @@ from byoc.codegen import (
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import check_model, walk_tensors
 from byoc.support import check_type
+from byoc.trust import Trust
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,16 +243,27 @@ def is_bundle(path: Path) -> bool:
         return False
 
 
-def inspect(bundle: str | Path) -> dict[str, Any]:
+def inspect(bundle: str | Path, *, trust: bool = False) -> dict[str, Any]:
     """Return the manifest of a `bundle` at a path as plain data: `byoc inspect --format json`.
 
     It has what was asked for, the report, the regions with their boundary tensors, and the size (bytes)
     and hash of every file; under `trust` also who signed the bundle, and whether that key is trusted.
+    Files outside to which it refers are checked where its maker is trusted, or with `trust`.
     Raises InputError when it is not a complete bundle, or a file or contract is not as it was written.
     """
-    opened = open_bundle(bundle)
+    opened = open_bundle(bundle, trust=trust)
     opened.check_regions()
     return {**opened.manifest.model_dump(mode="json"), "trust": asdict(judge_maker(opened))}
+
+
+def judge_path(path: Path) -> Trust:
+    """Return whether the maker of the bundle at a path is trusted; no file outside is looked at.
+
+    Raises InputError unless all files of the bundle itself are as the manifest says.
+    """
+    if not path.is_dir():
+        return judge_maker(open_bundle(path))
+    return judge_maker(Bundle(path, read_manifest(path), None, path))
 
 
 def open_bundle(
@@ -259,7 +277,8 @@ def open_bundle(
     """Open the bundle in a folder or zip at `path`, or one `variant` of it.
 
     With `isolation` its codegens run in worker processes, by default unless its maker is trusted; with
-    None in this process. With `trust` it is trusted, and so may run native code, whoever made it.
+    None in this process. With `trust` it is trusted, and so may run native code and refer to files
+    outside, whoever made it.
     `codegens` names those that may load its regions, by default all. Raises InputError unless it is
     complete and unchanged.
     """
@@ -289,12 +308,13 @@ def _open(
             bundle = Bundle(folder, unpack_bundle(path, folder), path, consent=consent)
         else:
             manifest = read_manifest(path)
-            references = find_references(manifest, destination or path, path)
             # Absolute: a codegen may change the working directory.
-            folder = path.absolute()
-            if references:
-                folder = stack.enter_context(open_whole_folder(path, manifest, references, path))
-            bundle = Bundle(folder, manifest, None, path, consent=consent)
+            bundle = Bundle(path.absolute(), manifest, None, path, consent=consent)
+            if destination is None:
+                require_trusted_references(bundle)
+            if references := find_references(manifest, destination or path, path):
+                whole = open_whole_folder(path, manifest, references, path)
+                bundle = replace(bundle, folder=stack.enter_context(whole))
         bundle = _choose_processes(bundle, isolation)
         weakref.finalize(bundle, _close, stack.pop_all(), os.getpid())
     return bundle

@@ -26,7 +26,7 @@ from byoc.bundle._report import Report
 from byoc.bundle._weight_file import WeightFile, move_weights
 from byoc.codegen import Artifact, Refusal, RefusedError, Region, read_region
 from byoc.planning import Plan, PlannedRegion, read_weight_layout
-from byoc.support import collect_rarely, read_byoc_version, report_step
+from byoc.support import collect_rarely, dump_json, read_byoc_version, report_step
 
 MODEL_FILE = "model.onnx"
 _ARTIFACTS_FOLDER = "artifacts"
@@ -163,7 +163,7 @@ def build_manifest(
 
 def write_manifest(folder: Path, manifest: Manifest) -> bytes:
     """Write a bundle's manifest, the last of its files but for a signature; return its SHA-256."""
-    content = f"{manifest.model_dump_json(indent=1)}\n".encode()
+    content = dump_json(manifest, indent=1) + b"\n"
     (folder / MANIFEST_FILE).write_bytes(content)
     return hashlib.sha256(content).digest()
 

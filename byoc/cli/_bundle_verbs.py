@@ -25,6 +25,7 @@ from byoc.bundle import inspect as read_bundle
 from byoc.cli._common import (
     FormatOption,
     OutputFormat,
+    TrustOption,
     VerboseOption,
     print_json,
     print_rows,
@@ -59,13 +60,14 @@ def _show_schema(wanted: bool) -> None:
 
 
 @take_options(Requirements, name="requirements")
-def inspect(
+def inspect(  # noqa: PLR0913 - each flag has a default
     bundle: Annotated[Path, typer.Argument(help="What `byoc partition -o` wrote, or `byoc pack`.")],
     verbose: VerboseOption = False,
     form: FormatOption = OutputFormat.text,
     *,
     requirements: Requirements,
     junit: JUnitOption = None,
+    trust: TrustOption = False,
     _: Annotated[
         bool,
         typer.Option(
@@ -77,11 +79,11 @@ def inspect(
     tests = JUnitFile.prepare(junit, "inspect", bundle)
     with tests.record_errors(str(bundle)), show_status() as show:
         show("check")
-        opened = open_bundle(bundle)
+        opened = open_bundle(bundle, trust=trust)
         opened.check_regions()
     reports = [variant.report for variant in opened.manifest.variants]
     if form is OutputFormat.json:
-        print_json(read_bundle(bundle))
+        print_json(read_bundle(bundle, trust=trust))
     else:
         _print_bundle(opened, verbose)
     tests.write(

@@ -54,6 +54,10 @@ VerboseOption = Annotated[
 ]
 
 
+TrustOption = Annotated[
+    bool,
+    typer.Option("--trust", help="Look at files outside that the bundle refers to, whoever made it."),
+]
 AllowUnverifiedOption = Annotated[
     bool,
     typer.Option(

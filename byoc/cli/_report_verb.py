@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from byoc.bundle import open_bundle
-from byoc.cli._common import check_outside, show_status
+from byoc.cli._common import TrustOption, check_outside, show_status
 from byoc.console import print_line
 from byoc.page import make_page
 from byoc.reporting import format_quantity
@@ -25,12 +25,13 @@ def report(
     variant: Annotated[
         str | None, typer.Option(metavar="NAME", help="The variant to draw, of a bundle with several.")
     ] = None,
+    trust: TrustOption = False,
 ) -> None:
     """Draw a bundle's report for a browser: one file, no network."""
     check_output(output)
     check_outside(output, bundle, "it would change the bundle that is shown")
     with show_status() as show:
         show("read the bundle")
-        page = make_page(open_bundle(bundle, variant=variant), trace)
+        page = make_page(open_bundle(bundle, variant=variant, trust=trust), trace)
     write_text(output, page)
     print_line(f"Written to {output} ({format_quantity(len(page.encode()), 'B')})")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from byoc.bundle import judge_maker, open_bundle
+from byoc.bundle import judge_path
 from byoc.cli._common import FormatOption, OutputFormat, print_rows
 from byoc.console import print_line
 from byoc.errors import InputError
@@ -59,7 +59,7 @@ def _find_signer(path: Path) -> str:
     """Return the key that signed a bundle. Raises InputError where there is no valid signature."""
     if not path.exists():
         raise InputError(f"{path}: no such bundle, and no key, which is 64 digits 0 to 9 and a to f")
-    judged = judge_maker(open_bundle(path))
+    judged = judge_path(path)
     if not judged.key:
         raise InputError(f"{path}: there is no key to trust: {judged.reason}")
     return judged.key

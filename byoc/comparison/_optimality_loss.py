@@ -15,6 +15,7 @@ from byoc.planning import load_units, plan_graphs, price_placement
 from byoc.profiling import profile
 from byoc.rules import load_rules
 from byoc.stages import load_settings
+from byoc.support import allow_named, is_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,8 @@ def measure_loss(model: str, asked: PlanOptions, seconds: float, repeats: int) -
         raise InputError("units are measured for one accelerator at a time: give one rule file")
     target = load_rules(rules[0])
     costs = asked.cost_model if isinstance(asked.cost_model, (str, Path)) else target.cost_model
-    with TemporaryDirectory(prefix="byoc-") as folder:
+    named = [Path(each) for each in (costs, asked.host_cost_model) if is_file(Path(each))]
+    with TemporaryDirectory(prefix="byoc-") as folder, allow_named(*named):
         host, device = str(Path(folder, "host.yaml")), str(Path(folder, "device.yaml"))
         measure = partial(profile, model, seconds=seconds, repeats=repeats, dims=asked.dims)
         measure(output=host, otherwise=_find_path(asked.host_cost_model))

@@ -7,6 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from byoc.comparison._study_file import FILE_SUFFIXES
 from byoc.options import PlanOptions
 from byoc.rules import split_generation
 from byoc.support import is_file
@@ -120,7 +121,7 @@ class StudyCase:
 
     def _resolve_value(self, text: str) -> str:
         """Return an option's value; the path of a file in the folder, where it names one."""
-        return self.resolve(text) if text.endswith((".yaml", ".yml", ".json")) else text
+        return self.resolve(text) if text.endswith(FILE_SUFFIXES) else text
 
 
 def _resolve_beside(folder: str, name: str) -> str:

@@ -1,14 +1,27 @@
 """Study files: the axes of a study in YAML, checked with all mistakes at once."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from byoc.costs import Policy
-from byoc.support import StrictModel, read_mapping, read_yaml
+from byoc.errors import InputError
+from byoc.rules import split_generation
+from byoc.support import (
+    ANNOTATIONS,
+    COST_MODELS,
+    StrictModel,
+    find_beside,
+    is_file,
+    make_file_error,
+    read_mapping,
+    read_yaml,
+)
 
+FILE_SUFFIXES = (".yaml", ".yml", ".json")
+"""How the value of an option ends that is taken for the path of a file."""
 Scalar = StrictBool | StrictInt | StrictFloat | StrictStr
 """A value as YAML has it."""
 
@@ -138,8 +151,47 @@ class StudyFile(StrictModel):
 
 
 def read_study(path: Path) -> StudyFile:
-    """Read a study file. Raises InputError with a line for each mistake, each with its location."""
-    return read_yaml(path, StudyFile)
+    """Read a study file. Raises InputError with a line for each mistake, each with its location.
+
+    The rule files and cost models that it names are beside or below it, or installed, since messages
+    show what is in them; models are data, and may lie anywhere.
+    """
+    study = read_yaml(path, StudyFile)
+    problems = []
+    for location, group, name in _list_named_files(study):
+        try:
+            if find_beside(group, path, name) is None and is_file(Path(name)):
+                problems.append(f"{location}: {name}: it is beside the current folder, not the study")
+        except InputError as error:
+            problems.append(f"{location}: {error}")
+    if problems:
+        raise make_file_error(path, list(dict.fromkeys(problems)))
+    return study
+
+
+def _list_named_files(study: StudyFile) -> Iterator[tuple[str, str, str]]:
+    """Yield the location, the group of plug-ins and the name of what may be a YAML file."""
+    for number, names in enumerate(study.rules):
+        for name in names:
+            yield f"rules[{number}]", ANNOTATIONS, name
+            yield f"rules[{number}]", ANNOTATIONS, split_generation(name)[0]
+    for number, costs in enumerate(study.costs):
+        given = costs.accelerator
+        several = given.values() if isinstance(given, dict) else [given]
+        for each in (*several, costs.host):
+            if each is not None:
+                yield f"costs[{number}]", COST_MODELS, each
+        for name, values in costs.options.items():
+            yield from _list_file_values(f"costs[{number}].options.{name}", values)
+    for number, strategy in enumerate(study.strategies):
+        for name, values in strategy.options.items():
+            yield from _list_file_values(f"strategies[{number}].options.{name}", values)
+
+
+def _list_file_values(location: str, values: Iterable[Scalar]) -> Iterator[tuple[str, str, str]]:
+    for value in values:
+        if isinstance(value, str) and value.endswith(FILE_SUFFIXES):
+            yield location, COST_MODELS, value
 
 
 def read_study_content(path: Path) -> Mapping[Any, Any]:

@@ -12,8 +12,17 @@ from typing import Any
 
 import onnx
 
-from byoc.support import COST_MODELS, find_extended_file, is_file, make_file_error, read_mapping
+from byoc.errors import InputError
+from byoc.support import (
+    COST_MODELS,
+    find_beside,
+    find_extended_file,
+    make_file_error,
+    read_mapping,
+)
 
+# What names a cost model and is inherited.
+_NAMING = ("else", "beside")
 _OWN = ("name", "description", "machine", "threads", "extends")
 
 Content = dict[Any, Any]
@@ -30,11 +39,22 @@ def read_inherited(path: Path, chain: tuple[Path, ...] = ()) -> Content:
         return content
     found = _find_base(path, content["extends"], (*chain, path))
     base = read_inherited(found, (*chain, path))
-    otherwise = base.get("else")
-    if isinstance(otherwise, str) and is_file(found.parent / otherwise):
-        base = {**base, "else": str(found.parent / otherwise)}  # a path is relative to its own file
+    for key in _NAMING:
+        if isinstance(base.get(key), str) and (file := find_named_file(found, key, base[key])):
+            base = {**base, key: str(file)}  # a path is relative to its own file
     own = {key: value for key, value in content.items() if key != "extends"}
     return _merge({key: value for key, value in base.items() if key not in _OWN}, own)
+
+
+def find_named_file(path: Path, key: str, name: str) -> Path | None:
+    """Return the file beside or below a cost file that it names under a key, None if there is none.
+
+    Raises InputError for a path that leads elsewhere.
+    """
+    try:
+        return find_beside(COST_MODELS, path, name)
+    except InputError as error:
+        raise InputError(f"{path}: {key}: {error}") from None
 
 
 def expand_groups(content: Content) -> tuple[Content, list[str]]:

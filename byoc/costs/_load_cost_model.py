@@ -1,11 +1,12 @@
 """Loading cost models from a path, the name of an installed file, or a plug-in."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
 
 from byoc.costs._cost_file import CostFile
-from byoc.costs._cost_inheritance import expand_groups, read_inherited
+from byoc.costs._cost_inheritance import expand_groups, find_named_file, read_inherited
 from byoc.costs._cost_model import CostModel
 from byoc.costs._measured_costs import CostTable, Linear
 from byoc.costs._model_wrappers import Fallback
@@ -14,10 +15,11 @@ from byoc.errors import InputError, describe_error, suggest_nearest
 from byoc.support import (
     COST_MODELS,
     COSTS,
-    find_file,
     find_files,
+    find_installed_file,
     get_distribution,
     is_file,
+    is_utf8,
     list_installed,
     load_plugin,
     make_file_error,
@@ -34,6 +36,7 @@ class _TooDeepError(InputError):
     """Files refer to one another in a chain that is too long to list."""
 
 
+FoundT = TypeVar("FoundT")
 Options = Mapping[str, str]
 _NO_OPTIONS: Options = MappingProxyType({})
 
@@ -47,7 +50,7 @@ def load_cost_model(name: str, options: Options = _NO_OPTIONS, threads: int | No
     or its file for so many threads cannot be loaded, if a plug-in is not a cost model, and for an option
     that it does not take.
     """
-    return _load(name, (), options, threads)
+    return _load(name, _find(name), (), options, threads)
 
 
 def read_cost_file(path: Path) -> CostFile:
@@ -68,28 +71,56 @@ def read_cost_file(path: Path) -> CostFile:
     problems += others
     if result is None or problems:
         raise make_file_error(path, problems)
+    if result.beside is not None and (beside := find_named_file(path, "beside", result.beside)):
+        result = result.model_copy(update={"beside": str(beside)})
     return result
+
+
+def _find(name: str) -> Path | str:
+    """Return the file that a user names, or the name of a plug-in. Raises InputError for neither."""
+    return path if is_file(path := Path(name)) else _find_installed(name)
+
+
+def _find_installed(name: str) -> Path | str:
+    plugins = list_installed(COSTS)
+    if name not in plugins:
+        return find_installed_file(COST_MODELS, name, also=plugins)
+    if clashing := [str(path) for path in find_files(COST_MODELS)[0].get(name, ())]:
+        raise InputError(
+            f"{name}: {get_distribution(plugins[name])} brings a cost model of this name, and so does "
+            f"{clashing[0]}; give a path"
+        )
+    return name
+
+
+def _find_installed_file(name: str) -> Path:
+    return find_installed_file(COST_MODELS, name)
+
+
+def _find_named(path: Path, key: str, name: str, find: Callable[[str], FoundT]) -> Path | FoundT:
+    """Return the file, or what is installed, that a cost file names under a key.
+
+    Raises InputError for neither, and for a file elsewhere than beside or below it.
+    """
+    if beside := find_named_file(path, key, name):
+        return beside
+    try:
+        return find(name)
+    except InputError as error:
+        raise InputError(*(f"{path}: {key}: {line}" for line in error.lines)) from None
 
 
 def _load(
     name: str,
+    source: Path | str,
     asking: tuple[Path, ...],
     options: Options = _NO_OPTIONS,
     threads: int | None = None,
 ) -> CostModel:
-    """Load a model; `asking` are the files whose fallbacks led to it."""
-    plugins = list_installed(COSTS)
-    if name in plugins and not Path(name).is_file():
-        clashing = [str(path) for path in find_files(COST_MODELS)[0].get(name, ())]
-        if clashing:
-            raise InputError(
-                f"{name}: {get_distribution(plugins[name])} brings a cost model of this "
-                "name, and so does "
-                f"{clashing[0]}; give a path"
-            )
-        return _load_plugin(name, options)
-    path = find_file(COST_MODELS, name, also=plugins)
-    real = path.resolve()
+    """Load a model from its file or plug-in; `asking` are the files whose fallbacks led to it."""
+    if isinstance(source, str):
+        return _load_plugin(source, options)
+    path, real = source, source.resolve()
     if real in asking:
         circle = " -> ".join(p.name for p in (*asking[asking.index(real) :], real))
         raise InputError(f"the fallbacks go in a circle: {circle}")
@@ -101,10 +132,9 @@ def _load(
         raise InputError(f"cost model {name} has no option '{first}': it is a file, which has none")
     if found.otherwise is None:
         return _as_model(found)
-    beside = path.parent / found.otherwise
+    fallback = _find_named(path, "else", found.otherwise, _find_installed)
     try:
-        fallback = str(beside) if is_file(beside) else found.otherwise
-        second = _load(fallback, (*asking, real), options, threads)
+        second = _load(found.otherwise, fallback, (*asking, real), options, threads)
     except _TooDeepError:
         raise
     except InputError as error:
@@ -120,11 +150,7 @@ def _read_for_threads(path: Path, threads: int | None) -> tuple[Path, CostFile]:
     found = read_cost_file(path)
     others = {}
     for count, name in found.threads.items():
-        beside = path.parent / name
-        try:
-            others[name] = beside if is_file(beside) else find_file(COST_MODELS, name)
-        except InputError as error:
-            raise InputError(*(f"{path}: threads.{count}: {line}" for line in error.lines)) from None
+        others[name] = _find_named(path, f"threads.{count}", name, _find_installed_file)
     chosen = found.find_for_threads(threads)
     if chosen is None:
         return path, found
@@ -141,12 +167,14 @@ def _read_for_threads(path: Path, threads: int | None) -> tuple[Path, CostFile]:
 
 def check_fallback(path: Path, otherwise: str) -> None:
     """Raise InputError if a file about to be written could not be loaded with such an `else`."""
+    if not is_utf8(otherwise):
+        raise InputError(f"{path}: else: '{otherwise}' is not UTF-8 text, so no cost file can name it")
     real, beside = path.resolve(), path.parent / otherwise
     if beside.resolve() == real and (is_file(beside) or is_file(Path(otherwise))):
         raise InputError(
             f"{path}: cannot be asked for what it does not know itself: else is {otherwise}"
         )
-    _load(str(beside) if is_file(beside) else otherwise, (real,))
+    _load(otherwise, _find_named(path, "else", otherwise, _find_installed), (real,))
 
 
 def _as_model(found: CostFile) -> CostModel:

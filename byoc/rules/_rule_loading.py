@@ -24,6 +24,7 @@ from byoc.support import (
     ANNOTATIONS,
     COST_MODELS,
     COSTS,
+    find_beside,
     find_extended_file,
     find_file,
     find_installed_file,
@@ -71,14 +72,11 @@ class Target:
         Raises InputError when there is neither such a file nor a plug-in of that name.
         """
         name = self.rules.cost_model
-        beside = self.folder / name
-        if is_file(beside):
-            return str(beside)
-        plugins = list_installed(COSTS)
-        if name in plugins:
-            return name
         try:
-            return str(find_installed_file(COST_MODELS, name, also=plugins))
+            if beside := find_beside(COST_MODELS, self.folder / "rules", name):
+                return str(beside)
+            plugins = list_installed(COSTS)
+            return name if name in plugins else str(find_installed_file(COST_MODELS, name, plugins))
         except InputError as error:
             raise InputError(f"{self.source}: {self.locate('cost_model')}: {error}") from None
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from byoc.samples._input_sizes import IMAGE_CHANNELS, OpenSizes, find_open_sizes
 
 # The size limit of one input. Samples are drawn in float64 first.
 _MAX_BYTES = 2**30
+_DRAWN_BYTES = 8
+_MAX_STRIDE = 2**63  # numpy limits the bytes of an array as if extents of 0 were 1
 _MAX_RANK = 32  # of arrays in numpy 1
 _BYTES = 256
 _IMAGE_RANK = 4
@@ -112,9 +115,7 @@ class InputMaker:
         shape = tuple(map(draw.evaluate, kind.shape))
         if len(shape) > _MAX_RANK:
             raise InputError(f"no sample input can be made for '{name}': it has {len(shape)} dimensions")
-        size = TensorType(kind.dtype, shape).bytes or 0
-        if size > _MAX_BYTES:
-            raise InputError(f"no sample input can be made for '{name}': {kind} takes {size} bytes")
+        _require_small(name, kind, shape)
         if kind.dtype == "string":
             return self._draw_words(name, shape, draw)
         if _is_condition(kind, self.roles[name]):
@@ -144,6 +145,7 @@ class InputMaker:
         dims = (_ELEMENTS,) if found.shape is None else found.shape
         sizes = [evaluate_dim(dim, draw.sizes) for dim in dims]
         shape = tuple(2 if size is None else size for size in sizes)
+        _require_small(name, found, shape)
         if found.dtype == "string":
             return self._draw_words(name, shape, draw)
         values = np.asarray(draw.generator.standard_normal(shape))
@@ -269,6 +271,17 @@ def _count_positions(
     if limits:
         positions %= max(min(limits), 1)
     return np.broadcast_to(positions if shape else positions[0], shape)
+
+
+def _require_small(name: str, kind: TensorType, shape: tuple[int, ...]) -> None:
+    """Raise InputError for an input that no array can hold, or that is too large to be drawn."""
+    size = TensorType(kind.dtype, shape).bytes or 0
+    if size > _MAX_BYTES:
+        raise InputError(f"no sample input can be made for '{name}': {kind} takes {size} bytes")
+    if prod(max(extent, 1) for extent in shape) * _DRAWN_BYTES >= _MAX_STRIDE:
+        raise InputError(
+            f"no sample input can be made for '{name}': {kind} is larger than arrays may be"
+        )
 
 
 def _draw_floats(

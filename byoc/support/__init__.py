@@ -21,7 +21,7 @@ from byoc.support._distributions import (
 )
 from byoc.support._exit_codes import describe_exit, name_signal
 from byoc.support._garbage import collect_rarely, return_free_memory
-from byoc.support._input import read_limited
+from byoc.support._input import is_utf8, read_limited
 from byoc.support._note import Note
 from byoc.support._option_check import check_minimum, check_type, check_types
 from byoc.support._output import (
@@ -59,6 +59,8 @@ from byoc.support._plugins import (
     STRATEGIES,
     PluginFile,
     UnsuitablePluginError,
+    allow_named,
+    find_beside,
     find_entry_points,
     find_extended_file,
     find_file,
@@ -73,7 +75,7 @@ from byoc.support._plugins import (
 )
 from byoc.support._process_life import end_with_parent
 from byoc.support._progress import format_part, report_each, report_step, show_progress
-from byoc.support._strict_model import StrictModel, format_short, validate_content
+from byoc.support._strict_model import StrictModel, dump_json, format_short, validate_content
 from byoc.support._user_folders import find_user_folder
 from byoc.support._vendor_code import LocatedError, describe_failure, locate_error
 from byoc.support._workspace import open_workspace, remove_leftovers, replace_path

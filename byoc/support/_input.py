@@ -20,6 +20,15 @@ def read_limited(file: IO[bytes], limit: int) -> bytes:
     return b"".join(blocks)
 
 
+def is_utf8(text: str) -> bool:
+    """Return whether text can be written as UTF-8; the name of a file need not."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def read_text(path: Path, limit: int) -> str:
     """Read a text file in UTF-8 of at most `limit` bytes. Raises InputError with a sentence."""
     try:

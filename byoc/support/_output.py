@@ -27,8 +27,11 @@ def check_output(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file. Raises InputError when it cannot be written, and leaves the old one."""
-    write_atomically(path, lambda file: file.write(text.encode()))
+    """Write a text file in UTF-8. Raises InputError when it cannot be written, and leaves the old one.
+
+    What is not UTF-8 in the name of a file that the text quotes stands as `\\udcff`.
+    """
+    write_atomically(path, lambda file: file.write(text.encode(errors="backslashreplace")))
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:

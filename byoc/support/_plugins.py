@@ -6,7 +6,9 @@ lists the installed ones, and a plug-in that fails to load is an error that name
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
@@ -16,6 +18,7 @@ from typing import Any, cast
 
 from byoc.errors import InputError, must_propagate, suggest_nearest
 from byoc.support._distributions import read_name_and_version
+from byoc.support._output import find_inside
 from byoc.support._vendor_code import describe_failure
 
 CODEGENS = "byoc.codegens"
@@ -29,6 +32,7 @@ PASSES = "byoc.passes"
 # The most characters of an unknown name in a message; few paths are longer.
 _MAX_EXTENDED = 8
 _MAX_CHARACTERS = 500
+_allowed: ContextVar[frozenset[Path]] = ContextVar("allowed", default=frozenset())
 
 _KIND_NAMES = {
     CODEGENS: "codegen",
@@ -214,15 +218,47 @@ def find_installed_file(group: str, name: str, also: Iterable[str] = ()) -> Path
     return next(iter(known[stem].values())).path
 
 
+@contextmanager
+def allow_named(*paths: Path) -> Iterator[None]:
+    """Let files that byoc writes itself name those at `paths`, which the user named."""
+    token = _allowed.set(_allowed.get() | {path.resolve() for path in paths})
+    try:
+        yield
+    finally:
+        _allowed.reset(token)
+
+
+def find_beside(group: str, path: Path, name: str) -> Path | None:
+    """Return the file that a file at `path` names by a path from its folder, None if there is none.
+
+    A stranger's file must not have others read, whose content messages would show: what it names has to
+    be beside or below it, or in an installed package of the group, links followed. Raises InputError for
+    a path that leads elsewhere, whether or not there is anything.
+    """
+    try:
+        found = find_inside(path.parent, name)
+        for folder in _list_package_folders(group) if found is None else ():
+            found = found or find_inside(folder, str(path.parent.absolute() / name))
+    except (OSError, ValueError):  # what can be no file's name
+        return None
+    if found is None and (real := (path.parent / name).resolve()) in _allowed.get():
+        found = real
+    if found is None:
+        raise InputError(
+            f"{_cut_name(name)}: a file may name those beside and below it, and installed "
+            f"{_KIND_NAMES[group]}s by name"
+        )
+    return path.parent / name if is_file(found) else None
+
+
 def find_extended_file(group: str, path: Path, name: str, chain: Sequence[Path]) -> Path:
     """Return the file that `extends: NAME` in a file means: one beside it, else an installed one.
 
     `chain` are the files that led to it, the first the one that was asked for. Raises InputError for a
-    file that is not there, that is in the chain, or that is one of more than eight.
+    file that is not there or lies elsewhere, that is in the chain, or that is one of more than eight.
     """
-    beside = path.parent / name
     try:
-        found = beside if is_file(beside) else find_installed_file(group, name)
+        found = find_beside(group, path, name) or find_installed_file(group, name)
     except InputError as error:
         raise InputError(f"{path}: extends: {error}") from None
     if any(found.samefile(other) for other in chain):
@@ -230,6 +266,15 @@ def find_extended_file(group: str, path: Path, name: str, chain: Sequence[Path])
     if len(chain) >= _MAX_EXTENDED:
         raise InputError(f"{chain[0]}: extends: at most {_MAX_EXTENDED} files may build on one another")
     return found
+
+
+def _list_package_folders(group: str) -> list[Path]:
+    """Return the folders of the packages of a group that can be found."""
+    folders: list[Path] = []
+    for point in list_installed(group).values():
+        with suppress(Exception):  # finding a module may import its parent packages
+            folders += map(Path, _find_package_folders(point.module))
+    return folders
 
 
 def _refuse_to_choose(group: str, name: str, found: Mapping[str, EntryPoint]) -> None:
@@ -246,7 +291,9 @@ def _make_unknown_error(group: str, name: str, known: Any, problems: Sequence[st
     file = " file and no installed" if group in (ANNOTATIONS, COST_MODELS) else ""
     broken = f"; could not look in {'; '.join(problems)}" if problems else ""
     there = ", ".join(known) or "none"
-    shown = name if len(name) <= _MAX_CHARACTERS else f"{name[:_MAX_CHARACTERS]}..."
-    return InputError(
-        f"{shown}: no such{file} {called}{suggest_nearest(name, known)}; installed: {there}{broken}"
-    )
+    hint = suggest_nearest(name, known)
+    return InputError(f"{_cut_name(name)}: no such{file} {called}{hint}; installed: {there}{broken}")
+
+
+def _cut_name(name: str) -> str:
+    return name if len(name) <= _MAX_CHARACTERS else f"{name[:_MAX_CHARACTERS]}..."

@@ -2,11 +2,12 @@
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
 
 from byoc.errors import suggest_nearest
 
@@ -30,6 +31,25 @@ def format_short(value: object) -> str:
     except ValueError:  # Python refuses to format whole numbers of thousands of digits
         return "a number of thousands of digits"
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def dump_json(content: BaseModel, indent: int | None = None) -> bytes:
+    """Return content as JSON in UTF-8.
+
+    What is not UTF-8 in the name of a file, which Python has as lone surrogates, stands as `\\udcff`.
+    """
+    try:
+        return content.model_dump_json(indent=indent).encode()
+    except PydanticSerializationError:
+        return to_json(_escape_surrogates(content.model_dump()), indent=indent, inf_nan_mode="null")
+
+
+def _escape_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {_escape_surrogates(key): _escape_surrogates(each) for key, each in value.items()}
+    return [*map(_escape_surrogates, value)] if isinstance(value, (list, tuple)) else value
 
 
 def validate_content(content: object, kind: type[ModelT]) -> tuple[ModelT | None, list[str]]:

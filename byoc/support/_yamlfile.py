@@ -212,7 +212,11 @@ _Dumper.add_implicit_resolver(_FLOAT_TAG, _FLOAT, _FLOAT_START)
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    """Return a text as YAML, in double quotes if it has line breaks, which no other style preserves."""
+    """Return a text as YAML, in double quotes if it has line breaks, which no other style preserves.
+
+    What is not UTF-8 in the name of a file, which the reader refuses, stands as `\\udcff`.
+    """
+    text = text.encode(errors="backslashreplace").decode()
     style = '"' if text.splitlines() != [text] else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style)
 

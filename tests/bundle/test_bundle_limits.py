@@ -149,7 +149,7 @@ except InputError as error:
 def test_too_little_memory_is_one_sentence(
     tmp_path: Path, byoc: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: Path) -> None:
+    def fail(_: Path, **_options: object) -> None:
         raise MemoryError
 
     monkeypatch.setattr("byoc.cli._bundle_verbs.open_bundle", fail)

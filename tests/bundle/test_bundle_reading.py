@@ -14,7 +14,7 @@ import onnx
 import pytest
 from cutting import CHAIN, ramp
 from pydantic import ValidationError
-from support import VANILLA, parse
+from support import copy_vanilla, parse
 
 from byoc.bundle import open_bundle
 from byoc.bundle._consent import NO_CONSENT, Consent
@@ -169,7 +169,9 @@ def test_what_may_be_a_bundle(bundle: Path, tmp_path: Path) -> None:
 def test_a_manifest_says_what_each_target_promises_of_values(tmp_path: Path) -> None:
     rules = tmp_path / "rules.yaml"
     clause = "{op: Div, dtype: int32, exact_below: 16777216}"
-    rules.write_text(f"extends: {VANILLA}\narithmetic: [{clause}, {{computes: float16}}]\n")
+    rules.write_text(
+        f"extends: {copy_vanilla(tmp_path)}\narithmetic: [{clause}, {{computes: float16}}]\n"
+    )
     partition(parse(CHAIN), rules, output=tmp_path / "b", strategy="all-supported", verify=False)
     stored = json.loads((tmp_path / "b" / MANIFEST_FILE).read_text())["arithmetic"]["dla"]
     assert stored[0] == {"op": ["Div"], "dtype": ["int32"], "exact_below": 1 << 24}

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from support import parse
+from support import Ran, parse
 
 import byoc
-from byoc.bundle import open_bundle
+from byoc.bundle import _references, open_bundle
 from byoc.errors import InputError
 from byoc.quantization import Precision
 from byoc.runtime import Session
@@ -248,7 +248,47 @@ def test_a_reference_that_someone_changed_is_refused(
     content["references"] = {name: {**entry, "path": path}}
     manifest.write_text(json.dumps(content))
     with pytest.raises(InputError, match=reason):
-        byoc.load(tmp_path / "all" / "b")
+        byoc.load(tmp_path / "all" / "b", trust=True)
+
+
+@pytest.mark.parametrize("path", ["../model/net.data", "../model/gone.data", "../model"])
+def test_a_strangers_reference_is_not_looked_at(
+    path: str,
+    tmp_path: Path,
+    shared_once: Path,
+    byoc: Callable[..., Ran],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shutil.copytree(shared_once, tmp_path / "all")
+    bundle = tmp_path / "all" / "b"
+    content = json.loads((bundle / "manifest.json").read_text())
+    for entry in content["references"].values():
+        entry["path"] = path
+    (bundle / "manifest.json").write_text(json.dumps(content))
+    monkeypatch.setattr(_references, "resolve_path", lambda _: pytest.fail("it was looked at"))
+    sentence = f"refers to weights outside of it, '{path}', which are not looked at: "
+    page = tmp_path / "r.html"
+    for verb in (["inspect"], ["report", "-o", page], ["run", "--inputs", "random"], ["verify"]):
+        ran = byoc(verb[0], bundle, *verb[1:])
+        assert (ran.code, ran.err.count("\n")) == (1, 1)
+        assert sentence in ran.err
+        assert "give --trust (in Python trust=True)" in ran.err
+    ran = byoc("trust", bundle)
+    assert (ran.code, ran.err.count("\n")) == (1, 1)
+    assert "there is no key to trust" in ran.err
+
+
+def test_a_strangers_reference_is_looked_at_with_trust(
+    tmp_path: Path, shared_once: Path, byoc: Callable[..., Ran]
+) -> None:
+    shutil.copytree(shared_once, tmp_path / "all")
+    bundle = tmp_path / "all" / "b"
+    (bundle / "signature.json").unlink()
+    manifest = bundle / "manifest.json"
+    manifest.write_text(manifest.read_text() + "\n")  # this process trusts what it wrote
+    assert byoc("inspect", bundle).code == 1
+    for verb in (["inspect"], ["report", "-o", tmp_path / "r.html"], ["run", "--inputs", "random"]):
+        assert byoc(verb[0], bundle, *verb[1:], "--trust").code == 0
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 import pytest
 from installing import install_strategies
-from support import VANILLA, Ran, parse
+from support import Ran, copy_vanilla, parse
 
 from byoc.comparison import TIME_COLUMNS, StudyRow
 
@@ -72,7 +72,11 @@ def make_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write_study(folder: Path, **axes: Any) -> Path:
-    content = {"models": "nets/*.onnx", "rules": str(VANILLA), "strategies": "launch-aware"} | axes
+    content = {
+        "models": "nets/*.onnx",
+        "rules": copy_vanilla(folder),
+        "strategies": "launch-aware",
+    } | axes
     (folder / "study.yaml").write_text(json.dumps(content))  # which is YAML, too
     return folder / "study.yaml"
 

@@ -164,7 +164,7 @@ MISTAKES = [
     ({"strategies": [{"name": "exact", "option": {}}]}, "strategies[0].option: no such key"),
     ({"strategies": ["exact", "exakt"]}, "strategies[1]: exakt: no such strategy (did you mean exact?)"),
     ({"strategies": {"name": "exact", "seeds": [1]}}, "strategies[0]: strategy 'exact' of "),
-    ({"rules": [str(VANILLA), "dlb"]}, "rules[1]: dlb: no such file"),
+    ({"rules": ["vanilla.yaml", "dlb"]}, "rules[1]: dlb: no such file"),
     ({"costs": [{"parameters": {"lunch": 1}}]}, "costs[0]: cost model "),
     ({"costs": [{"parameters": {"launch": -1}}]}, "launch: must be at least 0"),
     ({"no_passes": [[], "drop-node"]}, "no_passes[1]: "),

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from cutting import UNLIKE, cut, ramp
 from failing import on_devices, working
-from support import VANILLA, Ran, parse, without_location
+from support import VANILLA, Ran, copy_vanilla, parse, without_location
 from wrecking import Wreck
 
 import byoc as library
@@ -134,7 +134,9 @@ def test_options_in_a_rule_file_are_read_in_a_process_of_its_own(
     wreck: Wreck, tmp_path: Path, byoc: Callable[..., Ran]
 ) -> None:
     file = tmp_path / "t.yaml"
-    file.write_text(f"extends: {VANILLA}\ncodegen: wrecker\ncodegen_options: {{level: 3}}\n")
+    file.write_text(
+        f"extends: {copy_vanilla(tmp_path)}\ncodegen: wrecker\ncodegen_options: {{level: 3}}\n"
+    )
     assert byoc("rules", "check", file).code == 0
     wreck("import segv")
     ran = byoc("rules", "check", file)

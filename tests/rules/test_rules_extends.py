@@ -243,14 +243,13 @@ COSTS = "kind: roofline\nrates: {float32: 1e9}\nbandwidth: 1e9\n"
 def test_a_cost_model_is_found_beside_the_file_that_names_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    near, far = tmp_path / "near", tmp_path / "far"
-    near.mkdir()
-    far.mkdir()
+    near, far = tmp_path / "near", tmp_path / "near" / "far"
+    far.mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     for folder in (tmp_path, near, far):
         (folder / "mine.yaml").write_text(COSTS)
     base = files(far, one=BASE.replace("cost_model: dla", "cost_model: mine.yaml"))
-    assert load_rules("far/one.yaml").cost_model == "far/mine.yaml"
+    assert load_rules("near/far/one.yaml").cost_model == "near/far/mine.yaml"
     two = files(near, two=f"extends: {base}\n")
     assert Path(load_rules(str(two)).cost_model) == far / "mine.yaml"
     three = files(near, three=f"extends: {base}\ncost_model: mine.yaml\n")

@@ -12,7 +12,7 @@ import pytest
 import vendors
 from cutting import DEVICE_ONLY, cut, ramp
 from forging import turn_into_native
-from support import VANILLA, Ran, parse
+from support import Ran, copy_vanilla, parse
 
 import byoc
 from byoc.codegen import (
@@ -105,7 +105,7 @@ def test_what_does_not_fit_is_compiled_anew_without_the_bundles_commands(
 @pytest.mark.parametrize("name", ["cc", "cflags"])
 def test_a_rule_file_names_no_compiler(name: str, tmp_path: Path, byoc: Callable[..., Ran]) -> None:
     file = tmp_path / "t.yaml"
-    file.write_text(f"extends: {VANILLA}\ncodegen: c\ncodegen_options: {{{name}: -O1}}\n")
+    file.write_text(f"extends: {copy_vanilla(tmp_path)}\ncodegen: c\ncodegen_options: {{{name}: -O1}}\n")
     sentence = (
         f"{file}: codegen_options.{name}: codegen c takes '{name}' from the user alone, since it may "
         f"run any command: --codegen-option {name}=..., or codegen_options in Python"
@@ -122,7 +122,7 @@ def test_a_rule_files_other_options_and_the_users_own_are_taken(
     tool: type[Tool], tmp_path: Path
 ) -> None:
     file = tmp_path / "t.yaml"
-    file.write_text(f"extends: {VANILLA}\ncodegen: tool\ncodegen_options: {{level: 3}}\n")
+    file.write_text(f"extends: {copy_vanilla(tmp_path)}\ncodegen: tool\ncodegen_options: {{level: 3}}\n")
 
     byoc.partition(
         parse(DEVICE_ONLY),
