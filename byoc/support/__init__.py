@@ -22,6 +22,14 @@ from byoc.support._distributions import (
 from byoc.support._exit_codes import describe_exit, name_signal
 from byoc.support._garbage import collect_rarely, return_free_memory
 from byoc.support._input import is_utf8, read_limited
+from byoc.support._long_calls import (
+    allow_stopping,
+    can_stop,
+    stop_runs,
+    stopping_by,
+    waiting_for,
+    watch_calls,
+)
 from byoc.support._note import Note
 from byoc.support._option_check import check_minimum, check_type, check_types
 from byoc.support._output import (
@@ -78,5 +86,5 @@ from byoc.support._progress import format_part, report_each, report_step, show_p
 from byoc.support._strict_model import StrictModel, dump_json, format_short, validate_content
 from byoc.support._user_folders import find_user_folder
 from byoc.support._vendor_code import LocatedError, describe_failure, locate_error
-from byoc.support._workspace import open_workspace, remove_leftovers, replace_path
+from byoc.support._workspace import abandon_workspaces, open_workspace, remove_leftovers, replace_path
 from byoc.support._yamlfile import dump_yaml, make_file_error, read_mapping, read_yaml
