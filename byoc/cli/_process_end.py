@@ -26,6 +26,7 @@ _CLEANING_SECONDS = 10.0  # for cleaning up, and for threads to end
 _TOGETHER_SECONDS = 0.5
 _LOOK_SECONDS = 0.05
 _leave = os._exit
+_is_watching = False
 
 
 class _Ending:
@@ -72,9 +73,11 @@ def ending_by_signals() -> Iterator[None]:
     What is ignored stays so, as SIGHUP under nohup. In a thread other than the main one, which signals
     do not reach, nothing is done.
     """
-    if threading.current_thread() is not threading.main_thread():
+    global _is_watching  # noqa: PLW0603 - of the process, as signals are
+    if _is_watching or threading.current_thread() is not threading.main_thread():
         yield
         return
+    _is_watching = True
     ending, (ours, theirs) = _Ending(), socket.socketpair()
     theirs.setblocking(False)
     process, handlers = os.getpid(), dict[int, Any]()
@@ -89,6 +92,7 @@ def ending_by_signals() -> Iterator[None]:
             yield
     finally:
         ending.finished.set()
+        _is_watching = False
         if os.getpid() == process:
             signal.set_wakeup_fd(wakeup)
             for number, handler in handlers.items():
@@ -100,8 +104,9 @@ def ending_by_signals() -> Iterator[None]:
 
 def _forget_signals() -> None:
     """Keep the signals of a forked process to itself: the other end of its link is its parent's."""
-    with suppress(ValueError, OSError):
-        signal.set_wakeup_fd(-1)
+    if _is_watching:
+        with suppress(ValueError, OSError):
+            signal.set_wakeup_fd(-1)
 
 
 if hasattr(os, "register_at_fork"):
