@@ -32,7 +32,7 @@ from byoc.errors import (
     escape_unprintable,
     suggest_nearest,
 )
-from byoc.support import watch_calls
+from byoc.long_calls import watch_calls
 
 _VERBS = {
     "partition": ("_partition_verb:partition", "Cut a model between the host and accelerators."),

@@ -16,7 +16,7 @@ from time import monotonic
 from types import FrameType
 from typing import Any, NoReturn
 
-from byoc.support import abandon_workspaces, allow_stopping, stop_runs
+from byoc.long_calls import allow_stopping, stop_runs
 
 _HANDLED = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
@@ -60,7 +60,8 @@ class _Ending:
 
 def _leave_at_once(number: int) -> None:
     with suppress(Exception):
-        abandon_workspaces()
+        if support := sys.modules.get("byoc.support"):  # without it there are no workspaces
+            support.abandon_workspaces()
         if sys.stderr.isatty():
             os.write(2, b"\x1b[?25h")  # a bar of progress hides the cursor
     _leave(128 + number)

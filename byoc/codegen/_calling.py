@@ -45,7 +45,8 @@ from byoc.errors import (
     must_propagate,
     shorten_text,
 )
-from byoc.support import describe_failure, waiting_for
+from byoc.long_calls import waiting_for
+from byoc.support import describe_failure
 
 _NO_REASON = "it does not say why"
 

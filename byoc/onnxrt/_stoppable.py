@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from byoc.support import can_stop, stopping_by
+from byoc.long_calls import can_stop, stopping_by
 
 T = TypeVar("T")
 

@@ -22,14 +22,6 @@ from byoc.support._distributions import (
 from byoc.support._exit_codes import describe_exit, name_signal
 from byoc.support._garbage import collect_rarely, return_free_memory
 from byoc.support._input import is_utf8, read_limited
-from byoc.support._long_calls import (
-    allow_stopping,
-    can_stop,
-    stop_runs,
-    stopping_by,
-    waiting_for,
-    watch_calls,
-)
 from byoc.support._note import Note
 from byoc.support._option_check import check_minimum, check_type, check_types
 from byoc.support._output import (

@@ -14,7 +14,8 @@ import pytest
 from support import VANILLA, Ran, parse
 from wrecking import Wreck
 
-from byoc.support import _long_calls, waiting_for, watch_calls
+from byoc import long_calls
+from byoc.long_calls import waiting_for, watch_calls
 
 NET = "g (float[1, 4] x) => (float[1, 4] y) { y = Relu(x) }"
 FOREVER = """g (float[2] x) => (float[2] y)
@@ -136,7 +137,7 @@ def test_it_is_said_what_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
         said.set()
 
     for name in ("_FIRST_SECONDS", "_LOOK_SECONDS"):
-        monkeypatch.setattr(_long_calls, name, 0.01)
+        monkeypatch.setattr(long_calls, name, 0.01)
     with watch_calls(show), waiting_for("codegen acme: compile of region a"):
         assert said.wait(30)
     assert lines[0].startswith("waiting for codegen acme: compile of region a, ")
@@ -150,7 +151,7 @@ def test_a_slow_codegen_is_named(
     folder: Path, wreck: Wreck, byoc: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("_FIRST_SECONDS", "_LOOK_SECONDS"):
-        monkeypatch.setattr(_long_calls, name, 0.01)
+        monkeypatch.setattr(long_calls, name, 0.01)
     wreck("compile nap")
     ran = byoc(*CUT, "--codegen", "wrecker")
     assert ran.code == 0
