@@ -6,6 +6,7 @@ the number of its process over that file.
 """
 
 import ctypes
+import hashlib
 import os
 import sys
 import time
@@ -42,6 +43,11 @@ def _write_other_answer() -> None:
     os.write(int(sys.argv[1]), len(content).to_bytes(8, "little") + content)
 
 
+def _compute() -> None:
+    """Compute for minutes, outside of Python, where no handler of a signal has its turn."""
+    hashlib.pbkdf2_hmac("sha256", b"", b"", (1 << 31) - 1)
+
+
 def _divide() -> None:
     print(1 // 0)  # noqa: T201
 
@@ -58,7 +64,10 @@ WAYS: Mapping[str, Callable[[], Any]] = {
     "segv": lambda: ctypes.string_at(0),
     "abort": os.abort,
     "exit": lambda: os._exit(7),
+    "leave": lambda: os._exit(0),
     "hang": _hang,
+    "nap": lambda: time.sleep(0.5),
+    "compute": _compute,
     "print": _print,
     "garbage": _write_garbage,
     "answer": _write_other_answer,

@@ -10,7 +10,6 @@ else to standard error. With BYOC_DEBUG=1 in the environment every error comes w
 import atexit
 import gc
 import os
-import signal
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from byoc.cli._process_end import ending_by_signals, without_silent_end
 from byoc.console import make_warnings_printable, print_errors, print_line, print_traceback
 from byoc.errors import (
     InputError,
@@ -32,6 +32,7 @@ from byoc.errors import (
     escape_unprintable,
     suggest_nearest,
 )
+from byoc.long_calls import watch_calls
 
 _VERBS = {
     "partition": ("_partition_verb:partition", "Cut a model between the host and accelerators."),
@@ -192,13 +193,11 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):  # a name or a unit that the terminal cannot show is no error
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    for name in ("SIGTERM", "SIGHUP"):  # leave by the way that cleans up; Windows has no SIGHUP
-        if number := getattr(signal, name, None):
-            signal.signal(number, lambda caught, _: sys.exit(128 + caught))
     make_warnings_printable()
     app = _make_app(_LazyGroup)
     app.callback()(_describe)
-    _exit_by_fault(lambda: get_command(app).main(prog_name="byoc"))
+    with ending_by_signals(), without_silent_end(), watch_calls(lambda text: print_errors([text])):
+        _exit_by_fault(lambda: get_command(app).main(prog_name="byoc"))
 
 
 def _search_garbage_rarely() -> None:

@@ -46,6 +46,7 @@ if _TYPE_CHECKING:
     from byoc.codegen._calling import measure_seconds as measure_seconds
     from byoc.codegen._calling import read_context as read_context
     from byoc.codegen._calling import run_executor as run_executor
+    from byoc.codegen._calling import wait_for_codegen as wait_for_codegen
     from byoc.codegen._codegen_lookup import drop_executing_options as drop_executing_options
     from byoc.codegen._codegen_lookup import find_codegen as find_codegen
     from byoc.codegen._codegen_lookup import find_wrong_options as find_wrong_options
@@ -152,7 +153,7 @@ _MODULES = {
     "byoc.boundary.contracts": "TensorContract",
     "byoc.codegen._calling": (
         "ask_cache_key ask_compatible ask_verdicts compile_region compile_together estimate_region "
-        "exchange_weights load_region measure_seconds read_context run_executor"
+        "exchange_weights load_region measure_seconds read_context run_executor wait_for_codegen"
     ),
     "byoc.codegen._codegen_lookup": (
         "drop_executing_options find_codegen find_wrong_options has_options parse_codegen_options"

@@ -6,6 +6,7 @@ unless the codegen refuses on purpose. The others pass on what a codegen raises,
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from math import inf
 from numbers import Real
 from typing import Any
@@ -44,6 +45,7 @@ from byoc.errors import (
     must_propagate,
     shorten_text,
 )
+from byoc.long_calls import waiting_for
 from byoc.support import describe_failure
 
 _NO_REASON = "it does not say why"
@@ -55,7 +57,11 @@ def compile_region(codegen: Codegen, region: Region, options: Any) -> Artifact:
     Raises CompileError with one sentence when the codegen refuses the region or fails in any way, and
     MissingRuntimeError when it needs a package that is not installed.
     """
-    artifact: Artifact = _call_codegen(lambda: _copy_artifact(codegen.compile(region, options)))
+    artifact: Artifact = _call_codegen(
+        codegen,
+        f"compile of region {region.name}",
+        lambda: _copy_artifact(codegen.compile(region, options)),
+    )
     return artifact
 
 
@@ -64,7 +70,9 @@ def compile_together(codegen: Together, regions: Sequence[Region], options: Any)
     names = [region.name for region in regions]
     try:
         given: dict[Any, Any] = _call_codegen(
-            lambda: _check_mapping(codegen.compile_all(tuple(regions), options))
+            codegen,
+            f"compile_all of {len(regions)} regions",
+            lambda: _check_mapping(codegen.compile_all(tuple(regions), options)),
         )
     except ArtifactError as error:  # from a worker, which has done what follows
         if error.region in names:
@@ -75,7 +83,7 @@ def compile_together(codegen: Together, regions: Sequence[Region], options: Any)
         if name not in given:
             raise ArtifactError("compile_all gave no artifact for it", name)
         try:
-            found[name] = _call_codegen(lambda name=name: _copy_artifact(given[name]))  # type: ignore[misc]
+            found[name] = _call_codegen(codegen, "compile_all", partial(_copy_artifact, given[name]))
         except CompileError as error:
             raise ArtifactError(str(error), name) from error
     for name in given:
@@ -99,13 +107,15 @@ def exchange_weights(
         given = codegen.take_weights(region, first, artifact, options)
         return None if given is None else _copy_artifact(given, "take_weights")
 
-    found: Artifact | None = _call_codegen(ask)
+    found: Artifact | None = _call_codegen(codegen, f"take_weights of region {region.name}", ask)
     return found
 
 
 def measure_seconds(codegen: Measured, region: Region) -> float:
     """Measure the seconds that a region takes on the device. Raises as `compile_region`."""
-    seconds: float = _call_codegen(lambda: _check_seconds(codegen.cost(region)))
+    seconds: float = _call_codegen(
+        codegen, f"cost of region {region.name}", lambda: _check_seconds(codegen.cost(region))
+    )
     return seconds
 
 
@@ -117,14 +127,18 @@ def estimate_region(
     They are a number, or cycles and a clock.
     """
     found: float | Cycles = _call_codegen(
-        lambda: _check_estimate(codegen.estimate(region, options, artifact))
+        codegen,
+        f"estimate of region {region.name}",
+        lambda: _check_estimate(codegen.estimate(region, options, artifact)),
     )
     return found
 
 
 def ask_cache_key(codegen: Keyed, options: Any) -> dict[str, str]:
     """Return the texts of a codegen's `cache_key` by name. Raises as `compile_region`."""
-    found: dict[str, str] = _call_codegen(lambda: _check_texts(codegen.cache_key(options)))
+    found: dict[str, str] = _call_codegen(
+        codegen, "cache_key", lambda: _check_texts(codegen.cache_key(options))
+    )
     return found
 
 
@@ -163,7 +177,8 @@ def take_turns(run: Executor, lock: AbstractContextManager[Any]) -> Executor:
 
 def ask_compatible(codegen: Stamped, region: Region, artifact: Artifact) -> Verdict:
     """Return whether an artifact fits this machine. Raises TypeError unless that is what it gives."""
-    verdict: Any = codegen.compatible(region, artifact)
+    with _wait_for(codegen, f"compatible of region {region.name}"):
+        verdict: Any = codegen.compatible(region, artifact)
     if not isinstance(verdict, Verdict):
         raise TypeError(f"`compatible` gave a {type(verdict).__name__} instead of a Verdict")
     return verdict
@@ -175,7 +190,8 @@ def ask_verdicts(codegen: Oracle, model: ModelProto, options: Any) -> list[Verdi
     `options` are as in `compile`, and left out where `check` takes none.
     """
     asked = (model, options) if takes_check_options(codegen) else (model,)
-    verdicts: Any = codegen.check(*asked)
+    with _wait_for(codegen, "check"):
+        verdicts: Any = codegen.check(*asked)
     if not isinstance(verdicts, Sequence) or len(verdicts) != len(model.graph.node):
         raise TypeError("`check` did not give a Verdict for each node of the main graph")
     for verdict in verdicts:
@@ -186,15 +202,27 @@ def ask_verdicts(codegen: Oracle, model: ModelProto, options: Any) -> list[Verdi
 
 def read_context(codegen: ContextSource, artifact: Artifact) -> Context:
     """Return a provider's context for an artifact. Raises TypeError if it gives something else."""
-    context: Any = codegen.context(artifact)
+    with _wait_for(codegen, "context"):
+        context: Any = codegen.context(artifact)
     if not isinstance(context, Context):
         raise TypeError(f"`context` gave a {type(context).__name__} instead of a Context")
     return context
 
 
-def _call_codegen(ask: Callable[[], Any]) -> Any:
+def _wait_for(codegen: object, what: str) -> AbstractContextManager[None]:
+    """Return a block around a call of a codegen, in which it is said what takes long."""
+    return wait_for_codegen(f"codegen {getattr(codegen, 'name', type(codegen).__name__)}", what)
+
+
+def wait_for_codegen(who: str, what: str) -> AbstractContextManager[None]:
+    """Return a block around a call of `codegen NAME`, in which it is said what takes long."""
+    return waiting_for(f"{shorten_text(who, 100)}: {what} (--call-timeout SECONDS limits a call)")
+
+
+def _call_codegen(codegen: object, what: str, ask: Callable[[], Any]) -> Any:
     try:
-        return ask()
+        with _wait_for(codegen, what):
+            return ask()
     except ArtifactError:
         raise
     except CompileError as error:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from byoc.errors import InputError
 from byoc.onnxrt._onnxruntime import describe_runtime_error, finish_run
 from byoc.onnxrt._ort_values import is_foreign_type
+from byoc.onnxrt._stoppable import run_stoppable
 
 _CPU = ("cpu", 0)
 _LARGE = 1 << 16
@@ -46,7 +47,7 @@ def bind_session(
         for name in others:
             binding.bind_cpu_input(name, given[name])
         try:
-            session.run_with_iobinding(binding)
+            run_stoppable(lambda options: session.run_with_iobinding(binding, options))
         except Exception as error:  # onnxruntime's own exception types share no base but this
             raise InputError(
                 f"onnxruntime cannot run the model: {describe_runtime_error(error)}"

@@ -24,6 +24,7 @@ from byoc.onnxrt._exact_products import (
     use_exact_products,
 )
 from byoc.onnxrt._ort_values import is_foreign_type, parse_type, run_foreign
+from byoc.onnxrt._stoppable import run_stoppable
 from byoc.schemas import INSTALL_HINT
 from byoc.support import return_free_memory
 
@@ -277,10 +278,9 @@ def session_runner(session: Any) -> Callable[[Mapping[str, Any]], dict[str, Any]
             if foreign:
                 values = run_foreign(import_onnxruntime(), session, names, inputs)
             else:
-                values = [
-                    value if type(value) is np.ndarray else _make_dense(value)
-                    for value in session.run(names, inputs if type(inputs) is dict else dict(inputs))
-                ]
+                given = inputs if type(inputs) is dict else dict(inputs)
+                made = run_stoppable(lambda options: session.run(names, given, options))
+                values = [v if type(v) is np.ndarray else _make_dense(v) for v in made]
         except Exception as error:  # as above
             raise InputError(
                 f"onnxruntime cannot run the model: {describe_runtime_error(error)}"

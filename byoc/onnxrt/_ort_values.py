@@ -16,6 +16,7 @@ import numpy as np
 from onnx import GraphProto, TensorProto, TypeProto, helper, numpy_helper
 
 from byoc.model import DTYPE_NUMBERS, DTYPES, count_bits
+from byoc.onnxrt._stoppable import run_stoppable
 
 _FOREIGN_PREFIXES = ("bfloat16", "float8", "float4", "float6", "int4", "uint4", "int2", "uint2")
 _FOREIGN_DTYPES = frozenset(name for name in DTYPE_NUMBERS if name.startswith(_FOREIGN_PREFIXES))
@@ -58,14 +59,14 @@ def run_foreign(ort: Any, session: Any, names: Sequence[str], inputs: Mapping[st
             n: _hold_tensor(ort, v, kinds[n]) for n, v in owners.items() if is_foreign_type(kinds[n])
         }
         given = {name: held[name][0] if name in held else value for name, value in inputs.items()}
-        return list(session.run(names, given))
+        return list(run_stoppable(lambda options: session.run(names, given, options)))
     held = {n: _hold_tensor(ort, v, kinds[n]) for n, v in owners.items()}
     empty = next((name for name, value in inputs.items() if value is None), "")
     if empty:
         raise ValueError(f"'{empty}' has no value, beside outputs of types that numpy lacks")
     values = {name: value for name, (value, _) in held.items()}
     values |= {n: _state_constant(ort, v, kinds[n]) for n, v in inputs.items() if n not in values}
-    results = session.run_with_ort_values(names, values)
+    results = run_stoppable(lambda options: session.run_with_ort_values(names, values, options))
     return [_read_value(ort, value, made[name]) for name, value in zip(names, results, strict=True)]
 
 

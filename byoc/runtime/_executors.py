@@ -29,6 +29,7 @@ from byoc.codegen import (
     load_region,
     measure_executor,
     run_executor,
+    wait_for_codegen,
 )
 from byoc.errors import (
     ByocError,
@@ -102,11 +103,14 @@ class CheckedExecutor:
         """Return the outputs by name. Raises RegionFailedError."""
         try:
             self.check.check_inputs(inputs)
-            with self.lock:
+            with self.lock, self._wait():
                 given = run_executor(self.run, inputs)
             return self.check.take_outputs(given, inputs)
         except BaseException as error:  # a plug-in can fail in any way
             raise _make_failure(error, self.who, self.check.region, "failed") from error
+
+    def _wait(self) -> AbstractContextManager[None]:
+        return wait_for_codegen(self.who, f"run of region {self.check.region.name}")
 
     def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> "CheckedExecutor | None":
         """Return an executor that reads and writes some tensors where they lie, None if it cannot.
@@ -139,7 +143,7 @@ class CheckedExecutor:
         """
         self(inputs)
         try:
-            with self.lock:
+            with self.lock, self._wait():
                 return measure_executor(self.run, inputs, measure)
         except BaseException as error:  # as above
             raise _make_failure(error, self.who, self.check.region, "failed") from error
@@ -150,7 +154,8 @@ class CheckedExecutor:
         Raises RegionFailedError.
         """
         try:
-            return examine_executor(self.run, inputs, examine, self.lock)
+            with self._wait():
+                return examine_executor(self.run, inputs, examine, self.lock)
         except BaseException as error:  # as above
             raise _make_failure(error, self.who, self.check.region, "failed") from error
 
@@ -190,7 +195,7 @@ class CheckedState:
     def _call(self, ask: Callable[[], T]) -> T:
         owner = self.executor
         try:
-            with owner.lock:
+            with owner.lock, wait_for_codegen(owner.who, f"run of region {owner.check.region.name}"):
                 return ask()
         except BaseException as error:  # a plug-in can fail in any way
             raise _make_failure(error, owner.who, owner.check.region, "failed") from error
@@ -220,7 +225,8 @@ def load_executor(  # noqa: PLR0913, PLR0917 - `load_region`'s, and the choice t
     try:
         if options is not None:
             artifact = _fit_artifact(codegen, region, artifact, options, recompile)
-        run = load_region(codegen, region, artifact)
+        with wait_for_codegen(who, f"load of region {region.name}"):
+            run = load_region(codegen, region, artifact)
     except MissingRuntimeError:
         raise
     except NotHereError as error:

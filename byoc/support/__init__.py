@@ -78,5 +78,5 @@ from byoc.support._progress import format_part, report_each, report_step, show_p
 from byoc.support._strict_model import StrictModel, dump_json, format_short, validate_content
 from byoc.support._user_folders import find_user_folder
 from byoc.support._vendor_code import LocatedError, describe_failure, locate_error
-from byoc.support._workspace import open_workspace, remove_leftovers, replace_path
+from byoc.support._workspace import abandon_workspaces, open_workspace, remove_leftovers, replace_path
 from byoc.support._yamlfile import dump_yaml, make_file_error, read_mapping, read_yaml

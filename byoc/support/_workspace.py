@@ -26,6 +26,7 @@ _PREFIX = ".byoc-"  # short, since names have a maximal length
 _NAME = re.compile(re.escape(_PREFIX) + "[a-z0-9_]{8}")  # the names that `mkdtemp` gives
 _LOCK, _UNLOCKED = "lock", "unlocked"
 _OLD = "old"
+_OPEN: set[Path] = set()
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
@@ -38,12 +39,21 @@ def open_workspace(folder: Path) -> Iterator[Path]:
     """
     remove_leftovers(folder)
     workspace, lock = _make_workspace(folder)
+    _OPEN.add(workspace)
     try:
         yield workspace
     finally:
+        _OPEN.discard(workspace)
         _remove_workspace(workspace)
         if lock is not None:
             os.close(lock)
+
+
+def abandon_workspaces() -> None:
+    """Remove the workspaces of this process, which is about to end without leaving their blocks."""
+    for workspace in list(_OPEN):
+        if not (workspace / _OLD).exists():  # what was moved aside is moved back by the next process
+            _remove_workspace(workspace)
 
 
 def remove_leftovers(folder: Path) -> None:

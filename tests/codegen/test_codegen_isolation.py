@@ -120,6 +120,7 @@ def test_other_ends_are_one_sentence(wreck: Wreck, region: Region) -> None:
     reasons = {
         "load abort": "its process was killed by SIGABRT in load",
         "run exit": "its process ended with exit code 7 in run",
+        "run leave": "its process ended with exit code 0 in run",
         "cost garbage": "its process gave an answer to cost that cannot be read",
         "compile answer": "its process gave an answer to compile that cannot be read",
         "check hang": "check took longer than 2 s and was stopped",

@@ -1,0 +1,159 @@
+"""How the command line ends: not by a plug-in, and at signals even while a library computes."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import pytest
+from support import VANILLA, Ran, parse
+from wrecking import Wreck
+
+from byoc import long_calls
+from byoc.long_calls import waiting_for, watch_calls
+
+NET = "g (float[1, 4] x) => (float[1, 4] y) { y = Relu(x) }"
+FOREVER = """g (float[2] x) => (float[2] y)
+    <int64 trips = {4611686018427387904}, bool always = {1}> {
+    y = Loop (trips, always, x)
+        <body = b (int64 i, bool c, float[2] v) => (bool d, float[2] w) { d = Identity(c) w = Sin(v) }>
+}"""
+CUT = ["partition", "net.onnx", "--rules", str(VANILLA), "--strategy", "all-supported", "-o", "b"]
+_BUSY_SECONDS = 6
+Cli = Callable[..., Ran]
+
+pytestmark = pytest.mark.usefixtures("numbered_regions")
+
+
+@pytest.fixture(name="folder")
+def make_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    onnx.save(parse(NET), "net.onnx")
+    onnx.save(parse(FOREVER), "forever.onnx")
+    return tmp_path
+
+
+def test_a_codegen_that_leaves_with_0_has_failed(folder: Path, wreck: Wreck, byoc: Cli) -> None:
+    leave = os._exit
+    for method in ("compile", "run", "load"):
+        wreck(f"{method} leave")
+        ran = byoc(*CUT, "--codegen", "wrecker")
+        assert ran.code == 5
+        assert (
+            "it called os._exit(0), which would end byoc with nothing said (wrecker.py:"
+            in ran.err + ran.out
+        )
+    wreck("")
+    assert byoc(*CUT, "--codegen", "wrecker").code == 0
+    wreck("run leave")
+    ran = byoc("run", "b", "--inputs", "random")
+    assert (ran.code, ran.err.count("\n")) == (1, 1)
+    assert "codegen wrecker: failed with RuntimeError: it called os._exit(0)" in ran.err
+    assert os._exit is leave
+
+
+def test_the_handlers_of_a_program_that_calls_it_stay(byoc: Cli) -> None:
+    names = [name for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    numbers = [getattr(signal, name) for name in names]
+    before = [signal.getsignal(number) for number in numbers]
+    wakeup = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(wakeup)
+    threads = threading.active_count()
+    assert byoc("strategies").code == 0
+    assert [signal.getsignal(number) for number in numbers] == before
+    assert signal.set_wakeup_fd(wakeup) == wakeup
+    assert threading.active_count() == threads
+
+
+def test_it_runs_in_another_thread(byoc: Cli) -> None:
+    found: list[Ran] = []
+    thread = threading.Thread(target=lambda: found.append(byoc("strategies")))
+    thread.start()
+    thread.join()
+    assert found[0].code == 0
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "byoc", *arguments]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # the codegen is found there
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
+
+
+def wait_until_busy(process: subprocess.Popen[str]) -> None:
+    """Wait until a process has taken more processor time than it takes to come to its computing."""
+    while process.poll() is None:
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        if (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") > _BUSY_SECONDS:
+            return
+        time.sleep(0.1)
+    pytest.fail(f"it ended: {process.communicate()}")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processor times are read from /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("verb", ["partition", "verify"])
+def test_onnxruntime_is_stopped_by_a_signal(
+    verb: str, number: signal.Signals, folder: Path, byoc: Cli
+) -> None:
+    cut = ["partition", "forever.onnx", "--rules", "dla", "-o", "b"]
+    arguments = cut
+    if verb == "verify":
+        assert byoc(*cut, "--no-verify").code == 0
+        arguments = ["verify", "b"]
+    with start(*arguments) as process:
+        wait_until_busy(process)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 128 + number
+    assert (out, err) == ("", "")
+    assert {each.name for each in folder.iterdir()} - {"b"} == {"net.onnx", "forever.onnx"}
+    assert (folder / "b").exists() == (verb == "verify")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processor times are read from /proc")
+def test_a_library_that_computes_on_does_not_keep_the_process(folder: Path, wreck: Wreck) -> None:
+    wreck("compile compute")
+    with start(*CUT, "--codegen", "wrecker") as process:
+        wait_until_busy(process)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 128 + signal.SIGTERM
+    assert {each.name for each in folder.iterdir()} >= {"net.onnx", "forever.onnx"}
+    assert not list(folder.glob(".byoc-*"))
+    assert not (folder / "b").exists()
+
+
+def test_it_is_said_what_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = threading.Event()
+    lines: list[str] = []
+
+    def show(line: str) -> None:
+        lines.append(line)
+        said.set()
+
+    for name in ("_FIRST_SECONDS", "_LOOK_SECONDS"):
+        monkeypatch.setattr(long_calls, name, 0.01)
+    with watch_calls(show), waiting_for("codegen acme: compile of region a"):
+        assert said.wait(30)
+    assert lines[0].startswith("waiting for codegen acme: compile of region a, ")
+    lines.clear()
+    with waiting_for("nobody is told"):
+        time.sleep(0.05)
+    assert not lines
+
+
+def test_a_slow_codegen_is_named(
+    folder: Path, wreck: Wreck, byoc: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_FIRST_SECONDS", "_LOOK_SECONDS"):
+        monkeypatch.setattr(long_calls, name, 0.01)
+    wreck("compile nap")
+    ran = byoc(*CUT, "--codegen", "wrecker")
+    assert ran.code == 0
+    what = "codegen wrecker: compile of region dla_0 (--call-timeout SECONDS limits a call)"
+    assert f"byoc: waiting for {what}, " in ran.err
