@@ -1,4 +1,4 @@
-"""How the command line's process ends: by signals, at once and clean, and not by a plug-in's call.
+"""The end of the command line's process: by signals at once and clean, and not by a plug-in's call.
 
 Python runs the handler of a signal between two of its own steps, and so not while a library computes.
 A thread hears of signals at once (`signal.set_wakeup_fd`). It stops the runs of onnxruntime, so that the

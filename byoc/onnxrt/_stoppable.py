@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def run_stoppable(run: Callable[[Any], T]) -> T:
-    """Return what `run` gives for the options of a run of onnxruntime, None for the usual ones.
+    """Call `run` with the options of a run of onnxruntime, None for the usual ones; return its result.
 
     Where nobody may stop it, it costs nothing; else 2 microseconds. A run that is stopped ends after the
     node that is being computed, with onnxruntime's error.

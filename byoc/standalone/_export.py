@@ -174,7 +174,9 @@ def _make_files(
     found["CMakeLists.txt"] = format_cmake(sources, libraries).encode()
     components = list_components(steps.functions is not None, drivers)
     found |= {name: text for component in components for name, text in component.list_texts()}
-    found["README.md"] = format_readme(graph, steps, weights, embed, components).encode()
+    found["README.md"] = format_readme(graph, steps, weights, embed, components).encode(
+        errors="backslashreplace"  # a path that is not text
+    )
     found["sbom.cdx.json"] = _format_json(describe_components(graph, components))
     found[PROGRAM_FILE] = _format_json(
         {

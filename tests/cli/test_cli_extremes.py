@@ -95,6 +95,20 @@ def test_names_of_files_need_not_be_utf8(
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="all names of files are UTF-8 there")
+def test_a_program_of_a_model_whose_name_is_not_utf8(
+    tmp_path: Path, byoc: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("emx_onnx_cgen")
+    monkeypatch.chdir(tmp_path)
+    onnx.save(parse(NET), model := name(b"m\xff.onnx"))
+
+    ran = byoc("export-c", model, "-o", "program")
+
+    assert ran.code == 0, ran.err
+    assert "m\\udcff.onnx" in Path("program/README.md").read_text("utf-8")
+
+
+@pytest.mark.skipif(sys.platform == "darwin", reason="all names of files are UTF-8 there")
 def test_weights_in_a_file_whose_name_is_not_utf8_are_copied_or_refused(
     tmp_path: Path, byoc: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
