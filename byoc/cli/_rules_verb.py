@@ -177,6 +177,7 @@ def _print_comparison(found: RuleComparison) -> None:
     _print_kinds("False accepts: the rules take them, and the compiler does not", accepts)
     _print_kinds("False refusals: the compiler takes them, and the rules do not", refusals)
     _print_kinds("Wrong values: both take them, and they compute otherwise than ONNX says", wrong)
+    _print_kinds("Allowed by `arithmetic`: they compute otherwise than ONNX says", found.allowed)
     _print_kinds("Not run: both take them, and their values are not known", not_run)
 
 

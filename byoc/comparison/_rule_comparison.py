@@ -54,7 +54,8 @@ class ComparedKind:
     and attributes; of a false accept those that no kind of the operator has which both take, where there
     are such. `own_cpu` is True where the compiler leaves it to a CPU of the device's own. `values` says
     whether what was compiled computes as ONNX says, within the rule file's arithmetic contract, and
-    `problem` what is wrong, or why it was not run; kinds that both take are run if that is asked for.
+    `problem` what is wrong, why it was not run, or what the contract allows of what is right; kinds that
+    both take are run if that is asked for.
     """
 
     model: str
@@ -106,6 +107,11 @@ class RuleComparison:
     def wrong(self) -> list[ComparedKind]:
         """The kinds that both take and that compute otherwise than ONNX says."""
         return [kind for kind in self.kinds if kind.values == "wrong"]
+
+    @property
+    def allowed(self) -> list[ComparedKind]:
+        """The kinds that compute otherwise than ONNX says where the rule file's contract allows it."""
+        return [kind for kind in self.kinds if kind.values == "right" and kind.problem]
 
     @property
     def not_run(self) -> list[ComparedKind]:
@@ -218,12 +224,14 @@ def _run(
         run = compile_and_load(compiler, region)
         thresholds = heed_contract(target.arithmetic, DEFAULT_THRESHOLDS, region)
         scope = SpecialScope(target.arithmetic, find_ends)
-        error, _ = compare_alone(region, run, thresholds, scope)
+        error, notes = compare_alone(region, run, thresholds, scope)
     except InputError as failure:
         return "not run", str(failure)
     if error.sample == "none":
         return "not run", "plain onnxruntime does not run it on values made for it alone"
-    return ("right", "") if error.within else ("wrong", error.description)
+    if not error.within:
+        return "wrong", error.description
+    return "right", "; ".join(note.removeprefix(f"{region.name}, ") for note in notes)
 
 
 def _accept_everything(target: Target) -> Target:

@@ -190,13 +190,28 @@ def test_what_both_take_is_run_and_compared_with_onnx(runs: Path) -> None:
 def test_a_contract_that_does_not_promise_a_value_is_heeded(runs: Path) -> None:
     runs.write_text(runs.read_text() + "arithmetic: [{nan: any}]\n")
 
-    kinds = byoc.compare_rules(runs, parse(UNARY), runs=True).kinds
+    found = byoc.compare_rules(runs, parse(UNARY), runs=True)
 
-    assert [(kind.op, kind.values) for kind in kinds] == [
+    assert [(kind.op, kind.values) for kind in found.kinds] == [
         ("Abs", "right"),
         ("Neg", "wrong"),
         ("Erf", "not run"),
     ]
+    (allowed,) = found.allowed
+    assert allowed.op == "Abs"
+    assert allowed.problem.endswith("loses NaN: it is 0 where NaN is passed on (nan: any)")
+
+
+def test_nodes_whose_values_a_contract_limits_are_asked_about(runs: Path, tmp_path: Path) -> None:
+    """They may leave it, and were left out without a word."""
+    text = runs.read_text().replace("dtype: float32", "dtype: any")
+    runs.write_text(text + "arithmetic: [{exact_below: 1000}]\n")
+
+    found = byoc.compare_rules(
+        runs, parse("g (int32[2, 3] x) => (int32[2, 3] y) { y = Abs(x) }"), runs=True
+    )
+
+    assert [(kind.op, kind.values) for kind in found.kinds] == [("Abs", "right")]
 
 
 def test_the_command_tells_wrong_values(runs: Path, tmp_path: Path, byoc: Callable[..., Ran]) -> None:
