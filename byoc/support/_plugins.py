@@ -55,8 +55,16 @@ def find_entry_points(group: str) -> Sequence[EntryPoint]:
 
 @lru_cache(maxsize=4)
 def _read_entry_points(folders: tuple[object, ...]) -> Mapping[str, Sequence[EntryPoint]]:
-    """Read the entry points of all of byoc's groups: a file of each distribution, in milliseconds."""
-    found = entry_points()
+    """Read the entry points of all of byoc's groups: a file of each distribution, in milliseconds.
+
+    Those of the working directory, which an interactive Python looks into, are not installed.
+    """
+    path = sys.path
+    sys.path = [folder for folder in path if folder]
+    try:
+        found = entry_points()
+    finally:
+        sys.path = path
     groups = [group for group in found.groups if group.startswith("byoc.")]
     return {group: tuple(found.select(group=group)) for group in groups}
 
