@@ -130,10 +130,9 @@ class BundleComparison:
         except InputError:  # ONNX's inliner confuses names in bodies
             return
         traits = SpecialTraits(flat.index)
-        promises = [
-            self.bundle.manifest.read_arithmetic(each.target).loosest(traits.promised_for)
-            for each in self.bundle.variant.regions
-        ]
+        targets = dict.fromkeys(each.target for each in self.bundle.variant.regions)
+        contracts = [self.bundle.manifest.read_arithmetic(target) for target in targets]
+        promises = [contract.loosest(traits.promised_for) for contract in contracts]
         if any(each.overflow != "wraps" for each in promises):
             return
         joined = reduce(Arithmetic.join, promises, Arithmetic())
@@ -152,6 +151,7 @@ class BundleComparison:
                     *(sample.kind, traits, self._plain.run, sample.inputs, joined, self.thresholds),
                     self._quantized,
                     find_scales(self._first_outputs),
+                    contracts,
                 )
                 errors, notes = run.compare(expected, actual)
                 self._notes.update(dict.fromkeys(f"on special values: {note}" for note in notes))

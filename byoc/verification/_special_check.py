@@ -4,7 +4,7 @@ A difference that the target's arithmetic contract allows is a note; any other i
 leaves open is not compared: `SpecialTraits.list_defined` says of which outputs.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -75,7 +75,7 @@ class SpecialJudge:
             thresholds,
             quantized_tensors_of(region),
             self.scales,
-            self.contract,
+            (self.contract,),
         )
         errors, allowed = run.compare(expected, actual)
         self.allowed.update(allowed)
@@ -206,6 +206,7 @@ class SpecialRun:
 
     `plain` runs it on onnxruntime; `promises` are those for what it computes, `quantized` its quantized
     tensors, and `scales` the ranges of its outputs on realistic values, as far as they are known.
+    `contracts` are those of the targets that compute it, of which the promises are.
     """
 
     kind: SpecialKind
@@ -216,7 +217,7 @@ class SpecialRun:
     thresholds: Thresholds
     quantized: frozenset[str]
     scales: Mapping[str, float] = field(default_factory=dict)
-    contract: ArithmeticContract = field(default_factory=ArithmeticContract)
+    contracts: Sequence[ArithmeticContract] = ()
 
     def compare(self, expected: Values, actual: Values) -> tuple[tuple[OutputError, ...], list[str]]:
         """Return the errors of the outputs that ONNX defines, and what is off and allowed."""
@@ -360,7 +361,9 @@ class SpecialRun:
             array = np.asarray(value)
             if array.dtype.kind in "biu" and array.size:
                 given[name] = Interval(int(array.min()), int(array.max()))
-        exceeded = find_exceeded(self.traits.index, self.contract, given)
+        index = self.traits.index
+        found = (find_exceeded(index, contract, given) for contract in self.contracts)
+        exceeded = next(filter(None, found), "")
         if exceeded == "overflow":
             return f"overflow: {self.promises.overflow}"
         return f"exact_below: {self.promises.exact_below}" if exceeded else ""

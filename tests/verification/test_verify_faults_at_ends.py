@@ -150,3 +150,30 @@ def test_a_right_machine_passes(case: str, tmp_path: Path, monkeypatch: pytest.M
 
     assert found.passed
     assert [note for note in found.notes if "special" not in note] == []
+
+
+def test_a_whole_model_is_excused_as_its_regions_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a node on the host the outputs are run on special values as well."""
+
+    def add_in_float32(read: list[Any]) -> Any:
+        one, other = (each.astype(np.float32) for each in read)
+        return (one + other).astype(np.int64).astype(np.int32)
+
+    vendors.install(monkeypatch, odd=make_codegen("Add", add_in_float32, wrong=True))
+    text = "(int32[4, 6] x, int32[4, 6] z) => (int32[4, 6] y) { a = Add(x, z) y = Abs(a) }"
+    byoc.partition(
+        parse(f"g {text}", opset=20),
+        rules(tmp_path, "npu", "Add", more="arithmetic: [{exact_below: 16777216}]\n"),
+        output=tmp_path / "b",
+        strategy="all-supported",
+        codegen="odd",
+        values="assumed",
+        verify=False,
+    )
+
+    found = verify_against(tmp_path / "b", regions=True)
+
+    assert found.passed
+    assert any("exact_below" in note for note in found.notes)
