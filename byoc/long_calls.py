@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import monotonic
-from types import TracebackType
 
 _FIRST_SECONDS = 10.0  # until it is said for the first time what is waited for
 _FURTHER_SECONDS = 60.0
@@ -27,12 +26,7 @@ class _Call:
         self.said = self.began + _FIRST_SECONDS - _FURTHER_SECONDS
         self.watch.add(self)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.watch.calls.pop(id(self), None)
 
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from byoc.codegen import Executor, Region
 from byoc.errors import InputError
 from byoc.model import inline_functions, prepare_model
-from byoc.model.ranges import Interval
 from byoc.rules import Arithmetic, ArithmeticContract, find_exceeded
 from byoc.verification._output_error import OutputError
 from byoc.verification._plain_models import open_region
@@ -28,6 +27,7 @@ from byoc.verification._special_samples import (
     is_too_large,
     make_empty_sample,
     make_special_samples,
+    measure_whole,
 )
 from byoc.verification._special_traits import SpecialTraits
 from byoc.verification._tensor_comparison import compare_tensors
@@ -356,11 +356,8 @@ class SpecialRun:
 
         Ranges of the inputs decide, so that what stays inside for all values between them is exact.
         """
-        given = {}
-        for name, value in self.inputs.items():
-            array = np.asarray(value)
-            if array.dtype.kind in "biu" and array.size:
-                given[name] = Interval(int(array.min()), int(array.max()))
+        measured = {name: measure_whole(value) for name, value in self.inputs.items()}
+        given = {name: each for name, each in measured.items() if each is not None}
         index = self.traits.index
         found = (find_exceeded(index, contract, given) for contract in self.contracts)
         exceeded = next(filter(None, found), "")

@@ -146,11 +146,19 @@ def _find_inside(traits: SpecialTraits, base: Values, contract: ArithmeticContra
             if array.dtype.kind in "iu" and array.size and traits.is_free(name):
                 ends = np.iinfo(array.dtype)
                 given[name] = Interval(max(-most, int(ends.min)), min(most, int(ends.max)))
-            elif array.dtype.kind in "biu" and array.size:
-                given[name] = Interval(int(array.min()), int(array.max()))
+            elif (found := measure_whole(array)) is not None:
+                given[name] = found
         if not find_exceeded(traits.index, contract, given):
             return most
     return None
+
+
+def measure_whole(value: Any) -> Interval | None:
+    """Return the interval of whole numbers or booleans; None for others, and for no elements."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "biu" or not array.size:
+        return None
+    return Interval(int(array.min()), int(array.max()))
 
 
 def _limit_whole(find_ends: Ends, most: int) -> Ends:
