@@ -3,15 +3,15 @@
 Every name is imported when it is first used: `import byoc` loads neither scipy nor a codegen.
 """
 
-from importlib import import_module as _import_module
 from pathlib import Path as _Path
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from byoc._checkout import find_beside as _find_beside
+from byoc._doors import open_door
 
 _find_beside(_Path(__file__).parent)
 
-if _TYPE_CHECKING:
+if TYPE_CHECKING:
     from byoc.bundle import Bundle as Bundle
     from byoc.bundle import Report as Report
     from byoc.bundle import inspect as inspect
@@ -80,53 +80,5 @@ if _TYPE_CHECKING:
     from byoc.verification import verify_against as verify_against
     from byoc.verification import verify_generation as verify_generation
     from byoc.zoo import load_model as load_model
-
-_NAMES = {
-    "bundle": ("Bundle", "Report", "inspect", "open_bundle"),
-    "codegen.scaffold": ("new_codegen",),
-    "comparison": (
-        *("BucketChoice", "ModelProblem", "PlacementDiff", "build_problem", "choose_buckets"),
-        *("compare", "compare_rules", "diff", "fastest"),
-        *("list_tasks", "simplify", "study"),
-    ),
-    "errors": ("ByocError", "InputError", "MissingRuntimeError", "RequirementError", "Verdict"),
-    "memory.report": ("MemoryReport",),
-    "model": ("Model",),
-    "options": ("Options",),
-    "page": ("make_page",),
-    "pipeline": ("Result", "partition"),
-    "planning": ("Plan", "place", "save_placement"),
-    "profiling": ("Profile", "profile"),
-    "quantization": ("Budget", "Precision", "Ranges", "calibrate"),
-    "reporting": ("Explanation", "Requirements", "RuleCheck", "check_rules", "explain", "plan_memory"),
-    "rules": ("Target", "load_rules"),
-    "runtime": (
-        *("BoundSession", "Session", "StatefulSession", "Trace", "VariantSession"),
-        *("bind_tensors", "load", "open_stateful"),
-    ),
-    "samples": ("Preprocessing",),
-    "standalone": (
-        *("ExportedProgram", "ProgramVerification"),
-        *("export_c", "make_driver", "verify_program"),
-    ),
-    "verification": (
-        *("Fault", "Generation", "Thresholds", "Verification"),
-        *("bisect", "verify", "verify_against", "verify_generation"),
-    ),
-    "zoo": ("load_model",),
-}
-_ROOMS = {name: room for room, names in _NAMES.items() for name in names}
-
-__all__ = sorted(_ROOMS)  # noqa: PLE0605
-
-
-def __getattr__(name: str) -> object:
-    """Import a public name from its room."""
-    if name not in _ROOMS:
-        raise AttributeError(f"module 'byoc' has no attribute {name!r}")
-    value = globals()[name] = getattr(_import_module(f"byoc.{_ROOMS[name]}"), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_ROOMS})
+else:
+    __getattr__, __dir__, __all__ = open_door(__name__)

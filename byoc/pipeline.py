@@ -12,36 +12,21 @@ from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
-from byoc.bundle import OriginalFiles, WeightFile, stage_bundle
+from byoc import bundle, quantization, stages
 from byoc.codegen import Codegens, RefusedError
 from byoc.errors import InputError
 from byoc.model import Model
 from byoc.options import Options
 from byoc.planning import GraphPlan, Plan, PlanSettings, TradePoint
-from byoc.quantization import (
-    NATIVE,
-    PlanTrial,
-    Precision,
-    TradeSearch,
-    UnitPrecisions,
-    choose_front,
-    choose_plan,
-    list_cheap_plans,
-    update_taken,
-)
 from byoc.stages import (
     Annotate,
     Ask,
-    Compile,
     Convert,
-    Estimate,
     EstimateGains,
-    FindPadding,
     Group,
     JointStage,
     Load,
     Outline,
-    Pack,
     Place,
     Quantize,
     Resolve,
@@ -51,8 +36,6 @@ from byoc.stages import (
     Stage,
     State,
     VariantResult,
-    Verify,
-    Write,
     find_precisions,
     make_result,
     record_accuracy,
@@ -63,27 +46,31 @@ from byoc.support import collect_rarely, report_step, resolve_path, show_progres
 from byoc.zoo import Source, choose_pipeline
 
 __all__ = [
-    "EMISSION",
     "PLANNING",
     "PREPARATION",
     "Result",
     "VariantResult",
     "emit",
+    "list_emission",
     "make_plan",
     "partition",
 ]
 
 PREPARATION: tuple[Stage, ...] = (Resolve(), Load(), Rewrite(), Quantize())
 PLANNING: tuple[Stage, ...] = (Annotate(), Group(), Ask(), Place(), Outline(), Convert())
-EMISSION: tuple[Stage | JointStage, ...] = (
-    Write(),
-    Compile(),
-    Estimate(),
-    Verify(),
-    FindPadding(),
-    EstimateGains(),
-    Pack(),
-)
+
+
+def list_emission() -> tuple[Stage | JointStage, ...]:
+    """Return the stages that write a bundle; a plan alone needs none of what they import."""
+    return (
+        stages.Write(),
+        stages.Compile(),
+        stages.Estimate(),
+        stages.Verify(),
+        stages.FindPadding(),
+        EstimateGains(),
+        stages.Pack(),
+    )
 
 
 @take_keywords(Options)
@@ -166,12 +153,12 @@ def meet_accuracy_budget(state: State) -> State:
     if state.precisions is not None:
         state = plan_with_precisions(state, state.precisions)
         if test.is_met(state.accuracy):
-            trade = update_taken(state.trade, _describe_plan(state))
+            trade = quantization.update_taken(state.trade, _describe_plan(state))
             return record_accuracy(replace(state, trade=trade))
     wide = test.precision.wide_model
-    units, ends = test.precision.units, dict[UnitPrecisions, GraphPlan]()
+    units, ends = test.precision.units, dict[quantization.UnitPrecisions, GraphPlan]()
     settings = state.settings
-    search = TradeSearch(
+    search = quantization.TradeSearch(
         test.budget,
         [*units],
         lambda: test.build_problem(settings, [ends[each] for each in search.ends]),
@@ -185,16 +172,16 @@ def meet_accuracy_budget(state: State) -> State:
         trial = plan_with_precisions(state, proposal, len(points) + 1)
         if proposal in search.ends:
             ends[proposal] = trial.plan.root
-        if proposal == UnitPrecisions():
+        if proposal == quantization.UnitPrecisions():
             state = replace(state, all_quantized=trial.accuracy)
         points.append(_describe_plan(trial))
         if test.is_met(trial.accuracy):
             kept[points[-1]] = trial
-            kept = {point: kept[point] for point in list_cheap_plans([*kept])}
-        proposal = proposals.send(PlanTrial(trial.accuracy, points[-1].cost))
-    taken = choose_plan([*kept])
+            kept = {point: kept[point] for point in quantization.list_cheap_plans([*kept])}
+        proposal = proposals.send(quantization.PlanTrial(trial.accuracy, points[-1].cost))
+    taken = quantization.choose_plan([*kept])
     best = replace(kept[taken], all_quantized=state.all_quantized, trade_gap=search.gap)
-    return record_accuracy(replace(best, trade=choose_front(points, taken)))
+    return record_accuracy(replace(best, trade=quantization.choose_front(points, taken)))
 
 
 def _describe_plan(state: State) -> TradePoint:
@@ -213,7 +200,9 @@ def _describe_plan(state: State) -> TradePoint:
     )
 
 
-def plan_with_precisions(state: State, precisions: UnitPrecisions, number: int = 1) -> State:
+def plan_with_precisions(
+    state: State, precisions: quantization.UnitPrecisions, number: int = 1
+) -> State:
     """Plan a model with units in some precisions, and measure its accuracy.
 
     `number` is that of the plan, for the step that is reported.
@@ -237,14 +226,14 @@ def emit(states: Sequence[State]) -> list[State]:
     """
     first = states[0]
     assert first.output is not None
-    with stage_bundle(first.output) as folder:
-        originals = OriginalFiles(folder, resolve_path(first.output), first.options.weights)
+    with bundle.stage_bundle(first.output) as folder:
+        originals = bundle.OriginalFiles(folder, resolve_path(first.output), first.options.weights)
         for state in states:
             originals.add_model(state.original)
-        weights = WeightFile(folder, originals)
+        weights = bundle.WeightFile(folder, originals)
         try:
             return run_stages_jointly(
-                EMISSION, [replace(state, folder=folder, weights=weights) for state in states]
+                list_emission(), [replace(state, folder=folder, weights=weights) for state in states]
             )
         except RefusedError:
             for compiler in () if first.options.strict else first.compilers.values():
@@ -262,7 +251,7 @@ def make_plan(
     model: Model,
     settings: PlanSettings,
     record: Mapping[str, Any] | None = None,
-    precision: Precision = NATIVE,
+    precision: quantization.Precision = quantization.NATIVE,
 ) -> Plan:
     """Return the plan of a loaded model, for targets and a strategy that need no names.
 

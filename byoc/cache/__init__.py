@@ -4,5 +4,12 @@ It knows nothing of models or codegens: a result is JSON and some bytes under th
 depends on.
 """
 
-from byoc.cache._cache_entry import CacheEntry
-from byoc.cache._cache_folder import Cache, find_cache_folder, open_cache, open_user_cache
+from typing import TYPE_CHECKING
+
+from byoc._doors import open_door
+
+if TYPE_CHECKING:
+    from byoc.cache._cache_entry import CacheEntry
+    from byoc.cache._cache_folder import Cache, find_cache_folder, open_cache, open_user_cache
+else:
+    __getattr__, __dir__, __all__ = open_door(__name__)

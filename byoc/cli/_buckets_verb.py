@@ -1,9 +1,13 @@
 """`byoc buckets`: the sizes of buckets that are best for a distribution of lengths."""
 
+from __future__ import annotations
+
 from typing import Annotated, Any
 
 import typer
 
+import byoc
+from byoc import comparison
 from byoc.cli._common import (
     FormatOption,
     OutputFormat,
@@ -13,17 +17,15 @@ from byoc.cli._common import (
     show_status,
 )
 from byoc.cli._option_flags import take_options
-from byoc.comparison import BucketChoice, BucketOptions, BucketRow
-from byoc.comparison import choose_buckets as run
 from byoc.console import print_line
 from byoc.reporting import format_quantity, format_share
 from byoc.support import keywords_of
 
 
-@take_options(BucketOptions, first=("rules", "along", "lengths", "max_buckets"))
+@take_options(comparison.BucketOptions, first=("rules", "along", "lengths", "max_buckets"))
 def buckets(
     model: Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")],
-    options: BucketOptions,
+    options: comparison.BucketOptions,
     form: FormatOption = OutputFormat.text,
 ) -> None:
     """Choose the sizes of buckets for a distribution of lengths.
@@ -31,7 +33,7 @@ def buckets(
     A row has the best buckets of a number, what a call takes on average, and what the last one buys.
     """
     with show_status(), reserve_stdout():
-        choice = run(model, **keywords_of(options, BucketOptions))
+        choice = byoc.choose_buckets(model, **keywords_of(options, comparison.BucketOptions))
     if form is OutputFormat.json:
         print_json(choice.to_json())
         return
@@ -40,7 +42,7 @@ def buckets(
     print_line(f"--bucket {choice.along}={sizes}")
 
 
-def _format_row(row: BucketRow, choice: BucketChoice) -> dict[str, Any]:
+def _format_row(row: comparison.BucketRow, choice: byoc.BucketChoice) -> dict[str, Any]:
     best = choice.rows[-1].seconds
     return {
         "buckets": len(row.sizes),

@@ -1,5 +1,7 @@
 """`byoc inspect` and `byoc pack`: show the content of a bundle, write it as one file."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,21 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from byoc.bundle import (
-    Bundle,
-    Manifest,
-    PrecisionReport,
-    RegionEntry,
-    Report,
-    describe_file,
-    entry_to_contract,
-    judge_maker,
-    manifest_schema,
-    open_bundle,
-    pack_folder,
-    stage_packed_file,
-)
-from byoc.bundle import inspect as read_bundle
+import byoc
+import byoc.bundle
+from byoc import planning, reporting
 from byoc.cli._common import (
     FormatOption,
     OutputFormat,
@@ -35,16 +25,7 @@ from byoc.cli._option_flags import take_options
 from byoc.cli._requirement_checks import JUnitFile, JUnitOption, leave_if_missed
 from byoc.console import make_console, print_line, print_lines
 from byoc.errors import InputError
-from byoc.planning import WIDE
-from byoc.reporting import (
-    BRIEF,
-    WHOLE,
-    Requirements,
-    format_count,
-    format_quantity,
-    make_report_suite,
-    print_reports,
-)
+from byoc.reporting import format_count, format_quantity
 
 _WIDTH = 11
 _OWN_LINES = ("model", "variants", "buckets")  # of what was asked for
@@ -55,17 +36,17 @@ _FRAME = 5
 
 def _show_schema(wanted: bool) -> None:
     if wanted:
-        print_json(manifest_schema())
+        print_json(byoc.bundle.manifest_schema())
         raise typer.Exit
 
 
-@take_options(Requirements, name="requirements")
+@take_options(byoc.Requirements, name="requirements")
 def inspect(  # noqa: PLR0913 - each flag has a default
     bundle: Annotated[Path, typer.Argument(help="What `byoc partition -o` wrote, or `byoc pack`.")],
     verbose: VerboseOption = False,
     form: FormatOption = OutputFormat.text,
     *,
-    requirements: Requirements,
+    requirements: byoc.Requirements,
     junit: JUnitOption = None,
     trust: TrustOption = False,
     _: Annotated[
@@ -79,23 +60,26 @@ def inspect(  # noqa: PLR0913 - each flag has a default
     tests = JUnitFile.prepare(junit, "inspect", bundle)
     with tests.record_errors(str(bundle)), show_status() as show:
         show("check")
-        opened = open_bundle(bundle, trust=trust)
+        opened = byoc.open_bundle(bundle, trust=trust)
         opened.check_regions()
     reports = [variant.report for variant in opened.manifest.variants]
     if form is OutputFormat.json:
-        print_json(read_bundle(bundle, trust=trust))
+        print_json(byoc.inspect(bundle, trust=trust))
     else:
         _print_bundle(opened, verbose)
     tests.write(
-        [make_report_suite(report, requirements, verb="inspect", compiled=True) for report in reports]
+        [
+            reporting.make_report_suite(report, requirements, verb="inspect", compiled=True)
+            for report in reports
+        ]
     )
     leave_if_missed(reports, requirements)
 
 
-def _print_bundle(opened: Bundle, verbose: bool) -> None:
+def _print_bundle(opened: byoc.Bundle, verbose: bool) -> None:
     manifest = opened.manifest
     reports = [variant.report for variant in manifest.variants]
-    print_reports(reports, make_console(), WHOLE if verbose else BRIEF)
+    reporting.print_reports(reports, make_console(), reporting.WHOLE if verbose else reporting.BRIEF)
     print_line()
     for name, value in _make_summary(opened).items():
         if value or name not in {"refers to", "variants", "padding"}:
@@ -119,7 +103,7 @@ def _print_bundle(opened: Bundle, verbose: bool) -> None:
             print_rows(rows, OutputFormat.text)
 
 
-def _make_summary(bundle: Bundle) -> dict[str, str]:
+def _make_summary(bundle: byoc.Bundle) -> dict[str, str]:
     """Return lines that say how the bundle was made."""
     manifest, report = bundle.manifest, bundle.manifest.variants[0].report
     size = format_quantity(sum(entry.bytes for entry in manifest.files.values()), "B")
@@ -128,7 +112,7 @@ def _make_summary(bundle: Bundle) -> dict[str, str]:
         name: _format_option(value) for name, value in manifest.asked.items() if name not in _OWN_LINES
     }
     files = format_count(len(manifest.files), "file")
-    judged = judge_maker(bundle)
+    judged = byoc.bundle.judge_maker(bundle)
     return {
         "bundle": f"{form}, format {manifest.format}, {files}, {size}",
         "refers to": ", ".join(entry.path for entry in manifest.references.values()),
@@ -145,7 +129,7 @@ def _make_summary(bundle: Bundle) -> dict[str, str]:
     }
 
 
-def _list_paddings(manifest: Manifest) -> Iterator[str]:
+def _list_paddings(manifest: byoc.bundle.Manifest) -> Iterator[str]:
     """Yield the dimensions of each variant that may be smaller, and why others may not."""
     for each in manifest.variants:
         text = "" if each.padding is None else each.padding.decision.describe()
@@ -153,16 +137,16 @@ def _list_paddings(manifest: Manifest) -> Iterator[str]:
             yield f"{each.name}: {text}"
 
 
-def _describe_precision(lowered: PrecisionReport | None) -> str:
+def _describe_precision(lowered: byoc.bundle.PrecisionReport | None) -> str:
     if lowered is None:
         return "as in the model"
     left = len(lowered.in_float)
     floats = f"{format_count(left, 'unit')} left in floating point" if left else ""
-    wide = f"{format_count(len(lowered.wide), 'unit')} in {WIDE}" if lowered.wide else ""
+    wide = f"{format_count(len(lowered.wide), 'unit')} in {planning.WIDE}" if lowered.wide else ""
     return ", ".join(filter(None, (lowered.dtype, lowered.method, lowered.source, floats, wide)))
 
 
-def _make_row(manifest: Manifest, region: RegionEntry) -> dict[str, Any]:
+def _make_row(manifest: byoc.bundle.Manifest, region: byoc.bundle.RegionEntry) -> dict[str, Any]:
     made = [
         f"{name} {format_quantity(manifest.files[path].bytes, 'B')}"
         for name, path in region.artifact_files.items()
@@ -182,7 +166,7 @@ def _make_row(manifest: Manifest, region: RegionEntry) -> dict[str, Any]:
     }
 
 
-def _make_note_rows(manifest: Manifest) -> list[dict[str, str]]:
+def _make_note_rows(manifest: byoc.bundle.Manifest) -> list[dict[str, str]]:
     """Return one row for each note of the artifacts' metadata; the first of a region has its name."""
     return [
         {"region": "" if number else region.name, "note": name, "value": value}
@@ -191,7 +175,7 @@ def _make_note_rows(manifest: Manifest) -> list[dict[str, str]]:
     ]
 
 
-def _make_boundary_rows(manifest: Manifest) -> list[dict[str, str]]:
+def _make_boundary_rows(manifest: byoc.bundle.Manifest) -> list[dict[str, str]]:
     """Return one row for each boundary tensor: as the user's model has it, and as it crosses."""
     return [
         {
@@ -203,11 +187,11 @@ def _make_boundary_rows(manifest: Manifest) -> list[dict[str, str]]:
         }
         for region in manifest.regions
         for direction, entries in (("in", region.inputs), ("out", region.outputs))
-        for contract in map(entry_to_contract, entries)
+        for contract in map(byoc.bundle.entry_to_contract, entries)
     ]
 
 
-def _make_output_rows(report: Report) -> list[dict[str, str]]:
+def _make_output_rows(report: byoc.Report) -> list[dict[str, str]]:
     """Return the output errors of the verification that was made when the bundle was written."""
     verification = report.verification
     if verification is None:
@@ -225,7 +209,7 @@ def _make_output_rows(report: Report) -> list[dict[str, str]]:
     ]
 
 
-def _make_file_rows(manifest: Manifest) -> list[dict[str, str]]:
+def _make_file_rows(manifest: byoc.bundle.Manifest) -> list[dict[str, str]]:
     return [
         {"file": name, "size": format_quantity(entry.bytes, "B"), "sha256": entry.sha256[:16]}
         for name, entry in manifest.files.items()
@@ -254,13 +238,13 @@ def pack(
     """Pack a bundle into one file that every verb opens."""
     with show_status() as show:
         show("check")
-        opened = open_bundle(bundle)
+        opened = byoc.open_bundle(bundle)
         if opened.manifest.references:
             raise InputError(f"{bundle}: refers to files outside of it, which a packed bundle cannot")
         show("pack")
-        with stage_packed_file(output) as file:
-            pack_folder(opened.folder, opened.manifest.files, file)
-        written = describe_file(output)
+        with byoc.bundle.stage_packed_file(output) as file:
+            byoc.bundle.pack_folder(opened.folder, opened.manifest.files, file)
+        written = byoc.bundle.describe_file(output)
     if form is OutputFormat.json:
         print_json({"bundle": str(output), **written.model_dump()})
     else:

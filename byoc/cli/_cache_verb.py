@@ -1,12 +1,14 @@
 """`byoc cache`: what is kept of earlier compiles; clear it, limit it."""
 
+from __future__ import annotations
+
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from byoc.cache import Cache, open_cache
+import byoc.cache
 from byoc.cli._common import FormatOption, OutputFormat, print_json
 from byoc.codegen import parse_size
 from byoc.console import print_line, print_table
@@ -30,7 +32,7 @@ def cache(
             raise typer.BadParameter(f"{context.invoked_subcommand} prints text", param_hint="--format")
         context.obj = folder
         return
-    opened = open_cache(folder)
+    opened = byoc.cache.open_cache(folder)
     usage, rows = opened.measure(), _list_codegens(opened)
     if form is OutputFormat.json:
         counts = {"entries": usage.entries, "bytes": usage.size, "limit": usage.limit}
@@ -55,7 +57,7 @@ def clear(
     ] = None,
 ) -> None:
     """Remove what is kept; the next run compiles it again."""
-    opened = open_cache(_choose_folder(context, folder))
+    opened = byoc.cache.open_cache(_choose_folder(context, folder))
     removed = opened.clear(None if codegen is None else lambda facts: facts.get("codegen") == codegen)
     print_line(f"{opened.folder}: {format_count(removed, 'result')} removed")
 
@@ -71,7 +73,7 @@ def limit(
         most = parse_size(size)
     except ValueError as error:
         raise typer.BadParameter(f"{error}, such as 500MiB", param_hint="SIZE") from None
-    opened = open_cache(_choose_folder(context, folder))
+    opened = byoc.cache.open_cache(_choose_folder(context, folder))
     opened.set_limit(most)
     print_line(f"{opened.folder}: at most {format_quantity(most, 'B')} from now on")
 
@@ -82,7 +84,7 @@ def _choose_folder(context: typer.Context, folder: Path | None) -> Path | None:
     return before if folder is None else folder
 
 
-def _list_codegens(opened: Cache) -> list[dict[str, Any]]:
+def _list_codegens(opened: byoc.cache.Cache) -> list[dict[str, Any]]:
     """Return a row for each codegen: its entries, their bytes, and when one was last used."""
     rows: dict[str, dict[str, Any]] = {}
     for entry in opened.list_entries():

@@ -1,22 +1,24 @@
 """`byoc calibrate`: measure the ranges of tensors, and write them as YAML."""
 
+from __future__ import annotations
+
 from typing import Annotated
 
 import typer
 
+import byoc
+from byoc import quantization
 from byoc.cli._common import FormatOption, OutputFormat, print_json, reserve_stdout, show_status
 from byoc.cli._option_flags import take_options
 from byoc.console import print_errors, print_line
-from byoc.quantization import CalibrationOptions, Range, Ranges
-from byoc.quantization import calibrate as run
 from byoc.reporting import format_count
 from byoc.support import keywords_of
 
 
-@take_options(CalibrationOptions)
+@take_options(quantization.CalibrationOptions)
 def calibrate(
     model: Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")],
-    options: CalibrationOptions,
+    options: quantization.CalibrationOptions,
     form: FormatOption = OutputFormat.text,
 ) -> None:
     """Measure the ranges of a model's tensors on data.
@@ -24,7 +26,7 @@ def calibrate(
     The model runs on every sample; the file gives the range of each tensor."""
     with show_status() as show, reserve_stdout():
         show("load")
-        ranges = run(model, **keywords_of(options, CalibrationOptions))
+        ranges = byoc.calibrate(model, **keywords_of(options, quantization.CalibrationOptions))
     print_errors(ranges.notes)
     if form is OutputFormat.json:
         print_json(_make_document(ranges))
@@ -38,7 +40,7 @@ def calibrate(
         )
 
 
-def _make_document(ranges: Ranges) -> dict[str, object]:
+def _make_document(ranges: byoc.Ranges) -> dict[str, object]:
     return {
         "method": ranges.method,
         "options": dict(ranges.options),
@@ -50,7 +52,7 @@ def _make_document(ranges: Ranges) -> dict[str, object]:
         "tensors": {
             name: {"low": entry.low, "high": entry.high}
             for name, entry in ranges.tensors.items()
-            if isinstance(entry, Range)
+            if isinstance(entry, quantization.Range)
         },
         "channels": {
             name: {"low": each.low.tolist(), "high": each.high.tolist()}

@@ -1,5 +1,7 @@
 """Parts shared by the verbs: output formats, exit codes, progress, JSON, rows."""
 
+from __future__ import annotations
+
 import json
 import os
 import re

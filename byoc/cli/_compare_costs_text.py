@@ -1,20 +1,14 @@
 """The tables of `byoc compare-costs`, and its JSON."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from byoc import comparison, profiling
 from byoc.cli._common import OutputFormat, print_json, print_rows
-from byoc.comparison import OptimalityLoss
 from byoc.console import print_line, print_lines
-from byoc.profiling import (
-    WIDE_SPREAD,
-    NodePair,
-    PredictionComparison,
-    TimedRegion,
-    mean_error_factor,
-    rank_correlation,
-)
 from byoc.reporting import format_count, format_quantity
 
 # With fewer models almost any order looks like a good one.
@@ -23,22 +17,24 @@ _SHOWN = 10
 
 
 def print_comparison(
-    found: Sequence[PredictionComparison],
-    regions: Sequence[tuple[str, TimedRegion]],
-    losses: Sequence[OptimalityLoss],
+    found: Sequence[profiling.PredictionComparison],
+    regions: Sequence[tuple[str, profiling.TimedRegion]],
+    losses: Sequence[comparison.OptimalityLoss],
     form: OutputFormat,
 ) -> None:
     """Print what was predicted and measured of models, regions and decisions."""
     rank = None
     if len(found) >= _LEAST_RANKED:
-        rank = rank_correlation([c.predicted for c in found], [c.measured.median for c in found])
+        rank = profiling.rank_correlation(
+            [c.predicted for c in found], [c.measured.median for c in found]
+        )
     if form is OutputFormat.json:
         rows = [_make_node_row(each) for each in found]
         print_json(
             {
                 "rows": rows,
                 "rank_correlation": rank,
-                "mean_factor": mean_error_factor(found) if found else None,
+                "mean_factor": profiling.mean_error_factor(found) if found else None,
                 "regions": [_make_region_row(name, each) for name, each in regions],
                 "optimality_loss": [{**asdict(each), "loss": each.loss} for each in losses],
             }
@@ -53,7 +49,7 @@ def print_comparison(
         print_rows([_format_region_row(name, each) for name, each in regions], form)
 
 
-def _describe_uncertainty(each: PredictionComparison) -> str:
+def _describe_uncertainty(each: profiling.PredictionComparison) -> str:
     spread, median = (
         format_quantity(each.measured.spread, "s"),
         format_quantity(each.measured.median, "s"),
@@ -61,19 +57,21 @@ def _describe_uncertainty(each: PredictionComparison) -> str:
     return f"the runs spread over {spread} around {median}; measure again on a machine that is idle"
 
 
-def _print_models(found: Sequence[PredictionComparison], rank: float | None) -> None:
+def _print_models(found: Sequence[profiling.PredictionComparison], rank: float | None) -> None:
     print_rows([_format_node_row(each) for each in found], OutputFormat.text)
     for each in found:
-        if each.measured.spread > WIDE_SPREAD * each.measured.median:
+        if each.measured.spread > profiling.WIDE_SPREAD * each.measured.median:
             print_line(f"warning: {each.model}: {_describe_uncertainty(each)}")
     if rank is not None:
         print_line(f"rank correlation over the models: {rank:.3f}")
-    print_line(f"predictions are off by a factor of {mean_error_factor(found):.3g} (geometric mean)")
+    print_line(
+        f"predictions are off by a factor of {profiling.mean_error_factor(found):.3g} (geometric mean)"
+    )
     for each in found:
         _print_pairs(each)
 
 
-def _print_pairs(found: PredictionComparison) -> None:
+def _print_pairs(found: profiling.PredictionComparison) -> None:
     """Print the pairs whose predictions are off by most seconds, and how far pairs can be relied on."""
     if not found.pairs or found.noise is None:
         return
@@ -89,7 +87,7 @@ def _print_pairs(found: PredictionComparison) -> None:
     print_line(noise)
 
 
-def _format_pair(pair: NodePair) -> dict[str, Any]:
+def _format_pair(pair: profiling.NodePair) -> dict[str, Any]:
     return {
         "name": pair.name,
         "op": pair.op,
@@ -101,7 +99,7 @@ def _format_pair(pair: NodePair) -> dict[str, Any]:
     }
 
 
-def _print_losses(losses: Sequence[OptimalityLoss]) -> None:
+def _print_losses(losses: Sequence[comparison.OptimalityLoss]) -> None:
     """Print what placements lose that these costs choose, by the measured ones."""
     print_lines(["", "What the placement by these costs loses, by the measured ones:"])
     print_rows(
@@ -126,7 +124,7 @@ def _print_losses(losses: Sequence[OptimalityLoss]) -> None:
     print_line(f"optimality loss: {mean:.1%} on average over {models}, {worst:.1%} at worst")
 
 
-def _make_node_row(each: PredictionComparison) -> dict[str, Any]:
+def _make_node_row(each: profiling.PredictionComparison) -> dict[str, Any]:
     return {
         "model": each.model,
         "where": each.where,
@@ -156,7 +154,7 @@ def _make_node_row(each: PredictionComparison) -> dict[str, Any]:
     }
 
 
-def _format_node_row(each: PredictionComparison) -> dict[str, Any]:
+def _format_node_row(each: profiling.PredictionComparison) -> dict[str, Any]:
     return {
         "model": each.model,
         "where": each.where,
@@ -171,7 +169,7 @@ def _format_node_row(each: PredictionComparison) -> dict[str, Any]:
     }
 
 
-def _make_region_row(model: str, each: TimedRegion) -> dict[str, Any]:
+def _make_region_row(model: str, each: profiling.TimedRegion) -> dict[str, Any]:
     return {
         "model": model,
         "region": each.region,
@@ -183,7 +181,7 @@ def _make_region_row(model: str, each: TimedRegion) -> dict[str, Any]:
     }
 
 
-def _format_region_row(model: str, each: TimedRegion) -> dict[str, Any]:
+def _format_region_row(model: str, each: profiling.TimedRegion) -> dict[str, Any]:
     return {
         **_make_region_row(model, each),
         "predicted": format_quantity(each.predicted, "s"),

@@ -1,5 +1,7 @@
 """`byoc compare-costs`: predictions of a cost model against measurements on this machine."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -7,30 +9,17 @@ from typing import Annotated
 
 import typer
 
-from byoc.bundle import Bundle, is_bundle, open_bundle
+import byoc
+import byoc.bundle
+import byoc.costs
+import byoc.model
+import byoc.options
+from byoc import codegen, comparison, profiling, runtime, samples, verification
 from byoc.cli._common import FormatOption, OutputFormat, reserve_stdout, show_status
 from byoc.cli._compare_costs_text import print_comparison
 from byoc.cli._flag_values import read_pairs
 from byoc.cli._option_flags import LoadOptions, take_options
-from byoc.codegen import CompileError
-from byoc.comparison import OptimalityLoss, compare_decisions, measure_loss
-from byoc.costs import load_cost_model
 from byoc.errors import InputError
-from byoc.model import prepare_model
-from byoc.options import PlanOptions
-from byoc.pipeline import partition
-from byoc.profiling import (
-    Patience,
-    PredictionComparison,
-    TimedRegion,
-    compare_host,
-    compare_placement,
-    time_regions,
-)
-from byoc.runtime import load_bundle
-from byoc.samples import model_samples
-from byoc.verification import make_reference_executor
-from byoc.zoo import load_model
 
 _ZOO = "zoo:"
 _STRATEGY = "min-cut"
@@ -99,25 +88,27 @@ def compare_costs(  # noqa: PLR0913 - the options of the verb
         raise typer.BadParameter("the loss is that of the default strategy", param_hint="--strategy")
     _refuse_bundles(models, loss or bool(measured), bool(rules or costs or pairs))
     if measured and rules:
-        asked = PlanOptions(rules, cost_model=costs, host_cost_model=host_costs, cost_options=pairs)
-        judge = PlanOptions(
+        asked = byoc.options.PlanOptions(
+            rules, cost_model=costs, host_cost_model=host_costs, cost_options=pairs
+        )
+        judge = byoc.options.PlanOptions(
             rules,
             cost_model=measured,
             host_cost_model=measured_host or host_costs,
             cost_options=read_pairs(measured_option or [], "--measured-option"),
         )
         with show_status(), reserve_stdout():
-            found_losses = [compare_decisions(name, asked, judge) for name in models]
+            found_losses = [comparison.compare_decisions(name, asked, judge) for name in models]
         print_comparison([], [], found_losses, form)
         return
-    patience = Patience(seconds=seconds, most=repeats, least=min(repeats, 5))
-    found: list[PredictionComparison] = []
-    regions: list[tuple[str, TimedRegion]] = []
-    losses: list[OptimalityLoss] = []
+    patience = profiling.Patience(seconds=seconds, most=repeats, least=min(repeats, 5))
+    found: list[profiling.PredictionComparison] = []
+    regions: list[tuple[str, profiling.TimedRegion]] = []
+    losses: list[comparison.OptimalityLoss] = []
     with show_status() as show, reserve_stdout():
         for name in models:
             show(name)
-            if is_bundle(Path(name)):
+            if byoc.bundle.is_bundle(Path(name)):
                 for bundle in options.open_bundle(Path(name)).variants:
                     label = f"{name}, {bundle.variant.name}" if bundle.variant.name else name
                     timed = _find_regions(label, bundle)
@@ -126,7 +117,7 @@ def compare_costs(  # noqa: PLR0913 - the options of the verb
             elif rules is not None:
                 with TemporaryDirectory(prefix="byoc-") as folder:
                     output = Path(folder) / "bundle"
-                    made = partition(
+                    made = byoc.partition(
                         name,
                         rules,
                         output=output,
@@ -137,25 +128,25 @@ def compare_costs(  # noqa: PLR0913 - the options of the verb
                         verify=False,
                     )
                     unknown = sum(graph.graph_problem.estimated for graph in made.plan.root.walk())
-                    bundle = open_bundle(output, trust=True)
+                    bundle = byoc.open_bundle(output, trust=True)
                     timed = _find_regions(name, bundle)
                     found.append(_compare_bundle(name, bundle, unknown, patience, timed))
                     regions += [(name, each) for each in timed]
                 if loss:
                     show(f"{name}: measure units")
-                    asked = PlanOptions(
+                    asked = byoc.options.PlanOptions(
                         rules, cost_model=costs, host_cost_model=host_costs, cost_options=pairs
                     )
-                    losses.append(measure_loss(name, asked, seconds, repeats))
+                    losses.append(comparison.measure_loss(name, asked, seconds, repeats))
             else:
-                model = load_cost_model(costs or host_costs, pairs)
-                found.append(compare_host(load_model(name), model, patience))
+                model = byoc.costs.load_cost_model(costs or host_costs, pairs)
+                found.append(profiling.compare_host(byoc.load_model(name), model, patience))
     print_comparison(found, regions, losses, form)
 
 
 def _refuse_bundles(models: Sequence[str], loss: bool, costs: bool) -> None:
     """Raise InputError for a bundle whose loss is asked for, or bundles alone with costs for models."""
-    bundles = [name for name in models if is_bundle(Path(name))]
+    bundles = [name for name in models if byoc.bundle.is_bundle(Path(name))]
     if bundles and loss:
         raise InputError(f"{bundles[0]}: a bundle's placement is decided: the loss is told of models")
     if costs and len(bundles) == len(models):
@@ -167,28 +158,31 @@ def _refuse_bundles(models: Sequence[str], loss: bool, costs: bool) -> None:
 
 def _compare_bundle(
     name: str,
-    bundle: Bundle,
+    bundle: byoc.Bundle,
     unknown: int | None,
-    patience: Patience,
-    timed: Sequence[TimedRegion],
-) -> PredictionComparison:
+    patience: profiling.Patience,
+    timed: Sequence[profiling.TimedRegion],
+) -> profiling.PredictionComparison:
     """Compare a bundle; where compilers estimate all regions, nothing but the host is measured."""
     predicted = bundle.variant.report.predicted.seconds
     asked = str(bundle.manifest.asked.get("model", ""))
     if asked.startswith(_ZOO) and not (bundle.manifest.asked.get("dims") or bundle.variant.dims):
-        inputs = model_samples(load_model(asked))
+        inputs = samples.model_samples(byoc.load_model(asked))
     else:
-        inputs = model_samples(prepare_model(bundle.model(), name, bundle.folder))
+        inputs = samples.model_samples(byoc.model.prepare_model(bundle.model(), name, bundle.folder))
     estimates = {each.region: each.codegen_seconds for each in timed if each.is_estimate}
     if all(region.name in estimates and not region.graph for region in bundle.variant.report.regions):
-        runs = {region.name: make_reference_executor(region) for _, region, _ in bundle.regions()}
-        session = load_bundle(bundle, runs)
+        runs = {
+            region.name: verification.make_reference_executor(region)
+            for _, region, _ in bundle.regions()
+        }
+        session = runtime.load_bundle(bundle, runs)
     else:
-        estimates, session = {}, load_bundle(bundle)
+        estimates, session = {}, runtime.load_bundle(bundle)
     placed = bundle.variant.report.regions
     where = " and ".join(dict.fromkeys(region.device for region in placed)) or "host"
     regions = {region.name: region.seconds for region in placed}
-    return compare_placement(
+    return profiling.compare_placement(
         name,
         where,
         session,
@@ -201,9 +195,9 @@ def _compare_bundle(
     )
 
 
-def _find_regions(name: str, bundle: Bundle) -> list[TimedRegion]:
+def _find_regions(name: str, bundle: byoc.Bundle) -> list[profiling.TimedRegion]:
     """Return the regions that their codegens can time."""
     try:
-        return time_regions(bundle)
-    except (InputError, CompileError) as error:
+        return profiling.time_regions(bundle)
+    except (InputError, codegen.CompileError) as error:
         raise InputError(f"{name}: {error}") from None

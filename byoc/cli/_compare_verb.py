@@ -1,5 +1,7 @@
 """`byoc compare`: strategies side by side, over models and links."""
 
+from __future__ import annotations
+
 import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -8,6 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+import byoc
+import byoc.options
+from byoc import comparison, reporting
 from byoc.cli._common import (
     OutputFormat,
     TableFormat,
@@ -18,35 +23,23 @@ from byoc.cli._common import (
 )
 from byoc.cli._option_flags import take_options
 from byoc.cli._requirement_checks import JUnitFile, JUnitOption
-from byoc.comparison import (
-    FAST_STRATEGIES,
-    ROW_KEYS,
-    TOTAL,
-    StoppedStudyError,
-    StrategyRow,
-    format_csv,
-    make_strategy_rows,
-    summarize_strategies,
-)
-from byoc.comparison import compare as run
 from byoc.console import print_errors, print_line, print_lines
-from byoc.options import PlanOptions
-from byoc.reporting import JUnitCase, JUnitSuite, format_count, format_quantity, objective_unit
+from byoc.reporting import format_count, format_quantity
 from byoc.support import check_output, keywords_of
 
 _MAX_NOTES = 10
 
 
-@take_options(PlanOptions)
+@take_options(byoc.options.PlanOptions)
 def compare(  # noqa: PLR0913 - the options of the verb
     models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="ONNX files, or zoo:NAME.")],
-    options: PlanOptions,
+    options: byoc.options.PlanOptions,
     *,
     strategies: Annotated[
         str | None,
         typer.Option(
             help="Names, with commas between: see byoc strategies.",
-            show_default=",".join(FAST_STRATEGIES),
+            show_default=",".join(comparison.FAST_STRATEGIES),
         ),
     ] = None,
     link: Annotated[
@@ -72,9 +65,11 @@ def compare(  # noqa: PLR0913 - the options of the verb
     names = () if strategies is None else _read_names(strategies)
     links = _read_links(link)
     with tests.record_errors("compare"), show_status(), reserve_stdout():
-        plain = keywords_of(options, PlanOptions)
-        rows, cause = _run(lambda: run(models, **plain, strategies=names, links=links, jobs=jobs))
-    _print(rows, form, objective_unit(options.objective))
+        plain = keywords_of(options, byoc.options.PlanOptions)
+        rows, cause = _run(
+            lambda: byoc.compare(models, **plain, strategies=names, links=links, jobs=jobs)
+        )
+    _print(rows, form, reporting.objective_unit(options.objective))
     tests.write(_make_suites(rows))
     if cause is not None:
         print_errors([f"stopped: {format_count(len(rows), 'case')} done, above"])
@@ -83,25 +78,27 @@ def compare(  # noqa: PLR0913 - the options of the verb
         raise typer.Exit(1)
 
 
-def _make_suites(rows: Sequence[StrategyRow]) -> list[JUnitSuite]:
+def _make_suites(rows: Sequence[comparison.StrategyRow]) -> list[reporting.JUnitSuite]:
     """Return a suite for each model, with a case for each strategy and link."""
-    suites: dict[str, list[JUnitCase]] = {}
+    suites: dict[str, list[reporting.JUnitCase]] = {}
     for row in rows:
         at = "" if row["link"] is None else f" at {row['link']:g} GB/s"
         name = f"{row['strategy']}{at}"
-        case = JUnitCase(name, "error" if row["error"] else "passed", row["error"] or "")
+        case = reporting.JUnitCase(name, "error" if row["error"] else "passed", row["error"] or "")
         suites.setdefault(row["model"], []).append(case)
-    return [JUnitSuite(model, tuple(cases)) for model, cases in suites.items()]
+    return [reporting.JUnitSuite(model, tuple(cases)) for model, cases in suites.items()]
 
 
-def _run(compare: Callable[[], list[StrategyRow]]) -> tuple[list[StrategyRow], BaseException | None]:
+def _run(
+    compare: Callable[[], list[comparison.StrategyRow]],
+) -> tuple[list[comparison.StrategyRow], BaseException | None]:
     """Return the rows, and what stopped the comparison before it had all of them."""
     try:
         return compare(), None
     except (KeyboardInterrupt, SystemExit) as error:
-        if not isinstance(error.__cause__, StoppedStudyError):
+        if not isinstance(error.__cause__, comparison.StoppedStudyError):
             raise
-        return make_strategy_rows(error.__cause__.result.rows), error
+        return comparison.make_strategy_rows(error.__cause__.result.rows), error
 
 
 def _read_names(text: str) -> tuple[str, ...]:
@@ -126,17 +123,17 @@ def _read_links(text: str | None) -> tuple[float | None, ...]:
     return tuple(dict.fromkeys(links))
 
 
-def _print(rows: list[StrategyRow], form: TableFormat, unit: str) -> None:
+def _print(rows: list[comparison.StrategyRow], form: TableFormat, unit: str) -> None:
     if form is TableFormat.json:
         print_json(rows)
     elif form is TableFormat.csv:
         plain = [row | {"notes": "; ".join(row["notes"])} for row in rows]
-        sys.stdout.write(format_csv(plain, ROW_KEYS))
+        sys.stdout.write(comparison.format_csv(plain, comparison.ROW_KEYS))
     else:
         _print_text(rows, unit)
 
 
-def _print_text(rows: Sequence[StrategyRow], unit: str) -> None:
+def _print_text(rows: Sequence[comparison.StrategyRow], unit: str) -> None:
     solved = [row for row in rows if row["objective"] is not None]
     if solved:
         notes = Counter(note for row in solved for note in row["notes"])
@@ -154,12 +151,12 @@ def _print_text(rows: Sequence[StrategyRow], unit: str) -> None:
     alike = " by the same measure" if len({row["measure"] for row in solved}) > 1 else ""
     over = f"Over {format_count(cases, 'case')}, each a model at a link"
     print_lines(["", f"{over}, as ratios to the best that was found for it{alike}:"])
-    print_rows([_format_mean(row) for row in summarize_strategies(rows)], OutputFormat.text)
+    print_rows([_format_mean(row) for row in comparison.summarize_strategies(rows)], OutputFormat.text)
 
 
-def _describe_errors(model: str, rows: Sequence[StrategyRow]) -> str:
+def _describe_errors(model: str, rows: Sequence[comparison.StrategyRow]) -> str:
     """Return a line for a model: each error once, with its strategies where not all failed."""
-    found: dict[str, list[StrategyRow]] = {}
+    found: dict[str, list[comparison.StrategyRow]] = {}
     for row in rows:
         if row["error"]:
             found.setdefault(row["error"].removeprefix(f"{model}: "), []).append(row)
@@ -170,7 +167,7 @@ def _describe_errors(model: str, rows: Sequence[StrategyRow]) -> str:
     return f"{model}: {'; '.join(lines)}"
 
 
-def _format_row(row: StrategyRow, unit: str, notes: Mapping[str, int]) -> dict[str, Any]:
+def _format_row(row: comparison.StrategyRow, unit: str, notes: Mapping[str, int]) -> dict[str, Any]:
     return {
         "model": row["model"],
         "link": f"{row['link']:g} GB/s" if row["link"] is not None else "",
@@ -204,7 +201,7 @@ def _format_mean(row: dict[str, Any]) -> dict[str, Any]:
 
 def _name_measure(row: Mapping[str, Any]) -> str:
     """Return the measure that was minimised, empty where it is the usual one."""
-    return "" if row["measure"] == TOTAL else row["measure"] or ""
+    return "" if row["measure"] == comparison.TOTAL else row["measure"] or ""
 
 
 def _format_ratio(ratio: float | None) -> str:

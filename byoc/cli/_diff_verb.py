@@ -1,5 +1,7 @@
 """`byoc diff`: what changed from one placement to another, why, and what it costs."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +9,10 @@ from typing import Annotated
 
 import typer
 
-from byoc.bundle import Bundle, is_bundle, open_bundle
+import byoc
+import byoc.model
+import byoc.options
+from byoc import bundle, comparison
 from byoc.cli._common import (
     DIFFERENT,
     FormatOption,
@@ -18,11 +23,7 @@ from byoc.cli._common import (
     show_status,
 )
 from byoc.cli._option_flags import flag_field, take_options
-from byoc.comparison import CostChange, NodeMove, PlacementDiff, RegionChange
-from byoc.comparison import diff as run
 from byoc.console import print_line, print_lines
-from byoc.model import DimensionOptions
-from byoc.options import DEFAULT_STRATEGY
 from byoc.reporting import format_count, format_quantity, format_share
 from byoc.support import Flag, Syntax
 
@@ -42,12 +43,13 @@ _COSTS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiffFlags(DimensionOptions):
+class DiffFlags(byoc.model.DimensionOptions):
     """The flags of `byoc diff`: how rule files are compared, and what is told."""
 
     model: str | None = flag_field(Flag("What rule files are compared by: an ONNX file, or zoo:NAME."))
     strategy: str = flag_field(
-        Flag("How the model is placed by rule files, see byoc strategies."), DEFAULT_STRATEGY
+        Flag("How the model is placed by rule files, see byoc strategies."),
+        byoc.options.DEFAULT_STRATEGY,
     )
     variant: str | None = flag_field(
         Flag("The variant to compare, of bundles with several.", metavar="NAME")
@@ -69,7 +71,7 @@ def diff(
     planning = {"strategy": options.strategy, "dims": options.dims, "shapes": options.shapes}
     with show_status(), reserve_stdout():
         before, after = (_find(name, options.variant) for name in (old, new))
-        found = run(before, after, options.model, **planning)
+        found = byoc.diff(before, after, options.model, **planning)
     if form is OutputFormat.json:
         print_json(found.to_json())
     else:
@@ -78,15 +80,15 @@ def diff(
         raise typer.Exit(DIFFERENT)
 
 
-def _find(name: str, variant: str | None) -> str | Path | Bundle:
+def _find(name: str, variant: str | None) -> str | Path | byoc.Bundle:
     """Return a path, a variant of the bundle there, or the name of an installed rule file."""
     path = Path(name)
-    if variant is not None and is_bundle(path):
-        return open_bundle(path, variant=variant)
+    if variant is not None and bundle.is_bundle(path):
+        return byoc.open_bundle(path, variant=variant)
     return path if path.exists() else name
 
 
-def print_diff(found: PlacementDiff, verbose: bool = False) -> None:
+def print_diff(found: byoc.PlacementDiff, verbose: bool = False) -> None:
     """Print the differences between two placements; all of them with `verbose`."""
     print_line(f"{found.old} -> {found.new}: {_summarize(found)}")
     limit = None if verbose else _SHOWN
@@ -122,7 +124,7 @@ def print_diff(found: PlacementDiff, verbose: bool = False) -> None:
         print_lines(["", *found.notes])
 
 
-def _summarize(found: PlacementDiff) -> str:
+def _summarize(found: byoc.PlacementDiff) -> str:
     """Return the differences in one line."""
     if found.equal:
         said = "placed alike"
@@ -142,14 +144,14 @@ def _summarize(found: PlacementDiff) -> str:
     return said
 
 
-def _change(cost: CostChange) -> str:
+def _change(cost: comparison.CostChange) -> str:
     """Return by how much a cost changed, empty where that is no number."""
     if not cost.before or cost.after is None:
         return ""
     return f" ({cost.after / cost.before - 1:+.1%})".replace("%", " %")
 
 
-def _describe_move(move: NodeMove, verbose: bool) -> dict[str, object]:
+def _describe_move(move: comparison.NodeMove, verbose: bool) -> dict[str, object]:
     """Return a row: what moved from where to where, and why."""
     if move.reason_after:
         why = move.reason_after
@@ -186,7 +188,7 @@ def _describe_counts(counts: Mapping[str, Mapping[str, int]]) -> Iterator[dict[s
             yield {"nodes": number, "operator": operator, "device": device}
 
 
-def _describe_region(change: RegionChange) -> dict[str, object]:
+def _describe_region(change: comparison.RegionChange) -> dict[str, object]:
     seconds = (change.seconds_before, change.seconds_after)
     before, after = ("" if each is None else format_quantity(each, "s") for each in seconds)
     return {
@@ -200,7 +202,7 @@ def _describe_region(change: RegionChange) -> dict[str, object]:
     }
 
 
-def _describe_costs(costs: Mapping[str, CostChange]) -> Iterator[dict[str, object]]:
+def _describe_costs(costs: Mapping[str, comparison.CostChange]) -> Iterator[dict[str, object]]:
     """Yield a row for each cost that changed."""
     for name, cost in costs.items():
         if not cost.is_equal:

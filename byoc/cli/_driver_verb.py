@@ -1,5 +1,7 @@
 """`byoc make-driver`: make the driver of a bundle's regions as a shared library."""
 
+from __future__ import annotations
+
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,10 +9,10 @@ from typing import Annotated, Literal, cast
 
 import typer
 
+import byoc
 from byoc.cli._common import check_outside, reserve_stdout, show_status
 from byoc.cli._option_flags import DEFAULT_LOAD_OPTIONS, LoadOptions, flag_field, take_options
 from byoc.console import print_line
-from byoc.standalone import make_driver as make
 from byoc.support import Flag, Syntax, check_output
 
 
@@ -44,7 +46,7 @@ def make_driver(
     check_outside(output, bundle, "it would change the bundle")
     with show_status() as show, reserve_stdout():
         show("build")
-        name = make(
+        name = byoc.make_driver(
             options.load.open_bundle(bundle),
             output.absolute(),
             codegen=options.codegen,

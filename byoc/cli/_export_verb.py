@@ -1,11 +1,15 @@
 """`byoc export-c`: write a model or a bundle as a C program; and what `byoc verify` does with it."""
 
+from __future__ import annotations
+
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+import byoc
+from byoc import standalone
 from byoc.cli._common import (
     NOT_VERIFIED,
     FormatOption,
@@ -18,15 +22,13 @@ from byoc.cli._common import (
 from byoc.cli._option_flags import take_options
 from byoc.console import print_line
 from byoc.reporting import format_count, format_quantity
-from byoc.standalone import ExportOptions, verify_program
-from byoc.standalone import export_c as export
 from byoc.support import keywords_of
 
 
-@take_options(ExportOptions, first=("output",))
+@take_options(standalone.ExportOptions, first=("output",))
 def export_c(
     model: Annotated[str, typer.Argument(help="An ONNX file, zoo:NAME, or a bundle.")],
-    options: ExportOptions,
+    options: standalone.ExportOptions,
     form: FormatOption = OutputFormat.text,
 ) -> None:
     """Write a model or a bundle as a C program.
@@ -34,7 +36,7 @@ def export_c(
     An operator that has no function in C is an error that names it, and nothing is written.
     """
     with show_status(), reserve_stdout():
-        made = export(model, **keywords_of(options, ExportOptions))
+        made = byoc.export_c(model, **keywords_of(options, standalone.ExportOptions))
     if form is OutputFormat.json:
         print_json({**asdict(made), "folder": str(made.folder)})
         return
@@ -60,7 +62,7 @@ def verify_exported(
     """Build and run a program that `export-c` wrote; leave with 4 if an output is wrong."""
     with show_status() as show, reserve_stdout():
         show("build and run")
-        found = verify_program(folder, compiler, runner, trust=trust)
+        found = byoc.verify_program(folder, compiler, runner, trust=trust)
     if form is OutputFormat.json:
         print_json({**asdict(found), "passed": found.passed})
     else:

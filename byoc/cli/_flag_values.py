@@ -1,5 +1,7 @@
 """Values of flags, as users write them: NAME=VALUE, sizes, shapes, variants."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 

@@ -1,16 +1,18 @@
 """The flags of `byoc verify --generate`, and what it prints: generated sequences compared."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from pathlib import Path
 
 import typer
 
+import byoc
+from byoc import reporting, verification
 from byoc.cli._common import OutputFormat, print_json, print_rows, reserve_stdout, show_status
 from byoc.cli._option_flags import LoadOptions, flag_field
 from byoc.console import print_line
-from byoc.reporting import make_generation_report, make_position_rows, make_sequence_rows
 from byoc.support import Flag, Syntax
-from byoc.verification import Generation, GenerationCheck, GenerationOptions, Thresholds
 
 _SEEDS = 2
 
@@ -60,29 +62,38 @@ class GenerationFlags:
         return self.generate is not None
 
     def verify(
-        self, bundle: Path, load: LoadOptions, against: str | None, seed: int, thresholds: Thresholds
-    ) -> Generation:
+        self,
+        bundle: Path,
+        load: LoadOptions,
+        against: str | None,
+        seed: int,
+        thresholds: byoc.Thresholds,
+    ) -> byoc.Generation:
         """Compare generated sequences. Raises InputError."""
         assert self.generate is not None
-        options = GenerationOptions(self.generate, self.prompts or (), self.seeds or _SEEDS, seed)
+        options = verification.GenerationOptions(
+            self.generate, self.prompts or (), self.seeds or _SEEDS, seed
+        )
         with show_status() as show, reserve_stdout():
             show("generate")
-            return GenerationCheck(load.open_bundle(bundle), against, options, thresholds).verify()
+            return verification.GenerationCheck(
+                load.open_bundle(bundle), against, options, thresholds
+            ).verify()
 
 
 DEFAULT_GENERATION_FLAGS = GenerationFlags()
 
 
-def print_generation(generation: Generation, bundle: str, form: OutputFormat) -> None:
+def print_generation(generation: byoc.Generation, bundle: str, form: OutputFormat) -> None:
     """Print generated sequences: a table of them, one of positions, and each token that differs."""
     if form is OutputFormat.json:
-        print_json(make_generation_report(generation).to_json())
+        print_json(reporting.make_generation_report(generation).to_json())
         return
     by = f", run by {generation.judge}" if generation.judge else ""
     print_line(f"{bundle} against {generation.against}{by}, token by token:")
-    print_rows(make_sequence_rows(generation.runs), OutputFormat.text)
+    print_rows(reporting.make_sequence_rows(generation.runs), OutputFormat.text)
     print_line("The largest errors of all sequences, as shares of the range:")
-    print_rows(make_position_rows(generation), OutputFormat.text)
+    print_rows(reporting.make_position_rows(generation), OutputFormat.text)
     for run in generation.runs:
         for each in run.differences:
             told = "a tie" if each.is_tie else "wrong"

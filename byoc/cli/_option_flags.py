@@ -1,5 +1,7 @@
 """Flags of the command line that are made of the declared fields of a dataclass of options."""
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
@@ -10,7 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
-from byoc.bundle import Bundle, open_bundle
+import byoc
+import byoc.runtime
+from byoc import codegen
 from byoc.cli._flag_values import (
     read_buckets,
     read_by_target,
@@ -20,8 +24,6 @@ from byoc.cli._flag_values import (
     read_sizes,
     read_variants,
 )
-from byoc.codegen import Isolation, choose_isolation
-from byoc.runtime import DRIVER_RUNTIME, RUNTIMES
 from byoc.support import Flag, Syntax, declaration_of, declare_field
 
 _TYPES: dict[Syntax, Any] = {
@@ -53,7 +55,7 @@ _READERS: dict[Syntax, Callable[[Any, str], Any]] = {
 class _FieldFlag:
     """A field of options and the flag that sets it."""
 
-    field: "Field[Any]"
+    field: Field[Any]
     flag: Flag
 
     @property
@@ -145,9 +147,9 @@ class LoadOptions:
         Flag("Take this variant of the bundle, whatever the shapes of the inputs.", metavar="NAME")
     )
 
-    def open_bundle(self, path: Path) -> Bundle:
+    def open_bundle(self, path: Path) -> byoc.Bundle:
         """Open a bundle as `byoc.open_bundle` does."""
-        return open_bundle(
+        return byoc.open_bundle(
             path,
             self.isolation,
             trust=self.trust,
@@ -156,15 +158,15 @@ class LoadOptions:
         )
 
     @property
-    def isolation(self) -> Isolation | None:
+    def isolation(self) -> codegen.Isolation | None:
         """The processes that codegens run in, None for this one. Raises InputError for a timeout."""
-        return choose_isolation(self.isolate, self.call_timeout)
+        return codegen.choose_isolation(self.isolate, self.call_timeout)
 
 
 DEFAULT_LOAD_OPTIONS = LoadOptions()
 RUNTIME_FLAG = Flag(
     "What runs it: byoc, or onnxruntime with byoc's provider, and drivers in C for the regions.",
-    choices=RUNTIMES,
+    choices=byoc.runtime.RUNTIMES,
 )
 DRIVER_FLAG = Flag(
     "The library of a codegen's driver, with --runtime ort-plugin; by default one is built.",
@@ -176,8 +178,10 @@ DRIVER_FLAG = Flag(
 
 def check_drivers(drivers: Mapping[str, str], runtime: str) -> None:
     """Raise a usage error for drivers that the runtime does not use."""
-    if drivers and runtime != DRIVER_RUNTIME:
-        raise typer.BadParameter(f"it needs --runtime {DRIVER_RUNTIME}", param_hint="--driver")
+    if drivers and runtime != byoc.runtime.DRIVER_RUNTIME:
+        raise typer.BadParameter(
+            f"it needs --runtime {byoc.runtime.DRIVER_RUNTIME}", param_hint="--driver"
+        )
 
 
 def take_options(
@@ -197,7 +201,7 @@ def take_options(
             verb(**{name: _make_options(kind, values)}, **given)
 
         parameters: list[inspect.Parameter] = []
-        for own in inspect.signature(verb).parameters.values():
+        for own in inspect.signature(verb, eval_str=True).parameters.values():
             if own.name == name:
                 parameters += [each.declare_parameter() for each in flags]
             else:

@@ -1,5 +1,7 @@
 """`byoc partition`: partition a model, and write the bundle."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,6 +12,8 @@ from typing import Annotated
 
 import typer
 
+import byoc
+from byoc import reporting, verification
 from byoc.cli._common import (
     CODEGEN_FAILED,
     NOT_VERIFIED,
@@ -26,13 +30,7 @@ from byoc.cli._flag_values import read_pairs
 from byoc.cli._option_flags import take_options
 from byoc.cli._requirement_checks import JUnitFile, JUnitOption, leave_if_missed
 from byoc.console import make_console, print_errors, print_line
-from byoc.options import Options
-from byoc.pipeline import Result
-from byoc.pipeline import partition as partition_model
-from byoc.planning import save_placement
-from byoc.reporting import SCREEN, WHOLE, Requirements, make_report_suite, print_reports
 from byoc.support import Panel, check_output, keywords_of, write_text
-from byoc.verification import read_thresholds
 
 
 class MeasureClock(StrEnum):
@@ -45,13 +43,13 @@ class MeasureClock(StrEnum):
 _CLOCKS = {MeasureClock.wall: time.perf_counter, MeasureClock.processor: time.process_time}
 
 
-@take_options(Requirements, name="requirements")
-@take_options(Options, first=("rules", "output", "strategy"))
+@take_options(byoc.Requirements, name="requirements")
+@take_options(byoc.Options, first=("rules", "output", "strategy"))
 def partition(  # noqa: PLR0913 - the options of the verb
     model: Annotated[
         str, typer.Argument(help="An ONNX file, a folder of onnxruntime-genai, or zoo:NAME.")
     ],
-    options: Options,
+    options: byoc.Options,
     *,
     threshold: Annotated[
         list[str] | None,
@@ -91,7 +89,7 @@ def partition(  # noqa: PLR0913 - the options of the verb
     ] = None,
     verbose: VerboseOption = False,
     form: FormatOption = OutputFormat.text,
-    requirements: Requirements,
+    requirements: byoc.Requirements,
     junit: JUnitOption = None,
     allow_unverified: AllowUnverifiedOption = False,
 ) -> None:
@@ -109,18 +107,20 @@ def partition(  # noqa: PLR0913 - the options of the verb
         if given is not None and len(options.list_variants()) > 1:
             raise typer.BadParameter("it is of one placement, and each variant has one", param_hint=flag)
     if threshold:
-        options = replace(options, gate=read_thresholds(read_pairs(threshold, "--threshold")))
-    make_result: Callable[..., Result] = partition_model
+        options = replace(
+            options, gate=verification.read_thresholds(read_pairs(threshold, "--threshold"))
+        )
+    make_result: Callable[..., byoc.Result] = byoc.partition
     if measure:
         from byoc.comparison import fastest  # noqa: PLC0415 - a room that nothing else here needs
 
         make_result = partial(fastest, clock=_CLOCKS[measure_clock or MeasureClock.wall])
     with tests.record_errors(model), show_status(), reserve_stdout():
-        result = make_result(model, **keywords_of(options, Options))
+        result = make_result(model, **keywords_of(options, byoc.Options))
     if result.not_signed:
         print_errors([result.not_signed])
     if save is not None:
-        save_placement(result.plan, save)
+        byoc.save_placement(result.plan, save)
     if page is not None:
         write_text(page, result.make_page())
     reports = [each.report for each in result.variants]
@@ -128,11 +128,15 @@ def partition(  # noqa: PLR0913 - the options of the verb
         documents = [report.to_json() for report in reports]
         print_json({"variants": documents} if reports[0].variant else documents[0])
     else:
-        print_reports(reports, make_console(), WHOLE if verbose else SCREEN)
+        reporting.print_reports(
+            reports, make_console(), reporting.WHOLE if verbose else reporting.SCREEN
+        )
         if page is not None:
             print_line(f"Report written to {page.name}")
     compiled = result.bundle is not None
-    tests.write([make_report_suite(report, requirements, compiled=compiled) for report in reports])
+    tests.write(
+        [reporting.make_report_suite(report, requirements, compiled=compiled) for report in reports]
+    )
     leave_if_missed(reports, requirements)
     if any(report.failures for report in reports):
         raise typer.Exit(CODEGEN_FAILED)
@@ -140,7 +144,7 @@ def partition(  # noqa: PLR0913 - the options of the verb
         raise typer.Exit(NOT_VERIFIED)
 
 
-def _check_file(path: Path | None, options: Options) -> Path | None:
+def _check_file(path: Path | None, options: byoc.Options) -> Path | None:
     """Return the absolute path of a file to write. Raises InputError when it cannot be written."""
     if path is None:
         return None
@@ -151,7 +155,7 @@ def _check_file(path: Path | None, options: Options) -> Path | None:
 
 
 def _check_companions(
-    options: Options,
+    options: byoc.Options,
     threshold: list[str] | None,
     measure: bool,
     measure_clock: MeasureClock | None,

@@ -1,11 +1,14 @@
 """`byoc place`: solve an instance of a public placement benchmark."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+import byoc
 from byoc.cli._common import (
     FormatOption,
     OutputFormat,
@@ -16,7 +19,6 @@ from byoc.cli._common import (
 )
 from byoc.cli._flag_values import read_pairs
 from byoc.console import print_line
-from byoc.planning import place as run
 from byoc.support import write_text
 
 
@@ -73,7 +75,7 @@ def place(  # noqa: PLR0913, PLR0917 - the options of the verb
     The result gives the placement, its cost and a proven bound."""
     with show_status() as show, reserve_stdout():
         show("place")
-        document = run(
+        document = byoc.place(
             instance,
             strategy,
             objective=objective,

@@ -1,13 +1,17 @@
 """The text that `byoc plan-memory` prints for people: a sentence, the table of plans, notes."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import Any
 
+import byoc
+import byoc.memory.report
+from byoc import reporting
 from byoc.cli._common import OutputFormat, print_rows
 from byoc.console import print_line
-from byoc.memory.report import STRIPED, STRIPED_COUNTS, MemoryReport, ReportRow, describe_conventions
 from byoc.memory.scratchpad import ScratchpadPlan
-from byoc.reporting import describe_convention, format_count, format_quantity
+from byoc.reporting import format_count, format_quantity
 
 _PROOFS = {
     "cut": "minimum cut",
@@ -19,13 +23,13 @@ _TRAFFIC = ("moved", "bound", "loaded", "stored", "streamed", "unkept", "arena")
 """What moves between a scratchpad and system memory, in bytes: fields of its plan."""
 
 
-def print_report(report: MemoryReport, size: int | None) -> None:
+def print_report(report: byoc.MemoryReport, size: int | None) -> None:
     """Print the plans of a model; with `size` (bytes) each row says whether its arena fits."""
     problem = report.plan.problem
     made = f"{format_count(len(problem.steps), 'step')}, {format_count(len(problem.sizes), 'buffer')}"
     rounded = f", rounded up to {problem.alignment} B" if problem.alignment > 1 else ""
     print_line(_summarize(report))
-    print_line(f"{made} in {describe_convention(report)}{rounded}")
+    print_line(f"{made} in {reporting.describe_convention(report)}{rounded}")
     print_rows([_make_row(row, size) for row in report.rows], OutputFormat.text)
     if report.scratchpad is not None:
         there = format_quantity(report.scratchpad.size, "B")
@@ -38,13 +42,13 @@ def print_report(report: MemoryReport, size: int | None) -> None:
 def explain_conventions(has_striped: bool) -> Iterator[str]:
     """Yield lines that explain the conventions of the rows."""
     yield "Weights are not counted."
-    for letter, counts in describe_conventions().items():
+    for letter, counts in byoc.memory.report.describe_conventions().items():
         yield f"{letter}: {counts}"
     if has_striped:
-        yield f"{STRIPED}: {STRIPED_COUNTS}"
+        yield f"{byoc.memory.report.STRIPED}: {byoc.memory.report.STRIPED_COUNTS}"
 
 
-def _summarize(report: MemoryReport) -> str:
+def _summarize(report: byoc.MemoryReport) -> str:
     plan = report.plan
     proven = f"no plan needs less than {format_quantity(plan.bound, 'B')}"
     told = f"{format_quantity(plan.size, 'B')} of activations, "
@@ -54,7 +58,7 @@ def _summarize(report: MemoryReport) -> str:
     return f"{report.name}: {told}"
 
 
-def _make_row(row: ReportRow, size: int | None) -> dict[str, Any]:
+def _make_row(row: byoc.memory.report.ReportRow, size: int | None) -> dict[str, Any]:
     return {
         "plan": row.name,
         "counts": row.convention,

@@ -1,5 +1,7 @@
 """`byoc codegens`, `strategies`, `cost-models`, `passes`: list plug-ins; `new-codegen`: begin one."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from pathlib import Path
@@ -8,13 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
+import byoc
+import byoc.passes
+from byoc import codegen, costs, trust
 from byoc.cli._common import FormatOption, OutputFormat, print_json, print_rows, reserve_stdout
-from byoc.codegen import OptionDescription, describe_codegens
-from byoc.codegen.scaffold import new_codegen as write
 from byoc.console import print_line, print_lines
-from byoc.costs import load_cost_model, read_cost_file
 from byoc.errors import InputError
-from byoc.passes import describe_clean_pass, load_pass
 from byoc.support import (
     CODEGENS,
     COST_MODELS,
@@ -28,7 +29,6 @@ from byoc.support import (
     list_plugin_options,
     load_plugin,
 )
-from byoc.trust import list_codegens, read_settings
 
 TableRow = dict[str, Any]
 
@@ -57,7 +57,7 @@ def codegens(
     if name is not None:
         _print_codegen(name, form)
         return
-    found = describe_codegens(list_codegens())
+    found = codegen.describe_codegens(trust.list_codegens())
 
     def describe(called: str) -> TableRow:
         described = found[called]
@@ -71,7 +71,9 @@ def codegens(
 
 def _list_interpreters() -> dict[str, str]:
     """Return the origin of each codegen in the user's settings, by name."""
-    return {name: f"{each.module} in {each.python}" for name, each in read_settings().codegens.items()}
+    return {
+        name: f"{each.module} in {each.python}" for name, each in trust.read_settings().codegens.items()
+    }
 
 
 def _list_plugins(
@@ -99,7 +101,7 @@ def _list_plugins(
 
 def _print_codegen(name: str, form: OutputFormat) -> None:
     with reserve_stdout():
-        found = describe_codegens([name])[name]
+        found = codegen.describe_codegens([name])[name]
     if isinstance(found, InputError):
         raise found
     point, options = list_installed(CODEGENS).get(name), found.options
@@ -146,7 +148,7 @@ def _name_options(rows: Iterable[TableRow]) -> list[TableRow]:
     ]
 
 
-def _make_option_row(option: OptionDescription) -> TableRow:
+def _make_option_row(option: codegen.OptionDescription) -> TableRow:
     return {
         "option": option.name,
         "takes": option.kind,
@@ -190,10 +192,10 @@ def passes(
         return
 
     def describe(name: str) -> TableRow:
-        found = load_pass(name)
+        found = byoc.passes.load_pass(name)
         return {
             "scope": found.scope,
-            "runs": describe_clean_pass(name) or "asked for",
+            "runs": byoc.passes.describe_clean_pass(name) or "asked for",
             "description": get_first_sentence(type(found.implementation)),
             "options": _describe_options(found.implementation),
         }
@@ -205,14 +207,14 @@ def passes(
 
 def _print_pass(name: str, form: OutputFormat) -> None:
     with reserve_stdout():
-        found = load_pass(name)
+        found = byoc.passes.load_pass(name)
     kind = type(found.implementation)
     shown: TableRow = {
         "name": name,
         "description": get_first_sentence(kind),
         "from": found.distribution,
         "scope": found.scope,
-        "runs": describe_clean_pass(name) or "asked for",
+        "runs": byoc.passes.describe_clean_pass(name) or "asked for",
         "options": _describe_options(found.implementation),
     }
     if form is OutputFormat.json:
@@ -235,11 +237,11 @@ def cost_models(form: FormatOption = OutputFormat.text) -> None:
     Both files and plug-ins are listed."""
 
     def describe(path: Path) -> TableRow:
-        found = read_cost_file(path)
+        found = costs.read_cost_file(path)
         return {"kind": getattr(found, "kind", ""), "description": found.description, "options": []}
 
     def describe_plugin(name: str) -> TableRow:
-        found = load_cost_model(name)
+        found = costs.load_cost_model(name)
         description = str(getattr(found, "description", ""))
         return {"description": description, "options": _describe_options(found)}
 
@@ -286,7 +288,7 @@ def new_codegen(
     It has a codegen, a rule file, a cost model and tests, and works as it is. Files that are there are
     never overwritten."""
     folder = Path(name) if into is None else into
-    for path in write(name, folder, style=style.value):
+    for path in byoc.new_codegen(name, folder, style=style.value):
         print_line(folder / path)
     # Without a dot pip takes it for a project's name.
     place = folder if folder.is_absolute() or str(folder) == "." else f"./{folder}"

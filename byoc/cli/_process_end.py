@@ -5,6 +5,8 @@ A thread hears of signals at once (`signal.set_wakeup_fd`). It stops the runs of
 handler's turn comes and everything is cleaned up; where a library goes on computing, it leaves instead.
 """
 
+from __future__ import annotations
+
 import os
 import signal
 import socket

@@ -1,14 +1,15 @@
 """`byoc report`: draw a bundle's report for a browser."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from byoc.bundle import open_bundle
+import byoc
 from byoc.cli._common import TrustOption, check_outside, show_status
 from byoc.console import print_line
-from byoc.page import make_page
 from byoc.reporting import format_quantity
 from byoc.support import check_output, write_text
 
@@ -32,6 +33,6 @@ def report(
     check_outside(output, bundle, "it would change the bundle that is shown")
     with show_status() as show:
         show("read the bundle")
-        page = make_page(open_bundle(bundle, variant=variant, trust=trust), trace)
+        page = byoc.make_page(byoc.open_bundle(bundle, variant=variant, trust=trust), trace)
     write_text(output, page)
     print_line(f"Written to {output} ({format_quantity(len(page.encode()), 'B')})")

@@ -1,5 +1,7 @@
 """The end of verbs that check requirements: sentences, exit code 6, and the file for CI systems."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -8,17 +10,11 @@ from typing import Annotated
 
 import typer
 
-from byoc.bundle import Report
+import byoc
+from byoc import reporting
 from byoc.cli._common import check_outside
 from byoc.console import print_errors
 from byoc.errors import InputError, MissingRuntimeError
-from byoc.reporting import (
-    JUnitCase,
-    JUnitSuite,
-    Requirements,
-    list_missed,
-    write_junit,
-)
 from byoc.support import Panel, check_output
 
 REQUIREMENT_MISSED = 6
@@ -43,7 +39,7 @@ class JUnitFile:
     verb: str
 
     @classmethod
-    def prepare(cls, path: Path | None, verb: str, bundle: Path) -> "JUnitFile":
+    def prepare(cls, path: Path | None, verb: str, bundle: Path) -> JUnitFile:
         """Return the file by its absolute path.
 
         Raises InputError when it cannot be written, or would lie in the bundle that is read.
@@ -60,18 +56,24 @@ class JUnitFile:
         try:
             yield
         except (InputError, MissingRuntimeError) as error:
-            self.write([JUnitSuite(suite, (JUnitCase(self.verb, "error", "; ".join(error.lines)),))])
+            self.write(
+                [
+                    reporting.JUnitSuite(
+                        suite, (reporting.JUnitCase(self.verb, "error", "; ".join(error.lines)),)
+                    )
+                ]
+            )
             raise
 
-    def write(self, suites: Sequence[JUnitSuite]) -> None:
+    def write(self, suites: Sequence[reporting.JUnitSuite]) -> None:
         """Write suites, if there is to be a file."""
         if self.path is not None:
-            write_junit(self.path, suites)
+            reporting.write_junit(self.path, suites)
 
 
-def leave_if_missed(reports: Sequence[Report], requirements: Requirements) -> None:
+def leave_if_missed(reports: Sequence[byoc.Report], requirements: byoc.Requirements) -> None:
     """Print a sentence for each requirement that a report misses, and leave with 6 if there is one."""
-    missed = list_missed(reports, requirements)
+    missed = reporting.list_missed(reports, requirements)
     if missed:
         print_errors(missed)
         raise typer.Exit(REQUIREMENT_MISSED)

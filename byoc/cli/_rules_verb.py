@@ -1,5 +1,7 @@
 """`byoc rules`: list rule files; check them; print their schema and the library of composites."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -8,6 +10,9 @@ from typing import Annotated
 
 import typer
 
+import byoc
+import byoc.rules
+from byoc import comparison, patterns
 from byoc.cli._common import (
     DIFFERENT,
     NOT_VERIFIED,
@@ -19,18 +24,9 @@ from byoc.cli._common import (
     show_status,
 )
 from byoc.cli._plugin_verbs import TableRow, make_file_rows
-from byoc.comparison import ComparedKind, RuleComparison, compare_rules
 from byoc.console import print_line, print_lines
 from byoc.errors import InputError
-from byoc.patterns import parse_pattern
-from byoc.reporting import check_rules, format_count
-from byoc.rules import (
-    LibraryComposite,
-    format_clash,
-    load_rules,
-    make_json_schema,
-    read_library,
-)
+from byoc.reporting import format_count
 from byoc.support import ANNOTATIONS
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -43,7 +39,7 @@ def rules(context: typer.Context, form: FormatOption = OutputFormat.text) -> Non
         return
 
     def describe(path: Path) -> TableRow:
-        described = load_rules(str(path)).rules
+        described = byoc.load_rules(str(path)).rules
         return {
             "target": described.target,
             "description": described.description,
@@ -72,7 +68,7 @@ def check(
 ) -> None:
     """List every mistake in rule files, each with its location."""
     with reserve_stdout():
-        rows = [asdict(found) for found in check_rules(files)]
+        rows = [asdict(found) for found in byoc.check_rules(files)]
     if form is OutputFormat.json:
         print_json(rows)
     else:
@@ -129,7 +125,7 @@ def ask(  # noqa: PLR0913, PLR0917 - a parameter is an option
     code is 6 where the two differ or a kind computes wrong, else 4 where a kind could not be run."""
     with show_status(), reserve_stdout():
         given = dict(_split_option(each) for each in options or ())
-        found = compare_rules(
+        found = byoc.compare_rules(
             file, models, codegen=codegen, codegen_options=given, compiles=compiles, runs=runs
         )
     if form is OutputFormat.json:
@@ -150,7 +146,7 @@ def _split_option(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _print_comparison(found: RuleComparison) -> None:
+def _print_comparison(found: comparison.RuleComparison) -> None:
     """Print how often a rule file and a compiler agree, and every kind of nodes at which they do not."""
     accepts, refusals, wrong, not_run = (
         found.false_accepts,
@@ -181,7 +177,7 @@ def _print_comparison(found: RuleComparison) -> None:
     _print_kinds("Not run: both take them, and their values are not known", not_run)
 
 
-def _print_kinds(title: str, kinds: Sequence[ComparedKind]) -> None:
+def _print_kinds(title: str, kinds: Sequence[comparison.ComparedKind]) -> None:
     """Print kinds of nodes under a title, nothing where there are none."""
     if kinds:
         print_lines(["", title])
@@ -199,7 +195,7 @@ def _count_others(nodes: int) -> str:
 @app.command("schema")
 def schema() -> None:
     """Print the JSON Schema of rule files, which editors complete and check them by."""
-    print_json(make_json_schema())
+    print_json(byoc.rules.make_json_schema())
 
 
 @app.command("composites")
@@ -209,7 +205,7 @@ def composites(
 ) -> None:
     """List the composites that rule files can use by name, or show one of them."""
     with reserve_stdout():
-        found = read_library()
+        found = byoc.rules.read_library()
     if name is not None:
         _print_composite(found.get(name), form)
         return
@@ -219,23 +215,25 @@ def composites(
             row: TableRow = {"name": called, "description": entry.composite.description}
             if form is OutputFormat.json:
                 row |= {"names": _list_names(entry.composite), "file": str(entry.file.path)}
-            rows.append({**row, "problem": format_clash(called, entries) if len(entries) > 1 else ""})
+            rows.append(
+                {**row, "problem": byoc.rules.format_clash(called, entries) if len(entries) > 1 else ""}
+            )
     empty = {"name": "", "description": "", "names": [], "file": ""}
     blank = {key: value for key, value in empty.items() if not rows or key in rows[0]}
     print_rows([*rows, *({**blank, "problem": problem} for problem in found.problems)], form)
 
 
-def _list_names(composite: LibraryComposite) -> list[str]:
+def _list_names(composite: byoc.rules.LibraryComposite) -> list[str]:
     """Return the names that conditions can use; none where the pattern is wrong."""
     try:
-        found = parse_pattern(composite.name, composite.pattern)
+        found = patterns.parse_pattern(composite.name, composite.pattern)
     except ValueError:
         return []
     written = set(re.findall(r"\w+", "\n".join(composite.pattern)))
     return [name for name in found.names if name in written]
 
 
-def _print_composite(composite: LibraryComposite, form: OutputFormat) -> None:
+def _print_composite(composite: byoc.rules.LibraryComposite, form: OutputFormat) -> None:
     if form is OutputFormat.json:
         shown = composite.model_dump(mode="json")
         print_json({**shown, "names": _list_names(composite)})

@@ -1,5 +1,7 @@
 """`byoc run`: run a bundle on inputs from files, and show the time of each segment."""
 
+from __future__ import annotations
+
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +13,10 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from byoc.bundle import Bundle
+import byoc
+import byoc.model
+import byoc.runtime
+from byoc import samples
 from byoc.cli._common import (
     FormatOption,
     OutputFormat,
@@ -32,28 +37,7 @@ from byoc.cli._option_flags import (
     take_options,
 )
 from byoc.console import print_line, print_lines
-from byoc.model import prepare_model
 from byoc.reporting import format_count, format_quantity
-from byoc.runtime import (
-    DRIVER_RUNTIME,
-    RUNTIMES,
-    FittedInputs,
-    Session,
-    Trace,
-    TraceEvent,
-    VariantSession,
-    collect_contradictions,
-    describe_other_kernels,
-    load_bundle,
-    load_variants,
-    load_with_provider,
-    read_npy,
-    read_npz,
-    restore_dtype,
-    use_drivers,
-    write_npz,
-)
-from byoc.samples import model_samples
 from byoc.support import Flag, Syntax, check_output, write_text
 
 _RANDOM = "random"
@@ -71,7 +55,7 @@ class _MissingOptionError(typer.BadParameter):
 class RunOptions:
     """The flags of `byoc run` that say what runs the bundle."""
 
-    runtime: str = flag_field(RUNTIME_FLAG, RUNTIMES[0])
+    runtime: str = flag_field(RUNTIME_FLAG, byoc.runtime.RUNTIMES[0])
     drivers: Mapping[str, str] = flag_field(DRIVER_FLAG)
     pad: bool = flag_field(
         Flag("Pad inputs that fit no variant as they are, where one allows it.", Syntax.ON_OFF), True
@@ -139,10 +123,10 @@ def run(  # noqa: PLR0913 - the options of the verb
         session = fitted.session
         show("run")
         measured = _measure_runs(fitted, repeat, pipeline)
-        notes = [describe_other_kernels(opened), *measured.notes]
+        notes = [byoc.runtime.describe_other_kernels(opened), *measured.notes]
         measured = replace(measured, notes=[*filter(None, notes)])
     if places[0] is not None:
-        write_npz(places[0], measured.outputs)
+        byoc.runtime.write_npz(places[0], measured.outputs)
     if places[1] is not None:
         write_text(places[1], measured.traces[-1].to_text())
     if form is OutputFormat.json:
@@ -174,7 +158,7 @@ class _MeasuredRuns:
     repeats: int
     in_flight: int | None
     outputs: Mapping[str, Any]
-    traces: Sequence[Trace]
+    traces: Sequence[byoc.Trace]
     notes: Sequence[str]
 
     @property
@@ -184,47 +168,57 @@ class _MeasuredRuns:
 
 
 def _fit_inputs(
-    bundle: Bundle, options: RunOptions, inputs: str | None, files: Mapping[str, str]
-) -> FittedInputs:
+    bundle: byoc.Bundle, options: RunOptions, inputs: str | None, files: Mapping[str, str]
+) -> byoc.runtime.FittedInputs:
     """Return the inputs from files, also those of unknown names, for the variant that takes them."""
     given: dict[str, Any] = {}
     if inputs is not None and inputs != _RANDOM:
-        given = dict(read_npz(Path(inputs)))
-    given |= {name: read_npy(Path(file)) for name, file in files.items()}
-    loaded: Session | VariantSession
-    if options.runtime == DRIVER_RUNTIME:
-        with use_drivers(options.drivers):
-            loaded = load_with_provider(bundle)
+        given = dict(byoc.runtime.read_npz(Path(inputs)))
+    given |= {name: byoc.runtime.read_npy(Path(file)) for name, file in files.items()}
+    loaded: byoc.Session | byoc.VariantSession
+    if options.runtime == byoc.runtime.DRIVER_RUNTIME:
+        with byoc.runtime.use_drivers(options.drivers):
+            loaded = byoc.runtime.load_with_provider(bundle)
     else:
-        loaded = load_variants(bundle, pad=options.pad) if given else load_bundle(bundle)
+        loaded = (
+            byoc.runtime.load_variants(bundle, pad=options.pad)
+            if given
+            else byoc.runtime.load_bundle(bundle)
+        )
     if inputs == _RANDOM:
-        model = prepare_model(bundle.model(), bundle.variant.model, bundle.folder)
-        given = {**model_samples(model), **given}
-    known = loaded if isinstance(loaded, Session) else next(iter(loaded.sessions.values()))
-    read = {name: restore_dtype(value, known.types.get(name)) for name, value in given.items()}
-    return FittedInputs(loaded, read) if isinstance(loaded, Session) else loaded.fit(read)
+        model = byoc.model.prepare_model(bundle.model(), bundle.variant.model, bundle.folder)
+        given = {**samples.model_samples(model), **given}
+    known = loaded if isinstance(loaded, byoc.Session) else next(iter(loaded.sessions.values()))
+    read = {
+        name: byoc.runtime.restore_dtype(value, known.types.get(name)) for name, value in given.items()
+    }
+    return (
+        byoc.runtime.FittedInputs(loaded, read) if isinstance(loaded, byoc.Session) else loaded.fit(read)
+    )
 
 
-def _measure_runs(fitted: FittedInputs, repeats: int, in_flight: int | None) -> _MeasuredRuns:
+def _measure_runs(
+    fitted: byoc.runtime.FittedInputs, repeats: int, in_flight: int | None
+) -> _MeasuredRuns:
     """Run a bundle, with more than one run after a first one that does not count."""
     session, given = fitted.session, fitted.inputs
-    traces: list[Trace] = []
+    traces: list[byoc.Trace] = []
     outputs: Mapping[str, Any] = {}
-    with collect_contradictions() as notes:
+    with byoc.runtime.collect_contradictions() as notes:
         if repeats > 1:
             session.run(given)
         if in_flight:
-            traces.append(Trace())
+            traces.append(byoc.Trace())
             runs = session.run_pipeline(repeat_value(given, repeats), in_flight, fitted.mark(traces[0]))
             outputs = deque(runs, maxlen=1).pop()
         else:
             for _ in range(repeats):
-                traces.append(Trace())
+                traces.append(byoc.Trace())
                 outputs = session.run(given, fitted.mark(traces[-1]))
     return _MeasuredRuns(repeats, in_flight, fitted.cut(outputs), traces, list(notes))
 
 
-def _make_rows(session: Session, measured: _MeasuredRuns) -> list[dict[str, Any]]:
+def _make_rows(session: byoc.Session, measured: _MeasuredRuns) -> list[dict[str, Any]]:
     """Return a row for each segment in order of execution, with the median of its times."""
     rows = []
     for stage in session.stages:
@@ -241,12 +235,12 @@ def _make_rows(session: Session, measured: _MeasuredRuns) -> list[dict[str, Any]
     return rows
 
 
-def _find_events(stage: str, measured: _MeasuredRuns) -> list[TraceEvent]:
+def _find_events(stage: str, measured: _MeasuredRuns) -> list[byoc.runtime.TraceEvent]:
     """Return the runs of a stage of the main graph: one for each run of the bundle."""
     return [event for trace in measured.traces for event in trace.events if event.name == stage]
 
 
-def _find_busy_shares(session: Session, measured: _MeasuredRuns) -> dict[str, float]:
+def _find_busy_shares(session: byoc.Session, measured: _MeasuredRuns) -> dict[str, float]:
     """Return, by device, the share of a pipeline's time that it ran stages."""
     busy: dict[str, float] = {}
     for stage in session.stages:
@@ -255,7 +249,7 @@ def _find_busy_shares(session: Session, measured: _MeasuredRuns) -> dict[str, fl
     return {device: seconds / measured.seconds for device, seconds in busy.items()}
 
 
-def _write_document(session: Session, measured: _MeasuredRuns) -> dict[str, Any]:
+def _write_document(session: byoc.Session, measured: _MeasuredRuns) -> dict[str, Any]:
     """Return the data that `--format json` prints."""
     document = {
         "seconds": measured.seconds,
@@ -275,7 +269,7 @@ def _write_document(session: Session, measured: _MeasuredRuns) -> dict[str, Any]
     return document
 
 
-def _describe_time(session: Session, measured: _MeasuredRuns) -> str:
+def _describe_time(session: byoc.Session, measured: _MeasuredRuns) -> str:
     """Describe the time of the runs; with a pipeline, runs a second and how busy each device was."""
     whole = format_quantity(measured.seconds, "s")
     runs = format_count(measured.repeats, "run")

@@ -1,10 +1,13 @@
 """`byoc simplify`: fold a model's constants and shapes, compare it with the original, write it."""
 
+from __future__ import annotations
+
 from typing import Annotated
 
 import typer
 
-from byoc.bundle import Report
+import byoc
+from byoc import comparison, reporting
 from byoc.cli._common import (
     NOT_VERIFIED,
     FormatOption,
@@ -14,17 +17,15 @@ from byoc.cli._common import (
     show_status,
 )
 from byoc.cli._option_flags import take_options
-from byoc.comparison import SimplifyOptions
-from byoc.comparison import simplify as run
 from byoc.console import print_line
-from byoc.reporting import format_count, format_effect, format_quantity, format_share
+from byoc.reporting import format_count, format_quantity, format_share
 from byoc.support import keywords_of
 
 
-@take_options(SimplifyOptions, first=("output",))
+@take_options(comparison.SimplifyOptions, first=("output",))
 def simplify(
     model: Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")],
-    options: SimplifyOptions,
+    options: comparison.SimplifyOptions,
     form: FormatOption = OutputFormat.text,
 ) -> None:
     """Fold a model's constants and shapes, and compare it.
@@ -33,11 +34,11 @@ def simplify(
     be compared.
     """
     with show_status(), reserve_stdout():
-        done = run(model, **keywords_of(options, SimplifyOptions))
+        done = byoc.simplify(model, **keywords_of(options, comparison.SimplifyOptions))
     if form is OutputFormat.json:
         print_json(done.to_json())
     else:
-        print_line(format_effect(done.effect))
+        print_line(reporting.format_effect(done.effect))
         for when, report in (("before", done.before), ("after", done.after)):
             if report is not None:
                 print_line(f"{when}: {_describe_plan(report)}")
@@ -47,7 +48,7 @@ def simplify(
         raise typer.Exit(NOT_VERIFIED)
 
 
-def _describe_plan(report: Report) -> str:
+def _describe_plan(report: byoc.Report) -> str:
     nodes = f"{report.nodes.offloaded:,} of {format_count(report.nodes.total, 'node')}"
     share = format_share(report.compute.offloaded)
     regions = format_count(len(report.regions), "region")

@@ -1,5 +1,7 @@
 """`byoc study`: solve every case of a study; plot its results, and make tables of them."""
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,20 +12,12 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+import byoc
+from byoc import comparison, reporting
 from byoc.cli._common import print_json, reserve_stdout, show_status
 from byoc.cli._requirement_checks import JUnitFile, JUnitOption
-from byoc.comparison import (
-    ASKED_COLUMNS,
-    StoppedStudyError,
-    StudyResult,
-    StudyRow,
-    make_study_schema,
-    plot_study,
-    tabulate_study,
-)
-from byoc.comparison import study as run_study
 from byoc.console import print_errors, print_lines
-from byoc.reporting import JUnitCase, JUnitSuite, format_count
+from byoc.reporting import format_count
 from byoc.support import check_output, show_progress
 
 _RUN = "run"
@@ -91,11 +85,11 @@ def run(  # noqa: PLR0913 - the options of the verb
     tests = JUnitFile(junit, "study")
     try:
         with tests.record_errors("study"), _show_cases(), reserve_stdout():
-            result = run_study(
+            result = byoc.study(
                 file, output, jobs=jobs, scheduler=scheduler, retry_failures=retry_failures
             )
     except BaseException as error:
-        if isinstance(error.__cause__, StoppedStudyError):
+        if isinstance(error.__cause__, comparison.StoppedStudyError):
             done, total = len(error.__cause__.result.rows), error.__cause__.result.total
             print_errors([f"stopped: {done} of {total} cases are done; the same command goes on"])
         raise
@@ -125,7 +119,7 @@ def plot(
     Objectives are drawn by the bandwidth of the link, and predicted seconds against measured ones.
     """
     with show_status(), reserve_stdout():
-        written = plot_study(results, output, measured)
+        written = comparison.plot_study(results, output, measured)
     print_lines(written)
 
 
@@ -140,32 +134,32 @@ def table(
 
     It has the ratios to the best value of a problem, gaps, and seconds of the solver.
     """
-    sys.stdout.write(tabulate_study(results, form.value))
+    sys.stdout.write(comparison.tabulate_study(results, form.value))
 
 
 @app.command("schema")
 def schema() -> None:
     """Print the JSON Schema of study files, for editors."""
-    print_json(make_study_schema())
+    print_json(comparison.make_study_schema())
 
 
-def _make_suites(rows: Sequence[StudyRow]) -> list[JUnitSuite]:
+def _make_suites(rows: Sequence[comparison.StudyRow]) -> list[reporting.JUnitSuite]:
     """Return a suite for each model, with a case for each row, named by the axes that it varies in."""
-    axes = [name for name in ASKED_COLUMNS if name not in ("model", "strategy")]
+    axes = [name for name in comparison.ASKED_COLUMNS if name not in ("model", "strategy")]
     varied = [name for name in axes if len({row[name] for row in rows}) > 1]
-    suites: dict[str, list[JUnitCase]] = {}
+    suites: dict[str, list[reporting.JUnitCase]] = {}
     for row in rows:
         point = (f"{name} {row[name]}" for name in varied if row[name] not in (None, ""))
         failed = row["status"] != "ok"
         message = f"{row['status']}: {row['reason']}" if failed else ""
-        case = JUnitCase(
+        case = reporting.JUnitCase(
             ", ".join((row["strategy"], *point)), "failure" if failed else "passed", message
         )
         suites.setdefault(row["model"], []).append(case)
-    return [JUnitSuite(model, tuple(cases)) for model, cases in suites.items()]
+    return [reporting.JUnitSuite(model, tuple(cases)) for model, cases in suites.items()]
 
 
-def _print_summary(result: StudyResult, output: Path) -> None:
+def _print_summary(result: comparison.StudyResult, output: Path) -> None:
     failed = sum(result.failures.values())
     parts = [f"{output}: {format_count(result.total, 'case')}"]
     if result.earlier:

@@ -1,5 +1,7 @@
 """`byoc tasks`: the distinct units of a model, for tools that price them."""
 
+from __future__ import annotations
+
 import csv
 import json
 import sys
@@ -7,6 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+import byoc
+import byoc.options
+from byoc import comparison
 from byoc.cli._common import (
     OutputFormat,
     TableFormat,
@@ -16,20 +21,18 @@ from byoc.cli._common import (
     show_status,
 )
 from byoc.cli._option_flags import take_options
-from byoc.comparison import TASK_KEYS, list_tasks
 from byoc.console import print_line
 from byoc.errors import escape_unprintable
-from byoc.options import UnitOptions
 from byoc.reporting import format_count, format_quantity
 from byoc.support import keywords_of
 
 _MAX_SHOWN = 40
 
 
-@take_options(UnitOptions)
+@take_options(byoc.options.UnitOptions)
 def tasks(
     model: Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")],
-    options: UnitOptions,
+    options: byoc.options.UnitOptions,
     *,
     form: Annotated[
         TableFormat, typer.Option("--format", help="text, csv, or json: a list of rows.")
@@ -41,11 +44,14 @@ def tasks(
     No cost model is loaded, so the one that the rule file names need not be there yet.
     """
     with show_status(), reserve_stdout():
-        rows = [row.to_json() for row in list_tasks(model, **keywords_of(options, UnitOptions))]
+        rows = [
+            row.to_json()
+            for row in byoc.list_tasks(model, **keywords_of(options, byoc.options.UnitOptions))
+        ]
     if form is TableFormat.json:
         print_json(rows)
     elif form is TableFormat.csv:
-        writer = csv.DictWriter(sys.stdout, TASK_KEYS, lineterminator="\n")
+        writer = csv.DictWriter(sys.stdout, comparison.TASK_KEYS, lineterminator="\n")
         writer.writeheader()
         writer.writerows(_make_cells(row) for row in rows)
     else:

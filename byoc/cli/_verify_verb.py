@@ -1,5 +1,7 @@
 """`byoc verify`: compare a bundle with its original on the same inputs, and bisect differences."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,7 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from byoc.bundle import FolderKind, find_folder_kind
+import byoc
+import byoc.bundle
+import byoc.runtime
+import byoc.verification
+from byoc import reporting
 from byoc.cli._common import (
     NOT_VERIFIED,
     AllowUnverifiedOption,
@@ -36,30 +42,8 @@ from byoc.cli._option_flags import (
 from byoc.cli._requirement_checks import JUnitFile, JUnitOption
 from byoc.console import print_line, print_lines
 from byoc.errors import InputError
-from byoc.reporting import (
-    RegionErrorReport,
-    format_count,
-    format_share,
-    make_error_rows,
-    make_fault_report,
-    make_full_verification_report,
-    make_generation_suite,
-    make_verification_suite,
-)
-from byoc.runtime import RUNTIMES, use_drivers
+from byoc.reporting import format_count, format_share
 from byoc.support import Flag, Syntax
-from byoc.verification import (
-    BundleCheck,
-    Fault,
-    Generation,
-    Thresholds,
-    Verification,
-    read_thresholds,
-    require_generated,
-    require_passed,
-    rerun_fault,
-    write_fault,
-)
 
 
 @dataclass(frozen=True)
@@ -108,7 +92,7 @@ class VerifyOptions:
     run: str | None = flag_field(
         Flag("What runs a program of export-c: qemu-aarch64.", metavar="COMMAND")
     )
-    runtime: str = flag_field(RUNTIME_FLAG, RUNTIMES[0])
+    runtime: str = flag_field(RUNTIME_FLAG, byoc.runtime.RUNTIMES[0])
     drivers: Mapping[str, str] = flag_field(DRIVER_FLAG)
     output: Path | None = flag_field(
         Flag("Where --bisect writes; NAME.faults unless given.", Syntax.PATH, ("--output", "-o"))
@@ -116,7 +100,7 @@ class VerifyOptions:
 
 
 # The options that a program or a fault takes; a bundle is asked for the others one by one.
-_TAKEN: Mapping[FolderKind, tuple[str, Sequence[str]]] = {
+_TAKEN: Mapping[byoc.bundle.FolderKind, tuple[str, Sequence[str]]] = {
     "program": ("a program of export-c", ("cc", "run", "trust")),
     "fault": ("a fault of --bisect", ("trust", "codegens", "isolate", "call_timeout")),
 }
@@ -145,36 +129,36 @@ def verify(  # noqa: PLR0913, PLR0917 - typer gives each
     """
     check_drivers(options.drivers, options.runtime)
     tests = JUnitFile.prepare(junit, "verify", bundle)
-    kind = find_folder_kind(bundle)
+    kind = byoc.bundle.find_folder_kind(bundle)
     _refuse_ignored(kind, context)
     if kind == "program":
         verify_exported(bundle, options.cc, options.run, options.load.trust, form)
         return
     if options.cc is not None or options.run is not None:
         raise InputError(f"{bundle}: is no program of export-c, so there is nothing to compile")
-    if options.bisect and options.runtime != RUNTIMES[0]:
+    if options.bisect and options.runtime != byoc.runtime.RUNTIMES[0]:
         raise typer.BadParameter("--bisect runs parts of regions by codegens", param_hint="--runtime")
     if options.output is not None and not options.bisect:
         raise typer.BadParameter("it says where --bisect writes", param_hint="--output")
-    thresholds = read_thresholds(options.threshold, options.snr)
+    thresholds = byoc.verification.read_thresholds(options.threshold, options.snr)
     if options.generation.is_asked:
         generation = _verify_generation(bundle, options, thresholds, tests, form)
-        require_generated(generation)
+        byoc.verification.require_generated(generation)
         _check_all_here(generation.not_here, allow_unverified)
         return
     if kind == "fault":
         _repeat_fault(bundle, options.load, form)
         return
-    faults: dict[str, tuple[Fault, Path] | str] = {}
+    faults: dict[str, tuple[byoc.Fault, Path] | str] = {}
     folder = options.output or Path(f"{bundle.absolute().name}.faults")
     here = Path.cwd()  # a codegen's code may change it
     with tests.record_errors(str(bundle)), show_status() as show, reserve_stdout():
         show("verify")
         opened = options.load.open_bundle(bundle)
-        check = BundleCheck(
+        check = byoc.verification.BundleCheck(
             opened, options.against, options.inputs, options.seed, thresholds, options.runtime
         )
-        with use_drivers(options.drivers):
+        with byoc.runtime.use_drivers(options.drivers):
             verification = check.verify(regions=True)
         wrong = [region.name for region in verification.regions if not region.within]
         for name in wrong if options.bisect else ():
@@ -184,20 +168,20 @@ def verify(  # noqa: PLR0913, PLR0917 - typer gives each
                 faults[name] = str(error)
                 continue
             faults[name] = fault, folder / name
-            write_fault(fault, here / folder / name, check.region_thresholds)
+            byoc.verification.write_fault(fault, here / folder / name, check.region_thresholds)
     if form is OutputFormat.json:
         told = [_make_fault_document(name, fault) for name, fault in faults.items()]
-        document = make_full_verification_report(verification).to_json()
+        document = reporting.make_full_verification_report(verification).to_json()
         print_json(document | ({"faults": told} if options.bisect else {}))
     else:
         print_verification(verification, str(bundle))
         _print_faults(verification, faults, options.bisect)
-    tests.write([make_verification_suite(str(bundle), verification)])
-    require_passed(verification)
+    tests.write([reporting.make_verification_suite(str(bundle), verification)])
+    byoc.verification.require_passed(verification)
     _check_all_here(verification.not_here or verification.reach.never, allow_unverified)
 
 
-def _refuse_ignored(kind: FolderKind | None, context: typer.Context) -> None:
+def _refuse_ignored(kind: byoc.bundle.FolderKind | None, context: typer.Context) -> None:
     """Raise BadParameter for an option that says nothing about a folder of a kind."""
     if kind is None or kind not in _TAKEN:
         return
@@ -220,13 +204,17 @@ def _check_all_here(left: object, allow_unverified: bool) -> None:
 
 
 def _verify_generation(
-    bundle: Path, options: VerifyOptions, thresholds: Thresholds, tests: JUnitFile, form: OutputFormat
-) -> Generation:
+    bundle: Path,
+    options: VerifyOptions,
+    thresholds: byoc.Thresholds,
+    tests: JUnitFile,
+    form: OutputFormat,
+) -> byoc.Generation:
     """Compare generated sequences, and print them."""
     others = {
         "--inputs": options.inputs is not None,
         "--bisect": options.bisect,
-        "--runtime": options.runtime != RUNTIMES[0],
+        "--runtime": options.runtime != byoc.runtime.RUNTIMES[0],
     }
     given = next((name for name, used in others.items() if used), None)
     if given is not None:
@@ -236,15 +224,15 @@ def _verify_generation(
             bundle, options.load, options.against, options.seed, thresholds
         )
     print_generation(found, str(bundle), form)
-    tests.write([make_generation_suite(str(bundle), found)])
+    tests.write([reporting.make_generation_suite(str(bundle), found)])
     return found
 
 
-def print_verification(verification: Verification, bundle: str) -> None:
+def print_verification(verification: byoc.Verification, bundle: str) -> None:
     """Print the errors of outputs, boundary tensors and regions, and whether all is right."""
     by = f", run by {verification.judge}" if verification.judge else ""
     print_line(f"{bundle} against {verification.against}{by}:")
-    print_rows(make_error_rows("output", verification.outputs), OutputFormat.text)
+    print_rows(reporting.make_error_rows("output", verification.outputs), OutputFormat.text)
     for note in verification.notes:
         print_line(f"note: {note}")
     for left in verification.accuracy:
@@ -266,18 +254,18 @@ def print_verification(verification: Verification, bundle: str) -> None:
         print_line(_format_verdict(verification))
 
 
-def _print_regions(verification: Verification) -> None:
+def _print_regions(verification: byoc.Verification) -> None:
     """Print the errors of boundary tensors, and of each region alone."""
     if verification.boundary:
         print_line("Boundary tensors, against the same regions on plain onnxruntime:")
         # An error of a boundary tensor that no region makes alone comes from all regions before it.
         beyond = "adds up" if verification.passed else "NO"
-        rows = make_error_rows("tensor", verification.boundary, beyond=beyond)
+        rows = reporting.make_error_rows("tensor", verification.boundary, beyond=beyond)
         print_rows(rows, OutputFormat.text)
     reached = [region for region in verification.regions if region.outputs]
     if reached:
         print_line("Each region alone, on what reaches it, against its own ONNX on plain onnxruntime:")
-        rows = [row for r in reached for row in make_error_rows("output", r.outputs, r.name)]
+        rows = [row for r in reached for row in reporting.make_error_rows("output", r.outputs, r.name)]
         print_rows(rows, OutputFormat.text)
     for region in verification.regions:
         if region.problem or region.sample in _SAMPLES:
@@ -288,7 +276,7 @@ def _print_regions(verification: Verification) -> None:
             print_line(f"{region.name} is compared with {region.judge}")
 
 
-def _format_verdict(verification: Verification) -> str:
+def _format_verdict(verification: byoc.Verification) -> str:
     """Format what was found to be right, and how many regions are not compared."""
     compared = {region.name for region in verification.regions if region.outputs}
     regions = {region.name for region in verification.regions} | set(verification.not_here)
@@ -303,7 +291,7 @@ def _format_verdict(verification: Verification) -> str:
 
 
 def _print_faults(
-    verification: Verification, faults: Mapping[str, tuple[Fault, Path] | str], narrow: bool
+    verification: byoc.Verification, faults: Mapping[str, tuple[byoc.Fault, Path] | str], narrow: bool
 ) -> None:
     for fault in faults.values():
         if isinstance(fault, str):
@@ -315,23 +303,23 @@ def _print_faults(
         print_line(f"There is no region to narrow: {why}")
 
 
-def _make_fault_document(region: str, fault: tuple[Fault, Path] | str) -> dict[str, Any]:
+def _make_fault_document(region: str, fault: tuple[byoc.Fault, Path] | str) -> dict[str, Any]:
     if isinstance(fault, str):
         return {"region": region, "problem": fault}
-    return make_fault_report(fault[0], str(fault[1])).to_json()
+    return reporting.make_fault_report(fault[0], str(fault[1])).to_json()
 
 
 def _repeat_fault(folder: Path, options: LoadOptions, form: OutputFormat) -> None:
     """Compile and run a fault again that --bisect wrote."""
     with show_status() as show, reserve_stdout():
         show("verify")
-        fault, region = rerun_fault(
+        fault, region = byoc.verification.rerun_fault(
             folder, options.isolation, trust=options.trust, codegens=options.codegens
         )
     if form is OutputFormat.json:
-        now = RegionErrorReport.model_validate(region).to_json()
+        now = reporting.RegionErrorReport.model_validate(region).to_json()
         print_json({"fault": fault.model_dump(mode="json"), "now": now})
     else:
         print_lines([f"{fault.told}.", "Now:"])
-        print_rows(make_error_rows("output", region.outputs), OutputFormat.text)
-    require_passed(Verification("", (), regions=(region,)))
+        print_rows(reporting.make_error_rows("output", region.outputs), OutputFormat.text)
+    byoc.verification.require_passed(byoc.Verification("", (), regions=(region,)))

@@ -1,14 +1,15 @@
 """`byoc zoo`: list models; `byoc zoo fetch`: fetch trained ones."""
 
+from __future__ import annotations
+
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
+import byoc.zoo
 from byoc.cli._common import FormatOption, OutputFormat, print_rows, reserve_stdout, show_status
 from byoc.console import print_errors
-from byoc.zoo import FetchResult, ZooEntry, find_problems, list_entries
-from byoc.zoo import fetch as fetch_models
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -19,8 +20,8 @@ def zoo(context: typer.Context, form: FormatOption = OutputFormat.text) -> None:
     if context.invoked_subcommand:
         return
     with reserve_stdout():
-        rows = [_make_entry_row(entry) for entry in list_entries()]
-        broken = find_problems()
+        rows = [_make_entry_row(entry) for entry in byoc.zoo.list_entries()]
+        broken = byoc.zoo.find_problems()
     print_errors(f"could not look in {problem}" for problem in broken)
     print_rows(rows, form)
 
@@ -39,7 +40,7 @@ def fetch(
         raise typer.BadParameter("give names, or --all", param_hint="NAME...")
     results = []
     with show_status(), reserve_stdout():
-        for result in fetch_models(names or None):
+        for result in byoc.zoo.fetch(names or None):
             results.append(result)
             if result.problem:
                 print_errors([f"{result.name}: {result.problem}"])
@@ -48,12 +49,12 @@ def fetch(
         raise typer.Exit(1)
 
 
-def _make_entry_row(entry: ZooEntry) -> dict[str, object]:
+def _make_entry_row(entry: byoc.zoo.ZooEntry) -> dict[str, object]:
     keys = ("name", "family", "nodes", "licence", "source", "present", "weights")
     return {key: getattr(entry, key) for key in keys}
 
 
-def _make_result_row(result: FetchResult, form: OutputFormat) -> dict[str, object]:
+def _make_result_row(result: byoc.zoo.FetchResult, form: OutputFormat) -> dict[str, object]:
     row = asdict(result) | {"path": str(result.path) if result.path else None}
     if form is OutputFormat.text:  # why one failed stands on standard error
         del row["problem"]

@@ -6,11 +6,11 @@ other rooms (errors, dtypes, onnxruntime, memory planning, costs) are here as we
 imports nothing else of byoc. A name is imported when it is first used.
 """
 
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import TYPE_CHECKING
 
-from byoc.errors import suggest_nearest as _suggest_nearest
+from byoc._doors import open_door
 
-if _TYPE_CHECKING:
+if TYPE_CHECKING:
     from byoc.boundary.contracts import TensorContract as TensorContract
     from byoc.codegen._abilities import ABILITIES as ABILITIES
     from byoc.codegen._abilities import BindableExecutor as BindableExecutor
@@ -65,11 +65,14 @@ if _TYPE_CHECKING:
     from byoc.codegen._identical_regions import region_structure as region_structure
     from byoc.codegen._interface import API_VERSION as API_VERSION
     from byoc.codegen._interface import NOTE as NOTE
+    from byoc.codegen._interface import AnyArray as AnyArray
     from byoc.codegen._interface import Artifact as Artifact
     from byoc.codegen._interface import Codegen as Codegen
+    from byoc.codegen._interface import CompileError as CompileError
     from byoc.codegen._interface import Cycles as Cycles
     from byoc.codegen._interface import Executor as Executor
     from byoc.codegen._interface import NotHereError as NotHereError
+    from byoc.codegen._interface import ResourceError as ResourceError
     from byoc.codegen._interface import to_seconds as to_seconds
     from byoc.codegen._isolated_abilities import examine_executor as examine_executor
     from byoc.codegen._isolated_abilities import measure_executor as measure_executor
@@ -82,10 +85,7 @@ if _TYPE_CHECKING:
     from byoc.codegen._refusals import Refusal as Refusal
     from byoc.codegen._refusals import RefusedError as RefusedError
     from byoc.codegen._refusals import resolve_node_names as resolve_node_names
-    from byoc.codegen._region import AnyArray as AnyArray
-    from byoc.codegen._region import CompileError as CompileError
     from byoc.codegen._region import Region as Region
-    from byoc.codegen._region import ResourceError as ResourceError
     from byoc.codegen._region_arena import Arena as Arena
     from byoc.codegen._region_arena import ArenaSlot as ArenaSlot
     from byoc.codegen._region_files import find_disagreement as find_disagreement
@@ -148,77 +148,5 @@ if _TYPE_CHECKING:
     from byoc.support import parse_size as parse_size
     from byoc.support import read_options as read_options
     from byoc.support import read_stored_options as read_stored_options
-
-_MODULES = {
-    "byoc.boundary.contracts": "TensorContract",
-    "byoc.codegen._calling": (
-        "ask_cache_key ask_compatible ask_verdicts compile_region compile_together estimate_region "
-        "exchange_weights load_region measure_seconds read_context run_executor wait_for_codegen"
-    ),
-    "byoc.codegen._codegen_lookup": (
-        "drop_executing_options find_codegen find_wrong_options has_options parse_codegen_options"
-    ),
-    "byoc.codegen._abilities": (
-        "ABILITIES BindableExecutor Context ContextSource DeviceState Driven DriverSources Estimating "
-        "Executable Keyed Measured Oracle Recoverable Stamped StatefulExecutor TakesWeights Together "
-        "can_estimate has_driver has_model_driver list_recovery_options"
-    ),
-    "byoc.codegen._artifact_cache": "ArtifactCache ArtifactStore",
-    "byoc.codegen._codegens": "Codegens choose_worker_isolation describe_codegens",
-    "byoc.codegen._compiler_answers": "CompilerAnswers",
-    "byoc.codegen._descriptions": "CodegenDescription",
-    "byoc.codegen._emitters": "Emitters",
-    "byoc.codegen._emx_definitions": "define_emx_nodes mend_emx_source",
-    "byoc.codegen._identical_regions": "find_alike find_identical region_structure",
-    "byoc.codegen._interface": (
-        "API_VERSION NOTE Artifact Codegen Cycles Executor NotHereError to_seconds"
-    ),
-    "byoc.codegen._region": "AnyArray CompileError Region ResourceError",
-    "byoc.codegen._isolated_abilities": "examine_executor measure_executor",
-    "byoc.codegen._isolation": "Examine Measure",
-    "byoc.codegen._operations": "Operation",
-    "byoc.codegen._quantization": "Quantization",
-    "byoc.codegen._refusals": "ArtifactError CodegenFailedError Refusal RefusedError resolve_node_names",
-    "byoc.codegen._region_arena": "Arena ArenaSlot",
-    "byoc.codegen._region_files": "find_disagreement read_region",
-    "byoc.codegen._region_session": "open_region_session",
-    "byoc.codegen._single_nodes": (
-        "SingleNode check_each_node find_refused_nodes node_names split_into_nodes"
-    ),
-    "byoc.codegen._untrusted": (
-        "MAX_PATH describe_path_problem escape_line find_same_paths is_plain_name parse_strict_json "
-        "quote_name"
-    ),
-    "byoc.codegen._worker": "UNLESS_TRUSTED Isolation choose_isolation",
-    "byoc.costs": "Roofline load_cost_model",
-    "byoc.errors": (
-        "ON_OWN_CPU YES ByocError InputError MissingRuntimeError Verdict "
-        "describe_error refuse shorten_text"
-    ),
-    "byoc.memory": "arena scratchpad stripes",
-    "byoc.model": (
-        "MAX_IR ExternalData TensorType count_bits is_qdq_node "
-        "list_node_captures list_reads read_type to_numpy_dtype walk_graphs write_type"
-    ),
-    "byoc.onnxrt": "has_runtime open_session run_session session_runner",
-    "byoc.support": (
-        "SIZE_UNITS Bytes NoOptions Option OptionDescription StrictModel find_executing_options "
-        "find_option_problems format_options list_options parse_size read_options read_stored_options"
-    ),
-}
-_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
-
-__all__ = list(_HOMES)
-
-
-def __getattr__(name: str) -> object:
-    """Import a public name from the module that defines it."""
-    if name not in _HOMES:
-        nearest = _suggest_nearest(name, _HOMES)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{nearest}")
-    value = globals()[name] = getattr(__import__(_HOMES[name], fromlist=[name]), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+else:
+    __getattr__, __dir__, __all__ = open_door(__name__)

@@ -1,16 +1,21 @@
 """The optional abilities of a codegen: Protocols that its class may satisfy."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 
 import onnx
 
-from byoc.codegen._interface import API_VERSION, Artifact, Cycles, Executor, Region
-from byoc.codegen._region import AnyArray
-from byoc.errors import Verdict
+from byoc.codegen._interface import API_VERSION
+
+if TYPE_CHECKING:
+    from byoc.codegen._interface import AnyArray, Artifact, Cycles, Executor
+    from byoc.codegen._region import Region
+    from byoc.errors import Verdict
 
 
 @runtime_checkable

@@ -17,9 +17,10 @@ from byoc.cache import Cache, CacheEntry
 from byoc.codegen._abilities import Keyed, Stamped
 from byoc.codegen._calling import ask_compatible
 from byoc.codegen._compiler_identity import describe_compiler
-from byoc.codegen._interface import Artifact, Codegen, CompileError, Region, ResourceError
+from byoc.codegen._interface import Artifact, Codegen, CompileError, ResourceError
 from byoc.codegen._isolation import IsolatedCodegen
 from byoc.codegen._refusals import CodegenFailedError
+from byoc.codegen._region import Region
 from byoc.codegen._region_digest import digest_places, digest_regions
 from byoc.errors import ByocError
 

@@ -4,36 +4,21 @@ Whatever goes wrong in those that compile or time regions becomes a CompileError
 unless the codegen refuses on purpose. The others pass on what a codegen raises, and check what it gives.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from math import inf
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnx import ModelProto
 
 from byoc.codegen._abilities import (
     Context,
-    ContextSource,
-    Estimating,
-    Executable,
-    Keyed,
-    Measured,
-    Oracle,
-    Stamped,
-    TakesWeights,
-    Together,
 )
-from byoc.codegen._interface import (
-    Artifact,
-    Codegen,
-    CompileError,
-    Cycles,
-    Executor,
-    Region,
-    ResourceError,
-)
+from byoc.codegen._interface import Artifact, CompileError, Cycles, ResourceError
 from byoc.codegen._refusals import ArtifactError, CodegenFailedError
 from byoc.codegen.byoc_worker.input_check import InputCheck
 from byoc.codegen.byoc_worker.values import takes_check_options
@@ -47,6 +32,21 @@ from byoc.errors import (
 )
 from byoc.long_calls import waiting_for
 from byoc.support import describe_failure
+
+if TYPE_CHECKING:
+    from byoc.codegen._abilities import (
+        ContextSource,
+        Estimating,
+        Executable,
+        Keyed,
+        Measured,
+        Oracle,
+        Stamped,
+        TakesWeights,
+        Together,
+    )
+    from byoc.codegen._interface import Codegen, Executor
+    from byoc.codegen._region import Region
 
 _NO_REASON = "it does not say why"
 

@@ -1,16 +1,13 @@
 """Lookup of a codegen by name, and the options that it declares."""
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from byoc.codegen._interface import (
-    API_VERSION,
-    Codegen,
-)
+from byoc.codegen._interface import API_VERSION, Codegen
 from byoc.codegen._isolation import IsolatedCodegen
-from byoc.codegen._other_python import OtherPythonCodegen, find_in_other_python
-from byoc.codegen._worker import Isolation
 from byoc.errors import (
     InputError,
 )
@@ -24,6 +21,10 @@ from byoc.support import (
     read_options,
 )
 from byoc.trust import find_interpreter, read_settings
+
+if TYPE_CHECKING:
+    from byoc.codegen._other_python import OtherPythonCodegen
+    from byoc.codegen._worker import Isolation
 
 
 def find_codegen(name: str) -> Codegen:
@@ -46,6 +47,9 @@ def find_configured(name: str, isolation: Isolation) -> OtherPythonCodegen | Non
     interpreter = find_interpreter(name)
     if interpreter is None:
         return None
+    # Few users have codegens in other Pythons, which need half the room.
+    from byoc.codegen._other_python import find_in_other_python  # noqa: PLC0415
+
     found = find_in_other_python(name, isolation, interpreter)
     try:
         _check_version(found.description)

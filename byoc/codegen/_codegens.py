@@ -1,16 +1,22 @@
 """The codegens of one program, each found once: in this process, or in worker processes."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from byoc.codegen._codegen_lookup import find_codegen, find_configured
-from byoc.codegen._descriptions import CodegenDescription, describe_codegen
-from byoc.codegen._interface import Codegen
+from byoc.codegen._descriptions import describe_codegen
 from byoc.codegen._isolated_abilities import find_isolated
 from byoc.codegen._isolation import IsolatedCodegen, import_codegen
 from byoc.codegen._worker import UNLESS_TRUSTED, Isolation, Worker, has_worker_processes
 from byoc.errors import InputError
+
+if TYPE_CHECKING:
+    from byoc.codegen._descriptions import CodegenDescription
+    from byoc.codegen._interface import Codegen
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,8 +18,9 @@ from byoc.codegen._abilities import Measured, Oracle, can_estimate
 from byoc.codegen._artifact_cache import hash_compiler
 from byoc.codegen._calling import ask_verdicts, estimate_region, measure_seconds
 from byoc.codegen._identical_regions import region_fingerprint
-from byoc.codegen._interface import Artifact, Codegen, CompileError, Region, to_seconds
+from byoc.codegen._interface import Artifact, Codegen, CompileError, to_seconds
 from byoc.codegen._refusals import CodegenFailedError
+from byoc.codegen._region import Region
 from byoc.errors import ByocError, InputError, Verdict, must_propagate
 from byoc.model import GraphIndex, is_inserted
 from byoc.support import describe_failure

@@ -4,6 +4,8 @@ Two compiles of one region whose compilers have the same identity give the same 
 reads beyond what stands here, a tool on the path or a file of its own, it says itself (`cache_key`).
 """
 
+from __future__ import annotations
+
 import hashlib
 import os
 import platform
@@ -15,12 +17,12 @@ from dataclasses import is_dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from byoc import onnxrt
 from byoc.codegen._abilities import Keyed
 from byoc.codegen._calling import ask_cache_key
-from byoc.codegen._interface import API_VERSION, Codegen
-from byoc.onnxrt import get_session_settings
+from byoc.codegen._interface import API_VERSION
 from byoc.support import (
     BYOC_DISTRIBUTION,
     CODEGENS,
@@ -29,6 +31,9 @@ from byoc.support import (
     read_name_and_version,
     read_requirements,
 )
+
+if TYPE_CHECKING:
+    from byoc.codegen._interface import Codegen
 
 _OWN_PACKAGE = __name__.partition(".")[0]
 # With which byoc makes what a codegen reads.
@@ -59,7 +64,7 @@ def describe_compiler(codegen: Codegen, options: Any) -> dict[str, str] | None:
         "environment": repr(_list_variables(codegen.name)),
         "python": f"{sys.implementation.cache_tag} {platform.machine()} {platform.system()}",
         "processors": f"{_count_processors()} {_hash_abilities()}",
-        "sessions": repr(get_session_settings()),
+        "sessions": repr(onnxrt.get_session_settings()),
     }
     return described | {f"own {name}": value for name, value in own.items()}
 

@@ -1,17 +1,22 @@
 """Descriptions of codegens: abilities, options, and the class attributes that byoc reads."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from byoc.codegen._abilities import ABILITIES, list_abilities, list_recovery_options
-from byoc.codegen._interface import API_VERSION, Codegen
+from byoc.codegen._interface import API_VERSION
 from byoc.codegen.byoc_worker.link import BrokenMessageError
 from byoc.support import OptionDescription, get_first_sentence, list_options
+
+if TYPE_CHECKING:
+    from byoc.codegen._interface import Codegen
 
 _FLAGS = (
     "open_shapes",

@@ -13,7 +13,7 @@ from typing import Any
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto, helper
 
-from byoc.codegen._region import CompileError
+from byoc.codegen._interface import CompileError
 from byoc.codegen._single_nodes import node_names
 
 _ROW_HARDMAX = 13

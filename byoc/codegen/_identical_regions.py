@@ -21,7 +21,7 @@ from onnx import (
 )
 
 from byoc.boundary.contracts import TensorContract
-from byoc.codegen._interface import Region
+from byoc.codegen._region import Region
 from byoc.codegen._region_digest import METADATA_KEYS, digest_constant, digest_samples
 from byoc.model import Dim, TensorType
 

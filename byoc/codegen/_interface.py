@@ -1,26 +1,18 @@
 """The Protocol of a codegen plug-in, and the values that it exchanges with byoc."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from __future__ import annotations
 
-from byoc.codegen._region import AnyArray, CompileError, Region, ResourceError
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
 from byoc.errors import InputError
 
-__all__ = [
-    "API_VERSION",
-    "NOTE",
-    "AnyArray",
-    "Artifact",
-    "Codegen",
-    "CompileError",
-    "Cycles",
-    "Executor",
-    "NotHereError",
-    "Region",
-    "ResourceError",
-    "to_seconds",
-]
+if TYPE_CHECKING:
+    from byoc.codegen._region import Region
 
 API_VERSION = 3
 """The version of this interface; a codegen's `api` is the version that it was written for."""
@@ -28,8 +20,29 @@ API_VERSION = 3
 NOTE = "note"
 """The name of the metadata that `byoc partition` prints: a sentence, without the region's name."""
 
+AnyArray = NDArray[np.generic]
+
 Executor = Callable[[Mapping[str, AnyArray]], Mapping[str, AnyArray]]
 """Runs a compiled region: from inputs by name to outputs by name, in the declared dtypes and shapes."""
+
+
+class CompileError(InputError):
+    """A codegen cannot compile a region, for the reason in the message.
+
+    `nodes` names the nodes at fault, each by its name or else its first output; it is empty when the
+    codegen does not know them. With `lasting` the same region will be refused again, and the refusal is
+    cached as an artifact would be; what may pass (a time limit, a service without an answer) is not.
+    """
+
+    def __init__(self, reason: str, nodes: Sequence[str] = (), *, lasting: bool = True) -> None:
+        """Keep the rest beside the message, which is made one line: compilers say it in several."""
+        super().__init__(" ".join(str(reason).split()))
+        self.nodes = (nodes,) if isinstance(nodes, str) else tuple(nodes)
+        self.lasting = lasting
+
+
+class ResourceError(CompileError):
+    """A region is too large for the device; a region with fewer nodes may compile."""
 
 
 class NotHereError(InputError):

@@ -1,18 +1,19 @@
 """The abilities of codegens in worker processes, and the regions that are loaded there."""
 
+from __future__ import annotations
+
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnx import ModelProto
 
-from byoc.codegen._abilities import Context, DriverSources
+from byoc import onnxrt
 from byoc.codegen._calling import RemoteExecutor, run_executor, take_turns
-from byoc.codegen._interface import AnyArray, Artifact, Cycles, Executor, Region
-from byoc.codegen._isolation import Examine, IsolatedCodegen, Measure, copy_region
+from byoc.codegen._isolation import IsolatedCodegen, copy_region
 from byoc.codegen._results import (
     read_artifacts,
     read_context,
@@ -27,10 +28,16 @@ from byoc.codegen._results import (
     read_verdict,
     read_verdicts,
 )
-from byoc.codegen._worker import Isolation, Worker
-from byoc.codegen.byoc_worker.link import SharedMemory, write_array, write_files
-from byoc.errors import Verdict
-from byoc.onnxrt import get_session_settings, with_session_settings
+from byoc.codegen.byoc_worker.link import write_array, write_files
+
+if TYPE_CHECKING:
+    from byoc.codegen._abilities import Context, DriverSources
+    from byoc.codegen._interface import AnyArray, Artifact, Cycles, Executor
+    from byoc.codegen._isolation import Examine, Measure
+    from byoc.codegen._region import Region
+    from byoc.codegen._worker import Isolation, Worker
+    from byoc.codegen.byoc_worker.link import SharedMemory
+    from byoc.errors import Verdict
 
 
 class _Loads(IsolatedCodegen):
@@ -139,7 +146,7 @@ class _IsolatedExecutor(RemoteExecutor):
 
     def __init__(self, codegen: IsolatedCodegen, region: Region, artifact: Artifact) -> None:
         self._codegen, self._region, self._artifact = codegen, region, artifact
-        self._settings = get_session_settings()
+        self._settings = onnxrt.get_session_settings()
         self._loaded_in: Worker | None = None
         self._number = 0
         self._load()
@@ -167,7 +174,7 @@ class _IsolatedExecutor(RemoteExecutor):
     def _load_again(self) -> None:
         """Load the region where the process is not the one that it was loaded in."""
         if self._loaded_in is not self._codegen.worker:
-            with with_session_settings(self._settings):
+            with onnxrt.with_session_settings(self._settings):
                 self._load()
 
     def _load(self) -> None:

@@ -1,14 +1,17 @@
 """Codegens whose methods run in worker processes, so that crashes and hangs do not affect byoc."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import RLock
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from byoc.codegen._descriptions import CodegenDescription, read_description
-from byoc.codegen._interface import Artifact, Executor, Region
+from byoc import onnxrt
+from byoc.codegen._descriptions import read_description
+from byoc.codegen._interface import Executor
 from byoc.codegen._refusals import CodegenFailedError
 from byoc.codegen._results import (
     read_artifact,
@@ -16,13 +19,18 @@ from byoc.codegen._results import (
     read_pairs_of_texts,
     read_runs,
 )
-from byoc.codegen._worker import Isolation, RaisedInWorkerError, Reader, Worker
+from byoc.codegen._worker import RaisedInWorkerError, Worker
 from byoc.codegen._worker_program import PATH_VARIABLE
-from byoc.codegen.byoc_worker.link import (
-    SharedMemory,
-)
 from byoc.errors import InputError
-from byoc.onnxrt import get_session_settings
+
+if TYPE_CHECKING:
+    from byoc.codegen._descriptions import CodegenDescription
+    from byoc.codegen._interface import Artifact
+    from byoc.codegen._region import Region
+    from byoc.codegen._worker import Isolation, Reader
+    from byoc.codegen.byoc_worker.link import (
+        SharedMemory,
+    )
 
 T = TypeVar("T")
 Measure = Callable[[Callable[[], object]], Sequence[float]]
@@ -183,7 +191,7 @@ def ask_worker(  # noqa: PLR0913, PLR0917 - a call and its two ends
     """Call a method in a worker process; raises as `Worker.call`."""
     worker.memory.clear()
     released, worker.released[:] = list(worker.released), []
-    common = {"settings": get_session_settings(), "released": released}
+    common = {"settings": onnxrt.get_session_settings(), "released": released}
     asked = {**request, **write(worker.memory), **common}
     return worker.call(method, asked, isolation.find_limit(method), read)
 

@@ -1,23 +1,31 @@
 """Codegens that run in another Python, which the user's settings name."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import field, make_dataclass
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from byoc.codegen._abilities import is_in_version
 from byoc.codegen._compiler_identity import describe_byoc
 from byoc.codegen._descriptions import CodegenDescription, describe_options
 from byoc.codegen._interface import API_VERSION
 from byoc.codegen._isolated_abilities import ABILITY_CLASSES, add_abilities
-from byoc.codegen._isolation import IsolatedCodegen, Measure, ask_worker
+from byoc.codegen._isolation import IsolatedCodegen, ask_worker
 from byoc.codegen._other_python_program import OtherPythonProgram
 from byoc.codegen._results import read_nothing, read_pairs_of_texts
-from byoc.codegen._worker import Isolation, RaisedInWorkerError, Reader, Worker
-from byoc.codegen.byoc_worker.link import BrokenMessageError, SharedMemory
+from byoc.codegen._worker import RaisedInWorkerError, Worker
+from byoc.codegen.byoc_worker.link import BrokenMessageError
 from byoc.errors import InputError
 from byoc.support import Bytes, find_executing_options, find_option_problems
-from byoc.trust import InterpreterSettings, get_settings_file
+from byoc.trust import get_settings_file
+
+if TYPE_CHECKING:
+    from byoc.codegen._isolation import Measure
+    from byoc.codegen._worker import Isolation, Reader
+    from byoc.codegen.byoc_worker.link import SharedMemory
+    from byoc.trust import InterpreterSettings
 
 T = TypeVar("T")
 

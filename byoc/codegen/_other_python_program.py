@@ -1,5 +1,7 @@
 """The worker program of a codegen in another Python: requests as JSON, and answers to its questions."""
 
+from __future__ import annotations
+
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -7,21 +9,24 @@ from dataclasses import fields, is_dataclass
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary, finalize
 
 import numpy as np
 import onnx
 from google.protobuf.message import Message
 
-from byoc.codegen._interface import Region
+from byoc.codegen._region import Region
 from byoc.codegen._region_files import read_region
 from byoc.codegen._worker_program import PATH_VARIABLE
-from byoc.codegen.byoc_worker.link import BrokenMessageError, SharedMemory, write_array
+from byoc.codegen.byoc_worker.link import BrokenMessageError, write_array
 from byoc.errors import InputError, describe_error
 from byoc.model import to_numpy_dtype
 from byoc.support import read_options
-from byoc.trust import InterpreterSettings
+
+if TYPE_CHECKING:
+    from byoc.codegen.byoc_worker.link import SharedMemory
+    from byoc.trust import InterpreterSettings
 
 _PACKAGE = Path(__file__).parent / "byoc_worker"
 _QUESTIONS = {"operations", "type", "constant", "samples", "arena", "save"}

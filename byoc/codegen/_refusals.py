@@ -1,14 +1,20 @@
 """Refusals of a codegen, as data from which the model can be replanned."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import onnx.inliner
 from onnx import NodeProto
 
-from byoc.codegen._interface import CompileError, Region
-from byoc.codegen._operations import Operation
+from byoc.codegen._interface import CompileError
+
+if TYPE_CHECKING:
+    from byoc.codegen._operations import Operation
+    from byoc.codegen._region import Region
 
 
 class CodegenFailedError(CompileError):

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 import onnx.inliner
-from numpy.typing import NDArray
 
 from byoc.boundary.contracts import TensorContract, find_convolution_weights, pack_weight
+from byoc.codegen._interface import AnyArray, CompileError
 from byoc.codegen._operations import Operation, read_operations
 from byoc.codegen._quantized_operations import quantize_operations
 from byoc.codegen._region_model import fold_region_model, infer_all_types
-from byoc.errors import InputError
 from byoc.model import (
     DTYPES,
     WEIGHT,
@@ -41,28 +40,6 @@ if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
 
     from byoc.codegen._region_arena import Arena
-
-
-AnyArray = NDArray[np.generic]
-
-
-class CompileError(InputError):
-    """A codegen cannot compile a region, for the reason in the message.
-
-    `nodes` names the nodes at fault, each by its name or else its first output; it is empty when the
-    codegen does not know them. With `lasting` the same region will be refused again, and the refusal is
-    cached as an artifact would be; what may pass (a time limit, a service without an answer) is not.
-    """
-
-    def __init__(self, reason: str, nodes: Sequence[str] = (), *, lasting: bool = True) -> None:
-        """Keep the rest beside the message, which is made one line: compilers say it in several."""
-        super().__init__(" ".join(str(reason).split()))
-        self.nodes = (nodes,) if isinstance(nodes, str) else tuple(nodes)
-        self.lasting = lasting
-
-
-class ResourceError(CompileError):
-    """A region is too large for the device; a region with fewer nodes may compile."""
 
 
 @dataclass(frozen=True, eq=False)

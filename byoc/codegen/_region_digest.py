@@ -17,7 +17,7 @@ import numpy as np
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from byoc.boundary.contracts import TensorContract
-from byoc.codegen._interface import Region
+from byoc.codegen._region import Region
 from byoc.errors import ByocError, MissingRuntimeError
 from byoc.model import (
     COMPOSITE_KEY,

@@ -1,12 +1,19 @@
 """Reading of a region's model from disk as a `Region`."""
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx
 
-from byoc.boundary.contracts import UNKNOWN_LAYOUT, RegionContracts, read_region_contracts
-from byoc.codegen._interface import Region
-from byoc.model import GraphIndex, TensorLayout, parse_layout
+from byoc.boundary.contracts import UNKNOWN_LAYOUT, read_region_contracts
+from byoc.codegen._region import Region
+from byoc.model import GraphIndex, parse_layout
+
+if TYPE_CHECKING:
+    from byoc.boundary.contracts import RegionContracts
+    from byoc.model import TensorLayout
 
 
 def read_region(

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
-from byoc.codegen._interface import Executor, Region
+from byoc.codegen._interface import Executor
+from byoc.codegen._region import Region
 from byoc.errors import InputError
 from byoc.onnxrt import bind_session, open_session, session_runner
 

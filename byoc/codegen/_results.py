@@ -1,21 +1,28 @@
 """Readers of the results that a worker process answers with; all of them raise BrokenMessageError."""
 
+from __future__ import annotations
+
 from dataclasses import fields
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from byoc.codegen._abilities import Context, DriverSources
-from byoc.codegen._interface import AnyArray, Artifact, Cycles
+from byoc.codegen._interface import Artifact, Cycles
 from byoc.codegen.byoc_worker.link import (
     BrokenMessageError,
-    SharedMemory,
     read_array,
     read_files,
     read_pairs,
     read_texts,
 )
 from byoc.errors import Verdict
+
+if TYPE_CHECKING:
+    from byoc.codegen._interface import AnyArray
+    from byoc.codegen.byoc_worker.link import (
+        SharedMemory,
+    )
 
 
 def read_nothing(_: Any, __: SharedMemory) -> None: ...

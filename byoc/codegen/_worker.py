@@ -4,6 +4,8 @@ It is a fresh interpreter in a process group of its own, which ends when byoc do
 killed, since the kernel then closes a pipe that the worker watches.
 """
 
+from __future__ import annotations
+
 import os
 import select
 import signal
@@ -14,11 +16,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from byoc.codegen._interface import CompileError, NotHereError, ResourceError
 from byoc.codegen._refusals import ArtifactError, CodegenFailedError
-from byoc.codegen._worker_program import OwnProgram, WorkerProgram
+from byoc.codegen._worker_program import OwnProgram
 from byoc.codegen.byoc_worker.link import (
     LENGTH_BYTES,
     MOST_ANSWER_BYTES,
@@ -30,6 +32,9 @@ from byoc.codegen.byoc_worker.link import (
 )
 from byoc.errors import InputError, MissingRuntimeError, escape_unprintable
 from byoc.support import LocatedError, describe_exit, name_signal
+
+if TYPE_CHECKING:
+    from byoc.codegen._worker_program import WorkerProgram
 
 T = TypeVar("T")
 Reader = Callable[[Any, SharedMemory], T]
@@ -240,7 +245,7 @@ class Worker:
 
 
 def _end_process(
-    process: "subprocess.Popen[bytes]", link: socket.socket, life: int, memory: int, owner: int
+    process: subprocess.Popen[bytes], link: socket.socket, life: int, memory: int, owner: int
 ) -> None:
     """Kill a process and all that it started, unless this is a fork of its owner."""
     link.close()

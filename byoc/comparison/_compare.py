@@ -1,28 +1,24 @@
 """Strategies side by side: a small study of models, links and strategies under one set of rules."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from byoc.comparison._case_schedulers import Scheduler, solve_here, solve_in_processes
+from byoc.comparison._comparison_options import FAST_STRATEGIES, ONE_ACCELERATOR, ComparisonOptions
 from byoc.comparison._joule_check import check_joules
 from byoc.comparison._study_case import StudyCase
 from byoc.comparison._study_run import StoppedStudyError, run_cases
 from byoc.errors import InputError
 from byoc.options import PlanOptions, list_files
 from byoc.stages import load_settings
-from byoc.support import check_minimum, declare_field, keywords_of, select_options, take_keywords
+from byoc.support import check_minimum, keywords_of, select_options, take_keywords
 
 StrategyRow = dict[str, Any]
 
-FAST_STRATEGIES = (
-    *("host-only", "all-supported", "faster-ops", "faster-ops-transfer", "tree-dp", "min-cut"),
-    "launch-aware",
-)
-_ONE_ACCELERATOR = "min-cut"
 
 TOTAL = "total"
 
@@ -47,21 +43,6 @@ A makespan is that of the main graph: everything in the bodies of If, Loop and S
 _KEY_OF = {"objective": "value", "seconds": "solver_seconds"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class ComparisonOptions(PlanOptions):
-    """All choices of a comparison."""
-
-    strategies: Sequence[str] = declare_field(
-        (), "the strategies' names; fast ones that suit the number of accelerators unless given."
-    )
-    links: Sequence[float | None] = declare_field(
-        (None,), "bandwidths of the link in GB/s, None for the cost model's own."
-    )
-    jobs: int | None = declare_field(
-        None, "processes at a time, as many as there are processors by default."
-    )
-
-
 @take_keywords(ComparisonOptions)
 def compare(models: str | Path | Sequence[str | Path], options: ComparisonOptions) -> list[StrategyRow]:
     """Place models by several strategies, over several bandwidths of the link.
@@ -78,7 +59,7 @@ def compare(models: str | Path | Sequence[str | Path], options: ComparisonOption
     check_minimum("jobs", options.jobs, 1)
     if not options.strategies:
         several = len(list_files(options.rules)) > 1
-        names = tuple(name for name in FAST_STRATEGIES if not several or name != _ONE_ACCELERATOR)
+        names = tuple(name for name in FAST_STRATEGIES if not several or name != ONE_ACCELERATOR)
         options = replace(options, strategies=names)
     check_comparison(options)
     cases = make_cases(list(dict.fromkeys(map(str, list_files(models)))), options)

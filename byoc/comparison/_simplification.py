@@ -1,6 +1,6 @@
 """A simplified model beside its original: nodes, outputs, and what accelerators take of both."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -8,19 +8,17 @@ from typing import Any
 import onnx
 
 from byoc.bundle import Report
+from byoc.comparison._simplify_options import SimplifyOptions
 from byoc.errors import InputError
-from byoc.model import DimensionOptions, Model
+from byoc.model import Model
 from byoc.options import PlanOptions
 from byoc.passes import PassEffect, load_pass
 from byoc.pipeline import make_plan
 from byoc.reporting import make_report
-from byoc.samples import MAX_SAMPLES, Inputs, read_samples
+from byoc.samples import MAX_SAMPLES, read_samples
 from byoc.stages import load_settings, rewrite_model
 from byoc.support import (
-    Flag,
-    Syntax,
     check_output,
-    declare_field,
     report_step,
     take_keywords,
     write_atomically,
@@ -30,42 +28,6 @@ from byoc.zoo import Source, load_model
 
 # Protobuf writes at most 2 GiB; larger weights go to a file beside the model.
 _MOST_BYTES = 2_000_000_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class SimplifyOptions(DimensionOptions):
-    """The choices of `simplify`."""
-
-    output: str | Path | None = declare_field(
-        None,
-        "where to write the simplified model; without it nothing is written.",
-        Flag("Write the simplified model here.", Syntax.PATH, names=("--output", "-o")),
-    )
-    rules: str | Path | Sequence[str | Path] = declare_field(
-        (),
-        "rule files of accelerators: the model is planned for them before and after.",
-        Flag("Show what this accelerator takes before and after.", Syntax.LIST, metavar="FILE|NAME"),
-    )
-    pass_options: Mapping[str, str] | None = declare_field(
-        None,
-        "options of the pass, as text: `largest` is the size of the largest constant that is made.",
-        Flag(
-            "An option of the pass simplify, see byoc passes.",
-            Syntax.PAIRS,
-            names=("--pass-option",),
-            metavar="NAME=VALUE",
-        ),
-    )
-    inputs: str | Path | Inputs | Sequence[Inputs] | None = declare_field(
-        None,
-        "what to compare on instead of made samples, as `partition` takes it.",
-        Flag("Compare on these samples, by the names of the inputs.", metavar="FILE|FOLDER"),
-    )
-    verify: bool = declare_field(
-        True,
-        "compare the simplified model with the original, if onnxruntime is there.",
-        Flag("Run the result and the original, and compare.", Syntax.ON_OFF),
-    )
 
 
 @dataclass(frozen=True, eq=False)

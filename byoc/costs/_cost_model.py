@@ -1,7 +1,6 @@
 """The cost model protocol: seconds, and joules if known, of tasks, transfers and launches."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 from math import nan
 from typing import Literal, Protocol, runtime_checkable
 
@@ -111,19 +110,3 @@ def price_parts(model: _EstimatingModel, task: Task) -> Price:
     """Return the total cost of a composite's nodes, estimated where the model does not know."""
     found = [FREE if part.view else model.execution(part) or model.estimate(part) for part in task.parts]
     return Price(sum(price.seconds for price in found), sum(price.joules for price in found))
-
-
-class Policy(StrEnum):
-    """The treatment of unknown costs."""
-
-    refuse = "refuse"
-    """stop with an error that names them"""
-    host = "host"
-    """keep units on the host if the accelerator's model does not know their cost"""
-    estimate = "estimate"
-    """use an estimate, and count it"""
-
-    @property
-    def on_host(self) -> "Policy":
-        """The policy for the host's own costs: `host` becomes `estimate`."""
-        return Policy.estimate if self is Policy.host else self

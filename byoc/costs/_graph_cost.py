@@ -8,8 +8,9 @@ from types import MappingProxyType
 import onnx
 
 from byoc.boundary.convert import find_own_quantization
-from byoc.costs._cost_model import CostModel, Policy, Price
+from byoc.costs._cost_model import CostModel, Price
 from byoc.costs._graph_tasks import build_tasks
+from byoc.costs._objective import Policy
 from byoc.costs._price_query import price_each_node
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import (

@@ -1,7 +1,8 @@
-"""The objective of a placement: seconds, joules, or a weighted sum of both."""
+"""What a placement minimizes: seconds, joules, or a weighted sum; and what unknown costs count."""
 
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -74,3 +75,19 @@ def parse_objective(text: str) -> Objective:
 def _weight(number: str) -> float:
     """Parse a plain decimal number; return -1 if it is none (Python also accepts 1_0)."""
     return float(number) if _NUMBER.fullmatch(number) else -1.0
+
+
+class Policy(StrEnum):
+    """The treatment of unknown costs."""
+
+    refuse = "refuse"
+    """stop with an error that names them"""
+    host = "host"
+    """keep units on the host if the accelerator's model does not know their cost"""
+    estimate = "estimate"
+    """use an estimate, and count it"""
+
+    @property
+    def on_host(self) -> "Policy":
+        """The policy for the host's own costs: `host` becomes `estimate`."""
+        return Policy.estimate if self is Policy.host else self

@@ -17,12 +17,12 @@ from byoc.costs._cost_model import (
     CostModel,
     EstimatingCosts,
     Occupying,
-    Policy,
     Price,
     Unknown,
 )
 from byoc.costs._graph_tasks import GraphTasks
 from byoc.costs._measured_costs import STAND_IN_LINE
+from byoc.costs._objective import Policy
 from byoc.costs._task import Task
 from byoc.errors import InputError, describe_error, must_propagate, shorten_text
 from byoc.patterns import NodeGroup, Unit

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byoc.boundary.convert import find_own_quantization
-from byoc.costs._cost_model import CostModel, Policy, Price
+from byoc.costs._cost_model import CostModel, Price
 from byoc.costs._graph_tasks import GraphTasks, build_tasks
-from byoc.costs._objective import LATENCY, Objective
+from byoc.costs._objective import LATENCY, Objective, Policy
 from byoc.costs._price_query import Prices, keep_unknown_on_host, price_device_units, price_host_units
 from byoc.costs._problem_parts import PlacementDevice
 from byoc.model import GraphIndex, StatePair

@@ -8,22 +8,29 @@ a condition that needs it is unknown rather than true or false. Regular expressi
 The language: https://github.com/google/cel-spec/blob/master/doc/langdef.md
 """
 
-from byoc.expressions._evaluation import Expression, compile_expression, evaluate
-from byoc.expressions._number_ranges import NumberRange, make_range
-from byoc.expressions._operations import (
-    MismatchError,
-    NoValueError,
-    StepLimitError,
-    compile_regex,
-    describe_kind,
-    matches,
-)
-from byoc.expressions._syntax_tree import (
-    Literal,
-    Member,
-    Name,
-    OperatorCall,
-    find_paths,
-    path_of,
-    walk_tree,
-)
+from typing import TYPE_CHECKING
+
+from byoc._doors import open_door
+
+if TYPE_CHECKING:
+    from byoc.expressions._evaluation import Expression, compile_expression, evaluate
+    from byoc.expressions._number_ranges import NumberRange, make_range
+    from byoc.expressions._operations import (
+        MismatchError,
+        NoValueError,
+        StepLimitError,
+        compile_regex,
+        describe_kind,
+        matches,
+    )
+    from byoc.expressions._syntax_tree import (
+        Literal,
+        Member,
+        Name,
+        OperatorCall,
+        find_paths,
+        path_of,
+        walk_tree,
+    )
+else:
+    __getattr__, __dir__, __all__ = open_door(__name__)

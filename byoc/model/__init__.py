@@ -1,165 +1,186 @@
 """ONNX models: loading and checking them, an index of their graphs, layouts, outlining of regions."""
 
-from byoc.model._certain_types import type_certainly
-from byoc.model._composite_functions import COMPOSITE_KEY, Composite, CompositeLine, resolve_attributes
-from byoc.model._constants import (
-    find_constant_value,
-    fold_constants,
-    get_constant_value,
-    list_folded_reads,
-)
-from byoc.model._dimension_options import (
-    ONLY_VARIANT,
-    VARIANT_NAME,
-    DimensionOptions,
-    Variant,
-    read_recorded_dimensions,
-)
-from byoc.model._dimensions import Dimensions, list_open_dims, name_extents, name_open_dims
-from byoc.model._graph_index import RANDOM_OPERATORS, GraphBody, GraphIndex
-from byoc.model._graph_parts import (
-    BoundaryNames,
-    extract_call,
-    extract_nodes,
-    find_boundary,
-    make_body_path,
-    name_nodes,
-    open_shapes,
-    walk_graph_paths,
-)
-from byoc.model._heavy_weights import HeavyWeights, read_without_heavy_weights
-from byoc.model._images import find_images, find_weights
-from byoc.model._inlinable_nodes import make_dense
-from byoc.model._inserted_nodes import (
-    CAST,
-    LAYOUT,
-    LAYOUT_KEY,
-    PURPOSE_KEY,
-    QUANTIZE,
-    TARGET_KEY,
-    TENSOR_KEY,
-    WEIGHT_KEY,
-    get_metadata,
-    get_purpose,
-    is_inserted,
-    mark_inserted,
-    set_metadata,
-)
-from byoc.model._layouts import (
-    IMAGE,
-    WEIGHT,
-    LayoutStep,
-    TensorLayout,
-    can_convert_layout,
-    make_layout_nodes,
-    pack_operand,
-    parse_layout,
-)
-from byoc.model._model_loading import Model, check_model, prepare_model, read_model_file
-from byoc.model._node_attributes import get_operator_name, get_stated_attributes, infer_body_input_types
-from byoc.model._node_facts import (
-    QUANTIZED_FACTS,
-    TENSOR_FACTS,
-    collect_attribute_facts,
-    collect_node_facts,
-    collect_tensor_facts,
-    filter_plain,
-    list_plain_elements,
-)
-from byoc.model._node_kinds import NodeRecords
-from byoc.model._opset_conversion import ConversionError, convert_ir_version, convert_opset
-from byoc.model._outline import (
-    MAX_IR,
-    MIN_IR,
-    GraphCuts,
-    OutlineGroup,
-    RegionCut,
-    check_domains_unused,
-    outline,
-    set_ir_version,
-)
-from byoc.model._planned_sizes import PlannedSizes
-from byoc.model._qdq import is_dequantize, is_qdq_node, is_quantize
-from byoc.model._quantized_tensors import (
-    CLAMP_OPERATORS,
-    VIEW_OPERATORS,
-    TensorQuantization,
-    get_input_quantization,
-    get_output_quantization,
-    may_be_float,
-    unshare_dequantize,
-)
-from byoc.model._runtime_operators import state_function_defaults
-from byoc.model._skeletons import inline_functions, replace_weights
-from byoc.model._state_pairs import StatePair, choose_state_pairs, find_state_pairs, match_state_patterns
-from byoc.model._tensor_data import (
-    ExternalData,
-    count_bytes,
-    embed_external_data,
-    find_external_data,
-    is_large,
-    read_array,
-    read_raw_bytes,
-    write_raw_bytes,
-)
-from byoc.model._tensor_types import (
-    DTYPE_NUMBERS,
-    DTYPES,
-    FLOAT_DTYPES,
-    Dim,
-    TensorType,
-    clear_shape,
-    count_bits,
-    get_stated_types,
-    make_native,
-    rate_knowledge,
-    read_tensor_types,
-    read_type,
-    to_numpy_dtype,
-    write_type,
-)
-from byoc.model._text_check import find_non_text
-from byoc.model._type_origins import find_type_origin
-from byoc.model._variable_constants import make_variable
-from byoc.model._walk import (
-    NameAllocator,
-    copy_without,
-    describe_node,
-    get_input,
-    get_node_name,
-    is_onnx,
-    list_bodies,
-    list_node_captures,
-    list_own_names,
-    list_reads,
-    list_tensor_names,
-    make_unique_name,
-    set_attribute,
-    walk_dims,
-    walk_graphs,
-    walk_nodes,
-    walk_tensors,
-    walk_value_infos,
-)
-from byoc.model.inference import (
-    InferenceResult,
-    KnownValues,
-    Rule,
-    add_dims,
-    bound_dim,
-    ceil_divide_dims,
-    check_nodes,
-    clear_output_shapes,
-    evaluate_dim,
-    fix_type,
-    floor_divide_dims,
-    infer_types,
-    is_dim_at_least,
-    list_dim_names,
-    max_dims,
-    min_dims,
-    multiply_dims,
-    parse_dim,
-    substitute_dim,
-    subtract_dims,
-)
+from typing import TYPE_CHECKING
+
+from byoc._doors import open_door
+
+if TYPE_CHECKING:
+    from byoc.model._certain_types import type_certainly
+    from byoc.model._composite_functions import (
+        COMPOSITE_KEY,
+        Composite,
+        CompositeLine,
+        resolve_attributes,
+    )
+    from byoc.model._constants import (
+        find_constant_value,
+        fold_constants,
+        get_constant_value,
+        list_folded_reads,
+    )
+    from byoc.model._dimension_options import (
+        ONLY_VARIANT,
+        VARIANT_NAME,
+        DimensionOptions,
+        Variant,
+        read_recorded_dimensions,
+    )
+    from byoc.model._dimensions import Dimensions, list_open_dims, name_extents, name_open_dims
+    from byoc.model._graph_index import RANDOM_OPERATORS, GraphBody, GraphIndex
+    from byoc.model._graph_parts import (
+        BoundaryNames,
+        extract_call,
+        extract_nodes,
+        find_boundary,
+        make_body_path,
+        name_nodes,
+        open_shapes,
+        walk_graph_paths,
+    )
+    from byoc.model._heavy_weights import HeavyWeights, read_without_heavy_weights
+    from byoc.model._images import find_images, find_weights
+    from byoc.model._inlinable_nodes import make_dense
+    from byoc.model._inserted_nodes import (
+        CAST,
+        LAYOUT,
+        LAYOUT_KEY,
+        PURPOSE_KEY,
+        QUANTIZE,
+        TARGET_KEY,
+        TENSOR_KEY,
+        WEIGHT_KEY,
+        get_metadata,
+        get_purpose,
+        is_inserted,
+        mark_inserted,
+        set_metadata,
+    )
+    from byoc.model._layouts import (
+        IMAGE,
+        WEIGHT,
+        LayoutStep,
+        TensorLayout,
+        can_convert_layout,
+        make_layout_nodes,
+        pack_operand,
+        parse_layout,
+    )
+    from byoc.model._model_loading import Model, check_model, prepare_model, read_model_file
+    from byoc.model._node_attributes import (
+        get_operator_name,
+        get_stated_attributes,
+        infer_body_input_types,
+    )
+    from byoc.model._node_facts import (
+        QUANTIZED_FACTS,
+        TENSOR_FACTS,
+        collect_attribute_facts,
+        collect_node_facts,
+        collect_tensor_facts,
+        filter_plain,
+        list_plain_elements,
+    )
+    from byoc.model._node_kinds import NodeRecords
+    from byoc.model._opset_conversion import ConversionError, convert_ir_version, convert_opset
+    from byoc.model._outline import (
+        MAX_IR,
+        MIN_IR,
+        GraphCuts,
+        OutlineGroup,
+        RegionCut,
+        check_domains_unused,
+        outline,
+        set_ir_version,
+    )
+    from byoc.model._planned_sizes import PlannedSizes
+    from byoc.model._qdq import is_dequantize, is_qdq_node, is_quantize
+    from byoc.model._quantized_tensors import (
+        CLAMP_OPERATORS,
+        VIEW_OPERATORS,
+        TensorQuantization,
+        get_input_quantization,
+        get_output_quantization,
+        may_be_float,
+        unshare_dequantize,
+    )
+    from byoc.model._runtime_operators import state_function_defaults
+    from byoc.model._skeletons import inline_functions, replace_weights
+    from byoc.model._state_pairs import (
+        StatePair,
+        choose_state_pairs,
+        find_state_pairs,
+        match_state_patterns,
+    )
+    from byoc.model._tensor_data import (
+        ExternalData,
+        count_bytes,
+        embed_external_data,
+        find_external_data,
+        is_large,
+        read_array,
+        read_raw_bytes,
+        write_raw_bytes,
+    )
+    from byoc.model._tensor_types import (
+        DTYPE_NUMBERS,
+        DTYPES,
+        FLOAT_DTYPES,
+        Dim,
+        TensorType,
+        clear_shape,
+        count_bits,
+        get_stated_types,
+        make_native,
+        rate_knowledge,
+        read_tensor_types,
+        read_type,
+        to_numpy_dtype,
+        write_type,
+    )
+    from byoc.model._text_check import find_non_text
+    from byoc.model._type_origins import find_type_origin
+    from byoc.model._variable_constants import make_variable
+    from byoc.model._walk import (
+        NameAllocator,
+        copy_without,
+        describe_node,
+        get_input,
+        get_node_name,
+        is_onnx,
+        list_bodies,
+        list_node_captures,
+        list_own_names,
+        list_reads,
+        list_tensor_names,
+        make_unique_name,
+        set_attribute,
+        walk_dims,
+        walk_graphs,
+        walk_nodes,
+        walk_tensors,
+        walk_value_infos,
+    )
+    from byoc.model.inference import (
+        InferenceResult,
+        KnownValues,
+        Rule,
+        add_dims,
+        bound_dim,
+        ceil_divide_dims,
+        check_nodes,
+        clear_output_shapes,
+        evaluate_dim,
+        fix_type,
+        floor_divide_dims,
+        infer_types,
+        is_dim_at_least,
+        list_dim_names,
+        max_dims,
+        min_dims,
+        multiply_dims,
+        parse_dim,
+        substitute_dim,
+        subtract_dims,
+    )
+else:
+    __getattr__, __dir__, __all__ = open_door(__name__)

@@ -4,20 +4,26 @@ Quantizers write one DequantizeLinear for a tensor that several operators read. 
 depend on the reader, so each reader may have a copy.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import TYPE_CHECKING
 
 from onnx import GraphProto, NodeProto
 
-from byoc.model._graph_index import GraphIndex
-from byoc.model._model_loading import Model
+from byoc.model import inference
 from byoc.model._qdq import is_dequantize, is_qdq_node, is_quantize
-from byoc.model._tensor_types import FLOAT_DTYPES, TensorType
+from byoc.model._tensor_types import FLOAT_DTYPES
 from byoc.model._walk import copy_without, list_node_names, list_tensor_names
-from byoc.model.inference import InferenceResult
 from byoc.numerics import merge_groups
+
+if TYPE_CHECKING:
+    from byoc.model._graph_index import GraphIndex
+    from byoc.model._model_loading import Model
+    from byoc.model._tensor_types import TensorType
 
 _Copies = dict[int, list[NodeProto]]
 _Renamings = dict[int, dict[str, str]]
@@ -81,7 +87,7 @@ def unshare_dequantize(model: Model) -> Model:
         model.inference.typed_graph, copies, renamed
     )
     return replace(
-        model, structure=proto, inference=InferenceResult(values, typed, model.inference.notes)
+        model, structure=proto, inference=inference.InferenceResult(values, typed, model.inference.notes)
     )
 
 

@@ -1,35 +1,40 @@
 """onnxruntime, which is optional: no other room imports it."""
 
-from byoc.onnxrt._bound_session import bind_session
-from byoc.onnxrt._exact_products import (
-    computes_in_integers,
-    describe_machine,
-    find_inexact_kernels,
-    use_equal_types,
-)
-from byoc.onnxrt._onnxruntime import (
-    HOST_MODES,
-    INSTALL_HINT,
-    HostMode,
-    SessionMode,
-    get_session_settings,
-    has_runtime,
-    measure_node_seconds,
-    open_session,
-    output_types,
-    run_session,
-    session_runner,
-    sharing_process,
-    with_default_mode,
-    with_memory_returned,
-    with_session_mode,
-    with_session_settings,
-    with_threads,
-    without_optimizations,
-)
-from byoc.onnxrt._provider import (
-    build_provider,
-    get_provider_folder,
-    open_provider_session,
-    register_provider,
-)
+from typing import TYPE_CHECKING
+
+from byoc._doors import open_door
+
+if TYPE_CHECKING:
+    from byoc.onnxrt._bound_session import bind_session
+    from byoc.onnxrt._exact_products import (
+        computes_in_integers,
+        describe_machine,
+        find_inexact_kernels,
+        use_equal_types,
+    )
+    from byoc.onnxrt._onnxruntime import (
+        INSTALL_HINT,
+        get_session_settings,
+        has_runtime,
+        measure_node_seconds,
+        open_session,
+        output_types,
+        run_session,
+        session_runner,
+        sharing_process,
+        with_default_mode,
+        with_memory_returned,
+        with_session_mode,
+        with_session_settings,
+        with_threads,
+        without_optimizations,
+    )
+    from byoc.onnxrt._provider import (
+        build_provider,
+        get_provider_folder,
+        open_provider_session,
+        register_provider,
+    )
+    from byoc.onnxrt._session_modes import HOST_MODES, HostMode, SessionMode
+else:
+    __getattr__, __dir__, __all__ = open_door(__name__)

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, TypeProto
 
+import byoc.model
 from byoc.errors import InputError, MissingRuntimeError
-from byoc.model import MAX_IR, copy_without, state_function_defaults
 from byoc.onnxrt._exact_products import (
     computes_in_integers,
     has_negative_scale,
@@ -24,18 +24,10 @@ from byoc.onnxrt._exact_products import (
     use_exact_products,
 )
 from byoc.onnxrt._ort_values import is_foreign_type, parse_type, run_foreign
+from byoc.onnxrt._session_modes import SessionMode
 from byoc.onnxrt._stoppable import run_stoppable
 from byoc.schemas import INSTALL_HINT
 from byoc.support import return_free_memory
-
-SessionMode = Literal["definition", "exact", "fast"]
-"""How sessions compute: operator by operator on one thread, to compare with (`definition`); as users run
-models (`exact`): the same where activations are quantized, and optimized elsewhere; or optimized
-everywhere (`fast`), where steps of quantization may come out one unit off."""
-
-HostMode = Literal["exact", "fast"]
-HOST_MODES: tuple[HostMode, ...] = ("exact", "fast")
-"""The modes that a user chooses from, the default first."""
 
 _KERNEL_SUFFIX = "_kernel_time"  # what the profiler adds to a node's name
 _FATAL_ONLY = 4  # errors come back as exceptions, and need not be printed as well
@@ -256,11 +248,11 @@ def create_session(ort: Any, model: Path | ModelProto, options: Any, providers: 
 
 
 def _serialize(model: ModelProto) -> bytes:
-    model = state_function_defaults(model)
-    if model.ir_version <= MAX_IR:
+    model = byoc.model.state_function_defaults(model)
+    if model.ir_version <= byoc.model.MAX_IR:
         return model.SerializeToString()
-    older = copy_without(model)
-    older.ir_version = MAX_IR
+    older = byoc.model.copy_without(model)
+    older.ir_version = byoc.model.MAX_IR
     return older.SerializeToString()
 
 

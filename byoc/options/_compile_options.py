@@ -1,11 +1,13 @@
 """The choices about codegens and passes: what compiles the regions, and in which way."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from byoc.cache import Cache, open_cache, open_user_cache
-from byoc.codegen import Isolation
+import byoc.cache
+import byoc.codegen
 from byoc.options._plan_options import PlanOptions
 from byoc.options._record_values import (
     record_choice,
@@ -143,16 +145,20 @@ class CompileOptions(PlanOptions):
     )
 
     @property
-    def isolation(self) -> Isolation | None:
+    def isolation(self) -> byoc.codegen.Isolation | None:
         """The request for processes that codegens run in, None for this one."""
         limits = (self.compile_timeout, self.call_timeout)
-        return Isolation(*limits) if self.isolate or limits != (None, None) else None
+        return byoc.codegen.Isolation(*limits) if self.isolate or limits != (None, None) else None
 
-    def open_cache(self) -> Cache | None:
+    def open_cache(self) -> byoc.cache.Cache | None:
         """Open the cache of compiled regions, None where there is to be none.
 
         Raises InputError for a folder that is not used as one.
         """
         if not self.cache:
             return None
-        return open_user_cache() if self.cache_dir is None else open_cache(self.cache_dir)
+        return (
+            byoc.cache.open_user_cache()
+            if self.cache_dir is None
+            else byoc.cache.open_cache(self.cache_dir)
+        )

@@ -1,14 +1,15 @@
 """The choices of a partitioning run, and their record in the manifest."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from byoc.bundle import Sharing
+import byoc.placement
+from byoc import bundle, model, onnxrt, quantization, samples, verification, zoo
 from byoc.errors import InputError
-from byoc.model import Variant
-from byoc.onnxrt import HOST_MODES, HostMode
 from byoc.options._compile_options import CompileOptions
 from byoc.options._plan_options import DEFAULT_STRATEGY
 from byoc.options._record_values import (
@@ -19,12 +20,7 @@ from byoc.options._record_values import (
     record_variants,
 )
 from byoc.options._variants import list_variants
-from byoc.placement import Robust
-from byoc.quantization import NATIVE, Precision
-from byoc.samples import Inputs
 from byoc.support import Flag, Panel, Syntax, declaration_of, declare_field
-from byoc.verification import DEFAULT_THRESHOLDS, TOLERANCE, Thresholds
-from byoc.zoo import Source, name_source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +96,7 @@ class Options(CompileOptions):
         ),
         lambda static: static or None,
     )
-    weights: Sharing = declare_field(
+    weights: bundle.Sharing = declare_field(
         "copy",
         "what to do with weights in files beside the model: `copy` them into the bundle, `link` the "
         "files into it (a reflink, else a hard link), or leave them where they are, with a `reference`. "
@@ -123,7 +119,7 @@ class Options(CompileOptions):
         "take the placement of least regret at the perturbed costs, `mean` or `worst`.",
         Flag(
             "With --perturb: take the placement whose regret is least on average, or at worst.",
-            choices=tuple(choice.value for choice in Robust),
+            choices=tuple(choice.value for choice in byoc.placement.Robust),
             panel=Panel.PLACEMENT,
         ),
         record_value,
@@ -136,7 +132,7 @@ class Options(CompileOptions):
             Syntax.PATH,
             panel=Panel.PLACEMENT,
         ),
-        lambda path: None if path is None else name_source(path),
+        lambda path: None if path is None else zoo.name_source(path),
         record_none=True,
     )
     annotations: str | None = declare_field(
@@ -150,24 +146,24 @@ class Options(CompileOptions):
         ),
         record_value,
     )
-    precision: Precision = declare_field(
-        NATIVE,
+    precision: quantization.Precision = declare_field(
+        quantization.NATIVE,
         "what regions compute in, and what scales are concluded from.",
         record=lambda precision: precision.record,
     )
-    host_mode: HostMode = declare_field(
-        HOST_MODES[0],
+    host_mode: onnxrt.HostMode = declare_field(
+        onnxrt.HOST_MODES[0],
         "how the host computes quantized activations, here and whenever the bundle runs: `exact`, as "
         "ONNX defines them, or `fast`, as onnxruntime fuses them, which moves results by units. What is "
         "verified is what runs.",
         Flag(
             "Compute quantized activations on the host as ONNX defines them, or sooner.",
-            choices=HOST_MODES,
+            choices=onnxrt.HOST_MODES,
             panel=Panel.BUNDLE,
         ),
-        lambda mode: None if mode == HOST_MODES[0] else mode,
+        lambda mode: None if mode == onnxrt.HOST_MODES[0] else mode,
     )
-    inputs: str | Path | Inputs | Sequence[Inputs] | None = declare_field(
+    inputs: str | Path | samples.Inputs | Sequence[samples.Inputs] | None = declare_field(
         None,
         "what the bundle is verified on instead of made samples: an `.npz` file, a folder as "
         "`calibrate` reads it, or one or several mappings of arrays by the names of the inputs.",
@@ -201,7 +197,7 @@ class Options(CompileOptions):
         ),
         lambda share: share or None,
     )
-    gate: bool | float | Thresholds = declare_field(
+    gate: bool | float | verification.Thresholds = declare_field(
         False,
         "compare each region alone with plain onnxruntime; those that are off by more than this go "
         "elsewhere, as if they were refused. True takes verification's thresholds; a number is the "
@@ -250,7 +246,7 @@ class Options(CompileOptions):
                 "--static-cache is for variants, whose sizes say how long a cache is (--variant)"
             )
 
-    def list_variants(self) -> tuple[Variant, ...]:
+    def list_variants(self) -> tuple[model.Variant, ...]:
         """Return the variants of the bundle; a single one without a name where none are asked for.
 
         Raises InputError as `list_variants` of the options room does.
@@ -258,25 +254,27 @@ class Options(CompileOptions):
         return list_variants(self.variants or {}, self.buckets or {}, self.dims or {})
 
     @property
-    def largest_errors(self) -> Thresholds | None:
+    def largest_errors(self) -> verification.Thresholds | None:
         """The largest errors of a region by itself, None for any error."""
         return read_gate(self.gate)
 
 
-def read_gate(gate: bool | float | Thresholds) -> Thresholds | None:
+def read_gate(gate: bool | float | verification.Thresholds) -> verification.Thresholds | None:
     """Return the largest errors of a region by itself, None for any. Raises InputError below 0."""
-    if isinstance(gate, Thresholds):
+    if isinstance(gate, verification.Thresholds):
         return gate
     if isinstance(gate, bool):
-        return DEFAULT_THRESHOLDS if gate else None
+        return verification.DEFAULT_THRESHOLDS if gate else None
     if not gate >= 0:
         raise InputError(f"gate {gate:g}: not an error of at least 0")
-    return Thresholds(dict.fromkeys(TOLERANCE, gate), asked=frozenset(TOLERANCE))
+    return verification.Thresholds(
+        dict.fromkeys(verification.TOLERANCE, gate), asked=frozenset(verification.TOLERANCE)
+    )
 
 
-def record_options(source: Source, options: Options) -> dict[str, Any]:
+def record_options(source: zoo.Source, options: Options) -> dict[str, Any]:
     """Return the options as the manifest keeps them: plain JSON, files by their names alone."""
-    record: dict[str, Any] = {"model": name_source(source)}
+    record: dict[str, Any] = {"model": zoo.name_source(source)}
     for each in fields(options):
         declaration, value = declaration_of(each), getattr(options, each.name)
         if declaration is None or declaration.record is None:

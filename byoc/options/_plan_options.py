@@ -1,12 +1,13 @@
 """The choices that planning needs: those of `byoc.list_tasks`, and of `byoc.compare` besides."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from byoc.costs import Policy
-from byoc.model import DimensionOptions
+from byoc import costs, model, zoo
 from byoc.options._record_values import (
     record_choice,
     record_files,
@@ -16,14 +17,13 @@ from byoc.options._record_values import (
     record_value,
 )
 from byoc.support import Flag, Panel, Syntax, declare, declare_field
-from byoc.zoo import name_source
 
 DEFAULT_STRATEGY = "launch-aware"
 DEFAULT_HOST_COSTS = "host"
 
 
 @dataclass(frozen=True)
-class UnitOptions(DimensionOptions):
+class UnitOptions(model.DimensionOptions):
     """The choices that units follow from, before anything is priced or placed."""
 
     rules: str | Path | Sequence[str | Path] = field(
@@ -118,7 +118,7 @@ class PlanOptions(UnitOptions):
         Flag(
             "The host's costs; by default those that the accelerator's name, if any.", panel=Panel.COSTS
         ),
-        name_source,
+        zoo.name_source,
     )
     cost_options: Mapping[str, str] | None = declare_field(
         None,
@@ -158,11 +158,11 @@ class PlanOptions(UnitOptions):
         record_value,
     )
     unknown_costs: str = declare_field(
-        Policy.estimate.value,
+        costs.Policy.estimate.value,
         "what to do about a cost that no model knows: `refuse`, `host` or `estimate`.",
         Flag(
             "Where a cost is not known: stop, leave it on the host, or guess.",
-            choices=tuple(policy.value for policy in Policy),
+            choices=tuple(policy.value for policy in costs.Policy),
             panel=Panel.COSTS,
         ),
         record_value,

@@ -1,13 +1,13 @@
 """Options as the manifest keeps them: plain JSON, files by their names alone."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from byoc.samples import Inputs
+from byoc import samples, verification, zoo
 from byoc.support import is_file
-from byoc.verification import QUANTIZED_THRESHOLD, Thresholds
-from byoc.zoo import name_source
 
 
 def record_value(value: Any) -> Any:
@@ -31,7 +31,7 @@ def record_texts(pairs: Mapping[str, str] | None) -> dict[str, str] | None:
     """Return options as they were given, None without any; an existing file by its name alone."""
     if not pairs:
         return None
-    return {key: name_source(text) if is_file(Path(text)) else text for key, text in pairs.items()}
+    return {key: zoo.name_source(text) if is_file(Path(text)) else text for key, text in pairs.items()}
 
 
 def record_names(names: str | Sequence[str]) -> list[str] | None:
@@ -41,7 +41,7 @@ def record_names(names: str | Sequence[str]) -> list[str] | None:
 
 def record_files(files: str | Path | Sequence[str | Path]) -> list[str]:
     """Return the names of one file or several, without their folders."""
-    return [name_source(name) for name in list_files(files)]
+    return [zoo.name_source(name) for name in list_files(files)]
 
 
 def record_choice(
@@ -49,16 +49,16 @@ def record_choice(
 ) -> str | dict[str, str] | None:
     """Return a choice of files or plug-ins, for all targets or for each, by their names alone."""
     if choice is None or isinstance(choice, str | Path):
-        return None if choice is None else name_source(choice)
-    return {target: name_source(name) for target, name in choice.items()}
+        return None if choice is None else zoo.name_source(choice)
+    return {target: zoo.name_source(name) for target, name in choice.items()}
 
 
-def record_inputs(inputs: str | Path | Inputs | Sequence[Inputs] | None) -> str | None:
+def record_inputs(inputs: str | Path | samples.Inputs | Sequence[samples.Inputs] | None) -> str | None:
     """Return the name of the file or folder of samples, None without any."""
     if inputs is None:
         return None
     if isinstance(inputs, (str, Path)):
-        return name_source(inputs)
+        return zoo.name_source(inputs)
     return "samples in memory"
 
 
@@ -72,12 +72,12 @@ def list_names(names: str | Sequence[str]) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
 
 
-def record_thresholds(allowed: Thresholds | None) -> dict[str, float | None] | None:
+def record_thresholds(allowed: verification.Thresholds | None) -> dict[str, float | None] | None:
     """Return the largest errors that are allowed, None for any."""
     if allowed is None:
         return None
     return {
         **allowed.relative,
-        QUANTIZED_THRESHOLD: allowed.units,
+        verification.QUANTIZED_THRESHOLD: allowed.units,
         "signal_to_noise": allowed.signal_to_noise,
     }

@@ -1,17 +1,24 @@
 """Padding: inputs smaller than a variant's are filled up, where the graph proves that harmless."""
 
-from byoc.padding._array_padding import (
-    cut_outputs,
-    find_unpadded_sizes,
-    make_padded_shapes,
-    pad_inputs,
-)
-from byoc.padding._padding_rule import (
-    EDGE,
-    FirstValue,
-    PaddedInput,
-    PaddingDecision,
-    PaddingRule,
-)
-from byoc.padding._padding_search import LoadModel, decide_padding
-from byoc.padding._static_caches import CACHE_LENGTH, find_growing_dims, make_static
+from typing import TYPE_CHECKING
+
+from byoc._doors import open_door
+
+if TYPE_CHECKING:
+    from byoc.padding._array_padding import (
+        cut_outputs,
+        find_unpadded_sizes,
+        make_padded_shapes,
+        pad_inputs,
+    )
+    from byoc.padding._padding_rule import (
+        EDGE,
+        FirstValue,
+        PaddedInput,
+        PaddingDecision,
+        PaddingRule,
+    )
+    from byoc.padding._padding_search import LoadModel, decide_padding
+    from byoc.padding._static_caches import CACHE_LENGTH, find_growing_dims, make_static
+else:
+    __getattr__, __dir__, __all__ = open_door(__name__)

@@ -1,18 +1,25 @@
 """Composites: the pattern language, the matcher, and the grouper that divides a graph into units."""
 
-from byoc.patterns._candidates import filter_allowed, find_matches, free_nodes
-from byoc.patterns._grouper import (
-    JointUnit,
-    group_matches,
-    group_units,
-    group_with_alternatives,
-    join_units,
-    make_single_unit,
-    open_units,
-    sort_units,
-)
-from byoc.patterns._matcher import Match
-from byoc.patterns._near_misses import NearMiss, find_near_misses
-from byoc.patterns._pattern import Pattern, PatternForm, parse_pattern
-from byoc.patterns._pattern_syntax import ANY_OPERATOR, PatternLine
-from byoc.patterns._unit import Kind, Mark, NodeGroup, Unit
+from typing import TYPE_CHECKING
+
+from byoc._doors import open_door
+
+if TYPE_CHECKING:
+    from byoc.patterns._candidates import filter_allowed, find_matches, free_nodes
+    from byoc.patterns._grouper import (
+        JointUnit,
+        group_matches,
+        group_units,
+        group_with_alternatives,
+        join_units,
+        make_single_unit,
+        open_units,
+        sort_units,
+    )
+    from byoc.patterns._matcher import Match
+    from byoc.patterns._near_misses import NearMiss, find_near_misses
+    from byoc.patterns._pattern import Pattern, PatternForm, parse_pattern
+    from byoc.patterns._pattern_syntax import ANY_OPERATOR, PatternLine
+    from byoc.patterns._unit import Kind, Mark, NodeGroup, Unit
+else:
+    __getattr__, __dir__, __all__ = open_door(__name__)

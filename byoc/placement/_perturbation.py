@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 
@@ -10,7 +9,7 @@ from byoc.errors import InputError
 from byoc.placement._canonical_order import order_canonically, reorder_placement, restore_order
 from byoc.placement._cost_samples import CostSamples, Perturbation
 from byoc.placement._problem import Floats, Ints, Problem
-from byoc.placement._strategy import Measure, Placement
+from byoc.placement._strategy import Measure, Placement, Robust
 from byoc.placement.solvers import LagrangianRelaxation, build_incumbent, select_best, solve_exactly
 
 # Units and entries of tensors that all minimum cuts together may visit.
@@ -21,15 +20,6 @@ _MAX_EXACT = 400
 _EXACT_NODES = 20
 _TOLERANCE = 1e-6
 _MAX_MOVES = 200
-
-
-class Robust(StrEnum):
-    """The regret that a robust placement has the least of, over the samples."""
-
-    mean = "mean"
-    """the mean regret"""
-    worst = "worst"
-    """the largest regret"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,15 @@ _ROUNDING = 2.0**-48
 _LONGEST_NAME = 80
 
 
+class Robust(StrEnum):
+    """The regret that a robust placement has the least of, over the samples."""
+
+    mean = "mean"
+    """the mean regret"""
+    worst = "worst"
+    """the largest regret"""
+
+
 class Measure(StrEnum):
     """The quantity that a placement minimises."""
 

@@ -1,23 +1,28 @@
 """The plan of a model, all graphs together: what was decided, before anything is compiled."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import nan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from byoc.boundary.convert import ConvertedModel
-from byoc.costs import GraphProblem
-from byoc.errors import Verdict
-from byoc.model import ONLY_VARIANT, Model, Variant
-from byoc.passes import PassEffect
-from byoc.patterns import JointUnit
-from byoc.placement import Cost, Placement
-from byoc.planning._graph_plan import GraphPlan, PlannedRegion
-from byoc.rules import Target
-from byoc.support import Note
+from byoc.model import ONLY_VARIANT
+
+if TYPE_CHECKING:
+    from byoc.boundary.convert import ConvertedModel
+    from byoc.costs import GraphProblem
+    from byoc.errors import Verdict
+    from byoc.model import Model, Variant
+    from byoc.passes import PassEffect
+    from byoc.patterns import JointUnit
+    from byoc.placement import Cost, Placement
+    from byoc.planning._graph_plan import GraphPlan, PlannedRegion
+    from byoc.rules import Target
+    from byoc.support import Note
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,24 +1,32 @@
 """Measurement of costs on this machine, and of the error of predictions."""
 
-from byoc.profiling._codegen_timing import (
-    MeasuredCodegen,
-    measure_copies,
-    measure_launch,
-    time_units,
-    time_whole,
-)
-from byoc.profiling._host_timing import time_nodes
-from byoc.profiling._measured_costs import MeasurementRecords, describe_machine, write_costs
-from byoc.profiling._prediction_error import (
-    WIDE_SPREAD,
-    NodePair,
-    PredictionComparison,
-    TimedRegion,
-    compare_host,
-    compare_placement,
-    mean_error_factor,
-    rank_correlation,
-    time_regions,
-)
-from byoc.profiling._profile import HOST, Profile, ProfileOptions, profile
-from byoc.profiling._sampling import Clock, Patience, Samples, compare_in_turn, measure_in_turn
+from typing import TYPE_CHECKING
+
+from byoc._doors import open_door
+
+if TYPE_CHECKING:
+    from byoc.profiling._codegen_timing import (
+        MeasuredCodegen,
+        measure_copies,
+        measure_launch,
+        time_units,
+        time_whole,
+    )
+    from byoc.profiling._host_timing import time_nodes
+    from byoc.profiling._measured_costs import MeasurementRecords, describe_machine, write_costs
+    from byoc.profiling._prediction_error import (
+        WIDE_SPREAD,
+        NodePair,
+        PredictionComparison,
+        TimedRegion,
+        compare_host,
+        compare_placement,
+        mean_error_factor,
+        rank_correlation,
+        time_regions,
+    )
+    from byoc.profiling._profile import Profile, profile
+    from byoc.profiling._profile_options import HOST, ProfileOptions
+    from byoc.profiling._sampling import Clock, Patience, Samples, compare_in_turn, measure_in_turn
+else:
+    __getattr__, __dir__, __all__ = open_door(__name__)

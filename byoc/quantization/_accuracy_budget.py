@@ -1,14 +1,18 @@
 """Accuracy budgets, and the choice among plans of what they keep and cost."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from byoc.errors import InputError
-from byoc.planning import TradePoint
-from byoc.quantization._accuracy_measures import KeptAccuracy
+
+if TYPE_CHECKING:
+    from byoc.planning import TradePoint
+    from byoc.quantization._accuracy_measures import KeptAccuracy
 
 _TEXT = re.compile(r"(?:snr=)?(?P<db>[0-9]+(?:\.[0-9]+)?) ?dB|top1=(?P<share>[01](?:\.[0-9]+)?)", re.I)
 _SAME_COST = 0.02  # share of the cost that is as good as none

@@ -1,17 +1,22 @@
 """Statistics of each channel of tensors, measured on samples inside the model."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import ModelProto, helper, numpy_helper
 
-from byoc.model import Model, copy_without
-from byoc.onnxrt import open_session, run_session, without_optimizations
+from byoc import onnxrt
+from byoc.model import copy_without
 from byoc.support import report_step
+
+if TYPE_CHECKING:
+    from byoc.model import Model
 
 Float64Array = NDArray[np.float64]
 _AXES_ARE_INPUTS = 18  # of ReduceMin, ReduceMax and ReduceMean, from this operator set on
@@ -51,12 +56,14 @@ def measure_channels(
         steps = [("ReduceMin", name), ("ReduceMax", name), ("ReduceMean", name), ("ReduceMean", square)]
         made = add_channel_reductions(proto, steps, index.get_rank(name) or 0, prefix)
         proto.graph.output.extend(onnx.ValueInfoProto(name=each) for each in made)
-    with without_optimizations():
-        session = open_session(proto, model.folder)
+    with onnxrt.without_optimizations():
+        session = onnxrt.open_session(proto, model.folder)
     seen: list[list[Float64Array]] = []
     for number, sample in enumerate(samples, 1):
         report_step(f"{title}: sample {number}")
-        seen.append([np.asarray(value, np.float64) for value in run_session(session, sample).values()])
+        seen.append(
+            [np.asarray(value, np.float64) for value in onnxrt.run_session(session, sample).values()]
+        )
     merge = ("min", "max", "mean", "mean")
     return {
         name: ChannelStatistics(

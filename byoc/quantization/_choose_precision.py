@@ -19,10 +19,9 @@ from byoc.quantization._chosen_precision import (
 from byoc.quantization._coarse_tensors import describe_coarse_outputs, find_coarse_concats
 from byoc.quantization._network_ends import find_tail_units
 from byoc.quantization._onnxruntime_limits import find_refused_convolutions
-from byoc.quantization._precision import FLOATS, WEIGHTS, Precision
+from byoc.quantization._precision import DEFAULT_BLOCK, FLOATS, WEIGHTS, Precision
 from byoc.quantization._quantize_model import QuantizedModel, quantize
-from byoc.quantization._quantize_on_data import DataQuantizer
-from byoc.quantization._quantize_weights import DEFAULT_BLOCK, quantize_weights
+from byoc.quantization._quantize_weights import quantize_weights
 from byoc.quantization._ranges import Ranges
 from byoc.rules import Target, require_dtype
 from byoc.samples import NO_PREPROCESSING
@@ -120,6 +119,9 @@ def _quantize_on_data(
     predict: Callable[[Model], float] | None,
 ) -> ChosenPrecision:
     """Quantize a model with ranges that are measured on data."""
+    # Imports half the room, and few plans are quantized.
+    from byoc.quantization._quantize_on_data import DataQuantizer  # noqa: PLC0415
+
     assert wanted.data is not None
     images = wanted.images or NO_PREPROCESSING
     dtype, wide = wanted.quantize, find_wide_targets(integer, wanted.quantize)

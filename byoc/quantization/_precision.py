@@ -1,18 +1,20 @@
 """The precision that a user asks for: a type, what scales are concluded from, an accuracy budget."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from pathlib import Path
 
+from byoc import quantization, samples
 from byoc.errors import InputError
 from byoc.quantization._accuracy_budget import Budget, read_budget
-from byoc.quantization._quantize_weights import DEFAULT_BLOCK, check_block
-from byoc.quantization._ranges import Ranges
-from byoc.samples import Preprocessing
 from byoc.support import Flag, Panel, Syntax, check_types, declare_field
 
 FLOATS = ("float16", "bfloat16")
 INTEGERS = ("int8", "uint8", "int16", "uint16")
 WEIGHTS = "int4-weights"
+DEFAULT_BLOCK = 32  # weights in 4 bits that share a scale
+LEAST_BLOCK = 16  # the smallest that MatMulNBits has
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Precision:
             choices=(*INTEGERS, *FLOATS, WEIGHTS),
         ),
     )
-    calibration: str | Path | Ranges | None = declare_field(
+    calibration: str | Path | quantization.Ranges | None = declare_field(
         None,
         "the ranges of tensors, or a file of them.",
         Flag(
@@ -50,7 +52,7 @@ class Precision:
         Flag("Samples to measure ranges on, instead of --calibration.", metavar="FOLDER|random"),
     )
     method: str | None = None
-    images: Preprocessing | None = None
+    images: samples.Preprocessing | None = None
     budget: Budget | None = declare_field(
         None,
         "the accuracy that is to be kept.",
@@ -81,7 +83,7 @@ class Precision:
             known = ", ".join((*INTEGERS, *FLOATS, WEIGHTS))
             raise InputError(f"quantize: {self.quantize} is not among {known}")
         if self.block is not None:
-            check_block(self.block)
+            _check_block(self.block)
             if self.quantize != WEIGHTS:
                 raise InputError(f"--block {self.block}: is for --quantize {WEIGHTS} alone")
 
@@ -89,11 +91,11 @@ class Precision:
     def record(self) -> dict[str, str | None]:
         """The precision as the manifest records it, files by their names alone."""
         given = self.calibration
-        file = None if given is None or isinstance(given, Ranges) else Path(given).name
+        file = Path(given).name if isinstance(given, (str, Path)) else None
         block = {} if self.quantize != WEIGHTS else {"block": str(self.block or DEFAULT_BLOCK)}
         return block | {
             "quantize": self.quantize,
-            "calibration": "ranges in memory" if isinstance(given, Ranges) else file,
+            "calibration": file if given is None or file is not None else "ranges in memory",
             "data": None if self.data is None else Path(self.data).name,
             "method": (self.method or "measured") if self.data is not None and given is None else None,
             "accuracy_budget": None if self.budget is None else str(self.budget),
@@ -102,3 +104,9 @@ class Precision:
 
 NATIVE = Precision()
 """The precision that suits each target, without anything to conclude scales from."""
+
+
+def _check_block(block: int) -> None:
+    """Raise InputError for a block that MatMulNBits does not have."""
+    if block < LEAST_BLOCK or block & (block - 1):
+        raise InputError(f"--block {block}: must be a power of two of at least {LEAST_BLOCK}")

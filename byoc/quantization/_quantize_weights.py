@@ -27,13 +27,12 @@ from byoc.model import (
 )
 from byoc.planning import QuantizedWeight
 from byoc.quantization._arithmetic import read_constant
+from byoc.quantization._precision import LEAST_BLOCK
 from byoc.quantization._prepare_model import SIXTEEN_BITS, upgrade_ir, upgrade_opset
 from byoc.quantization._weight_blocks import WeightBlocks, round_to_blocks
 from byoc.rules import Annotator, Target
 from byoc.samples import model_samples
 
-DEFAULT_BLOCK = 32
-_LEAST_BLOCK = 16
 _FLOATS = ("float32", "float16")
 _CONTRIB = "com.microsoft"
 _MATRIX_RANK = 2
@@ -49,15 +48,9 @@ class QuantizedWeights:
     left: Mapping[str, str]
 
 
-def check_block(block: int) -> None:
-    """Raise InputError for a block that MatMulNBits does not have."""
-    if block < _LEAST_BLOCK or block & (block - 1):
-        raise InputError(f"--block {block}: must be a power of two of at least {_LEAST_BLOCK}")
-
-
 def _shorten_block(block: int, inputs: int) -> int:
     """Return the shortest block that holds all inputs, where that is shorter."""
-    return min(block, max(_LEAST_BLOCK, 1 << (inputs - 1).bit_length()))
+    return min(block, max(LEAST_BLOCK, 1 << (inputs - 1).bit_length()))
 
 
 def quantize_weights(model: Model, targets: Sequence[Target], block: int) -> QuantizedWeights:

@@ -5,17 +5,21 @@ which are then used exactly. Scales and zero points are those of ONNX's Quantize
 `real = scale * (quantized - zero_point)`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from byoc.errors import suggest_nearest
-from byoc.model import Model
 from byoc.quantization._channel_statistics import CHANNELS
 from byoc.support import make_file_error
+
+if TYPE_CHECKING:
+    from byoc.model import Model
 
 DTYPES = {
     f"{sign}int{bits}": (0, 2**bits - 1) if sign else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)

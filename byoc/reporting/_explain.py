@@ -2,16 +2,13 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
-from pathlib import Path
-from typing import Literal
+from dataclasses import replace
 
 from onnx import NodeProto
 
 from byoc.costs import build_tasks, load_host_costs, sum_host_seconds
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import (
-    DimensionOptions,
     GraphIndex,
     Model,
     get_operator_name,
@@ -20,56 +17,15 @@ from byoc.model import (
 )
 from byoc.patterns import find_near_misses, group_units
 from byoc.planning import clean_for_targets
+from byoc.reporting._explain_options import ExplainOptions
 from byoc.reporting._explanation import Explanation, GraphExplanation
 from byoc.reporting._refused_nodes import find_refused_nodes
 from byoc.rules import Annotator, Target, load_rules
-from byoc.support import Flag, Syntax, declare, declare_field, report_step, take_keywords
+from byoc.support import report_step, take_keywords
 from byoc.zoo import Source, load_model
 
 # The cost model whose seconds weigh what is not known.
 _HOST = "host"
-
-
-@dataclass(frozen=True)
-class ExplainOptions(DimensionOptions):
-    """All choices of an explanation."""
-
-    rules: str | Path | Target = field(
-        metadata=declare(
-            "a rule file's path or name, or what `byoc.load_rules` returned.",
-            Flag("A rule file, or the name of an installed one (see byoc rules)."),
-        )
-    )
-    _: KW_ONLY
-    no_passes: str | Sequence[str] = declare_field(
-        (),
-        "names of clean-up passes that are not to run, or `all`, as `partition` takes them.",
-        Flag(
-            "Leave out this pass that runs without being asked for, or all: see byoc passes.",
-            Syntax.LIST,
-            names=("--no-pass",),
-            metavar="NAME",
-        ),
-    )
-    values: Literal["shown", "assumed"] = declare_field(
-        "shown",
-        "whether nodes are refused whose whole numbers are not shown to stay where the accelerator is "
-        "exact, as in `partition`.",
-        Flag(
-            "Refuse whole numbers that are not shown to be exact there, or assume that they are.",
-            choices=("shown", "assumed"),
-        ),
-    )
-    node: str | None = declare_field(
-        None,
-        "examine only the node of this name or output.",
-        Flag("Only this node, by its name or output, with all that was tried."),
-    )
-    op: str | None = declare_field(
-        None,
-        "examine only nodes of this operator.",
-        Flag("Only nodes of this operator, with all that was tried."),
-    )
 
 
 @take_keywords(ExplainOptions)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from onnx.inliner import inline_local_functions
 
-from byoc.bundle import is_bundle, open_bundle
+import byoc.bundle
+from byoc import zoo
 from byoc.codegen import SIZE_UNITS, parse_size
 from byoc.errors import InputError, suggest_nearest
 from byoc.memory.arena import METHODS
@@ -34,7 +35,6 @@ from byoc.model import (
 )
 from byoc.reporting._quantities import format_quantity
 from byoc.support import Flag, Syntax, declare_field, report_step, take_keywords, write_text
-from byoc.zoo import Source, load_model
 
 
 def read_size(text: int | str) -> int:
@@ -127,7 +127,7 @@ class MemoryPlanOptions(DimensionOptions):
 
 
 @take_keywords(MemoryPlanOptions)
-def plan_memory(model: Source | Model, options: MemoryPlanOptions) -> dict[str, MemoryReport]:
+def plan_memory(model: zoo.Source | Model, options: MemoryPlanOptions) -> dict[str, MemoryReport]:
     """Plan the memory of a model's activations, in bytes, in several ways.
 
     `model` is a path, `zoo:NAME`, a protobuf, what `byoc.load_model` returned, or a bundle's path. The
@@ -154,15 +154,17 @@ def plan_memory(model: Source | Model, options: MemoryPlanOptions) -> dict[str, 
     return reports
 
 
-def _read_parts(source: Source | Model, given: Dimensions) -> Iterator[tuple[str, Model, Model | None]]:
+def _read_parts(
+    source: zoo.Source | Model, given: Dimensions
+) -> Iterator[tuple[str, Model, Model | None]]:
     """Yield the models to plan, each with a name: a model (""), or a bundle's whole model and regions.
 
     The third value of a region is its model with composites inlined; None for a whole model.
     """
-    if not isinstance(source, str | Path) or not is_bundle(Path(source)):
-        yield "", load_model(source, given.dims, given.shapes), None
+    if not isinstance(source, str | Path) or not byoc.bundle.is_bundle(Path(source)):
+        yield "", zoo.load_model(source, given.dims, given.shapes), None
         return
-    bundle = open_bundle(Path(source))
+    bundle = byoc.bundle.open_bundle(Path(source))
     yield "whole", prepare_model(bundle.model(), f"{source}: the whole", bundle.folder, given), None
     for _, region, _ in bundle.regions():
         proto = read_model_file(region.path)

@@ -1,14 +1,17 @@
 """The making of a report from a plan and its verification."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from math import fsum
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
+from byoc import verification
 from byoc.bundle import (
     Compute,
-    EstimateReport,
     NodeCounts,
     OpenDimension,
     PrecisionReport,
@@ -20,15 +23,9 @@ from byoc.bundle import (
     SizePrediction,
     TradePointReport,
 )
-from byoc.model import GraphIndex, PlannedSizes, name_nodes
+from byoc.model import name_nodes
 from byoc.placement import Measure
 from byoc.planning import (
-    GraphPlan,
-    LoweredPrecision,
-    Plan,
-    PlannedRegion,
-    RefusedRegion,
-    SentTensor,
     find_neighbours,
     find_sent_tensors,
 )
@@ -40,9 +37,23 @@ from byoc.reporting._promised_values import (
     list_placed_nodes,
 )
 from byoc.reporting._quantities import format_count, format_quantity
-from byoc.reporting._verification_document import make_verification_report
 from byoc.support import Note
-from byoc.verification import NotVerified, Verification
+
+if TYPE_CHECKING:
+    from byoc.bundle import (
+        EstimateReport,
+        VerificationReport,
+    )
+    from byoc.model import GraphIndex, PlannedSizes
+    from byoc.planning import (
+        GraphPlan,
+        LoweredPrecision,
+        Plan,
+        PlannedRegion,
+        RefusedRegion,
+        SentTensor,
+    )
+    from byoc.verification import NotVerified
 
 _SHOWN = 5
 SLOWER_THAN_HOST = "the placement is predicted to be slower than the host alone"
@@ -118,7 +129,7 @@ def _count_on_host(plan: Plan, refused: RefusedRegion, counted: set[_NodeKey]) -
 
 def make_report(
     plan: Plan,
-    outcome: Verification | NotVerified,
+    outcome: verification.Verification | NotVerified,
     bundle: Path | None = None,
     estimates: Mapping[str, EstimateReport] = MappingProxyType({}),
 ) -> Report:
@@ -128,7 +139,7 @@ def make_report(
     """
     operations, total = plan.offloaded_operations
     placed = [(each, list_placed_nodes(plan, each)) for each in plan.targets if each.arithmetic.clauses]
-    not_here = outcome.not_here if isinstance(outcome, Verification) else {}
+    not_here = outcome.not_here if isinstance(outcome, verification.Verification) else {}
     return Report(
         model=plan.model.source,
         targets=tuple(target.name for target in plan.targets),
@@ -153,12 +164,12 @@ def make_report(
             *plan.notes,
             *(Note("note", text) for text in _list_remarks(plan)),
         ),
-        verification=make_verification_report(outcome) if isinstance(outcome, Verification) else None,
+        verification=_describe_verification(outcome),
         not_verified=outcome.not_verified or None
-        if isinstance(outcome, Verification)
+        if isinstance(outcome, verification.Verification)
         else outcome.reason,
         verification_missing=bool(outcome.not_verified)
-        if isinstance(outcome, Verification)
+        if isinstance(outcome, verification.Verification)
         else outcome.missing,
         bundle=None if bundle is None else str(bundle),
         open_dimensions=_list_open_dimensions(plan.model.planned),
@@ -170,6 +181,17 @@ def make_report(
         promises=tuple(p for t, nodes in placed for p in find_promises(t, nodes)),
         conditions=tuple(c for t, nodes in placed for c in find_value_conditions(t, nodes)),
     )
+
+
+def _describe_verification(
+    outcome: verification.Verification | NotVerified,
+) -> VerificationReport | None:
+    if not isinstance(outcome, verification.Verification):
+        return None
+    # A plan needs none of what this imports: it is not verified.
+    from byoc.reporting._verification_document import make_verification_report  # noqa: PLC0415
+
+    return make_verification_report(outcome)
 
 
 def _list_open_dimensions(planned: PlannedSizes) -> tuple[OpenDimension, ...]:

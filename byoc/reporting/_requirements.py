@@ -1,13 +1,18 @@
 """Requirements of a result: the least share offloaded, the most regions, and so on."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import inf, isfinite
+from typing import TYPE_CHECKING
 
-from byoc.bundle import Report
 from byoc.errors import InputError, RequirementError
 from byoc.reporting._quantities import format_count, format_share
 from byoc.support import Flag, Panel, Syntax, check_types, declare_field
+
+if TYPE_CHECKING:
+    from byoc.bundle import Report
 
 
 @dataclass(frozen=True)

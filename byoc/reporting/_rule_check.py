@@ -1,19 +1,17 @@
 """`byoc.check_rules`: every mistake in rule files."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from byoc.bundle import find_rule_file_problems
-from byoc.codegen import UNLESS_TRUSTED, Codegens
-from byoc.costs import load_device_costs
+import byoc.costs
+from byoc import bundle, codegen, passes, planning, trust
 from byoc.errors import InputError
-from byoc.passes import load_region_pass
-from byoc.planning import apply_rule_parameters
 from byoc.rules import Target, find_missing_plugins, load_rules, split_generation
 from byoc.support import check_type
-from byoc.trust import list_codegens
 
 
 @dataclass(frozen=True)
@@ -39,12 +37,12 @@ def check_rules(files: str | Path | Sequence[str | Path]) -> list[RuleCheck]:
     raised for a mistake in a file.
     """
     check_type("files", files, str | Path | Sequence[str | Path])
-    with closing(Codegens(UNLESS_TRUSTED)) as codegens:
+    with closing(codegen.Codegens(codegen.UNLESS_TRUSTED)) as codegens:
         several = [files] if isinstance(files, str | Path) else files
         return [_check_file(str(file), codegens) for file in several]
 
 
-def _check_file(file: str, codegens: Codegens) -> RuleCheck:
+def _check_file(file: str, codegens: codegen.Codegens) -> RuleCheck:
     try:
         target = load_rules(file)
         others = _load_other_generations(file, target)
@@ -78,11 +76,11 @@ def _find_cost_problems(target: Target) -> Iterator[str]:
     if not target.rules.cost_parameters:
         return
     try:
-        costs = load_device_costs(target.cost_model)
+        costs = byoc.costs.load_device_costs(target.cost_model)
     except InputError:  # a model that is not there is a mistake of its own
         return
     try:
-        apply_rule_parameters(costs, target)
+        planning.apply_rule_parameters(costs, target)
     except InputError as error:
         yield from error.lines
 
@@ -91,17 +89,17 @@ def _find_pass_problems(target: Target) -> Iterator[str]:
     """Yield the mistakes in the passes of a file: those that are not there, and their options."""
     for name, given in target.rules.passes.items():
         try:
-            load_region_pass(name, given)
+            passes.load_region_pass(name, given)
         except InputError as error:
             yield f"{target.source}: {target.locate(f'passes.{name}')}: {error}"
 
 
-def _find_option_problems(target: Target, codegens: Codegens) -> list[str]:
+def _find_option_problems(target: Target, codegens: codegen.Codegens) -> list[str]:
     """Return the mistakes in the options of a file's codegen, which is asked in a worker process."""
     name = target.rules.codegen
-    if not target.rules.codegen_options or name not in list_codegens():
+    if not target.rules.codegen_options or name not in trust.list_codegens():
         return []
     try:
-        return find_rule_file_problems(target, codegens.find(name))
+        return bundle.find_rule_file_problems(target, codegens.find(name))
     except InputError as error:
         return [f"{target.source}: {line}" for line in error.lines]

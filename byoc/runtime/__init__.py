@@ -1,31 +1,37 @@
 """Running a bundle on this machine: `byoc.load(path)` returns a function from inputs to outputs."""
 
-from byoc.runtime._bound_session import BoundSession, bind_tensors
-from byoc.runtime._executors import (
-    CheckedExecutor,
-    RegionFailedError,
-    RegionNotHereError,
-    find_executable,
-    load_executor,
-)
-from byoc.runtime._program_builder import data_inputs
-from byoc.runtime._provider_session import (
-    DRIVER_RUNTIME,
-    RUNTIMES,
-    RegionDrivers,
-    load_with_provider,
-    use_drivers,
-)
-from byoc.runtime._renamed_executors import rename_executor
-from byoc.runtime._session import Session, describe_other_kernels, load_bundle, load_executors
-from byoc.runtime._shape_check import collect_contradictions
-from byoc.runtime._stateful_session import StatefulSession, open_stateful
-from byoc.runtime._trace import Trace, TraceEvent
-from byoc.runtime._variant_session import (
-    FittedInputs,
-    VariantSession,
-    load,
-    load_variants,
-    read_paddings,
-)
-from byoc.samples import describe_mismatch, read_npy, read_npz, restore_dtype, write_npz
+from typing import TYPE_CHECKING
+
+from byoc._doors import open_door
+
+if TYPE_CHECKING:
+    from byoc.runtime._bound_session import BoundSession, bind_tensors
+    from byoc.runtime._executors import (
+        CheckedExecutor,
+        RegionFailedError,
+        RegionNotHereError,
+        find_executable,
+        load_executor,
+    )
+    from byoc.runtime._program_builder import data_inputs
+    from byoc.runtime._provider_session import (
+        RegionDrivers,
+        load_with_provider,
+        use_drivers,
+    )
+    from byoc.runtime._renamed_executors import rename_executor
+    from byoc.runtime._runtimes import DRIVER_RUNTIME, RUNTIMES
+    from byoc.runtime._session import Session, describe_other_kernels, load_bundle, load_executors
+    from byoc.runtime._shape_check import collect_contradictions
+    from byoc.runtime._stateful_session import StatefulSession, open_stateful
+    from byoc.runtime._trace import Trace, TraceEvent
+    from byoc.runtime._variant_session import (
+        FittedInputs,
+        VariantSession,
+        load,
+        load_variants,
+        read_paddings,
+    )
+    from byoc.samples import describe_mismatch, read_npy, read_npz, restore_dtype, write_npz
+else:
+    __getattr__, __dir__, __all__ = open_door(__name__)

@@ -24,12 +24,10 @@ from byoc.drivers import DriverLibrary, build_driver
 from byoc.errors import InputError
 from byoc.model import GraphIndex
 from byoc.onnxrt import open_provider_session, output_types, session_runner
+from byoc.runtime._runtimes import DRIVER_RUNTIME
 from byoc.runtime._session import Session
 from byoc.runtime._stage_program import Stage, StageProgram
 
-DRIVER_RUNTIME = "ort-plugin"
-RUNTIMES = ("byoc", DRIVER_RUNTIME)
-"""What runs a bundle: byoc's own runtime, or onnxruntime with the provider."""
 _given: ContextVar[Mapping[str, Path]] = ContextVar("given", default=MappingProxyType({}))
 
 

@@ -1,30 +1,37 @@
 """Samples: inputs that a model runs with, made from what its inputs are, or read from files."""
 
-from byoc.samples._arrays import (
-    ArrayForm,
-    describe_mismatch,
-    read_map_values,
-    read_npy,
-    read_npz,
-    restore_dtype,
-    write_npz,
-)
-from byoc.samples._decoder_inputs import DecoderInputs, find_decoder_inputs
-from byoc.samples._image_inputs import NO_PREPROCESSING, Preprocessing
-from byoc.samples._input_sizes import suggest_sizes
-from byoc.samples._input_values import find_domains, sample_inputs
-from byoc.samples._sample_folder import MAX_SAMPLES, find_samples, read_samples
-from byoc.samples._sample_search import NoSampleError, list_samples, model_samples
-from byoc.samples._sample_source import (
-    Inputs,
-    Sample,
-    SampleSource,
-    hash_values,
-)
-from byoc.samples._special_values import (
-    SpecialValues,
-    count_turns,
-    list_halves,
-    list_special_values,
-    spread_values,
-)
+from typing import TYPE_CHECKING
+
+from byoc._doors import open_door
+
+if TYPE_CHECKING:
+    from byoc.samples._arrays import (
+        ArrayForm,
+        describe_mismatch,
+        read_map_values,
+        read_npy,
+        read_npz,
+        restore_dtype,
+        write_npz,
+    )
+    from byoc.samples._decoder_inputs import DecoderInputs, find_decoder_inputs
+    from byoc.samples._image_inputs import NO_PREPROCESSING, Preprocessing
+    from byoc.samples._input_sizes import suggest_sizes
+    from byoc.samples._input_values import find_domains, sample_inputs
+    from byoc.samples._sample_folder import MAX_SAMPLES, find_samples, read_samples
+    from byoc.samples._sample_search import NoSampleError, list_samples, model_samples
+    from byoc.samples._sample_source import (
+        Inputs,
+        Sample,
+        SampleSource,
+        hash_values,
+    )
+    from byoc.samples._special_values import (
+        SpecialValues,
+        count_turns,
+        list_halves,
+        list_special_values,
+        spread_values,
+    )
+else:
+    __getattr__, __dir__, __all__ = open_door(__name__)

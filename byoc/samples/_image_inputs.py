@@ -1,19 +1,23 @@
 """Images as inputs: read with Pillow, resized, and normalized as `(pixel / scale - mean) / std`."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from byoc.errors import InputError, shorten_text
-from byoc.model import TensorType
 from byoc.samples._sample_source import numpy_dtype
 from byoc.support import Flag, Syntax, declare_field
+
+if TYPE_CHECKING:
+    from byoc.model import TensorType
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
 _DTYPES = ("float32", "float16", "uint8")

@@ -1,18 +1,23 @@
 """Samples for calibration, read one at a time, starting from any of them."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
 from byoc.errors import InputError, suggest_nearest
-from byoc.model import DTYPE_NUMBERS, GraphIndex, Model, TensorType
+from byoc.model import DTYPE_NUMBERS
 from byoc.samples._sample_search import model_samples
+
+if TYPE_CHECKING:
+    from byoc.model import GraphIndex, Model, TensorType
 
 Inputs = Mapping[str, NDArray[Any]]
 """A sample: a value for each input of a model, by its name."""

@@ -1,14 +1,19 @@
 """The stage that asks codegens about a model's units before they are placed."""
 
+from __future__ import annotations
+
 from contextlib import closing
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from byoc.bundle import load_compilers
-from byoc.codegen import Codegens, Isolation
+from byoc import bundle, codegen
+from byoc.codegen import Codegens
 from byoc.stages._codegen_answers import ask_codegens
 from byoc.stages._settings_loader import choose_by_target
-from byoc.stages._state import State
 from byoc.stages._whole_estimates import correct_by_estimates
+
+if TYPE_CHECKING:
+    from byoc.stages._state import State
 
 
 @dataclass(frozen=True)
@@ -30,9 +35,9 @@ class Ask:
                 settings.targets, options.codegen, "codegen", lambda target: target.rules.codegen
             )
             cache = options.open_cache()
-            with closing(Codegens(options.isolation or Isolation())) as codegens:
+            with closing(Codegens(options.isolation or codegen.Isolation())) as codegens:
                 given = options.codegen_options or {}
-                compilers = load_compilers(settings.targets, names, given, codegens, cache)
+                compilers = bundle.load_compilers(settings.targets, names, given, codegens, cache)
                 units = state.units[id(state.index)]
                 answers = ask_codegens(
                     state.model, state.index, units, settings, compilers, options.ask, cache

@@ -1,20 +1,26 @@
 """The user's samples: to verify on, and as they reach regions, for codegens that calibrate."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from byoc.bundle import MODEL_FILE
-from byoc.codegen import Region
 from byoc.model import read_model_file
 from byoc.onnxrt import has_runtime
-from byoc.samples import MAX_SAMPLES, NO_PREPROCESSING, Sample, find_samples
-from byoc.stages._state import State
+from byoc.samples import MAX_SAMPLES, NO_PREPROCESSING, find_samples
 from byoc.support import report_step
 from byoc.verification import record_region_inputs
+
+if TYPE_CHECKING:
+    from byoc.codegen import Region
+    from byoc.samples import Sample
+    from byoc.stages._state import State
 
 
 def attach_samples(regions: Sequence[Region], state: State, folder: Path) -> Sequence[Region]:

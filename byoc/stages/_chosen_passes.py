@@ -1,20 +1,28 @@
 """The passes of a run: those that the options name, and those of the targets' rule files."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from byoc.codegen import Isolation
 from byoc.errors import InputError
-from byoc.options import Options, list_names
+from byoc.options import list_names
 from byoc.passes import (
     MODEL_SCOPE,
     REGION_SCOPE,
-    LoadedPass,
     PassProcess,
     load_passes,
     load_region_pass,
 )
-from byoc.rules import Target
+
+if TYPE_CHECKING:
+    from byoc.codegen import Isolation
+    from byoc.options import Options
+    from byoc.passes import (
+        LoadedPass,
+    )
+    from byoc.rules import Target
 
 
 @dataclass(frozen=True)

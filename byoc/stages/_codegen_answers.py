@@ -1,20 +1,29 @@
 """The answers of codegens about units of the main graph: which they take, and their seconds."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
-from byoc.bundle import RegionCompiler, WeightFile, move_weights, write_regions
-from byoc.cache import Cache
-from byoc.codegen import Artifact, CodegenFailedError, CompileError, CompilerAnswers, Oracle, Region
-from byoc.costs import Task, build_tasks, find_device_tasks, price_launch, with_seconds
-from byoc.model import GraphIndex, Model, find_boundary, is_large, name_nodes
-from byoc.patterns import Unit
-from byoc.planning import GraphUnits, PlannedRegion, PlanSettings, cut_regions
-from byoc.rules import Target
+from byoc import bundle, codegen
+from byoc.costs import build_tasks, find_device_tasks, price_launch, with_seconds
+from byoc.model import find_boundary, is_large, name_nodes
+from byoc.planning import PlannedRegion, cut_regions
 from byoc.support import report_step
+
+if TYPE_CHECKING:
+    from byoc.bundle import RegionCompiler
+    from byoc.cache import Cache
+    from byoc.codegen import Artifact, Region
+    from byoc.costs import Task
+    from byoc.model import GraphIndex, Model
+    from byoc.patterns import Unit
+    from byoc.planning import GraphUnits, PlanSettings
+    from byoc.rules import Target
 
 TaskKey = tuple[str, str, str]
 _WEIGHT_DTYPES = frozenset({"float32", "float16", "bfloat16", "float64", "int8", "uint8"})
@@ -73,7 +82,7 @@ def ask_codegens(  # noqa: PLR0913, PLR0917 - what is asked, and who
     found = CodegenAnswers(model)
     for device, target in enumerate(settings.targets):
         compiler = compilers[target.name]
-        answers = CompilerAnswers(compiler.codegen, compiler.parsed_options, cache)
+        answers = codegen.CompilerAnswers(compiler.codegen, compiler.parsed_options, cache)
         asked = list(find_distinct_units(index, units, device, settings.devices[device].wants.compute))
         with TemporaryDirectory(prefix="byoc-") as folder:
             regions = write_units(model, index, target, asked, Path(folder)) if asked else []
@@ -144,22 +153,22 @@ def write_planned(
 ) -> list[Region]:
     """Write regions of a graph as they would be compiled; return them in order."""
     converted = cut_regions(index, planned, model.folder)
-    with WeightFile(folder) as weights:
-        proto = move_weights(converted.proto, model.folder, weights)
-    return write_regions(folder, proto, planned, converted.values, converted.origins)
+    with bundle.WeightFile(folder) as weights:
+        proto = bundle.move_weights(converted.proto, model.folder, weights)
+    return bundle.write_regions(folder, proto, planned, converted.values, converted.origins)
 
 
 def _ask_legality(  # noqa: PLR0913, PLR0917 - as above
     found: CodegenAnswers,
     index: GraphIndex,
     target: Target,
-    answers: CompilerAnswers,
+    answers: codegen.CompilerAnswers,
     asked: Sequence[AskedUnit],
     regions: Sequence[Region],
 ) -> CodegenAnswers:
     """Return the answers with what a target's compiler refuses."""
     name = answers.codegen.name
-    if not isinstance(answers.codegen, Oracle):
+    if not isinstance(answers.codegen, codegen.Oracle):
         note = f"codegen {name} cannot be asked which nodes it takes: it has no `check`"
         return replace(found, notes=(*found.notes, note))
     names = name_nodes(index, "")
@@ -183,7 +192,7 @@ def _ask_costs(  # noqa: PLR0913, PLR0917 - as above
     found: CodegenAnswers,
     index: GraphIndex,
     target: Target,
-    answers: CompilerAnswers,
+    answers: codegen.CompilerAnswers,
     asked: Sequence[AskedUnit],
     regions: Sequence[Region],
     launch: float,
@@ -203,7 +212,7 @@ def _ask_costs(  # noqa: PLR0913, PLR0917 - as above
             continue
         try:
             told = answers.find_seconds(region, partial(compile_alone, compiler))
-        except CodegenFailedError as error:
+        except codegen.CodegenFailedError as error:
             failures.append(f"codegen {name} failed to say what {each.task} costs: {error}")
             continue
         if told is not None:
@@ -220,7 +229,7 @@ def compile_alone(compiler: RegionCompiler, region: Region) -> Artifact:
         return known[region.name]
     try:
         made = compiler.compile(region)
-    except CompileError as error:
+    except codegen.CompileError as error:
         compiler.cache.add_refusal((region,), error)
         raise
     compiler.cache.add((region,), {region.name: made})

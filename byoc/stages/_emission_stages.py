@@ -1,17 +1,17 @@
-"""The stages from the plan to the bundle: write, compile, estimate, estimate gains, pack."""
+"""x."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 from byoc.bundle import (
     Bundle,
     Consent,
     HostEntry,
-    PaddingEntry,
-    RegionEntry,
-    VariantEntry,
     build_manifest,
     compile_bundle,
     describe_padding,
@@ -26,14 +26,21 @@ from byoc.bundle import (
 from byoc.codegen import NOTE
 from byoc.errors import shorten_text
 from byoc.onnxrt import computes_in_integers, describe_machine, find_inexact_kernels, has_runtime
-from byoc.planning import Plan, estimate_gains, find_break_evens
 from byoc.reporting import make_decision_document, make_report
 from byoc.stages._calibration_samples import attach_samples
 from byoc.stages._region_estimates import add_estimate_notes, estimate_regions
 from byoc.stages._rewriting import RegionRewriter
-from byoc.stages._state import State
-from byoc.support import Note, collect_rarely, report_step, resolve_path
+from byoc.support import Note, collect_rarely, resolve_path
 from byoc.verification import NotVerified
+
+if TYPE_CHECKING:
+    from byoc.bundle import (
+        PaddingEntry,
+        RegionEntry,
+        VariantEntry,
+    )
+    from byoc.planning import Plan
+    from byoc.stages._state import State
 
 _SHOWN = 3  # names of regions in a note
 _MAX_NOTE = 300  # characters of a note of a codegen
@@ -153,23 +160,6 @@ class Estimate:
         asked = state.options.ask in {"costs", "both"}
         plan = add_estimate_notes(state.plan, found, asked)
         return replace(state, plan=plan, estimates=found.by_region)
-
-
-@dataclass(frozen=True)
-class EstimateGains:
-    """Estimate what the placement would gain if accelerators took more."""
-
-    def run(self, state: State) -> State:
-        """Fill in the plan's `what_ifs`, `untried` and `break_evens`."""
-        if not state.options.what_if:
-            return state
-        report_step("estimate gains")
-        root, devices = state.plan.root, state.settings.devices
-        with collect_rarely():
-            gains, untried = estimate_gains(root)
-            found = tuple(find_break_evens(root, devices))
-        plan = replace(state.plan, what_ifs=tuple(gains), untried=untried, break_evens=found)
-        return replace(state, plan=plan)
 
 
 @dataclass(frozen=True)

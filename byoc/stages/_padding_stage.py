@@ -1,13 +1,15 @@
 """The stage that finds out which dimensions of the variants may be smaller, by padding."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from byoc.errors import InputError, MissingRuntimeError
-from byoc.model import Model
-from byoc.padding import PaddingDecision, PaddingRule, decide_padding
+from byoc.padding import PaddingDecision, decide_padding
 from byoc.samples import model_samples
-from byoc.stages._state import State, run_stages
+from byoc.stages._state import run_stages
 from byoc.stages._static_caches import load_original
 from byoc.support import Note, collect_rarely, report_step
 from byoc.verification import (
@@ -18,6 +20,11 @@ from byoc.verification import (
     verify_independence,
     verify_padding,
 )
+
+if TYPE_CHECKING:
+    from byoc.model import Model
+    from byoc.padding import PaddingRule
+    from byoc.stages._state import State
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,17 @@
-"""The stages of planning: from a prepared model to its plan, with the partitioned model."""
+"""The stages of planning: from a prepared model to its plan, with the partitioned model and gains."""
+
+from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from onnx import ModelProto
 
-from byoc.boundary.convert import ConvertedModel
 from byoc.costs import check_trips
 from byoc.errors import InputError
-from byoc.model import Model, check_domains_unused, get_node_name, unshare_dequantize
+from byoc.model import check_domains_unused, get_node_name, unshare_dequantize
 from byoc.planning import (
     PartitionedModel,
     Plan,
@@ -17,6 +19,8 @@ from byoc.planning import (
     annotate_graphs,
     computes_otherwise,
     convert_boundaries,
+    estimate_gains,
+    find_break_evens,
     find_unknown_names,
     find_unmatched_annotations,
     group_graphs,
@@ -27,10 +31,15 @@ from byoc.planning import (
     read_annotations,
     split_pinned_units,
 )
-from byoc.quantization import AccuracyTest, UnitPrecisions
+from byoc.quantization import UnitPrecisions
 from byoc.rules import find_unmatched_names
-from byoc.stages._state import State
-from byoc.support import report_step
+from byoc.support import collect_rarely, report_step
+
+if TYPE_CHECKING:
+    from byoc.boundary.convert import ConvertedModel
+    from byoc.model import Model
+    from byoc.quantization import AccuracyTest
+    from byoc.stages._state import State
 
 
 @dataclass(frozen=True)
@@ -217,3 +226,20 @@ def _map_node_devices(plan: Plan) -> dict[str, str]:
         for graph in plan.root.walk()
         for node, device in graph.device_of_node.items()
     }
+
+
+@dataclass(frozen=True)
+class EstimateGains:
+    """Estimate what the placement would gain if accelerators took more."""
+
+    def run(self, state: State) -> State:
+        """Fill in the plan's `what_ifs`, `untried` and `break_evens`."""
+        if not state.options.what_if:
+            return state
+        report_step("estimate gains")
+        root, devices = state.plan.root, state.settings.devices
+        with collect_rarely():
+            gains, untried = estimate_gains(root)
+            found = tuple(find_break_evens(root, devices))
+        plan = replace(state.plan, what_ifs=tuple(gains), untried=untried, break_evens=found)
+        return replace(state, plan=plan)

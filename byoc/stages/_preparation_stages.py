@@ -1,43 +1,47 @@
 """The stages of preparation: from options and files to a model that is ready to be planned."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from byoc.bundle import (
-    RegionCompiler,
-    check_destination,
-    is_packed_name,
-    load_compilers,
-    require_contexts,
-)
-from byoc.codegen import Codegens, TakesWeights
+import byoc.samples
+from byoc import bundle, codegen, quantization
 from byoc.errors import InputError
 from byoc.model import (
-    Model,
     choose_state_pairs,
     find_state_pairs,
     match_state_patterns,
 )
-from byoc.options import Options, record_options
-from byoc.planning import LoweredPrecision, PlanSettings
-from byoc.quantization import (
-    FLOATS,
-    WEIGHTS,
-    ChosenPrecision,
-    Precision,
-    UnitPrecisions,
-    choose_precision,
-    prepare_accuracy_test,
-)
-from byoc.samples import MAX_SAMPLES, read_samples
+from byoc.options import record_options
+from byoc.planning import LoweredPrecision
 from byoc.stages._chosen_passes import choose_passes
 from byoc.stages._planning_stages import Annotate, Group, Place
 from byoc.stages._settings_loader import choose_by_target, load_settings
-from byoc.stages._state import State, run_stages
+from byoc.stages._state import run_stages
 from byoc.stages._static_caches import load_original, load_static
 from byoc.support import report_step
-from byoc.zoo import GenaiFolder, find_genai_folder
+from byoc.zoo import find_genai_folder
+
+if TYPE_CHECKING:
+    from byoc.bundle import (
+        RegionCompiler,
+    )
+    from byoc.codegen import Codegens
+    from byoc.model import (
+        Model,
+    )
+    from byoc.options import Options
+    from byoc.planning import PlanSettings
+    from byoc.quantization import (
+        ChosenPrecision,
+        Precision,
+        UnitPrecisions,
+    )
+    from byoc.stages._state import State
+    from byoc.zoo import GenaiFolder
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ class Resolve:
         options = state.options
         output = None if options.output is None else Path(options.output)
         if output is not None:
-            check_destination(output)
+            bundle.check_destination(output)
         settings = load_settings(options, options.strategy, options.placement, robust=options.robust)
         compilers = _load_compilers(options, settings, state.codegens)
         if options.share_blocks:
@@ -80,7 +84,7 @@ def _load_compilers(
     targets = settings.targets
     names = choose_by_target(targets, options.codegen, "codegen", lambda target: target.rules.codegen)
     cache = None if options.output is None else options.open_cache()
-    return load_compilers(targets, names, options.codegen_options or {}, codegens, cache)
+    return bundle.load_compilers(targets, names, options.codegen_options or {}, codegens, cache)
 
 
 def _find_sharing(settings: PlanSettings, compilers: Mapping[str, RegionCompiler]) -> frozenset[str]:
@@ -90,7 +94,7 @@ def _find_sharing(settings: PlanSettings, compilers: Mapping[str, RegionCompiler
     """
     if not compilers:
         return frozenset(target.name for target in settings.targets)
-    found = [name for name, each in compilers.items() if isinstance(each.codegen, TakesWeights)]
+    found = [name for name, each in compilers.items() if isinstance(each.codegen, codegen.TakesWeights)]
     if not found:
         names = ", ".join(dict.fromkeys(each.codegen.name for each in compilers.values()))
         raise InputError(
@@ -105,7 +109,7 @@ def _check_emit(options: Options, compilers: Mapping[str, RegionCompiler]) -> No
         raise InputError(f"emit is '{options.emit}', but must be 'epcontext'")
     if options.output is None:
         raise InputError("--emit epcontext writes into the bundle: say where that is to be (-o)")
-    require_contexts({name: compiler.codegen for name, compiler in compilers.items()})
+    bundle.require_contexts({name: compiler.codegen for name, compiler in compilers.items()})
 
 
 def _check_weights(options: Options) -> None:
@@ -115,7 +119,7 @@ def _check_weights(options: Options) -> None:
     what = f"--weights {options.weights}"
     if options.output is None:
         raise InputError(f"{what} is about the bundle: say where that is to be written (-o)")
-    if is_packed_name(Path(options.output)):
+    if bundle.is_packed_name(Path(options.output)):
         raise InputError(f"{what}: a packed bundle holds its weights: write a folder")
     if options.weights == "reference" and options.emit is not None:
         raise InputError(
@@ -138,7 +142,11 @@ class Load:
         if state.static_rule is None:
             dims = {**(options.dims or {}), **state.variant.dims}
             original = load_original(state, dims, _reads_no_weights(options))
-        samples = () if options.inputs is None else read_samples(options.inputs, original, MAX_SAMPLES)
+        samples = (
+            ()
+            if options.inputs is None
+            else byoc.samples.read_samples(options.inputs, original, byoc.samples.MAX_SAMPLES)
+        )
         genai = None if options.output is None else find_genai_folder(state.source)
         if genai is not None:
             _check_genai(genai, original, state)
@@ -202,14 +210,14 @@ class Quantize:
             return run_stages(stages, replace(state, model=model)).root.whole_cost.total
 
         targets = state.settings.targets
-        chosen = choose_precision(state.rewritten, targets, precision, predict)
+        chosen = quantization.choose_precision(state.rewritten, targets, precision, predict)
         if chosen.ranges is None and precision.budget is not None:
             asked = precision.quantize
             reason = f"{asked} computes in no integers" if asked else "nothing is quantized (--quantize)"
             raise InputError(f"accuracy budget {precision.budget}: {reason}")
         test = None
         if precision.budget is not None:
-            test = prepare_accuracy_test(state.original, chosen, precision)
+            test = quantization.prepare_accuracy_test(state.original, chosen, precision)
         return replace(
             state,
             settings=replace(state.settings, targets=chosen.targets),
@@ -235,7 +243,7 @@ def _describe_lowering(
             random=ranges.random,
             units=len(chosen.units),
         )
-    if precision.quantize not in (*FLOATS, WEIGHTS):
+    if precision.quantize not in (*quantization.FLOATS, quantization.WEIGHTS):
         return None
     return LoweredPrecision(
         original, precision.quantize, units=len(chosen.weights), weights=chosen.weights

@@ -1,20 +1,28 @@
 """Recovery of regions that compute wrong: other options, then without an operation, then on the host."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from byoc.bundle import Bundle, RegionCompiler, RegionEntry, spread_refusal
+from byoc.bundle import spread_refusal
 from byoc.codegen import Refusal
 from byoc.errors import InputError
 from byoc.support import report_step
 from byoc.verification import (
     DEFAULT_THRESHOLDS,
-    Fault,
-    OutputError,
-    RegionError,
-    Thresholds,
     bisect_region,
 )
+
+if TYPE_CHECKING:
+    from byoc.bundle import Bundle, RegionCompiler, RegionEntry
+    from byoc.verification import (
+        Fault,
+        OutputError,
+        RegionError,
+        Thresholds,
+    )
 
 # Rounds of planning in which the operation at fault is searched for; later ones give up whole regions,
 # so that a compiler that is wrong everywhere costs a few rounds and no more.

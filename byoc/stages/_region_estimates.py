@@ -1,22 +1,30 @@
 """The compilers' own estimates of the regions that they compiled."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from byoc.bundle import Bundle, EstimateReport, RegionCompiler
+from byoc.bundle import EstimateReport
 from byoc.codegen import (
-    Artifact,
     CodegenFailedError,
     CompileError,
     Cycles,
-    Region,
     can_estimate,
     estimate_region,
 )
 from byoc.errors import MissingRuntimeError
-from byoc.planning import Plan
 from byoc.reporting import format_quantity
 from byoc.support import Note
+
+if TYPE_CHECKING:
+    from byoc.bundle import Bundle, RegionCompiler
+    from byoc.codegen import (
+        Artifact,
+        Region,
+    )
+    from byoc.planning import Plan
 
 _DISAGREEMENT = 1.25
 

@@ -1,17 +1,23 @@
 """The outcome of a run: the plan, report and verification of each variant, and the bundle."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx
 
-from byoc.bundle import Report
+import byoc.verification
 from byoc.errors import InputError
-from byoc.planning import Plan
-from byoc.reporting import Requirements, check_requirements, make_report, summarize_report
-from byoc.stages._state import State
-from byoc.verification import NotVerified, Verification
+from byoc.reporting import check_requirements, make_report, summarize_report
+
+if TYPE_CHECKING:
+    from byoc.bundle import Report
+    from byoc.planning import Plan
+    from byoc.reporting import Requirements
+    from byoc.stages._state import State
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +30,7 @@ class VariantResult:
 
     plan: Plan
     report: Report
-    verification: Verification | None = None
+    verification: byoc.verification.Verification | None = None
 
     @property
     def name(self) -> str:
@@ -78,7 +84,7 @@ class Result:
         return self.only.report
 
     @property
-    def verification(self) -> Verification | None:
+    def verification(self) -> byoc.verification.Verification | None:
         """The comparison with the original, None where there was none."""
         return self.only.verification
 
@@ -110,6 +116,8 @@ def make_result(states: Sequence[State]) -> Result:
 def _make_variant_result(state: State, output: Path | None) -> VariantResult:
     outcome = state.verification
     if output is None:
-        outcome = NotVerified("nothing was compiled, since no output was given (-o)")
+        outcome = byoc.verification.NotVerified("nothing was compiled, since no output was given (-o)")
     report = make_report(state.plan, outcome, output, state.estimates)
-    return VariantResult(state.plan, report, outcome if isinstance(outcome, Verification) else None)
+    return VariantResult(
+        state.plan, report, outcome if isinstance(outcome, byoc.verification.Verification) else None
+    )

@@ -1,12 +1,13 @@
 """Loading what the options name: accelerators, cost models, the strategy, a saved placement."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from byoc.costs import (
-    CostModel,
     Policy,
     find_host_beside,
     find_margin,
@@ -16,11 +17,19 @@ from byoc.costs import (
     with_parameters,
 )
 from byoc.errors import InputError, suggest_nearest
-from byoc.options import DEFAULT_HOST_COSTS, DEFAULT_STRATEGY, Options, PlanOptions, list_files
-from byoc.placement import Perturbation, Robust, Strategy, limit_time
+from byoc.options import DEFAULT_HOST_COSTS, DEFAULT_STRATEGY, Options, list_files
+from byoc.placement import Perturbation, Robust, limit_time
 from byoc.planning import CostDoubt, PlanSettings, apply_rule_parameters, read_placement
-from byoc.rules import Target, load_rules
+from byoc.rules import load_rules
 from byoc.support import STRATEGIES, list_installed, load_plugin, make_with_options, select_options
+
+if TYPE_CHECKING:
+    from byoc.costs import (
+        CostModel,
+    )
+    from byoc.options import PlanOptions
+    from byoc.placement import Strategy
+    from byoc.rules import Target
 
 HOST = "host"
 """What options for the host's cost model are given to."""

@@ -1,36 +1,44 @@
 """The state of a model on its way through the pipeline, and the protocol of the stages."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from byoc.bundle import Bundle, EstimateReport, RegionCompiler, WeightFile
-from byoc.codegen import Codegens, Refusal, Region
+from byoc.codegen import Codegens
 from byoc.errors import InputError
-from byoc.model import ONLY_VARIANT, GraphIndex, Model, Variant
-from byoc.options import Options
-from byoc.padding import PaddingDecision, PaddingRule
-from byoc.passes import PassEffect
-from byoc.patterns import Mark
+from byoc.model import ONLY_VARIANT
 from byoc.planning import (
-    GraphPlan,
-    GraphUnits,
-    LoweredPrecision,
-    PartitionedModel,
-    Plan,
-    PlanSettings,
-    PredictionAtSizes,
     RefusalHistory,
-    TradePoint,
 )
-from byoc.quantization import AccuracyTest, ChosenPrecision, KeptAccuracy, UnitPrecisions
-from byoc.samples import Sample
 from byoc.stages._chosen_passes import ChosenPasses
-from byoc.stages._codegen_answers import CodegenAnswers
-from byoc.verification import NotVerified, Verification
-from byoc.zoo import GenaiFolder, Source
+
+if TYPE_CHECKING:
+    from byoc.bundle import Bundle, EstimateReport, RegionCompiler, WeightFile
+    from byoc.codegen import Refusal, Region
+    from byoc.model import GraphIndex, Model, Variant
+    from byoc.options import Options
+    from byoc.padding import PaddingDecision, PaddingRule
+    from byoc.passes import PassEffect
+    from byoc.patterns import Mark
+    from byoc.planning import (
+        GraphPlan,
+        GraphUnits,
+        LoweredPrecision,
+        PartitionedModel,
+        Plan,
+        PlanSettings,
+        PredictionAtSizes,
+        TradePoint,
+    )
+    from byoc.quantization import AccuracyTest, ChosenPrecision, KeptAccuracy, UnitPrecisions
+    from byoc.samples import Sample
+    from byoc.stages._codegen_answers import CodegenAnswers
+    from byoc.verification import NotVerified, Verification
+    from byoc.zoo import GenaiFolder, Source
 
 # A field that is still to be filled in: no stage reads what a later one makes.
 _LATER: Any = None
@@ -138,7 +146,7 @@ class State:
         """Whether there is a plan."""
         return self.plan is not None
 
-    def heed_refusals(self, refusals: Sequence[Refusal]) -> "State":
+    def heed_refusals(self, refusals: Sequence[Refusal]) -> State:
         """Return the state with new limits, if codegens refused regions of its plan.
 
         It is without a plan, unless regions are only compiled with other options.

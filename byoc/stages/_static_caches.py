@@ -1,15 +1,21 @@
 """Variants whose caches get a fixed length, where the model makes them longer by a Concat."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+from byoc import padding
 from byoc.errors import InputError
-from byoc.model import Model, find_state_pairs, make_variable
+from byoc.model import find_state_pairs, make_variable
 from byoc.options import list_names
-from byoc.padding import CACHE_LENGTH, decide_padding, find_growing_dims, make_static
-from byoc.stages._state import State
 from byoc.support import report_step
 from byoc.zoo import load_model, name_source
+
+if TYPE_CHECKING:
+    from byoc.model import Model
+    from byoc.stages._state import State
 
 
 def load_original(state: State, dims: Mapping[str, int | str], without_heavy: bool = False) -> Model:
@@ -31,7 +37,7 @@ def load_static(state: State) -> State:
     common = state.options.dims or {}
     try:
         whole = load_original(state, common, without_heavy=True)
-        past, total, rows = find_growing_dims(whole)
+        past, total, rows = padding.find_growing_dims(whole)
         pairs = {pair.past: pair.present for pair in find_state_pairs(whole.structure)}
         settings = replace(state.settings, state=state.settings.state or pairs)
         state = replace(state, settings=settings)
@@ -41,14 +47,14 @@ def load_static(state: State) -> State:
         others = {name: said for name, said in state.variant.dims.items() if name not in {past, total}}
         relation = {total: f"{past} + {rows}"} if total and total not in common else {}
         opened = load_original(state, {**common, **others, **relation})
-        static = make_static(opened, past, total, length)
-        decision = decide_padding(static.load, {CACHE_LENGTH: length})
+        static = padding.make_static(opened, past, total, length)
+        decision = padding.decide_padding(static.load, {padding.CACHE_LENGTH: length})
         if decision.rule is None:
             raise InputError("; ".join(decision.refusals.values()))
     except InputError as error:
         what = f"{name_source(state.source)}: its caches cannot have a fixed length"
         raise InputError(f"{what}: {error}") from error
-    original = static.load({CACHE_LENGTH: length})
+    original = static.load({padding.CACHE_LENGTH: length})
     return replace(state, original=original, static_rule=static.complete_rule(decision.rule))
 
 

@@ -1,26 +1,24 @@
 """The stage that compares regions, and the bundle, with onnxruntime."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
-from byoc.bundle import Bundle, RegionCompiler
 from byoc.codegen import Executable, Refusal, RefusedError
 from byoc.errors import InputError, MissingRuntimeError
 from byoc.onnxrt import INSTALL_HINT, has_runtime
-from byoc.planning import Plan
 from byoc.runtime import RegionFailedError, RegionNotHereError
-from byoc.samples import Sample, model_samples
+from byoc.samples import model_samples
 from byoc.stages._calibration_samples import read_user_samples
 from byoc.stages._recovery import refuse_added_errors, refuse_wrong_regions
-from byoc.stages._state import State
 from byoc.support import report_step
 from byoc.verification import (
     DEFAULT_THRESHOLDS,
     NotVerifiableError,
     NotVerified,
-    Thresholds,
-    Verification,
     VerificationModels,
     choose_samples,
     find_added_errors,
@@ -28,6 +26,16 @@ from byoc.verification import (
     verify_regions,
     verify_samples,
 )
+
+if TYPE_CHECKING:
+    from byoc.bundle import Bundle, RegionCompiler
+    from byoc.planning import Plan
+    from byoc.samples import Sample
+    from byoc.stages._state import State
+    from byoc.verification import (
+        Thresholds,
+        Verification,
+    )
 
 # Of the data that ranges were measured on so many samples are verified on.
 _DATA_SAMPLES = 4

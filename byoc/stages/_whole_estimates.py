@@ -1,23 +1,30 @@
 """Placements corrected by compilers' estimates of whole regions, which fuse what units alone do not."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.bundle import RegionCompiler
-from byoc.cache import Cache
 from byoc.codegen import CodegenFailedError, CompilerAnswers, can_estimate
-from byoc.costs import LATENCY, CostModel, Task, build_tasks, find_device_tasks, price_launch, price_task
-from byoc.planning import GraphPlan, PlannedRegion
+from byoc.costs import LATENCY, build_tasks, find_device_tasks, price_launch, price_task
 from byoc.reporting import format_quantity
-from byoc.stages._codegen_answers import CodegenAnswers, TaskKey, compile_alone, write_planned
+from byoc.stages._codegen_answers import compile_alone, write_planned
 from byoc.stages._planning_stages import Place
-from byoc.stages._state import State
 from byoc.support import report_step
+
+if TYPE_CHECKING:
+    from byoc.bundle import RegionCompiler
+    from byoc.cache import Cache
+    from byoc.costs import CostModel, Task
+    from byoc.planning import GraphPlan, PlannedRegion
+    from byoc.stages._codegen_answers import CodegenAnswers, TaskKey
+    from byoc.stages._state import State
 
 _MOST_PLACEMENTS = 3  # from each start
 _LEAST_SECONDS = 1e-12  # of a task that is scaled: none would stay none

@@ -13,18 +13,15 @@ from byoc.bundle import PROGRAM_FILE, is_bundle, open_bundle, sign_folder
 from byoc.codegen import DriverSources, find_codegen, has_driver
 from byoc.drivers import get_include_folder
 from byoc.errors import InputError
-from byoc.model import DimensionOptions
 from byoc.standalone._build_files import describe_components, format_cmake, format_readme
 from byoc.standalone._c_text import read_source
+from byoc.standalone._export_options import ExportOptions
 from byoc.standalone._licences import list_components
 from byoc.standalone._program_graph import ProgramGraph, read_bundle_graph, read_model_graph
 from byoc.standalone._program_steps import ProgramSteps, plan_steps
 from byoc.standalone._source_text import WEIGHTS_FILE, write_model_text
 from byoc.standalone._weight_file import ByteOrder, ProgramWeights, make_sample_file
 from byoc.support import (
-    Flag,
-    Syntax,
-    declare_field,
     open_workspace,
     replace_path,
     report_step,
@@ -37,32 +34,6 @@ from byoc.zoo import ZOO, Source
 FORMAT = 2
 CODE_SUFFIXES = (".c", ".h", ".S")
 """Endings of the files of a program that a compiler reads; the others are data and texts."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExportOptions(DimensionOptions):
-    """The choices of `export_c`."""
-
-    output: str | Path = declare_field(
-        "",
-        "the folder to write; one that `export_c` wrote is replaced.",
-        Flag("The folder to write.", Syntax.PATH, names=("--output", "-o"), required=True),
-    )
-    variant: str | None = declare_field(
-        None,
-        "the variant of a bundle that has several.",
-        Flag("The variant to export, of a bundle with several.", metavar="NAME"),
-    )
-    byte_order: str = declare_field(
-        "little",
-        "the byte order of the machine that runs the program: `little` or `big`.",
-        Flag("The byte order of the machine that runs it.", choices=("little", "big")),
-    )
-    embed: bool = declare_field(
-        False,
-        "weights are a part of the program, by the assembler's `.incbin`, and not a file beside it.",
-        Flag("Make the weights a part of the program, by .incbin.", Syntax.SWITCH),
-    )
 
 
 @dataclass(frozen=True)

@@ -27,10 +27,13 @@ _NAMES = {
 def check_types(kind: Any, values: Mapping[str, Any]) -> None:
     """Check values for the fields of a dataclass `kind`, by name, against the fields' annotations.
 
-    Raises InputError for the first value of another type, which is named.
+    Raises InputError for the first value of another type, which is named. A default is what the field
+    declares; where there are only defaults, nothing is imported that annotations name.
     """
-    hints = _read_hints(kind)
-    for name, value in values.items():
+    defaults = {each.name: each.default for each in fields(kind)}
+    given = {name: value for name, value in values.items() if value is not defaults[name]}
+    hints = _read_hints(kind) if given else {}
+    for name, value in given.items():
         check_type(name, value, hints[name])
 
 

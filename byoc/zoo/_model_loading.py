@@ -21,19 +21,7 @@ from byoc.model import (
 from byoc.samples import suggest_sizes
 from byoc.zoo._catalog import brings_samples, find_path, load, sample_inputs
 from byoc.zoo._genai_folder import GenaiFolder, read_genai_folder
-
-Source = str | Path | onnx.ModelProto
-"""A model: a path, that of a folder of onnxruntime-genai, `zoo:NAME`, or a protobuf, never changed."""
-
-ZOO = "zoo:"
-
-
-def name_source(source: Source) -> str:
-    """Return the name of a model or file in the manifest: without folders, which differ elsewhere."""
-    if isinstance(source, onnx.ModelProto):
-        return "a model in memory"
-    name = str(source)
-    return name if name.startswith(ZOO) else Path(name).name
+from byoc.zoo._sources import ZOO, Source
 
 
 def find_genai_folder(source: Source) -> GenaiFolder | None:

@@ -152,7 +152,7 @@ def test_too_little_memory_is_one_sentence(
     def fail(_: Path, **_options: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("byoc.cli._bundle_verbs.open_bundle", fail)
+    monkeypatch.setattr("byoc.open_bundle", fail)
     ran = byoc("inspect", tmp_path)
     assert (ran.code, ran.out, ran.err) == (1, "", "byoc: there is not enough memory for it\n")
 

@@ -227,7 +227,7 @@ def test_a_defect_is_told_without_control_characters(
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError(_hostile("broken"))
 
-    monkeypatch.setattr("byoc.cli._bundle_verbs.open_bundle", fail)
+    monkeypatch.setattr("byoc.open_bundle", fail)
     ran = byoc("inspect", here)
     assert ran.code == 3
     assert f"RuntimeError: {_hostile('broken')}".splitlines()[0] not in ran.err

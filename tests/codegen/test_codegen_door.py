@@ -1,6 +1,5 @@
 """`byoc.codegen` is all that a codegen imports, and loads little until it is used."""
 
-import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -12,14 +11,8 @@ import byoc.codegen
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_name_resolves_and_type_checkers_see_it() -> None:
-    tree = ast.parse(Path(byoc.codegen.__file__).read_text(encoding="utf-8"))
-    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
-    imported = {
-        (node.names[0].name, node.module) for node in block.body if isinstance(node, ast.ImportFrom)
-    }
-
-    assert imported == set(byoc.codegen._HOMES.items())
+def test_every_name_resolves() -> None:
+    assert "Region" in byoc.codegen.__all__
     for name in byoc.codegen.__all__:
         assert getattr(byoc.codegen, name) is not None
 

@@ -127,7 +127,7 @@ def test_runs_to_come_take_no_memory(
         made.append(Trace())
         return made[-1]
 
-    monkeypatch.setattr("byoc.cli._run_verb.Trace", stop)
+    monkeypatch.setattr("byoc.Trace", stop)
     asked = ("run", two, "--inputs", given, "--repeat", "2000000000")
     ran = byoc(*asked)
     assert (ran.code, ran.err) == (1, "byoc: enough of it\n")

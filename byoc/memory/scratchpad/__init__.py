@@ -5,6 +5,18 @@ memory so that the fewest bytes move, with a lower bound for every plan in that 
 actions with their addresses. Only numbers, no ONNX.
 """
 
-from byoc.memory.scratchpad._access_schedule import Access, AccessSchedule, ScheduledStep
-from byoc.memory.scratchpad._scratchpad_plan import LoadAction, RunAction, ScratchpadPlan, StoreAction
-from byoc.memory.scratchpad._scratchpad_planner import plan_scratchpad
+from typing import TYPE_CHECKING
+
+from byoc._doors import open_door
+
+if TYPE_CHECKING:
+    from byoc.memory.scratchpad._access_schedule import Access, AccessSchedule, ScheduledStep
+    from byoc.memory.scratchpad._scratchpad_plan import (
+        LoadAction,
+        RunAction,
+        ScratchpadPlan,
+        StoreAction,
+    )
+    from byoc.memory.scratchpad._scratchpad_planner import plan_scratchpad
+else:
+    __getattr__, __dir__, __all__ = open_door(__name__)

@@ -1,29 +1,36 @@
 """Types of tensors that follow from the file and the given dimensions; arithmetic on extents."""
 
-from byoc.model.inference._extent_bounds import bound_dim
-from byoc.model.inference._extents import (
-    add_dims,
-    ceil_divide_dims,
-    evaluate_dim,
-    fix_type,
-    floor_divide_dims,
-    is_dim_at_least,
-    list_dim_names,
-    max_dims,
-    min_dims,
-    multiply_dims,
-    parse_dim,
-    substitute_dim,
-    subtract_dims,
-)
-from byoc.model.inference._known_node import KnownNode, Rule
-from byoc.model.inference._known_values import KnownValues
-from byoc.model.inference._node_checks import check_nodes
-from byoc.model.inference._shape_inference import (
-    InferenceResult,
-    clear_negative_dims,
-    clear_output_shapes,
-    count_inlined_nodes,
-    infer_checked_types,
-    infer_types,
-)
+from typing import TYPE_CHECKING
+
+from byoc._doors import open_door
+
+if TYPE_CHECKING:
+    from byoc.model.inference._extent_bounds import bound_dim
+    from byoc.model.inference._extents import (
+        add_dims,
+        ceil_divide_dims,
+        evaluate_dim,
+        fix_type,
+        floor_divide_dims,
+        is_dim_at_least,
+        list_dim_names,
+        max_dims,
+        min_dims,
+        multiply_dims,
+        parse_dim,
+        substitute_dim,
+        subtract_dims,
+    )
+    from byoc.model.inference._known_node import KnownNode, Rule
+    from byoc.model.inference._known_values import KnownValues
+    from byoc.model.inference._node_checks import check_nodes
+    from byoc.model.inference._shape_inference import (
+        InferenceResult,
+        clear_negative_dims,
+        clear_output_shapes,
+        count_inlined_nodes,
+        infer_checked_types,
+        infer_types,
+    )
+else:
+    __getattr__, __dir__, __all__ = open_door(__name__)

@@ -1,7 +1,14 @@
 """The strategies that come with byoc, found by entry point as an outsider's are."""
 
-from byoc.placement.strategies._baselines import AllSupported
-from byoc.placement.strategies._makespan import Makespan
-from byoc.placement.strategies._measured_placements import ScheduledPlacement, measure_placement
-from byoc.placement.strategies._optimizing import LaunchAware
-from byoc.placement.strategies._throughput import Throughput
+from typing import TYPE_CHECKING
+
+from byoc._doors import open_door
+
+if TYPE_CHECKING:
+    from byoc.placement.strategies._baselines import AllSupported
+    from byoc.placement.strategies._makespan import Makespan
+    from byoc.placement.strategies._measured_placements import ScheduledPlacement, measure_placement
+    from byoc.placement.strategies._optimizing import LaunchAware
+    from byoc.placement.strategies._throughput import Throughput
+else:
+    __getattr__, __dir__, __all__ = open_door(__name__)

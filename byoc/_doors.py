@@ -1,0 +1,53 @@
+"""Doors of rooms: a name is imported from the module that defines it when it is first asked for.
+
+So a program loads what it uses, and not all that its rooms could do. A door lists its names once, as
+imports under `if TYPE_CHECKING:`; type checkers, linters and documentation read them there, and so does
+`open_door`.
+"""
+
+import ast
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from sys import modules
+
+_HELPERS = {"TYPE_CHECKING", "open_door"}
+"""What a door has besides its names, and nobody looks for there."""
+
+
+def open_door(room: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` and `__all__` of a package, for the names that its source lists.
+
+    The first two follow PEP 562. The error for a name that is not listed has the nearest one that is.
+    """
+    package = modules[room]
+    homes = _list_homes(package.__file__ or "")
+
+    def get_name(name: str) -> object:
+        if name not in homes:
+            # Only now, since most doors are asked for names that they have.
+            from byoc.errors import suggest_nearest  # noqa: PLC0415
+
+            raise AttributeError(
+                f"module {room!r} has no attribute {name!r}{suggest_nearest(name, homes)}"
+            )
+        module, defined = homes[name]
+        value = getattr(__import__(module, fromlist=[defined]), defined)
+        setattr(package, name, value)
+        return value
+
+    def list_names() -> list[str]:
+        return sorted(({*vars(package), *homes}) - _HELPERS)
+
+    return get_name, list_names, sorted(homes)
+
+
+def _list_homes(path: str) -> Mapping[str, tuple[str, str]]:
+    """Return the module of each name that a door imports for type checkers, and its name there."""
+    tree = ast.parse(Path(path).read_bytes())
+    listed = (node for part in tree.body if isinstance(part, ast.If) for node in part.body)
+    return {
+        alias.asname or alias.name: (node.module, alias.name)
+        for node in listed
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    }

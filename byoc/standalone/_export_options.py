@@ -1,0 +1,37 @@
+"""The options of `export_c`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from byoc.model import DimensionOptions
+from byoc.support import (
+    Flag,
+    Syntax,
+    declare_field,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions(DimensionOptions):
+    """The choices of `export_c`."""
+
+    output: str | Path = declare_field(
+        "",
+        "the folder to write; one that `export_c` wrote is replaced.",
+        Flag("The folder to write.", Syntax.PATH, names=("--output", "-o"), required=True),
+    )
+    variant: str | None = declare_field(
+        None,
+        "the variant of a bundle that has several.",
+        Flag("The variant to export, of a bundle with several.", metavar="NAME"),
+    )
+    byte_order: str = declare_field(
+        "little",
+        "the byte order of the machine that runs the program: `little` or `big`.",
+        Flag("The byte order of the machine that runs it.", choices=("little", "big")),
+    )
+    embed: bool = declare_field(
+        False,
+        "weights are a part of the program, by the assembler's `.incbin`, and not a file beside it.",
+        Flag("Make the weights a part of the program, by .incbin.", Syntax.SWITCH),
+    )

@@ -1,0 +1,18 @@
+"""What names a model: a path, an entry of the zoo, or a protobuf."""
+
+from pathlib import Path
+
+import onnx
+
+Source = str | Path | onnx.ModelProto
+"""A model: a path, that of a folder of onnxruntime-genai, `zoo:NAME`, or a protobuf, never changed."""
+
+ZOO = "zoo:"
+
+
+def name_source(source: Source) -> str:
+    """Return the name of a model or file in the manifest: without folders, which differ elsewhere."""
+    if isinstance(source, onnx.ModelProto):
+        return "a model in memory"
+    name = str(source)
+    return name if name.startswith(ZOO) else Path(name).name
