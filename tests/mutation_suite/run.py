@@ -49,70 +49,24 @@ class Room:
         return sorted(str(p.relative_to(ROOT)) for p in found if p.name != "__init__.py")
 
 
-PLACEMENT_TESTS = (
-    *("ask", "branch_and_cut", "check", "faster_ops", "fusions", "lagrangian", "limits", "makespan"),
-    *("makespan_steps", "objective", "optimality", "prices", "problem", "programs", "regions"),
-    *("steps", "strategies", "tree_dp"),
-)
-BUNDLE_TESTS = ("hostile", "limits", "names", "packing", "reading", "tampering", "zips")
+VERDICTS = ("annotator", "objections", "node_view", "host_nodes", "tensor_constraints")
 ROOMS: Mapping[str, Room] = {
-    "boundary": Room(
-        ["byoc/boundary/contracts/*.py"],
-        [
-            "tests/boundary/test_boundary_axis_terms.py",
-            "tests/boundary/test_boundary_contract.py",
-            "tests/boundary/test_boundary_contract_formats.py",
-            "tests/boundary/test_boundary_contract_properties.py",
-            "tests/boundary/test_boundary_contract_shapes.py",
-            "tests/boundary/test_boundary_host_view.py",
-            "tests/boundary/test_boundary_region_view.py",
-            "tests/boundary/test_boundary_views.py",
-            "tests/boundary/test_boundary_end_to_end.py",
-        ],
-    ),
-    "bundle": Room(
-        ["byoc/bundle/_reading.py", "byoc/bundle/_packing.py", "byoc/bundle/_manifest_reading.py"],
-        [f"tests/bundle/test_bundle_{name}.py" for name in BUNDLE_TESTS],
-    ),
-    "memory": Room(
-        ["tests/checkers/*.py"],
-        [
-            "tests/memory/test_memory_check.py",
-            "tests/memory/test_memory_check_limits.py",
-            "tests/memory/test_memory_levels_check.py",
-            "tests/memory/test_memory_levels_replay.py",
-            "tests/memory/test_memory_stripes.py",
-        ],
-    ),
-    "runtime": Room(["byoc/runtime/*.py"], ["tests/runtime", "tests/trust/test_trust_signatures.py"]),
+    "contracts": Room(["byoc/boundary/contracts/*.py"], ["tests/boundary"]),
+    "convert": Room(["byoc/boundary/convert/*.py"], ["tests/boundary"]),
+    "arena": Room(["byoc/memory/arena/*.py"], ["tests/memory"]),
+    "bundle": Room(["byoc/bundle/*.py"], ["tests/bundle"]),
+    "verdicts": Room([f"byoc/rules/_{name}.py" for name in VERDICTS], ["tests/rules"]),
+    "scheme": Room(["byoc/rules/_quantization_scheme.py"], ["tests/rules"]),
+    "solvers": Room(["byoc/placement/*.py", "byoc/placement/*/*.py"], ["tests/placement"]),
+    "planning": Room(["byoc/planning/*.py"], ["tests/planning"]),
+    "runtime": Room(["byoc/runtime/*.py"], ["tests/runtime"]),
+    "patterns": Room(["byoc/patterns/*.py"], ["tests/patterns"]),
+    "quantization": Room(["byoc/quantization/*.py"], ["tests/quantization"]),
+    "verification": Room(["byoc/verification/*.py"], ["tests/verification"]),
     "outlining": Room(
-        ["byoc/model/_outline.py", "byoc/planning/_outlining.py"],
-        [
-            "tests/model/test_graph_outline.py",
-            "tests/boundary/test_boundary_contract.py",
-            "tests/boundary/test_boundary_edit.py",
-            "tests/boundary/test_boundary_end_to_end.py",
-            "tests/patterns/test_patterns_qdq.py",
-            "tests/planning/test_plan_model.py",
-            "tests/planning/test_plan_annotations.py",
-            "tests/planning/test_plan_crossing.py",
-        ],
+        ["byoc/model/_outline.py"], ["tests/model/test_graph_outline.py", "tests/boundary"]
     ),
-    "annotator": Room(
-        [
-            "byoc/rules/_annotator.py",
-            "byoc/rules/_objections.py",
-            "byoc/rules/_node_view.py",
-            "byoc/rules/_host_nodes.py",
-            "byoc/rules/_tensor_constraints.py",
-            "byoc/rules/_quantization_scheme.py",
-        ],
-        ["tests/rules"],
-    ),
-    "placement": Room(
-        ["byoc/placement/*.py", "byoc/placement/*/*.py"],
-        [f"tests/placement/test_placement_{name}.py" for name in PLACEMENT_TESTS],
-    ),
+    "checkers": Room(["tests/checkers/*.py"], ["tests/memory"]),
 }
 
 
