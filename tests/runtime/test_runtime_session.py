@@ -85,6 +85,28 @@ def test_inputs_that_do_not_fit(inputs: dict[str, Any], sentence: str, two: Path
     assert str(caught.value) == sentence
 
 
+@pytest.mark.parametrize(
+    ("inputs", "fits"),
+    [
+        (GOOD, True),
+        ({"i": GOOD["i"], "x": GOOD["x"]}, True),
+        (GOOD | {"i": np.zeros((0, 2), np.int64)}, True),
+        (GOOD | {"i": np.zeros((0, 3), np.int64)}, False),
+        (GOOD | {"x": ramp(1, 5)}, False),
+        (GOOD | {"x": ramp(4)}, False),
+        (GOOD | {"x": ramp(1, 4).astype(np.float64)}, False),
+        (GOOD | {"x": ramp(1, 8)[:, ::2]}, False),  # the right shape, to be copied
+        (GOOD | {"x": ramp(1, 4).tolist()}, False),
+        (GOOD | {"z": ramp(1)}, False),
+        ({"x": GOOD["x"]}, False),
+        ({"x": GOOD["x"], "j": GOOD["i"]}, False),
+        ({}, False),
+    ],
+)
+def test_what_needs_no_closer_look(inputs: dict[str, Any], fits: bool, two: Path) -> None:
+    assert load(two).fits(inputs) is fits  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("order", "<>")
 def test_inputs_of_either_byte_order(order: str, two: Path) -> None:
     foreign = {name: value.astype(value.dtype.newbyteorder(order)) for name, value in GOOD.items()}
