@@ -9,7 +9,8 @@ from byoc.patterns import Mark, NearMiss, Pattern, find_near_misses, parse_patte
 ONES = ",".join("1" * 16)
 HEAD = f"""g (float[1,4,2,2] x, float[1,4,2,2] z) => (float[1,4,2,2] out)
 <float[4,4,1,1] w = {{{ONES}}}, float[4,2,1,1] g = {{1,1,1,1,1,1,1,1}}, float[4] b = {{1,1,1,1}},
- int64[1] one1 = {{1}}, float[9, 1, 1, 1] nine = {{1,2,3,4,5,6,7,8,9}}, float half = {{0.5}}, float one = {{1}}, float root = {{1.4142}}> {{"""
+ int64[1] one1 = {{1}}, float[9, 1, 1, 1] nine = {{1,2,3,4,5,6,7,8,9}},
+ float half = {{0.5}}, float one = {{1}}, float root = {{1.4142}}> {{"""
 NORM = "n0 = BatchNormalization (c0, b, b, b, b)"
 CONV_BN_RELU = parse_pattern(
     "conv_bn_relu",
@@ -110,8 +111,8 @@ def misses(body: str, pattern: Pattern, node: int | None = None, **special: Mark
         (
             "c0 = Conv (x, w)\n out = Add (c0, nine)",
             parse_pattern("p", "c = Conv(x, w)\ny = Add(c, [1, 2, 3])"),
-            "matched to its first line; Add 'out': 'nine' is a constant of 9 elements, the pattern wants "
-            "[1, 2, 3]",
+            "matched to its first line; Add 'out': 'nine' is a constant of 9 elements, the pattern "
+            "wants [1, 2, 3]",
         ),
         (
             "c0 = Conv <strides = [2, 1]> (x, w)\n out = Relu (c0)",

@@ -218,7 +218,7 @@ def test_composites_that_overlap_are_opened() -> None:
     )
     closed = [(1,), (2,), (3, 4), (5,), (6,)]
     assert alternatives([CONV_ADD]) == (closed, [])
-    # What is part of the larger one, takes a node that is refused, or one that cannot run alone, is none.
+    # None is part of a larger one, takes a node that is refused, or one that cannot run alone.
     assert alternatives([CONV_ADD_RELU, CONV_ADD, ADD_RELU])[1] == []
     assert alternatives([CONV_ADD, ADD_RELU], r1=Mark(refuse("no"))) == (closed, [])
     for alone in ("c1", "a1", "r1"):
