@@ -326,3 +326,48 @@ def test_the_kind_of_rule_that_fits_comes_first() -> None:
     first, _, second, _ = annotate_graph(index, rule)
     assert str(first.verdict) == "Relu: X has rank 2; supported: 3; every dimension of X is fixed"
     assert str(second.verdict) == "Relu: X has rank 1; supported: 4"
+
+
+OPEN = """
+g (int8[4,2] x, float t, float[n] ts, int8 v, float[2,2] bs) => (int8[4,2] y)
+<float s = {{1}}, int8 z = {{0}}, float[2] two = {{1, 1}}> {{
+  d = DequantizeLinear {given}
+  a = Clip (d)
+  y = QuantizeLinear (a, s, z)
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("given", "rule", "expected"),
+    [
+        ("(x, s, v)", "symmetric: true", "the zero point of input is not known"),
+        ("(x, s, v)", "symmetric: false", "the zero point of input is not known"),
+        ("(x, s)", "symmetric: true", "yes"),  # none is 0
+        ("(x, s)", "symmetric: false", "the zero point of input must not be 0"),
+        ("(x, t, z)", "power_of_two: true", "the scale of input is not known"),
+        ("(x, t, z)", "per_channel: false", "yes"),
+        ("<axis = 0> (x, ts)", "per_channel: true", "the number of scales of input is not known"),
+        ("<axis = 0> (x, ts)", "axis: 0", "the number of scales of input is not known"),
+        ("<axis = 1> (x, two)", "axis: 1", "yes"),
+        ("<axis = 1> (x, two)", "axis: -1", "yes"),
+        ("<axis = 1> (x, two)", "axis: 0", "input has its scales along axis 1; supported: 0"),
+        (
+            "<axis = 0, block_size = 2> (x, bs)",
+            "axis: 0",
+            "input has scales for blocks, which are not supported",
+        ),
+        ("(x, s, z)", "axis: 0", "yes"),
+        ("(x, s, z)", "same_as: min", "input must have the scale of min, which is absent"),
+        ("(x, s, z)", "same_as: output", "yes"),
+        ("(x, t, z)", "same_as: output", "whether output and input have one scale is not known"),
+        ("(x, s, v)", "same_as: output", "whether output and input have one zero point is not known"),
+        ("(x, s)", "same_as: output", "yes"),
+    ],
+)
+def test_scales_that_are_open(given: str, rule: str, expected: str) -> None:
+    index = prepare_model(parse(OPEN.format(given=given), opset=21), "test").index
+    tensors = f"input: {{quantized: {{{rule}}}}}"
+    found = annotate_graph(
+        index, target(f"ops: [{{op: Clip, quantized: true, dtype: int8, tensors: {{{tensors}}}}}]")
+    )
+    assert str(found[1].verdict).removeprefix("Clip: ") == expected
