@@ -67,7 +67,8 @@ def test_names_are_the_same_on_every_system_and_in_every_version(rules: str) -> 
 
 # A body that captures, constants of all kinds, an input that is left out, two outputs, attributes.
 MANY_KINDS = """
-many (float[2, 4] x, float[2, 4] z, bool c) => (float[2, 4] y, float[2, 2] o, float[2, 4] p, int64[2, 2] q)
+many (float[2, 4] x, float[2, 4] z, bool c) =>
+  (float[2, 4] y, float[2, 2] o, float[2, 4] p, int64[2, 2] q)
   <float[4] w = {1, 2, 3, 4}, float one = {1}, int64[1] k = {2}, float[2] both = {1, 2}> {
   n = Constant <value = float[4] table {4, 3, 2, 1}> ()
   a = Add (x, n)
