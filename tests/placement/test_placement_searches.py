@@ -1,6 +1,7 @@
 """What searches find when they may not finish, and what they spend: the same numbers on every machine.
 
-A search that is cut off shows the order in which it looks; one that finishes hides it behind the optimum.
+A search that is cut off shows the order in which it looks; one that finishes hides it behind the
+optimum.
 Work is counted and not measured, so both are exact. They change where a search is changed: read the
 difference, which is in the values of placements as well, then `pytest --regenerate`.
 """

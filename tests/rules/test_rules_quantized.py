@@ -371,3 +371,35 @@ def test_scales_that_are_open(given: str, rule: str, expected: str) -> None:
         index, target(f"ops: [{{op: Clip, quantized: true, dtype: int8, tensors: {{{tensors}}}}}]")
     )
     assert str(found[1].verdict).removeprefix("Clip: ") == expected
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        ("(a, s, z)", "yes"),
+        ("(a, t, z)", "whether output and input have one scale is not known"),
+        ("(a, s, v)", "whether output and input have one zero point is not known"),
+        (
+            "(a, t, v)",
+            "whether output and input have one scale is not known; "
+            "whether output and input have one zero point is not known",
+        ),
+        ("(a, half, z)", "output and input must have the same scale"),
+    ],
+)
+def test_scales_of_the_other_tensor_that_are_open(made: str, expected: str) -> None:
+    text = OPEN.format(given="(x, s, z)").replace("(a, s, z)", made)
+    text = text.replace("int8 z = {0},", "int8 z = {0}, float half = {0.5},")
+    index = prepare_model(parse(text, opset=21), "test").index
+    tensors = "input: {quantized: {same_as: output}}"
+    found = annotate_graph(
+        index, target(f"ops: [{{op: Clip, quantized: true, dtype: int8, tensors: {{{tensors}}}}}]")
+    )
+    assert str(found[1].verdict).removeprefix("Clip: ") == expected
+
+
+def test_shapes_that_have_to_be_known_are_refused_with_their_place() -> None:
+    index = prepare_model(parse("g (float[N, 2] x) => (float[N, 2] y) { y = Relu(x) }"), "test").index
+    for shapes, places in (("any", []), ("ranked", []), ("static", ["shapes"])):
+        (attempt,) = Annotator(target(f"shapes: {shapes}\nops: [{{op: Relu}}]"), index).list_attempts(0)
+        assert [each.location for each in attempt.objections] == places
