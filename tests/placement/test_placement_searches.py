@@ -7,11 +7,12 @@ difference, which is in the values of placements as well, then `pytest --regener
 """
 
 from collections.abc import Callable, Iterator
+from itertools import product
 
 import numpy as np
 import pytest
 from large_problems import layered_problem
-from placement_random import FEATURES, random_problem
+from placement_random import FEATURES, alike, random_problem
 
 from byoc.errors import InputError
 from byoc.numerics import SearchBudget
@@ -47,19 +48,26 @@ def make_problems(name: str) -> Iterator[Problem]:
     if name == "layers":
         yield layered_problem(1, 60, 2)
         yield layered_problem(2, 50, 3, share=0.4, launch=2.0)
+    elif name == "loads":
+        yield layered_problem(3, 40, 3)
+        yield layered_problem(4, 30, 2, launch=1.0)
+        yield layered_problem(5, 16, 3)
+        yield alike(random_problem(5, 24, frozenset({"three devices"})))
     else:
         for seed in range(3):
             yield random_problem(100 + seed, 24, FEATURE_SETS[name])
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("name", [*FEATURE_SETS, "layers"])
+@pytest.mark.parametrize(
+    ("name", "strategy"),
+    [*product([*FEATURE_SETS, "layers"], STRATEGIES), ("loads", "throughput")],
+)
 def test_searches_that_are_cut_off_find_what_they_did(
     name: str, strategy: str, spent: list[float], golden: Callable[[str, str], None]
 ) -> None:
     rows = []
     for number, problem in enumerate(make_problems(name)):
-        for limit in (1e-3, 2e-2):
+        for limit in (0.1, 0.3) if name == "loads" else (1e-3, 2e-2):
             spent.clear()
             try:
                 found = describe(STRATEGIES[strategy](limit).solve(problem))
