@@ -1,12 +1,14 @@
 """Mutation testing of the central rooms: changes that no test notices.
 
     pip install -e '.[mutation]'
-    python tests/mutation_suite/run.py                     # every room, 60 mutants each
-    python tests/mutation_suite/run.py boundary --mutants 20 --seed 3
+    python tests/mutation_suite/run.py                     # every room, 40 mutants each
+    python tests/mutation_suite/run.py contracts --mutants 20 --seed 3
 
-For each room mutants of its modules are drawn, and the room's tests run against each. A mutant that all
-tests pass has survived: a test is missing, or the mutant computes the same, and then it stands with the
-reason in `equivalent.yaml`. Leaves with 1 when a score is below `--least`.
+For each room mutants of its modules are drawn, and the room's own tests run against each: those that
+reach the changed lines, the fastest first, 20 seconds of them at most. A mutant that they all pass has
+survived: a test is missing, or the mutant computes the same, and then it stands with the reason in
+`equivalent.yaml`. One that does not end counts as killed, and is told. Leaves with 1 when a score is below
+`--least`.
 """
 
 import os
@@ -18,6 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -122,6 +125,8 @@ def score_room(room: Room, options: argparse.Namespace, scratch: Path, kept: Pat
             child, code = await_children(deadlines)
             mutant = running.pop(child)
             del deadlines[child]
+            if code == -signal.SIGKILL:
+                print(f"    does not end: {mutant.path}:{mutant.line} {mutant.after}", flush=True)
             if code in SURVIVED:
                 survivors.append(mutant)
                 _print_survivor(mutant, len(server.choose_tests(mutant, options.seconds)))
@@ -137,15 +142,15 @@ def main() -> int:
     """Score rooms and print a table; return 1 when a score is below the least."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("rooms", nargs="*", choices=[*ROOMS, []], help="all by default")
-    parser.add_argument("--mutants", type=int, default=60, help="for each room")
+    parser.add_argument("--mutants", type=int, default=40, help="for each room")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument(
-        "--seconds", type=float, default=30, help="of tests against each mutant, at most"
+        "--seconds", type=float, default=20, help="of tests against each mutant, at most"
     )
     parser.add_argument("--only", default="", help="only modules whose path contains this")
     parser.add_argument("--keep", type=Path, help="folder for what tests reach, for the next run")
-    parser.add_argument("--least", type=float, default=0.9, help="the lowest score to accept")
+    parser.add_argument("--least", type=float, default=0.85, help="the lowest score to accept")
     options = parser.parse_args()
     rows = []
     for name in options.rooms or ROOMS:
