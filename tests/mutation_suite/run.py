@@ -7,8 +7,8 @@
 For each room mutants of its modules are drawn, and the room's own tests run against each: those that
 reach the changed lines, the fastest first, 20 seconds of them at most. A mutant that they all pass has
 survived: a test is missing, or the mutant computes the same, and then it stands with the reason in
-`equivalent.yaml`. One that does not end counts as killed, and is told. Leaves with 1 when a score is below
-`--least`.
+`equivalent.yaml`. One that does not end counts as killed, and is told. Leaves with 1 when a score is
+below `--least`.
 """
 
 import os
