@@ -156,7 +156,7 @@ class DecidedGraph(StrictModel):
         yield from _find_lengths(tensors, ("types",), count[2])
         if count[1] and len({*nodes.units} - {-1}) != count[1]:
             yield "nodes.units"  # a unit without nodes
-        if len(units.seconds) != len(tables.devices) or {*map(len, units.seconds)} > {count[1]}:
+        if [*map(len, units.seconds)] != [count[1]] * len(tables.devices):
             yield "units.seconds"
         ranges: tuple[tuple[str, Iterable[int], int, int], ...] = (
             ("around", self.around[:1], -1, number),

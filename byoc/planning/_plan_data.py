@@ -124,11 +124,11 @@ class LoweredPrecision:
 
     original: Model
     dtype: str | None
+    units: int
     source: str = ""
     method: str = ""
     samples: int = 0
     random: bool = False
-    units: int = 0
     budget: str = ""
     reached: float = nan
     all_quantized: float = nan

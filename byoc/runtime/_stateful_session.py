@@ -138,8 +138,10 @@ class StatefulSession:
             if given:
                 raise InputError(f"input '{name}' is {given}, the model takes {kind}")
             axis = self._find_open_axis(name)
-            if axis is not None and np.shape(value)[axis] > (self._max_length or np.inf):
-                raise InputError(f"input '{name}' is {given}, the maximal length is {self._max_length}")
+            length = 0 if axis is None else np.shape(value)[axis]
+            if length > (self._max_length or np.inf):
+                most = self._max_length
+                raise InputError(f"input '{name}' is {length} long, at most {most} is allowed")
             initial[name] = np.array(value)
         self._initial, self._state, self._has_begun = initial, {}, False
 

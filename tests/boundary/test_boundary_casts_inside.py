@@ -167,6 +167,39 @@ def test_a_loop_carries_float16() -> None:
     np.testing.assert_array_equal(found["s"], np.stack(steps).astype(np.float32))
 
 
+def test_types_that_a_body_states_follow_and_its_integers_stay() -> None:
+    text = """
+    g (float[2] x, int64 n) => (float[2] y) <bool go = {1}> {
+      y = Loop (n, go, x) <
+        body = l (int64 i, bool c, float[2] v) => (bool d, float[2] u)
+        <float[2] w = {1.5, 0.1}, int64[2] e = {1, 2}, float[2] m, int64[2] k, float[2] f> {
+          d = Identity(c)
+          f = Constant <value_floats = [0.3, 0.7]> ()
+          m = Mul(v, w)
+          k = Abs(e)
+          r = Sub(m, f)
+          j = Cast <to = 1> (k)
+          u = Add(r, j)
+        }
+      >
+    }"""
+    made = short(prepared(text), [0])
+    body = made.function().node[0].attribute[0].g
+    stated = {value.name: value.type.tensor_type.elem_type for value in body.value_info}
+    assert (stated["m"], stated["k"]) == (TensorProto.FLOAT16, TensorProto.INT64)
+    stored = {tensor.name: tensor.data_type for tensor in body.initializer}
+    assert stored["e"] == TensorProto.INT64
+    assert set(stored.values()) == {TensorProto.INT64, TensorProto.FLOAT16}
+    assert not [node for node in body.node if node.op_type == "Cast" and node.output[0] != "j"]
+    w, f = np.float16([1.5, 0.1]), np.float16([0.3, 0.7])
+    v = np.float16([1.1, -0.7])
+    for _ in range(3):
+        v = v * w - f + np.float16([1, 2])
+    given = {"x": np.float32([1.1, -0.7]), "n": np.array(3)}
+    np.testing.assert_array_equal(made.reference(given)["y"], v.astype(np.float32))
+    near(made, given)
+
+
 def test_a_scan_carries_float16() -> None:
     text = """
     g (float[3, 2] x, float[2] z) => (float[2] y, float[3, 2] s) {

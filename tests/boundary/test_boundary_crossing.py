@@ -1,6 +1,8 @@
 """What crosses in place of a tensor: bytes, and the steps on the way, by hand and for random layouts."""
 
+from collections.abc import Collection, Mapping
 from math import prod
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import parse, prepared
 
-from byoc.boundary.convert import BoundaryFormat, Conversion, find_own_quantization, make_transfer_lookup
+from byoc.boundary.convert import (
+    AskedTranspose,
+    BoundaryFormat,
+    Conversion,
+    TransposeOffer,
+    find_own_quantization,
+    make_transfer_lookup,
+)
 from byoc.boundary.convert._tensor_transfers import TensorTransfer
 from byoc.model import QUANTIZE, GraphIndex, TensorType, mark_inserted, parse_layout, prepare_model
 
@@ -192,3 +201,133 @@ def test_the_steps_lead_from_the_tensor_to_what_crosses_and_back(
     # As the layout itself packs an array of such numbers.
     array = np.zeros(shape, np.float16 if compute else np.float32)
     assert layout.pack_array(array).nbytes == found.bytes
+
+
+INTO, BACK = (0, 2, 3, 1), (0, 3, 1, 2)
+
+
+def offered(
+    index: GraphIndex, name: str, taken: Collection[tuple[int, ...]] = (INTO, BACK), **form: Any
+) -> tuple[TransposeOffer | None, list[AskedTranspose]]:
+    """Return what a target that takes some Transposes is offered for a tensor, and what it is asked."""
+    asked: list[AskedTranspose] = []
+
+    def takes(one: AskedTranspose) -> bool:
+        asked.append(one)
+        return one.order in taken
+
+    wants = BoundaryFormat(**{"activations": NHWC, "takes_transpose": takes, **form})
+    found = make_transfer_lookup(index, wants)(name)
+    return (found.offer if found is not None else None), asked
+
+
+@pytest.mark.parametrize("taken", [(), (INTO,), (BACK,), (INTO, BACK)])
+def test_a_target_is_offered_the_transposes_that_it_takes(taken: Collection[tuple[int, ...]]) -> None:
+    outer, inner = (1, 2, 3, 3), (1, 3, 3, 2)
+    plain, packed = TensorType("float32", outer), TensorType("float32", inner)
+    found, asked = offered(prepared(IMAGE).index, "x", taken)
+    assert asked == [AskedTranspose(plain, INTO), AskedTranspose(packed, BACK)]
+    into = Conversion("Transpose", "device", plain, packed, None, (("perm", INTO),))
+    back = Conversion("Transpose", "device", packed, plain, None, (("perm", BACK),))
+    expected = TransposeOffer(
+        into if INTO in taken else None, back if BACK in taken else None, (), (), 0
+    )
+    assert found == (expected if taken else None)
+
+
+@pytest.mark.parametrize("taken", [(INTO,), (BACK,), (INTO, BACK)])
+def test_what_the_host_still_quantizes_is_left_beside_an_offer(
+    taken: Collection[tuple[int, ...]],
+) -> None:
+    found, asked = offered(quantized(), "pq", taken)
+    assert [(one.kind.shape, one.kind.dtype, one.quantization) for one in asked] == [
+        ((1, 2, 2, 2), "int8", (0.5, 0)),
+        ((1, 2, 2, 2), "int8", (0.5, 0)),
+    ]
+    assert found is not None
+    assert [found.entering is not None, found.leaving is not None] == [INTO in taken, BACK in taken]
+    assert [(each.op, each.by) for each in found.other_entering] == [("QuantizeLinear", "host")]
+    assert [(each.op, each.by) for each in found.other_leaving] == [("DequantizeLinear", "host")]
+    assert found.other_bytes == 8  # eight bytes of int8; nothing where the host does no more
+    assert offered(quantized(), "pq", convert="device") == (None, [])
+
+
+USERS = """
+g (float[1,2,2,2] x, float t) => (float[1,2,2,2] y, float[1,2,2,2] w, float[1,2,2,2] v)
+<float s = {0.5}, uint8 z = {7}, float[2] ss = {0.5, 0.25}, int8[2] zz = {0, 0}> {
+  q = QuantizeLinear (x, s, z)
+  d = DequantizeLinear (q, s, z)
+  y = MaxPool <kernel_shape = [1, 1]> (d)
+  c = QuantizeLinear <axis = 1> (x, ss, zz)
+  cd = DequantizeLinear <axis = 1> (c, ss, zz)
+  w = MaxPool <kernel_shape = [1, 1]> (cd)
+  o = QuantizeLinear (x, t)
+  od = DequantizeLinear (o, t)
+  v = MaxPool <kernel_shape = [1, 1]> (od)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "asks", "quantization"),
+    [
+        ("x", True, None),
+        ("q", True, (0.5, 7)),  # by the node that makes it
+        ("d", True, None),
+        ("c", False, None),  # a scale for each channel: which one moves with the axes
+        ("cd", True, None),
+        ("o", False, None),  # a scale that is not known
+    ],
+)
+def test_a_target_is_asked_with_the_scale_of_the_users_quantization(
+    name: str, asks: bool, quantization: tuple[float, int] | None
+) -> None:
+    found, asked = offered(prepared(USERS).index, name)
+    assert [one.quantization for one in asked] == [quantization] * (2 if asks else 0)
+    assert (found is not None) == asks
+    assert found is None or found.other_bytes == 0
+
+
+def test_a_scale_is_found_at_the_reader_of_an_input_and_a_zero_point_left_out_is_0() -> None:
+    text = """
+g (uint8[1,2,2,2] q) => (float[1,2,2,2] y, float[1,2,2,2] r) <float s = {0.125}> {
+  d = DequantizeLinear (q, s)
+  y = MaxPool <kernel_shape = [1, 1]> (d)
+  r = Relu (d)
+}"""
+    _, asked = offered(prepared(text).index, "q")
+    assert [one.quantization for one in asked] == [(0.125, 0)] * 2
+
+
+@pytest.mark.parametrize(
+    ("form", "dims", "asks"),
+    [
+        ({}, "1,2,4,4", True),
+        ({}, "1,2,H,4", False),  # a target is asked about known extents alone
+        ({"compute": "float16"}, "1,2,4,4", False),
+        ({"activations": BLOCKED}, "1,2,4,4", False),
+        ({"takes_transpose": None}, "1,2,4,4", False),
+    ],
+)
+def test_a_target_is_not_asked_where_the_host_has_to_convert(
+    form: Mapping[str, Any], dims: str, asks: bool
+) -> None:
+    text = f"g (float[{dims}] x) => (float[{dims}] y) {{ y = MaxPool <kernel_shape = [1, 1]> (x) }}"
+    found, asked = offered(prepared(text).index, "x", **form)
+    assert len(asked) == (2 if asks else 0)
+    assert (found is not None) == asks
+
+
+def test_an_image_is_not_offered_in_a_body_that_captures_it() -> None:
+    text = """
+g (float[1,2,4,4] x, bool c) => (float[1,2,4,4] y) {
+  y = If (c) <then_branch = t () => (float[1,2,4,4] p) { p = MaxPool <kernel_shape = [1, 1]> (x) },
+              else_branch = e () => (float[1,2,4,4] r) { r = MaxPool <kernel_shape = [1, 1]> (x) }>
+}"""
+    index = prepared(text).index
+    assert offered(index, "x")[0] is not None
+    inside = [body.index for bodies in index.bodies.values() for body in bodies]
+    assert [offered(body, "x") for body in inside] == [(None, [])] * 2
+    found = make_transfer_lookup(inside[0], BoundaryFormat(NHWC))("x")
+    assert found is not None  # the host converts it
+    assert found.bytes == 128

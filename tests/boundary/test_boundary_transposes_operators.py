@@ -53,8 +53,49 @@ _SPELLINGS = {
     "clip-6": (9, "b = Clip <min = -2.0, max = 3.0> (a)", True),
     "where": (17, "c = Greater(a, one) b = Where(c, a, one)", True),
     "instance": (17, "b = InstanceNormalization(a, scales, scales)", False),
+    "pad-13": (17, "b = Pad(a, pads8)", True),
+    "slice-13-last": (17, "b = Slice(a, ones, many, last)", True),
+    "reduce-13-prod": (17, "c = Cast <to = 6> (a) d = ReduceProd(c) b = Cast <to = 1> (d)", True),
+    "reduce-18-all": (18, "b = ReduceMax(a)", True),
+    "reduce-18-none": (18, "b = ReduceMean <noop_with_empty_axes = 1> (a)", True),
+    "reduce-18-mean-all": (18, "b = ReduceMean(a)", False),
+    "argmax-first": (17, "c = ArgMax(a) b = Cast <to = 1> (c)", True),
+    "argmin-dropping": (
+        17,
+        "c = ArgMin <axis = 1, keepdims = 0> (a) d = Cast <to = 1> (c) b = Unsqueeze(d, axis)",
+        False,
+    ),
+    "softmax-11-last": (11, "b = Softmax(a)", False),
+    "hardmax-13": (17, "b = Hardmax <axis = 2> (a)", True),
+    "concat": (17, "b = Concat <axis = -1> (a, wide)", True),
+    "concat-one-row": (17, "b = Concat <axis = 3> (a, tall, a)", True),
+    "quantize-first": (
+        17,
+        "c = QuantizeLinear <axis = 0> (a, scales) b = DequantizeLinear <axis = 0> (c, scales)",
+        True,
+    ),
+    "quantize-one-of-many": (17, "c = QuantizeLinear(a, scale1) b = DequantizeLinear(c, scale1)", True),
+    "quantize-blocks": (
+        21,
+        "c = QuantizeLinear <axis = 3, block_size = 2> (a, blocks) "
+        "b = DequantizeLinear <axis = 3, block_size = 2> (c, blocks)",
+        False,
+    ),
+    "dropout-training": (17, "b = Dropout(a, , no)", True),
+    "dropout-mask": (17, "c, m = Dropout(a) d = Cast <to = 1> (m) b = Mul(c, d)", True),
+    "add-row": (17, "b = Add(a, row)", True),
+    "add-computed-one": (17, "o = Sqrt(one) b = Add(a, o)", True),
+    "add-computed-row": (17, "o = Sqrt(row) b = Add(a, o)", False),
+    "add-computed-square": (17, "o = Sqrt(a) c = Mul(o, a) b = Sum(a, c, o)", True),
+    "add-higher": (17, "d = Add(a, five) b = Squeeze(d, zero1)", False),
+    "max-of-one": (17, "b = Max(a)", True),
+    "mod": (17, "b = Mod <fmod = 1> (a, row)", True),
     "shape": (17, "s = Shape(a) c = Expand(one, s) d = Shape(c) b = Relu(a)", True),
 }
+
+
+def numbers(count: int) -> str:
+    return ", ".join(str(1 + number / 4) for number in range(count))
 
 
 @pytest.mark.parametrize("which", _SPELLINGS)
@@ -65,6 +106,10 @@ def test_an_operator_moves_as_its_version_is_defined(which):
           <int64[8] pads8 = {{0, 1, 0, 0, 0, 0, 1, 2}}, int64[4] pads = {{1, 0, 2, 3}},
            int64[2] axes = {{2, -3}}, int64[2] ones = {{1, 1}}, int64[2] zeros = {{0, 0}},
            int64[2] many = {{9, 9}}, int64[1] axis = {{1}}, float scale = {{0.5}}, float one = {{1}},
+           int64[2] last = {{-1, 1}}, float[1] scale1 = {{0.5}}, bool no = {{0}}, int64[1] zero1 = {{0}},
+           float[4] row = {{1, 2, 3, 4}}, float[2, 2, 3, 1] wide = {{{numbers(12)}}},
+           float[2, 2, 3, 2] tall = {{{numbers(24)}}}, float[2, 2, 3, 2] blocks = {{{numbers(24)}}},
+           float[1, 1, 1, 1, 1] five = {{2}},
            float[2] scales = {{0.5, 2}}, float[2, 1, 1] slope = {{0.25, 4}}> {{
           a = byoc.dla.dla_0(x)
           {middle}
@@ -117,3 +162,21 @@ def test_a_reduction_over_an_unknown_list_of_axes_stays():
     assert not any(
         get_metadata(n, "byoc.layout") and not get_purpose(n) for n in arranged(model).graph.node
     )
+
+
+def test_what_computes_in_another_layout_says_so():
+    """A Shape as well, whose extents are put in order behind it."""
+    model = parsed(
+        """g (float[2, 2, 3, 4] x) => (float[2, 2, 3, 4] y, int64[2] s) {
+          a = byoc.dla.dla_0(x)
+          b = Abs(a)
+          s = Shape <start = 1, end = 3> (b)
+          y = byoc.dla.dla_1(b)
+        }""",
+        dla_0=NEG,
+        dla_1=NEG,
+    )
+    changed = arranged(model)
+    same(model, changed, 1e-6)
+    said = {n.op_type: get_metadata(n, "byoc.layout") for n in changed.graph.node if not get_purpose(n)}
+    assert {"Abs": "NHWC", "Shape": "NHWC"}.items() <= said.items()

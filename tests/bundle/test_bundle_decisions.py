@@ -84,6 +84,78 @@ def test_a_body_before_the_graph_around_it_is_refused(data: Any) -> None:
         read(changed)
 
 
+@pytest.mark.parametrize(
+    ("number", "around", "fits"),
+    [
+        (0, [-1, -1], True),
+        (0, [-1, 0], False),
+        (0, [-1, -2], False),
+        (1, [0, 0], True),
+        (1, [0, 2], True),
+        (1, [0, -1], True),
+        (1, [0, 3], False),  # of three nodes
+        (1, [0, -2], False),
+        (1, [-1, -1], False),
+        (1, [-1, 0], False),
+    ],
+)
+def test_a_body_is_in_a_node(number: int, around: list[int], fits: bool, data: Any) -> None:
+    changed = json.loads(json.dumps(data))
+    if number:
+        changed["graphs"].append({**changed["graphs"][0]})
+    changed["graphs"][number]["around"] = around
+    if fits:
+        assert read(changed).graphs[number].around == tuple(around)
+        return
+    with pytest.raises(InputError, match=rf"graphs\.{number}\.around"):
+        read(changed)
+
+
+# The first element of each list of numbers, the least that it may be, and what it has to be below.
+ENDS = [
+    (("inputs",), 0, "tensors"),
+    (("outputs",), 0, "tensors"),
+    (("tensors", "types"), -1, "types"),
+    (("nodes", "operators"), 0, "operators"),
+    (("nodes", "inputs", 0), -1, "tensors"),
+    (("nodes", "outputs", 0), -1, "tensors"),
+    (("nodes", "units"), -1, "units"),
+    (("units", "composites"), -1, "composites"),
+    (("units", "devices"), 0, "devices"),
+    (("units", "regions"), -1, "regions"),
+    (("units", "reasons"), -1, "reasons"),
+    (("units", "rules", 0), 0, "rules"),
+]
+
+
+@pytest.mark.parametrize(("path", "least", "of"), ENDS)
+def test_numbers_are_those_of_something(path: tuple[Any, ...], least: int, of: str, data: Any) -> None:
+    graph = data["graphs"][0]
+    stop = {
+        "tensors": len(graph["tensors"]["names"]),
+        "units": len(graph["units"]["kinds"]),
+        "regions": len(graph["regions"]),
+    }.get(of, len(data.get(of, ())))
+    for value in (least - 1, stop):
+        changed = json.loads(json.dumps(data))
+        column = changed["graphs"][0]
+        for step in path:
+            column = column[step]
+        column[0] = value
+        name = ".".join(part for part in path if isinstance(part, str))
+        with pytest.raises(InputError, match=rf"graphs\.0\.{name}"):
+            read(changed)
+
+
+def test_costs_are_there_for_each_device_and_unit(data: Any) -> None:
+    rows = data["graphs"][0]["units"]["seconds"]
+    for wrong in ([*rows, rows[0]], rows[:1], [[*row, 1.0] for row in rows], [row[1:] for row in rows]):
+        changed = json.loads(json.dumps(data))
+        changed["graphs"][0]["units"]["seconds"] = wrong
+        with pytest.raises(InputError, match=r"graphs\.0\.units\.seconds does not fit"):
+            read(changed)
+
+
 NO_DOCUMENTS = {
     "nothing": b"",
     "not packed": b"{}",

@@ -1,5 +1,7 @@
 """`--emit epcontext`: regions as EPContext nodes, for any codegen that says how they are loaded."""
 
+import hashlib
+import struct
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -18,7 +20,7 @@ from support import VANILLA, parse
 import byoc
 from byoc.bundle import open_bundle
 from byoc.bundle._epcontext import CONTEXT_MODEL_FILE
-from byoc.codegen import Artifact, CompileError, Context, NoOptions, Region
+from byoc.codegen import Artifact, CompileError, Context, DriverSources, NoOptions, Region
 from byoc.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("numbered_regions")
@@ -33,6 +35,14 @@ branch (bool p, float[4] x) => (float[4] y) {
   y = If (p) <then_branch = t () => (float[4] r) { r = Relu(x) },
               else_branch = e () => (float[4] s) { s = Sigmoid(x) }>
 }
+"""
+
+
+VANILLA_ANY = """target: any
+cost_model: dla
+dtype: any
+ops:
+  - op: Unsqueeze
 """
 
 
@@ -307,3 +317,128 @@ def test_onnxruntime_with_the_provider_runs_it(tmp_path: Path) -> None:
     assert np.mean(np.abs(made["y"] - expected) > 0.0001) < 0.1
     assert np.max(np.abs(made["y"] - expected)) < 0.0601
     np.testing.assert_array_equal(made["y"], byoc.load(tmp_path / "b.byoc")({"x": x})["y"])
+
+
+class Driven:
+    """A codegen whose regions a driver runs."""
+
+    name = "provided"
+    Options = NoOptions
+
+    def compile(self, region: Region, options: NoOptions) -> Artifact:
+        return Artifact({"code.bin": region.name.encode(), "a.log": b""}, {"größe": "4", "b": "für"})
+
+    def driver(self) -> DriverSources:
+        return DriverSources("provided", (Path("none.c"),))
+
+
+class Modelled(Provided):
+    """A codegen whose drivers are made of the models of regions."""
+
+    model_driver = True
+    context = None  # type: ignore[assignment]
+
+
+def read_description(content: bytes) -> dict[str, Any]:
+    """Read the bytes as docs/epcontext.md has them."""
+    magic, version, size, *counts = struct.unpack_from("<8s6I", content)
+    assert (magic, version, size) == (b"BYOCREGN", 1, len(content))
+    at = 32
+
+    def take(form: str) -> tuple[Any, ...]:
+        nonlocal at
+        found = struct.unpack_from(f"<{form}", content, at)
+        at += struct.calcsize(f"<{form}")
+        return found
+
+    def take_text() -> str:
+        (length,) = take("I")
+        text, end = take(f"{length}sB")
+        assert end == 0
+        return str(text.decode())
+
+    def take_file() -> tuple[str, str, int, str]:
+        return take_text(), take_text(), *take("Q"), take("32s")[0].hex()
+
+    def take_tensor() -> tuple[Any, ...]:
+        name, (dtype, rank) = take_text(), take("2I")
+        return name, dtype, take(f"{rank}q")
+
+    found: dict[str, Any] = {"codegen": take_text(), "region": take_text()}
+    for kind, count, read in zip(
+        ("files", "texts", "inputs", "outputs"),
+        counts,
+        (take_file, lambda: (take_text(), take_text()), take_tensor, take_tensor),
+        strict=True,
+    ):
+        found[kind] = [read() for _ in range(count)]
+    assert at == len(content)
+    return found
+
+
+def test_a_driver_is_told_of_its_region_in_bytes(install: Any, tmp_path: Path) -> None:
+    install(Driven)
+    text = """
+    two (float[2, 3] x, int64[3] k, bool[2, 1] c) => (float[2, 3] y, int64[3] m) {
+      a = Relu(x)
+      b = Abs(a)
+      y = Sigmoid(b)
+      m = Abs(k)
+    }"""
+    made = emitted(parse(text), tmp_path / "b.byoc")
+    nodes = [node for node in made.graph.node if node.domain == "com.microsoft"]
+    for node in nodes:
+        said = attributes(node)
+        assert said["embed_mode"] == 1
+        found = read_description(bytes.fromhex(said["ep_cache_context"].decode()))
+        region = found["region"]
+        content = region.encode()
+        assert found["codegen"] == "provided"
+        (empty, code) = found["files"]
+        assert (empty[0], empty[2:]) == ("a.log", (0, hashlib.sha256(b"").hexdigest()))
+        assert (code[0], code[2:]) == ("code.bin", (len(content), hashlib.sha256(content).hexdigest()))
+        assert (tmp_path / "b.byoc" / code[1]).read_bytes() == content
+        assert found["texts"] == [("b", "für"), ("größe", "4")]
+        assert [each[0] for each in found["inputs"]] == list(node.input)
+        assert [each[0] for each in found["outputs"]] == list(node.output)
+        kind = (1, (2, 3)) if node.input[0] == "x" else (7, (3,))
+        assert {each[1:] for each in (*found["inputs"], *found["outputs"])} == {kind}
+
+
+def test_a_driver_of_models_is_told_the_hash_of_its_model(install: Any, tmp_path: Path) -> None:
+    install(Modelled)
+    made = emitted(parse(CHAIN), tmp_path / "b.byoc")
+    for node in (node for node in made.graph.node if node.domain == "com.microsoft"):
+        found = read_description(bytes.fromhex(attributes(node)["ep_cache_context"].decode()))
+        model = tmp_path / "b.byoc" / "regions" / found["region"]
+        texts = dict(found["texts"])
+        hashes = {
+            hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in (tmp_path / "b.byoc").rglob("*.onnx")
+        }
+        assert texts["byoc.model"] in hashes, model
+        assert list(texts) == sorted(texts)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("float[N, 4]", "its extents are not all known, which a driver needs"),
+        ("string[4]", "string does not cross to a driver"),
+        ("int4[4]", "int4 does not cross to a driver"),
+    ],
+)
+def test_tensors_that_do_not_cross_to_a_driver_are_named(
+    kind: str, said: str, install: Any, tmp_path: Path
+) -> None:
+    install(Driven)
+    rules = tmp_path / "any.yaml"
+    rules.write_text(VANILLA_ANY)
+    more = kind.replace("[", "[1, ")
+    text = f"one ({kind} x) => ({more} y) <int64[1] k = {{0}}> {{ y = Unsqueeze(x, k) }}"
+    with pytest.raises(InputError) as caught:
+        byoc.partition(
+            parse(text, opset=21, ir=10), rules, output=tmp_path / "b.byoc", codegen="provided",
+            strategy="all-supported", emit="epcontext", strict=True,
+        )  # fmt: skip
+    assert str(caught.value) == f"--emit epcontext: region any_0: 'x': {said}"

@@ -234,7 +234,11 @@ class ForkServer:
         return any(name == mutant.function for name, _ in self._functions[mutant.path])
 
     def _find_functions(self) -> dict[str, dict[tuple[str, int], FunctionType]]:
-        """Return the live functions of the modules by path, qualified name and first line."""
+        """Return the live functions of the modules by path, qualified name and first line.
+
+        The tests' conftest freezes what was imported, and what is frozen is not listed.
+        """
+        gc.unfreeze()
         files = {str(self._root / path): path for path in self._paths}
         found: dict[str, dict[tuple[str, int], FunctionType]] = {path: {} for path in self._paths}
         for thing in gc.get_objects():
@@ -242,6 +246,8 @@ class ForkServer:
                 code = thing.__code__
                 if code.co_filename in files:
                     found[files[code.co_filename]][code.co_qualname, code.co_firstlineno] = thing
+        if not any(found.values()):
+            raise RuntimeError(f"{', '.join(self._paths)}: no function of theirs is in memory")
         return found
 
     def _run_pytest(self, arguments: list[str], extra: list[Any]) -> int:

@@ -1,12 +1,14 @@
 """Mutation testing of the central rooms: changes that no test notices.
 
     pip install -e '.[mutation]'
-    python tests/mutation_suite/run.py                     # every room, 60 mutants each
-    python tests/mutation_suite/run.py boundary --mutants 20 --seed 3
+    python tests/mutation_suite/run.py                     # every room, 40 mutants each
+    python tests/mutation_suite/run.py contracts --mutants 20 --seed 3
 
-For each room mutants of its modules are drawn, and the room's tests run against each. A mutant that all
-tests pass has survived: a test is missing, or the mutant computes the same, and then it stands with the
-reason in `equivalent.yaml`. Leaves with 1 when a score is below `--least`.
+For each room mutants of its modules are drawn, and the room's own tests run against each: those that
+reach the changed lines, the fastest first, 20 seconds of them at most. A mutant that they all pass has
+survived: a test is missing, or the mutant computes the same, and then it stands with the reason in
+`equivalent.yaml`. One that does not end counts as killed, and is told. Leaves with 1 when a score is
+below `--least`.
 """
 
 import os
@@ -18,6 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -49,70 +52,24 @@ class Room:
         return sorted(str(p.relative_to(ROOT)) for p in found if p.name != "__init__.py")
 
 
-PLACEMENT_TESTS = (
-    *("ask", "branch_and_cut", "check", "faster_ops", "fusions", "lagrangian", "limits", "makespan"),
-    *("makespan_steps", "objective", "optimality", "prices", "problem", "programs", "regions"),
-    *("steps", "strategies", "tree_dp"),
-)
-BUNDLE_TESTS = ("hostile", "limits", "names", "packing", "reading", "tampering", "zips")
+VERDICTS = ("annotator", "objections", "node_view", "host_nodes", "tensor_constraints")
 ROOMS: Mapping[str, Room] = {
-    "boundary": Room(
-        ["byoc/boundary/contracts/*.py"],
-        [
-            "tests/boundary/test_boundary_axis_terms.py",
-            "tests/boundary/test_boundary_contract.py",
-            "tests/boundary/test_boundary_contract_formats.py",
-            "tests/boundary/test_boundary_contract_properties.py",
-            "tests/boundary/test_boundary_contract_shapes.py",
-            "tests/boundary/test_boundary_host_view.py",
-            "tests/boundary/test_boundary_region_view.py",
-            "tests/boundary/test_boundary_views.py",
-            "tests/boundary/test_boundary_end_to_end.py",
-        ],
-    ),
-    "bundle": Room(
-        ["byoc/bundle/_reading.py", "byoc/bundle/_packing.py", "byoc/bundle/_manifest_reading.py"],
-        [f"tests/bundle/test_bundle_{name}.py" for name in BUNDLE_TESTS],
-    ),
-    "memory": Room(
-        ["tests/checkers/*.py"],
-        [
-            "tests/memory/test_memory_check.py",
-            "tests/memory/test_memory_check_limits.py",
-            "tests/memory/test_memory_levels_check.py",
-            "tests/memory/test_memory_levels_replay.py",
-            "tests/memory/test_memory_stripes.py",
-        ],
-    ),
-    "runtime": Room(["byoc/runtime/*.py"], ["tests/runtime", "tests/trust/test_trust_signatures.py"]),
+    "contracts": Room(["byoc/boundary/contracts/*.py"], ["tests/boundary"]),
+    "convert": Room(["byoc/boundary/convert/*.py"], ["tests/boundary"]),
+    "arena": Room(["byoc/memory/arena/*.py"], ["tests/memory"]),
+    "bundle": Room(["byoc/bundle/*.py"], ["tests/bundle"]),
+    "verdicts": Room([f"byoc/rules/_{name}.py" for name in VERDICTS], ["tests/rules"]),
+    "scheme": Room(["byoc/rules/_quantization_scheme.py"], ["tests/rules"]),
+    "solvers": Room(["byoc/placement/*.py", "byoc/placement/*/*.py"], ["tests/placement"]),
+    "planning": Room(["byoc/planning/*.py"], ["tests/planning"]),
+    "runtime": Room(["byoc/runtime/*.py"], ["tests/runtime"]),
+    "patterns": Room(["byoc/patterns/*.py"], ["tests/patterns"]),
+    "quantization": Room(["byoc/quantization/*.py"], ["tests/quantization"]),
+    "verification": Room(["byoc/verification/*.py"], ["tests/verification"]),
     "outlining": Room(
-        ["byoc/model/_outline.py", "byoc/planning/_outlining.py"],
-        [
-            "tests/model/test_graph_outline.py",
-            "tests/boundary/test_boundary_contract.py",
-            "tests/boundary/test_boundary_edit.py",
-            "tests/boundary/test_boundary_end_to_end.py",
-            "tests/patterns/test_patterns_qdq.py",
-            "tests/planning/test_plan_model.py",
-            "tests/planning/test_plan_annotations.py",
-            "tests/planning/test_plan_crossing.py",
-        ],
+        ["byoc/model/_outline.py"], ["tests/model/test_graph_outline.py", "tests/boundary"]
     ),
-    "annotator": Room(
-        [
-            "byoc/rules/_annotator.py",
-            "byoc/rules/_objections.py",
-            "byoc/rules/_node_view.py",
-            "byoc/rules/_host_nodes.py",
-            "byoc/rules/_tensor_constraints.py",
-            "byoc/rules/_quantization_scheme.py",
-        ],
-        ["tests/rules"],
-    ),
-    "placement": Room(
-        ["byoc/placement/*.py", "byoc/placement/*/*.py"],
-        [f"tests/placement/test_placement_{name}.py" for name in PLACEMENT_TESTS],
-    ),
+    "checkers": Room(["tests/checkers/*.py"], ["tests/memory"]),
 }
 
 
@@ -168,6 +125,8 @@ def score_room(room: Room, options: argparse.Namespace, scratch: Path, kept: Pat
             child, code = await_children(deadlines)
             mutant = running.pop(child)
             del deadlines[child]
+            if code == -signal.SIGKILL:
+                print(f"    does not end: {mutant.path}:{mutant.line} {mutant.after}", flush=True)
             if code in SURVIVED:
                 survivors.append(mutant)
                 _print_survivor(mutant, len(server.choose_tests(mutant, options.seconds)))
@@ -183,15 +142,15 @@ def main() -> int:
     """Score rooms and print a table; return 1 when a score is below the least."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("rooms", nargs="*", choices=[*ROOMS, []], help="all by default")
-    parser.add_argument("--mutants", type=int, default=60, help="for each room")
+    parser.add_argument("--mutants", type=int, default=40, help="for each room")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument(
-        "--seconds", type=float, default=30, help="of tests against each mutant, at most"
+        "--seconds", type=float, default=20, help="of tests against each mutant, at most"
     )
     parser.add_argument("--only", default="", help="only modules whose path contains this")
     parser.add_argument("--keep", type=Path, help="folder for what tests reach, for the next run")
-    parser.add_argument("--least", type=float, default=0.9, help="the lowest score to accept")
+    parser.add_argument("--least", type=float, default=0.85, help="the lowest score to accept")
     options = parser.parse_args()
     rows = []
     for name in options.rooms or ROOMS:

@@ -9,6 +9,7 @@ from byoc.patterns import Mark, NearMiss, Pattern, find_near_misses, parse_patte
 ONES = ",".join("1" * 16)
 HEAD = f"""g (float[1,4,2,2] x, float[1,4,2,2] z) => (float[1,4,2,2] out)
 <float[4,4,1,1] w = {{{ONES}}}, float[4,2,1,1] g = {{1,1,1,1,1,1,1,1}}, float[4] b = {{1,1,1,1}},
+ int64[1] one1 = {{1}}, float[9, 1, 1, 1] nine = {{1,2,3,4,5,6,7,8,9}},
  float half = {{0.5}}, float one = {{1}}, float root = {{1.4142}}> {{"""
 NORM = "n0 = BatchNormalization (c0, b, b, b, b)"
 CONV_BN_RELU = parse_pattern(
@@ -91,6 +92,32 @@ def misses(body: str, pattern: Pattern, node: int | None = None, **special: Mark
             "a0 = Neg (x)\n b0 = Exp (a0)\n y0 = Add (a0, b0)\n out = Mul (a0, y0)",
             parse_pattern("p", "a = Neg(x)\ny = Add(a, z)\nreturn a, y"),
             "matched to its last line; a path leaves it and comes back through Exp 'b0'",
+        ),
+        (
+            "v, i = TopK (x, one1)\n f = Cast <to = 1> (i)\n out = Neg (f)",
+            parse_pattern("p", "v, i = TopK(x, k)\nf = Cast(i)\ny = Relu(f)\nreturn v, y"),
+            "matched to its second line; its next line wants Relu, and Cast 'f' is read by Neg 'out'",
+        ),
+        (
+            "n0 = Neg (x)\n v, i = TopK (n0, one1)\n out = Cast <to = 1> (i)",
+            parse_pattern("p", "n = Neg(x)\nv, i = TopK(n, k)\ny = Abs(i)\nreturn v, y"),
+            "matched to its second line; its next line wants Abs, and TopK 'v' is read by Cast 'out'",
+        ),
+        (
+            "d0 = Dropout (x)\n out = Neg (d0)",
+            parse_pattern("p", "d, m = Dropout(x)\ny = Neg(d)\nreturn m, y"),
+            "matched 1 of its 2 lines; Dropout 'd0': it makes 1, the pattern wants 2",
+        ),
+        (
+            "c0 = Conv (x, w)\n out = Add (c0, nine)",
+            parse_pattern("p", "c = Conv(x, w)\ny = Add(c, [1, 2, 3])"),
+            "matched to its first line; Add 'out': 'nine' is a constant of 9 elements, the pattern "
+            "wants [1, 2, 3]",
+        ),
+        (
+            "c0 = Conv <strides = [2, 1]> (x, w)\n out = Relu (c0)",
+            parse_pattern("p", "c = Conv <strides = [2, 2]> (x, w)\ny = Relu(c)"),
+            "matched 1 of its 2 lines; Conv 'c0': strides is [2, 1], the pattern wants [2, 2]",
         ),
     ],
 )

@@ -10,7 +10,7 @@ from support import examples, prepared
 
 from byoc.errors import YES, refuse
 from byoc.model import GraphIndex
-from byoc.patterns import Mark, Pattern, Unit, group_units, parse_pattern
+from byoc.patterns import Mark, Pattern, Unit, group_units, group_with_alternatives, parse_pattern
 
 CONV_RELU = parse_pattern("conv_relu", "c = Conv(x, w, b?)\ny = Relu(c)")
 CONV_ADD_RELU = parse_pattern("conv_add_relu", "c = Conv(x, w, b?)\na = Add(c, z)\ny = Relu(a)")
@@ -197,3 +197,58 @@ def test_consumers_of_a_dead_node() -> None:
     index = prepared("g (float[2] x) => (float[2] y) { a = Abs (x)\n b = Neg (a)\n y = Neg (x) }").index
     units = group_units(index, [parse_pattern("p", "a = Abs(x)\ny = Neg(a)")], marks(index))
     assert summary(units) == [("b", (0, 1), "p"), ("y", (2,), None)]
+
+
+CONV_ADD = parse_pattern("conv_add", "c = Conv(x, w, b?)\na = Add(c, z)")
+
+
+def alternatives(
+    patterns: Sequence[Pattern], **special: Mark
+) -> tuple[list[tuple[int, ...]], list[tuple[str | None, tuple[int, ...]]]]:
+    units, rivals = group_with_alternatives(RESIDUAL, patterns, marks(RESIDUAL, **special))
+    return [unit.nodes for unit in units], [(unit.composite, unit.nodes) for unit in rivals]
+
+
+def test_composites_that_overlap_are_opened() -> None:
+    """Add may be the second node of one or the first of the other; Conv and Relu before overlap none."""
+    found = alternatives([CONV_RELU, CONV_ADD, ADD_RELU])
+    assert found == (
+        [(1, 2), (3,), (4,), (5,), (6,)],
+        [("conv_add", (3, 4)), ("add_relu", (4, 5))],
+    )
+    closed = [(1,), (2,), (3, 4), (5,), (6,)]
+    assert alternatives([CONV_ADD]) == (closed, [])
+    # None is part of a larger one, takes a node that is refused, or one that cannot run alone.
+    assert alternatives([CONV_ADD_RELU, CONV_ADD, ADD_RELU])[1] == []
+    assert alternatives([CONV_ADD, ADD_RELU], r1=Mark(refuse("no"))) == (closed, [])
+    for alone in ("c1", "a1", "r1"):
+        special = {alone: Mark(YES, "ops[0]", standalone=False)}
+        assert alternatives([CONV_ADD, ADD_RELU], **special) == (closed, [])
+        special = {alone: Mark(YES, "ops[0]", accepts_plain=False)}
+        assert alternatives([CONV_ADD, ADD_RELU], **special)[1] == []
+
+
+@settings(deadline=None, max_examples=examples(200))
+@given(st.integers(1, 25), st.randoms(use_true_random=False))
+def test_alternatives_overlap_and_their_nodes_run_alone(size: int, chance: random.Random) -> None:
+    index = random_index(size, chance)
+    own = [Mark(YES, "ops[0]", standalone=chance.random() < 0.8) for _ in range(len(index.nodes))]
+    largest = group_units(index, PATTERNS, own)
+    units, rivals = group_with_alternatives(index, PATTERNS, own)
+    before, after = ({unit.nodes for unit in each} for each in (largest, units))
+    opened = {node for nodes in before - after for node in nodes}
+    assert sorted(node for nodes in after for node in nodes) == sorted(
+        node for nodes in before for node in nodes
+    )
+    assert after - before == {(node,) for node in opened}
+    assert all(own[node].standalone for unit in rivals for node in unit.nodes)
+    assert before - after <= {unit.nodes for unit in rivals}
+    assert [unit.nodes for unit in rivals] == sorted({unit.nodes for unit in rivals})
+    place = {node: number for number, unit in enumerate(units) for node in unit.nodes}
+    for name, users in index.consumers.items():
+        maker = index.producers.get(name)
+        assert all(maker not in place or place[maker] <= place[user] for user in users)
+    for unit in rivals:
+        others = [set(other.nodes) for other in rivals if other is not unit]
+        assert any(set(unit.nodes) & other for other in others)
+        assert not any(set(unit.nodes) <= set(nodes) for nodes in before - {unit.nodes})

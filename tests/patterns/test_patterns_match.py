@@ -238,3 +238,9 @@ def test_what_a_match_becomes() -> None:
         ("a", "Sum", 1),
         ("y", "Relu", 2),
     ]
+
+
+def test_an_output_without_a_name_binds_nothing() -> None:
+    head = "g (float[4] x, int64[1] n) => (int64[n] out)"
+    found = tensors("v, i = TopK (x, n)\n out = Neg (i)", "_, j = TopK(a, k)\ny = Neg(j)", head)
+    assert found == {"a": "x", "k": "n", "j": "i", "y": "out"}

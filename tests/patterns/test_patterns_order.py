@@ -41,20 +41,35 @@ def circular(index: GraphIndex, one: Mapping[int, int]) -> bool:
     return bool(waits)
 
 
+def is_sorted(index: GraphIndex, order: ContractionOrder, one: Mapping[int, int]) -> bool:
+    """Return whether units have a position each, behind those of the units that they wait for."""
+    places = order.position
+    alike = all(places[node] == places[unit] for node, unit in one.items())
+    return alike and all(
+        one[index.producers[name]] == one[user] or places[index.producers[name]] < places[user]
+        for name, users in index.consumers.items()
+        for user in users
+        if name in index.producers
+    )
+
+
 def merge_nodes(one: Mapping[int, int], nodes: Iterable[int]) -> dict[int, int]:
     units = {one[node] for node in nodes}
     return {node: min(units) if unit in units else unit for node, unit in one.items()}
 
 
 @settings(deadline=None, max_examples=examples(400))
-@given(st.integers(2, 24), st.randoms(use_true_random=False))
+@given(st.integers(2, 40), st.randoms(use_true_random=False))
 def test_joining_makes_no_circle_and_refuses_nothing_else(size: int, chance: random.Random) -> None:
     index = random_index(size, chance)
     order = ContractionOrder(index)
     one = {number: number for number in range(size)}
     for _ in range(size):
         near = chance.randrange(size)
-        nodes = {near, *(min(size - 1, near + chance.randrange(6)) for _ in range(chance.randint(1, 3)))}
+        nodes = {
+            near,
+            *(min(size - 1, near + chance.randrange(12)) for _ in range(chance.randint(1, 3))),
+        }
         after = merge_nodes(one, nodes)
         back = circular(index, after)
         assert (order.find_returning_node(nodes) is not None) == back
@@ -64,6 +79,7 @@ def test_joining_makes_no_circle_and_refuses_nothing_else(size: int, chance: ran
             one = after
         else:
             assert found not in nodes
+        assert is_sorted(index, order, one)
 
 
 def test_readers_that_share_a_position_are_all_found() -> None:

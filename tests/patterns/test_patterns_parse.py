@@ -63,6 +63,15 @@ def test_no_operands() -> None:
             "a = Relu(x)\n\ny = Neg(x)",
             "line 1: nothing reads 'a', and only the last line makes the output",
         ),
+        (
+            "y = Relu(x)\nreturn y\nz = Neg(y)\nw = Neg(z)",
+            "line 3: nothing can follow the return",  # which is said once
+        ),
+        ("y = LeakyRelu <alpha = 2..1> (x)", "line 1: alpha: the range 2..1 is empty"),
+        ("y = LeakyRelu <alpha = 1..2|5..4> (x)", "line 1: alpha: the range 5..4 is empty"),
+        ("y = LeakyRelu <alpha = 3..4|1..2|2..1> (x)", "line 1: alpha: the range 2..1 is empty"),
+        ("y = LeakyRelu <alpha> (x)", "line 1: 'alpha' is not of the form attribute = value"),
+        ("y = LeakyRelu <alpha = > (x)", "line 1: 'alpha =' is not of the form attribute = value"),
         ("a = Relu(x)\ny = Add(x, a?)", "line 2: 'a?' is made by a line, so it cannot be left out"),
     ],
 )
@@ -75,3 +84,17 @@ def test_mistakes(text: str, message: str) -> None:
 def test_all_mistakes_of_a_text_at_once() -> None:
     with pytest.raises(ValueError, match=r"^line 1: .*\nline 3: .*\nline 4: .*$"):
         parse_pattern("p", "y := Relu(x)\n\nz = Relu(1a)\nRelu")
+
+
+def test_ranges_of_an_attribute_in_any_order() -> None:
+    pattern = parse_pattern("p", "y = LeakyRelu <alpha = 3..4|1..2|0.5|absent> (x)")
+    ((test,),) = (line.attributes for line in pattern.lines)
+    assert (test.name, test.ranges, test.values, test.absent) == (
+        "alpha",
+        ((3, 4), (1, 2)),
+        (0.5,),
+        True,
+    )
+    assert parse_pattern("p", "y = LeakyRelu <alpha = 2..2> (x)").lines[0].attributes[0].ranges == (
+        (2, 2),
+    )

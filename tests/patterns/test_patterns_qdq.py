@@ -132,6 +132,63 @@ def test_an_output_of_the_graph() -> None:
     )
 
 
+def test_an_input_that_is_an_output_of_the_graph_as_well() -> None:
+    body = CHAIN.replace("out =", "y =")
+    text = f"{HEAD}{body}}}".replace("[1,2,4,4] out)", "[1,2,4,4] y, float[1,2,4,4] xd)")
+    index = prepared(text, opset=17).index
+    units = {unit.name: unit for unit in group_units(index, [CONV_RELU], marks(index))}
+    assert str(units["r"].verdict) == (
+        "conv_relu is no whole QDQ group: its input 'xd' is an output of the graph, too"
+    )
+
+
+def test_a_group_takes_every_quantizer_of_its_output_and_what_is_inside_is_none() -> None:
+    body = """ c = Conv (xd, wd)
+ r = Relu (c)
+ s1 = Add (r, c)
+ q1 = QuantizeLinear (s1, s, z)
+ q2 = QuantizeLinear (s1, s, z)
+ d1 = DequantizeLinear (q1, s, z)
+ d2 = DequantizeLinear (q2, s, z)
+ t1 = Tanh (d1)
+ out = Mul (t1, d2)
+"""
+    pattern = parse_pattern("both", "c = Conv(x, w!)\ny = Relu(c)\ns = Add(y, c)")
+    index = unshare_dequantize(model(body)).index
+    special = marks(index, t1=PLAIN, out=PLAIN)
+    units = {unit.name: unit for unit in group_units(index, [pattern], special)}
+    assert outputs(index, units["s1"]) == {"xd", "c", "r", "s1", "q1", "q2"}
+    several = parse_pattern("two", "c = Conv(x, w!)\ny = Relu(c)\ns = Add(y, c)\nreturn c, s")
+    end = """u = QuantizeLinear (c, s, z)
+ v = DequantizeLinear (u, s, z)
+ n1 = Mul (t1, d2)
+ out = Add (n1, v)"""
+    more = model(body.replace("out = Mul (t1, d2)", end))
+    index = unshare_dequantize(more).index
+    special = marks(index, t1=PLAIN, n1=PLAIN, out=PLAIN)
+    units = {unit.name: unit for unit in group_units(index, [several], special)}
+    assert outputs(index, units["s1"]) == {"xd", "c", "r", "s1", "q1", "q2", "u"}
+
+
+def test_what_another_composite_has_is_not_free() -> None:
+    taken = parse_pattern("ends", "q = QuantizeLinear(a, b, c)\ny = DequantizeLinear(q, d, e)")
+    body = " c = Conv (xd, wd)\n cq = QuantizeLinear (c, s, z)\n out = DequantizeLinear (cq, s, z)\n"
+    every = dict.fromkeys(("cq", "out"), BOTH)
+    units = group_by_name(body, taken, **every)
+    assert units["out"].composite == "ends"
+    assert str(units["c"].verdict) == (
+        "Conv is no whole QDQ group: QuantizeLinear 'cq' belongs to another composite"
+    )
+
+
+def test_nothing_that_is_quantized_is_no_group() -> None:
+    body = " k = Shape (x)\n c = Abs (k)\n d = Cast <to = 1> (c)\n out = Expand (x, k)\n"
+    units = group_by_name(body, c=QUANTIZED, k=PLAIN, d=PLAIN, out=PLAIN)
+    assert str(units["c"].verdict) == (
+        "Abs is no whole QDQ group: nothing that it reads or makes is quantized"
+    )
+
+
 def test_a_composite_is_refused_whole() -> None:
     units = group_by_name("c = Conv (xd, wd)\n y = Relu (c)\n out = Abs (y)\n", CONV_RELU, out=NO)
     assert units["y"].composite == "conv_relu"

@@ -286,3 +286,22 @@ def test_a_fusion_saves_where_it_is_launched_as_one() -> None:
         found = strategy.solve(problem)
         assert found.fusions == (1,)
         assert found.cost.total == pytest.approx(5 + 0.75 + 0.125 - 1.5, rel=1e-12)
+
+
+@pytest.mark.parametrize("producer", [-1, 0, 2])
+def test_units_around_a_tensor_that_no_link_carries_stay_together(producer: int) -> None:
+    """What is an input of the graph keeps its readers on the host, and together with no other unit."""
+    infinite = np.array([[inf, inf], [1.0, inf], [inf, 2.0]])
+    problem = Problem.build(
+        seconds=np.ones((5, 3)),
+        producer=[producer, 1, 2],
+        consumers=[[3, 4], [2], [3]],
+        is_output=[False] * 3,
+        to_device=infinite,
+        to_host=infinite,
+        launch=[0.0, 0.0],
+    )
+    groups = find_inseparable_groups(problem).tolist()
+    together = {producer, 3, 4} if producer >= 0 else set()
+    pairs = {(a, b) for a in range(5) for b in range(5) if groups[a] == groups[b]}
+    assert pairs == {(a, b) for a in range(5) for b in range(5) if a == b or {a, b} <= together}

@@ -65,6 +65,41 @@ def test_names_are_the_same_on_every_system_and_in_every_version(rules: str) -> 
     assert names(BLOCKS, rules) == {"b": "npu_66vt2d", "e": "npu_615qqd", "y": "npu_z3gajy"}
 
 
+# A body that captures, constants of all kinds, an input that is left out, two outputs, attributes.
+MANY_KINDS = """
+many (float[2, 4] x, float[2, 4] z, bool c) =>
+  (float[2, 4] y, float[2, 2] o, float[2, 4] p, int64[2, 2] q)
+  <float[4] w = {1, 2, 3, 4}, float one = {1}, int64[1] k = {2}, float[2] both = {1, 2}> {
+  n = Constant <value = float[4] table {4, 3, 2, 1}> ()
+  a = Add (x, n)
+  b = Clip (a, , one)
+  d = Sigmoid (b)
+  y = If (c) <then_branch = t () => (float[2, 4] u) { e = Relu (d) u = Mul (e, w) },
+              else_branch = f () => (float[2, 4] v) { v = Sub (d, z) }>
+  h = Sigmoid (y)
+  g = Add (h, w)
+  o, q = TopK <axis = 1> (g, k)
+  m = Tanh (h)
+  p = LeakyRelu <alpha = 0.25> (m)
+}
+"""
+
+
+def test_names_of_every_kind_of_node_stay(rules: str, files: Files) -> None:
+    most = str(files.rules("most", "Add", "Clip", "If", "TopK", "LeakyRelu", "Relu", "Mul", "Sub"))
+    found = names(MANY_KINDS, most)
+    assert found == {
+        "b": "most_2j5cvn",
+        "y": "most_s3metg",
+        "o": "most_fe9410",
+        "p": "most_c3zqrf",
+    }
+    renamed = MANY_KINDS
+    for old in ("a", "e", "n", "table", "k", "one"):
+        renamed = re.sub(rf"\b{old}\b", f"{old}_", renamed)
+    assert list(names(renamed, most).values()) == list(found.values())
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -177,7 +177,10 @@ def test_nothing_is_asked_where_it_is_turned_off(tmp_path: Path) -> None:
     asked = partition(parse(NET), **options)
     assert asked.report.what_if
     silent = partition(parse(NET), **options, what_if=False)
-    assert (silent.report.what_if, silent.plan.break_evens) == ((), ())
+    assert (silent.report.what_if, silent.plan.break_evens, silent.plan.untried) == ((), (), 0)
+    assert silent.report.what_if_left_out == 0
+    kept = next(each for each in asked.plan.host_units if each[0].name == "soft")
+    assert str(kept[1])
     assert silent.plan.placement.cost == asked.plan.placement.cost
 
 
@@ -272,3 +275,41 @@ def test_each_tensor_of_a_border_is_told(tmp_path: Path) -> None:
         told = {border.tensor for border in find_neighbours(made.root, region)}
         assert told == {*region.interface.inputs, *region.interface.outputs}
     assert np.isfinite(made.cost.total)
+
+
+def test_groups_that_are_alike_are_told_once_and_only_the_largest_are_tried(tmp_path: Path) -> None:
+    """Fourteen groups, all worth it at the same link, are told as one of the twelve that are tried."""
+    names = [f"v{number}" for number in range(14)]
+    outputs = ", ".join(f"float[1, 100000] {name}" for name in names)
+    # A Softmax between keeps the groups apart.
+    lines = "".join(f"s{n} = Softmax(z{n}) {n} = Neg(s{n}) " for n in names)
+    inputs = ", ".join(f"float[1, 100000] z{name}" for name in names)
+    figures = f"operators: {{Neg: {{overhead: {5e-4}}}}}"
+    (tmp_path / "host.yaml").write_text(HOST)
+    (tmp_path / "t_cost.yaml").write_text(
+        DEVICE.replace(
+            "link: {bandwidth: 1.0e+6}", f"link: {{bandwidth: 1.0e+9, latency: 1.0e-5}}\n{figures}"
+        )
+    )
+    rules = tmp_path / "t.yaml"
+    rules.write_text(RULES.format(costs=tmp_path / "t_cost.yaml", more="", ops="[Neg]"))
+    settings = load_settings(PlanOptions(rules, host_cost_model=str(tmp_path / "host.yaml")), "exact")
+    made = make_plan(prepared(f"net ({inputs}) => ({outputs}) {{ {lines} }}"), settings)
+    (each,) = made.break_evens
+    assert (each.operators, each.nodes, each.groups) == (("Neg",), 1, 12)
+    assert each.loss == pytest.approx(8e5 / 1e9 + 2e-5 + 1e-4 - 5e-4, rel=1e-6)
+
+
+def test_operations_on_accelerators_and_all_of_them(tmp_path: Path) -> None:
+    """Eight elements each; the Softmax and the Sigmoid are on the host."""
+    made = plan(tmp_path, strategy="all-supported")
+    done, total = made.root.operations
+    each = dict(zip((unit.name for unit in made.units), made.root.graph_problem.operations, strict=True))
+    assert total == sum(each.values())
+    assert done == total - each["soft"] - each["end"]
+    assert 0 < done < total
+    assert made.root.offloaded_operations == (done, total)
+    looped = plan(tmp_path, BODY, strategy="all-supported").root
+    (body,) = [graph for graph in looped.walk() if graph is not looped]
+    assert looped.operations[1] + 8 * body.operations[1] == looped.offloaded_operations[1]
+    assert looped.offloaded_operations[0] == looped.operations[0] + 8 * body.operations[0] > 0

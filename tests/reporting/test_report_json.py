@@ -53,7 +53,7 @@ def _plan() -> Plan:
         lowered=LoweredPrecision(
             plan.model,
             "int8",
-            *("photos", "entropy", 3, True, 2, "30dB", inf, nan),
+            *(2, "photos", "entropy", 3, True, "30dB", inf, nan),
             *((PreciseUnit("a", "dla", 20.5), PreciseUnit("b", "host", inf)), 1, "photos"),
         ),
         notes=(Note("warning", "it is hot"), Note("note", "nothing is quantized")),

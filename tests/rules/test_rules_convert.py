@@ -79,3 +79,68 @@ def test_what_the_file_keeps_on_the_host_stays_there() -> None:
 def test_a_scale_that_is_computed_is_none_to_build_in(scale: str, expected: bool) -> None:
     text = QDQ.replace("QuantizeLinear (x, s, z)", f"QuantizeLinear (x, {scale}, z)")
     assert bool(marks(text)["xq"].verdict) is expected
+
+
+# Neg and Sigmoid compute in float, Relu and Abs between DequantizeLinear and QuantizeLinear.
+BETWEEN = """
+g (float[2] x, float[2] h, float t) => (float[2] y, float[2] k)
+<float s = {0.5}, int8 z = {0}, float[2] ss = {1, 1}, int8[2] zz = {0, 0}> {
+  n = Neg (x)
+  nq = QuantizeLinear (n, s, z)
+  nd = DequantizeLinear (nq, s, z)
+  a = Abs (nd)
+  aq = QuantizeLinear (a, s, z)
+  ad = DequantizeLinear (aq, s, z)
+  y = Sigmoid (ad)
+  hq = QuantizeLinear (h, s, z)
+  hd = DequantizeLinear (hq, s, z)
+  r = Relu (hd)
+  rq = QuantizeLinear (r, s, z)
+  k = DequantizeLinear (rq, s, z)
+}
+"""
+BOTH = "ops: [{op: [Neg, Sigmoid]}, {op: [Abs, Relu], quantized: true, dtype: int8}]"
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (("", ""), ["nq", "ad"]),
+        (("n = Neg (x)", "n = Tanh (x)"), ["ad"]),  # before it the host computes
+        (("a = Abs (nd)", "a = Tanh (nd)"), []),  # between them
+        (("y = Sigmoid (ad)", "y = Tanh (ad)"), ["nq"]),
+        (("n = Neg (x)", "n = Relu (x)"), ["ad"]),  # taken when it is quantized alone
+        (("y = Sigmoid (ad)", "y = Relu (ad)"), ["nq"]),
+        (("QuantizeLinear (n, s, z)", "QuantizeLinear (n, t, z)"), ["ad"]),  # a scale that is computed
+        (("DequantizeLinear (aq, s, z)", "DequantizeLinear (aq, t, z)"), ["nq"]),
+        (("QuantizeLinear (n, s, z)", "QuantizeLinear <axis = 0> (n, ss, zz)"), ["ad"]),  # two of them
+        (("DequantizeLinear (aq, s, z)", "DequantizeLinear <axis = 0> (aq, ss, zz)"), ["nq"]),
+        (("float[2] k)", "float[2] k, float[2] ad)"), ["nq"]),  # what leaves the model is the host's
+        (("y = Sigmoid (ad)", "y = Sigmoid (ad) u = Tanh (ad)"), ["nq"]),  # one reader of two is there
+        (("y = Sigmoid (ad)", "y = Sigmoid (ad) u = Neg (ad)"), ["nq", "ad"]),
+        (("a = Abs (nd)", "a = Abs (nd) u = Tanh (nd)"), ["nq", "ad"]),  # one is enough
+    ],
+)
+def test_between_operators_of_both_kinds(change: tuple[str, str], expected: list[str]) -> None:
+    text = BETWEEN.replace(*change, 1)
+    if "u =" in text:
+        text = text.replace("float[2] k)", "float[2] k, float[2] u)")
+    found = marks(text, BOTH, convert="between")
+    kept = [name for name, mark in found.items() if mark.rule == "quantization.convert"]
+    assert kept == expected
+
+
+def test_what_an_input_is_quantized_by_is_between_nothing() -> None:
+    """Nor is a node whose number is small, as the first ones are, its maker."""
+    text = """
+g (float[2] h) => (float[2] y, float[2] o, float[2] k) <float s = {0.5}, int8 z = {0}> {
+  y = Neg (h)
+  o = Sigmoid (h)
+  hq = QuantizeLinear (h, s, z)
+  hd = DequantizeLinear (hq, s, z)
+  r = Relu (hd)
+  rq = QuantizeLinear (r, s, z)
+  k = DequantizeLinear (rq, s, z)
+}"""
+    found = marks(text, BOTH, convert="between")
+    assert [name for name, mark in found.items() if mark.verdict] == ["y", "o", "r"]

@@ -326,3 +326,80 @@ def test_the_kind_of_rule_that_fits_comes_first() -> None:
     first, _, second, _ = annotate_graph(index, rule)
     assert str(first.verdict) == "Relu: X has rank 2; supported: 3; every dimension of X is fixed"
     assert str(second.verdict) == "Relu: X has rank 1; supported: 4"
+
+
+OPEN = """
+g (int8[4,2] x, float t, float[n] ts, int8 v, float[2,2] bs) => (int8[4,2] y)
+<float s = {{1}}, int8 z = {{0}}, float[2] two = {{1, 1}}> {{
+  d = DequantizeLinear {given}
+  a = Clip (d)
+  y = QuantizeLinear (a, s, z)
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("given", "rule", "expected"),
+    [
+        ("(x, s, v)", "symmetric: true", "the zero point of input is not known"),
+        ("(x, s, v)", "symmetric: false", "the zero point of input is not known"),
+        ("(x, s)", "symmetric: true", "yes"),  # none is 0
+        ("(x, s)", "symmetric: false", "the zero point of input must not be 0"),
+        ("(x, t, z)", "power_of_two: true", "the scale of input is not known"),
+        ("(x, t, z)", "per_channel: false", "yes"),
+        ("<axis = 0> (x, ts)", "per_channel: true", "the number of scales of input is not known"),
+        ("<axis = 0> (x, ts)", "axis: 0", "the number of scales of input is not known"),
+        ("<axis = 1> (x, two)", "axis: 1", "yes"),
+        ("<axis = 1> (x, two)", "axis: -1", "yes"),
+        ("<axis = 1> (x, two)", "axis: 0", "input has its scales along axis 1; supported: 0"),
+        (
+            "<axis = 0, block_size = 2> (x, bs)",
+            "axis: 0",
+            "input has scales for blocks, which are not supported",
+        ),
+        ("(x, s, z)", "axis: 0", "yes"),
+        ("(x, s, z)", "same_as: min", "input must have the scale of min, which is absent"),
+        ("(x, s, z)", "same_as: output", "yes"),
+        ("(x, t, z)", "same_as: output", "whether output and input have one scale is not known"),
+        ("(x, s, v)", "same_as: output", "whether output and input have one zero point is not known"),
+        ("(x, s)", "same_as: output", "yes"),
+    ],
+)
+def test_scales_that_are_open(given: str, rule: str, expected: str) -> None:
+    index = prepare_model(parse(OPEN.format(given=given), opset=21), "test").index
+    tensors = f"input: {{quantized: {{{rule}}}}}"
+    found = annotate_graph(
+        index, target(f"ops: [{{op: Clip, quantized: true, dtype: int8, tensors: {{{tensors}}}}}]")
+    )
+    assert str(found[1].verdict).removeprefix("Clip: ") == expected
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        ("(a, s, z)", "yes"),
+        ("(a, t, z)", "whether output and input have one scale is not known"),
+        ("(a, s, v)", "whether output and input have one zero point is not known"),
+        (
+            "(a, t, v)",
+            "whether output and input have one scale is not known; "
+            "whether output and input have one zero point is not known",
+        ),
+        ("(a, half, z)", "output and input must have the same scale"),
+    ],
+)
+def test_scales_of_the_other_tensor_that_are_open(made: str, expected: str) -> None:
+    text = OPEN.format(given="(x, s, z)").replace("(a, s, z)", made)
+    text = text.replace("int8 z = {0},", "int8 z = {0}, float half = {0.5},")
+    index = prepare_model(parse(text, opset=21), "test").index
+    tensors = "input: {quantized: {same_as: output}}"
+    found = annotate_graph(
+        index, target(f"ops: [{{op: Clip, quantized: true, dtype: int8, tensors: {{{tensors}}}}}]")
+    )
+    assert str(found[1].verdict).removeprefix("Clip: ") == expected
+
+
+def test_shapes_that_have_to_be_known_are_refused_with_their_place() -> None:
+    index = prepare_model(parse("g (float[N, 2] x) => (float[N, 2] y) { y = Relu(x) }"), "test").index
+    for shapes, places in (("any", []), ("ranked", []), ("static", ["shapes"])):
+        (attempt,) = Annotator(target(f"shapes: {shapes}\nops: [{{op: Relu}}]"), index).list_attempts(0)
+        assert [each.location for each in attempt.objections] == places

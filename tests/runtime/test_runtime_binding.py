@@ -152,3 +152,32 @@ class Unfinished:
 def test_whatever_a_tensor_of_another_library_raises_is_one_sentence(session: Session) -> None:
     with pytest.raises(InputError, match=r"input 'x' cannot be read as an array: "):
         session({"x": Unfinished(), "w": W})
+
+
+def test_arrays_are_bound_to_one_variant(tmp_path: Path) -> None:
+    variants: Any = {"two": {"N": 2}, "three": {"N": 3}}
+    cut(parse(TWO), tmp_path / "b", variants=variants)
+    loaded = byoc.load(tmp_path / "b")
+    with pytest.raises(InputError) as caught:
+        byoc.bind_tensors(loaded, outputs=make_buffers())
+    assert str(caught.value) == "arrays are bound to one variant, load it by name: two, three"
+    buffers = make_buffers()
+    found = byoc.bind_tensors(byoc.load(tmp_path / "b", variant="two"), outputs=buffers)
+    np.testing.assert_array_equal(found({"x": X, "w": W})["w2"], np.abs(W))
+    np.testing.assert_array_equal(buffers["z"], -buffers["y"])
+    assert repr(found) == "BoundSession(inputs=['x', 'w'], outputs=['y', 'z', 'w2'])"
+    assert repr(loaded) == (
+        "VariantSession(['two', 'three'], inputs=['x', 'w'], outputs=['y', 'z', 'w2'])"
+    )
+
+
+def test_text_cannot_be_bound(tmp_path: Path) -> None:
+    cut(
+        parse(
+            "m (string[2] t, float[2] x) => (string[2] u, float[2] y) { u = Identity(t) y = Relu(x) }"
+        ),
+        tmp_path / "b",
+    )
+    session = byoc.load(tmp_path / "b")
+    with pytest.raises(InputError, match=r"^input 't' cannot be bound: it is no tensor of numbers"):
+        byoc.bind_tensors(session, {"t": np.array(["a", "b"], object)})

@@ -79,6 +79,38 @@ def test_a_device_keeps_the_state_of_each_sequence(cells: Session) -> None:
                     np.testing.assert_allclose(value, state[name], rtol=1e-6)
 
 
+def test_variants_hand_on_what_their_devices_keep(tmp_path: Path) -> None:
+    text = CELLS.replace("x) =>", "x, float[N] z) =>").replace("b_next) {", "b_next, float[N] v) {")
+    text = text.replace("w = Sigmoid (b_next)", "w = Sigmoid (b_next) v = Sinh (z)")
+    variants = {name: {"N": size} for name, size in (("one", 1), ("two", 2))}
+    loaded = write(text, tmp_path / "b", variants=variants)
+    session, apart = byoc.open_stateful(loaded, PAIRS), byoc.open_stateful(loaded, PAIRS)
+    zeros = np.zeros((2, 3), np.float32)
+    state = {"a": zeros, "b": zeros}
+    assert session.on_device == set()
+    for size, step in zip((1, 1, 2, 1), STEPS, strict=True):
+        trace = byoc.Trace()
+        found = session.run({"x": step, "z": np.full(size, 0.5, np.float32)}, trace)
+        expected = run_cells(state, step)
+        assert {event.variant for event in trace.events} == {("one", "two")[size - 1]}
+        np.testing.assert_allclose(found["v"], np.sinh(np.full(size, 0.5)), rtol=1e-6)
+        for name, value in expected.items():
+            np.testing.assert_allclose(found[name], value, rtol=1e-6)
+        assert session.on_device == {"a", "b"}
+        assert session.in_place == set()
+        for name, value in session.state.items():
+            np.testing.assert_allclose(value, state[name], rtol=1e-6)
+    apart.reset({"a": state["a"], "b": state["b"]})  # which is sent to its device
+    found = apart({"x": STEPS[3], "z": np.zeros(2, np.float32)})
+    for name, value in run_cells(state, STEPS[3]).items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-6)
+    session.reset()
+    again = session({"x": STEPS[2], "z": np.zeros(1, np.float32)})
+    fresh = run_cells({"a": zeros, "b": zeros}, STEPS[2])
+    for name, value in fresh.items():
+        np.testing.assert_allclose(again[name], value, rtol=1e-6)
+
+
 def test_nothing_of_it_crosses(cells: Session) -> None:
     def cross(session: Session) -> set[tuple[int, int]]:
         trace = byoc.Trace()

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from support import parse, without_location
 
 from byoc.bundle import open_bundle
-from byoc.codegen import Artifact, CodegenFailedError, CompileError, Executor, Region
+from byoc.codegen import Artifact, CodegenFailedError, CompileError, Executor, NotHereError, Region
 from byoc.errors import InputError, MissingRuntimeError
 from byoc.runtime import (
     RegionFailedError,
+    RegionNotHereError,
     find_executable,
     load_bundle,
     load_executor,
@@ -77,6 +78,110 @@ def test_a_failure_names_the_region_and_whose_fault_it_is(
     where = "codegen failing" if loads else f"codegen failing: {region.name}"
     assert without_location(str(found)) == f"{where}: {reason}"
     assert found.__cause__ is error
+
+
+@pytest.mark.parametrize("ask", ["measure", "examine"])
+def test_what_is_asked_of_an_executor_fails_as_a_run_does(ask: str, region: Region) -> None:
+    run = load_executor(Failing(ZeroDivisionError("by 0"), True), "failing", region, Artifact())
+    with pytest.raises(
+        RegionFailedError, match=r"^codegen failing: failed with ZeroDivisionError: by 0"
+    ):
+        getattr(run, ask)({region.inputs[0].name: ramp(1, 4)}, lambda *given: [given[0]({})])
+
+
+def test_a_machine_that_cannot_run_a_region_is_no_failure_of_it(region: Region) -> None:
+    for reason, said in (("there is no device", "there is no device"), ("", "it does not say why")):
+        with pytest.raises(RegionNotHereError) as caught:
+            load_executor(Failing(NotHereError(reason), False), "f", region, Artifact())
+        assert str(caught.value) == f"codegen f: {region.name} cannot run on this machine: {said}"
+        assert (caught.value.region, caught.value.reason) == (region.name, said)
+
+
+class Adding:
+    """A codegen whose executor doubles its input in any of its abilities, and counts what is asked."""
+
+    name = "adding"
+
+    def __init__(self, binds: Any = True) -> None:
+        self.binds, self.asked = binds, list[Any]()
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        (given,), (made,) = region.inputs, region.outputs
+        codegen = self
+
+        class AddingExecutor:
+            def __init__(self, into: Any = None) -> None:
+                self.into = into
+
+            def __call__(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+                codegen.asked.append(inputs[given.name].copy())
+                found = inputs[given.name] * 2
+                if self.into is None:
+                    return {made.name: found}
+                self.into[...] = found
+                return {made.name: self.into}
+
+            def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Any:
+                if isinstance(codegen.binds, BaseException):
+                    raise codegen.binds
+                return AddingExecutor(outputs[made.name]) if codegen.binds else None
+
+        return AddingExecutor()
+
+
+def test_measured_runs_follow_a_checked_one(region: Region) -> None:
+    (given,), codegen = region.inputs, Adding()
+    run = load_executor(codegen, "adding", region, Artifact())
+    values = {given.name: ramp(1, 4)}
+
+    def measure(once: Any) -> list[float]:
+        return [float(next(iter(once().values())).sum()) for _ in range(3)]
+
+    assert run.measure(values, measure) == [float(ramp(1, 4).sum() * 2)] * 3
+    assert len(codegen.asked) == 4
+    with pytest.raises(RegionFailedError, match=r"is float32\[1, 5\], but dla_0 is compiled for"):
+        run.measure({given.name: ramp(1, 5)}, measure)
+    assert len(codegen.asked) == 4
+
+    def examine(call: Any, inputs: Mapping[str, Any]) -> list[str]:
+        return [str(call(inputs)[region.outputs[0].name].tolist())]
+
+    assert run.examine(values, examine) == [str((ramp(1, 4) * 2).tolist())]
+
+
+def test_an_executor_is_bound_to_arrays_or_not_at_all(region: Region) -> None:
+    given, made = region.inputs[0].name, region.outputs[0].name
+    buffer = np.zeros((1, 4), np.float32)
+    bound = load_executor(Adding(), "adding", region, Artifact()).bind({}, {made: buffer})
+    assert bound is not None
+    assert bound({given: ramp(1, 4)})[made] is buffer
+    np.testing.assert_array_equal(buffer, ramp(1, 4) * 2)
+    assert load_executor(Adding(False), "adding", region, Artifact()).bind({}, {made: buffer}) is None
+    assert load_executor(Failing(OSError(), True), "f", region, Artifact()).bind({}, {}) is None
+    assert load_executor(Adding(), "adding", region, Artifact()).allocate({"a": "b"}) is None
+    broken = load_executor(Adding(OSError("too far")), "adding", region, Artifact())
+    with pytest.raises(
+        RegionFailedError, match=r"^codegen adding: binding failed with OSError: too far"
+    ):
+        broken.bind({}, {made: buffer})
+    with pytest.raises(RegionFailedError, match=r"is float32\[1, 5\], but dla_0 is compiled for"):
+        load_executor(Adding(), "adding", region, Artifact()).bind({given: ramp(1, 5)}, {made: buffer})
+
+
+def test_a_renamed_executor_is_bound_by_its_own_names(region: Region) -> None:
+    (given,), (made,) = region.inputs, region.outputs
+    other = replace(region, inputs=(replace(given, name="in"),), outputs=(replace(made, name="out"),))
+    for binds in (True, False):
+        run = Adding(binds).load(region, Artifact())
+        renamed = rename_executor(run, region, other)
+        buffer = np.zeros((1, 4), np.float32)
+        bound = renamed.bind({"in": ramp(1, 4)}, {"out": buffer})
+        assert (bound is not None) == binds
+        if bound is not None:
+            assert bound({"in": ramp(1, 4)})["out"] is buffer
+            np.testing.assert_array_equal(buffer, ramp(1, 4) * 2)
+        assert renamed.allocate({"in": "out"}) is None
+    assert rename_executor(lambda inputs: inputs, region, other).bind({}, {}) is None
 
 
 def test_a_runtime_that_is_not_installed_is_no_failure_of_the_region(region: Region) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from support import parse
 
 from byoc.errors import InputError
 from byoc.model import GraphIndex, TensorType, check_model, get_stated_types
+from byoc.onnxrt import find_inexact_kernels
 from byoc.runtime import Session, load
 from byoc.runtime._session import _check_calls
 from byoc.runtime._stage_program import Stage, StageProgram
@@ -83,6 +85,28 @@ def test_inputs_that_do_not_fit(inputs: dict[str, Any], sentence: str, two: Path
     with pytest.raises(InputError) as caught:
         load(two)(inputs)
     assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("inputs", "fits"),
+    [
+        (GOOD, True),
+        ({"i": GOOD["i"], "x": GOOD["x"]}, True),
+        (GOOD | {"i": np.zeros((0, 2), np.int64)}, True),
+        (GOOD | {"i": np.zeros((0, 3), np.int64)}, False),
+        (GOOD | {"x": ramp(1, 5)}, False),
+        (GOOD | {"x": ramp(4)}, False),
+        (GOOD | {"x": ramp(1, 4).astype(np.float64)}, False),
+        (GOOD | {"x": ramp(1, 8)[:, ::2]}, False),  # the right shape, to be copied
+        (GOOD | {"x": ramp(1, 4).tolist()}, False),
+        (GOOD | {"z": ramp(1)}, False),
+        ({"x": GOOD["x"]}, False),
+        ({"x": GOOD["x"], "j": GOOD["i"]}, False),
+        ({}, False),
+    ],
+)
+def test_what_needs_no_closer_look(inputs: dict[str, Any], fits: bool, two: Path) -> None:
+    assert load(two).fits(inputs) is fits  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("order", "<>")
@@ -371,3 +395,31 @@ def test_nodes_stand_after_those_whose_results_they_read(nodes: str, late: str) 
         InputError, match=f"^not valid ONNX: .* be topologically sorted, however input '{late}'"
     ):
         check_model(model)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ([], ""),
+        (["a product"], "(a product)"),
+        (["a product", "one", "two"], "(a product and 2 more)"),
+        (None, ""),
+    ],
+)
+def test_other_products_than_where_a_bundle_was_made_are_warned_of(
+    more: list[str] | None, said: str, two: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(two, tmp_path / "b")
+    path = tmp_path / "b" / "manifest.json"
+    document = json.loads(path.read_text())
+    here = list(find_inexact_kernels())
+    document["host"].update(inexact=None if more is None else sorted([*here, *more]), machine="a Cray")
+    path.write_text(json.dumps(document))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        load(tmp_path / "b", trust=True)
+    assert len(caught) == bool(said)
+    for each in caught:
+        assert each.filename == __file__
+        assert f"multiplies small integers otherwise {said} than" in str(each.message)
+        assert f"was made (a Cray): `byoc verify {tmp_path / 'b'}` says" in str(each.message)

@@ -161,3 +161,58 @@ def test_a_bound_session_writes_where_it_is_told_and_leaves_what_it_gave() -> No
 def test_text_is_not_bound(tmp_path: Path) -> None:
     model = parse("g (string[N] x) => (string[N] y) { y = Identity(x) }")
     assert bind_session(open_session(model), {}, {}) is None
+
+
+TWO_OPEN = """
+g (float[past, more] old, float[1, 1] x) => (float[1, 1] y, float[past, total] new) {
+  y = Relu (x)
+  new = Concat <axis = 1> (old, old)
+}
+"""
+
+
+def test_a_state_grows_along_one_axis(tmp_path: Path, sessions: dict[str, Session]) -> None:
+    cut(parse(TWO_OPEN), tmp_path / "b")
+    session = byoc.open_stateful(byoc.load(tmp_path / "b"), {"old": "new"})
+    with pytest.raises(InputError) as caught:
+        session({"x": ramp(1, 1)})
+    assert str(caught.value) == (
+        "input 'old' is float32[past, more]: along which axis it grows cannot be seen"
+    )
+    shown = byoc.open_stateful(sessions["cache"])
+    assert repr(shown) == "StatefulSession(inputs=['x'], outputs=['y'], state=['old'])"
+    loaded = sessions["cache"]
+    names = [stage.name for stage in loaded.stages]
+    assert repr(loaded) == f"Session(inputs=['old', 'x'], outputs=['y', 'new'], stages={names})"
+
+
+def test_a_state_that_is_given_lies_in_its_buffer(tmp_path: Path) -> None:
+    """A decoder of a maximal length: the state may be shorter than that, and not longer."""
+    cut("zoo:decoder_int4", tmp_path / "b", verify=False)
+    loaded = byoc.load(tmp_path / "b")
+    assert isinstance(loaded, Session)
+    session = byoc.open_stateful(loaded, max_length=6)
+    grown = byoc.open_stateful(loaded)
+
+    def step(session: byoc.runtime.StatefulSession, tokens: list[int], count: int) -> np.ndarray:
+        mask = np.ones((1, count + len(tokens)), np.int64)
+        return session({"input_ids": np.array([tokens]), "attention_mask": mask})["logits"][0, -1]
+
+    for one in (session, grown):
+        step(one, [3, 1, 4], 0)
+    state = {name: value.copy() for name, value in grown.state.items()}
+    assert {value.shape for value in state.values()} == {(1, 2, 3, 32)}
+    assert {value.shape for value in session.state.values()} == {(1, 2, 6, 32)}
+    for name, value in session.state.items():
+        np.testing.assert_array_equal(value[:, :, :3], state[name])
+    wanted = step(grown, [1], 3)
+    np.testing.assert_allclose(step(session, [1], 3), wanted, rtol=1e-4, atol=1e-5)
+    session.reset(state)
+    assert set(session.state) == set(state)
+    np.testing.assert_allclose(step(session, [1], 3), wanted, rtol=1e-4, atol=1e-5)
+    assert session.in_place == session.pairs.keys()
+    name, value = next(iter(state.items()))
+    session.reset({name: np.zeros((1, 2, 6, 32), np.float32)})
+    with pytest.raises(InputError) as caught:
+        session.reset({name: np.zeros((1, 2, 7, 32), np.float32)})
+    assert str(caught.value) == f"input '{name}' is 7 long, at most 6 is allowed"

@@ -4,12 +4,14 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
 from cutting import CHAIN, HOST_ONLY, cut, files
 from support import VANILLA, Ran, parse
 
+import byoc
 from byoc.bundle import describe_file
 from byoc.errors import InputError, MissingRuntimeError
 from byoc.pipeline import partition
@@ -132,3 +134,16 @@ def test_without_onnxruntime(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(MissingRuntimeError, match=r"^onnxruntime is not installed \(pip install "):
         verify_against(bundle)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"seed": -1}, "seed: -1 is not a number of at least 0"),
+        ({"runtime": "ort"}, "runtime is 'ort', but must be byoc or ort-plugin"),
+    ],
+)
+def test_a_wrong_seed_or_runtime_is_refused(options: dict[str, Any], said: str, bundle: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        byoc.verify(bundle, **options)
+    assert said in str(caught.value)

@@ -239,7 +239,7 @@ class _TransferLookup:
             for reader in index.consumers.get(name, ())
             if reader in self.own and is_dequantize(index.nodes[reader])
         )[:1]  # however many read it, it is converted once
-        image = name in self.images or source in self.images
+        image = name in self.images  # as its float is: a QuantizeLinear keeps the axes
         asked = self._ask(name, self.index.types.get(name)) if image and by == "host" else None
         found = self._build_transfer(outer, entering, leaving, image, asked)
         return found or TensorTransfer(self._transfer_bytes(inner), 0, (), ())

@@ -1,10 +1,13 @@
 """A codegen of a distribution, as a vendor's is installed, that writes down each compile."""
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import installing
+import pytest
 from cutting import cut, files, without_what_ifs
 
 from byoc.pipeline import Result
@@ -79,3 +82,19 @@ class Vendor:
 def read_bundle(folder: Path) -> dict[str, bytes]:
     """Return all files of a bundle by name."""
     return files(folder)
+
+
+@pytest.fixture
+def vendor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Vendor]:
+    """Install the package for one test."""
+    site, log = tmp_path / "site", tmp_path / "compiled.txt"
+    site.mkdir()
+    installing.register(site, "noting", "1.0", {"byoc.codegens": {"noting": "noting_package:Noting"}})
+    installing.register(site, "noting_compiler", "4.2", {})
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setenv("COMPILED", str(log))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    found = Vendor(site, log)
+    found.write()
+    yield found
+    found.forget()
