@@ -259,8 +259,10 @@ class SpecialRun:
         errors = tuple(compare_tensors({name: expected}, made, self.thresholds, self.quantized))
         if not comparable:
             return errors
-        shown = _show_first(expected, actual)
-        return [each if each.within else replace(each, problem=shown) for each in errors]
+        return [
+            each if each.within else replace(each, problem=_show_first(expected, actual))
+            for each in errors
+        ]
 
     def _compare_floats(self, name: str, expected: Array, actual: Array) -> OutputError:
         dtype = str(expected.dtype)
