@@ -34,6 +34,8 @@ from byoc.errors import (
 )
 from byoc.long_calls import watch_calls
 
+# Python's own error where there is no memory for the stack of a thread.
+_NO_THREAD = "can't start new thread"
 _VERBS = {
     "partition": ("_partition_verb:partition", "Cut a model between the host and accelerators."),
     "explain": ("_explain_verb:explain", "Say why nodes are refused, and what would change that."),
@@ -274,7 +276,9 @@ def _exit_by_fault(run: Callable[[], object]) -> None:
         _fail("there is not enough memory for it")
     except KeyboardInterrupt:
         sys.exit(130)
-    except Exception:
+    except Exception as error:
+        if str(error) == _NO_THREAD:
+            _fail("there is not enough memory for it")
         print_traceback()
         print_errors(["this is a defect of byoc; please report it with the lines above"])
         sys.exit(3)

@@ -90,7 +90,8 @@ def ending_by_signals() -> Iterator[None]:
         for number in _HANDLED:
             if signal.getsignal(number) != signal.SIG_IGN:
                 handlers[number] = signal.signal(number, ending.handle)
-        watcher.start()
+        with suppress(RuntimeError):  # no memory for a thread: signals are heard, though less soon
+            watcher.start()
         with allow_stopping():
             yield
     finally:
@@ -101,7 +102,8 @@ def ending_by_signals() -> Iterator[None]:
             for number, handler in handlers.items():
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
         theirs.close()  # the thread reads the end of the stream
-        watcher.join(_UNHEARD_SECONDS)
+        if watcher.ident is not None:
+            watcher.join(_UNHEARD_SECONDS)
         ours.close()
 
 

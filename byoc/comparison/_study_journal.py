@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
@@ -40,7 +41,7 @@ class StudyJournal:
             self._lock()
             self.outcomes = self._read()
         except BaseException:
-            self._file.close()
+            self._close()
             raise
 
     def append(self, key: str, outcome: Mapping[str, Any]) -> None:
@@ -59,7 +60,11 @@ class StudyJournal:
         traceback: TracebackType | None,
     ) -> None:
         """Close the file."""
-        self._file.close()
+        self._close()
+
+    def _close(self) -> None:
+        with suppress(OSError):  # of a line that was not written, which was an error by then
+            self._file.close()
 
     def _lock(self) -> None:
         if fcntl is None:

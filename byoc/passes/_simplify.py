@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from onnx import ModelProto, NodeProto
+from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto
 
 from byoc.errors import MissingRuntimeError
 from byoc.model import RANDOM_OPERATORS, is_onnx, walk_nodes
@@ -19,6 +19,8 @@ _FREE_INITIALIZERS_IR = 4
 _KNOWN_DOMAINS = ("ai.onnx.ml", "com.microsoft")
 _HIDDEN_DOMAIN = "byoc_driver.hidden"
 _TRAINING_INPUT = 2
+# What onnxslim 0.1.98 fails to fold: it takes every constant for an array.
+_MAKERS_OF_LISTS = ("SequenceConstruct", "SequenceEmpty", "SequenceMap", "SplitToSequence", "Optional")
 
 
 @dataclass(frozen=True)
@@ -43,34 +45,39 @@ class Simplify:
             raise MissingRuntimeError(_HINT) from None
         given = ModelProto()
         given.CopyFrom(model)
-        hidden = _hide_unrepeatable(given)
+        hidden, functions = _hide_nodes(given)
         made = onnxslim.slim(
             given, skip_optimizations=list(_SKIPPED), size_threshold=max(self.largest, 1)
         )
         _show_hidden(made, hidden)
+        made.functions.extend(functions)
         return _restore(model, made)
 
 
-def _hide_unrepeatable(model: ModelProto) -> dict[str, tuple[str, str]]:
-    """Give nodes whose results may differ from one to the next operators of their own.
+def _hide_nodes(model: ModelProto) -> tuple[dict[str, tuple[str, str]], list[FunctionProto]]:
+    """Give nodes that onnxslim is not to look into operators of their own.
 
     These are random ones, and operators of vendors, of which nothing is known: onnxslim folds the
-    former and merges equal nodes of both. Returns the domain and operator of each by the new name.
+    former and merges equal nodes of both. It fails at sequences that are constant, and at functions
+    beside or with bodies, where it looks for inner functions without end. Returns the domain and
+    operator of each by the new name, and the functions that only such nodes call, which it is not given.
     """
     functions = {(each.domain, each.name): each for each in model.functions}
-    unsafe: set[tuple[str, str]] = set()
+    has_bodies = any(map(_holds_bodies, model.graph.node))
+    unsafe = set(functions) if has_bodies else set()
 
     def is_hidden(node: NodeProto) -> bool:
         if is_onnx(node):
             trains = node.op_type != "Dropout" or len(node.input) > _TRAINING_INPUT
-            return node.op_type in RANDOM_OPERATORS and trains
+            return (node.op_type in RANDOM_OPERATORS and trains) or node.op_type in _MAKERS_OF_LISTS
         kind = node.domain, node.op_type
         return kind in unsafe or (kind not in functions and node.domain not in _KNOWN_DOMAINS)
 
     while found := {
         kind
         for kind, each in functions.items()
-        if kind not in unsafe and any(map(is_hidden, walk_nodes(each.node)))
+        if kind not in unsafe
+        and any(is_hidden(node) or _holds_bodies(node) for node in walk_nodes(each.node))
     }:
         unsafe |= found
     hidden: dict[str, tuple[str, str]] = {}
@@ -81,7 +88,15 @@ def _hide_unrepeatable(model: ModelProto) -> dict[str, tuple[str, str]]:
             node.domain, node.op_type = _HIDDEN_DOMAIN, name
     if hidden:
         model.opset_import.add(domain=_HIDDEN_DOMAIN, version=1)
-    return hidden
+    every = [*model.functions]
+    aside = [each for each in every if (each.domain, each.name) in unsafe]
+    del model.functions[:]
+    model.functions.extend(each for each in every if each not in aside)
+    return hidden, aside
+
+
+def _holds_bodies(node: NodeProto) -> bool:
+    return any(each.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for each in node.attribute)
 
 
 def _show_hidden(model: ModelProto, hidden: Mapping[str, tuple[str, str]]) -> None:

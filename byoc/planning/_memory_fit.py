@@ -97,7 +97,8 @@ class RegionArenas:
 
     def _plan(self, rows: frozenset[int]) -> RegionArena:
         model = self._model
-        steps = sorted(step for row in rows for step in self._steps.get(row, ()))
+        known = isinstance(model, MemoryModel)
+        steps = sorted(step for row in rows for step in self._steps.get(row, ())) if known else []
         if not isinstance(model, MemoryModel) or not steps:
             return RegionArena(0, min(rows))
         part = model.problem.subproblem(steps)

@@ -1,6 +1,6 @@
 """The comparison of a bundle with its model: outputs on several samples, boundary tensors, regions."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from math import prod
@@ -146,6 +146,7 @@ class BundleComparison:
                 continue
             actual = self._runs.run(sample.inputs)
             self._runs.take_recorded()
+            defined = traits.list_defined(sample.kind)
             if traits.is_flat:
                 run = SpecialRun(
                     *(sample.kind, traits, self._plain.run, sample.inputs, joined, self.thresholds),
@@ -157,8 +158,7 @@ class BundleComparison:
                 self._notes.update(dict.fromkeys(f"on special values: {note}" for note in notes))
             else:
                 errors = self._compare_outputs(sample.inputs, expected, actual)
-            defined = traits.list_defined(sample.kind)
-            self._errors.append(tuple(error for error in errors if error.name in defined))
+            self._errors.append(tuple(each for each in errors if _is_about(each, defined)))
 
     def compare_boundary(self) -> None:
         """Compare every boundary tensor on the first sample."""
@@ -344,6 +344,11 @@ def _has_elements(value: Any) -> bool:
     """Return whether there is something to compare in an output; an optional without content is."""
     parts = value if isinstance(value, list) else [value]
     return not parts or any(part is None or np.size(part) for part in parts)
+
+
+def _is_about(error: OutputError, names: Collection[str]) -> bool:
+    """Return whether an error is of one of some outputs, or of an element of it."""
+    return error.name in names or error.name.rpartition("[")[0] in names
 
 
 def _find_contradictions(model: Model, outputs: Values) -> Iterator[tuple[str, None]]:

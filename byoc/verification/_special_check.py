@@ -227,29 +227,45 @@ class SpecialRun:
             for name in expected:
                 if name not in defined:
                     continue
-                error = self._compare_output(name, expected[name], actual.get(name))
-                clause = "" if error.within else self._find_allowance(error)
-                if clause:
-                    allowed.append(f"'{name}' {error.problem} ({clause})")
-                    error = replace(error, absolute=0.0, relative=0.0, problem="")
-                    if self.traits.is_flat and self.traits.is_all_floats:
-                        # Elements are apart, and no comparison has seen what was lost.
-                        wanted, got = (np.asarray(each[name], np.float64) for each in (expected, actual))
-                        both = np.isfinite(wanted) & np.isfinite(got)
-                        error = self._compare_finite(error, name, wanted, got, both)
-                found.append(error)
+                for error in self._compare_output(name, expected[name], actual.get(name)):
+                    clause = "" if error.within else self._find_allowance(error)
+                    if clause:
+                        allowed.append(f"'{error.name}' {error.problem} ({clause})")
+                        found.append(self._compare_others(error, expected[name], actual.get(name)))
+                    else:
+                        found.append(error)
         return tuple(found), allowed
 
-    def _compare_output(self, name: str, expected: Any, actual: Any) -> OutputError:
-        """Return the error of an output; its `problem` says what is lost or off."""
-        comparable = isinstance(expected, np.ndarray) and isinstance(actual, np.ndarray)
-        comparable = comparable and (expected.shape, expected.dtype) == (actual.shape, actual.dtype)
+    def _compare_others(self, allowed: OutputError, expected: Any, actual: Any) -> OutputError:
+        """Return what is left of an error that a clause allows: that of the other elements."""
+        error = replace(allowed, absolute=0.0, relative=0.0, problem="")
+        if not (self.traits.is_flat and self.traits.is_all_floats and _are_comparable(expected, actual)):
+            return error
+        # Elements are apart, and no comparison has seen what was lost.
+        wanted, got = expected.astype(np.float64), actual.astype(np.float64)
+        both = np.isfinite(wanted) & np.isfinite(got)
+        return self._compare_finite(error, error.name, wanted, got, both)
+
+    def _compare_output(self, name: str, expected: Any, actual: Any) -> Sequence[OutputError]:
+        """Return the error of an output, of a sequence those of its elements.
+
+        The `problem` says what is lost or off.
+        """
+        comparable = _are_comparable(expected, actual)
         dtype = str(expected.dtype) if comparable else ""
-        if dtype not in TOLERANCE:
-            made = {} if actual is None else {name: actual}
-            (plain,) = compare_tensors({name: expected}, made, self.thresholds, self.quantized)
-            wrong = comparable and not plain.within
-            return replace(plain, problem=_show_first(expected, actual)) if wrong else plain
+        if dtype in TOLERANCE:
+            return [self._compare_floats(name, expected, actual)]
+        made = {} if actual is None else {name: actual}
+        errors = tuple(compare_tensors({name: expected}, made, self.thresholds, self.quantized))
+        if not comparable:
+            return errors
+        return [
+            each if each.within else replace(each, problem=_show_first(expected, actual))
+            for each in errors
+        ]
+
+    def _compare_floats(self, name: str, expected: Array, actual: Array) -> OutputError:
+        dtype = str(expected.dtype)
         plain = OutputError(name, dtype, 0.0, 0.0, self.thresholds.relative.get(dtype, TOLERANCE[dtype]))
         wanted, got = expected.astype(np.float64), actual.astype(np.float64)
         lost = self._find_lost(wanted, got)
@@ -381,6 +397,13 @@ def find_scales(made: Values) -> dict[str, float]:
 def _is_finite(value: Any) -> bool:
     array = np.asarray(value)
     return array.dtype.kind != "f" or bool(np.isfinite(array).all())
+
+
+def _are_comparable(expected: Any, actual: Any) -> bool:
+    """Return whether both are tensors of one type."""
+    if not isinstance(expected, np.ndarray) or not isinstance(actual, np.ndarray):
+        return False
+    return (expected.shape, expected.dtype) == (actual.shape, actual.dtype)
 
 
 def _show_first(wanted: Array, got: Array) -> str:

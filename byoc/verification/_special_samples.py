@@ -208,7 +208,7 @@ def _choose_finite(
         return np.array([n for n in _DIVISORS if low <= n <= high and (n > 0 or dtype[0] != "u")], dtype)
     if name in traits.shifts:
         return np.arange(0, base.dtype.itemsize * 8).astype(base.dtype)
-    if not traits.is_free(name) or base.dtype.kind in "OUSc":
+    if not traits.is_free(name) or base.dtype.kind in "OUSc" or not base.size:
         return none
     if _is_float(base):
         return _choose_floats(traits, name, base, promises, (low, high))

@@ -323,6 +323,21 @@ def test_onnxruntime_18128_with_a_branch_that_has_to_be_turned(tmp_path: Path) -
     assert host(result).count("Transpose") == 3
 
 
+def test_a_transpose_of_a_node_without_inputs(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model("""
+    <ir_version: 8, opset_import: ["" : 17]>
+    turned (float[1, 2, 4, 3] x) => (float[1, 2, 4, 3] y) {
+      w = RandomUniform<shape = [1, 4, 3, 2], seed = 1.0>()
+      t = Transpose<perm = [0, 3, 1, 2]>(w)
+      z = Mul(t, x)
+      a = Relu(x)
+      y = Sum(a, z)
+    }""")
+    partition(model, tmp_path, FLOATS, verify=False)
+    made = open_bundle(tmp_path / "out.byoc").model()
+    assert "RandomUniform" in {node.op_type for node in made.graph.node}
+
+
 @Signed
 @pytest.mark.parametrize("layout", ["", "layout: {activations: NHWC}\n"], ids=["NCHW", "NHWC"])
 @pytest.mark.parametrize("convert", ["host", "device"])

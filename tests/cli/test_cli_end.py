@@ -157,3 +157,17 @@ def test_a_slow_codegen_is_named(
     assert ran.code == 0
     what = "codegen wrecker: compile of region dla_0 (--call-timeout SECONDS limits a call)"
     assert f"byoc: waiting for {what}, " in ran.err
+
+
+def test_without_memory_for_a_thread_it_says_so(
+    folder: Path, byoc: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    ran = byoc("inspect", "net.onnx")  # the thread that hears signals is done without
+    assert (ran.code, ran.err.count("\n")) == (1, 1)
+    monkeypatch.setattr("byoc.cli._bundle_verbs.open_bundle", fail)
+    ran = byoc("inspect", "net.onnx")
+    assert (ran.code, ran.err) == (1, "byoc: there is not enough memory for it\n")

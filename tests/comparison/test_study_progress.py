@@ -213,6 +213,20 @@ def test_a_journal_has_one_writer(tmp_path: Path) -> None:
         StudyJournal(tmp_path / "j")
 
 
+def test_a_journal_that_the_disk_does_not_take_is_named(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    journal = StudyJournal(tmp_path / "j")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (40, limits[1]))
+    try:
+        with pytest.raises(byoc.InputError, match="j: cannot be written: File too large"), journal:
+            journal.append("a" * 100, {"status": "ok"})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+
+
 def test_slots_stay_with_their_models_as_long_as_they_can(folder: Path) -> None:
     from byoc.comparison._study_cases import expand_cases  # noqa: PLC0415
     from byoc.comparison._study_file import read_study  # noqa: PLC0415

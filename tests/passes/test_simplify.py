@@ -221,3 +221,34 @@ def test_equal_nodes_of_vendors_and_calls_with_random_nodes_are_not_merged() -> 
     assert called[("local", "Outer")] == 2
     assert {each.name for each in done.functions} == {"Draw", "Outer", "Plain"}
     assert list(done.opset_import) == list(model.opset_import)
+
+
+def test_functions_beside_bodies_and_sequences_of_constants_are_left_alone() -> None:
+    text = """
+    <ir_version: 8, opset_import: ["": 17, "local": 1]>
+    bodies (float[2] x, bool c) => (float[2] y, float[2] s) <float[2] w = {1, 2}> {
+      a = local.Plain(x)
+      b = Neg(w)
+      l = SequenceConstruct(b, w)
+      i = Constant<value = int64 {1}>()
+      s = SequenceAt(l, i)
+      y = If(c) <
+        then_branch = g () => (float[2] t) { t = Add(a, b) },
+        else_branch = h () => (float[2] e) { e = local.Branches(c, a) }
+      >
+    }
+    <domain: "local", opset_import: ["": 17]>
+    Plain (x) => (y) { y = Relu(x) }
+    <domain: "local", opset_import: ["": 17]>
+    Branches (c, x) => (y) {
+      y = If(c) <
+        then_branch = g () => (float[2] t) { t = Abs(x) },
+        else_branch = h () => (float[2] e) { e = Exp(x) }
+      >
+    }
+    """
+    done = byoc.simplify(onnx.parser.parse_model(text))
+    assert not done.effect.not_compared
+    called = {node.op_type for node in done.model.proto.graph.node}
+    assert {"Plain", "SequenceConstruct"} <= called
+    assert {each.name for each in done.model.proto.functions} == {"Plain", "Branches"}

@@ -142,6 +142,22 @@ def test_bodies_count_with_the_main_graph(files: Files) -> None:
     assert any("would hold" in note for note in notes(less))
 
 
+def test_bodies_beside_a_sequence_leave_the_constants(files: Files) -> None:
+    net = """
+    n (float[1000] x, bool c) => (float[1000] y, int64 l) {
+      s = SequenceConstruct(x, x)
+      l = SequenceLength(s)
+      a = Relu(x)
+      y = If(c) <
+        then_branch = g () => (float[1000] t) { t = Neg(a) },
+        else_branch = h () => (float[1000] e) { e = Sub(a, x) }
+      >
+    }"""
+    result = placed(net, files, 64_000)
+    assert len(result.report.regions) == 3
+    assert any("'s' is a sequence" in note for note in notes(result))
+
+
 @st.composite
 def nets(draw: st.DrawFn) -> onnx.ModelProto:
     """Return elementwise networks over vectors of one length, with skips."""

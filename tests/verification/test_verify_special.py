@@ -127,6 +127,22 @@ def test_what_is_right_is_right_on_special_values(case: str, tmp_path: Path) -> 
     assert result.verification.notes == ()
 
 
+def test_outputs_that_are_sequences_are_compared_element_by_element(tmp_path: Path) -> None:
+    text = """(float[3, 5] x, float[0, 2] e) => (seq(float[3, 5]) s, seq(float[3, 5]) n, int32[0, 2] w, bool[0, 2] t) {
+      t = Cast<to = 9>(e)
+      a = Relu(x)
+      b = Abs(x)
+      s = SequenceConstruct(a, b)
+      n = SequenceEmpty<dtype = 1>()
+      w = Cast<to = 6>(e)
+    }"""
+    result = partition(text, tmp_path)
+    assert result.report.refusals == ()
+    assert result.verification is not None
+    assert {"s[0]", "s[1]", "w"} <= {error.name for error in result.verification.outputs}
+    assert result.verification.passed
+
+
 @pytest.mark.parametrize(
     "op", sorted({*FLOATS.split()} - {"ThresholdedRelu"})
 )  # 0 of NaN by its definition

@@ -105,6 +105,8 @@ class _Merger:
         return began is not None and began == ended and None not in (began.shape or (None,))
 
     def _transpose_order(self, node: NodeProto) -> AxisOrder | None:
+        if not node.input:  # as of a Constant
+            return None
         return read_order(node, self.tensors.find_rank(node.input[0]))
 
     def _replace_output(self, node: NodeProto, name: str) -> bool:
