@@ -69,6 +69,7 @@ from byoc.support._plugins import (
     get_distribution,
     get_first_sentence,
     is_file,
+    is_installed_name,
     list_installed,
     load_function,
     load_plugin,

@@ -205,7 +205,17 @@ def find_file(group: str, name: str, also: Iterable[str] = ()) -> Path:
     are further names to suggest.
     """
     path = Path(name)
-    return path if is_file(path) else find_installed_file(group, name, also)
+    is_path = is_file(path) and not is_installed_name(group, name)
+    return path if is_path else find_installed_file(group, name, also)
+
+
+def is_installed_name(group: str, name: str) -> bool:
+    """Return whether a name without folder and suffix is that of an installed file.
+
+    It then means that one, whatever the working directory holds, which may be a stranger's: a file there
+    is `./dla`.
+    """
+    return name == Path(name).stem and name in find_files(group)[0]
 
 
 def is_file(path: Path) -> bool:
