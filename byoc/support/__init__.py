@@ -28,6 +28,7 @@ from byoc.support._output import (
     check_output,
     clone_file,
     find_inside,
+    require_inside,
     resolve_path,
     write_atomically,
     write_text,

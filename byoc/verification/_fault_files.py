@@ -25,7 +25,7 @@ from byoc.codegen import (
 from byoc.errors import InputError, escape_unprintable
 from byoc.model import parse_layout
 from byoc.runtime import read_npz, restore_dtype, write_npz
-from byoc.support import StrictModel, read_limited, write_text
+from byoc.support import StrictModel, read_limited, require_inside, write_text
 from byoc.verification._bisection import Fault
 from byoc.verification._part_trials import run_trial, save_part
 from byoc.verification._region_cutter import RegionPart
@@ -105,7 +105,9 @@ def rerun_fault(
     Raise InputError if the folder holds no fault, or the codegen is not allowed, missing, refuses or
     fails.
     """
-    path = folder / FAULT_FILE
+    path, model, inputs = (
+        require_inside(folder, name) for name in (FAULT_FILE, FAULT_MODEL, FAULT_INPUTS)
+    )
     try:
         with path.open("rb") as file:
             content = read_limited(file, _MOST_BYTES)
@@ -122,12 +124,12 @@ def rerun_fault(
     if isolation is not None and isolation.unless_trusted and trust:
         isolation = None
     weights = parse_layout(fault.weights) if fault.weights else None
-    region = read_region(folder / FAULT_MODEL, fault.region, fault.target, None, weights)
+    region = read_region(model, fault.region, fault.target, None, weights)
     with closing(Codegens(isolation)) as found:
         codegen = found.find(fault.codegen)
         compiler = RegionCompiler(codegen, drop_executing_options(codegen, fault.codegen_options))
         trial = run_trial(
-            RegionPart(region.model, _read_inputs(folder / FAULT_INPUTS, region)),
+            RegionPart(region.model, _read_inputs(inputs, region)),
             region,
             compiler,
             thresholds,
