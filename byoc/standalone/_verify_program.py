@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from byoc.bundle import PROGRAM_FILE, find_folder_kind, read_signature
+from byoc.codegen import describe_path_problem
 from byoc.errors import InputError, MissingRuntimeError, shorten_text
 from byoc.standalone._export import FORMAT, SAMPLE_FILE
 from byoc.standalone._source_text import WEIGHTS_FILE
@@ -183,7 +184,8 @@ def _read_document(folder: Path, content: bytes) -> dict[str, Any]:
         raise InputError(f"{path}: is not what export-c writes, of format {FORMAT}") from None
     for name in (*document["sources"], *document["code"]):
         inside = (folder / name).resolve()
-        if name.startswith("-") or folder.resolve() not in inside.parents or not inside.is_file():
+        wrong = name.startswith("-") or describe_path_problem(name)
+        if wrong or folder.resolve() not in inside.parents or not inside.is_file():
             raise InputError(f"{path}: sources: there is no file {name!r} in this folder")
     for name in document["libraries"]:
         if not re.fullmatch(r"\w+", name):

@@ -23,7 +23,7 @@ from byoc.codegen import (
     read_region,
 )
 from byoc.errors import InputError, escape_unprintable
-from byoc.model import parse_layout
+from byoc.model import check_model, parse_layout
 from byoc.runtime import read_npz, restore_dtype, write_npz
 from byoc.support import StrictModel, read_limited, require_inside, write_text
 from byoc.verification._bisection import Fault
@@ -125,6 +125,10 @@ def rerun_fault(
         isolation = None
     weights = parse_layout(fault.weights) if fault.weights else None
     region = read_region(model, fault.region, fault.target, None, weights)
+    try:
+        check_model(region.model, folder)  # its weights are in no file outside of the folder
+    except InputError as error:
+        raise InputError(f"{model}: {error}") from None
     with closing(Codegens(isolation)) as found:
         codegen = found.find(fault.codegen)
         compiler = RegionCompiler(codegen, drop_executing_options(codegen, fault.codegen_options))

@@ -1,0 +1,48 @@
+"""Each cell of the table of SECURITY.md is tried: a file of the kind asks for the opposite.
+
+The attacks are in `input_attacks`. Whatever they say, nothing outside is opened or quoted, nothing is
+written but what the user named, and no payload runs.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from input_attacks import ATTACKS, Attack
+from input_box import CANARY, Box, add_decoys, describe_tree, make_box, watch_openings
+from support import Ran
+
+
+@pytest.fixture
+def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Box:
+    """The folders of an attack; byoc is called in `cwd`, which is a stranger's as well."""
+    made = make_box(tmp_path.resolve())
+    monkeypatch.chdir(made.cwd)
+    return made
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=str)
+def test_a_file_that_asks_for_the_opposite(
+    attack: Attack, box: Box, byoc: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if attack.needs and shutil.which(attack.needs) is None and find_spec(attack.needs) is None:
+        pytest.skip(f"{attack.needs} is not here")
+    words = attack.make(box)
+    add_decoys(box.cwd, box.mark)
+    monkeypatch.setenv("PATH", f"{box.root / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    before = describe_tree(box.root)
+
+    with watch_openings(box.secret) as secrets, watch_openings(box.cwd) as here:
+        ran = byoc(*words)
+
+    assert (ran.code, re.search(attack.says, ran.out + ran.err) is not None) == (attack.code, True), ran
+    assert (secrets, here) == ([], [])
+    assert CANARY not in ran.out + ran.err
+    assert not box.mark.exists()
+    after = describe_tree(box.root)
+    changed = {path for path in {*before, *after} if before.get(path) != after.get(path)}
+    assert [path for path in sorted(changed) if not path.startswith(f"{box.mine}{os.sep}")] == []
