@@ -27,6 +27,7 @@ from input_files import (
     PROBLEM,
     RANGES_FILE,
     STUDY_FILE,
+    Read,
     Words,
     calibrate,
     copy_bundle,
@@ -56,17 +57,17 @@ Change = Callable[[Box, Path], None]
 UP = "../" * 12
 _OUTSIDE = "is not inside the bundle"
 _ELSEWHERE = "may name those beside and below it"
-_YAML = "!!python/object/apply:os.system ['{command}']"
+YAML = "!!python/object/apply:os.system ['{command}']"
 
 
 @dataclass(frozen=True)
 class Attack:
-    """A command line on files of a stranger's, and what byoc has to say, as a regular expression."""
+    """What reads files of a stranger's, and what byoc has to say, as a regular expression."""
 
     kind: str
     cell: Cell
     what: str
-    make: Callable[[Box], Words]
+    make: Callable[[Box], Read]
     says: str
     code: int = 1
     needs: str = ""
@@ -280,7 +281,7 @@ def _with_text(use: Callable[[Box, str], Words], text: str) -> Callable[[Box], W
 
 def _fill(text: str, box: Box) -> str:
     """Put the box's paths, and YAML that would run a command, into a text."""
-    values = {"secret": box.secret, "root": box.root, "cwd": box.cwd, "yaml": _YAML}
+    values = {"secret": box.secret, "root": box.root, "cwd": box.cwd, "yaml": YAML}
     for name, value in values.items():
         text = text.replace(f"<{name}>", str(value))
     return text.replace("{command}", box.command)

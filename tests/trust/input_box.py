@@ -58,6 +58,11 @@ class Box:
         return self.root / "mine"
 
     @property
+    def home(self) -> Path:
+        """The folders of the user's configuration, data and cache: `config`, `data` and `cache`."""
+        return self.root / "home"
+
+    @property
     def mark(self) -> Path:
         """A file that is there once something of the stranger's was executed."""
         return self.root / "mark"

@@ -14,6 +14,7 @@ from tempfile import mkdtemp
 
 import numpy as np
 import onnx
+import pytest
 from input_box import MODEL, Box
 from support import VANILLA, parse
 
@@ -21,6 +22,8 @@ import byoc
 from byoc.bundle import open_bundle, pack_folder
 
 Words = Sequence[str | Path]
+Read = Words | Callable[[], object]
+"""The words of a command line, or what reads a file in Python."""
 COST_FILE = """
 name: theirs
 kind: roofline
@@ -66,19 +69,22 @@ class Kind:
 
 
 @cache
-def _make_once(emit: str | None) -> Path:
+def find_bundle(emit: str | None = None) -> Path:
     """Return a bundle of the model whose region codegen `dla` compiled, which nobody may change."""
-    folder = Path(mkdtemp(prefix="byoc-tests-")) / "b"
-    byoc.partition(
-        parse(MODEL), VANILLA, output=folder, strategy="all-supported", codegen="dla", emit=emit
-    )
-    return folder
+    root = Path(mkdtemp(prefix="byoc-tests-"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(root / "data"))  # another user's key
+        byoc.partition(
+            parse(MODEL), VANILLA, output=root / "b", strategy="all-supported", codegen="dla", emit=emit
+        )
+    return root / "b"
 
 
-def copy_bundle(box: Box, emit: str | None = None) -> Path:
-    """Copy the bundle into the stranger's folder, without the signature by which it was made here."""
-    bundle = Path(shutil.copytree(_make_once(emit), box.theirs / "b"))
-    (bundle / "signature.json").unlink()
+def copy_bundle(box: Box, emit: str | None = None, signed: bool = False) -> Path:
+    """Copy the bundle into the stranger's folder, unless `signed` without its signature."""
+    bundle = Path(shutil.copytree(find_bundle(emit), box.theirs / "b"))
+    if not signed:
+        (bundle / "signature.json").unlink()
     return bundle
 
 

@@ -1,6 +1,6 @@
 """Each cell of the table of SECURITY.md is tried: a file of the kind asks for the opposite.
 
-The attacks are in `input_attacks`. Whatever they say, nothing outside is opened or quoted, nothing is
+The attacks are in `input_attacks` and `input_own_attacks`. Whatever they say, nothing outside is opened or quoted, nothing is
 written but what the user named, and no payload runs.
 """
 
@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 from input_attacks import ATTACKS, Attack
 from input_box import CANARY, Box, add_decoys, describe_tree, make_box, watch_openings
+from input_own_attacks import OWN_ATTACKS
 from support import Ran
+
+from byoc.errors import ByocError
 
 
 @pytest.fixture
@@ -22,22 +25,33 @@ def box(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Box:
     """The folders of an attack; byoc is called in `cwd`, which is a stranger's as well."""
     made = make_box(tmp_path.resolve())
     monkeypatch.chdir(made.cwd)
+    for name in ("config", "data", "cache"):
+        (made.home / name).mkdir(parents=True)
+        monkeypatch.setenv(f"XDG_{name.upper()}_HOME", str(made.home / name))
     return made
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=str)
+def _call(read: Callable[[], object]) -> Ran:
+    """Read a file in Python; what a user is told is the text of the error."""
+    try:
+        return Ran(0, str(read()), "")
+    except ByocError as error:
+        return Ran(1, "", str(error))
+
+
+@pytest.mark.parametrize("attack", [*ATTACKS, *OWN_ATTACKS], ids=str)
 def test_a_file_that_asks_for_the_opposite(
     attack: Attack, box: Box, byoc: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if attack.needs and shutil.which(attack.needs) is None and find_spec(attack.needs) is None:
         pytest.skip(f"{attack.needs} is not here")
-    words = attack.make(box)
+    read = attack.make(box)
     add_decoys(box.cwd, box.mark)
     monkeypatch.setenv("PATH", f"{box.root / 'bin'}{os.pathsep}{os.environ['PATH']}")
     before = describe_tree(box.root)
 
     with watch_openings(box.secret) as secrets, watch_openings(box.cwd) as here:
-        ran = byoc(*words)
+        ran = _call(read) if callable(read) else byoc(*read)
 
     assert (ran.code, re.search(attack.says, ran.out + ran.err) is not None) == (attack.code, True), ran
     assert (secrets, here) == ([], [])
@@ -45,4 +59,5 @@ def test_a_file_that_asks_for_the_opposite(
     assert not box.mark.exists()
     after = describe_tree(box.root)
     changed = {path for path in {*before, *after} if before.get(path) != after.get(path)}
-    assert [path for path in sorted(changed) if not path.startswith(f"{box.mine}{os.sep}")] == []
+    own = (f"{box.mine}{os.sep}", f"{box.home}{os.sep}")
+    assert [path for path in sorted(changed) if not path.startswith(own)] == []
