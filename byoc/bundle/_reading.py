@@ -257,13 +257,19 @@ def inspect(bundle: str | Path, *, trust: bool = False) -> dict[str, Any]:
 
 
 def judge_path(path: Path) -> Trust:
-    """Return whether the maker of the bundle at a path is trusted; no file outside is looked at.
+    """Return whether the maker of the bundle at a path is trusted; raises as `open_own_files`."""
+    return judge_maker(open_own_files(path))
 
-    Raises InputError unless all files of the bundle itself are as the manifest says.
+
+def open_own_files(path: Path) -> Bundle:
+    """Open the bundle at a path for its manifest and its own files; no file outside is looked at.
+
+    So nobody has to trust its maker, and its models are not whole where it refers to weights. Raises
+    InputError unless it is complete and all of its own files are as the manifest says.
     """
     if not path.is_dir():
-        return judge_maker(open_bundle(path))
-    return judge_maker(Bundle(path, read_manifest(path), None, path))
+        return open_bundle(path)  # a packed one refers to nothing
+    return Bundle(path.absolute(), read_manifest(path), None, path)
 
 
 def open_bundle(

@@ -18,6 +18,7 @@ from byoc.bundle import (
     judge_maker,
     manifest_schema,
     open_bundle,
+    open_own_files,
     pack_folder,
     stage_packed_file,
 )
@@ -254,7 +255,7 @@ def pack(
     """Pack a bundle into one file that every verb opens."""
     with show_status() as show:
         show("check")
-        opened = open_bundle(bundle)
+        opened = open_own_files(bundle)
         if opened.manifest.references:
             raise InputError(f"{bundle}: refers to files outside of it, which a packed bundle cannot")
         show("pack")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from byoc.bundle import Bundle, is_bundle, open_bundle
+from byoc.bundle import Bundle, is_bundle, open_own_files
 from byoc.cli._common import (
     DIFFERENT,
     FormatOption,
@@ -82,7 +82,7 @@ def _find(name: str, variant: str | None) -> str | Path | Bundle:
     """Return a path, a variant of the bundle there, or the name of an installed rule file."""
     path = Path(name)
     if variant is not None and is_bundle(path):
-        return open_bundle(path, variant=variant)
+        return open_own_files(path).choose(variant)
     return path if path.exists() else name
 
 

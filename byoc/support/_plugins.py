@@ -264,7 +264,7 @@ def find_beside(group: str, path: Path, name: str) -> Path | None:
     if found is None:
         raise InputError(
             f"{_cut_name(name)}: a file may name those beside and below it, and installed "
-            f"{_KIND_NAMES[group]}s by name"
+            f"{_KIND_NAMES[group]}s by name: move or copy that one there"
         )
     return path.parent / name if is_file(found) else None
 
