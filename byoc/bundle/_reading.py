@@ -1,14 +1,13 @@
 """Reading of bundles: a checked manifest, the partitioned model, regions and artifacts."""
 
 import os
-import shutil
-import tempfile
 import weakref
 import zipfile
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import onnx
@@ -309,8 +308,8 @@ def _open(
         raise InputError(f"{path}: no such bundle")
     with ExitStack() as stack:  # leaves nothing behind, even after an interrupt
         if path.is_file():
-            folder = Path(tempfile.mkdtemp(prefix="byoc-"))
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            made = TemporaryDirectory(prefix="byoc-", ignore_cleanup_errors=True)
+            folder = Path(stack.enter_context(made))
             bundle = Bundle(folder, unpack_bundle(path, folder), path, consent=consent)
         else:
             manifest = read_manifest(path)

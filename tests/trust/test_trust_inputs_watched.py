@@ -63,11 +63,18 @@ def run_watched(box: Box, words: Words) -> Watched:
     temporary.mkdir()
     path = os.pathsep.join([str(_WATCHING), str(_CHECKOUT)])
     homes = {f"XDG_{name}_HOME": str(box.root / "home" / name) for name in ("CONFIG", "CACHE")}
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "ORT_"))}
     ran = subprocess.run(
         [sys.executable, "-P", "-m", "byoc", *map(str, words)],
         cwd=box.cwd,
-        env={**kept, **homes, "PYTHONPATH": path, "BYOC_WATCH_LOG": str(log), "TMPDIR": str(temporary)},
+        env={
+            **kept,
+            **homes,
+            "PYTHONPATH": path,
+            "BYOC_WATCH_LOG": str(log),
+            "TMPDIR": str(temporary),
+            "HOME": str(box.root / "user"),
+        },
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -83,11 +90,15 @@ def _is_expected(command: str, expected: Sequence[str]) -> bool:
     installed = (*_INSTALLED, "/usr", "/lib")
     is_library = ".so" in program and (os.sep not in program or program.startswith(installed))
     is_own = program == sys.executable and any(each in command for each in expected if each[0] == "-")
-    return is_library or is_own or Path(program).name in {*expected, "uname"}  # platform.processor calls it
+    return (
+        is_library or is_own or Path(program).name in {*expected, "uname"}
+    )  # platform.processor calls it
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_reading_a_file_opens_writes_and_executes_no_more_than_it_must(name: str, tmp_path: Path) -> None:
+def test_reading_a_file_opens_writes_and_executes_no_more_than_it_must(
+    name: str, tmp_path: Path
+) -> None:
     box, kind = make_box(tmp_path.resolve()), KINDS[name]
     for needed in kind.needs:
         if shutil.which(needed) is None and find_spec(needed) is None:
@@ -109,6 +120,7 @@ def test_reading_a_file_opens_writes_and_executes_no_more_than_it_must(name: str
     assert (secrets, here, DECOYS & {*theirs}) == ([], [], set())
     assert CANARY not in did.text
     assert not box.mark.exists()
+    assert not (box.root / "user").exists()  # where onnxruntime kept what it tells its maker
     assert describe_tree(box.theirs, box.cwd, box.secret) == before
     key = Path(os.environ["XDG_DATA_HOME"], "byoc")
     own = (box.root / "home", box.root / "tmp", box.mine, key, "/dev/null")
