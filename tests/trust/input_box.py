@@ -141,7 +141,7 @@ def describe_tree(*folders: Path) -> Mapping[str, tuple[object, ...]]:
         for path in (folder, *folder.rglob("*")):
             state = path.lstat()
             is_folder = stat.S_ISDIR(state.st_mode)
-            leads = os.readlink(path) if path.is_symlink() else ""
+            leads = str(path.readlink()) if path.is_symlink() else ""
             changed = 0 if is_folder else (state.st_size, state.st_mtime_ns)
             found[str(path)] = (stat.S_IFMT(state.st_mode), changed, leads)
     return found

@@ -45,8 +45,8 @@ PROBLEM = {
     "maxFPGAs": 1,
     "maxCPUs": 1,
     "nodes": [
-        {"id": 1, "supportedOnFpga": 1 == 1, "cpuLatency": 2, "fpgaLatency": 1, "size": 1},
-        {"id": 2, "supportedOnFpga": 1 == 1, "cpuLatency": 2, "fpgaLatency": 1, "size": 1},
+        {"id": 1, "supportedOnFpga": True, "cpuLatency": 2, "fpgaLatency": 1, "size": 1},
+        {"id": 2, "supportedOnFpga": True, "cpuLatency": 2, "fpgaLatency": 1, "size": 1},
     ],
     "edges": [{"sourceId": 1, "destId": 2, "cost": 1}],
 }

@@ -1,7 +1,7 @@
 """Each cell of the table of SECURITY.md is tried: a file of the kind asks for the opposite.
 
-The attacks are in `input_attacks` and `input_own_attacks`. Whatever they say, nothing outside is opened or quoted, nothing is
-written but what the user named, and no payload runs.
+The attacks are in `input_attack_table` and `input_own_attacks`. Whatever they say, nothing outside is
+opened or quoted, nothing is written but what the user named, and no payload runs.
 """
 
 import os
@@ -12,8 +12,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from input_attacks import ATTACKS, Attack
+from input_attack_table import ATTACKS
+from input_attacks import Attack
 from input_box import CANARY, Box, add_decoys, describe_tree, make_box, watch_openings
+from input_files import KINDS
 from input_own_attacks import OWN_ATTACKS
 from support import Ran
 
@@ -61,3 +63,19 @@ def test_a_file_that_asks_for_the_opposite(
     changed = {path for path in {*before, *after} if before.get(path) != after.get(path)}
     own = (f"{box.mine}{os.sep}", f"{box.home}{os.sep}")
     assert [path for path in sorted(changed) if not path.startswith(own)] == []
+
+
+def test_every_cell_of_the_page_is_tried() -> None:
+    """A new row of SECURITY.md needs files that ask for the opposite of each of its cells."""
+    page = (Path(__file__).parents[2] / "SECURITY.md").read_text(encoding="utf-8")
+    header, _, *rows = [line.strip("| ").split(" | ") for line in page.splitlines() if line[:1] == "|"]
+    cells = [name.partition(",")[0] for name in header[1:]]
+    kinds = [re.findall(r"\*\*(.+?)\*\*", row[0])[0] for row in rows]
+
+    assert cells == ["reads", "writes", "executes"]
+    assert {len(row) for row in rows} == {4}
+    assert len(kinds) == len({*kinds})
+    tried = {(attack.kind, attack.cell) for attack in (*ATTACKS, *OWN_ATTACKS)}
+    assert tried == {(kind, cell) for kind in kinds for cell in cells}
+    in_python = {"EPContext model", "provider option", "cache", "signing key", "settings"}
+    assert KINDS.keys() == {*kinds} - in_python

@@ -1,12 +1,14 @@
 """Python imports this module at its start: it records what a process opens, writes and executes.
 
-The folder of this file is put on PYTHONPATH by `watching.run_watched`, so that the processes that byoc
-starts are recorded as well. A line of the log is JSON: the event of `sys.audit`, and its path or command.
+`test_trust_inputs_watched` puts the folder of this file on PYTHONPATH, so that the processes that byoc
+starts are recorded as well. A line of the log is JSON: a kind of event, and a path or a command.
 """
 
 import json
 import os
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _PATHS = {
@@ -28,10 +30,8 @@ def _watch(log: int) -> None:
             return
         text = os.fsdecode(what) if isinstance(what, (str, bytes, os.PathLike)) else repr(what)
         if kind in {"read", "write", "list"}:
-            try:
-                text = os.path.join(os.getcwd(), text)
-            except OSError:
-                pass
+            with suppress(OSError):
+                text = str(Path.cwd() / text)
         os.write(log, json.dumps([kind, text]).encode() + b"\n")
 
     def hear(event: str, arguments: tuple[object, ...]) -> None:
