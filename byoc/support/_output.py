@@ -94,7 +94,7 @@ def find_inside(folder: Path, name: str) -> Path | None:
     """
     real = resolve_path(folder / name)
     roots = [folder.resolve()]
-    if roots[0].parent.name == "snapshots":
+    if roots[0].parent.name == "snapshots" and roots[0].parents[1].name.startswith("models--"):
         roots.append(roots[0].parents[1] / "blobs")
     return real if any(real.is_relative_to(root) for root in roots) else None
 

@@ -203,11 +203,11 @@ def write_main(box: Box) -> Words:
 
 def point_fault(box: Box) -> Words:
     fault = make_fault(box)
-    _save_external(fault / "model.onnx", "../../secret/s.bin")
+    save_external(fault / "model.onnx", "../../secret/s.bin")
     return ("verify", fault)
 
 
-def _save_external(path: Path, location: str) -> None:
+def save_external(path: Path, location: str) -> None:
     """Write a model that adds a weight whose data is elsewhere."""
     model = parse("net (float[1, 4] x) => (float[1, 4] y) { y = Add(x, w) }")
     model.graph.initializer.append(_make_external(location))
@@ -220,7 +220,7 @@ def point_model(location: str, link: str = "") -> Callable[[Box], Words]:
     def make(box: Box) -> Words:
         if link:
             box.link(location, link)
-        _save_external(box.theirs / "model.onnx", location.format(secret=box.secret))
+        save_external(box.theirs / "model.onnx", location.format(secret=box.secret))
         return partition(box)
 
     return make
@@ -389,3 +389,13 @@ def pickle_trace(box: Box) -> Words:
     words = report_trace(box)
     box.write("trace.json", pickle.dumps(Explosive(box.command)))
     return words
+
+
+def point_in_snapshot(box: Box) -> Words:
+    """Have a folder look like a snapshot in a cache, so that links may lead to files called blobs."""
+    shutil.copytree(box.secret, box.root / "blobs")
+    folder = box.root / "snapshots" / "x"
+    folder.mkdir(parents=True)
+    (folder / "w.bin").symlink_to("../../blobs/s.bin")
+    save_external(folder / "model.onnx", "w.bin")
+    return partition(box, model=folder / "model.onnx")

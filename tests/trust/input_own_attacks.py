@@ -66,12 +66,17 @@ def _make_cache(folder: Path) -> Path:
     return folder
 
 
-def _link_entries(box: Box) -> Words:
-    """Give a cache whose entries are to lie in a folder outside of it."""
-    folder = _make_cache(box.theirs / "cache")
-    (box.root / "outside").mkdir()
-    (folder / "entries").symlink_to(box.root / "outside")
-    return partition(box, "--codegen", "dla", "--cache-dir", folder)
+def _link_entries(name: str) -> Callable[[Box], Words]:
+    """Return what gives a cache of which a folder is a link to one outside of it."""
+
+    def make(box: Box) -> Words:
+        folder = _make_cache(box.theirs / "cache")
+        (box.root / "outside").mkdir()
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).symlink_to(box.root / "outside")
+        return partition(box, "--codegen", "dla", "--cache-dir", folder)
+
+    return make
 
 
 def _put_key(put: Callable[[Box, Path], None]) -> Callable[[Box], Callable[[], object]]:
@@ -226,7 +231,8 @@ OWN_ATTACKS = (
         0,
     ),
     Attack("cache", "reads", "limit", _link_limit, "", 0),
-    Attack("cache", "writes", "entries", _link_entries, "entries is a link"),
+    Attack("cache", "writes", "entries", _link_entries("entries"), "entries is a link"),
+    Attack("cache", "writes", "some entries", _link_entries("entries/ab"), "ab is a link"),
     Attack("cache", "executes", "pickle", _plan_twice(_write_pickle), "", 0),
     Attack(
         "signing key",
