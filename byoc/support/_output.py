@@ -102,8 +102,8 @@ def find_inside(folder: Path, name: str) -> Path | None:
 def require_inside(folder: Path, name: str) -> Path:
     """Return the path of a file of a folder, which need not exist.
 
-    Whoever made the folder would else choose a file of the user's that is read. Raises InputError where
-    it is a link that leads out of the folder.
+    Whoever made the folder would else choose a file of the user's that is read, or written. Raises
+    InputError where it is a link that leads out of the folder.
     """
     path = folder / name
     try:
@@ -111,7 +111,7 @@ def require_inside(folder: Path, name: str) -> Path:
     except (OSError, ValueError):  # links in a circle; whoever opens it says what is wrong
         is_inside = True
     if not is_inside:
-        raise InputError(f"{path}: is not read: it is a link that leads out of its folder")
+        raise InputError(f"{path}: is not used: it is a link that leads out of its folder")
     return path
 
 

@@ -34,6 +34,7 @@ from byoc.verification._verification_result import RegionError
 
 FAULT_MODEL = "model.onnx"
 FAULT_INPUTS = "inputs.npz"
+_FILES = (FAULT_FILE, FAULT_MODEL, FAULT_INPUTS, "expected.npz", "actual.npz", "README.txt")
 _MOST_BYTES = 1 << 24
 
 
@@ -64,6 +65,10 @@ def write_fault(fault: Fault, folder: Path, thresholds: Thresholds = DEFAULT_THR
         and (folder.is_file() or any(folder.iterdir()))
     ):
         raise InputError(f"{folder}: there is something else than a fault of byoc verify")
+    if folder.is_symlink():  # the user named the folder around it, if any
+        raise InputError(f"{folder}: cannot be written: it is a link")
+    for name in _FILES:
+        require_inside(folder, name)  # of an earlier fault, which may be a stranger's
     try:
         folder.mkdir(parents=True, exist_ok=True)
         save_part(fault.trial.part.model, folder / FAULT_MODEL)
