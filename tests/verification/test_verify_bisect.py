@@ -366,6 +366,7 @@ def test_what_is_no_fault(text: str, tmp_path: Path) -> None:
 
 
 def test_no_more_is_read_of_a_fault_than_is_allowed(tmp_path: Path) -> None:
-    (tmp_path / "fault.json").symlink_to("/dev/zero")
+    with (tmp_path / "fault.json").open("wb") as file:
+        file.truncate((1 << 24) + 1)
     with pytest.raises(InputError, match=r"fault\.json: not a fault of byoc verify: it has more than"):
         rerun_fault(tmp_path)
