@@ -515,7 +515,14 @@ _TEXTS = (
         on_bundle(edit_region(codegen=f"{UP}x"), "make-driver", "-o", "../mine/libx.so"),
         "no such codegen",
     ),
-    Attack("driver", "executes", "linker script", drive_by_script, "library that can be loaded"),
-    Attack("driver", "executes", "library beside", put_library, "", 0, needs="cc"),
+    Attack(
+        "driver",
+        "executes",
+        "linker script",
+        drive_by_script,
+        "library that can be loaded",
+        needs="plug-ins",
+    ),
+    Attack("driver", "executes", "library beside", put_library, "", 0, needs="plug-ins"),
 )
 ATTACKS = (*_BUNDLE, *_FOLDERS, *_TEXTS)

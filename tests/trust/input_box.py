@@ -7,15 +7,18 @@ is a file that a payload makes.
 
 import ctypes
 import os
+import shutil
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from support import copy_vanilla, parse
 
 CANARY = "CANARY_9b1f"
@@ -145,6 +148,20 @@ def describe_tree(*folders: Path) -> Mapping[str, tuple[object, ...]]:
             changed = 0 if is_folder else (state.st_size, state.st_mtime_ns)
             found[str(path)] = (stat.S_IFMT(state.st_mode), changed, leads)
     return found
+
+
+def skip_without(needs: Iterable[str]) -> None:
+    """Skip a test that needs a command or a module that is not here.
+
+    `plug-ins` are providers of ONNX Runtime 1.23 or later.
+    """
+    for name in needs:
+        if name == "plug-ins":
+            there = hasattr(pytest.importorskip("onnxruntime"), "get_ep_devices") and shutil.which("cc")
+        else:
+            there = shutil.which(name) or find_spec(name)
+        if not there:
+            pytest.skip(f"{name} is not here")
 
 
 _OPENED, _NO_WAIT = 0x20, 0o4000  # IN_OPEN and IN_NONBLOCK of inotify(7)

@@ -215,7 +215,7 @@ KINDS: Mapping[str, Kind] = {
     "ranges": Kind(use_ranges),
     "placement file": Kind(use_placement),
     "genai folder": Kind(lambda box: partition(box, model=make_genai(box))),
-    "driver": Kind(lambda box: run_driver(box, make_driver(box)), ("cc", _WORKER), ("cc",)),
+    "driver": Kind(lambda box: run_driver(box, make_driver(box)), ("cc", _WORKER), ("plug-ins",)),
     "trace": Kind(report_trace),
 }
 """The kinds that a verb reads from a path; `provider option` and the others are tried in Python."""

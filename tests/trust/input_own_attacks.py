@@ -285,7 +285,7 @@ OWN_ATTACKS = (
         "link",
         _open_context(_link_artifact),
         "link|cannot be (read|opened)|not inside",
-        needs="cc",
+        needs="plug-ins",
     ),
     Attack(
         "EPContext model",
@@ -293,7 +293,7 @@ OWN_ATTACKS = (
         "parent",
         _open_context(_edit_context(_describe_outside)),
         "path|not inside|allowed",
-        needs="cc",
+        needs="plug-ins",
     ),
     Attack(
         "EPContext model",
@@ -302,7 +302,7 @@ OWN_ATTACKS = (
         _open_context(_edit_context(_name_outside)),
         "",
         0,
-        needs="cc",
+        needs="plug-ins",
     ),
     Attack(
         "EPContext model",
@@ -310,7 +310,7 @@ OWN_ATTACKS = (
         "library beside",
         _open_context(_put_driver_beside, named=False),
         "driver",
-        needs="cc",
+        needs="plug-ins",
     ),
     Attack(
         "provider option",
@@ -318,7 +318,7 @@ OWN_ATTACKS = (
         "link",
         _give_options(driver_dla="{driver}", folder="{box.theirs}/b"),
         "is a link|Too many levels",
-        needs="cc",
+        needs="plug-ins",
     ),
     Attack(
         "provider option",
@@ -326,7 +326,7 @@ OWN_ATTACKS = (
         "folder",
         _give_options(driver_dla="{driver}", folder="{box.root}/none"),
         "folder",
-        needs="cc",
+        needs="plug-ins",
     ),
     Attack(
         "provider option",
@@ -334,6 +334,6 @@ OWN_ATTACKS = (
         "relative driver",
         _give_options(driver_dla="libdla.so"),
         "it must be an absolute path",
-        needs="cc",
+        needs="plug-ins",
     ),
 )

@@ -6,20 +6,20 @@ opened or quoted, nothing is written but what the user named, and no payload run
 
 import os
 import re
-import shutil
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from input_attack_table import ATTACKS
 from input_attacks import Attack
-from input_box import CANARY, Box, add_decoys, describe_tree, make_box, watch_openings
+from input_box import CANARY, Box, add_decoys, describe_tree, make_box, skip_without, watch_openings
 from input_files import KINDS
 from input_own_attacks import OWN_ATTACKS
 from support import Ran
 
 from byoc.errors import ByocError
+
+pytest.importorskip("onnxruntime")
 
 
 @pytest.fixture
@@ -45,8 +45,7 @@ def _call(read: Callable[[], object]) -> Ran:
 def test_a_file_that_asks_for_the_opposite(
     attack: Attack, box: Box, byoc: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if attack.needs and shutil.which(attack.needs) is None and find_spec(attack.needs) is None:
-        pytest.skip(f"{attack.needs} is not here")
+    skip_without(filter(None, [attack.needs]))
     read = attack.make(box)
     add_decoys(box.cwd, box.mark)
     monkeypatch.setenv("PATH", f"{box.root / 'bin'}{os.pathsep}{os.environ['PATH']}")

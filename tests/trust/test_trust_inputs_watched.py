@@ -6,21 +6,29 @@ open files by themselves are watched by inotify, in the folders where nothing is
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from input_box import CANARY, DECOYS, Box, add_decoys, describe_tree, make_box, watch_openings
+from input_box import (
+    CANARY,
+    DECOYS,
+    Box,
+    add_decoys,
+    describe_tree,
+    make_box,
+    skip_without,
+    watch_openings,
+)
 from input_files import KINDS, Words
 
 import byoc
 
+pytest.importorskip("onnxruntime")
 _CHECKOUT = Path(byoc.__file__).parents[1]
 _WATCHING = Path(__file__).with_name("watching")
 _INSTALLED = (
@@ -100,9 +108,7 @@ def test_reading_a_file_opens_writes_and_executes_no_more_than_it_must(
     name: str, tmp_path: Path
 ) -> None:
     box, kind = make_box(tmp_path.resolve()), KINDS[name]
-    for needed in kind.needs:
-        if shutil.which(needed) is None and find_spec(needed) is None:
-            pytest.skip(f"{needed} is not here")
+    skip_without(kind.needs)
     words = kind.read(box)
     for folder in (box.theirs, box.cwd):
         add_decoys(folder, box.mark)
