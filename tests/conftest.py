@@ -53,6 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # as the command line does
     if not hasattr(config, "workerinput"):  # a worker of `-n` has the environment already
         home = TemporaryDirectory(prefix="byoc-tests-")
         config.add_cleanup(home.cleanup)

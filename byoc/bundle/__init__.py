@@ -51,7 +51,14 @@ if TYPE_CHECKING:
     from byoc.bundle._original_weights import OriginalFiles, Sharing
     from byoc.bundle._packing import is_packed_name, pack_folder
     from byoc.bundle._padding_entry import PaddingEntry, check_padding, describe_padding
-    from byoc.bundle._reading import Bundle, inspect, is_bundle, judge_path, open_bundle
+    from byoc.bundle._reading import (
+        Bundle,
+        inspect,
+        is_bundle,
+        judge_path,
+        open_bundle,
+        open_own_files,
+    )
     from byoc.bundle._region_description import MODEL_TEXT, hash_region_model
     from byoc.bundle._report import (
         Compute,

@@ -1,14 +1,13 @@
 """Reading of bundles: a checked manifest, the partitioned model, regions and artifacts."""
 
 import os
-import shutil
-import tempfile
 import weakref
 import zipfile
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import onnx
@@ -257,13 +256,19 @@ def inspect(bundle: str | Path, *, trust: bool = False) -> dict[str, Any]:
 
 
 def judge_path(path: Path) -> Trust:
-    """Return whether the maker of the bundle at a path is trusted; no file outside is looked at.
+    """Return whether the maker of the bundle at a path is trusted; raises as `open_own_files`."""
+    return judge_maker(open_own_files(path))
 
-    Raises InputError unless all files of the bundle itself are as the manifest says.
+
+def open_own_files(path: Path) -> Bundle:
+    """Open the bundle at a path for its manifest and its own files; no file outside is looked at.
+
+    So nobody has to trust its maker, and its models are not whole where it refers to weights. Raises
+    InputError unless it is complete and all of its own files are as the manifest says.
     """
     if not path.is_dir():
-        return judge_maker(open_bundle(path))
-    return judge_maker(Bundle(path, read_manifest(path), None, path))
+        return open_bundle(path)  # a packed one refers to nothing
+    return Bundle(path.absolute(), read_manifest(path), None, path)
 
 
 def open_bundle(
@@ -303,8 +308,8 @@ def _open(
         raise InputError(f"{path}: no such bundle")
     with ExitStack() as stack:  # leaves nothing behind, even after an interrupt
         if path.is_file():
-            folder = Path(tempfile.mkdtemp(prefix="byoc-"))
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            made = TemporaryDirectory(prefix="byoc-", ignore_cleanup_errors=True)
+            folder = Path(stack.enter_context(made))
             bundle = Bundle(folder, unpack_bundle(path, folder), path, consent=consent)
         else:
             manifest = read_manifest(path)

@@ -256,6 +256,9 @@ def _describe_problem(place: Path) -> str:
         if status.st_mode & 0o022:
             mode = stat.S_IMODE(status.st_mode)
             return f"others may write it (its mode is {mode:03o}): chmod 700 {place}"
+    folders = (place / _ENTRIES, *_list_folder(place / _ENTRIES))
+    if link := next((path for path in folders if path.is_symlink()), None):
+        return f"its folder {link.name} is a link, and would have files written elsewhere"
     names = {path.name for path in place.iterdir()}
     if names and _TAG not in names:  # the tag is the first file of a cache
         return "it holds other files, and is no cache"

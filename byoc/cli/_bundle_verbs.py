@@ -238,7 +238,7 @@ def pack(
     """Pack a bundle into one file that every verb opens."""
     with show_status() as show:
         show("check")
-        opened = byoc.open_bundle(bundle)
+        opened = byoc.bundle.open_own_files(bundle)
         if opened.manifest.references:
             raise InputError(f"{bundle}: refers to files outside of it, which a packed bundle cannot")
         show("pack")

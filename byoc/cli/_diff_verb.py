@@ -84,7 +84,7 @@ def _find(name: str, variant: str | None) -> str | Path | byoc.Bundle:
     """Return a path, a variant of the bundle there, or the name of an installed rule file."""
     path = Path(name)
     if variant is not None and bundle.is_bundle(path):
-        return byoc.open_bundle(path, variant=variant)
+        return bundle.open_own_files(path).choose(variant)
     return path if path.exists() else name
 
 

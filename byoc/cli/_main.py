@@ -190,6 +190,8 @@ def _describe(
 def main() -> None:
     """Run the command line and exit with the code that says whose fault it was."""
     _search_garbage_rarely()
+    # Else onnxruntime writes of its sessions to the home folder, and tells its maker of them.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     _open_closed_streams()
     _open_results()
     for stream in (sys.stdout, sys.stderr):  # a name or a unit that the terminal cannot show is no error

@@ -7,6 +7,7 @@ handler's turn comes and everything is cleaned up; where a library goes on compu
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -64,9 +65,23 @@ def _leave_at_once(number: int) -> None:
     with suppress(Exception):
         if support := sys.modules.get("byoc.support"):  # without it there are no workspaces
             support.abandon_workspaces()
+        _remove_temporary_folders()
         if sys.stderr.isatty():
             os.write(2, b"\x1b[?25h")  # a bar of progress hides the cursor
     _leave(128 + number)
+
+
+def _remove_temporary_folders() -> None:
+    """Remove the folders of all `TemporaryDirectory` objects, whose blocks are never left.
+
+    Nothing is imported, which could wait for the main thread.
+    """
+    tempfile, shutil = sys.modules.get("tempfile"), sys.modules.get("shutil")
+    if tempfile is None or shutil is None:
+        return
+    for each in gc.get_objects():
+        if type(each) is tempfile.TemporaryDirectory:
+            shutil.rmtree(each.name, ignore_errors=True)
 
 
 @contextmanager

@@ -151,6 +151,8 @@ def verify(  # noqa: PLR0913, PLR0917 - typer gives each
         return
     faults: dict[str, tuple[byoc.Fault, Path] | str] = {}
     folder = options.output or Path(f"{bundle.absolute().name}.faults")
+    if options.bisect and options.output is None and folder.is_symlink():
+        raise InputError(f"{folder}: cannot be written: it is a link; name a folder (-o)")
     here = Path.cwd()  # a codegen's code may change it
     with tests.record_errors(str(bundle)), show_status() as show, reserve_stdout():
         show("verify")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from byoc.bundle import Bundle, DecidedGraph, DecisionDocument, Report, open_bundle
+from byoc.bundle import Bundle, DecidedGraph, DecisionDocument, Report, open_own_files
 from byoc.codegen import parse_strict_json
 from byoc.errors import InputError
 from byoc.pipeline import Result, partition
@@ -79,7 +79,7 @@ def read_snapshot(source: Placed, model: Source | None, options: Mapping[str, An
     check_type("a placement", source, str | Path)
     path = Path(source)
     if path.is_dir() or (path.is_file() and _read_start(path).startswith(b"PK")):
-        return _describe_bundle(open_bundle(path))
+        return _describe_bundle(open_own_files(path))
     if path.is_file():
         if _read_start(path).startswith(b"{"):
             return _describe_report(_read_report(path), str(path))

@@ -33,6 +33,8 @@ class StudyJournal:
         Raises InputError for a file that is no journal, cannot be written, or is being written.
         """
         self.path = path
+        if path.is_symlink():  # the user named the results beside it, and not what the link leads to
+            raise InputError(f"{path}: cannot be written: it is a link")
         try:
             self._file: IO[bytes] = path.open("a+b")
         except OSError as error:

@@ -19,6 +19,7 @@ from byoc.support import (
     find_installed_file,
     get_distribution,
     is_file,
+    is_installed_name,
     is_utf8,
     list_installed,
     load_plugin,
@@ -71,14 +72,16 @@ def read_cost_file(path: Path) -> CostFile:
     problems += others
     if result is None or problems:
         raise make_file_error(path, problems)
-    if result.beside is not None and (beside := find_named_file(path, "beside", result.beside)):
+    if result.beside is not None:  # a path, which would else be looked for in the working directory
+        beside = _find_named(path, "beside", result.beside, _find_installed)
         result = result.model_copy(update={"beside": str(beside)})
     return result
 
 
 def _find(name: str) -> Path | str:
     """Return the file that a user names, or the name of a plug-in. Raises InputError for neither."""
-    return path if is_file(path := Path(name)) else _find_installed(name)
+    installed = name in list_installed(COSTS) or is_installed_name(COST_MODELS, name)
+    return path if not installed and is_file(path := Path(name)) else _find_installed(name)
 
 
 def _find_installed(name: str) -> Path | str:

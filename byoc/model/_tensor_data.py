@@ -22,6 +22,7 @@ from byoc.support import find_inside
 
 _MAX_DIGITS = 19  # of 2**63, the size of the largest file
 _BLOCK_BYTES = 1 << 20
+_IN_MEMORY = "*/"  # onnxruntime's own mark of data that is no file's: `*/_ORT_MEM_ADDR_/*`
 
 # Constants up to this size may matter for shape inference and stay in the skeleton of a model.
 _MAX_SMALL_BYTES = 1024
@@ -72,6 +73,8 @@ def find_external_data(
 
 def _find_inside(folder: Path, location: str, where: str) -> Path:
     """Return the path of a file inside a folder. Raises InputError as `find_external_data`."""
+    if location.startswith(_IN_MEMORY):  # older onnxruntimes take the offset for an address in memory
+        raise InputError(f"{where}, which is not the name of a file")
     try:
         path = find_inside(folder, location) if location else None
         there = path is not None and path.is_file()

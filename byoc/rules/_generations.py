@@ -13,7 +13,7 @@ from byoc.errors import suggest_nearest
 from byoc.rules._rule_lint import lint_rule_file
 from byoc.rules._rule_schema import RuleFile
 from byoc.rules._schema_values import GENERATION_NAME, NOT_IN_GENERATIONS
-from byoc.support import is_file, validate_content
+from byoc.support import ANNOTATIONS, is_file, is_installed_name, validate_content
 
 _NAME = re.compile(GENERATION_NAME)
 
@@ -24,7 +24,9 @@ def split_generation(name: str) -> tuple[str, str]:
     What is a file's path as a whole names no generation.
     """
     head, _, tail = name.rpartition(":")
-    if not head or not _NAME.search(tail) or is_file(Path(name)):
+    if not head or not _NAME.search(tail):
+        return name, ""
+    if is_file(Path(name)) and not is_installed_name(ANNOTATIONS, head):
         return name, ""
     return head, tail
 

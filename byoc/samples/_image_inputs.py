@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from byoc.model import TensorType
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
+# By what is in a file Pillow finds others, too, and has Ghostscript run the programs in PostScript.
+_FORMATS = ("PNG", "JPEG", "BMP")
 _DTYPES = ("float32", "float16", "uint8")
 _HOW_TO_GET_IT = "images need Pillow, which is not installed (pip install 'onnx-byoc[images]')"
 
@@ -159,7 +161,7 @@ def read_image(path: Path, kind: TensorType, shape: ImageShape, how: Preprocessi
 def _open_image(path: Path) -> Iterator[Any]:
     pillow = _import_pillow()
     try:
-        with pillow.open(path) as image:
+        with pillow.open(path, formats=_FORMATS) as image:
             yield image
     except (InputError, MemoryError):
         raise

@@ -32,6 +32,7 @@ from byoc.trust import SIGNATURE_FILE
 from byoc.zoo import ZOO, Source
 
 FORMAT = 2
+SAMPLE_FILE = "sample.bin"
 CODE_SUFFIXES = (".c", ".h", ".S")
 """Endings of the files of a program that a compiler reads; the others are data and texts."""
 
@@ -139,7 +140,7 @@ def _make_files(
         found["weights.S"] = read_source("weights.S")
     libraries = sorted({"m", *(name for driver in drivers for name in driver.libraries)})
     sources = [name for name in found if name.endswith((".c", ".S"))]
-    found["sample.bin"] = make_sample_file(
+    found[SAMPLE_FILE] = make_sample_file(
         [*graph.sample.values(), *graph.expected.values()], weights.order
     )
     found["CMakeLists.txt"] = format_cmake(sources, libraries).encode()

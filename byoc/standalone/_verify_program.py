@@ -12,10 +12,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from byoc.bundle import PROGRAM_FILE, find_folder_kind, read_signature
+from byoc.codegen import describe_path_problem
 from byoc.errors import InputError, MissingRuntimeError, shorten_text
-from byoc.standalone._export import FORMAT
+from byoc.standalone._export import FORMAT, SAMPLE_FILE
 from byoc.standalone._source_text import WEIGHTS_FILE
-from byoc.support import check_type, read_limited, split_command
+from byoc.support import check_type, read_limited, require_inside, split_command
 from byoc.trust import judge_signature
 
 _COMPILER_VARIABLE = "BYOC_CC"
@@ -127,7 +128,9 @@ def _read_content(folder: Path) -> bytes:
     if find_folder_kind(folder) != "program":
         raise InputError(f"{folder}: is no program of export-c: it holds no {PROGRAM_FILE}")
     try:
-        with (folder / PROGRAM_FILE).open("rb") as file:
+        # The program itself opens the weights and the sample, which nobody signs.
+        path, *_ = [require_inside(folder, name) for name in (PROGRAM_FILE, WEIGHTS_FILE, SAMPLE_FILE)]
+        with path.open("rb") as file:
             return read_limited(file, _MOST_BYTES)
     except OSError as error:
         path = folder / PROGRAM_FILE
@@ -181,7 +184,8 @@ def _read_document(folder: Path, content: bytes) -> dict[str, Any]:
         raise InputError(f"{path}: is not what export-c writes, of format {FORMAT}") from None
     for name in (*document["sources"], *document["code"]):
         inside = (folder / name).resolve()
-        if name.startswith("-") or folder.resolve() not in inside.parents or not inside.is_file():
+        wrong = name.startswith("-") or describe_path_problem(name)
+        if wrong or folder.resolve() not in inside.parents or not inside.is_file():
             raise InputError(f"{path}: sources: there is no file {name!r} in this folder")
     for name in document["libraries"]:
         if not re.fullmatch(r"\w+", name):

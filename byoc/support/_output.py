@@ -94,9 +94,25 @@ def find_inside(folder: Path, name: str) -> Path | None:
     """
     real = resolve_path(folder / name)
     roots = [folder.resolve()]
-    if roots[0].parent.name == "snapshots":
+    if roots[0].parent.name == "snapshots" and roots[0].parents[1].name.startswith("models--"):
         roots.append(roots[0].parents[1] / "blobs")
     return real if any(real.is_relative_to(root) for root in roots) else None
+
+
+def require_inside(folder: Path, name: str) -> Path:
+    """Return the path of a file of a folder, which need not exist.
+
+    Whoever made the folder would else choose a file of the user's that is read, or written. Raises
+    InputError where it is a link that leads out of the folder.
+    """
+    path = folder / name
+    try:
+        is_inside = find_inside(folder, name) is not None
+    except (OSError, ValueError):  # links in a circle; whoever opens it says what is wrong
+        is_inside = True
+    if not is_inside:
+        raise InputError(f"{path}: is not used: it is a link that leads out of its folder")
+    return path
 
 
 def _resolve_output(path: Path) -> Path:

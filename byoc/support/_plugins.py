@@ -205,7 +205,17 @@ def find_file(group: str, name: str, also: Iterable[str] = ()) -> Path:
     are further names to suggest.
     """
     path = Path(name)
-    return path if is_file(path) else find_installed_file(group, name, also)
+    is_path = is_file(path) and not is_installed_name(group, name)
+    return path if is_path else find_installed_file(group, name, also)
+
+
+def is_installed_name(group: str, name: str) -> bool:
+    """Return whether a name without folder and suffix is that of an installed file.
+
+    It then means that one, whatever the working directory holds, which may be a stranger's: a file there
+    is `./dla`.
+    """
+    return name == Path(name).stem and name in find_files(group)[0]
 
 
 def is_file(path: Path) -> bool:
@@ -254,7 +264,7 @@ def find_beside(group: str, path: Path, name: str) -> Path | None:
     if found is None:
         raise InputError(
             f"{_cut_name(name)}: a file may name those beside and below it, and installed "
-            f"{_KIND_NAMES[group]}s by name"
+            f"{_KIND_NAMES[group]}s by name: move or copy that one there"
         )
     return path.parent / name if is_file(found) else None
 

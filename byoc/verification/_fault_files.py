@@ -23,9 +23,9 @@ from byoc.codegen import (
     read_region,
 )
 from byoc.errors import InputError, escape_unprintable
-from byoc.model import parse_layout
+from byoc.model import check_model, parse_layout
 from byoc.runtime import read_npz, restore_dtype, write_npz
-from byoc.support import StrictModel, read_limited, write_text
+from byoc.support import StrictModel, read_limited, require_inside, write_text
 from byoc.verification._bisection import Fault
 from byoc.verification._part_trials import run_trial, save_part
 from byoc.verification._region_cutter import RegionPart
@@ -34,6 +34,7 @@ from byoc.verification._verification_result import RegionError
 
 FAULT_MODEL = "model.onnx"
 FAULT_INPUTS = "inputs.npz"
+_FILES = (FAULT_FILE, FAULT_MODEL, FAULT_INPUTS, "expected.npz", "actual.npz", "README.txt")
 _MOST_BYTES = 1 << 24
 
 
@@ -64,6 +65,10 @@ def write_fault(fault: Fault, folder: Path, thresholds: Thresholds = DEFAULT_THR
         and (folder.is_file() or any(folder.iterdir()))
     ):
         raise InputError(f"{folder}: there is something else than a fault of byoc verify")
+    if folder.is_symlink():  # the user named the folder around it, if any
+        raise InputError(f"{folder}: cannot be written: it is a link")
+    for name in _FILES:
+        require_inside(folder, name)  # of an earlier fault, which may be a stranger's
     try:
         folder.mkdir(parents=True, exist_ok=True)
         save_part(fault.trial.part.model, folder / FAULT_MODEL)
@@ -105,7 +110,9 @@ def rerun_fault(
     Raise InputError if the folder holds no fault, or the codegen is not allowed, missing, refuses or
     fails.
     """
-    path = folder / FAULT_FILE
+    path, model, inputs = (
+        require_inside(folder, name) for name in (FAULT_FILE, FAULT_MODEL, FAULT_INPUTS)
+    )
     try:
         with path.open("rb") as file:
             content = read_limited(file, _MOST_BYTES)
@@ -122,12 +129,16 @@ def rerun_fault(
     if isolation is not None and isolation.unless_trusted and trust:
         isolation = None
     weights = parse_layout(fault.weights) if fault.weights else None
-    region = read_region(folder / FAULT_MODEL, fault.region, fault.target, None, weights)
+    region = read_region(model, fault.region, fault.target, None, weights)
+    try:
+        check_model(region.model, folder)  # its weights are in no file outside of the folder
+    except InputError as error:
+        raise InputError(f"{model}: {error}") from None
     with closing(Codegens(isolation)) as found:
         codegen = found.find(fault.codegen)
         compiler = RegionCompiler(codegen, drop_executing_options(codegen, fault.codegen_options))
         trial = run_trial(
-            RegionPart(region.model, _read_inputs(folder / FAULT_INPUTS, region)),
+            RegionPart(region.model, _read_inputs(inputs, region)),
             region,
             compiler,
             thresholds,

@@ -13,7 +13,7 @@ from typing import Any
 
 from byoc.errors import InputError
 from byoc.model import Model, find_external_data, read_model_file, walk_tensors
-from byoc.support import find_inside
+from byoc.support import find_inside, require_inside
 
 CONFIG_FILE = "genai_config.json"
 _DEFAULT_NAMES = {
@@ -97,6 +97,7 @@ def read_genai_folder(path: Path) -> GenaiFolder | None:
             return None
     except (OSError, ValueError):  # no file can have this name
         return None
+    require_inside(path, CONFIG_FILE)
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -106,7 +106,8 @@ def _run_worker(folder: str, number: int, options: IREEOptions) -> list[tuple[st
     flags = json.dumps(options.flags)
     while len(answers) < number:
         module = f"{__package__}.compile_worker"
-        command = [sys.executable, "-m", module, folder, str(len(answers)), flags]
+        # -P: a module in the working directory may be a stranger's.
+        command = [sys.executable, "-P", "-m", module, folder, str(len(answers)), flags]
         try:
             ran = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
         except subprocess.TimeoutExpired:

@@ -75,7 +75,8 @@ def _is_right_elsewhere(region: Region, blob: bytes, options: OpenVINOOptions) -
         path.write_bytes(blob)
         given = json.dumps(format_options(options))
         asked = [str(path), str(region.path), region.name, region.target, given]
-        command = [sys.executable, "-m", f"{__package__}.compare", *asked]
+        # -P: a module in the working directory may be a stranger's.
+        command = [sys.executable, "-P", "-m", f"{__package__}.compare", *asked]
         try:
             ran = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
         except subprocess.TimeoutExpired:

@@ -66,7 +66,9 @@ def _compile_files(folder: str, number: int, options: OpenVINOOptions) -> list[V
     answers: list[Verdict] = []
     while len(answers) < number:
         given = json.dumps(format_options(options))
-        command = [sys.executable, "-m", f"{__package__}.answer", folder, str(len(answers)), given]
+        # -P: a module in the working directory may be a stranger's.
+        worker = [sys.executable, "-P", "-m", f"{__package__}.answer"]
+        command = [*worker, folder, str(len(answers)), given]
         try:
             ran = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
         except subprocess.TimeoutExpired:

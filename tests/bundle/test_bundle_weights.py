@@ -276,6 +276,10 @@ def test_a_strangers_reference_is_not_looked_at(
     ran = byoc("trust", bundle)
     assert (ran.code, ran.err.count("\n")) == (1, 1)
     assert "there is no key to trust" in ran.err
+    packed, compared = byoc("pack", bundle, "-o", tmp_path / "b.zip"), byoc("diff", bundle, bundle)
+    assert (packed.code, "which a packed bundle cannot" in packed.err) == (1, True)
+    assert compared.code == 0
+    assert "--trust" not in packed.err + compared.err  # which the two do not have
 
 
 def test_a_strangers_reference_is_looked_at_with_trust(

@@ -128,6 +128,24 @@ def test_a_library_that_computes_on_does_not_keep_the_process(folder: Path, wrec
     assert not (folder / "b").exists()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="processor times are read from /proc")
+def test_temporary_folders_go_with_a_process_that_leaves_at_once(
+    folder: Path, wreck: Wreck, byoc: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "tmp").mkdir()
+    wreck("")
+    assert byoc(*CUT, "--codegen", "wrecker").code == 0
+    assert byoc("pack", "b", "-o", "b.zip").code == 0
+    monkeypatch.setenv("TMPDIR", str(folder / "tmp"))
+    wreck("run compute")
+    with start("run", "b.zip", "--inputs", "random", "--no-isolate") as process:
+        wait_until_busy(process)
+        assert [*(folder / "tmp").iterdir()]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 128 + signal.SIGTERM
+    assert [*(folder / "tmp").iterdir()] == []
+
+
 def test_it_is_said_what_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     said = threading.Event()
     lines: list[str] = []

@@ -3,9 +3,13 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import onnx
 import pytest
+from input_box import MODEL, add_decoys
+from support import Ran, parse
 
 MARK = "open('ran', 'w').close()\n"
 PARTITION = "byoc.partition('zoo:squeezenet', rules='dla', strategy='odd')"
@@ -52,3 +56,23 @@ def test_an_interactive_python_finds_none_there(folder: Path) -> None:
 
     assert "odd: no such strategy" in ran.stderr
     assert not (folder / "ran").exists()
+
+
+@pytest.mark.parametrize(("library", "rules"), [("iree", "iree-cpu"), ("openvino", "openvino-cpu")])
+def test_the_processes_of_a_codegen_import_nothing_from_there(
+    library: str,
+    rules: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    byoc: Callable[..., Ran],
+) -> None:
+    pytest.importorskip(library)
+    onnx.save(parse(MODEL), tmp_path / "model.onnx")
+    (tmp_path / "cwd").mkdir()
+    add_decoys(tmp_path / "cwd", tmp_path / "mark")
+    monkeypatch.chdir(tmp_path / "cwd")
+
+    ran = byoc("rules", "ask", rules, tmp_path / "model.onnx")
+
+    assert ran.code == 0, ran
+    assert not (tmp_path / "mark").exists()

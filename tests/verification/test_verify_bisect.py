@@ -348,6 +348,14 @@ def test_only_a_fault_is_ever_replaced(tmp_path: Path, monkeypatch: pytest.Monke
     write_fault(fault, tmp_path / "f")
     write_fault(fault, tmp_path / "f")
     assert rerun_fault(tmp_path / "f", None)[0].operation == "c"
+    (tmp_path / "f" / "model.onnx").unlink()
+    (tmp_path / "f" / "model.onnx").symlink_to(tmp_path / "mine" / "thesis.txt")
+    with pytest.raises(InputError, match="a link that leads out of its folder"):
+        write_fault(fault, tmp_path / "f")
+    (tmp_path / "g").symlink_to(tmp_path / "f")
+    with pytest.raises(InputError, match="it is a link"):
+        write_fault(fault, tmp_path / "g")
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "all of it"
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 2}'])
@@ -358,6 +366,7 @@ def test_what_is_no_fault(text: str, tmp_path: Path) -> None:
 
 
 def test_no_more_is_read_of_a_fault_than_is_allowed(tmp_path: Path) -> None:
-    (tmp_path / "fault.json").symlink_to("/dev/zero")
+    with (tmp_path / "fault.json").open("wb") as file:
+        file.truncate((1 << 24) + 1)
     with pytest.raises(InputError, match=r"fault\.json: not a fault of byoc verify: it has more than"):
         rerun_fault(tmp_path)
