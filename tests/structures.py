@@ -12,7 +12,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from byoc.zoo._graph_writer import GraphWriter
+from byoc.zoo._decoders import GraphWriter
 
 _FLOAT, _INT32, _INT64 = TensorProto.FLOAT, TensorProto.INT32, TensorProto.INT64
 

@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from onnx import NodeProto
+
 from byoc.errors import InputError
-from byoc.model import Model
+from byoc.model import GraphIndex, Model, get_node_name
 from byoc.quantization._calibration_file import read_ranges
 from byoc.quantization._chosen_precision import (
     ChosenPrecision,
@@ -18,7 +20,6 @@ from byoc.quantization._chosen_precision import (
 )
 from byoc.quantization._coarse_tensors import describe_coarse_outputs, find_coarse_concats
 from byoc.quantization._network_ends import find_tail_units
-from byoc.quantization._onnxruntime_limits import find_refused_convolutions
 from byoc.quantization._precision import DEFAULT_BLOCK, FLOATS, WEIGHTS, Precision
 from byoc.quantization._quantize_model import QuantizedModel, quantize
 from byoc.quantization._quantize_weights import quantize_weights
@@ -238,4 +239,42 @@ def _read_ranges(model: Model, given: str | Path | Ranges) -> Ranges:
     file = Path(given)
     found = read_ranges(file)
     found.check_names(model, file)
+    return found
+
+
+# Quantized nodes that onnxruntime's optimizations replace by some that do not run.
+
+
+_SIGNED, _UNSIGNED = "int", "uint"
+_MACHINES = {_UNSIGNED: "", _SIGNED: " on Arm"}
+
+
+def find_refused_convolutions(index: GraphIndex) -> dict[str, list[str]]:
+    """Return the convolutions that onnxruntime's QLinearConv, which it fuses them to, refuses to run.
+
+    They have a zero point for each channel of what they read or make, and no bias; with one they stay as
+    they are (onnxruntime 1.32). Those in uint8 are by the key "", those in int8 by " on Arm": elsewhere
+    onnxruntime fuses int8 only where `session.qdqisint8allowed` is set.
+    """
+
+    def find_sign(node: NodeProto, op: str) -> str:
+        """Return the sign of the zero points that a node has for channels, empty where it has none."""
+        if node.op_type != op or (index.get_rank(node.input[1]) or 0) == 0:
+            return ""
+        zero_points = [*node.input, ""][2]
+        dtype = index.get_dtype(zero_points) if zero_points else "uint8"
+        return next((sign for sign in _MACHINES if (dtype or "").startswith(sign)), "")
+
+    found: dict[str, list[str]] = {}
+    for node in index.nodes:
+        if node.op_type != "Conv" or len([*filter(None, node.input)]) > 2:
+            continue
+        maker = index.producers.get(node.input[0])
+        signs = [] if maker is None else [find_sign(index.nodes[maker], "DequantizeLinear")]
+        readers = index.consumers.get(node.output[0], ())
+        signs += [find_sign(index.nodes[reader], "QuantizeLinear") for reader in readers]
+        for sign, machines in _MACHINES.items():
+            if sign in signs:
+                found.setdefault(machines, []).append(f"'{get_node_name(node)}'")
+                break
     return found

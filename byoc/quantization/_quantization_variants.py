@@ -5,15 +5,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from byoc.model import Model
 from byoc.planning import WIDE
 from byoc.quantization._bias_correction import measure_bias_shifts
 from byoc.quantization._calibrate import calibrate
-from byoc.quantization._channel_scales import find_channel_tensors
+from byoc.quantization._candidates import TargetRequirements
 from byoc.quantization._equalization import equalize
 from byoc.quantization._fixed_ranges import fix_ranges
+from byoc.quantization._observed_model import count_channels
 from byoc.quantization._quantize_model import QuantizedModel, WideUnits, quantize
-from byoc.quantization._ranges import Ranges
+from byoc.quantization._ranges import ChannelRange, Ranges
 from byoc.quantization._weight_rounding import round_weights
 from byoc.rules import Target
 from byoc.samples import NO_PREPROCESSING, Preprocessing
@@ -168,3 +171,25 @@ def _change(ranges: Ranges, wide: WideUnits | None, **parts: Any) -> tuple[Range
     if wide is not None:
         wide = replace(wide, ranges=replace(wide.ranges, **parts))
     return replace(ranges, **parts), wide
+
+
+# Scales for each channel: the tensors that get them.
+
+
+def find_channel_tensors(
+    floats: Model, targets: Sequence[Target], ranges: Ranges, dtype: str | None = None
+) -> tuple[str, ...]:
+    """Return the tensors of a prepared model that get a scale for each channel (axis 1).
+
+    A depthwise convolution reads them, where no other channel makes up for one that is inexact, and all
+    that make and read them take such scales by the rules of the targets. `ranges` are those of tensors.
+    """
+    index = floats.index
+    wishes = [TargetRequirements(target) for target in targets if target.has_quantized_rules]
+    if not any(requirement.names_channels for requirement in wishes):
+        return ()
+    tried = {
+        name: ChannelRange(np.zeros(count), np.zeros(count))
+        for name, count in count_channels(index, [*ranges.tensors]).items()
+    }
+    return quantize(floats, targets, replace(ranges, channels=tried), dtype).channels

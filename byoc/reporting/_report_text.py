@@ -2,16 +2,23 @@
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from rich.console import Console
 
-from byoc.bundle import QuantizedWeightReport, RefusalReport, Report, TrialCandidate
+from byoc.bundle import (
+    QuantizedWeightReport,
+    RefusalReport,
+    RegionReport,
+    Report,
+    ReportedTensor,
+    TrialCandidate,
+)
 from byoc.console import print_lines, print_table
+from byoc.planning import DoubtfulUnit, PerturbedPlan
 from byoc.reporting._budget_text import format_budget, format_trade
 from byoc.reporting._pass_text import format_effect
-from byoc.reporting._perturbation_text import format_perturbation
 from byoc.reporting._promised_values import format_conditions, format_promises
 from byoc.reporting._quantities import format_count, format_quantity
 from byoc.reporting._reason_text import (
@@ -19,13 +26,6 @@ from byoc.reporting._reason_text import (
     format_break_evens,
     format_gains,
     format_host_reasons,
-)
-from byoc.reporting._region_rows import (
-    NUMBER_COLUMNS,
-    RegionKind,
-    fold_regions,
-    make_region_rows,
-    select_kinds,
 )
 from byoc.reporting._report_document import SLOWER_THAN_HOST, format_changes
 from byoc.reporting._report_summary import summarize_report
@@ -201,3 +201,144 @@ def _weight_lines(report: Report, most: int | None) -> Iterator[str]:
     ordered = sorted(weights, key=measure)
     lines = [f"  {measure(each):.1f} dB: '{each.name}', {each.operator}" for each in ordered]
     yield from _take(lines, most, "product")
+
+
+# The lines of a report that say how much a placement depends on its costs.
+
+
+def format_perturbation(found: PerturbedPlan | None, most: int | None) -> Iterator[str]:
+    """Yield the regrets of a placement at perturbed costs, and the units whose device is in doubt.
+
+    At most so many groups of units are told (`most`), None for all.
+    """
+    if found is None:
+        return
+    yield ""
+    yield (
+        f"With costs off by random factors ({found.sigma:g} the deviation of their logarithm, "
+        f"{format_count(found.samples, 'sample')}):"
+    )
+    own = found.nominal if found.robust is None else found.chosen
+    yield (
+        f"  the placement costs {own.mean:.3f} times the best one on average, {own.worst:.3f} times at "
+        f"worst; it is the best in {own.best:.0%} of the samples"
+    )
+    if found.robust is not None:
+        before = found.nominal
+        yield (
+            f"  it is the best of {found.candidates} candidates for {_AIMS[found.robust]}; the one for "
+            f"the costs as they are: {before.mean:.3f} on average, {before.worst:.3f} at worst"
+        )
+    if found.proven < found.samples:
+        yield f"  the best is proven in {found.proven} of the samples; elsewhere regrets may be larger"
+    yield from _format_units(found, most)
+
+
+_AIMS = {"mean": "the average", "worst": "the worst case"}
+
+
+def _format_units(found: PerturbedPlan, most: int | None) -> Iterator[str]:
+    """Yield a line for all units of the same operators that change in the same way."""
+    alike: dict[tuple[str, str, str], list[DoubtfulUnit]] = {}
+    for unit in found.units:
+        key = " ".join(unit.operators), unit.device, unit.elsewhere
+        alike.setdefault(key, []).append(unit)
+    for (operators, device, elsewhere), units in list(alike.items())[:most]:
+        nodes = sum(unit.nodes for unit in units)
+        many = f" ({format_count(nodes, 'node')})" if nodes > 1 else ""
+        share, largest = sum(unit.share for unit in units) / len(units), units[0].share
+        each = f", the likeliest of them in {largest:.0%}" if largest > share else ""
+        better = f"{elsewhere} is better in {share:.0%} of the samples"
+        yield f"  {operators}{many} on {device}: {better}{each}"
+    if most is not None and len(alike) > most:
+        yield f"  and {format_count(len(alike) - most, 'other group')} of units (--verbose)"
+
+
+# The table of regions: equal ones in one row, and of many kinds those that take longest.
+
+
+NUMBER_COLUMNS = ("nodes", "inputs", "outputs", "runs", "predicted", "estimate", "together")
+"""The columns that are aligned on the right."""
+
+
+@dataclass(frozen=True)
+class RegionKind:
+    """Equal regions: their number and the first of them, and the seconds of all in a run."""
+
+    first: RegionReport
+    count: int
+    seconds: float
+
+
+def fold_regions(regions: Sequence[RegionReport]) -> list[RegionKind]:
+    """Return the kinds of regions in the order of the first of each.
+
+    Equal regions have the same device, graph, nodes, composites, tensor types and seconds.
+    """
+    kinds: dict[tuple[object, ...], RegionKind] = {}
+    for region in regions:
+        types = [
+            tuple((each.dtype, each.shape, each.bytes) for each in side)
+            for side in (region.inputs, region.outputs)
+        ]
+        composites = tuple(sorted(region.composites.items()))
+        told = [region.seconds, *([] if region.estimate is None else [region.estimate.seconds])]
+        seconds = [f"{each:.6g}" for each in told]  # equal but for the order of a sum
+        key = (region.device, region.graph, region.nodes, region.trips, composites, *types, *seconds)
+        known = kinds.get(key, RegionKind(region, 0, 0.0))
+        added = known.seconds + region.trips * region.seconds
+        kinds[key] = replace(known, count=known.count + 1, seconds=added)
+    return list(kinds.values())
+
+
+def select_kinds(kinds: Sequence[RegionKind], most: int) -> tuple[list[RegionKind], str]:
+    """Return the kinds of regions that take longest, in their order, and a line on the others."""
+    if len(kinds) <= most:
+        return list(kinds), ""
+    shown = {id(kind) for kind in sorted(kinds, key=lambda kind: -kind.seconds)[:most]}
+    left = [kind for kind in kinds if id(kind) not in shown]
+    number, seconds = sum(kind.count for kind in left), sum(kind.seconds for kind in left)
+    line = f"  and {format_count(number, 'other region')}, {format_quantity(seconds, 's')} (--verbose)"
+    return [kind for kind in kinds if id(kind) in shown], line
+
+
+def make_region_rows(kinds: Sequence[RegionKind]) -> list[dict[str, str]]:
+    """Return a row for each kind of region; if some are in bodies, with their paths and trip counts."""
+    inside = any(kind.first.graph for kind in kinds)
+    folded = any(kind.count > 1 for kind in kinds)
+    estimated = any(kind.first.estimate is not None for kind in kinds)
+    rows = []
+    for kind in kinds:
+        region = kind.first
+        times = f" x {kind.count}" if kind.count > 1 else ""
+        rows.append(
+            {
+                "region": f"{region.name}{times}",
+                "device": region.device,
+                **({"in": region.graph} if inside else {}),
+                "nodes": str(region.nodes),
+                "inputs": _format_boundary(region.inputs),
+                "outputs": _format_boundary(region.outputs),
+                **({"runs": f"{region.trips:g} x"} if inside else {}),
+                "predicted": format_quantity(region.seconds, "s"),
+                **({"estimate": _format_estimate(region)} if estimated else {}),
+                **({"together": format_quantity(kind.seconds, "s")} if folded else {}),
+            }
+        )
+    return rows
+
+
+def _format_estimate(region: RegionReport) -> str:
+    return "" if region.estimate is None else format_quantity(region.estimate.seconds, "s")
+
+
+def _format_boundary(values: Sequence[ReportedTensor]) -> str:
+    sizes = [value.bytes for value in values]
+    known = sum(size for size in sizes if size is not None)
+    if None not in sizes:
+        return f"{len(values)} ({format_quantity(known, 'B')})"
+    return (
+        f"{len(values)} ({format_quantity(known, 'B')} + unknown)"
+        if known
+        else f"{len(values)} (unknown)"
+    )

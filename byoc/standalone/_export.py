@@ -13,10 +13,9 @@ from byoc.bundle import PROGRAM_FILE, is_bundle, open_bundle, sign_folder
 from byoc.codegen import DriverSources, find_codegen, has_driver
 from byoc.drivers import get_include_folder
 from byoc.errors import InputError
-from byoc.standalone._build_files import describe_components, format_cmake, format_readme
-from byoc.standalone._c_text import read_source
+from byoc.standalone._c_text import fill_template, read_source
 from byoc.standalone._export_options import ExportOptions
-from byoc.standalone._licences import list_components
+from byoc.standalone._licences import Component, list_components
 from byoc.standalone._program_graph import ProgramGraph, read_bundle_graph, read_model_graph
 from byoc.standalone._program_steps import ProgramSteps, plan_steps
 from byoc.standalone._source_text import WEIGHTS_FILE, write_model_text
@@ -226,3 +225,50 @@ def _stage_program(output: Path) -> Iterator[Path]:
             replace_path(fresh, real)
     except OSError as error:
         raise InputError(f"{output}: cannot be written: {error.strerror or error}") from None
+
+
+# Files beside the source of a program: for CMake, for readers, and for those who track components.
+
+
+def format_cmake(sources: Sequence[str], libraries: Sequence[str]) -> str:
+    """Return `CMakeLists.txt`."""
+    library = "".join(f"  {name}\n" for name in sources if name != "main.c").rstrip("\n")
+    assembler = " ASM" if any(name.endswith(".S") for name in sources) else ""
+    return fill_template(
+        "CMakeLists.txt.in",
+        {"library": library, "libraries": " ".join(libraries), "assembler": assembler},
+    )
+
+
+def format_readme(
+    graph: ProgramGraph,
+    steps: ProgramSteps,
+    weights: ProgramWeights,
+    embed: bool,
+    components: Sequence[Component],
+) -> str:
+    """Return the program's `README.md`."""
+    plan = steps.plan
+    sources = "*.c" + (" drivers/*/*.c" if graph.regions else "") + (" weights.S" if embed else "")
+    proof = ", proven to be the fewest" if plan.is_minimal else f", at least {plan.bound} are needed"
+    return fill_template(
+        "README.md.in",
+        {
+            "source": graph.display_name,
+            "version": version("onnx-byoc"),
+            "sources": sources,
+            "arena": plan.size,
+            "proof": proof,
+            "weights": weights.size,
+            "embedded": ", and is a part of the program" if embed else "",
+            "order": weights.order,
+            "licences": "".join(each.format_line() for each in components),
+        },
+    )
+
+
+def describe_components(graph: ProgramGraph, components: Sequence[Component]) -> dict[str, Any]:
+    """Return the components of a program as a CycloneDX document, without a time or a serial number."""
+    found = [each.describe() for each in components]
+    found.append({"type": "machine-learning-model", "name": graph.display_name})
+    return {"bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1, "components": found}

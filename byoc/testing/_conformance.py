@@ -1,22 +1,33 @@
 """The test class that vendors subclass; a failing test explains the remedy."""
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 
 from byoc.codegen import (
+    Codegen,
+    CodegenFailedError,
+    Executable,
     Keyed,
     Measured,
+    NotHereError,
     Oracle,
+    Region,
     Stamped,
     TakesWeights,
     Together,
     can_estimate,
+    compile_region,
     compile_together,
     has_options,
     parse_codegen_options,
+    read_region,
 )
 from byoc.errors import ByocError, InputError
+from byoc.runtime import load_executor
 from byoc.testing._case_compiler import NotTakenError, PlannedCase
 from byoc.testing._composite_cases import plan_composite
 from byoc.testing._conformance_kit import SAMPLE_FORM, ConformanceBase, ConformanceKit, collect_problems
@@ -29,7 +40,6 @@ from byoc.testing._executor_checks import (
 )
 from byoc.testing._fresh_process import check_cache_key, error_reason
 from byoc.testing._native_code import find_undeclared_code
-from byoc.testing._refusal_check import check_refusal, write_unsupported_region
 from byoc.testing._region_forms import FORMS
 from byoc.testing._weight_check import WEIGHT_FORMS, exchange_case_weights
 
@@ -333,3 +343,39 @@ class CodegenConformance(ConformanceBase):
         if kit.cases.takes_any or kit.cases.is_only_inside(operator):
             pytest.skip(said)
         self._fail([f"{said}; give one in `cases`, or say in `skips` why it has none"])
+
+
+# The check that a codegen refuses what cannot be compiled.
+
+
+_NO_REASON = "it does not say why"  # what byoc says for a codegen that does not
+_UNSUPPORTED_MODEL = """<ir_version: 8, opset_import: ["" : 17, "org.byoc.testing" : 1]>
+g (float[2, 3] x) => (float[2, 3] y) { y = org.byoc.testing.NoSuchOperator(x) }"""
+
+
+def write_unsupported_region(folder: Path, target: str) -> Region:
+    """Write a region of a target with an operator that there is not."""
+    path = folder / "region.onnx"
+    onnx.save(onnx.parser.parse_model(_UNSUPPORTED_MODEL), path)
+    return read_region(path, f"{target}_0", target)
+
+
+def check_refusal(codegen: Codegen, region: Region, options: Any) -> list[str]:
+    """Check that an unsupported region is refused with a reason, by `compile` or else by `load`."""
+    try:
+        artifact = compile_region(codegen, region, options)
+    except CodegenFailedError as error:
+        what = "for an operator that there is not, compile does not raise CompileError with a reason"
+        return [f"{what}: {error}"]
+    except ByocError as error:
+        what = 'it refuses a region without a reason: CompileError("why", nodes=[...])'
+        return [what] * (str(error) == _NO_REASON)
+    compiled = "it compiles an operator that there is not: raise CompileError with the reason"
+    if not isinstance(codegen, Executable):
+        return [compiled]
+    try:
+        load_executor(codegen, codegen.name, region, artifact)({"x": np.ones((2, 3), np.float32)})
+    except ByocError as error:
+        is_not_here = isinstance(error, NotHereError) or isinstance(error.__cause__, NotHereError)
+        return [compiled] * is_not_here
+    return [compiled.replace("compiles", "compiles and runs")]

@@ -1,9 +1,12 @@
 """Verification of generated sequences: a bundle and its original choose tokens in a loop."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from byoc.bundle import Bundle, require_consent
 from byoc.codegen import Executor, open_region_session
@@ -17,8 +20,8 @@ from byoc.verification._bundle_check import open_given
 from byoc.verification._bundle_runs import load_all_executors
 from byoc.verification._generation_limit import GenerationLimit
 from byoc.verification._generation_noise import GenerationNoise, open_right_loops
-from byoc.verification._generation_prompts import list_prompt_lengths
-from byoc.verification._generation_result import Generation, GenerationRun
+from byoc.verification._generation_result import Generation, GenerationRun, TokenDifference
+from byoc.verification._output_error import OutputError
 from byoc.verification._plain_models import (
     PlainModel,
     convert_errors,
@@ -27,9 +30,17 @@ from byoc.verification._plain_models import (
 )
 from byoc.verification._recorded_model import load_recorded_model
 from byoc.verification._region_verification import heed_promises
-from byoc.verification._sequence_comparison import SequenceComparison
-from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
-from byoc.verification._token_loop import BundleLoop, PlainLoop, Prompt, TokenLoop, run_together
+from byoc.verification._tensor_comparison import compare_tensors
+from byoc.verification._thresholds import DEFAULT_THRESHOLDS, EPSILON, Thresholds
+from byoc.verification._token_loop import (
+    BundleLoop,
+    PlainLoop,
+    Prompt,
+    TokenLoop,
+    TokenStep,
+    choose_tokens,
+    run_together,
+)
 from byoc.zoo import ZOO
 
 
@@ -236,3 +247,93 @@ def verify_generation(  # noqa: PLR0913 - each has a default
     options = GenerationOptions(tokens, tuple(prompts), seeds, seed)
     opened = open_given(bundle, isolate, call_timeout)
     return GenerationCheck(opened, against, options, thresholds).verify()
+
+
+# The prompts of generated sequences: lengths that reach each variant of a bundle.
+
+
+# Where a length is open, all lengths reach the same variants: these are the shortest prompt, and two of
+# odd lengths below and above 32 positions.
+_OPEN_PROMPTS = (1, 7, 33)
+
+
+def list_prompt_lengths(session: Session | VariantSession, decoder: DecoderInputs) -> tuple[int, ...]:
+    """Return lengths of prompts that reach each variant: its own, and the least padded to it."""
+    variants = session.sessions.values() if isinstance(session, VariantSession) else [session]
+    extents = [(each.types[decoder.tokens].shape or ())[1] for each in variants]
+    own = sorted({extent for extent in extents if isinstance(extent, int)})
+    if len(own) < len(set(extents)):
+        return _OPEN_PROMPTS
+    limit = GenerationLimit(session, decoder)
+    least = [1, *(extent + 1 for extent in own)]
+    lengths = sorted({length for pair in zip(least, own, strict=False) for length in pair})
+    return tuple(length for length in lengths if limit.can_begin(length)) or (own[0],)
+
+
+# The comparison of one generated sequence, step by step: tokens, logits and states.
+
+
+_ROUNDINGS = 4.0  # units of a logit's last place that two right executions may differ by
+
+
+@dataclass(eq=False)
+class SequenceComparison:
+    """The comparison of a sequence of a bundle with its reference, as far as both have come.
+
+    `name` is that of the logits. The loops of each step are those of the reference, of the bundle and,
+    where the reference is of lower precision, of the original.
+    """
+
+    name: str
+    thresholds: Thresholds
+    _tokens: list[int] = field(default_factory=list)
+    _choices: int = 0
+    _differences: list[TokenDifference] = field(default_factory=list)
+    _logits: dict[int, OutputError] = field(default_factory=dict)
+    _state: dict[int, OutputError] = field(default_factory=dict)
+    _same_as_original: int | None = None
+
+    def add_step(self, step: TokenStep) -> None:
+        """Compare the tokens and the logits of a step."""
+        reference, bundle, *original = step.logits
+        self._tokens.append(int(step.chosen[0]))
+        self._choices += len(step.chosen)
+        self._differences += _find_differences(step)
+        self._logits[step.position] = self._find_worst({self.name: reference}, {self.name: bundle})
+        for logits in original:
+            same = int(np.sum(choose_tokens(logits) == step.chosen))
+            self._same_as_original = same + (self._same_as_original or 0)
+
+    def add_state(self, position: int, expected: Mapping[str, Any], actual: Mapping[str, Any]) -> None:
+        """Compare the states behind a position, by the names of the inputs that read them."""
+        self._state[position] = self._find_worst(expected, actual)
+
+    def _find_worst(self, expected: Mapping[str, Any], actual: Mapping[str, Any]) -> OutputError:
+        """Return the largest error of several tensors."""
+        return max(compare_tensors(expected, actual, self.thresholds), key=OutputError.severity)
+
+    def make_run(self, prompt: Prompt, variants: Mapping[str, int]) -> GenerationRun:
+        """Return the sequence behind a prompt; `variants` are as in `GenerationRun`."""
+        return GenerationRun(
+            seed=prompt.seed,
+            prompt=prompt.length,
+            tokens=tuple(self._tokens),
+            choices=self._choices,
+            differences=tuple(self._differences),
+            logits=self._logits,
+            state=self._state,
+            variants=variants,
+            same_as_original=self._same_as_original,
+        )
+
+
+def _find_differences(step: TokenStep) -> Iterator[TokenDifference]:
+    """Yield the tokens that the bundle chooses otherwise, with the rounding of their logits as noise."""
+    expected = step.logits[0][:, -1]
+    epsilon = EPSILON.get(str(expected.dtype), 0.0)
+    for row, (own, other) in enumerate(zip(step.chosen, choose_tokens(step.logits[1]), strict=True)):
+        if own != other:
+            logits = expected[row].astype(np.float64)  # shape (vocabulary,)
+            rounding = _ROUNDINGS * epsilon * float(np.max(np.abs(logits)))
+            margin = float(logits[own] - logits[other])
+            yield TokenDifference(step.position, row, int(own), int(other), margin, rounding)

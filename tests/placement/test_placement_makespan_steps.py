@@ -20,8 +20,7 @@ from byoc.placement.solvers import (
     makespan_lower_bound,
     renumber_regions,
 )
-from byoc.placement.solvers._idle_intervals import IdleIntervals
-from byoc.placement.solvers._list_scheduling import _ScheduledJobs
+from byoc.placement.solvers._list_scheduling import IdleIntervals, _ScheduledJobs
 from byoc.placement.solvers._makespan_bound import _longest_path, least_load
 from byoc.placement.solvers._makespan_search import _LocalSearch
 from byoc.placement.strategies._makespan import (

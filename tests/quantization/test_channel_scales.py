@@ -35,7 +35,7 @@ from byoc.quantization import (
     choose_precision,
 )
 from byoc.quantization._calibration_file import read_ranges
-from byoc.quantization._channel_scales import find_channel_tensors
+from byoc.quantization._quantization_variants import find_channel_tensors
 from byoc.quantization._quantize_model import prepare_floats
 from byoc.quantization._quantize_on_data import DataQuantizer
 from byoc.quantization._ranges import ChannelRange

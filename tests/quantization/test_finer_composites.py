@@ -6,8 +6,12 @@ from onnx.helper import make_node
 from quantizing import OPS, built, groups, quantize, ranges, samples, snr, target, values, weights
 
 from byoc.model import Model, get_metadata
-from byoc.quantization._finer_composites import choose_finer, find_finer_composites, mark_finer
-from byoc.quantization._quantize_on_data import DataQuantizer
+from byoc.quantization._quantize_on_data import (
+    DataQuantizer,
+    choose_finer,
+    find_finer_composites,
+    mark_finer,
+)
 from byoc.samples import NO_PREPROCESSING
 
 FINER = """

@@ -25,8 +25,8 @@ from byoc.quantization import (
     choose_plan,
     read_budget,
 )
-from byoc.quantization._cheapest_precision import CheapestSearch, PrecisionChoice
 from byoc.quantization._precision_problem import BoundaryCosts, Level, PrecisionProblem
+from byoc.quantization._trade_search import CheapestSearch, PrecisionChoice
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ So no makespan exceeds the cost that adds everything up: going back from the end
 to one job or one transfer, and none of them occurs twice.
 """
 
+import math
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -25,7 +27,6 @@ import numpy as np
 
 from byoc.placement._fusions import choose_fusions
 from byoc.placement._problem import Floats, Ints, Occupancy, Problem
-from byoc.placement.solvers._idle_intervals import IdleCores, IdleIntervals, UnlimitedCores
 from byoc.placement.solvers._neighbours import Neighbours
 
 # Seconds to schedule one unit, or one consumer of a tensor, on one core of about 3 GHz.
@@ -316,3 +317,53 @@ def renumber_regions(labels: Sequence[int], regions: Sequence[int]) -> tuple[Int
     number: dict[int, int] = {}
     renumbered = [number.setdefault(region, len(number)) if region >= 0 else -1 for region in regions]
     return np.array(labels, np.int64), np.array(renumbered, np.int64)
+
+
+# The times at which devices have nothing to do, while a schedule is made.
+
+
+class UnlimitedCores:
+    """A host on which every job finds an idle core."""
+
+    @staticmethod
+    def take(ready: float, _seconds: float) -> float:
+        """Return the earliest start, which is when the job is ready."""
+        return ready
+
+
+class IdleCores:
+    """The idle intervals of the host's cores."""
+
+    def __init__(self, cores: int) -> None:
+        self._cores = [IdleIntervals() for _ in range(max(cores, 1))]
+
+    def take(self, ready: float, seconds: float) -> float:
+        """Return the earliest start on any core, and occupy that interval."""
+        found = min(self._cores, key=lambda core: core.find(ready, seconds)[0])
+        return found.take(ready, seconds)
+
+
+class IdleIntervals:
+    """The idle intervals of one device."""
+
+    def __init__(self) -> None:
+        self._start = [0.0]
+        self._end = [math.inf]
+
+    def find(self, ready: float, seconds: float) -> tuple[float, int]:
+        """Return the earliest start from `ready` on at which a job fits, and the interval's number."""
+        gap = max(0, bisect_right(self._start, ready) - 1)
+        while max(ready, self._start[gap]) + seconds > self._end[gap]:
+            gap += 1
+        return max(ready, self._start[gap]), gap
+
+    def take(self, ready: float, seconds: float) -> float:
+        """Return the earliest start from `ready` on at which a job fits, and occupy that interval."""
+        begin, gap = self.find(ready, seconds)
+        first, last = self._start[gap], self._end[gap]
+        if seconds == 0:
+            return begin
+        remaining = [(a, b) for a, b in ((first, begin), (begin + seconds, last)) if a < b]
+        self._start[gap : gap + 1] = [a for a, _ in remaining]
+        self._end[gap : gap + 1] = [b for _, b in remaining]
+        return begin
