@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from byoc import bundle, codegen
-from byoc.codegen import Codegens
-from byoc.stages._codegen_answers import ask_codegens
+from byoc.codegen import CodegenFailedError, Codegens, CompilerAnswers, can_estimate
+from byoc.costs import LATENCY, build_tasks, find_device_tasks, price_launch, price_task
+from byoc.reporting import format_quantity
+from byoc.stages._codegen_answers import ask_codegens, compile_alone, write_planned
+from byoc.stages._planning_stages import Place
 from byoc.stages._settings_loader import choose_by_target
-from byoc.stages._whole_estimates import correct_by_estimates
+from byoc.support import report_step
 
 if TYPE_CHECKING:
+    from byoc.bundle import RegionCompiler
+    from byoc.cache import Cache
+    from byoc.costs import CostModel, Task
+    from byoc.planning import GraphPlan, PlannedRegion
+    from byoc.stages._codegen_answers import CodegenAnswers, TaskKey
     from byoc.stages._state import State
 
 
@@ -45,3 +59,162 @@ class Ask:
                 if options.ask != "legality":
                     answers = correct_by_estimates(state, answers, compilers, cache)
         return replace(state, answers=answers, settings=answers.heed(settings))
+
+
+# Placements corrected by compilers' estimates of whole regions, which fuse what units alone do not.
+
+
+_MOST_PLACEMENTS = 3  # from each start
+_LEAST_SECONDS = 1e-12  # of a task that is scaled: none would stay none
+_ROUNDS = 50  # of scaling the seconds of tasks until all regions have their estimates
+
+
+@dataclass(frozen=True, eq=False)
+class EstimatedPlacement:
+    """A placement: the answers that it was made by, its regions' estimates, and its seconds by these."""
+
+    answers: CodegenAnswers
+    root: GraphPlan
+    estimates: Mapping[str, float]
+    seconds: float
+
+
+def correct_by_estimates(
+    state: State,
+    answers: CodegenAnswers,
+    compilers: Mapping[str, RegionCompiler],
+    cache: Cache | None,
+) -> CodegenAnswers:
+    """Return answers whose seconds of units add up to what compilers estimate for whole regions.
+
+    The model is placed, its regions in the main graph are compiled and estimated, the seconds of their
+    units are scaled to the estimates, and it is placed again, until a placement comes again. That begins
+    once with what units take alone and once with the cost models, at most three placements each. The
+    answers are those by which the best placement was made, scaled to its estimates where that leaves
+    it as it is. Nothing changes where no codegen estimates, or something else than latency is minimized.
+    """
+    able = [can_estimate(compilers[target.name].codegen) for target in state.settings.targets]
+    if state.settings.objective != LATENCY or not any(able):
+        return answers
+    tried: list[EstimatedPlacement] = []
+    for start in (answers, replace(answers, seconds={})):
+        current = start
+        for _ in range(_MOST_PLACEMENTS):
+            root = _place(state, current)
+            if any(_is_same(each.root, root) for each in tried):
+                break
+            estimates = _estimate_regions(state, root, compilers, cache)
+            seconds = root.whole_cost.total + _sum_differences(root, estimates)
+            tried.append(EstimatedPlacement(current, root, estimates, seconds))
+            current = _scale_tasks(state, current, root, estimates)
+    best = min(tried, key=lambda each: each.seconds)
+    scaled = _scale_tasks(state, best.answers, best.root, best.estimates)
+    found = scaled if _is_same(_place(state, scaled), best.root) else best.answers
+    placements = "1 placement" if len(tried) == 1 else f"{len(tried)} placements"
+    note = (
+        f"compilers estimated the regions of {placements} as wholes; the one that is kept takes "
+        f"{format_quantity(best.seconds, 's')}"
+    )
+    return replace(found, notes=(*answers.notes, note))
+
+
+def _sum_differences(root: GraphPlan, estimates: Mapping[str, float]) -> float:
+    """Return the seconds of a run by which estimates exceed predictions."""
+    estimated = [region for region in root.regions if region.name in estimates]
+    return sum(each.trips * (estimates[each.name] - each.seconds) for each in estimated)
+
+
+def _place(state: State, answers: CodegenAnswers) -> GraphPlan:
+    settings = answers.heed(state.settings)
+    return Place().run(replace(state, answers=answers, settings=settings)).root
+
+
+def _is_same(one: GraphPlan, other: GraphPlan) -> bool:
+    pairs = zip(one.walk(), other.walk(), strict=False)
+    return all(np.array_equal(a.placement.labels, b.placement.labels) for a, b in pairs)
+
+
+def _estimate_regions(
+    state: State, root: GraphPlan, compilers: Mapping[str, RegionCompiler], cache: Cache | None
+) -> dict[str, float]:
+    """Return the compilers' seconds of the main graph's regions, by name, as far as they say."""
+    found: dict[str, float] = {}
+    report_step(f"estimate {len(root.regions)} regions")
+    for target in state.settings.targets:
+        compiler = compilers[target.name]
+        planned = [region for region in root.regions if region.target is target]
+        asked = CompilerAnswers(compiler.codegen, compiler.parsed_options, cache)
+        if not planned or not can_estimate(compiler.codegen):
+            continue
+        with TemporaryDirectory(prefix="byoc-") as folder:
+            for region in write_planned(state.model, state.index, planned, Path(folder)):
+                try:
+                    seconds = asked.find_seconds(region, lambda each: compile_alone(compiler, each))  # noqa: B023
+                except CodegenFailedError:
+                    continue  # as it is told where the region is compiled
+                if seconds is not None:
+                    found[region.name] = seconds
+    return found
+
+
+def _scale_tasks(
+    state: State, answers: CodegenAnswers, root: GraphPlan, estimates: Mapping[str, float]
+) -> CodegenAnswers:
+    """Return answers in which the tasks of each region add up to its estimate, without a launch.
+
+    A task that several regions have is scaled by the mean of their factors, weighted by its seconds
+    there, time and again (iterative proportional fitting).
+    """
+    settings = answers.heed(state.settings)
+    seconds = dict(answers.seconds)
+    for number, target in enumerate(settings.targets):
+        planned = [r for r in root.regions if r.target is target and r.name in estimates]
+        model, compute = settings.costs[number], settings.devices[number].wants.compute
+        counts = [_count_tasks(region, compute) for region in planned]
+        tasks = {key: task for each in counts for key, (task, _) in each.items()}
+        if not tasks:
+            continue
+        keys = list(tasks)
+        shares = np.array([[each.get(key, (None, 0))[1] for key in keys] for each in counts], float)
+        alone = np.array([max(_price(model, tasks[key]), _LEAST_SECONDS) for key in keys])
+        launch = price_launch(model).seconds
+        goals = np.array([max(estimates[region.name] - launch, 0.0) for region in planned])
+        scaled = dict(zip(keys, _fit_proportions(shares, alone, goals).tolist(), strict=True))
+        seconds[target.name] = {**seconds.get(target.name, {}), **scaled}
+    return replace(answers, seconds=seconds)
+
+
+def _count_tasks(region: PlannedRegion, compute: str | None) -> dict[TaskKey, tuple[Task, int]]:
+    """Return the tasks of a region that take time, by their keys, and how many units have each."""
+    tasks, numbers = find_device_tasks(build_tasks(region.index, compute), region.units)
+    found: dict[TaskKey, tuple[Task, int]] = {}
+    for number in numbers.tolist():
+        task = tasks[number]
+        if number >= 0 and task.sized and not task.view:
+            found[task.key] = task, found.get(task.key, (task, 0))[1] + 1
+    return found
+
+
+def _price(model: CostModel, task: Task) -> float:
+    return price_task(model, task)[0].seconds
+
+
+def _fit_proportions(
+    shares: NDArray[np.float64],
+    seconds: NDArray[np.float64],
+    goals: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Return seconds of tasks, float64 (tasks,), such that those of each region add up to its goal.
+
+    `shares` are how often each region has each task, (regions, tasks). Tasks without seconds stay so.
+    """
+    for _ in range(_ROUNDS):
+        parts = shares * seconds
+        sums = parts.sum(axis=1)
+        factors = np.divide(goals, sums, out=np.ones_like(goals), where=sums > 0)
+        weights = parts.sum(axis=0)
+        means = np.divide(factors @ parts, weights, out=np.ones_like(seconds), where=weights > 0)
+        if np.allclose(means, 1.0, rtol=1e-9):
+            break
+        seconds = seconds * means
+    return seconds

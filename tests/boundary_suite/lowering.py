@@ -22,7 +22,7 @@ from byoc.placement.strategies import AllSupported
 from byoc.planning import Plan, PlannedRegion, read_weight_layout
 from byoc.quantization import ChosenPrecision, Precision, calibrate, choose_precision
 from byoc.quantization._accuracy_measures import measure_accuracy, run_samples
-from byoc.quantization._sensitivity import measure_sensitivities
+from byoc.quantization._accuracy_test import measure_sensitivities
 from byoc.rules import Target, load_rules
 from byoc.samples import model_samples
 

@@ -11,7 +11,7 @@ from noting_vendor import Vendor
 from support import parse
 
 import byoc
-from byoc.stages._whole_estimates import _fit_proportions
+from byoc.stages._ask_stage import _fit_proportions
 
 MODEL = """
 asked (float[64, 4096] x) => (float[64, 4096] y) {

@@ -19,7 +19,7 @@ from warm_processes import WarmProcesses
 import byoc
 from byoc.comparison import read_results
 from byoc.comparison._case_schedulers import CaseQueue
-from byoc.comparison._study_journal import StudyJournal
+from byoc.comparison._study_run import StudyJournal
 
 
 def count_solved(folder: Path) -> int:

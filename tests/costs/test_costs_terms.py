@@ -4,8 +4,14 @@ import pytest
 from support import prepared
 
 from byoc.costs import Roofline, Task, build_tasks
-from byoc.costs._product_loops import Multiples, ProductLoops, read_loops
-from byoc.costs._roofline import ConstantMemory, OperatorFigures, Tile
+from byoc.costs._roofline import (
+    ConstantMemory,
+    Multiples,
+    OperatorFigures,
+    ProductLoops,
+    Tile,
+    read_loops,
+)
 from byoc.costs._task import list_families
 from byoc.costs._work import Work
 from byoc.model import TensorType

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
-from byoc.memory.reading._row_rules import count_channels_at_once
+from byoc.memory.reading._row_model import count_channels_at_once
 from byoc.model import GraphIndex, collect_attribute_facts
 
 Row = NDArray[np.float32]

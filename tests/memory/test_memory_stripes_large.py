@@ -11,8 +11,8 @@ from support import examples
 
 from byoc.memory.stripes import SAME_ROW, OperandRows, RowLayer, RowTensor, stripe
 from byoc.memory.stripes._cascades import CascadeCuts
-from byoc.memory.stripes._row_blocks import build_blocks
 from byoc.memory.stripes._row_units import build_row_units
+from byoc.memory.stripes._striping import build_blocks
 from byoc.memory.stripes._striping_problem import RowNetwork
 from byoc.memory.stripes._window_packing import WindowPacker
 

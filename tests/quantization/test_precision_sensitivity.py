@@ -13,8 +13,8 @@ from support import VANILLA, parse
 from byoc.model import Model, prepare_model
 from byoc.quantization import KeptAccuracy, calibrate
 from byoc.quantization._accuracy_measures import measure_accuracy, run_samples
+from byoc.quantization._accuracy_test import measure_roundings, measure_sensitivities, quantize_only
 from byoc.quantization._quantize_model import QuantizedModel, quantize
-from byoc.quantization._sensitivity import measure_roundings, measure_sensitivities, quantize_only
 from byoc.rules import load_rules
 from byoc.support import show_progress
 

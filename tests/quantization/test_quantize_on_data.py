@@ -22,13 +22,13 @@ from byoc.quantization import (
     choose_precision,
 )
 from byoc.quantization._accuracy_measures import measure_noise_by_sample
-from byoc.quantization._bias_correction import measure_bias_shifts
 from byoc.quantization._class_logits import find_logits, run_with_logits
 from byoc.quantization._coarse_tensors import count_usual_steps
 from byoc.quantization._fixed_ranges import fix_ranges
 from byoc.quantization._network_ends import find_head_units, find_tail_units
 from byoc.quantization._output_accuracies import measure_outputs, measure_size_accuracy
 from byoc.quantization._quantization_trials import QuantizationTrials, QuantizedOnData
+from byoc.quantization._quantization_variants import measure_bias_shifts
 from byoc.quantization._quantize_model import prepare_floats
 from byoc.quantization._quantize_on_data import DataQuantizer
 from byoc.samples import NO_PREPROCESSING

@@ -9,7 +9,7 @@ from onnx import NodeProto, helper
 
 from byoc.errors import InputError
 from byoc.model import TensorType
-from byoc.runtime._control_flow import ControlBody, control_runner
+from byoc.runtime._program_builder import ControlBody, control_runner
 
 FLOAT = TensorType("float32", (2,))
 FLAG = TensorType("bool", ())

@@ -9,8 +9,8 @@ import pytest
 
 from byoc import zoo
 from byoc.errors import InputError
+from byoc.zoo._classic_models import WeightGraph, choose_spread
 from byoc.zoo._seeded_weights import UniformSpread, derive_seed, draw_uniform
-from byoc.zoo._weight_roles import WeightGraph, choose_spread
 
 
 @pytest.mark.parametrize(

@@ -1,21 +1,36 @@
 """The boundary stage: convert boundary tensors to the dtypes and layouts that targets take."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnx import ModelProto, TypeProto
+from onnx import ModelProto, NodeProto, TypeProto, helper
 
 from byoc.boundary.convert._cast_regions import cast_regions
 from byoc.boundary.convert._form_choice import choose_forms
 from byoc.boundary.convert._form_rewrite import rewrite_graph
-from byoc.boundary.convert._graph_tensors import GraphTensors
+from byoc.boundary.convert._graph_tensors import (
+    AxisOrder,
+    GraphTensors,
+    compose_orders,
+    identity_order,
+    read_order,
+)
 from byoc.boundary.convert._insert_layouts import insert_layouts
 from byoc.boundary.convert._layout_graph import find_layout_graph
-from byoc.boundary.convert._merge_steps import merge_steps
-from byoc.boundary.convert._model_editor import ModelEditor
+from byoc.boundary.convert._model_editor import ModelEditor, drop_initializers
+from byoc.boundary.convert._rename_tensors import rename_tensors
 from byoc.boundary.convert._tensor_transfers import RegionBoundary
 from byoc.boundary.convert._tidy_quantization import tidy_quantization
+from byoc.model import (
+    LAYOUT,
+    LAYOUT_KEY,
+    get_metadata,
+    get_purpose,
+    is_onnx,
+    mark_inserted,
+    set_attribute,
+)
 
 
 def minimize_transposes(edit: ModelEditor, boundaries: Sequence[RegionBoundary]) -> None:
@@ -76,3 +91,128 @@ def convert_boundary(
     insert_layouts(edit, boundaries)
     minimize_transposes(edit, boundaries)
     return ConvertedModel(edit.finish(), edit.values, edit.origins, tuple(edit.notes))
+
+
+# Merging of consecutive layout steps that cancel: Transposes, and steps of blocked layouts.
+
+
+_STEPS = frozenset({"Identity", "Reshape", "Pad", "Slice"})
+# A step, and the one that undoes it if what comes out is of the type that went in: blocks are split and
+# joined, and what fills the last block is cut off and filled with zeros again.
+_INVERSE_STEPS = {("Reshape", "Reshape"), ("Slice", "Pad")}
+
+
+def merge_steps(tensors: GraphTensors, replaced: Collection[str]) -> None:
+    """Merge consecutive Transposes, at least one of them byoc's, and drop nodes no longer needed.
+
+    Steps that amount to the identity vanish; equal steps on one tensor exist once; a step of byoc's, or
+    one that was merged into the next, is removed if nothing reads it, and so are the constants in
+    `replaced`. Sequences of the user's own Transposes stay as they are.
+    """
+    _Merger(tensors, replaced).run()
+
+
+class _Merger:
+    def __init__(self, tensors: GraphTensors, replaced: Collection[str]) -> None:
+        self.tensors = tensors
+        self.replaced = set(replaced)
+        self.maker = {name: node for node in tensors.scope.nodes for name in node.output if name}
+        self.pinned = set(tensors.scope.find_lasting_names())
+        self.same: dict[str, str] = {}
+        self.steps: dict[Hashable, str] = {}
+        self.bypassed: set[int] = set()
+
+    def run(self) -> None:
+        kept: list[NodeProto] = []
+        for node in self.tensors.scope.nodes:
+            names = {name: self.same[name] for name in node.input if name in self.same}
+            if names:
+                kept += rename_tensors(self.tensors.edit, node, names)
+            if not self._merge_node(node):
+                kept.append(node)
+        self.tensors.scope.nodes = self._drop_unneeded(kept)
+
+    def _merge_node(self, node: NodeProto) -> bool:
+        """Merge a node with its predecessor; return whether it is to be removed."""
+        if not is_onnx(node):
+            return False
+        if node.op_type == "Transpose":
+            return self._merge_transpose(node)
+        if get_purpose(node) != LAYOUT or node.op_type not in _STEPS:
+            return False
+        if node.op_type == "Identity":
+            return self._replace_output(node, node.input[0])
+        before = self.maker.get(node.input[0])
+        if before is not None and self._is_inverse(before, node):
+            return self._replace_output(node, before.input[0])
+        equal = self._find_equal(node, self.tensors.find_type(node.output[0]))
+        return equal != node.output[0] and self._replace_output(node, equal)
+
+    def _merge_transpose(self, node: NodeProto) -> bool:
+        merged = _is_own_transpose(node)
+        while (before := self.maker.get(node.input[0])) is not None:
+            first, second = self._transpose_order(before), self._transpose_order(node)
+            if first is None or second is None or not (merged or _is_own_transpose(before)):
+                break
+            merged = True
+            set_attribute(node, helper.make_attribute("perm", compose_orders(first, second)))
+            node.input[0] = before.input[0]
+            self.bypassed.add(id(before))
+        order = self._transpose_order(node)
+        if merged and order is not None and order == identity_order(len(order)):
+            return self._replace_output(node, node.input[0])
+        equal = self._find_equal(node, order)  # a step of the user's is recorded, and not made again
+        return merged and equal != node.output[0] and self._replace_output(node, equal)
+
+    def _find_equal(self, node: NodeProto, what: Hashable) -> str:
+        """Return the output of the first equal step on the same tensor, `what` being what it does."""
+        if what is None:
+            return node.output[0]
+        return self.steps.setdefault((node.op_type, node.input[0], what), node.output[0])
+
+    def _is_inverse(self, before: NodeProto, node: NodeProto) -> bool:
+        """Return whether a step of a blocked layout reverts the preceding one, also byoc's."""
+        if (before.op_type, node.op_type) not in _INVERSE_STEPS or get_purpose(before) != LAYOUT:
+            return False
+        began, ended = self.tensors.find_type(before.input[0]), self.tensors.find_type(node.output[0])
+        return began is not None and began == ended and None not in (began.shape or (None,))
+
+    def _transpose_order(self, node: NodeProto) -> AxisOrder | None:
+        if not node.input:  # as of a Constant
+            return None
+        return read_order(node, self.tensors.find_rank(node.input[0]))
+
+    def _replace_output(self, node: NodeProto, name: str) -> bool:
+        """Replace a node's output by another tensor; a name that must stay becomes a copy.
+
+        The copy is byoc's: a Transpose of the user's that became one has left its other form to the node
+        that it copies.
+        """
+        if node.output[0] in self.pinned:
+            mark_inserted(node, LAYOUT)
+            node.op_type = "Identity"
+            del node.attribute[:]
+            node.input[:] = [name]
+            return False
+        self.same[node.output[0]] = name
+        return True
+
+    def _drop_unneeded(self, nodes: list[NodeProto]) -> list[NodeProto]:
+        """Return the nodes without those of byoc's, or bypassed ones, that nothing reads."""
+        scope = self.tensors.scope
+        needed = set(self.pinned)
+        kept = []
+        for node in reversed(nodes):
+            is_own = get_purpose(node) == LAYOUT or id(node) in self.bypassed
+            replaced = node.op_type == "Constant" and not self.replaced.isdisjoint(node.output)
+            if needed.isdisjoint(node.output) and (is_own or replaced):
+                continue
+            needed.update(scope.find_reads(node))
+            kept.append(node)
+        drop_initializers(scope.graph, self.replaced - needed)
+        return kept[::-1]
+
+
+def _is_own_transpose(node: NodeProto) -> bool:
+    """Return whether byoc inserted a Transpose, or changed one of the user's."""
+    return get_purpose(node) == LAYOUT or bool(get_metadata(node, LAYOUT_KEY))

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from heapq import heappop, heappush
+from math import inf
 from random import Random
 
 from byoc.memory.arena._arena_problem import ArenaProblem
 from byoc.memory.arena._cut_bound import find_least_bytes_at
 from byoc.memory.arena._live_ranges import LiveRanges, find_live_ranges
-from byoc.memory.arena._order_search import search_order
-from byoc.memory.arena._segments import Backward, Forward, Segment, split_segments
+from byoc.memory.arena._segments import Backward, Direction, Forward, Segment, State, split_segments
 from byoc.numerics import SearchBudget
 
 _MAX_STATES = 20_000
@@ -111,3 +112,177 @@ def vary_order(lives: LiveRanges, seed: int) -> LiveRanges:
         if tried.peak <= lives.peak:
             lives = tried
     return lives
+
+
+# Search for an order of a segment within a budget of bytes, over sets of executed steps.
+
+
+_LONGEST_CHAIN = 64
+_FIRST_STATES = 100
+# The seconds that a state takes for each step that is ready.
+_SECONDS_OF_STATE = 4e-5
+
+
+@dataclass(frozen=True)
+class OrderState:
+    """A state of the search: executed steps, live bytes, and the steps that are ready."""
+
+    state: State
+    live: int
+    ready: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class OrderSearchResult:
+    """The result of a search: the steps in order, or None and the smallest budget worth trying.
+
+    `next_budget` is None if the search was not finished.
+    """
+
+    steps: tuple[int, ...] | None
+    next_budget: float | None = None
+
+
+class SegmentWalker:
+    """Executes steps of `inside` in one direction, within a budget."""
+
+    def __init__(self, way: Direction, budget: int, inside: State) -> None:
+        """Take a direction through a segment, a budget in bytes and the steps allowed."""
+        self._way, self._budget, self._inside = way, budget, inside
+        self.least_blocked: float = inf
+        """The least bytes, above the budget, that a step would have needed where it was free."""
+
+    def start_state(self) -> OrderState:
+        """Return the state in which no step is executed."""
+        free = (s for s, needs in enumerate(self._way.needs) if not needs)
+        return OrderState(0, self._way.start, tuple(s for s in free if self._inside >> s & 1))
+
+    def fits(self, place: OrderState, step: int) -> bool:
+        """Tell whether a ready step stays within the budget."""
+        needed = place.live + self._way.extra(step, place.state)
+        if needed > self._budget:
+            self.least_blocked = min(self.least_blocked, needed)
+        return needed <= self._budget
+
+    def walk(self, place: OrderState, step: int) -> OrderState:
+        """Execute a ready step."""
+        state = place.state | 1 << step
+        freed = self._newly_ready(step, state)
+        return OrderState(
+            state,
+            place.live + self._way.change(step, place.state),
+            (*(s for s in place.ready if s != step), *freed),
+        )
+
+    def follow_chains(self, place: OrderState) -> tuple[OrderState, list[int]]:
+        """Execute all chains that need no alternative; return the state reached and the steps."""
+        walked: list[int] = []
+        going = True
+        while going:
+            going = False
+            for step in place.ready:
+                chain = self._find_chain(place, step)
+                if chain:
+                    for each in chain:
+                        place = self.walk(place, each)
+                    walked += chain
+                    going = True
+                    break
+        return place, walked
+
+    def _newly_ready(self, step: int, state: State) -> list[int]:
+        needs, inside = self._way.needs, self._inside
+        return [s for s in self._way.frees[step] if inside >> s & 1 and not needs[s] & ~state]
+
+    def _find_chain(self, place: OrderState, step: int) -> list[int]:
+        """Return a chain that begins with `step` and does not increase live bytes, or no steps."""
+        way, budget = self._way, self._budget
+        state, live, chain = place.state, place.live, [step]
+        needed = live + way.extra(step, state)
+        if needed > budget:
+            self.least_blocked = min(self.least_blocked, needed)
+            return []
+        while len(chain) <= _LONGEST_CHAIN:
+            live += way.change(step, state)
+            if live <= place.live:
+                return chain
+            state |= 1 << step
+            within = [s for s in self._newly_ready(step, state) if live + way.extra(s, state) <= budget]
+            if not within:
+                return []
+            # Of several, the one that leaves least: any would be right.
+            step = min(within, key=lambda s: way.change(s, state))
+            chain.append(step)
+        return []
+
+
+def search_order(
+    forward: Direction, backward: Direction, budget: int, most_states: int, limit: SearchBudget
+) -> OrderSearchResult:
+    """Search for an order of all steps within a budget.
+
+    If there is none, `next_budget` is the smallest budget that may have one. The search gives up after
+    `most_states` states in each direction, and when its budget is spent.
+    """
+    everything = (1 << len(forward.needs)) - 1
+    front = SegmentWalker(forward, budget, everything)
+    begun, first = front.follow_chains(front.start_state())
+    back = SegmentWalker(backward, budget, everything & ~begun.state)
+    ended, last = back.follow_chains(back.start_state())
+    middle = everything & ~ended.state
+    if begun.state == middle:
+        return OrderSearchResult((*first, *reversed(last)))
+    inside = middle & ~begun.state
+    outside = min(front.least_blocked, back.least_blocked)
+    for most in _growing_limits(most_states):
+        for way, start, goal in ((forward, begun, middle), (backward, ended, ended.state | inside)):
+            found = _explore(SegmentWalker(way, budget, goal), start, goal, (most, limit))
+            if found.steps is not None:
+                between = found.steps if way is forward else tuple(reversed(found.steps))
+                return OrderSearchResult((*first, *between, *reversed(last)))
+            if found.next_budget is not None:
+                return OrderSearchResult(None, min(outside, found.next_budget))
+    return OrderSearchResult(None)
+
+
+def _growing_limits(most_states: int) -> Iterator[int]:
+    """Yield growing limits: one direction may need few states where the other needs very many."""
+    limit = _FIRST_STATES
+    while limit < most_states:
+        yield limit
+        limit *= 4
+    yield most_states
+
+
+def _explore(
+    walker: SegmentWalker, start: OrderState, goal: State, limits: tuple[int, SearchBudget]
+) -> OrderSearchResult:
+    """Explore states, those with the fewest live bytes and the most executed steps first."""
+    parents: dict[State, tuple[State, tuple[int, ...]]] = {start.state: (start.state, ())}
+    start = OrderState(start.state, start.live, tuple(s for s in start.ready if goal >> s & 1))
+    waiting: list[tuple[int, int, int, OrderState]] = [(start.live, 0, 0, start)]
+    while waiting:
+        if len(parents) > limits[0] or limits[1].is_spent:
+            return OrderSearchResult(None)
+        *_, place = heappop(waiting)
+        limits[1].spend(_SECONDS_OF_STATE * (1 + len(place.ready)))
+        for step in place.ready:
+            if not walker.fits(place, step):
+                continue
+            reached, walked = walker.follow_chains(walker.walk(place, step))
+            if reached.state in parents:
+                continue
+            parents[reached.state] = (place.state, (step, *walked))
+            if reached.state == goal:
+                return OrderSearchResult(tuple(_trace_steps(parents, goal)))
+            heappush(waiting, (reached.live, -reached.state.bit_count(), len(parents), reached))
+    return OrderSearchResult(None, walker.least_blocked)
+
+
+def _trace_steps(parents: dict[State, tuple[State, tuple[int, ...]]], state: State) -> Iterator[int]:
+    pieces: list[tuple[int, ...]] = []
+    while parents[state][1]:
+        state, walked = parents[state]
+        pieces.append(walked)
+    for walked in reversed(pieces):
+        yield from walked

@@ -5,16 +5,232 @@ The same tensors count as in convention C: inputs until their last read, no weig
 A Reshape between the two moves bytes, and is then a layer.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from onnx import NodeProto
 
-from byoc.memory.reading._in_place import is_view, written_outputs
-from byoc.memory.reading._row_rules import NodeView, RowRule, find_row_rule, is_channel_shuffle
+from byoc.memory.reading._in_place import is_view, pointwise_inputs, written_outputs
 from byoc.memory.reading._tensor_sizes import TensorSizes
-from byoc.memory.stripes import ALL_ROWS, SAME_ROW, RowLayer, RowTensor
-from byoc.model import GraphIndex, copy_without
+from byoc.memory.stripes import ALL_ROWS, SAME_ROW, LayerMode, OperandRows, RowLayer, RowTensor
+from byoc.model import GraphIndex, collect_attribute_facts, copy_without, get_constant_value, is_onnx
+
+# Operators that compute a row of their result from a few rows of their operands.
+
+
+@dataclass(frozen=True)
+class RowRule:
+    """Row-wise execution of a node: `reads` and `may_overwrite` are inputs by name."""
+
+    reads: tuple[tuple[str, OperandRows], ...]
+    mode: LayerMode = "rows"
+    may_overwrite: tuple[str, ...] = ()
+    scratch: int = 0
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """A node, its inputs that are not constant, and the extents of tensors."""
+
+    index: GraphIndex
+    node: NodeProto
+    data: tuple[str, ...]
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The attributes in effect."""
+        return collect_attribute_facts(self.index, self.node)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the extents, empty for an unknown tensor."""
+        return tuple(dim for dim in self.index.get_shape(name) or () if isinstance(dim, int))
+
+    def is_image(self, name: str) -> bool:
+        """Tell whether a tensor is stored row by row."""
+        shape = self.shape(name)
+        return len(shape) == 4 and shape[0] == 1
+
+    def constant(self, position: int) -> list[Any] | None:
+        """Return a small constant input as a list."""
+        if position >= len(self.node.input) or not self.node.input[position]:
+            return None
+        value = get_constant_value(self.index, self.node.input[position])
+        return None if value is None else list(value.reshape(-1).tolist())
+
+
+def find_row_rule(look: NodeView) -> RowRule | None:
+    """Return the row-wise execution of a node, None if it needs its operands completely."""
+    node = look.node
+    if not is_onnx(node) or not look.data or is_view(look.index, node):
+        return None  # a view that moves bytes moves them all
+    if pointwise_inputs(node):
+        return _pointwise_rule(look)
+    images = [*look.data, *(name for name in node.output if name)]
+    rule = _RULES.get(node.op_type)
+    return rule(look) if rule is not None and all(map(look.is_image, images)) else None
+
+
+def _pointwise_rule(look: NodeView) -> RowRule | None:
+    node, made = look.node, look.node.output[0]
+    if any(node.output[1:]) or any(
+        name not in look.data and _is_data(look, name) for name in node.input
+    ):
+        return None
+    shape = look.shape(made)
+    height = shape[2] if look.is_image(made) else 1
+    reads, over = [], []
+    pointwise = {
+        node.input[position] for position in pointwise_inputs(node) if position < len(node.input)
+    }
+    for name in look.data:
+        if look.shape(name) == shape and name in pointwise:
+            reads.append((name, SAME_ROW))
+            over += [name] if look.index.types[name].dtype == look.index.types[made].dtype else []
+        elif height == 1 or (len(look.shape(name)) == 4 and look.shape(name)[2] == 1):
+            reads.append((name, ALL_ROWS))
+        else:
+            return None
+    return RowRule(tuple(reads), may_overwrite=tuple(over)) if over or reads else None
+
+
+def _is_data(look: NodeView, name: str) -> bool:
+    return bool(name) and not look.index.is_constant(name)
+
+
+def _window_rows(look: NodeView) -> OperandRows | None:
+    """Return the rows of a convolution or pooling, None if its attributes are not all known."""
+    attributes, height = look.attributes, look.shape(look.data[0])[2]
+    kernel = attributes.get("kernel_shape")
+    if kernel is None or len(kernel) != 2:
+        return None
+    stride = attributes.get("strides", [1, 1])[0]
+    extent = (kernel[0] - 1) * attributes.get("dilations", [1, 1])[0] + 1
+    before = attributes.get("pads", [0] * 4)[0]
+    padding = attributes.get("auto_pad", "NOTSET")
+    if padding in ("SAME_UPPER", "SAME_LOWER"):
+        total = max((-(-height // stride) - 1) * stride + extent - height, 0)
+        before = (total + (padding == "SAME_LOWER")) // 2
+    elif padding == "VALID":
+        before = 0
+    return OperandRows(extent, stride, before)
+
+
+def _convolution_rule(look: NodeView) -> RowRule | None:
+    rows = _window_rows(look)
+    if rows is None or look.data != (look.node.input[0],):
+        return None
+    weight, width = look.shape(look.node.input[1]), look.shape(look.node.output[0])[3]
+    groups = look.attributes["group"]
+    stride = look.attributes.get("strides", [1, 1])[1]
+    if weight[1] == 1:  # depthwise: element by element, over all groups at once
+        need = count_convolution_scratch(width, weight[0], 1, 1)
+    else:
+        need = count_convolution_scratch(width, weight[0] // groups, weight[1], stride)
+    return RowRule(((look.data[0], rows),), scratch=need)
+
+
+def _pool_rule(look: NodeView) -> RowRule | None:
+    rows = _window_rows(look)
+    if rows is None or any(look.node.output[1:]):
+        return None
+    attributes, extents = look.attributes, list(look.shape(look.data[0])[2:])
+    if look.shape(look.node.output[0])[2:] == (1, 1) and attributes["kernel_shape"] == extents:
+        padded = attributes.get("auto_pad", "NOTSET") == "NOTSET" and any(attributes.get("pads", []))
+        return RowRule(((look.data[0], rows),)) if padded else _global_pool_rule(look)
+    return RowRule(((look.data[0], rows),))
+
+
+def _global_pool_rule(look: NodeView) -> RowRule | None:
+    channels = look.shape(look.data[0])[1]
+    return RowRule(((look.data[0], SAME_ROW),), "reduction", scratch=count_reduction_scratch(channels))
+
+
+def _row_by_row_rule(look: NodeView) -> RowRule | None:
+    return RowRule(tuple(dict.fromkeys((name, SAME_ROW) for name in look.data)))
+
+
+def _concat_rule(look: NodeView) -> RowRule | None:
+    constant = len(look.data) < len(set(look.node.input))
+    return None if constant or look.attributes["axis"] % 4 not in (1, 3) else _row_by_row_rule(look)
+
+
+def _split_rule(look: NodeView) -> RowRule | None:
+    return _row_by_row_rule(look) if look.attributes.get("axis", 0) % 4 in (1, 3) else None
+
+
+def _resize_rule(look: NodeView) -> RowRule | None:
+    """Accept only whole-number repetition of pixels: every rule selects the same nearest pixel then."""
+    attributes = look.attributes
+    source, made = look.shape(look.data[0]), look.shape(look.node.output[0])
+    if 0 in source:
+        return None
+    times = [b // a for a, b in zip(source, made, strict=True)]
+    if attributes.get("mode") != "nearest" or [a * t for a, t in zip(source, times, strict=True)] != [
+        *made
+    ]:
+        return None
+    rule = (attributes.get("coordinate_transformation_mode"), attributes.get("nearest_mode"))
+    if look.node.op_type == "Resize" and rule not in _REPEATING:
+        return None
+    return RowRule(((look.data[0], OperandRows(repeat=times[2])),)) if times[:2] == [1, 1] else None
+
+
+_REPEATING = (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"))
+
+_RULES: dict[str, Callable[[NodeView], RowRule | None]] = {
+    "Conv": _convolution_rule,
+    "MaxPool": _pool_rule,
+    "AveragePool": _pool_rule,
+    "GlobalAveragePool": _global_pool_rule,
+    "GlobalMaxPool": _global_pool_rule,
+    "LRN": _row_by_row_rule,
+    "Concat": _concat_rule,
+    "Split": _split_rule,
+    "Resize": _resize_rule,
+    "Upsample": _resize_rule,
+}
+
+
+def is_channel_shuffle(index: GraphIndex, look: NodeView, nodes: Sequence[NodeProto]) -> bool:
+    """Tell whether Reshape, Transpose and Reshape only permute the channels of an image."""
+    first, middle, last = nodes
+    if [node.op_type for node in nodes] != ["Reshape", "Transpose", "Reshape"]:
+        return False
+    source, split, made = (
+        look.shape(name) for name in (first.input[0], first.output[0], last.output[0])
+    )
+    permutation = collect_attribute_facts(index, middle).get("perm")
+    return (
+        look.is_image(first.input[0])
+        and source == made
+        and len(split) == 5
+        and split[0] == 1
+        and split[3:] == source[2:]
+        and permutation == [0, 2, 1, 3, 4]
+    )
+
+
+_SCRATCH_LIMIT = 16 << 10
+"""Bytes of a product, and of a gathered operand, unless one channel alone needs more."""
+
+_FLOAT_BYTES = 4
+
+
+def count_channels_at_once(width: int, channels: int) -> int:
+    """Return the number of channels whose rows of `width` elements fit the limit, at least one."""
+    return min(max(_SCRATCH_LIMIT // max(width * _FLOAT_BYTES, 1), 1), channels)
+
+
+def count_convolution_scratch(width: int, out_channels: int, in_channels: int, stride: int) -> int:
+    """Return the scratch bytes for a row of `width` elements of each channel of a group."""
+    gathered = count_channels_at_once(width, in_channels) if stride > 1 else 0
+    return (count_channels_at_once(width, out_channels) + gathered) * width * _FLOAT_BYTES
+
+
+def count_reduction_scratch(channels: int) -> int:
+    """Return the bytes for the sums or maxima of one row, before they join those of earlier rows."""
+    return channels * _FLOAT_BYTES
 
 
 @dataclass(frozen=True)
