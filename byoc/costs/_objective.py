@@ -1,4 +1,4 @@
-"""What a placement minimizes: seconds, joules, or a weighted sum; and what unknown costs count."""
+"""The objective of a placement: seconds, joules, or a weighted sum; the policy for unknown costs."""
 
 import re
 from dataclasses import dataclass

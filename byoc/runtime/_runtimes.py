@@ -1,4 +1,4 @@
-"""What runs a bundle, by the names that users give."""
+"""The runtimes of bundles, by the names that users give."""
 
 DRIVER_RUNTIME = "ort-plugin"
 """onnxruntime, with the provider and drivers in C for the regions."""

@@ -237,7 +237,7 @@ class SpecialRun:
         return tuple(found), allowed
 
     def _compare_others(self, allowed: OutputError, expected: Any, actual: Any) -> OutputError:
-        """Return what is left of an error that a clause allows: that of the other elements."""
+        """Return the error of the elements that no clause allows."""
         error = replace(allowed, absolute=0.0, relative=0.0, problem="")
         if not (self.traits.is_flat and self.traits.is_all_floats and _are_comparable(expected, actual)):
             return error

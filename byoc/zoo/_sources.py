@@ -1,4 +1,4 @@
-"""What names a model: a path, an entry of the zoo, or a protobuf."""
+"""The sources of models: a path, an entry of the zoo, or a protobuf; their names in manifests."""
 
 from pathlib import Path
 

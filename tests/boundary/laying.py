@@ -12,7 +12,7 @@ from onnx import FunctionProto, ModelProto, NodeProto
 from support import prepared
 
 from byoc.boundary.convert import BoundaryFormat, RegionBoundary
-from byoc.boundary.convert._insert_layouts import insert_layouts
+from byoc.boundary.convert._convert_boundary import insert_layouts
 from byoc.boundary.convert._model_editor import ModelEditor
 from byoc.model import (
     LAYOUT,

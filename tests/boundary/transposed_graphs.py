@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from byoc.boundary.convert import BoundaryFormat, RegionBoundary, TransposeShares
-from byoc.boundary.convert._convert_boundary import minimize_transposes
-from byoc.boundary.convert._insert_layouts import insert_layouts
+from byoc.boundary.convert._convert_boundary import insert_layouts, minimize_transposes
 from byoc.boundary.convert._model_editor import ModelEditor
 from byoc.model import LAYOUT, TensorLayout, get_purpose, parse_layout, walk_graphs
 

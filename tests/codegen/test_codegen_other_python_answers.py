@@ -12,8 +12,7 @@ from support import parse
 
 from byoc.codegen import Isolation, read_region
 from byoc.codegen._descriptions import CodegenDescription
-from byoc.codegen._other_python import OtherPythonCodegen
-from byoc.codegen._other_python_program import OtherPythonProgram
+from byoc.codegen._other_python import OtherPythonCodegen, OtherPythonProgram
 from byoc.codegen.byoc_worker.link import BrokenMessageError, SharedMemory
 from byoc.trust import InterpreterSettings
 

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byoc.quantization._precision_problem import PrecisionProblem
-from byoc.quantization._precision_program import build_precision_program
+from byoc.quantization._trade_search import build_precision_program
 
 
 def find_cost(problem: PrecisionProblem, levels: NDArray[np.int64]) -> float:

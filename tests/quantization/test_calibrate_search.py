@@ -9,8 +9,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnxruntime.quantization.calibrate import HistogramCollector
 
-from byoc.quantization._calibrators import Histogram, count_values, find_calibrator, find_edges
-from byoc.quantization._range_search import find_best_range, find_best_threshold, find_entropy_range
+from byoc.quantization._calibrators import (
+    Histogram,
+    count_values,
+    find_best_range,
+    find_best_threshold,
+    find_calibrator,
+    find_edges,
+    find_entropy_range,
+)
 
 
 @st.composite

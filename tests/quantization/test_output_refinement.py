@@ -12,7 +12,7 @@ from byoc.quantization._output_accuracies import (
     measure_sign_accuracy,
     measure_size_accuracy,
 )
-from byoc.quantization._output_refinement import (
+from byoc.quantization._quantization_trials import (
     FinerUnits,
     OutputRefinement,
     list_rows,

@@ -4,7 +4,7 @@ Inferred types take precedence over stated ones: exporters and optimizers leave 
 onnxruntime infers, too.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -12,23 +12,33 @@ from itertools import chain, islice
 
 import onnx
 from google.protobuf.message import EncodeError
-from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, helper
 
 from byoc.errors import InputError
 from byoc.model._node_kinds import NodeRecords
 from byoc.model._tensor_types import (
+    DTYPE_NUMBERS,
+    get_graph_types,
     get_stated_types,
     make_tensor_type,
     rate_knowledge,
     read_type,
     write_type,
 )
-from byoc.model._walk import copy_without, list_bodies, walk_dims, walk_graphs, walk_value_infos
-from byoc.model.inference._dtype_completion import complete_dtypes
+from byoc.model._walk import (
+    copy_without,
+    is_onnx,
+    list_bodies,
+    list_own_names,
+    walk_dims,
+    walk_graphs,
+    walk_value_infos,
+)
 from byoc.model.inference._known_values import KnownValues
 from byoc.model.inference._node_checks import check_nodes
 from byoc.model.inference._settling import settle_types
 from byoc.model.inference._type_merging import complete_type, contradicts
+from byoc.schemas import FormalParameter, get_schema
 
 
 def clear_negative_dims(proto: ModelProto, records: NodeRecords | None = None) -> ModelProto:
@@ -184,3 +194,102 @@ def count_inlined_nodes(model: ModelProto) -> int:
         return sum(count_function(key) if key in functions else 1 for key in keys)
 
     return count_nodes(model.graph.node)
+
+
+# Data types that follow from the schemas of operators where shape inference knows nothing.
+
+
+_MAX_ROUNDS = 8  # forth and back; each carries a type along a chain of any length
+
+
+def complete_dtypes(
+    model: ModelProto, typed: GraphProto | None, types: TypesByName, records: NodeRecords
+) -> TypesByName:
+    """Return types with the dtypes that follow from schemas; those in bodies are added to `typed`.
+
+    `typed` is the model's graph with inferred types in its bodies, None if there is none; `records` are
+    those of the main graph's nodes.
+    """
+    named = {"", *types}
+    if not records.has_bodies and all(map(named.issuperset, (*records.inputs, *records.outputs))):
+        return types
+    opsets = {"" if i.domain == "ai.onnx" else i.domain: i.version for i in model.opset_import}
+    called = {(function.domain, function.name) for function in model.functions}
+
+    sparse = {tensor.values.name for tensor in model.graph.sparse_initializer}
+
+    def find_dtypes(nodes: Iterable[NodeProto], known: TypesByName) -> TypesByName:
+        standing = nodes
+        if called:
+            standing = [node for node in nodes if (node.domain, node.op_type) not in called]
+        found = _find_dtypes(standing, opsets, known)
+        return {name: kind for name, kind in found.items() if name not in sparse}
+
+    result = {**types, **find_dtypes(model.graph.node, types)}
+    pending = [(typed, result)] if typed is not None else []
+    while pending:
+        graph, around = pending.pop()
+        for body in (body for node in graph.node for body in list_bodies(node)):
+            own = list_own_names(body)
+            known = {name: kind for name, kind in around.items() if name not in own}
+            known |= {n: kind for n, kind in get_graph_types(body).items() if rate_knowledge(kind)}
+            found = find_dtypes(body.node, known)
+            body.value_info.extend(
+                helper.make_value_info(name, kind) for name, kind in found.items() if name in own
+            )
+            pending.append((body, {**known, **found}))
+    return result
+
+
+def _find_dtypes(
+    nodes: Iterable[NodeProto], opsets: Mapping[str, int], types: Mapping[str, TypeProto]
+) -> TypesByName:
+    """Return the types of tensors that have none and whose dtype follows, by name."""
+    known = {"", *types}
+    open_nodes = [
+        node for node in nodes if not (known.issuperset(node.output) and known.issuperset(node.input))
+    ]
+    if not open_nodes:
+        return {}
+    found: dict[str, str] = {}
+
+    def get_dtype(name: str) -> str | None:
+        if name in found:
+            return found[name]
+        kind = read_type(types[name]) if name in types else None
+        return kind.dtype if kind is not None else None
+
+    groups = [group for node in open_nodes for group in _group_by_type(node, opsets)]
+    for _ in range(_MAX_ROUNDS):
+        before = len(found)
+        for names, only in groups:
+            dtype = only or next(filter(None, map(get_dtype, names)), None)
+            if dtype is not None:
+                found.update((name, dtype) for name in names if name not in types)
+        if len(found) == before:
+            break
+        groups.reverse()
+    return {
+        name: helper.make_tensor_type_proto(DTYPE_NUMBERS[dtype], None) for name, dtype in found.items()
+    }
+
+
+def _group_by_type(
+    node: NodeProto, opsets: Mapping[str, int]
+) -> Iterator[tuple[Iterable[str], str | None]]:
+    """Yield the tensors of a node that have one type, with its dtype if the schema says it."""
+    version = opsets.get("" if is_onnx(node) else node.domain)
+    schema = get_schema(node.op_type, node.domain, version) if version is not None else None
+    if schema is None:
+        return
+    groups: dict[str, list[str]] = {}
+    formals: dict[str, FormalParameter] = {}
+    inputs = zip(node.input, schema.list_input_formals(len(node.input)), strict=False)
+    outputs = zip(node.output, schema.list_output_formals(len(node.output)), strict=False)
+    for name, formal in (*inputs, *outputs):
+        if name and formal.homogeneous and formal.dtypes:
+            groups.setdefault(formal.type_str, []).append(name)
+            formals[formal.type_str] = formal
+    for type_str, names in groups.items():
+        dtypes = formals[type_str].dtypes
+        yield names, next(iter(dtypes)) if len(dtypes) == 1 else None
