@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import vendors
 from cutting import CHAIN, cut, original, ramp
 from support import parse
 
@@ -437,3 +438,27 @@ def test_a_sparse_constant_that_is_an_output_is_given_whole(tmp_path: Path) -> N
     found = load(tmp_path / "b")({"x": ramp(4)})
     assert found["w"].tolist() == [0, 3, 5, 0]
     np.testing.assert_array_equal(found["y"], np.maximum(ramp(4), 0))
+
+
+def test_native_code_of_strangers_is_loaded_where_that_is_said_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Native(vendors.Tables):
+        name = "native"
+        native = True
+
+    vendors.install(monkeypatch, native=Native)
+    cut(parse(CHAIN), tmp_path / "b", codegen="native", verify=False)
+    (tmp_path / "b" / "signature.json").unlink()
+    manifest = tmp_path / "b" / "manifest.json"
+    manifest.write_text(manifest.read_text() + "\n")  # this process trusts what it wrote
+    for options in ({}, {"trust": False}):
+        with pytest.raises(
+            InputError, match=r"region dla_0 is native code for codegen native, and not l"
+        ):
+            load(tmp_path / "b", isolate=False, **options)
+    given = {"x": ramp(1, 4)}
+    wanted = 1 / (1 + np.exp(-np.maximum(ramp(1, 4), 0)))
+    np.testing.assert_allclose(
+        load(tmp_path / "b", isolate=False, trust=True)(given)["y"], wanted, rtol=1e-6
+    )
