@@ -200,6 +200,33 @@ def test_types_that_a_body_states_follow_and_its_integers_stay() -> None:
     near(made, given)
 
 
+def test_what_a_body_carries_is_cast_for_an_operator_without_float16() -> None:
+    """QuantizeLinear takes no float16 before opset 19; the state is short all the same."""
+    text = """
+    g (float[2] x, int64 n) => (float[2] y) <bool go = {1}, float s = {0.25}> {
+      y = Loop (n, go, x) <
+        body = l (int64 i, bool c, float[2] v) => (bool d, float[2] u) {
+          d = Identity(c)
+          q = QuantizeLinear(v, s)
+          k = DequantizeLinear(q, s)
+          u = Sub(v, k)
+        }
+      >
+    }"""
+    made = short(prepared(text), [0])
+    loop = next(node for node in made.function().node if node.op_type == "Loop")
+    body = loop.attribute[0].g
+    assert body.input[2].type.tensor_type.elem_type == TensorProto.FLOAT16
+    quantize = next(node for node in body.node if node.op_type == "QuantizeLinear")
+    (cast,) = [node for node in body.node if node.output[0] == quantize.input[0]]
+    assert (cast.op_type, list(cast.input)) == ("Cast", [body.input[2].name])
+    x = np.float32([1.1, -0.7])
+    given = {"x": x, "n": np.array(1)}
+    h = x.astype(np.float16)
+    quantized = (np.clip(np.rint(h.astype(np.float32) / 0.25), 0, 255) * 0.25).astype(np.float16)
+    np.testing.assert_array_equal(made.run(given)["y"], (h - quantized).astype(np.float32))
+
+
 def test_a_scan_carries_float16() -> None:
     text = """
     g (float[3, 2] x, float[2] z) => (float[2] y, float[3, 2] s) {

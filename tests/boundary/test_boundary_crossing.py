@@ -15,6 +15,7 @@ from byoc.boundary.convert import (
     BoundaryFormat,
     Conversion,
     TransposeOffer,
+    convert_boundary,
     find_own_quantization,
     make_transfer_lookup,
 )
@@ -331,3 +332,22 @@ g (float[1,2,4,4] x, bool c) => (float[1,2,4,4] y) {
     found = make_transfer_lookup(inside[0], BoundaryFormat(NHWC))("x")
     assert found is not None  # the host converts it
     assert found.bytes == 128
+
+
+def test_what_byoc_quantized_for_nothing_vanishes_with_what_is_stored_for_it() -> None:
+    text = """
+g (float[1,2,2,2] x) => (float[1,2,2,2] y)
+<float s = {0.5}, int8 z = {0}, float[1] kept = {2}, float[1] unread = {2}> {
+  q = QuantizeLinear (x, s, z)
+  d = DequantizeLinear (q, s, z)
+  y = Mul (d, kept)
+}"""
+    proto = parse(text)
+    for node in proto.graph.node[:2]:
+        mark_inserted(node, QUANTIZE)
+    found = convert_boundary(proto, []).proto.graph
+    assert [(node.op_type, list(node.input)) for node in found.node] == [("Mul", ["x", "kept"])]
+    assert {tensor.name for tensor in found.initializer} == {
+        "kept",
+        "unread",
+    }  # what is the user's stays

@@ -180,3 +180,36 @@ def test_what_computes_in_another_layout_says_so():
     same(model, changed, 1e-6)
     said = {n.op_type: get_metadata(n, "byoc.layout") for n in changed.graph.node if not get_purpose(n)}
     assert {"Abs": "NHWC", "Shape": "NHWC"}.items() <= said.items()
+
+
+def test_who_reads_extents_alone_keeps_no_image_in_the_models_layout():
+    """Of what is made of `a` the smaller one is transposed, whatever Shape reads."""
+    model = parsed(
+        """g (float[2, 2, 3, 4] x) => (float[2, 2, 1, 1] m, int64[4] s) {
+          a = byoc.dla.dla_0(x)
+          m = ReduceMax <axes = [2, 3]> (a)
+          s = Shape(a)
+        }""",
+        dla_0=NEG,
+    )
+    changed = arranged(model)
+    same(model, changed, 1e-6)
+    said = {n.op_type: get_metadata(n, "byoc.layout") for n in changed.graph.node if not get_purpose(n)}
+    assert said["ReduceMax"] == said["Shape"] == "NHWC"
+    assert len(transposes(changed)) == 2
+
+
+def test_an_output_that_is_left_out_has_no_layout():
+    model = parsed(
+        """g (float[2, 2, 3, 4] x) => (float[2, 2, 3, 4] y) {
+          a = byoc.dla.dla_0(x)
+          b = Dropout(a)
+          y = byoc.dla.dla_1(b)
+        }""",
+        dla_0=NEG,
+        dla_1=NEG,
+    )
+    next(node for node in model.graph.node if node.op_type == "Dropout").output.append("")
+    changed = arranged(model)
+    same(model, changed, 1e-6)
+    assert len(transposes(changed)) == 2

@@ -127,3 +127,16 @@ def test_nothing_is_padded_without_dimensions(written: Path, tmp_path: Path) -> 
     assert entry is not None
     assert entry.rule is None
     assert entry.decision.refusals == refused
+
+
+def test_of_several_variants_one_has_to_be_chosen(written: Path, tmp_path: Path) -> None:
+    assert open_bundle(written).variant.name == "a"
+    path = tmp_path / "two"
+    cut(parse(MODEL), path, variants={"a": {"seq": 8}, "b": {"seq": 4}}, verify=False)
+    for name in ("a", "b"):
+        assert open_bundle(path, variant=name).variant.name == name
+    with pytest.raises(InputError, match=r"has several variants, and this takes one: .* a, b$"):
+        _ = open_bundle(path).variant
+    for bundle, there in ((path, "it has a, b"), (written, "it has a")):
+        with pytest.raises(InputError, match=rf"no variant 'c'.*; {there}$"):
+            _ = open_bundle(bundle, variant="c").variant

@@ -109,6 +109,12 @@ def misses(body: str, pattern: Pattern, node: int | None = None, **special: Mark
             "matched 1 of its 2 lines; Dropout 'd0': it makes 1, the pattern wants 2",
         ),
         (
+            "d = Div (x, root)\n e = Erf (d)\n out = Abs (e)",
+            parse_pattern("p", "d = Div(x, 1.4142)\ne = Erf(d)\nn = Neg(e)?\ny = Relu(n)"),
+            "matched to its second line; its next line wants Neg or Relu, and Erf 'e' is read by Abs "
+            "'out'",
+        ),
+        (
             "c0 = Conv (x, w)\n out = Add (c0, nine)",
             parse_pattern("p", "c = Conv(x, w)\ny = Add(c, [1, 2, 3])"),
             "matched to its first line; Add 'out': 'nine' is a constant of 9 elements, the pattern "

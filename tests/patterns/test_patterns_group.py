@@ -10,7 +10,16 @@ from support import examples, prepared
 
 from byoc.errors import YES, refuse
 from byoc.model import GraphIndex
-from byoc.patterns import Mark, Pattern, Unit, group_units, group_with_alternatives, parse_pattern
+from byoc.patterns import (
+    JointUnit,
+    Mark,
+    Pattern,
+    Unit,
+    group_units,
+    group_with_alternatives,
+    make_single_unit,
+    parse_pattern,
+)
 
 CONV_RELU = parse_pattern("conv_relu", "c = Conv(x, w, b?)\ny = Relu(c)")
 CONV_ADD_RELU = parse_pattern("conv_add_relu", "c = Conv(x, w, b?)\na = Add(c, z)\ny = Relu(a)")
@@ -252,3 +261,18 @@ def test_alternatives_overlap_and_their_nodes_run_alone(size: int, chance: rando
         others = [set(other.nodes) for other in rivals if other is not unit]
         assert any(set(unit.nodes) & other for other in others)
         assert not any(set(unit.nodes) <= set(nodes) for nodes in before - {unit.nodes})
+
+
+def test_a_joint_unit_is_refused_for_what_any_part_of_it_is() -> None:
+    yes, no, other = TAKEN, Mark(refuse("too large")), Mark(refuse("too wide", "too large"))
+
+    def join(*marked: tuple[Mark, ...]) -> JointUnit:
+        on = [[make_single_unit(RESIDUAL, i, mark) for i, mark in enumerate(each, 1)] for each in marked]
+        return JointUnit("r0", (1, 2), tuple(map(tuple, on)))
+
+    unit = join((yes,), (no,), (yes, yes), (yes, no), (no, yes), (no, other))
+    assert [list(verdict.reasons) for verdict in unit.verdicts] == [
+        *([], ["too large"], [], ["too large"], ["too large"], ["too large", "too wide"])
+    ]
+    assert [unit.is_supported(number) for number in range(6)] == [True, False, True, False, False, False]
+    assert not unit.must

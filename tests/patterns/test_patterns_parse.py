@@ -70,6 +70,7 @@ def test_no_operands() -> None:
         ("y = LeakyRelu <alpha = 2..1> (x)", "line 1: alpha: the range 2..1 is empty"),
         ("y = LeakyRelu <alpha = 1..2|5..4> (x)", "line 1: alpha: the range 5..4 is empty"),
         ("y = LeakyRelu <alpha = 3..4|1..2|2..1> (x)", "line 1: alpha: the range 2..1 is empty"),
+        ("y = LeakyRelu <alphä = 1> (x)", "line 1: 'alphä = 1' is not of the form attribute = value"),
         ("y = LeakyRelu <alpha> (x)", "line 1: 'alpha' is not of the form attribute = value"),
         ("y = LeakyRelu <alpha = > (x)", "line 1: 'alpha =' is not of the form attribute = value"),
         ("a = Relu(x)\ny = Add(x, a?)", "line 2: 'a?' is made by a line, so it cannot be left out"),

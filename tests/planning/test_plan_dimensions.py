@@ -75,6 +75,29 @@ def test_a_range_is_planned_for_its_middle_and_predicted_at_its_ends(files: File
     assert "At N = 2000: predicted" in print_text(result)
 
 
+def test_what_is_in_bodies_is_predicted_at_the_ends_of_a_range_as_well(files: Files) -> None:
+    text = """g (float[N, 64] x, int64 n) => (float[N, 64] y) {
+        keep = Constant <value_int = 1> ()
+        go = Cast <to = 9> (keep)
+        y = Loop (n, go, x) <body = inner (int64 i, bool c, float[N, 64] v) => (bool d, float[N, 64] w) {
+            d = Identity(c)
+            a = Relu(v)
+            b = Tanh(a)
+            w = Neg(b)
+        }>
+    }"""
+    rules = files.rules("near", "Relu", "Neg", costs=files.costs("costly", launch="1.0e-6"))
+    result = partition(parse(text), rules, dims={"N": "0..2000"}, strategy="all-supported")
+    low, middle, high = result.report.predicted_at
+    assert low.seconds < middle.seconds < high.seconds
+    for at, size in ((low, 0), (middle, 1000), (high, 2000)):
+        fixed = partition(
+            parse(text), rules, dims={"N": size}, strategy="all-supported"
+        ).report.predicted
+        assert at.seconds == pytest.approx(fixed.seconds, rel=1e-9)
+        assert at.host_only == pytest.approx(fixed.host_only, rel=1e-9)
+
+
 def test_contradictions_are_one_sentence(files: Files) -> None:
     rules = files.rules("near", "Relu", "Neg")
     with pytest.raises(InputError) as caught:

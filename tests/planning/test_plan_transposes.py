@@ -86,18 +86,3 @@ def test_wrong_layouts_and_parameters_are_said_with_their_place(files: Files) ->
     for key, more in (("activations", "{activations: NHWQ}"), ("weights", "{weights: NHWQ}")):
         with pytest.raises(InputError, match=rf"layout\.{key}"):
             check(files, "Relu", more=f"layout: {more}\n")
-
-
-@pytest.mark.parametrize(
-    ("more", "convert"),
-    [
-        ("", "host"),
-        ("quantization: {convert: device}\n", "device"),
-        ("quantization: {convert: host}\n", "host"),
-        ("quantization: {convert: between}\n", "host"),
-    ],
-)
-def test_who_quantizes_at_boundaries(more: str, convert: str, files: Files) -> None:
-    settings = load_settings(PlanOptions(Path(files.rules("npu", "Relu", more=more))), "exact")
-    wants = settings.devices[0].wants
-    assert (wants.convert, wants.compute, wants.activations) == (convert, None, None)

@@ -181,3 +181,11 @@ def test_text_cannot_be_bound(tmp_path: Path) -> None:
     session = byoc.load(tmp_path / "b")
     with pytest.raises(InputError, match=r"^input 't' cannot be bound: it is no tensor of numbers"):
         byoc.bind_tensors(session, {"t": np.array(["a", "b"], object)})
+
+
+def test_a_session_of_no_bundle_holds_nothing_between_its_stages(session: Session) -> None:
+    buffers = make_buffers()
+    found = byoc.bind_tensors(replace(session, bundle=None), outputs=buffers)({"x": X, "w": W})
+    for name, value in session({"x": X, "w": W}).items():
+        np.testing.assert_array_equal(found[name], value)
+    assert found["y"] is buffers["y"]

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+import vendors
 from cutting import CHAIN, cut, original, ramp
 from support import parse
 
@@ -423,3 +424,41 @@ def test_other_products_than_where_a_bundle_was_made_are_warned_of(
         assert each.filename == __file__
         assert f"multiplies small integers otherwise {said} than" in str(each.message)
         assert f"was made (a Cray): `byoc verify {tmp_path / 'b'}` says" in str(each.message)
+
+
+def test_a_sparse_constant_that_is_an_output_is_given_whole(tmp_path: Path) -> None:
+    model = parse("g (float[4] x) => (float[4] y, float[4] w) { y = Relu(x) }", ir=10, opset=17)
+    values, places = np.float32([3, 5]), np.array([1, 2])
+    model.graph.sparse_initializer.append(
+        onnx.helper.make_sparse_tensor(
+            onnx.numpy_helper.from_array(values, "w"), onnx.numpy_helper.from_array(places), [4]
+        )
+    )
+    cut(model, tmp_path / "b", verify=False)
+    found = load(tmp_path / "b")({"x": ramp(4)})
+    assert found["w"].tolist() == [0, 3, 5, 0]
+    np.testing.assert_array_equal(found["y"], np.maximum(ramp(4), 0))
+
+
+def test_native_code_of_strangers_is_loaded_where_that_is_said_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Native(vendors.Tables):
+        name = "native"
+        native = True
+
+    vendors.install(monkeypatch, native=Native)
+    cut(parse(CHAIN), tmp_path / "b", codegen="native", verify=False)
+    (tmp_path / "b" / "signature.json").unlink()
+    manifest = tmp_path / "b" / "manifest.json"
+    manifest.write_text(manifest.read_text() + "\n")  # this process trusts what it wrote
+    for options in ({}, {"trust": False}):
+        with pytest.raises(
+            InputError, match=r"region dla_0 is native code for codegen native, and not l"
+        ):
+            load(tmp_path / "b", isolate=False, **options)
+    given = {"x": ramp(1, 4)}
+    wanted = 1 / (1 + np.exp(-np.maximum(ramp(1, 4), 0)))
+    np.testing.assert_allclose(
+        load(tmp_path / "b", isolate=False, trust=True)(given)["y"], wanted, rtol=1e-6
+    )

@@ -87,6 +87,25 @@ def test_none_that_fits_says_what_each_takes(session: VariantSession) -> None:
         session({"x": make(1, 4)["x"]})
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"x": np.zeros((1, 3))}, "nor by padding: input 'x' is float64[1, 4], the model takes float32"),
+        ({"k": np.zeros(1, np.int64)}, "nor by padding: input 'k' is int64[1], the model takes float32"),
+        ({"k": np.zeros((1, 1), np.float32)}, "input 'k' is float32[1, 1], the model takes float32[1]"),
+    ],
+)
+def test_padding_mends_extents_alone(change: Any, said: str, session: VariantSession) -> None:
+    given = make(1, 3)
+    assert session.choose(given).variant == "one"
+    for run in (session, session.choose):
+        with pytest.raises(InputError) as caught:
+            run({**given, **change})
+        assert said in str(caught.value)
+    with pytest.raises(InputError, match=r"^no input 'z'; the model's inputs: x, k$"):
+        session({**given, "z": given["x"]})
+
+
 def test_one_variant_is_loaded_alone(bundle: Path) -> None:
     session = byoc.load(bundle, variant="two")
     assert isinstance(session, Session)
