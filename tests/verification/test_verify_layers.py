@@ -229,7 +229,7 @@ def test_a_right_region_is_not_blamed(bundle: Path, inputs: dict[str, np.ndarray
 
 
 def test_a_region_that_no_sample_reaches_is_judged_by_its_layers_too(tmp_path: Path) -> None:
-    """Halves that the machine rounds the other way, on special values of a region that runs nowhere else."""
+    """Halves that the machine rounds the other way, on special values of a region that never runs."""
     model = onnx.parser.parse_model("""
     <ir_version: 8, opset_import: ["" : 17]>
     g (float[2, 3, 1, 4] x) => (float[2, 3, 1, 4] y)
