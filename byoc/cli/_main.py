@@ -189,6 +189,13 @@ def _describe(
 
 def main() -> None:
     """Run the command line and exit with the code that says whose fault it was."""
+    try:
+        _run()
+    except KeyboardInterrupt:  # before or behind the time in which signals are heard at once
+        sys.exit(130)
+
+
+def _run() -> None:
     _search_garbage_rarely()
     # Else onnxruntime writes of its sessions to the home folder, and tells its maker of them.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")

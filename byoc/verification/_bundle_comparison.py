@@ -287,7 +287,9 @@ class BundleComparison:
         for name, region in missing.items():
             thresholds = heed_promises(self.bundle, self._own, region)
             run, special = self._runs.executors[name], self._find_scope(region)
-            self._regions[name], notes = compare_alone(region, run, thresholds, special)
+            self._regions[name], notes = compare_alone(
+                region, run, thresholds, special, self._layers.check
+            )
             self._notes.update(dict.fromkeys(notes))
 
     def _compare_region(

@@ -103,7 +103,11 @@ def compare_under_contract(  # noqa: PLR0913, PLR0917 - some have a default
 
 
 def compare_alone(
-    region: Region, run: Executor, thresholds: Thresholds, special: SpecialScope | None
+    region: Region,
+    run: Executor,
+    thresholds: Thresholds,
+    special: SpecialScope | None,
+    check_layers: LayerChecker | None = None,
 ) -> tuple[RegionError, tuple[str, ...]]:
     """Compare a region as `compare_under_contract` does, on seeded values made for it alone.
 
@@ -116,7 +120,7 @@ def compare_alone(
         except InputError as error:
             return RegionError(region.name, problem=f"does not run: {error}", sample="made"), ()
         break
-    return compare_under_contract(region, run, recorded, thresholds, special, "made")
+    return compare_under_contract(region, run, recorded, thresholds, special, "made", check_layers)
 
 
 def run_alone(region: Region) -> Iterator[tuple[Values, Values]]:

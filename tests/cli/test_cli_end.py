@@ -189,3 +189,14 @@ def test_without_memory_for_a_thread_it_says_so(
     monkeypatch.setattr("byoc.cli._bundle_verbs.open_bundle", fail)
     ran = byoc("inspect", "net.onnx")
     assert (ran.code, ran.err) == (1, "byoc: there is not enough memory for it\n")
+
+
+@pytest.mark.parametrize("place", ["_make_app", "ending_by_signals"])
+def test_an_interrupt_before_signals_are_heard_is_no_traceback(
+    place: str, byoc: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"byoc.cli._main.{place}", interrupt)
+    assert byoc("rules").code == 130

@@ -20,7 +20,7 @@ extern const byoc_driver byoc_driver_dla;
 #define MOST_BYTES ((size_t)1 << 24) /* of a tensor: an input that nothing reads may have any extents   \
                                       */
 
-static uint64_t state;
+static _Thread_local uint64_t state = 1;
 
 static uint32_t draw(uint32_t below) {
     state ^= state << 13;

@@ -1,6 +1,7 @@
 """Give the provider of ONNX Runtime many damaged descriptions, under two sanitizers of gcc or clang.
 
     python tests/drivers_suite/fuzz_provider.py [--inputs 100000] [--seed 0]
+    python tests/drivers_suite/fuzz_provider.py --threads 2000    # two sessions in threads, for races
 
 The descriptions are those of small regions of `dla`, in float32 and int8, with their files beside them.
 Exits 1 if the provider's code crashed, leaked, or never ran a region.
@@ -11,7 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fuzz import SANITIZED, compile_regions
@@ -23,6 +24,7 @@ from byoc.codegen import Artifact, Region, find_codegen
 from byoc.drivers import get_include_folder
 from byoc.onnxrt import get_provider_folder
 
+_OF_THREADS = ("-O1", "-g", "-fsanitize=thread", "-Wall", "-Wextra")
 _ENVIRONMENT = os.environ | {"ASAN_OPTIONS": "detect_leaks=1:allocator_may_return_null=1"}
 
 
@@ -54,13 +56,13 @@ def make_entry(region: Region, artifact: Artifact) -> RegionEntry:
     )
 
 
-def build(folder: Path) -> Path:
-    """Build the program with the provider's sources and the driver of the dla, under sanitizers."""
-    program, provider = folder / "fuzz_provider", get_provider_folder()
+def build(folder: Path, name: str, sanitizers: Sequence[str]) -> Path:
+    """Build a program with the provider's sources and the driver of the dla, under sanitizers."""
+    program, provider = folder / name, get_provider_folder()
     tested = ("region_description", "compiled_region", "region_handle", "bundle_files", "sha256")
-    files = [Path(__file__).with_name("fuzz_provider.c"), *(provider / f"{name}.c" for name in tested)]
+    files = [Path(__file__).with_name(f"{name}.c"), *(provider / f"{name}.c" for name in tested)]
     files += find_codegen("dla").driver().files
-    flags = ["-std=c11", *SANITIZED, "-DBYOC_LINKED", f"-I{provider}", f"-I{get_include_folder()}"]
+    flags = ["-std=c11", *sanitizers, "-DBYOC_LINKED", f"-I{provider}", f"-I{get_include_folder()}"]
     command = ["cc", *flags, *map(str, files), "-o", str(program), "-lm", "-ldl", "-lpthread"]
     subprocess.run(command, check=True)
     return program
@@ -71,13 +73,16 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     asked.add_argument("--inputs", type=int, default=100_000)
     asked.add_argument("--seed", type=int, default=0)
+    asked.add_argument("--threads", type=int, default=0, help="runs in each thread, in place of inputs")
     chosen = asked.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        program = build(folder)
+        kind = ("threads_provider", _OF_THREADS) if chosen.threads else ("fuzz_provider", SANITIZED)
+        program = build(folder, *kind)
         cases = list(write_cases(folder))
         for number, (place, description) in enumerate(cases):
-            counts = [str(chosen.inputs // len(cases)), str(chosen.seed + number)]
+            each = chosen.threads or chosen.inputs // len(cases)
+            counts = [str(each), str(0 if chosen.threads else chosen.seed + number)]
             command = [str(program), *counts, str(place), str(description)]
             ran = subprocess.run(command, env=_ENVIRONMENT, check=False)
             if ran.returncode:

@@ -226,3 +226,29 @@ def test_the_layer_that_is_off_by_less_than_a_unit_everywhere_is_named(
 def test_a_right_region_is_not_blamed(bundle: Path, inputs: dict[str, np.ndarray]) -> None:
     with pytest.raises(byoc.InputError, match="each of its 4 quantized layers is right"):
         byoc.bisect(bundle, "dla", bundle.parent / "m.onnx", inputs=inputs)
+
+
+def test_a_region_that_no_sample_reaches_is_judged_by_its_layers_too(tmp_path: Path) -> None:
+    """Halves that the machine rounds the other way, on special values of a region that never runs."""
+    model = onnx.parser.parse_model("""
+    <ir_version: 8, opset_import: ["" : 17]>
+    g (float[2, 3, 1, 4] x) => (float[2, 3, 1, 4] y)
+    <float s = {0.125}, int8 z = {5}, float ws = {0.1}, float os = {0.25}, uint8 oz = {11},
+     int8[1, 3, 1, 1] w = {-5, -7, 6}>
+    {
+      q = QuantizeLinear(x, s, z)
+      d = DequantizeLinear(q, s, z)
+      wf = DequantizeLinear(w, ws)
+      c = Conv(d, wf)
+      cq = QuantizeLinear(c, os, oz)
+      f = DequantizeLinear(cq, os, oz)
+      t = Concat<axis = 0>(f, f)
+      tq = QuantizeLinear(t, s)
+      td = DequantizeLinear(tq, s)
+      u = GreaterOrEqual(td, t)
+      y = Sin(x)
+    }""")
+    result = byoc.partition(model, "dla", output=tmp_path / "b", strategy="all-supported")
+    assert result.report.refusals == ()
+    assert result.verification is not None
+    assert [region.sample for region in result.verification.regions] == ["made"]

@@ -128,8 +128,8 @@ def test_what_is_right_is_right_on_special_values(case: str, tmp_path: Path) -> 
 
 
 def test_outputs_that_are_sequences_are_compared_element_by_element(tmp_path: Path) -> None:
-    text = """(float[3, 5] x, float[0, 2] e)
-      => (seq(float[3, 5]) s, seq(float[3, 5]) n, int32[0, 2] w, bool[0, 2] t) {
+    text = """(float[3, 5] x, float[0, 2] e) =>
+      (seq(float[3, 5]) s, seq(float[3, 5]) n, int32[0, 2] w, bool[0, 2] t) {
       t = Cast<to = 9>(e)
       a = Relu(x)
       b = Abs(x)
