@@ -25,6 +25,7 @@ from byoc.model import (
     read_array,
     read_type,
     to_numpy_dtype,
+    walk_nodes,
 )
 from byoc.onnxrt import bind_session, open_session, output_types, session_runner
 from byoc.runtime._stage_program import Stage, StageProgram, StageValues
@@ -153,8 +154,9 @@ class ProgramBuilder:
 
         Shape inference of ONNX finds no types behind operators that only onnxruntime knows. No extent is
         enforced but those of the model's inputs, which were checked before: onnxruntime is faster where
-        it knows them. It runs a Scan only where it knows the ranks of what the body makes, so that the
-        ranks of other inputs are stated as well, as far as `ranked` has them.
+        it knows them. It runs a Scan only where it knows the ranks of what the body makes, so beside one
+        the ranks of other inputs are stated as well, as far as `ranked` has them. Elsewhere they are
+        not: the branches of an If may make tensors of different ranks.
         """
         number = next(self.segment_numbers)
         segment = extract_nodes(index, nodes, f"host_{number}", values)
@@ -167,8 +169,10 @@ class ProgramBuilder:
     def _open_unchecked_shapes(self, segment: ModelProto, ranked: Mapping[str, TypeProto]) -> ModelProto:
         """Return a segment that states no extents but those of inputs that the session checks."""
         result = open_shapes(segment)
+        called = (node for function in segment.functions for node in function.node)
+        scans = any(node.op_type == "Scan" for node in walk_nodes((*segment.graph.node, *called)))
         for value in result.graph.input:
-            known = ranked.get(value.name)
+            known = ranked.get(value.name) if scans else None
             if value.name in self.checked:
                 value.type.CopyFrom(self.checked[value.name])
             elif known is not None and known.tensor_type.HasField("shape"):

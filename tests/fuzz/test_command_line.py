@@ -12,9 +12,9 @@ from onnx import TensorProto
 from support import parse, sample_cases
 
 # Those that found something: a sequence beside a limit on memory, a Transpose of a constant in a layout,
-# outputs that are sequences, inputs and outputs without elements.
-FOUND = (23, 187, 241, 788)
-GRAPHS = range(1000)
+# outputs that are sequences, inputs and outputs without elements, ranks that the branches of an If decide.
+FOUND = (23, 187, 241, 788, 1983)
+GRAPHS = range(2000)
 
 
 @pytest.fixture(name="cli", scope="module")
@@ -24,7 +24,7 @@ def start_command_line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Com
     started.close()
 
 
-@pytest.mark.parametrize("number", sample_cases(GRAPHS, *FOUND, every=40))
+@pytest.mark.parametrize("number", sample_cases(GRAPHS, *FOUND, every=80))
 def test_a_bundle_computes_what_its_model_does(number: int, cli: CommandLine, tmp_path: Path) -> None:
     found = compare(cli, 2, number, tmp_path)
     assert found.outcome not in BAD, found.why

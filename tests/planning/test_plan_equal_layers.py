@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import byoc
 from byoc.model import GraphIndex, NodeRecords, prepare_model
-from byoc.model.inference import _node_inference
+from byoc.model.inference import _settling
 from byoc.model.inference._type_merging import InferenceContext
 from byoc.zoo._decoder_sizes import OPEN, DecoderShape, DecoderSize
 from byoc.zoo._decoders import make_decoder
@@ -112,13 +112,13 @@ def test_a_decoder_is_what_it_is_without_reuse() -> None:
 
 def test_equal_layers_are_inferred_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    infer = _node_inference._infer
+    infer = _settling._infer
 
     def count(scope: Any, number: int, *given: Any) -> Any:
         asked.append(scope.kinds[number].operator)
         return infer(scope, number, *given)
 
-    monkeypatch.setattr(_node_inference, "_infer", count)
+    monkeypatch.setattr(_settling, "_infer", count)
     shape = DecoderShape(batch=1, sequence=4, past=0, total=4, present=4)
     counts = []
     for layers in (2, 5):
