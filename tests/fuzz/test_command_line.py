@@ -12,7 +12,7 @@ from onnx import TensorProto
 from support import parse, sample_cases
 
 # Those that found something: a sequence beside a limit on memory, a Transpose of a constant in a layout,
-# outputs that are sequences, inputs and outputs without elements, ranks that the branches of an If decide.
+# outputs that are sequences, tensors without elements, ranks that the branches of an If decide.
 FOUND = (23, 187, 241, 788, 1983)
 GRAPHS = range(2000)
 
