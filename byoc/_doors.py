@@ -31,6 +31,7 @@ def open_door(room: str) -> tuple[Callable[[str], object], Callable[[], list[str
                 f"module {room!r} has no attribute {name!r}{suggest_nearest(name, homes)}"
             )
         module, defined = homes[name]
+        # fromlist imports what is a module itself, as `arena` of byoc.memory.
         value = getattr(__import__(module, fromlist=[defined]), defined)
         setattr(package, name, value)
         return value
@@ -44,7 +45,8 @@ def open_door(room: str) -> tuple[Callable[[str], object], Callable[[], list[str
 def _list_homes(path: str) -> Mapping[str, tuple[str, str]]:
     """Return the module of each name that a door imports for type checkers, and its name there."""
     tree = ast.parse(Path(path).read_bytes())
-    listed = (node for part in tree.body if isinstance(part, ast.If) for node in part.body)
+    blocks = (part for part in tree.body if isinstance(part, ast.If))
+    listed = (node for part in blocks if ast.unparse(part.test) == "TYPE_CHECKING" for node in part.body)
     return {
         alias.asname or alias.name: (node.module, alias.name)
         for node in listed

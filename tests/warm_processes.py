@@ -31,8 +31,15 @@ _READ_AT_START = ("PYTHON", "OPENBLAS", "OMP_", "LD_", "MALLOC_", "GLIBC_")
 _SET_BY_FORKS = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
 # Modules of codegens that start byoc, where a test has imported them.
 _OF_CODEGENS = ("byoc.codegens.openvino.openvino_blob",)
-# Not onnxruntime, which starts a thread when it is imported, and waits for it at the end of a fork.
-_IMPORTS = "import pytest, byoc.cli._partition_verb, byoc.comparison._case_process"
+# What writing a bundle loads, since doors import a name when it is first asked for; but not onnxruntime,
+# which starts a thread when it is imported, and waits for it at the end of a fork.
+_LOADED = (
+    *("pytest", "byoc.cli._partition_verb", "byoc.comparison._case_process", "byoc.pipeline"),
+    *("byoc.stages._emission_stages", "byoc.stages._verify_stage", "byoc.stages._padding_stage"),
+    *("byoc.placement.strategies._optimizing", "byoc.bundle._staging", "byoc.bundle._compiler_loading"),
+    *("byoc.runtime._session", "byoc.reporting._verification_document"),
+)
+_IMPORTS = f"import {', '.join(_LOADED)}"
 _OWN_PATH = os.environ.get("PYTHONPATH", "")
 _PYTHON = sys.executable  # tests replace it by what fails
 _SERVER = Path(__file__).with_name("fork_server.py")

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import onnx
@@ -40,7 +39,7 @@ from byoc.codegen import (
 )
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import check_model, walk_tensors
-from byoc.support import check_type
+from byoc.support import check_type, make_temporary_folder, remove_temporary_folder
 from byoc.trust import Trust
 
 
@@ -308,8 +307,8 @@ def _open(
         raise InputError(f"{path}: no such bundle")
     with ExitStack() as stack:  # leaves nothing behind, even after an interrupt
         if path.is_file():
-            made = TemporaryDirectory(prefix="byoc-", ignore_cleanup_errors=True)
-            folder = Path(stack.enter_context(made))
+            folder = make_temporary_folder()
+            stack.callback(remove_temporary_folder, folder)
             bundle = Bundle(folder, unpack_bundle(path, folder), path, consent=consent)
         else:
             manifest = read_manifest(path)

@@ -214,7 +214,6 @@ def _find_regions(name: str, bundle: byoc.Bundle) -> list[profiling.TimedRegion]
 
 # The tables of `byoc compare-costs`, and its JSON.
 
-
 # With fewer models almost any order looks like a good one.
 _LEAST_RANKED = 5
 _SHOWN = 10

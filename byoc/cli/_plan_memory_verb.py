@@ -63,7 +63,6 @@ def plan_memory(
 
 # The text that `byoc plan-memory` prints for people: a sentence, the table of plans, notes.
 
-
 _PROOFS = {
     "cut": "minimum cut",
     "search": "all orders searched",

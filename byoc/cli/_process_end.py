@@ -63,8 +63,8 @@ class _Ending:
 
 def _leave_at_once(number: int) -> None:
     with suppress(Exception):
-        if support := sys.modules.get("byoc.support"):  # without it there are no workspaces
-            support.abandon_workspaces()
+        if workspaces := sys.modules.get("byoc.support._workspace"):  # without it there are none
+            workspaces.abandon_workspaces()
         _remove_temporary_folders()
         if sys.stderr.isatty():
             os.write(2, b"\x1b[?25h")  # a bar of progress hides the cursor

@@ -167,7 +167,6 @@ def _make_option(described: Mapping[str, Any]) -> tuple[str, Any, Any]:
 
 # The worker program of a codegen in another Python: requests as JSON, and answers to its questions.
 
-
 _PACKAGE = Path(__file__).parent / "byoc_worker"
 _QUESTIONS = {"operations", "type", "constant", "samples", "arena", "save"}
 _LARGE_BYTES = 1 << 12  # a constant of more bytes is in a file beside the model

@@ -308,7 +308,6 @@ _HAS_NUMBERS: Mapping[str, Callable[[Sequence[StudyRow]], bool]] = {
 
 # The results of a study as one HTML file, without scripts, that loads nothing from anywhere.
 
-
 PAGE_SUFFIX = ".html"
 
 _MOST_FAILURES = 200

@@ -123,6 +123,8 @@ class StudyJournal:
             raise InputError(f"{self.path}: cannot be written: {error.strerror or error}") from None
 
 
+# Running a study: a scheduler solves its cases, and a journal keeps each that is done.
+
 JOURNAL_SUFFIX = ".cases.jsonl"
 """The journal lies beside the results, and is named like them with this at the end."""
 

@@ -24,6 +24,10 @@ from byoc.patterns import JointUnit
 from byoc.placement import Fusion, Problem
 
 # State that an accelerator keeps between calls, such as a decoder's cache, and what it saves.
+#
+# What a call gives as `present` is the `past` of the next one. Where one unit alone reads the past
+# and makes the present, both are where that unit runs, and only who else reads the present gets it
+# sent. That is a matter of which tensors cross, so that the placement stays an exact problem.
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,9 @@ def find_unneeded_outputs(pairs: Sequence[KeptPair]) -> frozenset[str]:
     state, which sends it; for those that keep it `zero_kept_transfers` makes that 0.
     """
     return frozenset(each.pair.present for each in pairs if each.is_read)
+
+
+# The placement problem of a graph, built from its units and cost models.
 
 
 @dataclass(frozen=True, eq=False)

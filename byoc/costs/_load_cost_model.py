@@ -253,7 +253,12 @@ def load_device_costs(
 
 
 # Cost files that build on another one, and figures that several operators share.
-
+#
+# A file with `extends` has what it does not state from the file that it names. Mappings are merged
+# key by key, at any depth; everything else replaces what is inherited. `name`, `description`,
+# `machine` and `threads` are not inherited. `groups` of a roofline name lists of operators: figures
+# under the name of a group are those of each of its operators, which may have further figures of
+# its own.
 
 # What names a cost model and is inherited.
 _NAMING = ("else", "beside")

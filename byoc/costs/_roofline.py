@@ -173,6 +173,9 @@ def _list_powers(extent: int) -> list[int]:
     return [1 << number for number in range((extent - 1).bit_length() + 1)]
 
 
+# Roofline cost models: a device limited by arithmetic or by memory, described by a few figures.
+
+
 class OperatorFigures(StrictModel):
     """Figures of an operator or a composite that differ from the rest."""
 

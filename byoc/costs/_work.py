@@ -40,6 +40,10 @@ from byoc.model import (
 )
 
 # The table of formulas for the operators that onnxruntime adds to ONNX's.
+#
+# Their definitions are in onnxruntime's `docs/ContribOperators.md`. Quantizing counts as 5
+# operations an element (division, rounding, zero point, two bounds), dequantizing as 2; integer
+# products as any others.
 
 _DOMAIN = "com.microsoft."
 _REQUANTIZE = DEQUANTIZE + QUANTIZE
@@ -234,6 +238,8 @@ CONTRIB = tuple(
 )
 """The operators of com.microsoft, those that transformers and quantized networks use."""
 
+
+# Counting the work of a node: floating-point operations and bytes, from the real shapes.
 
 # These operators reinterpret the same bytes with another shape, so they cost nothing on either side.
 VIEWS = frozenset({"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Dropout"})

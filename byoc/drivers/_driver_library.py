@@ -86,6 +86,8 @@ class DriverTable(c.Structure):
     )
 
 
+# A driver that is loaded into this process, and regions that it has opened.
+
 Array = NDArray[Any]
 
 

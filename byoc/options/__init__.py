@@ -5,6 +5,13 @@ The keyword arguments of `byoc.partition` and `byoc.fastest`, the flags of `byoc
 fields here.
 """
 
-from byoc.options._partition_options import Options, record_options
-from byoc.options._plan_options import DEFAULT_HOST_COSTS, DEFAULT_STRATEGY, PlanOptions, UnitOptions
-from byoc.options._record_values import list_files, list_names
+from typing import TYPE_CHECKING
+
+from byoc._doors import open_door
+
+if TYPE_CHECKING:
+    from byoc.options._partition_options import Options, record_options
+    from byoc.options._plan_options import DEFAULT_HOST_COSTS, DEFAULT_STRATEGY, PlanOptions, UnitOptions
+    from byoc.options._record_values import list_files, list_names
+else:
+    __getattr__, __dir__, __all__ = open_door(__name__)

@@ -176,6 +176,8 @@ REDUCTION_RULES: Mapping[str, AlignmentRule] = {
 """Operator, as rule files spell it, to its rule."""
 
 
+# Alignment: which tensors of the unpadded run are the beginning of those of the padded run.
+
 ALIGNMENT_RULES: Mapping[str, AlignmentRule] = {
     **ROW_RULES,
     **MATRIX_RULES,

@@ -179,6 +179,9 @@ def _bound_moving(
     return Interval(0.0, 0.0) if found is None else found
 
 
+# Bounds of the values of tensors in the padded run, zone by zone.
+
+
 def find_fill_axis(graph: PaddedGraph, name: str) -> int | None:
     """Return the axis of an input along which its value is filled in: the last padded one.
 

@@ -113,7 +113,6 @@ def _hash_script(script: str) -> str:
 
 # The memory of the main graph's activations over the steps of a run, as the page draws it.
 
-
 _MOST_TENSORS = 400
 """The number of tensors that are drawn, the largest: others are too thin to be seen."""
 

@@ -117,6 +117,11 @@ def _spread(value: Array, rank: int, axis: int, channels: int) -> Array | None:
 
 
 # Affine operations of each channel, folded into the weights of the linear operators that read them.
+#
+# What an activation makes may be scaled before convolutions read it. No linear operator stands
+# before the factor, but those that read it are linear. A factor passes through a sum with a
+# constant, `s * x + b = s * (x + b / s)`. An offset is folded where nothing is padded beside what
+# it is added to.
 
 
 @dataclass(frozen=True, eq=False)

@@ -255,7 +255,6 @@ class PatternSearch:
 
 # Checks of one node or one constant against a line of a pattern.
 
-
 # Relative tolerance of literals: exporters round 0.044715 and sqrt(2) differently, float16 included.
 _LITERAL_TOLERANCE = 1e-3
 # Relative tolerance of attributes, which are float32.

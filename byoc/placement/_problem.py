@@ -5,14 +5,10 @@ from copy import copy
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-if TYPE_CHECKING:
-    pass
-
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -251,7 +247,7 @@ class Problem:
 # Checks of a placement problem: shapes, costs, the order of the units, limits, fusions.
 
 
-def check_problem(problem: "Problem") -> None:
+def check_problem(problem: Problem) -> None:
     """Raise ValueError that describes the first mistake."""
     _check_shapes(problem)
     _check_costs(problem, "seconds", "to_device", "to_host", "launch")
@@ -260,7 +256,7 @@ def check_problem(problem: "Problem") -> None:
     _check_fusions(problem)
 
 
-def check_seconds(problem: "Problem") -> None:
+def check_seconds(problem: Problem) -> None:
     """Raise ValueError as `check_problem` where nothing but the seconds of units may be wrong."""
     shape = problem.units, 1 + problem.devices
     if problem.seconds.dtype != np.float64 or problem.seconds.shape != shape:
@@ -270,7 +266,7 @@ def check_seconds(problem: "Problem") -> None:
     _check_fusions(problem)
 
 
-def _check_shapes(problem: "Problem") -> None:
+def _check_shapes(problem: Problem) -> None:
     """Raise ValueError if an array does not have the documented shape and dtype."""
     units, devices, tensors = len(problem.seconds), problem.launch.size, problem.producer.size
     expected: dict[str, tuple[type[np.generic], tuple[int, ...]]] = {
@@ -300,7 +296,7 @@ def _check_shapes(problem: "Problem") -> None:
             )
 
 
-def _check_costs(problem: "Problem", *names: str) -> None:
+def _check_costs(problem: Problem, *names: str) -> None:
     """Raise ValueError if a cost is negative, not a number, or infinite where that is not allowed."""
     for name in names:
         costs = getattr(problem, name)
@@ -315,7 +311,7 @@ def _check_costs(problem: "Problem", *names: str) -> None:
         raise ValueError(f"unit {stranded[0]}: the host must be able to run every unit")
 
 
-def _check_order(problem: "Problem") -> None:
+def _check_order(problem: Problem) -> None:
     """Raise ValueError if a tensor names a missing unit, or units are not in topological order."""
     start, units = problem.consumer_start, problem.units
     if start[0] != 0 or start[-1] != len(problem.consumers) or (np.diff(start) < 0).any():
@@ -337,7 +333,7 @@ def _check_order(problem: "Problem") -> None:
         )
 
 
-def _check_limits(problem: "Problem") -> None:
+def _check_limits(problem: Problem) -> None:
     """Raise ValueError if a limit is negative."""
     if (problem.size < 1).any():
         raise ValueError("a unit has a size of 1 node or more")
@@ -353,14 +349,14 @@ def _check_limits(problem: "Problem") -> None:
     _check_homes(problem)
 
 
-def _check_homes(problem: "Problem") -> None:
+def _check_homes(problem: Problem) -> None:
     """Raise ValueError if no accelerator takes a unit that needs one."""
     homeless = np.flatnonzero(problem.must & ~problem.allowed[:, 1:].any(axis=1))
     if homeless.size:
         raise ValueError(f"unit {homeless[0]} must be on an accelerator, and none takes it")
 
 
-def _check_fusions(problem: "Problem") -> None:
+def _check_fusions(problem: Problem) -> None:
     """Raise ValueError if a device refuses a member of a fusion, or the fusion saves too much."""
     for number, fusion in enumerate(problem.fusions):
         members = fusion.members

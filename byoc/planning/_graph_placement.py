@@ -171,6 +171,9 @@ class PlacementProblems:
         return each * sum(inside)
 
 
+# Placing the graphs of a model: bodies first, each graph within the memory of the accelerators.
+
+
 def plan_graphs(
     index: GraphIndex,
     settings: PlanSettings,

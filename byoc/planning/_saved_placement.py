@@ -174,6 +174,8 @@ def _hash(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
 
+# Placements as files: the device of each node, in YAML that a person can read, edit and give back.
+
 _HEAD = """\
 # Where each node runs. Edit it and give it to `byoc partition --placement`: what is listed goes where it
 # is said to be, what is not listed is placed anew. `outputs` and `signatures` find renamed nodes; they

@@ -1,4 +1,4 @@
-"""`byoc.profile`: operators measured on this machine, written as a cost model."""
+"""`byoc.profile`: operators and cuts measured on this machine, written as a cost model."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
@@ -237,7 +237,10 @@ def _require_entries(records: MeasurementRecords, notes: Sequence[str]) -> None:
 
 
 # The cost of cuts: models run as two regions instead of one, and a link fitted to the difference.
-
+#
+# A library that sees a whole keeps tensors in layouts of its own, and fuses across operators; at a
+# cut it loses that, and a tensor is copied. On the host it is the same, so that leaving the device
+# and coming back to it, which is what is measured, stands for one crossing between host and device.
 
 _PLACES = (1 / 3, 2 / 3)  # of a model's operations that stand before the cut
 _LEAST_CUTS = 4

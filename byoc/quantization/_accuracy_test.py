@@ -160,7 +160,6 @@ def prepare_accuracy_test(
 
 # Costs of conversions between floats and integers of one type or two, on accelerators.
 
-
 Floats = NDArray[np.float64]
 _IR = 10  # with operator set 21
 
@@ -259,6 +258,11 @@ class _ConversionWriter:
 
 
 # Sensitivity of quantized units: the noise at the outputs when one unit alone is quantized.
+#
+# Where errors are small they hardly depend on one another, and the noise powers of units add up to
+# about that of all of them. The noise of a unit is that of its weights and of the tensors that it
+# reads. Quantizing its result counts for the quantized units that read it, and for the unit itself
+# if something in floating point reads it.
 
 
 def measure_sensitivities(

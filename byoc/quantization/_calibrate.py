@@ -48,6 +48,9 @@ from byoc.support import check_output, report_step, show_progress, take_keywords
 from byoc.zoo import Source, load_model
 
 # The progress of a calibration, kept in a file so that an interrupted one can be continued.
+#
+# The file is a NumPy archive (.npz) that is replaced as a whole. It identifies the calibration that
+# it belongs to; another one is not continued from it.
 
 _FORMAT = "3"
 Purpose = Mapping[str, str]
@@ -145,6 +148,8 @@ def hash_model(model: Model) -> str:
         result.update(repr((location.offset, status.st_size, status.st_mtime_ns)).encode())
     return result.hexdigest()
 
+
+# Calibration: run a model on samples, collect statistics of its tensors, choose their ranges.
 
 _STATE_SUFFIX = ".partial"
 _MAX_BYTES = 2**30  # of the tensors that one run gives out

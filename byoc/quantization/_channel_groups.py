@@ -104,6 +104,8 @@ def _search_splits(seen: ChannelStatistics, share: Float64Array, block: int) -> 
         ends = [[*ends[before[behind]], behind] for behind in range(count + 1)]
 
 
+# Depthwise convolutions in groups of channels with like ranges, where a tensor has one scale.
+
 _LITTLE = 1e-3  # of the noise of all depthwise convolutions: one that has less is split no further
 _LEAST_SECONDS = 1e-5  # that a step counts as, of those of the model
 _TINY = 1e-12

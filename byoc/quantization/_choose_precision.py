@@ -244,7 +244,6 @@ def _read_ranges(model: Model, given: str | Path | Ranges) -> Ranges:
 
 # Quantized nodes that onnxruntime's optimizations replace by some that do not run.
 
-
 _SIGNED, _UNSIGNED = "int", "uint"
 _MACHINES = {_UNSIGNED: "", _SIGNED: " on Arm"}
 

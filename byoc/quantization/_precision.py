@@ -102,7 +102,7 @@ class Precision:
         }
 
 
-NATIVE = Precision()
+NATIVE: Precision = Precision()
 """The precision that suits each target, without anything to conclude scales from."""
 
 

@@ -31,6 +31,11 @@ from byoc.quantization._ranges import Ranges
 from byoc.quantization._weight_rounding import count_large_nodes
 
 # Finer units before outputs: the last ones in floating point, those before them in 16 bits.
+#
+# Weights have 8 bits in either type of integers. Where an output is a sum of large numbers that
+# cancel, its last unit needs finer weights as well, and those before it finer activations alone.
+# What an output gains hardly depends on units that lead to others alone, so one trial measures a
+# step for all outputs.
 
 _MAX_ROWS = 6  # that are finer before an output
 _MAX_NAMES = 3
@@ -202,6 +207,8 @@ def _take_rows(rows: Rows, depth: Depth) -> FinerUnits:
         tuple(chain.from_iterable(rows[depth.in_float : depth.finer])),
     )
 
+
+# Trials of a model's variants on samples, of which the best is taken.
 
 TIME_PRICE = 0.03
 """The share of the predicted seconds that a change may add for each decibel of its gain.

@@ -211,7 +211,12 @@ def find_channel_tensors(
 
 
 # Bias correction: the mean error of each output channel of a linear unit is taken from its bias.
-
+#
+# Rounding weights and clipping what a layer reads shifts the mean of what it makes; later layers
+# add such shifts up. Each layer's own shift follows from channel means alone: that of its input
+# times the error of its weights, and the mean error of its input times its weights (Nagel et al.,
+# "Data-Free Quantization Through Weight Equalization and Bias Correction", ICCV 2019, section 4.2;
+# here means are measured, as in the fast correction of NNCF). Padding is left out of account.
 
 Float64Array = NDArray[np.float64]
 

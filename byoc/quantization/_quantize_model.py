@@ -319,7 +319,6 @@ def _format_notes(reasons: Mapping[str, str], units: Mapping[str, tuple[str, ...
 
 # The refusal of quantized units by their targets: the quantized model is annotated and grouped.
 
-
 _OTHER_UNITS = "its operators would be other units"
 
 

@@ -81,6 +81,8 @@ def _is_within(choice: PrecisionChoice, allowed: Floats) -> bool:
     return bool((choice.noise <= allowed * (1 + _TOLERANCE)).all())
 
 
+# The search for the plans that keep each accuracy at the least predicted cost.
+
 _MOST_TRIALS = 4  # plans that are made for an accuracy, each with what was learnt from the ones before
 _MOST_ACCURACIES = 40  # a decibel apart, that plans are searched for
 _DECIBELS_ABOVE = 4  # accuracies above the budget, and above what all in integers keep
@@ -223,7 +225,11 @@ def _list_noises(accuracy: KeptAccuracy) -> Floats:
 
 
 # The problem of precisions as a mixed integer program.
-
+#
+# A tensor flows from where it is made to where it is read: to the host by a transfer, from there to
+# an accelerator by another, or by a conversion on the accelerator. With a variable for each of
+# these the linear relaxation is hardly below the optimum. Limits of regions other than launches are
+# left out, so that the program bounds the cost from below.
 
 # A noise that is this many times what is allowed is as good as any larger one.
 _TOO_NOISY = 2.0

@@ -256,7 +256,6 @@ def _format_units(found: PerturbedPlan, most: int | None) -> Iterator[str]:
 
 # The table of regions: equal ones in one row, and of many kinds those that take longest.
 
-
 NUMBER_COLUMNS = ("nodes", "inputs", "outputs", "runs", "predicted", "estimate", "together")
 """The columns that are aligned on the right."""
 

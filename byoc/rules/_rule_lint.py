@@ -299,7 +299,6 @@ def _lint_patterns(place: str, patterns: Sequence[str]) -> Iterator[str]:
 
 # Lint of composites: wrong patterns, clashing names, and patterns that can never match.
 
-
 NumberedComposites = Sequence[tuple[int, CompositeRule]]
 
 

@@ -1,4 +1,4 @@
-"""Preparing a partitioned graph to run: host segments and regions in order, bodies included."""
+"""Preparing a partitioned graph to run: host segments, regions, and bodies that have regions."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -248,7 +248,9 @@ def _bind_constants(own: StageValues, program: StageProgram) -> Callable[[StageV
 
 
 # Execution of If, Loop and Scan nodes with regions in their bodies, which onnxruntime cannot call.
-
+#
+# The semantics are those of the ONNX operators (If since opset 1, Loop since 1, Scan since 9). A
+# body is a function from the values in scope, its own inputs included, to its outputs in order.
 
 ScopeValues = Mapping[str, Any]
 

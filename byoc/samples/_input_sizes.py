@@ -262,7 +262,6 @@ def _adapt(what: str, kind: TensorType) -> str:
 
 # Sizes of open dimensions moved until the extents that are calculated from them hold elements.
 
-
 CountEmpty = Callable[[Mapping[str, int]], int]
 """Returns how many extents have no elements at given sizes."""
 

@@ -63,7 +63,6 @@ class Ask:
 
 # Placements corrected by compilers' estimates of whole regions, which fuse what units alone do not.
 
-
 _MOST_PLACEMENTS = 3  # from each start
 _LEAST_SECONDS = 1e-12  # of a task that is scaled: none would stay none
 _ROUNDS = 50  # of scaling the seconds of tasks until all regions have their estimates

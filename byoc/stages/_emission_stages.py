@@ -1,4 +1,4 @@
-"""x."""
+"""The stages from the plan to the bundle: write, compile, ask what compilers estimate, pack."""
 
 from __future__ import annotations
 
@@ -42,7 +42,6 @@ from byoc.verification import NotVerified
 
 if TYPE_CHECKING:
     from byoc.bundle import (
-        Bundle,
         PaddingEntry,
         RegionCompiler,
         RegionEntry,
@@ -205,7 +204,6 @@ def _describe_padding(state: State) -> PaddingEntry | None:
 
 
 # The compilers' own estimates of the regions that they compiled.
-
 
 _DISAGREEMENT = 1.25
 

@@ -1,4 +1,4 @@
-"""The stage that compares regions, and the bundle, with onnxruntime."""
+"""The stage that compares regions, and the bundle, with onnxruntime, and gives wrong ones up."""
 
 from __future__ import annotations
 
@@ -173,7 +173,6 @@ def _as_refusal(error: InputError, bundle: Bundle, message: str) -> InputError:
 
 # Recovery of regions that compute wrong: other options, then without an operation, then on the
 # host.
-
 
 # Rounds of planning in which the operation at fault is searched for; later ones give up whole regions,
 # so that a compiler that is wrong everywhere costs a few rounds and no more.

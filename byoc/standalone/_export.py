@@ -1,4 +1,4 @@
-"""Export of a model, or of a bundle, as a C program."""
+"""Export of a model or a bundle as a C program, with its CMake file, README and licences."""
 
 import hashlib
 import json
@@ -127,6 +127,8 @@ def _read_texts(found: Distribution) -> dict[str, bytes]:
             texts[file.name] = Path(str(file.locate())).read_bytes()
     return dict(sorted(texts.items()))
 
+
+# Export of a model, or of a bundle, as a C program.
 
 FORMAT = 2
 SAMPLE_FILE = "sample.bin"

@@ -137,7 +137,6 @@ def _adapt_step(
 
 # Calls of byoc's own kernels (`source/kernels.h`) for the operators that take most of the time.
 
-
 # KERNEL_DEPTH, KERNEL_COLUMNS, WIDTH and KERNEL_BAND of the C source
 _DEPTH, _COLUMNS, _WIDTH, _BAND = 256, 64, 16, 2048
 _IMAGE_RANKS = (3, 4)

@@ -86,9 +86,10 @@ if TYPE_CHECKING:
     from byoc.support._user_folders import find_user_folder
     from byoc.support._vendor_code import LocatedError, describe_failure, locate_error
     from byoc.support._workspace import (
-        abandon_workspaces,
+        make_temporary_folder,
         open_workspace,
         remove_leftovers,
+        remove_temporary_folder,
         replace_path,
     )
     from byoc.support._yamlfile import dump_yaml, make_file_error, read_mapping, read_yaml

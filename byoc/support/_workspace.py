@@ -49,8 +49,24 @@ def open_workspace(folder: Path) -> Iterator[Path]:
             os.close(lock)
 
 
+def make_temporary_folder() -> Path:
+    """Return a new temporary folder, which `remove_temporary_folder` removes.
+
+    A forked process may drop what holds it: a `TemporaryDirectory` would be removed under its maker.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="byoc-"))
+    _OPEN.add(folder)
+    return folder
+
+
+def remove_temporary_folder(folder: Path) -> None:
+    """Remove a folder that `make_temporary_folder` made."""
+    _OPEN.discard(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def abandon_workspaces() -> None:
-    """Remove the workspaces of this process, which is about to end without leaving their blocks."""
+    """Remove the folders of this process, which is about to end without leaving their blocks."""
     for workspace in list(_OPEN):
         if not (workspace / _OLD).exists():  # what was moved aside is moved back by the next process
             _remove_workspace(workspace)

@@ -347,7 +347,6 @@ class CodegenConformance(ConformanceBase):
 
 # The check that a codegen refuses what cannot be compiled.
 
-
 _NO_REASON = "it does not say why"  # what byoc says for a codegen that does not
 _UNSUPPORTED_MODEL = """<ir_version: 8, opset_import: ["" : 17, "org.byoc.testing" : 1]>
 g (float[2, 3] x) => (float[2, 3] y) { y = org.byoc.testing.NoSuchOperator(x) }"""

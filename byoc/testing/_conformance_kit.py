@@ -1,4 +1,4 @@
-"""The settings of a vendor's test class, and the compiled cases that its tests share."""
+"""The settings of a vendor's test class, the compiled cases of its tests, checks of its driver."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -110,6 +110,8 @@ class DriverChecks:
         except InputError:  # extents that are not known, or elements of less than a byte
             return None
 
+
+# The settings of a vendor's test class, and the compiled cases that its tests share.
 
 VARIABLE = "BYOC_CONFORMANCE"
 """The environment variable that says which set of tests to run, `fast` or `full`."""

@@ -251,7 +251,6 @@ def verify_generation(  # noqa: PLR0913 - each has a default
 
 # The prompts of generated sequences: lengths that reach each variant of a bundle.
 
-
 # Where a length is open, all lengths reach the same variants: these are the shortest prompt, and two of
 # odd lengths below and above 32 positions.
 _OPEN_PROMPTS = (1, 7, 33)
@@ -271,7 +270,6 @@ def list_prompt_lengths(session: Session | VariantSession, decoder: DecoderInput
 
 
 # The comparison of one generated sequence, step by step: tokens, logits and states.
-
 
 _ROUNDINGS = 4.0  # units of a logit's last place that two right executions may differ by
 

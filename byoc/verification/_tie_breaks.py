@@ -86,6 +86,8 @@ def read_index_layout(keys: Array, indices: Array) -> IndexLayout | None:
     return layout if distinct and numbers.min() >= 0 and numbers.max() < layout.count else None
 
 
+# Ties: what the original selects where keys of a selection are as good as equal.
+
 Values = Mapping[str, Any]
 
 _RADIUS = 8.0  # tolerances within which rows are looked for; the comparison decides afterwards

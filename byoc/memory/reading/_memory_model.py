@@ -85,6 +85,9 @@ class ConcatRows:
         return prod(dim if isinstance(dim, int) else 0 for dim in kind.shape[:axis]) == 1
 
 
+# The arena planning problem of a model, under a convention about the tensors that count.
+
+
 @dataclass(frozen=True)
 class Convention:
     """The tensors that count as activation memory, and those that share bytes. Weights never count.

@@ -17,6 +17,14 @@ from byoc.memory.stripes import ALL_ROWS, SAME_ROW, LayerMode, OperandRows, RowL
 from byoc.model import GraphIndex, collect_attribute_facts, copy_without, get_constant_value, is_onnx
 
 # Operators that compute a row of their result from a few rows of their operands.
+#
+# An image is a tensor of four axes, the first of extent 1, stored row by row: `[H][C][W]`.
+#
+# Scratch is what a kernel for one row writes and reads again. A convolution adds up products of
+# matrices, tap by tap, and a product is stored before it is added: for a block of channels at a
+# time, so that 16 KiB are enough. A row read with a stride is gathered first, since a matrix
+# product reads contiguous data. Elementwise additions and comparisons happen in the result itself
+# and need no scratch.
 
 
 @dataclass(frozen=True)
@@ -231,6 +239,9 @@ def count_convolution_scratch(width: int, out_channels: int, in_channels: int, s
 def count_reduction_scratch(channels: int) -> int:
     """Return the bytes for the sums or maxima of one row, before they join those of earlier rows."""
     return channels * _FLOAT_BYTES
+
+
+# The striping problem of a model: layers that can be computed row by row.
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,11 @@ from byoc.numerics import SearchBudget
 from byoc.numerics.solvers import MilpBuilder
 
 # Optimal scratchpad residency as a 0-1 program, solved by HiGHS, with its lower bound.
+#
+# Variables: r[e], the buffer is resident at an access; k[g], it is kept between two consecutive
+# accesses; w[e], a result written while resident is stored; s[p], a buffer overwrites one that
+# dies. An access loads if r[e] - k[e-1] = 1. One row for each turn says that buffers and staging
+# fit together.
 
 # What the solver's tolerances may hide of a bound, in parts of the greatest common divisor of all costs.
 _HIDDEN = 1e-4
@@ -164,6 +169,8 @@ def _add_capacity(
         rows.add_row((size - known) // unit, *np.array(entries, np.int64).reshape(-1, 2).T)
 
 
+# Planning of a scratchpad beside system memory.
+
 # The branch-and-bound nodes of each program for each second of the search.
 _NODES_PER_SECOND = 200
 # Parts of the scratchpad that are left out at first when what would fill it finds no places.
@@ -278,6 +285,8 @@ def _explain_too_small(schedule: AccessSchedule, size: int) -> str:
 
 
 # Actions of a scratchpad plan in order, and the offsets of buffers in system memory.
+#
+# Each load is as early as its address is free, each store follows the write at once.
 
 
 def build_actions(

@@ -202,7 +202,11 @@ def _row_ranges(place: RowWindow, first: int, end: int) -> _Bytes:
 
 
 # Coarsening of networks with very many rows: several rows are planned as one block.
-
+#
+# The cost of planning grows with the rows of all tensors and with the number of tensors live at a
+# time. Rows are merged in pairs until both are small. To the planner a block of `n` rows is one row
+# of `n` times the bytes; the last block may be partly empty. The number of rows in a block is a
+# power of two, so a layer with a stride of two makes blocks of half as many rows as it reads.
 
 _ROWS = 4096
 """The most rows of a tensor,"""

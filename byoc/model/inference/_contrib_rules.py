@@ -160,6 +160,8 @@ MOVEMENT_RULES: Mapping[str, Rule] = {
 """Operator, as rule files spell it, to its rule."""
 
 
+# Rules that type operators that ONNX does not define: those of onnxruntime, and any by its schema.
+
 _FLOAT = "float32"
 
 

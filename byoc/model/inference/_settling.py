@@ -279,7 +279,6 @@ def _bind_node(node: NodeProto, given: Mapping[str, AttributeProto], absent: set
 
 # Inference of one node: by a rule of ours, else by ONNX, else by the rules of other operators.
 
-
 _LEFT_OUT = "left out"
 
 

@@ -197,7 +197,10 @@ def count_inlined_nodes(model: ModelProto) -> int:
 
 
 # Data types that follow from the schemas of operators where shape inference knows nothing.
-
+#
+# Tensors of one type variable of a node have one dtype: the weight of a MatMul says what its data
+# is, be it the output of an operator that nobody knows. So one operator without inference does not
+# hide the types of what is behind it. Only dtypes follow, no shapes.
 
 _MAX_ROUNDS = 8  # forth and back; each carries a type along a chain of any length
 

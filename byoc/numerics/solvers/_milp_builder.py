@@ -1,4 +1,4 @@
-"""A builder for mixed integer programs, solved by HiGHS."""
+"""A builder for mixed integer programs, and HiGHS, which solves them within counted work."""
 
 import ctypes
 import os
@@ -21,6 +21,11 @@ Floats = NDArray[np.float64]
 
 # HiGHS with a limit of its work that is counted: the same program ends at the same place
 # everywhere.
+#
+# HiGHS itself has limits by the clock and by nodes, and most of its time may pass before the first
+# node. Its branch and cut asks from time to time whether to go on; what passes between two
+# questions grows with the program's entries, much more so before the first node, where cuts are
+# added round by round.
 
 # Seconds for each entry of the program, on one core of about 3 GHz, from one question to the next:
 # before the first node, where they grow with the rows, and after it.
@@ -130,6 +135,8 @@ def _build_model(program: IntegerProgram) -> Any:
     model.integrality_ = [kinds[each] for each in program.integral.astype(int).tolist()]
     return model
 
+
+# A builder for mixed integer programs, solved by HiGHS.
 
 Ints = NDArray[np.int64]
 
