@@ -12,7 +12,8 @@ from byoc.passes._folded_shapes import FlattenToReshape, FoldShapes
 from byoc.passes._quantized_operators import ReadQuantizedOperators
 
 ALL_PASSES = "all"
-_ALWAYS = (DropIdentity(), DropDropout(), FoldShapes(), ExplicitPads())
+# Dropout behind shapes: where a folded Shape alone read what reads its mask, it does nothing either.
+_ALWAYS = (DropIdentity(), FoldShapes(), DropDropout(), ExplicitPads())
 _SOMETIMES = (FlattenToReshape(), FoldBatchNormalization(), ReadQuantizedOperators())
 
 

@@ -42,7 +42,8 @@ class DropDropout(CleanPass):
         index = edits.index
         for number in numbers:
             masks = index.node_outputs[number][1:]
-            if any(name and index.is_used(name) for name in masks) or _may_train(index, number):
+            read = any(edits.is_output(name) or edits.list_readers(name) for name in masks if name)
+            if read or _may_train(index, number):
                 continue
             if _drop(edits, number):
                 edits.drop_unread(index.node_inputs[number][1:])

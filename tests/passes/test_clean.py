@@ -135,6 +135,17 @@ def test_dropout_that_may_train_stays() -> None:
         assert operators(clean(parse(text % constant))).get("Dropout", 0) == count
 
 
+def test_dropout_goes_where_a_folded_shape_alone_read_its_mask() -> None:
+    text = """m (float[2, 3] x) => (float[2, 3] y%s) {
+        d, mask = Dropout(x)
+        n = Not(mask)
+        s = Shape(n)
+        y = Reshape(d, s)
+    }"""
+    assert "Dropout" not in operators(clean(parse(text % "")))
+    assert operators(clean(parse(text % ", bool[2, 3] n")))["Dropout"] == 1
+
+
 def test_names_and_metadata_lead_to_what_is_gone() -> None:
     model = parse(
         """m (float[2, 3] x) => (float[6] y) {
