@@ -24,7 +24,7 @@ def start_command_line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Com
     started.close()
 
 
-@pytest.mark.parametrize("number", sample_cases(GRAPHS, *FOUND, every=80))
+@pytest.mark.parametrize("number", sample_cases(GRAPHS, *FOUND, every=250))
 def test_a_bundle_computes_what_its_model_does(number: int, cli: CommandLine, tmp_path: Path) -> None:
     found = compare(cli, 2, number, tmp_path)
     assert found.outcome not in BAD, found.why
