@@ -126,7 +126,7 @@ def run(  # noqa: PLR0913 - the options of the verb
         notes = [byoc.runtime.describe_other_kernels(opened), *measured.notes]
         measured = replace(measured, notes=[*filter(None, notes)])
     if places[0] is not None:
-        byoc.runtime.write_npz(places[0], measured.outputs)
+        samples.write_npz(places[0], measured.outputs)
     if places[1] is not None:
         write_text(places[1], measured.traces[-1].to_text())
     if form is OutputFormat.json:
@@ -173,8 +173,8 @@ def _fit_inputs(
     """Return the inputs from files, also those of unknown names, for the variant that takes them."""
     given: dict[str, Any] = {}
     if inputs is not None and inputs != _RANDOM:
-        given = dict(byoc.runtime.read_npz(Path(inputs)))
-    given |= {name: byoc.runtime.read_npy(Path(file)) for name, file in files.items()}
+        given = dict(samples.read_npz(Path(inputs)))
+    given |= {name: samples.read_npy(Path(file)) for name, file in files.items()}
     loaded: byoc.Session | byoc.VariantSession
     if options.runtime == byoc.runtime.DRIVER_RUNTIME:
         with byoc.runtime.use_drivers(options.drivers):
@@ -189,9 +189,7 @@ def _fit_inputs(
         model = byoc.model.prepare_model(bundle.model(), bundle.variant.model, bundle.folder)
         given = {**samples.model_samples(model), **given}
     known = loaded if isinstance(loaded, byoc.Session) else next(iter(loaded.sessions.values()))
-    read = {
-        name: byoc.runtime.restore_dtype(value, known.types.get(name)) for name, value in given.items()
-    }
+    read = {name: samples.restore_dtype(value, known.types.get(name)) for name, value in given.items()}
     return (
         byoc.runtime.FittedInputs(loaded, read) if isinstance(loaded, byoc.Session) else loaded.fit(read)
     )

@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnx import ModelProto
 
-from byoc.codegen._abilities import (
-    Context,
-)
+from byoc.codegen._abilities import Context
 from byoc.codegen._interface import Artifact, CompileError, Cycles, ResourceError
 from byoc.codegen._refusals import ArtifactError, CodegenFailedError
 from byoc.codegen.byoc_worker.input_check import InputCheck

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from byoc.codegen._interface import API_VERSION, Codegen
 from byoc.codegen._isolation import IsolatedCodegen
-from byoc.errors import (
-    InputError,
-)
+from byoc.errors import InputError
 from byoc.support import (
     CODEGENS,
     UnsuitablePluginError,

@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from byoc.codegen._interface import Artifact
     from byoc.codegen._region import Region
     from byoc.codegen._worker import Isolation, Reader
-    from byoc.codegen.byoc_worker.link import (
-        SharedMemory,
-    )
+    from byoc.codegen.byoc_worker.link import SharedMemory
 
 T = TypeVar("T")
 Measure = Callable[[Callable[[], object]], Sequence[float]]

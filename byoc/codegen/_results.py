@@ -20,9 +20,7 @@ from byoc.errors import Verdict
 
 if TYPE_CHECKING:
     from byoc.codegen._interface import AnyArray
-    from byoc.codegen.byoc_worker.link import (
-        SharedMemory,
-    )
+    from byoc.codegen.byoc_worker.link import SharedMemory
 
 
 def read_nothing(_: Any, __: SharedMemory) -> None: ...

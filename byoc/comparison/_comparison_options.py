@@ -10,9 +10,8 @@ FAST_STRATEGIES = (
     *("host-only", "all-supported", "faster-ops", "faster-ops-transfer", "tree-dp", "min-cut"),
     "launch-aware",
 )
-
-
 ONE_ACCELERATOR = "min-cut"
+"""The one of them that places for a single accelerator alone."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,7 @@ from byoc.profiling._sampling import Clock, Patience
 from byoc.support import Flag, Syntax, declare, declare_field
 
 HOST = "host"
-
-
-WALL, PROCESSOR = "wall", "processor"
+_WALL, _PROCESSOR = "wall", "processor"
 
 
 @dataclass(frozen=True)
@@ -66,24 +64,23 @@ class ProfileOptions(DimensionOptions):
         "the most runs of each.",
         Flag("Run each at most so often.", Syntax.INTEGER, minimum=1),
     )
-
     isolate: bool | None = declare_field(
         None,
         "run the codegen in a process of its own, and measure it there: the default where possible.",
         Flag("Run the codegen in a process of its own; the default.", Syntax.ON_OFF),
     )
-
     threads: int | None = declare_field(
         None,
         "the number of threads that the host runs with; all cores unless given. A codegen may have an "
         "option of its own for that.",
         Flag("Run the host with so many threads; all cores unless given.", Syntax.INTEGER, minimum=1),
     )
-
     clock: str = declare_field(
-        WALL,
+        _WALL,
         "`wall`, or `processor` for the time of all processors together, on a machine that others use.",
-        Flag("What seconds are: on the wall, or of all processors together.", choices=(WALL, PROCESSOR)),
+        Flag(
+            "What seconds are: on the wall, or of all processors together.", choices=(_WALL, _PROCESSOR)
+        ),
     )
 
     @property
@@ -95,7 +92,7 @@ class ProfileOptions(DimensionOptions):
     @property
     def seconds_of(self) -> Clock:
         """The function that gives the seconds."""
-        return process_time if self.clock == PROCESSOR else perf_counter
+        return process_time if self.clock == _PROCESSOR else perf_counter
 
     @property
     def patience(self) -> Patience:

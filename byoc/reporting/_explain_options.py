@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import byoc.rules
-from byoc.model import (
-    DimensionOptions,
-)
+from byoc.model import DimensionOptions
 from byoc.support import Flag, Syntax, declare, declare_field
 
 

@@ -32,6 +32,5 @@ if TYPE_CHECKING:
         load_variants,
         read_paddings,
     )
-    from byoc.samples import describe_mismatch, read_npy, read_npz, restore_dtype, write_npz
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

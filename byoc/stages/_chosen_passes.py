@@ -19,9 +19,7 @@ from byoc.passes import (
 if TYPE_CHECKING:
     from byoc.codegen import Isolation
     from byoc.options import Options
-    from byoc.passes import (
-        LoadedPass,
-    )
+    from byoc.passes import LoadedPass
     from byoc.rules import Target
 
 

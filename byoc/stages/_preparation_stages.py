@@ -26,13 +26,9 @@ from byoc.support import report_step
 from byoc.zoo import find_genai_folder
 
 if TYPE_CHECKING:
-    from byoc.bundle import (
-        RegionCompiler,
-    )
+    from byoc.bundle import RegionCompiler
     from byoc.codegen import Codegens
-    from byoc.model import (
-        Model,
-    )
+    from byoc.model import Model
     from byoc.options import Options
     from byoc.planning import PlanSettings
     from byoc.quantization import (

@@ -24,9 +24,7 @@ from byoc.rules import load_rules
 from byoc.support import STRATEGIES, list_installed, load_plugin, make_with_options, select_options
 
 if TYPE_CHECKING:
-    from byoc.costs import (
-        CostModel,
-    )
+    from byoc.costs import CostModel
     from byoc.options import PlanOptions
     from byoc.placement import Strategy
     from byoc.rules import Target

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from byoc.codegen import Codegens
 from byoc.errors import InputError
 from byoc.model import ONLY_VARIANT
-from byoc.planning import (
-    RefusalHistory,
-)
+from byoc.planning import RefusalHistory
 from byoc.stages._chosen_passes import ChosenPasses
 
 if TYPE_CHECKING:

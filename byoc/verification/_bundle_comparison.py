@@ -14,8 +14,7 @@ from byoc.codegen import Region
 from byoc.errors import InputError
 from byoc.model import Model, get_stated_types, inline_functions, prepare_model, read_tensor_types
 from byoc.rules import Arithmetic
-from byoc.runtime import describe_mismatch
-from byoc.samples import model_samples, sample_inputs
+from byoc.samples import describe_mismatch, model_samples, sample_inputs
 from byoc.support import report_each
 from byoc.verification._bundle_runs import BundleRuns, Values
 from byoc.verification._fidelity import FidelityCheck, SampleRun

@@ -15,11 +15,11 @@ from byoc.runtime import (
     RegionDrivers,
     Session,
     collect_contradictions,
-    describe_mismatch,
     load_bundle,
     load_executors,
     load_with_provider,
 )
+from byoc.samples import describe_mismatch
 from byoc.verification._plain_models import convert_errors, make_reference_executor
 from byoc.verification._region_verification import NotVerifiableError, RecordedRuns
 

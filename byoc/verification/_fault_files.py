@@ -24,7 +24,7 @@ from byoc.codegen import (
 )
 from byoc.errors import InputError, escape_unprintable
 from byoc.model import check_model, parse_layout
-from byoc.runtime import read_npz, restore_dtype, write_npz
+from byoc.samples import read_npz, restore_dtype, write_npz
 from byoc.support import StrictModel, read_limited, require_inside, write_text
 from byoc.verification._bisection import Fault
 from byoc.verification._part_trials import run_trial, save_part
