@@ -58,12 +58,14 @@ def make_problems(name: str) -> Iterator[Problem]:
             yield random_problem(100 + seed, 24, FEATURE_SETS[name])
 
 
-# Of layers the makespan's search takes another turn with scipy 1.15 than with later ones.
-CASES = [*product([*FEATURE_SETS, "layers"], STRATEGIES), ("loads", "throughput")]
-CASES.remove(("layers", "makespan"))
+# The same placements are found with every scipy, here by another number of steps: it has other ties.
+DIFFERING = {("layers", "makespan")}
 
 
-@pytest.mark.parametrize(("name", "strategy"), CASES)
+@pytest.mark.parametrize(
+    ("name", "strategy"),
+    [*product([*FEATURE_SETS, "layers"], STRATEGIES), ("loads", "throughput")],
+)
 def test_searches_that_are_cut_off_find_what_they_did(
     name: str, strategy: str, spent: list[float], golden: Callable[[str, str], None]
 ) -> None:
@@ -75,7 +77,9 @@ def test_searches_that_are_cut_off_find_what_they_did(
                 found = describe(STRATEGIES[strategy](limit).solve(problem))
             except InputError as error:
                 found = str(error)
-            rows += [f"{number} {limit:g}: {found}", f"    spent {sum(spent):.6g} in {len(spent)}"]
+            rows.append(f"{number} {limit:g}: {found}")
+            if (name, strategy) not in DIFFERING:
+                rows.append(f"    spent {sum(spent):.6g} in {len(spent)}")
     golden(f"placement/{strategy}-{name}.txt", "\n".join(rows) + "\n")
 
 
