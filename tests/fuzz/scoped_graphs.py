@@ -4,7 +4,8 @@ Where `MixedGraphMaker` leads tensors of one shape through fixed detours, this o
 made, of any type, rank and extents, sequences among it, and each step takes what fits. A step is run by
 onnxruntime before it is kept, so that every value of the model is known: what fails, or becomes NaN or
 very large, is left out. A body is made by the same steps on the values of its first trip, and may read
-whatever is visible where it stands."""
+whatever is visible where it stands.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
