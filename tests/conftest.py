@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -54,6 +55,9 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # as the command line does
+    # A job in the background of a script ignores it, and so would all processes that tests interrupt.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):  # a worker of `-n` has the environment already
         home = TemporaryDirectory(prefix="byoc-tests-")
         config.add_cleanup(home.cleanup)

@@ -6,7 +6,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import onnx
@@ -78,11 +79,17 @@ def test_it_runs_in_another_thread(byoc: Cli) -> None:
     assert found[0].code == 0
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
+@contextmanager
+def start(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Provide a process that runs a verb; it is killed where a test leaves it running."""
     command = [sys.executable, "-m", "byoc", *arguments]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # the codegen is found there
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment)
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def wait_until_busy(process: subprocess.Popen[str]) -> None:
