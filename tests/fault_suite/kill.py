@@ -31,7 +31,7 @@ from cutting import CHAIN, DEVICE_ONLY, cut, without_what_ifs
 from support import parse
 
 from byoc.bundle import open_bundle, stage_bundle
-from byoc.runtime import read_npz, write_npz
+from byoc.samples import read_npz, write_npz
 from byoc.support import _workspace as workspaces
 
 NAMES = {"folder": "b", "packed": "b.zip", "file": "b.npz"}

@@ -22,7 +22,8 @@ from test_runtime_trace import check
 import byoc as library
 from byoc.errors import InputError
 from byoc.model import TensorType
-from byoc.runtime import Session, Trace, read_npy, read_npz, restore_dtype, write_npz
+from byoc.runtime import Session, Trace
+from byoc.samples import read_npy, read_npz, restore_dtype, write_npz
 
 Byoc = Callable[..., Ran]
 

@@ -16,7 +16,7 @@ from byoc.codegen import read_region
 from byoc.errors import InputError
 from byoc.model import parse_layout
 from byoc.onnxrt import open_session, run_session, without_optimizations
-from byoc.runtime import read_npz
+from byoc.samples import read_npz
 from byoc.verification import Fault, bisect_region, read_thresholds, rerun_fault, write_fault
 
 NET = """
