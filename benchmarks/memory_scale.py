@@ -20,7 +20,7 @@ from checkers.arena_check import check  # noqa: E402 - needs the path
 
 from byoc.memory.arena import plan_buffers  # noqa: E402
 from byoc.memory.reading import CONVENTIONS, read_memory_model  # noqa: E402
-from byoc.memory.report._striped_report import plan_striped  # noqa: E402
+from byoc.memory.report._memory_report import plan_striped  # noqa: E402
 from byoc.zoo import load_model  # noqa: E402
 
 T = TypeVar("T")

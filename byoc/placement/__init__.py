@@ -10,16 +10,21 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.placement._canonical_order import order_canonically, reorder_placement, restore_order
-    from byoc.placement._components import find_components
-    from byoc.placement._cost_samples import Perturbation
-    from byoc.placement._device_loads import measure_loads
+    from byoc.placement._form_regions import find_components
     from byoc.placement._hard_limits import repair_labels
-    from byoc.placement._perturbation import PerturbedDecision, Regret, perturb_costs
-    from byoc.placement._placement_cost import Cost, count_transferred_bytes, evaluate
+    from byoc.placement._perturbation import Perturbation, PerturbedDecision, Regret, perturb_costs
+    from byoc.placement._placement_cost import Cost, count_transferred_bytes, evaluate, measure_loads
     from byoc.placement._problem import UNLIMITED, Bools, Fusion, Ints, Occupancy, Problem
     from byoc.placement._sensitivity import Sensitivity
-    from byoc.placement._solve import find_violation, normalize_placement, run_strategy, solve_problem
+    from byoc.placement._solve import (
+        find_violation,
+        normalize_placement,
+        order_canonically,
+        reorder_placement,
+        restore_order,
+        run_strategy,
+        solve_problem,
+    )
     from byoc.placement._strategy import (
         ALL_REQUIREMENTS,
         Measure,

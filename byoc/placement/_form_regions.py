@@ -1,11 +1,71 @@
 """Regions formed from labels: units that are compiled and launched as one, and their launch order."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from typing import Literal
 
 import numpy as np
+import scipy
 
-from byoc.placement._components import find_components
 from byoc.placement._problem import UNLIMITED, Bools, Ints, Problem
+
+# Connected components of small and large graphs that are given by their edges.
+
+# Up to so many edges, Python takes less time than one call of scipy, whose import takes 0.15 s more.
+_MAX_IN_PYTHON = 200
+
+
+def find_components(
+    nodes: int, source: Ints, target: Ints, connection: Literal["weak", "strong"]
+) -> tuple[int, Ints]:
+    """Return the number of weakly or strongly connected components, and each node's, int64 (nodes,).
+
+    `source` and `target` are the ends of the edges, int64 (edges,).
+    """
+    if len(source) <= _MAX_IN_PYTHON:
+        edges = zip(source.tolist(), target.tolist(), strict=True)
+        if connection == "weak":
+            return _join_ends(nodes, edges)
+        if _is_acyclic(edges):
+            return nodes, np.arange(nodes)
+    graph = scipy.sparse.coo_array(
+        (np.ones(len(source), np.int8), (source, target)), shape=(nodes, nodes)
+    )
+    count, component = scipy.sparse.csgraph.connected_components(graph.tocsr(), connection=connection)
+    return int(count), component.astype(np.int64)
+
+
+def _join_ends(nodes: int, edges: Iterable[tuple[int, int]]) -> tuple[int, Ints]:
+    """Return the weakly connected components, numbered by their first nodes."""
+    joined: dict[int, int] = {}  # a node, and a smaller one of its component
+
+    def find_first(node: int) -> int:
+        while node in joined:
+            node = joined[node]
+        return node
+
+    for ends in edges:
+        first, second = sorted(map(find_first, ends))
+        if first != second:
+            joined[second] = first
+    component = np.arange(nodes)
+    for node in joined:
+        component[node] = find_first(node)
+    firsts, numbers = np.unique(component, return_inverse=True)
+    return len(firsts), numbers.astype(np.int64)
+
+
+def _is_acyclic(edges: Iterable[tuple[int, int]]) -> bool:
+    sorter: TopologicalSorter[int] = TopologicalSorter()
+    for first, second in edges:
+        sorter.add(second, first)
+    try:
+        sorter.prepare()
+    except CycleError:
+        return False
+    return True
+
 
 # Seconds on one core of about 3 GHz for a unit or an edge, and a device.
 _STEP_SECONDS = 1.4e-7
@@ -295,3 +355,94 @@ def _launch_cost(problem: Problem, labels: Ints, regions: Ints) -> tuple[float, 
     device[regions[regions >= 0]] = labels[regions >= 0]
     per_device = np.bincount(device, minlength=1 + problem.devices)[1:]
     return float(per_device @ problem.launch), len(device)
+
+
+# Choice among overlapping fusions for given labels and regions.
+
+# Up to so many candidates are searched exhaustively: at most 2**12 choices.
+_MAX_CANDIDATES = 12
+
+
+def choose_fusions(problem: Problem, labels: Ints, regions: Ints) -> tuple[int, ...]:
+    """Return the fusions that save most: disjoint, each in one region, acyclic together.
+    Optimal if at most 12 candidates depend on one another (weighted set packing, NP-hard); for more,
+    greedy by saving per member (Hurkens and Schrijver, SIAM Journal on Discrete Mathematics 2, 1989:
+    within a factor of the number of members).
+    """
+    open_to = [
+        number
+        for number, fusion in enumerate(problem.fusions)
+        if fusion.saving > 0
+        and (labels[list(fusion.members)] == fusion.device).all()
+        and not np.ptp(regions[list(fusion.members)])
+    ]
+    if not open_to:
+        return ()
+    groups = _group_overlapping(problem, open_to)
+    chosen = sorted(number for group in groups for number in _choose(problem, group))
+    if are_fusions_acyclic(problem, chosen):
+        return tuple(chosen)
+    if len(open_to) <= _MAX_CANDIDATES:
+        return tuple(sorted(_choose(problem, open_to, acyclic=True)))
+    return tuple(sorted(_choose_greedily(problem, chosen, acyclic=True)))
+
+
+def are_fusions_acyclic(problem: Problem, chosen: list[int]) -> bool:
+    """Return whether the graph stays acyclic when each chosen fusion is contracted to one node."""
+    groups = np.full(problem.units, -1, np.int64)
+    for place, number in enumerate(chosen):
+        groups[list(problem.fusions[number].members)] = place
+    return is_contraction_acyclic(problem, groups)
+
+
+def _group_overlapping(problem: Problem, numbers: list[int]) -> list[list[int]]:
+    """Group fusions that share members, directly or through other fusions."""
+    group_of: dict[int, list[int]] = {}
+    for number in numbers:
+        met = {id(group_of[m]): group_of[m] for m in problem.fusions[number].members if m in group_of}
+        merged = sorted([number, *(other for group in met.values() for other in group)])
+        for other in merged:
+            for member in problem.fusions[other].members:
+                group_of[member] = merged
+    return list({id(group): group for group in group_of.values()}.values())
+
+
+def _choose(problem: Problem, numbers: list[int], acyclic: bool = False) -> list[int]:
+    if len(numbers) > _MAX_CANDIDATES:
+        return _choose_greedily(problem, numbers, acyclic)
+    order = sorted(numbers, key=lambda number: (-problem.fusions[number].saving, number))
+    rest = [sum(problem.fusions[number].saving for number in order[i:]) for i in range(len(order) + 1)]
+    best: tuple[float, list[int]] = (0.0, [])
+
+    def search(place: int, taken: list[int], members: frozenset[int], saved: float) -> None:
+        nonlocal best
+        if saved > best[0]:
+            best = saved, taken
+        if place == len(order) or saved + rest[place] <= best[0]:
+            return
+        fusion = problem.fusions[order[place]]
+        if members.isdisjoint(fusion.members):
+            more = [*taken, order[place]]
+            if not acyclic or are_fusions_acyclic(problem, more):
+                search(place + 1, more, members.union(fusion.members), saved + fusion.saving)
+        search(place + 1, taken, members, saved)
+
+    search(0, [], frozenset(), 0.0)
+    return best[1]
+
+
+def _choose_greedily(problem: Problem, numbers: list[int], acyclic: bool) -> list[int]:
+    def worth(number: int) -> tuple[float, int]:
+        fusion = problem.fusions[number]
+        return -fusion.saving / len(fusion.members), number
+
+    chosen: list[int] = []
+    members: set[int] = set()
+    for number in sorted(numbers, key=worth):
+        if not members.isdisjoint(problem.fusions[number].members):
+            continue
+        if acyclic and not are_fusions_acyclic(problem, [*chosen, number]):
+            continue
+        chosen.append(number)
+        members.update(problem.fusions[number].members)
+    return chosen

@@ -4,8 +4,7 @@ import math
 
 import numpy as np
 
-from byoc.placement._components import find_components
-from byoc.placement._form_regions import form_regions
+from byoc.placement._form_regions import find_components, form_regions
 from byoc.placement._problem import Bools, Floats, Ints, Problem
 
 

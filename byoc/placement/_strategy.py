@@ -8,8 +8,7 @@ from enum import StrEnum
 from typing import Protocol, Self
 
 from byoc.errors import InputError, shorten_text
-from byoc.placement._form_regions import form_regions
-from byoc.placement._fusions import choose_fusions
+from byoc.placement._form_regions import choose_fusions, form_regions
 from byoc.placement._placement_cost import Cost, evaluate
 from byoc.placement._problem import UNLIMITED, Ints, Problem
 

@@ -23,9 +23,8 @@ from byoc.costs import (
 from byoc.model import GraphIndex, StatePair, choose_state_pairs, find_boundary, make_body_path
 from byoc.patterns import JointUnit, NodeGroup, Unit
 from byoc.placement import PerturbedDecision, Placement, Problem, evaluate, solve_problem
-from byoc.planning._cost_model_check import require_knowledge
-from byoc.planning._graph_plan import GraphPlan, PlannedRegion
-from byoc.planning._graph_units import GraphUnits
+from byoc.planning._graph_plan import GraphPlan, PlannedRegion, describe_decision, perturb_graph
+from byoc.planning._graph_units import GraphUnits, PinnedNodes
 from byoc.planning._memory_fit import (
     Constraints,
     FittedPlacement,
@@ -33,9 +32,7 @@ from byoc.planning._memory_fit import (
     describe_excess,
     fit_memory,
 )
-from byoc.planning._perturbed_plan import describe_decision, perturb_graph
-from byoc.planning._pinned_nodes import PinnedNodes
-from byoc.planning._plan_settings import PlanSettings
+from byoc.planning._plan_settings import PlanSettings, require_knowledge
 from byoc.planning._repeated_blocks import cut_blocks
 
 # The placement problems of one graph: costs of its units and bodies, constraints, given placements.

@@ -1,10 +1,13 @@
 """The graphs of a model that are placed, and their units: annotated and grouped for each target."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 from byoc.costs import AlternativeComposite, can_partition_bodies, check_trips
-from byoc.model import Dim, GraphIndex, Model, unshare_dequantize
+from byoc.errors import InputError
+from byoc.model import TARGET_KEY, Dim, GraphIndex, Model, get_metadata, unshare_dequantize
+from byoc.passes import CleanedModel, CleanPass, ReadQuantizedOperators, clean_model, list_clean_passes
 from byoc.patterns import (
     JointUnit,
     Mark,
@@ -16,10 +19,152 @@ from byoc.patterns import (
     open_units,
     sort_units,
 )
-from byoc.planning._clean_models import clean_for_targets
-from byoc.planning._pinned_nodes import PinnedNodes
+from byoc.placement import Problem
 from byoc.rules import Target, annotate_graph
+from byoc.samples import model_samples
 from byoc.zoo import Source, load_model
+
+# Clean-up of models for the targets that they are planned for.
+
+
+def clean_for_targets(
+    model: Model, targets: Sequence[Target], left_out: str | Collection[str] = ()
+) -> CleanedModel:
+    """Clean a model by the passes that run without being asked for, but for those that are left out.
+
+    Raises InputError for a name among `left_out` that no such pass has, and for the model of a bundle.
+    """
+    _check_not_partitioned(model)
+    names = [left_out] if isinstance(left_out, str) else left_out
+    cleaned = clean_model(model, choose_clean_passes(targets, names))
+    if cleaned.model is model or model.make_samples is not None:
+        return cleaned
+    # Samples are made from what reads the inputs, and are to be the same with and without clean-up.
+    return replace(cleaned, model=replace(cleaned.model, make_samples=partial(model_samples, model)))
+
+
+def _check_not_partitioned(model: Model) -> None:
+    """Raise InputError for the model of a bundle, whose regions are calls, which no rule speaks of."""
+    for node in model.structure.graph.node:
+        target = get_metadata(node, TARGET_KEY)
+        if target:
+            raise InputError(
+                f"{model.source}: is partitioned already: '{node.op_type}' is a region of {target}; "
+                "take the model that it was made of"
+            )
+
+
+def choose_clean_passes(
+    targets: Sequence[Target], left_out: Collection[str] = ()
+) -> tuple[CleanPass, ...]:
+    """Return the clean-up passes for some targets. Raises InputError as `clean_for_targets` does.
+
+    Flatten becomes Reshape if a target takes the one only, and none the other only; BatchNormalization
+    is folded if a target wants that. Operators of integers are read as QDQ groups if a target takes
+    quantized operators, and none speaks of operators of integers.
+    """
+    spoken = [_list_operators(target) for target in targets]
+    reshape = any("Reshape" in each and "Flatten" not in each for each in spoken)
+    flatten = any("Flatten" in each and "Reshape" not in each for each in spoken)
+    wants = {want for target in targets for want in target.rules.wants}
+    integers = ReadQuantizedOperators.list_read_operators()
+    quantized = any(target.has_quantized_rules for target in targets) and not any(
+        "*" in each or integers & each for each in spoken
+    )
+    return list_clean_passes(
+        reshape and not flatten, "folded_batchnorm" in wants, left_out, quantized=quantized
+    )
+
+
+def _list_operators(target: Target) -> frozenset[str]:
+    """Return the operators that a rule file speaks of, in rules or composites."""
+    ruled = {operator for rule in target.rules.ops for operator in rule.op}
+    if "*" in ruled:
+        ruled |= {"Flatten", "Reshape"}
+    composed = {operator for each in target.patterns for line in each.lines for operator in line.ops}
+    return frozenset(ruled | composed)
+
+
+# Nodes whose device is given, by a saved placement or by annotations in the model.
+
+HOST = "host"
+"""The name of the host wherever a device is named."""
+
+_MAX_NAMES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedNode:
+    """A node's name for messages, the number of its device (0: the host), and who says so."""
+
+    name: str
+    device: int
+    source: str
+
+
+@dataclass(frozen=True, eq=False)
+class PinnedNodes:
+    """The nodes whose device is given: by node number, for each graph by the id of its index.
+
+    `notes` are sentences for the user about nodes that could not be placed so; each is there once.
+    """
+
+    wanted: Mapping[int, Mapping[int, PinnedNode]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def override(self, other: "PinnedNodes") -> "PinnedNodes":
+        """Return the nodes of both; where both give a device, that of this one counts."""
+        graphs = dict.fromkeys((*other.wanted, *self.wanted))
+        wanted = {
+            graph: {**other.wanted.get(graph, {}), **self.wanted.get(graph, {})} for graph in graphs
+        }
+        return PinnedNodes(wanted, [*self.notes, *other.notes])
+
+    def find_devices(
+        self, index: GraphIndex, units: Sequence[JointUnit], problem: Problem
+    ) -> dict[int, int]:
+        """Return the device of each unit of a graph that holds pinned nodes, by the unit's number.
+
+        A unit whose nodes are pinned to several devices, or to one that does not take it, is left out
+        and noted.
+        """
+        wanted = self.wanted.get(id(index), {})
+        pins: dict[int, int] = {}
+        if not wanted:
+            return pins
+        split: list[PinnedNode] = []
+        refused: list[PinnedNode] = []
+        for row, unit in enumerate(units):
+            found = [wanted[node] for node in unit.nodes if node in wanted]
+            devices = {node.device for node in found}
+            if len(devices) > 1:
+                split += found
+                continue
+            for device in devices:
+                if device and not problem.allowed[row, device]:
+                    refused += found
+                else:
+                    pins[row] = device
+        self._note("on several devices, and now run as one", split)
+        self._note("not taken by the device", refused)
+        return pins
+
+    def _note(self, what: str, nodes: Sequence[PinnedNode]) -> None:
+        for source in dict.fromkeys(node.source for node in nodes):
+            note = describe_nodes(source, what, [node.name for node in nodes if node.source == source])
+            if note not in self.notes:
+                self.notes.append(note)
+
+
+def describe_nodes(source: str, what: str, names: Sequence[str]) -> str:
+    """Return a sentence about nodes that are placed anew: who named them, what is wrong, their names."""
+    return f"{source}: {what}: {list_names(names)}; placed anew"
+
+
+def list_names(names: Sequence[str]) -> str:
+    """Return the first names in quotes, and how many more there are."""
+    listed = ", ".join(f"'{name}'" for name in names[:_MAX_NAMES])
+    return f"{listed} and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else listed
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from onnx import NodeProto
 from byoc.errors import InputError, suggest_nearest
 from byoc.expressions import matches
 from byoc.model import GraphIndex, get_metadata, name_nodes, walk_graph_paths
-from byoc.planning._pinned_nodes import HOST, PinnedNode, PinnedNodes
+from byoc.planning._graph_units import HOST, PinnedNode, PinnedNodes
 from byoc.rules import Target
 
 

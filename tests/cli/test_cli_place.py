@@ -13,7 +13,7 @@ from support import Ran
 from byoc.errors import InputError
 from byoc.placement import Placement, Problem
 from byoc.placement.strategies._baselines import HostOnly
-from byoc.planning import _benchmark_file, solve_instance
+from byoc.planning import _benchmark_instance, solve_instance
 from byoc.planning._benchmark_instance import parse_instance
 
 Cli = Callable[..., Ran]
@@ -314,7 +314,7 @@ def test_a_node_that_no_memory_holds_needs_a_core(byoc: Cli) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_no_more_is_read_of_a_file_than_is_allowed(byoc: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_benchmark_file, "_MOST_BYTES", 100)
+    monkeypatch.setattr(_benchmark_instance, "_MOST_BYTES", 100)
     for path in ("i.json", "/dev/zero"):
         ran = byoc("place", path)
         assert (ran.code, ran.out) == (1, "")

@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 from problems import chain, orders, peak, problems
 
 from byoc.memory.arena import ArenaProblem, ArenaStep, find_live_ranges
-from byoc.memory.arena._live_ranges import BEFORE_FIRST
+from byoc.memory.arena._arena_problem import BEFORE_FIRST
 
 
 def test_a_chain_holds_two_buffers_at_a_time() -> None:

@@ -13,8 +13,7 @@ from byoc.memory.arena import (
     find_live_ranges,
     search_offsets,
 )
-from byoc.memory.arena._compounds import build_compounds
-from byoc.memory.arena._offset_search import place_quickly
+from byoc.memory.arena._packing import build_compounds, place_quickly
 
 part = st.builds(
     lambda size, first, more: CompoundPart(0, size, first, first + more),

@@ -22,7 +22,7 @@ from byoc.memory.report import (
     plan_report,
     render_svg,
 )
-from byoc.memory.report._striped_report import StripedModel, plan_striped
+from byoc.memory.report._memory_report import StripedModel, plan_striped
 
 SVG = "{http://www.w3.org/2000/svg}"
 NET = """net (float[1, 4, 16, 16] x) => (float[1, 8, 8, 8] y) {

@@ -11,10 +11,9 @@ from support import examples
 
 from byoc.memory.stripes import SAME_ROW, OperandRows, RowLayer, RowTensor, stripe
 from byoc.memory.stripes._cascades import CascadeCuts
-from byoc.memory.stripes._row_units import build_row_units
+from byoc.memory.stripes._row_clock import WindowPacker
 from byoc.memory.stripes._striping import build_blocks
-from byoc.memory.stripes._striping_problem import RowNetwork
-from byoc.memory.stripes._window_packing import WindowPacker
+from byoc.memory.stripes._striping_problem import RowNetwork, build_row_units
 
 BLOCKS, CUTS, PACK = (sys.modules[each.__module__] for each in (build_blocks, CascadeCuts, WindowPacker))
 

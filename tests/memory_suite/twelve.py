@@ -18,7 +18,7 @@ from networks import twelve  # noqa: E402
 
 from byoc.memory.arena import plan_buffers  # noqa: E402
 from byoc.memory.reading import CONVENTIONS, read_memory_model  # noqa: E402
-from byoc.memory.report._striped_report import plan_striped  # noqa: E402
+from byoc.memory.report._memory_report import plan_striped  # noqa: E402
 from byoc.model import prepare_model  # noqa: E402
 
 _WAYS = (

@@ -14,7 +14,7 @@ from placement_random import random_problem
 from support import examples
 
 from byoc.placement import Fusion, Placement, Problem, find_violation, solve_problem
-from byoc.placement._fusions import choose_fusions
+from byoc.placement._form_regions import choose_fusions
 from byoc.placement.strategies import LaunchAware
 from byoc.placement.strategies._exhaustive import Exhaustive
 from byoc.placement.strategies._optimizing import Exact

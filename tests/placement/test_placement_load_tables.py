@@ -14,7 +14,7 @@ from support import sample_cases
 from byoc.numerics import SearchBudget
 from byoc.placement import Occupancy
 from byoc.placement.solvers import LoadFrontier, LoadState, PairSearch, UnitGroups, find_device_edges
-from byoc.placement.solvers._load_layers import Edge
+from byoc.placement.solvers._load_frontier import Edge
 
 DEVICE = (Occupancy.device,)
 

@@ -21,8 +21,7 @@ from byoc.placement.solvers import (
     renumber_regions,
 )
 from byoc.placement.solvers._list_scheduling import IdleIntervals, _ScheduledJobs
-from byoc.placement.solvers._makespan_bound import _longest_path, least_load
-from byoc.placement.solvers._makespan_search import _LocalSearch
+from byoc.placement.solvers._makespan_search import _LocalSearch, _longest_path, least_load
 from byoc.placement.strategies._makespan import (
     Makespan,
     _earliest_finish,

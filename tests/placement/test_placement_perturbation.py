@@ -16,7 +16,7 @@ from byoc.placement import (
     find_violation,
     perturb_costs,
 )
-from byoc.placement._cost_samples import CostSamples
+from byoc.placement._perturbation import CostSamples
 from byoc.placement.strategies._exhaustive import Exhaustive
 from byoc.placement.strategies._makespan import Makespan
 

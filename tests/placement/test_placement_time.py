@@ -9,7 +9,7 @@ from large_problems import layered_problem
 from byoc.numerics import SearchBudget
 from byoc.placement import find_violation
 from byoc.placement.solvers import CoverSearch, LoadFrontier, UnitGroups, least_load, split_chain
-from byoc.placement.solvers import _makespan_bound as bounds
+from byoc.placement.solvers import _makespan_search as bounds
 from byoc.placement.strategies import LaunchAware, Makespan, Throughput
 from byoc.placement.strategies._tree_dp import TreeDP
 

@@ -5,13 +5,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from byoc.errors import InputError, suggest_nearest
-from byoc.memory.arena._arena_problem import ArenaPlan, ArenaProblem
+from byoc.memory.arena._arena_problem import ArenaPlan, ArenaProblem, LiveRanges, find_live_ranges
 from byoc.memory.arena._best_order import find_best_order, vary_order
-from byoc.memory.arena._compounds import build_compounds
-from byoc.memory.arena._cut_bound import find_cut_bound, find_witness
-from byoc.memory.arena._greedy_packing import GreedyPacking
-from byoc.memory.arena._live_ranges import LiveRanges, find_live_ranges
-from byoc.memory.arena._offset_search import place_quickly, search_offsets
+from byoc.memory.arena._packing import GreedyPacking, build_compounds, place_quickly, search_offsets
+from byoc.memory.arena._segments import find_cut_bound, find_witness
 from byoc.numerics import SearchBudget
 
 METHODS = ("no-reuse", "best-fit", "by-size", "reordered", "exact")

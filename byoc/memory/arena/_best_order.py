@@ -6,10 +6,16 @@ from heapq import heappop, heappush
 from math import inf
 from random import Random
 
-from byoc.memory.arena._arena_problem import ArenaProblem
-from byoc.memory.arena._cut_bound import find_least_bytes_at
-from byoc.memory.arena._live_ranges import LiveRanges, find_live_ranges
-from byoc.memory.arena._segments import Backward, Direction, Forward, Segment, State, split_segments
+from byoc.memory.arena._arena_problem import ArenaProblem, LiveRanges, find_live_ranges
+from byoc.memory.arena._segments import (
+    Backward,
+    Direction,
+    Forward,
+    Segment,
+    State,
+    find_least_bytes_at,
+    split_segments,
+)
 from byoc.numerics import SearchBudget
 
 _MAX_STATES = 20_000

@@ -5,10 +5,8 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.memory.reading._in_place import written_outputs
     from byoc.memory.reading._memory_model import CONVENTIONS, Convention, MemoryModel, read_memory_model
     from byoc.memory.reading._row_model import RowwiseModel, read_row_model
-    from byoc.memory.reading._stages import find_quantized_groups
-    from byoc.memory.reading._tensor_sizes import TensorSizes
+    from byoc.memory.reading._stages import TensorSizes, find_quantized_groups, written_outputs
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

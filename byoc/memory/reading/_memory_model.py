@@ -9,9 +9,14 @@ from math import prod
 from onnx import NodeProto
 
 from byoc.memory.arena import ArenaProblem, ArenaStep, Buffer
-from byoc.memory.reading._in_place import FunctionTable, find_origins, is_view, written_outputs
-from byoc.memory.reading._stages import build_stages
-from byoc.memory.reading._tensor_sizes import TensorSizes
+from byoc.memory.reading._stages import (
+    FunctionTable,
+    TensorSizes,
+    build_stages,
+    find_origins,
+    is_view,
+    written_outputs,
+)
 from byoc.model import (
     GraphIndex,
     StatePair,

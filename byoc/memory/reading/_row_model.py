@@ -11,8 +11,7 @@ from typing import Any
 
 from onnx import NodeProto
 
-from byoc.memory.reading._in_place import is_view, pointwise_inputs, written_outputs
-from byoc.memory.reading._tensor_sizes import TensorSizes
+from byoc.memory.reading._stages import TensorSizes, is_view, pointwise_inputs, written_outputs
 from byoc.memory.stripes import ALL_ROWS, SAME_ROW, LayerMode, OperandRows, RowLayer, RowTensor
 from byoc.model import GraphIndex, collect_attribute_facts, copy_without, get_constant_value, is_onnx
 

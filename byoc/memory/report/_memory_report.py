@@ -2,14 +2,142 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
 
 from byoc.errors import InputError
 from byoc.memory.arena import ArenaPlan, plan_by_methods
-from byoc.memory.reading import CONVENTIONS, Convention, MemoryModel, read_memory_model
-from byoc.memory.report._striped_report import StripedModel, plan_striped
+from byoc.memory.reading import (
+    CONVENTIONS,
+    Convention,
+    MemoryModel,
+    RowwiseModel,
+    read_memory_model,
+    read_row_model,
+)
+from byoc.memory.report._memory_picture import (
+    MemoryPicture,
+    PictureBox,
+    PictureLine,
+    PictureSpan,
+    choose_kind,
+    find_shown_ranges,
+)
 from byoc.memory.scratchpad import Access, AccessSchedule, ScheduledStep, ScratchpadPlan, plan_scratchpad
+from byoc.memory.stripes import RowWindow, StripedPlan, stripe
 from byoc.model import GraphIndex, find_state_pairs
 from byoc.numerics import round_up
+
+# Reports on striped execution: its plan, and a picture of its windows.
+
+
+@dataclass(frozen=True)
+class StripedModel:
+    """The row-wise layers of a graph, and their plan."""
+
+    model: RowwiseModel
+    plan: StripedPlan
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes on limits of the search in a large graph."""
+        if not self.plan.limits:
+            return ()
+        return (f"the striped execution may be improved: {'; '.join(self.plan.limits)}",)
+
+
+# The search ends after so many operations, but what it cannot do without grows with layers, too.
+_MAX_LAYERS = 3000
+
+
+def plan_striped(index: GraphIndex, name: str, alignment: int) -> StripedModel | str:
+    """Plan the striped execution of a graph, or return the reason why there is none.
+
+    Raises InputError as `read_row_model` does.
+    """
+    model = read_row_model(index, name)
+    rows = {tensor.name: tensor.rows for tensor in model.tensors}
+    if not any(rows[name] > 1 for layer in model.layers for name in layer.writes):
+        return "nothing is computed by rows, so there is no striped execution"
+    if len(model.layers) > _MAX_LAYERS:
+        return f"of {len(model.layers)} layers, no striped execution is searched: too many"
+    return StripedModel(
+        model, stripe(model.tensors, model.layers, model.inputs, model.outputs, alignment)
+    )
+
+
+def draw_striped(made: StripedModel, title: str) -> MemoryPicture:
+    """Return the picture of a striped plan: steps are bands, boxes the windows of the tensors.
+
+    Boxes may overlap, since rows of an operand die while those of a result are made.
+    """
+    plan, model = made.plan, made.model
+    rows = {tensor.name: tensor.rows for tensor in model.tensors}
+    boxes = [
+        _window_box(made, name, plan.places[name], when, rows[name])
+        for name, when in _tensor_band_ranges(made).items()
+        if plan.places[name].row_bytes
+    ]
+    scratch = {layer.name: layer.scratch for layer in model.layers}
+    for name, (first, last) in _band_ranges(plan).items():
+        if name in plan.scratch and scratch[name]:
+            detail = f"of {name}"
+            boxes.append(
+                PictureBox("scratch", first, last, plan.scratch[name], scratch[name], "scratch", detail)
+            )
+    return MemoryPicture(
+        title=title,
+        steps=len(plan.bands),
+        unit="band",
+        spans=tuple(_cascade_spans(plan)),
+        boxes=tuple(boxes),
+        lines=(PictureLine(plan.size, "arena", dashed=False),),
+    )
+
+
+def _window_box(
+    made: StripedModel, name: str, place: RowWindow, when: tuple[int, int], rows: int
+) -> PictureBox:
+    kind = choose_kind(name, made.model.inputs, made.model.outputs)
+    detail = f"{kind}, {place.window} of {rows} rows at a time"
+    return PictureBox(name, *when, place.offset, place.window * place.row_bytes, kind, detail)
+
+
+def _band_ranges(plan: StripedPlan) -> dict[str, tuple[int, int]]:
+    """Return for each layer its first and last band."""
+    found: dict[str, tuple[int, int]] = {}
+    for number, band in enumerate(plan.bands):
+        found[band.layer] = (found.get(band.layer, (number, number))[0], number)
+    return found
+
+
+def _tensor_band_ranges(made: StripedModel) -> dict[str, tuple[int, int]]:
+    """Return for each tensor the first and last band at which one of its rows is live."""
+    model, turns = made.model, _band_ranges(made.plan)
+    found = dict.fromkeys(model.inputs, (0, 0))
+    for layer in model.layers:
+        first, last = turns[layer.name]
+        for name in layer.writes:
+            found[name] = (first, last)
+        for name, _ in layer.reads:
+            found[name] = (found[name][0], max(found[name][1], last))
+    end = len(made.plan.bands) - 1
+    return {n: (first, end if n in model.outputs else last) for n, (first, last) in found.items()}
+
+
+def _cascade_spans(plan: StripedPlan) -> list[PictureSpan]:
+    """Return the cascades as spans of bands."""
+    of = {layer: number for number, group in enumerate(plan.groups) for layer in group}
+    counts = [0] * len(plan.groups)
+    for band in plan.bands:
+        counts[of[band.layer]] += 1
+    ends = pairwise(accumulate(counts, initial=0))
+    return [
+        PictureSpan(group[0] if len(group) == 1 else f"{group[0]} ... {group[-1]}", start, end - 1)
+        for group, (start, end) in zip(plan.groups, ends, strict=True)
+        if end > start
+    ]
+
 
 PlanKey = tuple[str, str]
 """The letter of a convention, and a method."""
@@ -235,3 +363,126 @@ def _plan_striped(
     if groups:
         return "steps of several nodes are not computed by rows, so there is no striped execution"
     return plan_striped(index, name, asked.alignment)
+
+
+# The memory report as data, printed by `byoc plan-memory --format json`. All sizes are in bytes.
+
+Document = dict[str, Any]
+
+
+def describe_conventions() -> dict[str, str]:
+    """Describe each convention, by letter."""
+    return {letter: str(convention) for letter, convention in CONVENTIONS.items()}
+
+
+def build_memory_document(report: MemoryReport, size: int | None = None) -> Document:
+    """Return a report as data that JSON can represent: all ways to plan, and the plan asked for.
+
+    With `size`, in bytes, each row tells whether its arena fits.
+    """
+    return {
+        "name": report.name,
+        "rows": [_build_row(row, size) for row in report.rows],
+        "plan": _build_plan(report),
+        "striped": None if report.striped is None else _build_striped(report.striped),
+        "levels": None if report.scratchpad is None else _build_scratchpad(report.scratchpad),
+        "notes": list(report.notes),
+    }
+
+
+def _build_row(row: ReportRow, size: int | None) -> Document:
+    """Return one way to plan; `ratio` is arena over bound, None if both are 0.
+
+    Striped execution has no bound of its own, hence neither `ratio` nor `proof`; `of_c_bound` is its
+    arena over the bound of convention C, None for all others.
+    """
+    return {
+        "name": row.name,
+        "convention": row.convention,
+        "method": row.method,
+        "arena": row.size,
+        "bound": row.bound,
+        "ratio": row.ratio,
+        "proof": row.proof,
+        "of_c_bound": row.ratio_to_c,
+        "fits": None if size is None else row.size <= size,
+    }
+
+
+def _build_striped(made: StripedModel) -> Document:
+    """Return the striped execution: what counts, the layers of each cascade, bands, and windows.
+
+    `live` is the peak of the bytes in use, scratch included. Row `r` of the `rows` of a tensor is at
+    `offset + (r % window) * row_bytes`.
+    """
+    plan = made.plan
+    return {
+        "counts": STRIPED_COUNTS,
+        "arena": plan.size,
+        "live": plan.live,
+        "cascades": [list(group) for group in plan.groups],
+        "bands": len(plan.bands),
+        "places": [
+            {"tensor": tensor.name, **vars(plan.places[tensor.name]), "rows": tensor.rows}
+            for tensor in made.model.tensors
+        ],
+    }
+
+
+_TRAFFIC = ("moved", "bound", "loads", "loaded", "stores", "stored", "streamed", "unkept", "arena")
+
+
+def _build_scratchpad(levels: ScratchpadPlan) -> Document:
+    """Return the bytes that move between a scratchpad of `size` bytes and system memory.
+
+    `loaded` and `stored` are whole buffers, `loads` and `stores` their number; `streamed` passes through
+    in pieces. `bound` is a lower bound for this order; `unkept` moves if nothing is kept. `arena` are
+    the bytes of system memory.
+    """
+    traffic = {name: getattr(levels, name) for name in _TRAFFIC}
+    return {"size": levels.size, "proven": levels.moved == levels.bound, **traffic}
+
+
+def _build_plan(report: MemoryReport) -> Document:
+    """Return the plan asked for; `links` are names of buffers that are adjacent.
+
+    `witness` is the step of the minimum cut that proves the bound, if one does. A buffer is live from
+    `first` to `last`, positions of the order from 0 on, and overwrites the buffer `over`. A step needs
+    `scratch` bytes at `scratch_offset` while it runs.
+    """
+    plan, model = report.plan, report.model
+    problem = plan.problem
+    return {
+        "convention": model.convention.name,
+        "counts": str(model.convention),
+        "alignment": problem.alignment,
+        "arena": plan.size,
+        "bound": plan.bound,
+        "proof": plan.proof,
+        "witness": None if plan.witness is None else problem.steps[plan.witness].name,
+        "minimal": plan.is_minimal,
+        "steps": [
+            {
+                "name": problem.steps[step].name,
+                "nodes": list(model.nodes[step]),
+                "scratch": problem.steps[step].scratch,
+                "scratch_offset": plan.scratch[step],
+            }
+            for step in plan.order
+        ],
+        "buffers": [
+            {
+                "name": problem.names[buffer],
+                "tensors": list(model.tensors_of[buffer]),
+                "offset": plan.offsets[buffer],
+                "bytes": problem.sizes[buffer],
+                "first": first,
+                "last": last,
+                "over": None if under is None else problem.names[under],
+            }
+            for buffer, ((first, last), under) in enumerate(
+                zip(find_shown_ranges(plan), plan.overwrites, strict=True)
+            )
+        ],
+        "links": [[problem.names[buffer] for buffer in row] for row in problem.links],
+    }

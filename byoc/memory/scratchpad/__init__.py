@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.memory.scratchpad._access_schedule import Access, AccessSchedule, ScheduledStep
     from byoc.memory.scratchpad._scratchpad_plan import (
+        Access,
+        AccessSchedule,
         LoadAction,
         RunAction,
+        ScheduledStep,
         ScratchpadPlan,
         StoreAction,
     )

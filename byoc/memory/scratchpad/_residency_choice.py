@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byoc.memory.arena import Buffer
-from byoc.memory.scratchpad._access_schedule import AccessSchedule
+from byoc.memory.scratchpad._scratchpad_plan import AccessSchedule
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 
 from byoc.errors import InputError
 from byoc.memory.arena import Buffer, Compound, GreedyPacking, search_offsets
-from byoc.memory.scratchpad._access_schedule import AccessSchedule
-from byoc.memory.scratchpad._address_fitting import AddressedChoice, fit_addresses
-from byoc.memory.scratchpad._addresses import assign_addresses
+from byoc.memory.scratchpad._addresses import AddressedChoice, assign_addresses, fit_addresses
 from byoc.memory.scratchpad._residency_choice import (
     BufferResidency,
     ResidencyChoice,
@@ -26,6 +24,7 @@ from byoc.memory.scratchpad._residency_choice import (
     keep_nothing,
 )
 from byoc.memory.scratchpad._scratchpad_plan import (
+    AccessSchedule,
     Action,
     LoadAction,
     Residency,

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byoc.memory.stripes._row_clock import CascadeClock, RowCounts, build_clock, find_live_rows
-from byoc.memory.stripes._row_units import RowUnits
+from byoc.memory.stripes._striping_problem import RowUnits
 
 _NEAR = 0.01
 """Budgets closer to one another than this part are one."""

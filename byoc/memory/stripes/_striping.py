@@ -11,10 +11,11 @@ from byoc.memory.stripes._cascades import CascadeCuts
 from byoc.memory.stripes._row_clock import (
     CascadeClock,
     StorageLiveRange,
+    WindowPacker,
+    WindowPacking,
     find_scratch_live_range,
     find_storage_live_ranges,
 )
-from byoc.memory.stripes._row_units import RowUnit, RowUnits, build_row_units
 from byoc.memory.stripes._striping_problem import (
     ALL_ROWS,
     SAME_ROW,
@@ -23,10 +24,12 @@ from byoc.memory.stripes._striping_problem import (
     RowLayer,
     RowNetwork,
     RowTensor,
+    RowUnit,
+    RowUnits,
     RowWindow,
     StripedPlan,
+    build_row_units,
 )
-from byoc.memory.stripes._window_packing import WindowPacker, WindowPacking
 
 _WAYS = 8
 """Ways to cut a network that are packed at once,"""

@@ -12,37 +12,45 @@ if TYPE_CHECKING:
         select_best,
         solve_exactly,
     )
-    from byoc.placement.solvers._chain_split import find_device_classes, split_chain
-    from byoc.placement.solvers._chain_starts import iterate_chain_splits
-    from byoc.placement.solvers._device_pairs import PairSearch
+    from byoc.placement.solvers._chain_split import (
+        find_device_classes,
+        iterate_chain_splits,
+        split_chain,
+    )
     from byoc.placement.solvers._forest import ForestSolver, build_induced_forest, build_spanning_forest
-    from byoc.placement.solvers._host_device_cut import HostDeviceCuts, find_persistent_sides
-    from byoc.placement.solvers._label_expansion import LabelExpansion
+    from byoc.placement.solvers._host_device_cut import (
+        HostDeviceCuts,
+        LabelExpansion,
+        find_persistent_sides,
+    )
     from byoc.placement.solvers._lagrangian import LagrangianRelaxation, has_multipliers
     from byoc.placement.solvers._list_scheduling import (
         InferenceSchedule,
         ListScheduler,
         renumber_regions,
     )
-    from byoc.placement.solvers._load_annealing import Cooling, LoadAnnealer, coarsen
     from byoc.placement.solvers._load_covering import CoverSearch
-    from byoc.placement.solvers._load_frontier import LoadFrontier, find_device_edges
-    from byoc.placement.solvers._load_layers import order_narrowly
-    from byoc.placement.solvers._load_state import LoadState
-    from byoc.placement.solvers._makespan_bound import least_load, makespan_lower_bound
-    from byoc.placement.solvers._makespan_enumeration import find_least_makespan
-    from byoc.placement.solvers._makespan_search import SearchState, improve_state, keeps_limits
-    from byoc.placement.solvers._neighbours import Neighbours
+    from byoc.placement.solvers._load_frontier import LoadFrontier, find_device_edges, order_narrowly
+    from byoc.placement.solvers._load_search import Cooling, LoadAnnealer, LoadState, PairSearch, coarsen
+    from byoc.placement.solvers._makespan_search import (
+        SearchState,
+        find_least_makespan,
+        improve_state,
+        keeps_limits,
+        least_load,
+        makespan_lower_bound,
+    )
     from byoc.placement.solvers._path_bound import bound_by_paths
     from byoc.placement.solvers._placement_enumeration import (
+        SpentBudgetError,
         count_labels,
         do_regions_matter,
         enumerate_labels,
+        find_best_regions,
         find_least_load,
         sum_execution,
         sum_transfers,
     )
-    from byoc.placement.solvers._region_search import SpentBudgetError, find_best_regions
-    from byoc.placement.solvers._unit_groups import UnitGroups
+    from byoc.placement.solvers._unit_groups import Neighbours, UnitGroups
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

@@ -7,9 +7,12 @@ import numpy as np
 
 from byoc.numerics import SearchBudget
 from byoc.numerics.solvers import MilpBuilder, MilpSolution
-from byoc.placement._components import find_components
-from byoc.placement._form_regions import form_levelled_regions, form_regions
-from byoc.placement._fusions import are_fusions_acyclic
+from byoc.placement._form_regions import (
+    are_fusions_acyclic,
+    find_components,
+    form_levelled_regions,
+    form_regions,
+)
 from byoc.placement._hard_limits import find_broken_limit, repair_labels
 from byoc.placement._problem import UNLIMITED, Floats, Ints, Problem
 from byoc.placement._strategy import CHEAPER_ON_HOST, Placement

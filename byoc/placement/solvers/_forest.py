@@ -8,7 +8,7 @@ from math import inf
 
 import scipy
 
-from byoc.placement.solvers._neighbours import Neighbours
+from byoc.placement.solvers._unit_groups import Neighbours
 
 # With more accelerators, only sets of up to two are tried for a tensor.
 _MAX_DEVICES_TRIED = 5

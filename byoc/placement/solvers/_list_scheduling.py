@@ -25,9 +25,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from byoc.placement._fusions import choose_fusions
+from byoc.placement._form_regions import choose_fusions
 from byoc.placement._problem import Floats, Ints, Occupancy, Problem
-from byoc.placement.solvers._neighbours import Neighbours
+from byoc.placement.solvers._unit_groups import Neighbours
 
 # Seconds to schedule one unit, or one consumer of a tensor, on one core of about 3 GHz.
 _ITEM_SECONDS = 1.0e-6

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.placement.strategies._baselines import AllSupported
+    from byoc.placement.strategies._baselines import AllSupported, ScheduledPlacement, measure_placement
     from byoc.placement.strategies._makespan import Makespan
-    from byoc.placement.strategies._measured_placements import ScheduledPlacement, measure_placement
     from byoc.placement.strategies._optimizing import LaunchAware
     from byoc.placement.strategies._throughput import Throughput
 else:

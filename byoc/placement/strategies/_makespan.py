@@ -38,8 +38,13 @@ from byoc.placement.solvers import (
     makespan_lower_bound,
     renumber_regions,
 )
-from byoc.placement.strategies._baselines import AllSupported, FasterOps, FasterOpsTransfer, HostOnly
-from byoc.placement.strategies._measured_placements import ScheduledPlacement
+from byoc.placement.strategies._baselines import (
+    AllSupported,
+    FasterOps,
+    FasterOpsTransfer,
+    HostOnly,
+    ScheduledPlacement,
+)
 from byoc.placement.strategies._optimizing import LaunchAware, MinCut
 from byoc.placement.strategies._tree_dp import TreeDP
 

@@ -34,8 +34,7 @@ from byoc.placement.solvers import (
     order_narrowly,
     split_chain,
 )
-from byoc.placement.strategies._baselines import AllSupported, FasterOps, HostOnly
-from byoc.placement.strategies._measured_placements import measure_placement
+from byoc.placement.strategies._baselines import AllSupported, FasterOps, HostOnly, measure_placement
 from byoc.placement.strategies._optimizing import LaunchAware
 
 _WHY_HOST = "no device would be occupied for less time with it on the accelerator"
