@@ -7,7 +7,7 @@ import pytest
 
 from byoc.comparison import _study_run
 from byoc.comparison._case_schedulers import Solved, solve_here
-from byoc.comparison._study_case import StudyCase
+from byoc.comparison._study_file import StudyCase
 
 
 @contextmanager

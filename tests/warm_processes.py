@@ -24,7 +24,7 @@ from typing import IO, Any
 import pytest
 
 from byoc.codegen import _worker
-from byoc.comparison import _case_process
+from byoc.comparison import _case_schedulers
 
 # Read by the interpreter and by libraries before byoc's programs run.
 _READ_AT_START = ("PYTHON", "OPENBLAS", "OMP_", "LD_", "MALLOC_", "GLIBC_")
@@ -34,7 +34,7 @@ _OF_CODEGENS = ("byoc.codegens.openvino.openvino_blob",)
 # What writing a bundle loads, since doors import a name when it is first asked for; but not onnxruntime,
 # which starts a thread when it is imported, and waits for it at the end of a fork.
 _LOADED = (
-    *("pytest", "byoc.cli._partition_verb", "byoc.comparison._case_process", "byoc.pipeline"),
+    *("pytest", "byoc.cli._partition_verb", "byoc.comparison._case_schedulers", "byoc.pipeline"),
     *("byoc.stages._emission_stages", "byoc.stages._verify_stage", "byoc.stages._padding_stage"),
     *("byoc.placement.strategies._optimizing", "byoc.bundle._staging", "byoc.bundle._compiler_loading"),
     *("byoc.runtime._session", "byoc.reporting._verification_document"),
@@ -258,7 +258,7 @@ def warm_processes() -> Iterator[WarmProcesses]:
     """Start workers of codegens, and processes of studies, by forks; tests may start more."""
     instead = WarmProcesses()
     with pytest.MonkeyPatch.context() as patch:
-        for module in (_worker, _case_process, *filter(None, map(sys.modules.get, _OF_CODEGENS))):
+        for module in (_worker, _case_schedulers, *filter(None, map(sys.modules.get, _OF_CODEGENS))):
             patch.setattr(module, "subprocess", instead)
         yield instead
     instead.close()
@@ -267,7 +267,7 @@ def warm_processes() -> Iterator[WarmProcesses]:
 @pytest.fixture
 def cold_processes(warm_processes: WarmProcesses, monkeypatch: pytest.MonkeyPatch) -> None:
     """Start them as byoc does, each in a fresh interpreter, for a test that is about their start."""
-    for module in (_worker, _case_process):
+    for module in (_worker, _case_schedulers):
         monkeypatch.setattr(module, "subprocess", subprocess)
 
 

@@ -1,20 +1,176 @@
 """The sizes of buckets that are best for a distribution of lengths: `byoc.choose_buckets`."""
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from math import erf, log, sqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from byoc.comparison._bucket_choice import BucketRow, choose_row, choose_sizes
-from byoc.comparison._bucket_options import BucketOptions
-from byoc.comparison._length_distributions import pick_candidates, read_lengths
+from byoc.comparison._comparison_options import BucketOptions
 from byoc.errors import InputError
 from byoc.options import PlanOptions
 from byoc.pipeline import partition
-from byoc.support import report_step, take_keywords
+from byoc.support import read_limited, report_step, take_keywords
 from byoc.zoo import Source
+
+# The best sizes of buckets for a distribution of lengths: an exact dynamic program.
+#
+# An input of a length runs in the smallest bucket that holds it. With buckets b(1) < ... < b(k) the
+# expected seconds of a call are the sum over them of seconds(b(i)) times the share of lengths that
+# are above b(i - 1) and at most b(i). The terms depend on neighbours alone, so that the best k
+# buckets up to a size are found from the best k - 1 up to each smaller one, in O(k n^2) steps for n
+# sizes.
+
+
+@dataclass(frozen=True)
+class BucketRow:
+    """The best buckets of a number: their sizes, and the seconds that a call is expected to take.
+
+    `padded` is the share of the elements along the dimension that is padding, and `saved` what it saves
+    against the row before, which has fewer buckets.
+    """
+
+    sizes: tuple[int, ...]
+    seconds: float
+    padded: float
+    saved: float | None = None
+
+
+def choose_sizes(
+    seconds: Mapping[int, float], lengths: Mapping[int, float], max_buckets: int = 8
+) -> list[BucketRow]:
+    """Return the best buckets of 1, 2, ... up to `max_buckets` sizes, as many as save anything.
+
+    `seconds` has the sizes that a bucket may have, and what a run of that size takes; `lengths` has the
+    lengths with their weights. Of equally good choices the one of the smaller sizes is returned. Raises
+    InputError where no size holds the longest length, and without lengths.
+    """
+    sizes = np.array(sorted(seconds))
+    costs = np.array([seconds[size] for size in sizes.tolist()])
+    known = np.array(sorted(lengths))
+    weights = np.array([lengths[length] for length in known.tolist()], np.float64)
+    if not known.size or not weights.sum() > 0:
+        raise InputError("there are no lengths")
+    if not sizes.size or sizes[-1] < known[-1]:
+        raise InputError(f"no bucket holds the length {known[-1]}")
+    shares = weights / weights.sum()
+    below = np.concatenate([[0.0], np.cumsum(shares)])[np.searchsorted(known, sizes, "right")]
+    last = int(np.searchsorted(sizes, known[-1]))
+    before = np.concatenate([[0.0], below])
+    # [i, j]: the bucket of size j behind the one of size i - 1, or behind none where i is 0.
+    terms = costs[None, :] * (below[None, :] - before[:, None])
+    terms[np.arange(len(sizes) + 1)[:, None] > np.arange(len(sizes))[None, :]] = np.inf
+    best = terms[0]
+    rows: list[BucketRow] = []
+    froms: list[np.ndarray[tuple[int], np.dtype[np.intp]]] = []
+    for _ in range(max_buckets):
+        end = last + int(np.argmin(best[last:]))
+        chosen = _follow(froms, end)
+        row = _make_row(sizes[chosen], float(best[end]), known, shares)
+        if not rows or row.seconds < rows[-1].seconds:
+            saved = rows[-1].seconds - row.seconds if rows else None
+            rows.append(replace(row, saved=saved))
+        sums = best[:, None] + terms[1:]
+        froms.append(np.argmin(sums, axis=0))
+        best = sums.min(axis=0)
+    return rows
+
+
+def _follow(froms: Sequence[np.ndarray[tuple[int], np.dtype[np.intp]]], end: int) -> list[int]:
+    """Return the places of the sizes that lead to a last one."""
+    chosen = [end]
+    for each in reversed(froms):
+        chosen.append(int(each[chosen[-1]]))
+    return chosen[::-1]
+
+
+def _make_row(
+    sizes: np.ndarray[tuple[int], np.dtype[np.int_]],
+    seconds: float,
+    known: np.ndarray[tuple[int], np.dtype[np.int_]],
+    shares: np.ndarray[tuple[int], np.dtype[np.float64]],
+) -> BucketRow:
+    held = sizes[np.searchsorted(sizes, known)]
+    padded = 1 - float((shares * known).sum() / (shares * held).sum())
+    return BucketRow(tuple(sizes.tolist()), seconds, padded)
+
+
+def choose_row(rows: Sequence[BucketRow], seconds_per_bucket: float = 0.0) -> BucketRow:
+    """Return the row with the least seconds, each bucket counted with some more; the first of equals."""
+    return min(rows, key=lambda row: row.seconds + seconds_per_bucket * len(row.sizes))
+
+
+# Distributions of lengths: from a file of lengths or a histogram, or log-normal.
+
+MAX_LENGTH = 1 << 24
+_MAX_BYTES = 1 << 26
+_LINE = re.compile(r"(\d{1,9})(?:[\s,;]+(\d{1,12}))?")
+_LOG_NORMAL = re.compile(r"log-normal(?::(\d{1,8}),(\d+(?:\.\d+)?),(\d{1,8}))?")
+
+
+def read_lengths(text: str | Path) -> dict[int, float]:
+    """Return the weights of lengths of a file, or of `log-normal:MEDIAN,SIGMA,MAX`.
+
+    A file has a length on each line, or a length and how often it occurs; empty lines and those that
+    begin with `#` are left out. A log-normal distribution has the median 128, sigma 1 and lengths up to
+    2048 unless given; what is beyond is left out. Raises InputError for a line that is neither.
+    """
+    found = _LOG_NORMAL.fullmatch(str(text))
+    if found is not None:
+        median, sigma, most = found.groups()
+        return make_log_normal(int(median or 128), float(sigma or 1), int(most or 2048))
+    path = Path(text)
+    try:
+        with path.open("rb") as file:
+            lines = read_limited(file, _MAX_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    counts: Counter[int] = Counter()
+    for number, line in enumerate(lines, 1):
+        stripped = line.strip()
+        if not stripped or stripped.startswith("#"):
+            continue
+        read = _LINE.fullmatch(stripped)
+        if read is None or not 1 <= int(read[1]) <= MAX_LENGTH:
+            raise InputError(f"{path}: line {number}: neither a length nor a length and its count")
+        counts[int(read[1])] += int(read[2] or 1)
+    if not any(counts.values()):
+        raise InputError(f"{path}: there are no lengths")
+    return {length: float(count) for length, count in counts.items() if count}
+
+
+def make_log_normal(median: int, sigma: float, most: int) -> dict[int, float]:
+    """Return the weights of the lengths from 1 to `most` whose logarithms are normally distributed.
+
+    A length has the probability of what rounds up to it. `median` is that of the whole distribution,
+    `sigma` the standard deviation of the natural logarithm. Raises InputError where one is not above 0.
+    """
+    if median < 1 or not sigma > 0 or not 1 <= most <= MAX_LENGTH:
+        raise InputError(f"log-normal:{median},{sigma:g},{most}: each has to be above 0")
+    ends = [0.5 * (1 + erf(log(n / median) / (sigma * sqrt(2)))) for n in range(1, most + 1)]
+    return {n: end - before for n, (before, end) in enumerate(zip([0.0, *ends], ends, strict=False), 1)}
+
+
+def pick_candidates(lengths: Mapping[int, float], count: int) -> list[int]:
+    """Return at most so many sizes for buckets: all lengths, or those at equal steps of the weights.
+
+    The longest is always among them.
+    """
+    known = sorted(length for length, weight in lengths.items() if weight > 0)
+    if len(known) <= count:
+        return known
+    total = sum(lengths[length] for length in known)
+    picked: list[int] = []
+    passed = 0.0
+    for length in known:
+        passed += lengths[length]
+        if passed >= total * (len(picked) + 1) / count:
+            picked.append(length)
+    return sorted({*picked[: count - 1], known[-1]})
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,152 @@
 """Schedulers: where the cases of a study are solved, here, in processes, or on a Dask cluster."""
 
+import json
 import os
 import queue
+import signal
+import subprocess
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import IO, Any
 
-from byoc.comparison._case_process import CaseProcess
-from byoc.comparison._case_solver import CaseSolver, Outcome
-from byoc.comparison._study_case import StudyCase
+from byoc.comparison._case_solver import CRASHED, TIMED_OUT, CaseSolver, Outcome, make_failure
+from byoc.comparison._study_file import StudyCase
+from byoc.support import describe_exit
+
+# A process that solves cases one at a time: it may crash, or be killed when it takes too long.
+
+_PROGRAM = "from byoc.comparison._case_schedulers import serve_cases; serve_cases()"
+_END_SECONDS = 10.0
+
+
+class CaseProcess:
+    """A process that solves cases; a new one is started after one has died."""
+
+    def __init__(self) -> None:
+        """Make it; the process starts with the first case."""
+        self._process: subprocess.Popen[bytes] | None = None
+        self._expired = False
+        self._closed = False
+
+    def solve(self, case: StudyCase) -> Outcome:
+        """Return the outcome of a case; a process that dies, or takes too long, is an outcome.
+
+        The seconds of the case count from the process being ready.
+        """
+        process = self._start()
+        if process.poll() is not None:  # it died between cases, and so of none
+            self.close()
+            process = self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._expired = False
+        timer = None
+        if case.case_seconds is not None:
+            timer = threading.Timer(case.case_seconds, self._expire, [process])
+            timer.daemon = True
+            timer.start()
+        try:
+            process.stdin.write(case.to_json().encode() + b"\n")
+            process.stdin.flush()
+            answer = process.stdout.readline()
+        except OSError:
+            answer = b""
+        finally:
+            if timer is not None:
+                timer.cancel()
+        if answer.endswith(b"\n"):
+            outcome: Outcome = json.loads(answer)
+            return outcome
+        reason = self._describe_end(process)
+        self.close()
+        if self._expired:
+            return make_failure(TIMED_OUT, f"stopped after {case.case_seconds:g} s")
+        return make_failure(CRASHED, reason)
+
+    def close(self) -> None:
+        """End the process and what it started. Another case would start a new one."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        _kill(process)
+        for stream in (process.stdin, process.stdout):
+            with suppress(OSError):
+                assert stream is not None
+                stream.close()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_END_SECONDS)
+
+    def _expire(self, process: "subprocess.Popen[bytes]") -> None:
+        self._expired = True
+        _kill(process)
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        if self._process is None:
+            before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+            path = os.pathsep.join(dict.fromkeys(filter(None, [*before, *sys.path])))
+            self._process = subprocess.Popen(
+                # -P: modules in the working directory are not imported, as with the `byoc` command.
+                [sys.executable, "-P", "-c", _PROGRAM],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": path},
+                start_new_session=True,  # an interrupt of the terminal is for the study
+            )
+            assert self._process.stdout is not None
+            self._process.stdout.readline()  # it is ready, or dead
+        return self._process
+
+    def _describe_end(self, process: "subprocess.Popen[bytes]") -> str:
+        try:
+            code = process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "its process closed the connection"
+        return f"its process {describe_exit(code)}"
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    with suppress(OSError):  # it is gone
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+
+
+def serve_cases() -> None:
+    """Solve the cases on standard input, a line of JSON each, until it is closed.
+
+    Outcomes are lines on what was standard output; what plug-ins print goes to standard error. When the
+    study is gone the process ends at once, in the middle of a case.
+    """
+    results = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    sys.stdout = sys.stderr
+    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_read_lines, args=(sys.stdin.buffer, lines), daemon=True).start()
+    solver = CaseSolver()
+    _write(results, {})
+    while True:
+        outcome = solver.solve(StudyCase.from_json(lines.get().decode()))
+        _write(results, outcome)
+
+
+def _read_lines(source: IO[bytes], lines: "queue.SimpleQueue[bytes]") -> None:
+    while line := source.readline():
+        lines.put(line)
+    os._exit(0)
+
+
+def _write(results: IO[bytes], content: dict[str, Any]) -> None:
+    try:
+        results.write(json.dumps(content).encode() + b"\n")
+        results.flush()
+    except OSError:
+        os._exit(0)
+
 
 Solved = tuple[StudyCase, Outcome]
 """A case with its outcome."""

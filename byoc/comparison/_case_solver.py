@@ -1,25 +1,198 @@
 """Solving cases: models are read and annotated once for all cases of a process that share them."""
 
+import inspect
 import json
 import math
+import sys
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from functools import lru_cache
+from hashlib import file_digest, sha256
+from importlib.metadata import version
+from math import isnan
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from byoc.comparison._content_digests import digest_model, digest_settings
-from byoc.comparison._joule_check import check_joules
-from byoc.comparison._study_case import StudyCase
-from byoc.costs import with_link
+import onnx
+from pydantic import BaseModel
+
+from byoc.comparison._study_file import StudyCase
+from byoc.costs import (
+    CostFile,
+    CostModel,
+    CostTable,
+    Fallback,
+    Linear,
+    price_launch,
+    transfer_prices,
+    with_link,
+)
 from byoc.errors import ByocError, InputError, describe_error
-from byoc.model import GraphIndex
+from byoc.model import GraphIndex, find_external_data, read_model_file, walk_tensors
 from byoc.placement import Placement, Problem, Strategy, count_transferred_bytes, strategy_display_name
 from byoc.planning import GraphPlan, GraphUnits, PlanSettings, load_units, plan_graphs
 from byoc.reporting import collect_plan_notes
 from byoc.rules import Target
 from byoc.stages import load_settings
 from byoc.support import validate_content
+from byoc.zoo import ZOO, find_path, list_entries
+
+# Digests of what a case is computed from: the model, the rules, the costs, the strategy's code.
+
+_DIGITS = 16
+
+
+@lru_cache(maxsize=1)
+def list_versions() -> dict[str, str]:
+    """Return the versions that results depend on, by distribution."""
+    return {name: version(name) for name in ("onnx-byoc", "onnx", "numpy", "scipy")}
+
+
+def digest_model(source: str) -> str:
+    """Return the digest of a model: of its file and the files of its weights.
+
+    That of a model of the zoo that has no file is of its name, its source and the versions of `byoc` and
+    `onnx`, which decide what it is. Raises InputError when there is no such model.
+    """
+    if not source.startswith(ZOO):
+        return _digest_file(Path(source))
+    name = source.removeprefix(ZOO)
+    path = find_path(name)
+    if path is not None:
+        return _digest_file(path)
+    entry = next(entry for entry in list_entries() if entry.name == name)
+    made = [name, entry.source, *(list_versions()[each] for each in ("onnx-byoc", "onnx"))]
+    return _digest_text("\n".join(made))
+
+
+def digest_settings(settings: PlanSettings) -> dict[str, str]:
+    """Return the digests of the rules, the costs, and the strategy of settings.
+
+    Files are read with all that they extend. A plug-in's digest is of its options and the source
+    of its module, so that another version of it is another strategy.
+    """
+    rules = [target.rules.model_dump_json() for target in settings.targets]
+    costs = [_describe_costs(each) for each in (*settings.costs, settings.host)]
+    return {
+        "rules": _digest_text("\n".join(rules)),
+        "costs": _digest_text("\n".join(costs)),
+        "strategy": _digest_text(_describe_plugin(settings.strategy)),
+    }
+
+
+def _digest_text(text: str) -> str:
+    return sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:_DIGITS]
+
+
+def _digest_file(path: Path) -> str:
+    """Return the digest of a model file, which may be large, and of the files with its weights."""
+    try:
+        with path.open("rb") as file:
+            digests = [file_digest(file, "sha256").hexdigest()]
+        for other in sorted(_find_weight_files(path)):
+            with other.open("rb") as file:
+                digests.append(f"{other.name} {file_digest(file, 'sha256').hexdigest()}")
+    except (OSError, ValueError) as error:  # as reading it says
+        read_model_file(path)
+        raise InputError(f"{path}: cannot be read: {error}") from None
+    return digests[0][:_DIGITS] if len(digests) == 1 else _digest_text("\n".join(digests))
+
+
+def _find_weight_files(path: Path) -> set[Path]:
+    found: set[Path] = set()
+    if not any(other != path for other in path.parent.iterdir()):
+        return found
+    proto = read_model_file(path)
+    known: dict[str, Path] = {}
+    for tensor in walk_tensors(proto):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            find_external_data(tensor, path.parent, known)
+    return set(known.values())
+
+
+def _describe_costs(model: CostModel) -> str:
+    if isinstance(model, Fallback):
+        return f"{_describe_costs(model.first)} else {_describe_costs(model.second)}"
+    if isinstance(model, BaseModel):
+        return f"{type(model).__name__} {model.model_dump_json()}"
+    return _describe_plugin(model)
+
+
+def _describe_plugin(plugin: Any) -> str:
+    """Return the type, the source of its module, and the options of a plug-in."""
+    kind = type(plugin)
+    options = asdict(plugin) if is_dataclass(plugin) and not isinstance(plugin, type) else {}
+    described = _describe_value(options)
+    return "\n".join((f"{kind.__module__}.{kind.__qualname__}", *_list_sources(kind), described))
+
+
+def _describe_value(value: Any) -> str:
+    """Return a value as text that is the same in every process, whatever order its sets have there."""
+    match value:
+        case dict():
+            pairs = (f"{key!r}: {_describe_value(each)}" for key, each in value.items())
+            return f"{{{', '.join(pairs)}}}"
+        case list() | tuple():
+            return f"[{', '.join(map(_describe_value, value))}]"
+        case set() | frozenset():
+            return f"set({', '.join(sorted(map(_describe_value, value)))})"
+    return repr(value)
+
+
+def _list_sources(kind: type) -> Iterator[str]:
+    """Yield the source of the module of a class that is not byoc's, whose version says what it is."""
+    module = sys.modules.get(kind.__module__)
+    if module is None or kind.__module__.partition(".")[0] == "byoc":
+        return
+    try:
+        yield inspect.getsource(module)
+    except (OSError, TypeError):  # a module without source, or from the prompt
+        return
+
+
+# Check of cost models against an objective with joules in it.
+
+
+def check_joules(settings: PlanSettings) -> None:
+    """Raise InputError where the objective counts joules and a cost model never gives any."""
+    if not settings.objective.energy:
+        return
+    names = _find_without_joules(settings)
+    if names:
+        models = "cost models" if len(names) > 1 else "cost model"
+        give = "give" if len(names) > 1 else "gives"
+        told = f"{models} {', '.join(names)} {give} no joules"
+        raise InputError(f"objective {settings.objective}: {told}")
+
+
+def _find_without_joules(settings: PlanSettings) -> list[str]:
+    """Return the names of the cost models that never give joules."""
+    names = [settings.host.name] if _lacks_joules(settings.host) else []
+    names += [
+        costs.name for costs in settings.costs if _moves_without_joules(costs) or _lacks_joules(costs)
+    ]
+    return list(dict.fromkeys(names))
+
+
+def _moves_without_joules(model: CostModel) -> bool:
+    return isnan(price_launch(model).joules) or isnan(float(transfer_prices(model, [1])[1][0]))
+
+
+def _lacks_joules(model: CostModel) -> bool:
+    """Return whether a model gives no joules for any operator; a plug-in is taken to give them."""
+    if isinstance(model, Fallback):
+        return _lacks_joules(model.first) and _lacks_joules(model.second)
+    if not isinstance(model, CostFile) or model.energy is not None:
+        return False
+    if isinstance(model, CostTable):
+        return all(entry.joules is None for entry in model.entries)
+    if isinstance(model, Linear):
+        lines = (*model.operators.values(), model.estimates)
+        return all(line is None or line.joules is None for line in lines)
+    return True
+
 
 Outcome = dict[str, Any]
 """The result of a case, as plain JSON: `status`, and the columns of its row that solving gives."""

@@ -5,11 +5,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from byoc.comparison._case_process import CaseProcess
-from byoc.comparison._case_schedulers import CaseQueue, Solved
-from byoc.comparison._case_solver import CRASHED, FAILED, Outcome, make_failure
-from byoc.comparison._content_digests import list_versions
-from byoc.comparison._study_case import StudyCase
+from byoc.comparison._case_schedulers import CaseProcess, CaseQueue, Solved
+from byoc.comparison._case_solver import CRASHED, FAILED, Outcome, list_versions, make_failure
+from byoc.comparison._study_file import StudyCase
 from byoc.errors import InputError, describe_error
 
 _CONNECT_SECONDS = 30.0

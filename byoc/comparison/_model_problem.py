@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from byoc.comparison._figures import escape_label, make_figure, save_figure
-from byoc.comparison._study_case import format_value
+from byoc.comparison._study_file import format_value
 from byoc.errors import InputError
 from byoc.model import Model, get_operator_name, name_nodes
 from byoc.options import DEFAULT_STRATEGY, PlanOptions

@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 
 from byoc.bundle import Report
-from byoc.comparison._simplify_options import SimplifyOptions
+from byoc.comparison._comparison_options import SimplifyOptions
 from byoc.errors import InputError
 from byoc.model import Model
 from byoc.options import PlanOptions

@@ -16,9 +16,16 @@ from byoc.comparison._figures import (
     render_figure,
     save_figure,
 )
-from byoc.comparison._study_results import read_results, read_table
-from byoc.comparison._study_rows import StudyRow, is_failure
-from byoc.comparison._study_tables import HEADINGS, format_cell, name_variants, summarize_study
+from byoc.comparison._study_results import (
+    HEADINGS,
+    StudyRow,
+    format_cell,
+    is_failure,
+    name_variants,
+    read_results,
+    read_table,
+    summarize_study,
+)
 from byoc.errors import InputError, escape_unprintable
 from byoc.support import check_output, write_text
 

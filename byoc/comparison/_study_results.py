@@ -2,13 +2,166 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import exp, fsum, isnan, log
 from pathlib import Path
 from typing import Any
 
-from byoc.comparison._study_rows import COLUMNS, MEASURE_PREFIX, StudyRow
+from byoc.comparison._case_solver import FAILED, OK, STATUSES, Outcome, list_versions
+from byoc.comparison._study_file import StudyCase, format_value
 from byoc.errors import InputError, escape_unprintable
 from byoc.support import check_output, read_limited, write_atomically, write_text
+
+# The rows of a study: what was asked of each case, its outcome, and what follows from all of them.
+
+StudyRow = dict[str, Any]
+
+# Relative. Costs that are added up in another order differ by less, and so do bounds of `exact`.
+_TOLERANCE = 1e-9
+
+ASKED_COLUMNS: Mapping[str, type] = {
+    **dict.fromkeys(("model", "rules", "cost_model", "host_cost_model", "parameters"), str),
+    **{"link": float, "strategy": str, "options": str, "seed": int, "time_limit": float},
+    **{"limits": str, "no_passes": str, "objective": str, "repetition": int},
+}
+"""The columns that say what a case is. Mappings are texts: `launch=1e-05, link.latency=0`."""
+
+FOUND_COLUMNS: Mapping[str, type] = {
+    **dict.fromkeys(("status", "reason", "measure"), str),
+    **dict.fromkeys(("value", "bound", "best_bound", "gap", "best_value", "ratio"), float),
+    **dict.fromkeys(("seconds", "execution_seconds", "transfer_seconds", "launch_seconds"), float),
+    **dict.fromkeys(("host_only_seconds", "joules"), float),
+    **{"regions": int, "offloaded": float, "bytes_moved": float, "constant_bytes": int},
+    **dict.fromkeys(("regret_mean", "regret_worst"), float),
+    "notes": str,
+}
+"""The columns that solving gives."""
+
+TIME_COLUMNS: Mapping[str, type] = dict.fromkeys(("solver_seconds", "case_seconds"), float)
+"""The columns that differ from run to run: seconds of the strategy, and of the whole case."""
+
+ORIGIN_COLUMNS: Mapping[str, type] = dict.fromkeys(
+    ("byoc_version", "model_digest", "rules_digest", "costs_digest", "strategy_digest", "key"), str
+)
+"""The columns that say what the numbers are computed from."""
+
+COLUMNS: Mapping[str, type] = {**ASKED_COLUMNS, **FOUND_COLUMNS, **TIME_COLUMNS, **ORIGIN_COLUMNS}
+"""All columns of a study and their types, except those of strategies' own measures."""
+
+MEASURE_PREFIX = "own_"
+"""The prefix of the columns of strategies' own measures."""
+
+
+_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    **{name: (int, float) if kind is float else kind for name, kind in COLUMNS.items()},
+    **{"notes": list, "measures": dict, "comparable": bool},
+}
+
+
+def check_outcome(outcome: Any) -> Outcome:
+    """Return an outcome that was read from a file. Raises ValueError where it makes no row."""
+    if not isinstance(outcome, dict) or outcome.get("status") not in STATUSES:
+        raise ValueError("it has no status")
+    for name, kind in _TYPES.items():
+        value = outcome.get(name)
+        is_nan = isinstance(value, float) and isnan(value)
+        if value is not None and (is_nan or not isinstance(value, kind)):
+            raise ValueError(f"its {name} is wrong")
+    if outcome["status"] == OK and outcome.get("value") is None:
+        raise ValueError("it has no value")
+    if not all(isinstance(text, str) for text in outcome.get("notes") or ()):
+        raise ValueError("its notes are no texts")
+    if not all(isinstance(number, (int, float)) for number in (outcome.get("measures") or {}).values()):
+        raise ValueError("its measures are no numbers")
+    return outcome
+
+
+def make_rows(cases: Sequence[StudyCase], outcomes: Mapping[str, Outcome]) -> list[StudyRow]:
+    """Return a row for each case that has an outcome, by the keys of the cases, in their order."""
+    done = [(case, outcomes[case.key]) for case in cases if case.key in outcomes]
+    measures = dict.fromkeys(name for _, outcome in done for name in outcome.get("measures", {}))
+    rows = [_make_row(case, outcome, measures) for case, outcome in done]
+    problems: dict[tuple[str, str], list[tuple[StudyRow, bool]]] = defaultdict(list)
+    for (case, outcome), row in zip(done, rows, strict=True):
+        if row["value"] is not None:
+            comparable = outcome.get("comparable", True)
+            problems[case.problem_key, row["measure"]].append((row, comparable))
+    for same in problems.values():
+        _compare_rows([row for row, _ in same], [comparable for _, comparable in same])
+    return rows
+
+
+def _make_row(case: StudyCase, outcome: Outcome, measure_names: Iterable[str]) -> StudyRow:
+    """Return the row of a case, without the columns that depend on other rows.
+
+    `measure_names` are those of all strategies of the study.
+    """
+    row: StudyRow = dict.fromkeys(COLUMNS)
+    row |= {
+        "model": case.model,
+        "rules": "+".join(case.rules),
+        "cost_model": _format_choice(case.cost_model),
+        "host_cost_model": case.host_cost_model or "",
+        "parameters": _format_pairs({**case.cost_options, **case.parameters}),
+        "link": case.link,
+        "strategy": case.strategy,
+        "options": _format_pairs(case.strategy_options),
+        "seed": case.seed,
+        "time_limit": case.time_limit,
+        "limits": _format_pairs(case.limits),
+        "no_passes": "+".join(case.planning.get("no_passes", ())),
+        "objective": case.objective,
+        "repetition": case.repetition,
+        "byoc_version": list_versions()["onnx-byoc"],
+        "key": case.key,
+    }
+    row |= {f"{what}_digest": digest for what, digest in case.digests.items()}
+    row |= {name: outcome[name] for name in (*FOUND_COLUMNS, *TIME_COLUMNS) if name in outcome}
+    row["reason"], row["notes"] = outcome.get("reason") or "", outcome.get("notes") or []
+    measures = outcome.get("measures", {})
+    return row | {f"{MEASURE_PREFIX}{name}": measures.get(name) for name in measure_names}
+
+
+def _format_choice(choice: str | Mapping[str, str] | None) -> str:
+    return choice if isinstance(choice, str) else _format_pairs(choice or {})
+
+
+def _format_pairs(pairs: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={format_value(value)}" for name, value in pairs.items())
+
+
+def _compare_rows(rows: Sequence[StudyRow], comparable: Sequence[bool]) -> None:
+    """Set the best value, the best bound, the gap and the ratio in the rows of one problem.
+
+    `comparable` says for each row whether its bound holds for the others, too. Where such a bound is
+    above a value that was found, one of the two is wrong, and the row with the bound fails.
+    """
+    best = min(rows, key=lambda row: float(row["value"]))
+    bounds = []
+    for row, holds in zip(rows, comparable, strict=True):
+        if holds and row["bound"] is not None:
+            if row["bound"] > best["value"] * (1 + _TOLERANCE):
+                stated, found = f"{row['bound']:.9g}", f"{best['value']:.9g}"
+                wrong = f"its bound, {stated}, is above what {best['strategy']} found, {found}"
+                row |= {"status": FAILED, "reason": f"{wrong}: one of them is wrong"}
+            else:
+                bounds.append(row["bound"])
+    for row in rows:
+        value = row["value"]
+        own = [] if row["bound"] is None or row["status"] == FAILED else [row["bound"]]
+        bound = max([*bounds, *own], default=None)
+        row["best_bound"] = bound
+        row["gap"] = None if bound is None else max(0.0, (value - bound) / value) if value else 0.0
+        row["best_value"] = best["value"]
+        row["ratio"] = value / best["value"] if best["value"] else 1.0
+
+
+def is_failure(row: Mapping[str, Any]) -> bool:
+    """Return whether a case was not solved, or its bound is wrong."""
+    return bool(row["status"] != OK)
+
 
 _SUFFIXES = (".csv", ".parquet")
 _MOST_BYTES = 1 << 30
@@ -118,3 +271,126 @@ def _import_parquet(path: Path) -> tuple[Any, Any]:
     except ImportError:
         raise InputError(f"{path}: Parquet needs pyarrow: pip install 'onnx-byoc[study]'") from None
     return pyarrow, parquet
+
+
+# Tables of a study's results in Markdown and LaTeX: a line for each strategy.
+
+HEADINGS = (
+    *("strategy", "measure", "cases", "failed", "mean ratio", "worst ratio", "mean gap"),
+    *("largest gap", "seconds"),
+)
+"""The columns: ratios to the best value of each problem, their geometric mean and the worst; gaps to the
+best bound; the mean of the strategy's seconds."""
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+}
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#!|~&$])")
+
+
+def tabulate_study(results: str | Path, form: str = "markdown") -> str:
+    """Return a table of a study's results, a line for each strategy with its options.
+
+    Args:
+        results: CSV or Parquet of `byoc study`.
+        form: `markdown` or `latex`, for which names are escaped. The LaTeX needs the package `booktabs`.
+
+    Raises InputError for results that cannot be read, and for another form.
+    """
+    if form not in _FORMS:
+        raise InputError(f"format {form}: no such format; known: {', '.join(_FORMS)}")
+    return _FORMS[form](summarize_study(read_results(Path(results))))
+
+
+def name_variants(rows: Sequence[StudyRow]) -> dict[tuple[str, str], str]:
+    """Return the name of each strategy with options: with the options only where they differ."""
+    pairs = dict.fromkeys((row["strategy"], row["options"] or "") for row in rows)
+    counts: dict[str, int] = {}
+    for name, _ in pairs:
+        counts[name] = counts.get(name, 0) + 1
+    return {
+        (name, options): f"{name} ({options})" if options and counts[name] > 1 else name
+        for name, options in pairs
+    }
+
+
+def summarize_study(rows: Sequence[StudyRow]) -> list[dict[str, Any]]:
+    """Return a row for each strategy with its options and each measure, with the keys `HEADINGS`."""
+    names = name_variants(rows)
+    groups: dict[str, list[StudyRow]] = {}
+    for row in rows:
+        groups.setdefault(names[row["strategy"], row["options"] or ""], []).append(row)
+    return [_summarize(name, own) for name, own in groups.items()]
+
+
+def _summarize(name: str, rows: Sequence[StudyRow]) -> dict[str, Any]:
+    solved = [row for row in rows if not is_failure(row)]
+    ratios = [row["ratio"] for row in solved if row["ratio"]]
+    gaps = [row["gap"] for row in solved if row["gap"] is not None]
+    seconds = [row["solver_seconds"] for row in solved if row["solver_seconds"] is not None]
+    values = (
+        name,
+        " and ".join(dict.fromkeys(row["measure"] for row in solved)),
+        len(rows),
+        len(rows) - len(solved),
+        exp(fsum(map(log, ratios)) / len(ratios)) if ratios else None,
+        max(ratios, default=None),
+        fsum(gaps) / len(gaps) if gaps else None,
+        max(gaps, default=None),
+        fsum(seconds) / len(seconds) if seconds else None,
+    )
+    return dict(zip(HEADINGS, values, strict=True))
+
+
+def format_cell(name: str, value: Any) -> str:
+    """Return a value of `summarize_study` under one of `HEADINGS` as text; empty for None."""
+    if value is None:
+        return ""
+    if "ratio" in name:
+        return f"{value:.4f}"
+    if "gap" in name:
+        return f"{value:.3%}"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _escape_markdown(text: str) -> str:
+    return _MARKDOWN.sub(r"\\\1", escape_unprintable(text))
+
+
+def _escape_latex(text: str) -> str:
+    shown = "".join(_LATEX.get(mark, mark) for mark in escape_unprintable(text))
+    return shown.replace("--", "-{}-")  # no dash instead of two hyphens
+
+
+def _format_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    lines = [f"| {' | '.join(HEADINGS)} |", f"|{'---|' * 2}{'---:|' * (len(HEADINGS) - 2)}"]
+    for row in rows:
+        cells = [format_cell(name, row[name]) for name in HEADINGS]
+        lines.append(f"| {' | '.join([_escape_markdown(cells[0]), *cells[1:]])} |")
+    return "\n".join(lines) + "\n"
+
+
+def _format_latex(rows: Sequence[Mapping[str, Any]]) -> str:
+    lines = [
+        rf"\begin{{tabular}}{{ll{'r' * (len(HEADINGS) - 2)}}}",
+        r"\toprule",
+        rf"{' & '.join(HEADINGS)} \\",
+        r"\midrule",
+    ]
+    for row in rows:
+        cells = (_escape_latex(format_cell(name, row[name])) for name in HEADINGS)
+        lines.append(rf"{' & '.join(cells)} \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+_FORMS: Mapping[str, Callable[[Sequence[Mapping[str, Any]]], str]] = {
+    "markdown": _format_markdown,
+    "latex": _format_latex,
+}

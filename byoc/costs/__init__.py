@@ -7,18 +7,8 @@ from byoc._doors import open_door
 if TYPE_CHECKING:
     from byoc.costs._build_problem import GraphProblem, build_problem
     from byoc.costs._cost_file import CostFile, HostLink, MeasuredMachine
-    from byoc.costs._cost_model import CostModel, EstimatingCosts, Price, Unknown
-    from byoc.costs._graph_cost import (
-        TripCount,
-        can_partition_bodies,
-        check_trips,
-        count_trips,
-        price_bodies,
-        price_graph,
-        sum_host_seconds,
-    )
+    from byoc.costs._cost_model import FAMILIES, CostModel, EstimatingCosts, Price, Task, Unknown
     from byoc.costs._graph_tasks import GraphTasks, build_tasks
-    from byoc.costs._line_fitting import fit_linear_model
     from byoc.costs._load_cost_model import (
         check_fallback,
         find_host_beside,
@@ -28,30 +18,37 @@ if TYPE_CHECKING:
         load_host_costs,
         read_cost_file,
     )
-    from byoc.costs._measured_costs import CostTable, Linear, Measurement
-    from byoc.costs._model_wrappers import Fallback, Priced, with_link, with_seconds
-    from byoc.costs._objective import ENERGY, LATENCY, Objective, Policy, parse_objective
-    from byoc.costs._parameters import with_parameters
-    from byoc.costs._price_query import (
-        find_device_tasks,
-        price_each_node,
-        price_launch,
-        price_task,
-        transfer_prices,
-    )
-    from byoc.costs._problem_parts import PlacementDevice
-    from byoc.costs._roofline import Roofline
-    from byoc.costs._task import FAMILIES, Task
-    from byoc.costs._unit_prices import AlternativeComposite, BodyCost, CostSettings
-    from byoc.costs._whole_fitting import (
+    from byoc.costs._measured_costs import (
+        CostTable,
+        Linear,
         MeasuredWhole,
+        Measurement,
         UnseenPrediction,
+        fit_linear_model,
         fit_wholes,
         mean_factor,
         predict_unseen,
         sum_seconds,
     )
+    from byoc.costs._model_wrappers import Fallback, Priced, with_link, with_parameters, with_seconds
+    from byoc.costs._objective import ENERGY, LATENCY, Objective, Policy, parse_objective
+    from byoc.costs._price_query import (
+        TripCount,
+        can_partition_bodies,
+        check_trips,
+        count_trips,
+        find_device_tasks,
+        price_bodies,
+        price_each_node,
+        price_graph,
+        price_launch,
+        price_task,
+        sum_host_seconds,
+        transfer_prices,
+    )
+    from byoc.costs._roofline import Roofline
+    from byoc.costs._unit_prices import AlternativeComposite, BodyCost, CostSettings, PlacementDevice
     from byoc.costs._work import count_work, is_counted
-    from byoc.costs._work_sizes import Sizes
+    from byoc.costs._work_node import Sizes
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

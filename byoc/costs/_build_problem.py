@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from byoc.boundary.convert import TransposeShares
 from byoc.costs._price_query import price_launch
-from byoc.costs._problem_parts import build_unpriced_problem, set_costs, stack_columns, weigh_costs
 from byoc.costs._transfer_costs import TransferCosts, UnitTensors, find_unit_tensors, price_transfers
 from byoc.costs._unit_prices import (
     AlternativeComposite,
@@ -17,7 +16,11 @@ from byoc.costs._unit_prices import (
     CostSettings,
     ModelAnswers,
     UnitPricer,
+    build_unpriced_problem,
     compute_saving,
+    set_costs,
+    stack_columns,
+    weigh_costs,
 )
 from byoc.model import GraphIndex, StatePair
 from byoc.patterns import JointUnit

@@ -6,8 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from byoc.costs._cost_model import THOUSAND_YEARS, Price
-from byoc.costs._task import Task
+from byoc.costs._cost_model import THOUSAND_YEARS, Price, Task
 from byoc.errors import suggest_nearest
 from byoc.model import DTYPE_NUMBERS
 from byoc.placement import Occupancy

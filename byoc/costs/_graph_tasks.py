@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import AttributeProto, NodeProto
 
-from byoc.costs._task import Attributes, Task
+from byoc.costs._cost_model import Attributes, Task
 from byoc.costs._work import count_work, find_entering_and_leaving, is_view
-from byoc.costs._work_node import VALUE_INPUTS, CountedNode
-from byoc.costs._work_sizes import Sizes
+from byoc.costs._work_node import VALUE_INPUTS, CountedNode, Sizes
 from byoc.model import (
     GraphIndex,
     TensorType,

@@ -1,16 +1,19 @@
 """Measured costs: a row for each operator or composite, or one fitted line for each operator."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from math import nan
+from math import exp, log, nan
 from typing import Annotated, Any, Literal
 
+import numpy as np
+import scipy
+from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, field_validator
 
 from byoc.costs._cost_file import Amount, MeasuredCostFile, Number, Seconds
-from byoc.costs._cost_model import Price, Unknown, price_parts
-from byoc.costs._task import Task, canonical_attributes
+from byoc.costs._cost_model import Price, Task, Unknown, canonical_attributes, list_families, price_parts
 from byoc.costs._work import Work
 from byoc.errors import suggest_nearest
 from byoc.model import DTYPE_NUMBERS
@@ -57,7 +60,7 @@ class Linear(MeasuredCostFile):
     """A line for each operator or composite, and one through all of them for estimates.
 
     Kinds of an operator may have a line of their own, `Conv/grouped` or `Relu/fused`: see
-    `byoc.costs._task.list_families`.
+    `byoc.costs._cost_model.list_families`.
     """
 
     kind: Literal["linear"]
@@ -193,7 +196,6 @@ class CostTable(MeasuredCostFile):
 
     @cached_property
     def _line(self) -> CostLine:
-        from byoc.costs._line_fitting import fit_line  # noqa: PLC0415 - it imports this module
 
         return (
             fit_line(self.entries)
@@ -219,3 +221,220 @@ class CostTable(MeasuredCostFile):
         if task.parts:
             return price_parts(self, task)
         return self.make_price(task, self._line.evaluate(task.work) * self.together)
+
+
+# Fitting lines to measured costs: the time of an operator per operation, byte and call.
+
+Floats = NDArray[np.float64]
+
+# Below the resolution of a profiler, relative errors are meaningless.
+_LEAST_SECONDS, _LEAST_JOULES = 1e-6, 1e-9
+# Weight of a coefficient's relative distance from the line `around`, against the relative error of a
+# measurement: negligible if the measurements determine the coefficient.
+_PULL = 1e-3
+# A coefficient that adds less than this share to every measurement is a rounding error, which differs
+# between processors: it is set to 0.
+_ROUNDING = 1e-9
+
+
+def fit_line(
+    entries: Sequence[Measurement], around: CostLine | None = None, typical: Floats | None = None
+) -> CostLine:
+    """Return the line fitted to entries of a table.
+    Non-negative least squares (Lawson and Hanson 1974) of the relative errors, as costs range over
+    orders of magnitude; `r2` refers to the seconds themselves and is below 0 where the mean fits better.
+    Coefficients that the measurements do not determine (too few, all small, or bytes proportional to
+    operations) follow the line `around`, scaled to the operator (ridge regression); `typical` are
+    coefficients of a usual size, for those that are 0 on that line. Joules get a line if every entry has
+    them.
+    """
+    features = _features(entries)
+    seconds = np.array([e.seconds for e in entries])
+    found = _solve_least_squares(features, seconds, _LEAST_SECONDS, around, typical)
+    spent = [e.joules for e in entries if e.joules is not None]
+    joules = None
+    if len(spent) == len(entries):
+        operation, byte, call = _solve_least_squares(features, np.array(spent), _LEAST_JOULES).tolist()
+        joules = CostLine(operation=operation, byte=byte, call=call)
+    operation, byte, call = found.tolist()
+    r2 = _r2(seconds, features @ found)
+    return CostLine(
+        operation=operation, byte=byte, call=call, joules=joules, r2=r2, samples=len(entries)
+    )
+
+
+def fit_linear_model(table: CostTable) -> Linear:
+    """Return a linear model of a table: one line for each operator and each kind of it that runs at a
+    rate of its own (`list_families`), and one through all entries.
+    """
+    chains = [list_families(each.op, each.attributes, each.weights) for each in table.entries]
+    narrowest = {chain[0] for chain in chains}
+    of: dict[str, list[Measurement]] = {}
+    for entry, (first, *broader) in zip(table.entries, chains, strict=True):
+        for name in (first, *(name for name in broader if name not in narrowest)):
+            of.setdefault(name, []).append(entry)
+    every, typical = fit_line(table.entries), _typical(table.entries)
+    kept = ("name", "launch", "link", "energy", "machine", "together")
+    return Linear(
+        kind="linear",
+        description=f"fitted to {len(table.entries)} measurements",
+        operators={op: fit_line(entries, every, typical) for op, entries in sorted(of.items())},
+        estimates=every,
+        **{"else": table.otherwise},
+        **{name: getattr(table, name) for name in kept},
+    )
+
+
+def _features(entries: Sequence[Measurement]) -> Floats:
+    return np.array([[e.operations, e.bytes, 1.0] for e in entries])
+
+
+def _typical(entries: Sequence[Measurement]) -> Floats:
+    """Return each coefficient as if it alone explained the seconds: medians, float64 (3,)."""
+    features, seconds = _features(entries), np.array([e.seconds for e in entries])
+    columns = [(column[column > 0], seconds[column > 0]) for column in features.T]
+    return np.array([float(np.median(s / c)) if c.size else 0.0 for c, s in columns])
+
+
+def _solve_least_squares(
+    features: Floats,
+    values: Floats,
+    least: float,
+    around: CostLine | None = None,
+    typical: Floats | None = None,
+) -> Floats:
+    """Return the three coefficients, float64 (3,)."""
+
+    bounded = np.maximum(values, least)
+    rows = features / bounded[:, None]
+    targets = values / bounded
+    if around is not None:
+        line = np.array([around.operation, around.byte, around.call])
+        line *= np.exp(np.mean(np.log(bounded / np.maximum(features @ line, least))))
+        size = line if typical is None else np.maximum(line, typical)
+        size = np.where(size > 0, size, 1.0)
+        rows = np.vstack([rows, np.sqrt(_PULL) * np.diag(1.0 / size)])
+        targets = np.concatenate([targets, np.sqrt(_PULL) * line / size])
+    scale = rows.max(axis=0, initial=0.0)  # operations are about 1e9 times calls: scale both to 1
+    scale[scale == 0] = 1.0
+    # Targets are at most 1, and so is each scaled row.
+    solution, _ = scipy.optimize.nnls(rows / scale, targets)
+    solution[solution < _ROUNDING] = 0.0
+    return np.asarray(solution / scale, np.float64)
+
+
+def _r2(values: Floats, predicted: Floats) -> float | None:
+    """Return the coefficient of determination; None if all values are equal."""
+    variance = float(((values - values.mean()) ** 2).sum())
+    return 1.0 - float(((values - predicted) ** 2).sum()) / variance if variance else None
+
+
+# Factors for the lines of a linear cost model, fitted to the times of whole models.
+#
+# A library that sees a whole fuses elementwise operators into what makes their inputs, and keeps
+# tensors in layouts of its own. So the time of a whole is not the sum of what its operators take
+# alone. The factor `together` of a line is what operators of this family take within a whole over
+# what they take alone.
+
+# Weight of a factor's distance from the usual one, against the relative error of a whole: chosen by how
+# well models are predicted that the fit has not seen.
+_WHOLE_PULL = 0.05
+_USUAL, _USUAL_FUSED = 0.9, 0.3
+_LEAST_WHOLES = 3
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredWhole:
+    """A model that a device runs as a whole: its name, the tasks of its units, the measured seconds."""
+
+    model: str
+    tasks: Sequence[Task]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class UnseenPrediction:
+    """The seconds of a model, predicted by a fit to all other models, and measured."""
+
+    model: str
+    predicted: float
+    measured: float
+
+
+def fit_wholes(table: CostTable, wholes: Sequence[MeasuredWhole]) -> Linear:
+    """Return lines fitted to measurements, with factors fitted to the times of whole models.
+
+    Each family of operators has a factor, which may be 0. Non-negative least squares of the relative
+    errors of the wholes; what they leave open stays near 0.9, and 0.3 for fused operators. With fewer
+    than three wholes the lines are those of `fit_linear_model`.
+    """
+    lines = fit_linear_model(table)
+    known = [whole for whole in wholes if whole.seconds > 0]
+    if len(known) < _LEAST_WHOLES:
+        return lines
+    sums = [_sum_by_family(lines, whole.tasks) for whole in known]
+    families = sorted({family for each in sums for family in each})
+    matrix = np.array(
+        [
+            [each.get(family, 0.0) / whole.seconds for family in families]
+            for each, whole in zip(sums, known, strict=True)
+        ]
+    )
+    usual = np.array([_get_usual_factor(family) for family in families])
+    rows = np.vstack([matrix, np.sqrt(_WHOLE_PULL) * np.eye(len(families))])
+    targets = np.concatenate([np.ones(len(known)), np.sqrt(_WHOLE_PULL) * usual])
+    factors = dict(zip(families, scipy.optimize.nnls(rows, targets)[0].tolist(), strict=True))
+    return lines.model_copy(update={"operators": _scale_lines(lines, factors), "together": 1.0})
+
+
+def predict_unseen(table: CostTable, wholes: Sequence[MeasuredWhole]) -> list[UnseenPrediction]:
+    """Predict each model by a fit to all others: to their wholes, and to the units that they have."""
+    found = []
+    for left_out in wholes:
+        others = [whole for whole in wholes if whole is not left_out]
+        seen = {task.key for whole in others for task in whole.tasks}
+        entries = tuple(entry for entry in table.entries if entry.key in seen)
+        if entries:
+            lines = fit_wholes(table.model_copy(update={"entries": entries}), others)
+            seconds = sum_seconds(lines, left_out.tasks)
+            found.append(UnseenPrediction(left_out.model, seconds, left_out.seconds))
+    return found
+
+
+def mean_factor(predictions: Sequence[UnseenPrediction]) -> float:
+    """Return the geometric mean of the factors between prediction and measurement; at least 1."""
+    logs = [abs(log(max(each.predicted, 1e-12) / each.measured)) for each in predictions]
+    return exp(sum(logs) / len(logs)) if logs else 1.0
+
+
+def sum_seconds(lines: Linear, tasks: Sequence[Task]) -> float:
+    """Return the seconds of tasks that run as a whole."""
+    return sum(
+        (lines.execution(task) or lines.estimate(task)).seconds for task in tasks if not task.view
+    )
+
+
+def _sum_by_family(lines: Linear, tasks: Sequence[Task]) -> dict[str, float]:
+    """Return the seconds of tasks alone, summed by their narrowest families."""
+    sums: dict[str, float] = {}
+    for task in tasks:
+        if not task.view:
+            family = task.families[0]
+            price = lines.execution(task) or lines.estimate(task)
+            sums[family] = sums.get(family, 0.0) + price.seconds
+    return sums
+
+
+def _get_usual_factor(family: str) -> float:
+    return _USUAL_FUSED if family.endswith("/fused") else _USUAL
+
+
+def _scale_lines(lines: Linear, factors: dict[str, float]) -> dict[str, CostLine]:
+    """Return the lines of all families with their factors, the usual one where no whole has any."""
+    scaled = {}
+    for family in {**lines.operators, **factors}:
+        operator = family.partition("/")[0]
+        line = lines.operators.get(family) or lines.operators.get(operator) or lines.estimates
+        factor = factors.get(family, _get_usual_factor(family))
+        scaled[family] = (line or STAND_IN_LINE).model_copy(update={"together": factor})
+    return dict(sorted(scaled.items()))

@@ -17,7 +17,7 @@ from byoc.boundary.convert import (
     TransposeShares,
     make_transfer_lookup,
 )
-from byoc.costs._cost_model import FREE, CostModel, Price
+from byoc.costs._cost_model import FREE, CostModel, Price, Task
 from byoc.costs._graph_tasks import GraphTasks
 from byoc.costs._objective import Objective
 from byoc.costs._price_query import (
@@ -27,10 +27,9 @@ from byoc.costs._price_query import (
     price_task,
     transfer_prices,
 )
-from byoc.costs._task import Task
 from byoc.costs._work import Work
-from byoc.costs._work_bytes import SHAPES
-from byoc.costs._work_sizes import Sizes
+from byoc.costs._work_attention import SHAPES
+from byoc.costs._work_node import Sizes
 from byoc.model import GraphIndex
 from byoc.patterns import NodeGroup
 

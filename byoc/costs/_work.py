@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 from onnx import NodeProto
 
-from byoc.costs._work_bytes import count_bytes_read, count_bytes_written
-from byoc.costs._work_node import CountedNode
-from byoc.costs._work_sizes import Sizes
+from byoc.costs._work_attention import count_bytes_read, count_bytes_written
+from byoc.costs._work_node import CountedNode, Sizes
 from byoc.costs._work_table import CONTRIB, STANDARD, OperationCount
 from byoc.model import (
     GraphIndex,

@@ -10,7 +10,7 @@ from math import prod
 
 from byoc.costs import _work_attention as attention
 from byoc.costs import _work_formulas as formulas
-from byoc.costs import _work_products as products
+from byoc.costs import _work_formulas as products
 from byoc.costs._work_formulas import (
     DEQUANTIZE,
     GELU,

@@ -6,16 +6,11 @@ from byoc._doors import open_door
 
 if TYPE_CHECKING:
     from byoc.reporting._decision_document import make_decision_document
-    from byoc.reporting._explain import explain, explain_model
+    from byoc.reporting._estimates import format_conditions, format_promises
+    from byoc.reporting._explain import Explanation, explain, explain_model
     from byoc.reporting._explain_options import ExplainOptions
-    from byoc.reporting._explanation import Explanation
     from byoc.reporting._explanation_document import make_explanation_document
     from byoc.reporting._explanation_text import print_explanation
-    from byoc.reporting._generation_document import (
-        make_generation_report,
-        make_position_rows,
-        make_sequence_rows,
-    )
     from byoc.reporting._junit import (
         JUnitCase,
         JUnitSuite,
@@ -25,12 +20,10 @@ if TYPE_CHECKING:
         write_junit,
     )
     from byoc.reporting._memory_plans import MemoryPlanOptions, describe_convention, plan_memory
-    from byoc.reporting._pass_text import format_effect
-    from byoc.reporting._promised_values import format_conditions, format_promises
     from byoc.reporting._quantities import format_count, format_quantity, format_share, objective_unit
     from byoc.reporting._relaxation_gains import Gain, compute_gains
     from byoc.reporting._report_document import collect_plan_notes, make_report
-    from byoc.reporting._report_summary import summarize_report
+    from byoc.reporting._report_summary import format_effect, summarize_report
     from byoc.reporting._report_text import BRIEF, SCREEN, WHOLE, ReportSize, print_report, print_reports
     from byoc.reporting._requirements import Requirements, check_requirements, list_missed
     from byoc.reporting._rule_check import RuleCheck, check_rules
@@ -39,6 +32,9 @@ if TYPE_CHECKING:
         make_error_rows,
         make_fault_report,
         make_full_verification_report,
+        make_generation_report,
+        make_position_rows,
+        make_sequence_rows,
     )
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

@@ -1,9 +1,13 @@
 """The decision document of a plan: node by node, where it runs, why, and what that costs."""
 
-from collections.abc import Hashable, Iterator, Mapping
+import re
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeVar
+
+import numpy as np
 
 from byoc.boundary.contracts import TensorContract
 from byoc.bundle import (
@@ -17,6 +21,7 @@ from byoc.bundle import (
     DecidedType,
     DecidedUnits,
     DecisionDocument,
+    HostReason,
 )
 from byoc.model import (
     GraphIndex,
@@ -29,7 +34,131 @@ from byoc.model import (
 )
 from byoc.patterns import Kind
 from byoc.planning import GraphPlan, Plan, PlannedRegion, SentTensor, find_sent_tensors
-from byoc.reporting._remedies import describe_remedy
+
+# Remedies for the reasons why nodes stay on the host, in one sentence each.
+
+_REMEDIES = (
+    (r".*\((?P<sizes>--(?:dim|shape) [^()]*)\).*", "give {sizes}"),
+    (r".*\((?P<what>state it [^()]*)\).*", "{what}"),
+    (
+        r".*\b(is not quantized|is no whole QDQ group)\b.*",
+        "where the model is not quantized, `--data FOLDER` or `--calibration FILE` quantizes it",
+    ),
+    (
+        r"(?P<operator>\S+) is not among the operators of (?P<target>\S+)",
+        "if {target} runs {operator}, add `op: {operator}` to the `ops` of its rule file",
+    ),
+    (
+        r".*(computes whole numbers exactly up to|instead of wrapping).*",
+        "`--values assumed` offloads it on the condition that values stay inside",
+    ),
+    (
+        r"supported, but the host is cheaper.*",
+        "it would pay with more of its neighbours there, a faster link or a faster accelerator; "
+        "`--strategy all-supported` offloads it all the same",
+    ),
+    (
+        r".*is taken only inside a composite.*",
+        "a pattern under `composites` in the rule file that matches here would take it",
+    ),
+    (
+        r".*\b(shape|rank|size|extent|dimension)s?\b.*\b(not |un)known\b.*",
+        "give the sizes of the model's inputs: `--dim NAME=SIZE` or `--shape INPUT=EXTENTS`",
+    ),
+    (
+        r"(?P<operator>[\w.]+): .*",
+        "if the accelerator can, widen its rule for {operator}: `byoc explain MODEL --op {operator}` "
+        "names the constraint",
+    ),
+)
+"""Patterns of reasons, and what to do; the first that fits counts."""
+
+
+def describe_remedy(reason: str, targets: Collection[str]) -> str:
+    """Return the remedy for a `reason` to stay on the host, empty where none is known.
+
+    `targets` are the names of the accelerators. With several, a reason has a part for each.
+    """
+    for pattern, remedy in _REMEDIES if len(targets) == 1 else ():
+        if found := re.fullmatch(pattern, reason, re.DOTALL):
+            return remedy.format_map(found.groupdict())
+    return ""
+
+
+# Why nodes are on the host: reasons with their share of the work, and a remedy if one is known.
+
+
+@dataclass
+class _ReasonTotals:
+    """The nodes on the host for one reason, and the host's seconds of them in a run of the model."""
+
+    nodes: int = 0
+    work: float = 0.0
+    largest: tuple[float, str] = (-1.0, "")
+    operators: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+
+def list_host_reasons(plan: Plan) -> tuple[HostReason, ...]:
+    """Return the reasons for staying on the host, the one with the largest share of the work first.
+
+    Work is counted in seconds of the host, those of bodies times their trip counts; if all of these
+    are 0, in operations.
+    """
+    graphs = [(graph, _measure_work(graph)) for graph in plan.root.walk()]
+    names = [target.name for target in plan.targets]
+    number = 0 if any(work[0].any() for _, work in graphs) else 1
+    whole = float(sum(work[number].sum() for _, work in graphs))
+    totals: defaultdict[str, _ReasonTotals] = defaultdict(_ReasonTotals)
+    for graph, works in graphs:
+        _add_graph(totals, graph, works[number].tolist())
+    rows = [
+        HostReason(
+            reason=reason,
+            nodes=each.nodes,
+            share=each.work / whole if whole else 0.0,
+            largest=each.largest[1],
+            operators=tuple(sorted(each.operators, key=lambda name: (-each.operators[name], name))),
+            remedy=describe_remedy(reason, names),
+        )
+        for reason, each in totals.items()
+        if each.nodes  # without those of conversions alone
+    ]
+    return tuple(sorted(rows, key=lambda row: (-(row.share or 0.0), -row.nodes, row.reason)))
+
+
+def _measure_work(graph: GraphPlan) -> "tuple[np.ndarray, np.ndarray]":
+    """Return the host's seconds and the operations of each unit.
+
+    A unit whose body is planned by itself has 0: its work counts in the body's plan.
+    """
+    counted = np.array([unit.nodes[0] not in graph.bodies for unit in graph.units], bool)
+    problem = graph.graph_problem
+    columns = (problem.latency.seconds[:, 0], problem.operations)
+    seconds, operations = (np.where(counted, column, 0.0) * graph.trips for column in columns)
+    return seconds, operations
+
+
+def _add_graph(totals: "defaultdict[str, _ReasonTotals]", graph: GraphPlan, work: list[float]) -> None:
+    """Add the units of a graph that are on the host to the totals of their reasons."""
+    texts: dict[int, str] = {}  # many units have one verdict
+    kinds = graph.index.node_kinds
+    rows = np.flatnonzero(graph.placement.labels == 0).tolist()
+    for row, (unit, verdict) in zip(rows, graph.host_units, strict=True):
+        if id(verdict) not in texts:
+            texts[id(verdict)] = str(verdict)
+        each = totals[texts[id(verdict)]]
+        each.nodes += count_user_nodes(graph.index, unit.nodes)
+        each.work += work[row]
+        if work[row] > each.largest[0]:
+            each.largest = (work[row], unit.name)
+        for node in unit.nodes:
+            each.operators[kinds[node].operator] += work[row] / len(unit.nodes)
+
+
+def count_user_nodes(index: GraphIndex, nodes: Collection[int]) -> int:
+    """Count the nodes that byoc did not insert, of some that are distinct."""
+    return len(nodes) - (len(index.inserted_nodes.intersection(nodes)) if index.inserted_nodes else 0)
+
 
 Contracts = Mapping[str, Mapping[str, TensorContract]]
 """Region -> name of a boundary tensor in the user's model -> its contract."""

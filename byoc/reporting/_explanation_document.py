@@ -9,8 +9,8 @@ from typing import Any
 from byoc.bundle import ReportModel, ValueCondition, ValuePromise
 from byoc.model import GraphIndex, get_node_name, get_operator_name
 from byoc.patterns import NearMiss, find_near_misses
-from byoc.reporting._explanation import Explanation, GraphExplanation, RefusedNode
-from byoc.reporting._promised_values import find_promises, find_value_conditions
+from byoc.reporting._estimates import find_promises, find_value_conditions
+from byoc.reporting._explain import Explanation, GraphExplanation, RefusedNode
 from byoc.reporting._relaxation_gains import compute_gains
 from byoc.rules import Objection
 

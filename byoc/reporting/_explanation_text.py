@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from byoc.console import print_lines
+from byoc.reporting._estimates import format_conditions, format_promises
 from byoc.reporting._explanation_document import (
     CompositeRow,
     ExplanationDocument,
@@ -15,7 +16,6 @@ from byoc.reporting._explanation_document import (
     RefusedGroup,
     SharedReason,
 )
-from byoc.reporting._promised_values import format_conditions, format_promises
 from byoc.reporting._quantities import format_count, format_share
 
 _MAX_OPERATORS = 4

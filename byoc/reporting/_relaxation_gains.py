@@ -23,7 +23,7 @@ from byoc.patterns import (
     free_nodes,
     group_matches,
 )
-from byoc.reporting._explanation import Explanation, GraphExplanation, RefusedNode
+from byoc.reporting._explain import Explanation, GraphExplanation, RefusedNode
 from byoc.rules import ANY_DTYPE, Annotator, OpRule, Target
 from byoc.support import report_each
 

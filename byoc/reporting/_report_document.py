@@ -29,12 +29,14 @@ from byoc.planning import (
     find_neighbours,
     find_sent_tensors,
 )
-from byoc.reporting._estimates import describe_kept_state, describe_unknown_costs, make_estimate_notes
-from byoc.reporting._host_reasons import count_user_nodes, list_host_reasons
-from byoc.reporting._promised_values import (
+from byoc.reporting._decision_document import count_user_nodes, list_host_reasons
+from byoc.reporting._estimates import (
+    describe_kept_state,
+    describe_unknown_costs,
     find_promises,
     find_value_conditions,
     list_placed_nodes,
+    make_estimate_notes,
 )
 from byoc.reporting._quantities import format_count, format_quantity
 from byoc.support import Note

@@ -1,10 +1,334 @@
 """The one-line summary of a report: what is where, what it is predicted to take, how it was verified."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
 
-from byoc.bundle import PredictedCosts, ReachReport, RefusalReport, Report, VerificationReport
+from byoc.bundle import (
+    HostReason,
+    PrecisionReport,
+    PredictedCosts,
+    ReachReport,
+    RefusalReport,
+    Report,
+    TradePointReport,
+    VerificationReport,
+)
+from byoc.passes import REGION_SCOPE, PassEffect
+from byoc.planning import WIDE, WhatIf
 from byoc.reporting._estimates import ESTIMATE_LIMIT
 from byoc.reporting._quantities import format_count, format_quantity, format_share, objective_unit
+
+# Accuracy budgets as text: the precisions of units, and what each further decibel costs.
+
+_ROWS = 8  # of the trade that are shown unless all are wanted
+_NAMES = 3
+
+
+def format_budget(report: Report, most: int | None) -> Iterator[str]:
+    """Yield the units that an accuracy budget has in floating point or 16 bits, with their accuracy."""
+    precision = report.precision
+    if precision is None or precision.budget is None:
+        return
+    seen = f"{format_count(precision.measured, 'sample')} of {precision.measured_on}"
+    yield ""
+    yield (
+        f"Accuracy budget {precision.budget}: {_format_precision(precision, precision.reached)} kept on "
+        f"{seen}, {_format_precision(precision, precision.all_quantized)} with all quantized"
+    )
+    if not precision.units:
+        used = " and ".join(dict.fromkeys(region.device for region in report.regions))
+        yield f"  nothing is quantized: what is on {used or 'the host'} computes in floating point"
+    lines = [
+        f"  in {precise} on {unit.device}: {unit.unit}, alone {_format_precision(precision, unit.alone)}"
+        for precise, units in (("floating point", precision.in_float), (WIDE, precision.wide))
+        for unit in units
+    ]
+    yield from lines[:most]
+    if most is not None and len(lines) > most:
+        yield f"  and {format_count(len(lines) - most, 'other unit')} (--verbose)"
+
+
+def _format_precision(precision: PrecisionReport, value: float | None) -> str:
+    if value is None:
+        return "all"
+    return f"{value:.1f} dB" if _is_ratio(precision) else f"{100 * value:.1f} % of classes"
+
+
+def _is_ratio(precision: PrecisionReport) -> bool:
+    """Return whether a budget is of a signal-to-noise ratio, and not of classes."""
+    return not (precision.budget or "").startswith("top1")
+
+
+def format_trade(report: Report, most: int | None) -> Iterator[str]:
+    """Yield a table of an accuracy budget's plans: their accuracy and predicted seconds, both rising.
+
+    Unless `most` is None, rows are left out where they keep little more than the one before, and units
+    where there are many.
+    """
+    precision = report.precision
+    if precision is None or len(precision.trade) < 2:
+        return
+    points = [*_accumulate(precision.trade)]
+    shown = points if most is None else _thin(points)
+    unit, scale = ("dB", 1) if _is_ratio(precision) else ("%", 100)
+    total = len(precision.in_float) + precision.units
+    names = {"narrow": precision.dtype or "integers", "wide": WIDE, "float": "float"}
+    if not any(each.report.wide for each in points):
+        del names["wide"]
+    rows = [("", "kept", "predicted", f"a further {unit}", *names.values(), "")]
+    before: _Point | None = None
+    for each in shown:
+        counts = {"float": each.report.in_float, "wide": each.report.wide}
+        counts["narrow"] = total - sum(counts.values())
+        rows.append(
+            (
+                "*" if each.report.taken else "",
+                _format_precision(precision, each.report.reached).removesuffix(" of classes"),
+                format_quantity(each.report.seconds, "s"),
+                "" if each.report.in_float == total else _format_step(before, each, scale),
+                *(str(counts[kind]) for kind in names),
+                _format_changes(before, each, names, None if most is None else _NAMES),
+            )
+        )
+        before = each
+    yield ""
+    yield f"Plans by what they keep, with {total} units in each precision; * is taken:"
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for mark, *cells, changes in rows:
+        numbers = (f"{cell:>{width}}" for cell, width in zip(cells, widths[1:-1], strict=True))
+        yield f"  {mark:{widths[0]}} {'  '.join(numbers)}  {changes}".rstrip()
+    if len(shown) < len(points):
+        yield f"  and {format_count(len(points) - len(shown), 'other plan')} (--verbose)"
+    gap = f"{100 * precision.trade_gap:.1f}"
+    yield f"  each is within {gap} % of the least predicted, if noises of units alone add up"
+
+
+@dataclass(frozen=True)
+class _Point:
+    """A plan of the trade, with what its units are in that are not narrow, `float` or `wide`."""
+
+    report: TradePointReport
+    kinds: Mapping[str, str]
+
+
+def _accumulate(trade: Sequence[TradePointReport]) -> Iterator[_Point]:
+    """Yield each plan with the precisions of all units, from what differs from the one before."""
+    kinds: dict[str, str] = {}
+    for each in trade:
+        changed = {*each.to_narrow, *each.to_wide, *each.to_float}
+        kinds = {name: kind for name, kind in kinds.items() if name not in changed}
+        kinds |= dict.fromkeys(each.to_wide, "wide") | dict.fromkeys(each.to_float, "float")
+        yield _Point(each, kinds)
+
+
+def _thin(points: Sequence[_Point]) -> list[_Point]:
+    """Return at most `_ROWS` plans: the ends, the one that is taken, and others far apart."""
+    left = [*points]
+    while len(left) > _ROWS:
+        inner = [number for number in range(1, len(left) - 1) if not left[number].report.taken]
+        left.pop(min(inner, key=lambda number: _find_gain(left[number - 1], left[number])))
+    return left
+
+
+def _find_gain(one: _Point, other: _Point) -> float:
+    """Return the accuracy that the second of two plans gains, infinite where it is exact."""
+    low, high = one.report.reached, other.report.reached
+    return inf if low is None or high is None else high - low
+
+
+def _format_step(before: _Point | None, each: _Point, scale: float) -> str:
+    """Format the seconds of a further decibel, or per cent of classes.
+
+    Empty for an exact plan, and for the one that is taken where it keeps no more than the one before.
+    """
+    gain = inf if before is None else scale * _find_gain(before, each)
+    if before is None or gain == inf or gain <= 0:
+        return ""
+    return format_quantity((each.report.seconds - before.report.seconds) / gain, "s")
+
+
+def _format_changes(
+    before: _Point | None, each: _Point, names: Mapping[str, str], most: int | None
+) -> str:
+    """Format how the precisions of a plan's units differ from those of the plan before."""
+    known = {} if before is None else before.kinds
+    parts = []
+    for kind in ("float", "wide", "narrow"):
+        units = [
+            name
+            for name in {**each.kinds, **known}
+            if each.kinds.get(name, "narrow") == kind != known.get(name, "narrow")
+        ]
+        if units:
+            parts.append(f"to {names[kind]}: {_shorten(units, most)}")
+    return "; ".join(parts)
+
+
+def _shorten(names: Sequence[str], most: int | None) -> str:
+    shown = ", ".join(names[:most])
+    return shown if most is None or len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+# The effect of a pass as a line of text.
+
+_PASS_OPERATORS = 4
+
+
+def format_effect(effect: PassEffect) -> str:
+    """Format the effect of a pass in a line: nodes before and after, by operator where they differ."""
+    before, after = effect.nodes_before, effect.nodes_after
+    where = f" on {effect.target}" if effect.target else ""
+    if not effect.changed:
+        return f"Pass {effect.name}{where}: nothing changed"
+    kinds = sorted({*before, *after}, key=lambda op: (-abs(after.get(op, 0) - before.get(op, 0)), op))
+    moves = [
+        f"{op} {before.get(op, 0):,} to {after.get(op, 0):,}"
+        for op in kinds
+        if before.get(op, 0) != after.get(op, 0)
+    ]
+    more = f", {len(moves) - _PASS_OPERATORS} more" if len(moves) > _PASS_OPERATORS else ""
+    shown = f" ({', '.join(moves[:_PASS_OPERATORS])}{more})" if moves else ""
+    many = effect.scope == REGION_SCOPE
+    regions = f" in {effect.changed} of {format_count(effect.applied, 'region')}" if many else ""
+    total = sum(after.values())
+    nodes = f"{sum(before.values()):,} to {total:,} nodes"
+    if effect.rewritten and not moves:
+        nodes = f"{effect.rewritten:,} of {total:,} nodes changed"
+    return f"Pass {effect.name}{where}: {nodes}{regions}{shown}{_format_comparison(effect)}"
+
+
+def _format_comparison(effect: PassEffect) -> str:
+    if not effect.compared:
+        return f"; not compared: {effect.not_compared}" if effect.not_compared else ""
+    if effect.equal:
+        return "; outputs equal, bit by bit"
+    return f"; largest error {effect.largest_error:.1e} of the output's range"
+
+
+# The lines of a report on why nodes are on the host, and on what would change that.
+
+_OPERATORS = 3
+# Gains below this share of the objective are in the JSON only.
+_LEAST_GAIN = 1e-3
+# A smaller share would be shown as 0.0 %.
+_LEAST_SHARE = 5e-4
+_NAMES_AND_NUMBERS = re.compile(r"'[^']*'|\d+")
+
+
+@dataclass(frozen=True)
+class _AlikeReasons:
+    """Reasons that differ in names and numbers alone; `first` is the one with most work."""
+
+    first: HostReason
+    others: int
+    nodes: int
+    share: float | None
+
+
+def format_host_reasons(reasons: Sequence[HostReason], most: int | None) -> Iterator[str]:
+    """Yield the reasons with the largest shares of the work, the first `most`; None for all."""
+    if not reasons:
+        return
+    rows = [_AlikeReasons(each, 0, each.nodes, each.share) for each in reasons]
+    if most is not None:
+        rows = _fold_reasons(reasons)
+    yield from ("", "On the host, and why, by share of the work:")
+    for number, row in enumerate(rows[:most]):
+        yield f"  {_format_part(row.share):>7} {row.nodes:>5}  {_format_reason(row, culprit=not number)}"
+        if row.first.remedy and (most is None or not number):
+            yield f"{'':>17}{row.first.remedy}"
+    if rest := rows[len(rows) if most is None else most :]:
+        known = [row.share for row in rest if row.share is not None]
+        share, nodes = (sum(known) if known else None), sum(row.nodes for row in rest)
+        others = format_count(sum(1 + row.others for row in rest), "other reason")
+        yield f"  {_format_part(share):>7} {nodes:>5}  for {others} (--verbose)"
+
+
+def describe_culprit(reasons: Sequence[HostReason]) -> str:
+    """Describe the reason that keeps most of the work on the host, with its share; empty for none.
+
+    The reasons are those of a model of which nothing is offloaded.
+    """
+    if not reasons:
+        return ""
+    row = _fold_reasons(reasons)[0]
+    share = "" if row.share is None else f"for {format_share(row.share)} of the work the reason is: "
+    return f"{share}{_format_reason(row, culprit=True)}"
+
+
+def _fold_reasons(reasons: Sequence[HostReason]) -> list[_AlikeReasons]:
+    """Return reasons that differ in names and numbers alone as one, the largest share first."""
+    alike: dict[str, list[HostReason]] = {}
+    for each in reasons:
+        alike.setdefault(_NAMES_AND_NUMBERS.sub("", each.reason), []).append(each)
+    rows = []
+    for same in alike.values():
+        shares = [each.share for each in same if each.share is not None]
+        nodes = sum(each.nodes for each in same)
+        rows.append(_AlikeReasons(same[0], len(same) - 1, nodes, sum(shares) if shares else None))
+    return sorted(rows, key=lambda row: -(row.share or 0.0))
+
+
+def _format_part(share: float | None) -> str:
+    if share is None:
+        return ""
+    return "< 0.1 %" if 0 < share < _LEAST_SHARE else format_share(share)
+
+
+def _format_reason(row: _AlikeReasons, *, culprit: bool) -> str:
+    """Format a reason; where it names no operator, with those that it concerns most."""
+    reason, operators = row.first.reason, row.first.operators
+    text = reason
+    if operators and not any(reason.startswith(name) for name in operators):
+        more = f" and {len(operators) - _OPERATORS} more" if len(operators) > _OPERATORS else ""
+        text = f"{', '.join(operators[:_OPERATORS])}{more}: {reason}"
+    if row.others:
+        text += f" (and {row.others} like it)"
+    if culprit and row.first.largest and row.nodes > 1:
+        text += f"; the costliest is '{row.first.largest}'"
+    return text
+
+
+def format_gains(report: Report, most: int | None) -> Iterator[str]:
+    """Yield lines on the gains if more were supported, the largest gain first."""
+    least = _LEAST_GAIN * report.predicted.optimized
+    gains = [item for item in report.what_if if item.gain >= least]
+    if gains:
+        yield from ("", "If it were supported:")
+    for item in gains[:most]:
+        yield _format_what_if(item, report)
+    if most is not None and (hidden := len(gains[most:])):
+        yield f"  and {format_count(hidden, 'smaller gain')} (--verbose)"
+    elif gains and report.what_if_left_out:
+        yield f"  {format_count(report.what_if_left_out, 'other reason')} not tried, with less at stake"
+
+
+def format_break_evens(report: Report, most: int | None) -> Iterator[str]:
+    """Yield a line for each group of units that a device supports and the host runs more cheaply."""
+    if report.break_even:
+        yield from ("", "Supported, but cheaper on the host, unless:")
+    for item in report.break_even[:most]:
+        ways = []
+        if item.link is not None:
+            ways.append(f"the link had {item.link / 1e9:.3g} GB/s")
+        if item.faster is not None:
+            ways.append(f"{item.target} were {item.faster:.3g} times as fast there")
+        alike = f" and {item.groups - 1} like {'it' if item.nodes == 1 else 'them'}" * (item.groups > 1)
+        nodes = f"{format_count(item.nodes, 'node')} from '{item.unit}'{alike}"
+        yield f"  {nodes}: {' or '.join(ways)}"
+    if most is not None and (hidden := len(report.break_even[most:])):
+        yield f"  and {format_count(hidden, 'other group')} (--verbose)"
+
+
+def _format_what_if(item: WhatIf, report: Report) -> str:
+    saved = format_quantity(item.gain, objective_unit(report.predicted.objective))
+    where = f" on {item.target}" if len(report.targets) > 1 else ""
+    nodes = f" ({format_count(item.nodes, 'node')})" if item.nodes > 1 else ""
+    reason = item.reason.removeprefix(f"{item.operator}: ").removeprefix(f"{item.operator} ")
+    return f"  -{saved:<9} {item.operator}{nodes}{where}: {reason}"
+
 
 # A smaller share would be shown as 0.0 %.
 _LEAST_ESTIMATE = 5e-4

@@ -17,18 +17,19 @@ from byoc.bundle import (
 )
 from byoc.console import print_lines, print_table
 from byoc.planning import DoubtfulUnit, PerturbedPlan
-from byoc.reporting._budget_text import format_budget, format_trade
-from byoc.reporting._pass_text import format_effect
-from byoc.reporting._promised_values import format_conditions, format_promises
+from byoc.reporting._estimates import format_conditions, format_promises
 from byoc.reporting._quantities import format_count, format_quantity
-from byoc.reporting._reason_text import (
+from byoc.reporting._report_document import SLOWER_THAN_HOST, format_changes
+from byoc.reporting._report_summary import (
     describe_culprit,
     format_break_evens,
+    format_budget,
+    format_effect,
     format_gains,
     format_host_reasons,
+    format_trade,
+    summarize_report,
 )
-from byoc.reporting._report_document import SLOWER_THAN_HOST, format_changes
-from byoc.reporting._report_summary import summarize_report
 
 _FLAGS = 4
 

@@ -9,7 +9,16 @@ if TYPE_CHECKING:
     from byoc.verification._bisection import Fault, bisect_region
     from byoc.verification._bundle_check import BundleCheck, bisect, verify, verify_against
     from byoc.verification._bundle_comparison import VerificationModels
-    from byoc.verification._bundle_verification import NotVerified, verify_bundle
+    from byoc.verification._bundle_verification import (
+        NotVerified,
+        add_padded,
+        choose_samples,
+        describe_failure,
+        verify_bundle,
+        verify_independence,
+        verify_padding,
+        verify_samples,
+    )
     from byoc.verification._fault_files import rerun_fault, write_fault
     from byoc.verification._generation import GenerationCheck, GenerationOptions, verify_generation
     from byoc.verification._generation_result import (
@@ -20,22 +29,13 @@ if TYPE_CHECKING:
         find_worst_by_count,
         require_generated,
     )
-    from byoc.verification._layer_result import LayerCheck, LayerError
     from byoc.verification._model_comparison import RewriteComparison, compare_models, compare_regions
     from byoc.verification._noise import NoiseGauge
-    from byoc.verification._output_error import OutputError, TieBreak
-    from byoc.verification._padding_verification import (
-        add_padded,
-        describe_failure,
-        verify_independence,
-        verify_padding,
-    )
+    from byoc.verification._output_error import Difference, OutputError, TieBreak
     from byoc.verification._part_trials import compile_and_load
     from byoc.verification._plain_models import make_reference_executor, run_plain
-    from byoc.verification._quantization_noise import make_exact_products
-    from byoc.verification._quantized_tensors import quantized_tensors_of
-    from byoc.verification._reaching import SpecialScope, compare_alone
-    from byoc.verification._region_samples import record_region_inputs
+    from byoc.verification._quantization_noise import make_exact_products, quantized_tensors_of
+    from byoc.verification._reaching import SpecialScope, compare_alone, record_region_inputs
     from byoc.verification._region_verification import (
         NotVerifiableError,
         RecordedRuns,
@@ -44,9 +44,7 @@ if TYPE_CHECKING:
         record_reference_runs,
         verify_regions,
     )
-    from byoc.verification._sample_verification import choose_samples, verify_samples
     from byoc.verification._tensor_comparison import compare_tensors
-    from byoc.verification._tensor_difference import Difference
     from byoc.verification._thresholds import (
         DEFAULT_THRESHOLDS,
         QUANTIZED_THRESHOLD,
@@ -54,6 +52,12 @@ if TYPE_CHECKING:
         Thresholds,
         read_thresholds,
     )
-    from byoc.verification._verification_result import RegionError, Verification, require_passed
+    from byoc.verification._verification_result import (
+        LayerCheck,
+        LayerError,
+        RegionError,
+        Verification,
+        require_passed,
+    )
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

@@ -16,10 +16,8 @@ from byoc.errors import InputError
 from byoc.model import get_metadata, is_qdq_node, prepare_model
 from byoc.runtime import load_executor, rename_executor
 from byoc.support import report_step
-from byoc.verification._input_ends import InputEnds
 from byoc.verification._layer_check import BundleLayers
 from byoc.verification._layer_probe import LayerProbe
-from byoc.verification._layer_result import LayerCheck
 from byoc.verification._output_error import OutputError
 from byoc.verification._part_trials import (
     NotTried,
@@ -32,7 +30,7 @@ from byoc.verification._part_trials import (
     minimize_wrong,
 )
 from byoc.verification._plain_models import open_region
-from byoc.verification._reaching import run_alone
+from byoc.verification._reaching import InputEnds, run_alone
 from byoc.verification._region_cutter import RegionCutter, Values
 from byoc.verification._region_verification import (
     RecordedRuns,
@@ -46,7 +44,7 @@ from byoc.verification._region_verification import (
 )
 from byoc.verification._special_check import SpecialCheck, SpecialJudge
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
-from byoc.verification._verification_result import RegionError, SpecialKind
+from byoc.verification._verification_result import LayerCheck, RegionError, SpecialKind
 
 
 @dataclass(frozen=True, eq=False)

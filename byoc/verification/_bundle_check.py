@@ -15,12 +15,17 @@ from byoc.samples import MAX_SAMPLES, Sample, read_samples
 from byoc.support import check_minimum, report_step
 from byoc.verification._bisection import Fault, bisect_region
 from byoc.verification._bundle_comparison import VerificationModels
-from byoc.verification._bundle_verification import make_inputs, verify_on_samples
+from byoc.verification._bundle_runs import load_recorded_model
+from byoc.verification._bundle_verification import (
+    add_padded,
+    make_inputs,
+    verify_independence,
+    verify_on_samples,
+    verify_padding,
+    verify_samples,
+)
 from byoc.verification._fault_files import write_fault
-from byoc.verification._padding_verification import add_padded, verify_independence, verify_padding
-from byoc.verification._recorded_model import load_recorded_model
 from byoc.verification._region_verification import heed_promises
-from byoc.verification._sample_verification import verify_samples
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
 from byoc.verification._verification_result import OutputError, Verification
 from byoc.zoo import ZOO

@@ -18,7 +18,6 @@ from byoc.samples import describe_mismatch, model_samples, sample_inputs
 from byoc.support import report_each
 from byoc.verification._bundle_runs import BundleRuns, Values
 from byoc.verification._fidelity import FidelityCheck, SampleRun
-from byoc.verification._input_ends import InputEnds
 from byoc.verification._layer_check import BundleLayers
 from byoc.verification._noise import NoiseGauge
 from byoc.verification._output_error import OutputError
@@ -27,8 +26,14 @@ from byoc.verification._plain_models import (
     convert_errors,
     open_original,
 )
-from byoc.verification._quantized_tensors import find_quantized_tensors
-from byoc.verification._reaching import SpecialScope, compare_alone, compare_under_contract, vary_inputs
+from byoc.verification._quantization_noise import find_quantized_tensors
+from byoc.verification._reaching import (
+    InputEnds,
+    SpecialScope,
+    compare_alone,
+    compare_under_contract,
+    vary_inputs,
+)
 from byoc.verification._region_verification import (
     NotVerifiableError,
     RecordedRuns,

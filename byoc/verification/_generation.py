@@ -17,10 +17,22 @@ from byoc.runtime import Session, VariantSession, load_bundle, load_variants, op
 from byoc.samples import DecoderInputs, find_decoder_inputs
 from byoc.support import check_minimum, report_step
 from byoc.verification._bundle_check import open_given
-from byoc.verification._bundle_runs import load_all_executors
-from byoc.verification._generation_limit import GenerationLimit
-from byoc.verification._generation_noise import GenerationNoise, open_right_loops
-from byoc.verification._generation_result import Generation, GenerationRun, TokenDifference
+from byoc.verification._bundle_runs import load_all_executors, load_recorded_model
+from byoc.verification._generation_result import (
+    BundleLoop,
+    Generation,
+    GenerationLimit,
+    GenerationNoise,
+    GenerationRun,
+    PlainLoop,
+    Prompt,
+    TokenDifference,
+    TokenLoop,
+    TokenStep,
+    choose_tokens,
+    open_right_loops,
+    run_together,
+)
 from byoc.verification._output_error import OutputError
 from byoc.verification._plain_models import (
     PlainModel,
@@ -28,19 +40,9 @@ from byoc.verification._plain_models import (
     make_reference_executor,
     open_original,
 )
-from byoc.verification._recorded_model import load_recorded_model
 from byoc.verification._region_verification import heed_promises
 from byoc.verification._tensor_comparison import compare_tensors
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, EPSILON, Thresholds
-from byoc.verification._token_loop import (
-    BundleLoop,
-    PlainLoop,
-    Prompt,
-    TokenLoop,
-    TokenStep,
-    choose_tokens,
-    run_together,
-)
 from byoc.zoo import ZOO
 
 

@@ -15,7 +15,6 @@ from byoc.errors import InputError
 from byoc.support import report_step
 from byoc.verification._layer_error import measure_layer
 from byoc.verification._layer_probe import LayerProbe, LayerRun
-from byoc.verification._layer_result import LayerCheck
 from byoc.verification._part_trials import (
     compile_and_load,
     find_weight_layout,
@@ -25,6 +24,7 @@ from byoc.verification._part_trials import (
 from byoc.verification._region_cutter import RegionCutter, RegionPart
 from byoc.verification._region_verification import worst_errors
 from byoc.verification._thresholds import Thresholds
+from byoc.verification._verification_result import LayerCheck
 
 Values = Mapping[str, Any]
 Pair = tuple[Values, Values]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byoc.verification._layer_probe import LayerRun, QuantizedLayer
-from byoc.verification._layer_result import LayerError
+from byoc.verification._verification_result import LayerError
 
 Array = NDArray[Any]
 

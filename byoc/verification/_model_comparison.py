@@ -16,7 +16,7 @@ from byoc.verification._bundle_runs import Values
 from byoc.verification._noise import NoiseGauge
 from byoc.verification._output_error import OutputError
 from byoc.verification._plain_models import open_original, open_region
-from byoc.verification._quantized_tensors import find_quantized_tensors, quantized_tensors_of
+from byoc.verification._quantization_noise import find_quantized_tensors, quantized_tensors_of
 from byoc.verification._reaching import run_alone
 from byoc.verification._region_verification import worst_errors
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds

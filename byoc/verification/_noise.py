@@ -23,18 +23,22 @@ from onnx import ModelProto
 from byoc.errors import InputError
 from byoc.model import GraphIndex, inline_functions
 from byoc.onnxrt import open_session, run_session, with_session_mode, without_optimizations
-from byoc.verification._accumulation_noise import AccumulationNoise
-from byoc.verification._output_error import OutputError, TieBreak
+from byoc.verification._output_error import (
+    Difference,
+    OutputError,
+    TieBreak,
+    measure_difference,
+    measure_shift,
+)
 from byoc.verification._quantization_noise import (
     has_quantized_activations,
     make_exact_products,
     read_qdq_groups,
     run_float_twin,
 )
-from byoc.verification._rounding_noise import RoundingNoise, expose_tensors
+from byoc.verification._rounding_noise import AccumulationNoise, RoundingNoise, expose_tensors
 from byoc.verification._row_selection import SelectionRuns
 from byoc.verification._tensor_comparison import compare_tensors
-from byoc.verification._tensor_difference import Difference, measure_difference, measure_shift
 from byoc.verification._thresholds import (
     DEFAULT_THRESHOLDS,
     LEAST_SIGNAL_TO_NOISE,

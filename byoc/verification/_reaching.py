@@ -5,25 +5,122 @@ or in such a Loop, have then not been compared with anything. A region that belo
 compared on values for it alone, too.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from onnx import ModelProto
 
+from byoc.bundle import Bundle
 from byoc.codegen import Executor, Region
 from byoc.errors import InputError
-from byoc.model import GraphIndex, Model
+from byoc.model import GraphIndex, Model, inline_functions, prepare_model
+from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.rules import ArithmeticContract
-from byoc.samples import model_samples, sample_inputs
+from byoc.samples import find_domains, model_samples, sample_inputs
 from byoc.verification._plain_models import open_region
-from byoc.verification._region_verification import LayerChecker, RecordedRuns, compare_recorded
+from byoc.verification._region_verification import (
+    LayerChecker,
+    RecordedRuns,
+    compare_recorded,
+    find_outer_names,
+)
+from byoc.verification._rounding_noise import expose_tensors
 from byoc.verification._special_check import SpecialCheck
 from byoc.verification._special_samples import Ends
 from byoc.verification._thresholds import Thresholds
 from byoc.verification._verification_result import RegionError, SampleKind
 
+# The ends of what inputs can be: from the roles of the model's inputs, and from ranges of values.
+
 Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class InputEnds:
+    """The least and the largest value of inputs: of a model, and of the regions of a bundle of it."""
+
+    bundle: Bundle
+    model: Model
+
+    def find_of_model(self, name: str, value: Any) -> tuple[float, float]:
+        """Return the ends of an input of the model, which has a value in a realistic sample."""
+        domain = self._domains.get(name, (-inf, inf))
+        return _find_ends(value) if domain is None else domain
+
+    def find_of_region(self, region: str, name: str, value: Any) -> tuple[float, float]:
+        """Return the ends of an input of a region, which has a value in a realistic sample."""
+        outer = self._outer.get(region, {}).get(name, "")
+        low, high = self.find_of_model(outer, value) if outer in self._domains else (-inf, inf)
+        if np.asarray(value).dtype.kind not in "iu":
+            return low, high
+        ranges = next((each.value_ranges for each in self._graphs if outer in each.types), None)
+        if ranges is None:
+            return _find_ends(value)
+        found = ranges.find_interval(outer)
+        return max(low, found.low), min(high, found.high)
+
+    @cached_property
+    def _domains(self) -> Mapping[str, tuple[float, float] | None]:
+        try:
+            return find_domains(self.model.index)
+        except InputError:  # inputs that no sample can be made for
+            return dict.fromkeys(self.model.index.inputs)
+
+    @cached_property
+    def _graphs(self) -> Sequence[GraphIndex]:
+        """The partitioned model's graphs, with regions in place of their calls."""
+        try:
+            flat = inline_functions(self.bundle.model())
+            return tuple(prepare_model(flat, self.model.source, self.bundle.folder).index.walk())
+        except InputError:  # ONNX's inliner confuses names in bodies
+            return ()
+
+    @cached_property
+    def _outer(self) -> Mapping[str, Mapping[str, str]]:
+        names = {entry.name for entry in self.bundle.variant.regions}
+        return find_outer_names(GraphIndex(self.bundle.model(), {}), names)
+
+
+def _find_ends(value: Any) -> tuple[float, float]:
+    """Return the ends of the values of an array, which stays as it is where it has none."""
+    array = np.asarray(value)
+    if not array.size or array.dtype.kind in "OUSc":
+        return 0.0, 0.0
+    return float(array.min()), float(array.max())
+
+
+# Samples of a model as they reach its regions, for codegens that calibrate.
+
+
+def record_region_inputs(
+    proto: ModelProto, folder: Path, inputs: Mapping[str, Sequence[str]], samples: Sequence[Values]
+) -> Iterator[tuple[str, list[list[Any]]]]:
+    """Yield the inputs of each region when plain onnxruntime runs a partitioned model on samples.
+
+    `inputs` has the inputs of each region by its name; `folder` holds the external data. For a region
+    of the main graph there is one row of arrays for each sample. Raises InputError when it does not run.
+    """
+    index = GraphIndex(proto, {})
+    functions = {function.name: function for function in proto.functions}
+    outer: dict[str, list[str]] = {}
+    for node in index.nodes:
+        if node.op_type in inputs and node.op_type in functions:
+            read = dict(zip(functions[node.op_type].input, node.input, strict=False))
+            outer[node.op_type] = [read[name] for name in inputs[node.op_type]]
+    computed = {name for names in outer.values() for name in names if name in index.producers}
+    runs = samples
+    if computed:
+        with without_optimizations():
+            session = open_session(expose_tensors(inline_functions(proto), sorted(computed)), folder)
+            runs = [{**sample, **run_session(session, sample)} for sample in samples]
+    for region, names in outer.items():
+        yield region, [[run[name] for name in names] for run in runs]
+
 
 _SEEDS = (1, 2, 3)
 _MAX_FLIPS = 8

@@ -18,7 +18,7 @@ from byoc.model import inline_functions, prepare_model
 from byoc.rules import Arithmetic, ArithmeticContract, find_exceeded
 from byoc.verification._output_error import OutputError
 from byoc.verification._plain_models import open_region
-from byoc.verification._quantized_tensors import quantized_tensors_of
+from byoc.verification._quantization_noise import quantized_tensors_of
 from byoc.verification._region_verification import RecordedRuns, compare_run
 from byoc.verification._special_samples import (
     MOST_SUMMED,

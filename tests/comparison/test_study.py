@@ -232,7 +232,7 @@ def test_the_schema_is_one_and_takes_studies(folder: Path, byoc: Cli) -> None:
 def test_the_digest_of_a_strategy_does_not_depend_on_the_order_of_sets() -> None:
     script = (
         "from dataclasses import make_dataclass\n"
-        "from byoc.comparison._content_digests import _describe_plugin\n"
+        "from byoc.comparison._case_solver import _describe_plugin\n"
         "kind = make_dataclass('Kind', ['names', 'other'])\n"
         "print(_describe_plugin(kind(frozenset('abcdefgh'), [{'x', 'y', 'z'}, {'k': (1, 2.5)}])))"
     )

@@ -16,7 +16,7 @@ from support import Ran, sample_cases
 import byoc
 from byoc.comparison import COLUMNS, StudyRow, read_results, summarize_study, write_results
 from byoc.comparison._study_plots import find_pareto, join_measured
-from byoc.comparison._study_tables import _escape_latex, _escape_markdown
+from byoc.comparison._study_results import _escape_latex, _escape_markdown
 
 Cli = Callable[..., Ran]
 NASTY = r"a|b_c$x^2$ {\bad} 100% #1 & <i> [u](v) --"

@@ -228,8 +228,8 @@ def test_a_journal_that_the_disk_does_not_take_is_named(tmp_path: Path) -> None:
 
 
 def test_slots_stay_with_their_models_as_long_as_they_can(folder: Path) -> None:
-    from byoc.comparison._study_cases import expand_cases  # noqa: PLC0415
     from byoc.comparison._study_file import read_study  # noqa: PLC0415
+    from byoc.comparison._study_run import expand_cases  # noqa: PLC0415
 
     study = write_study(folder, links=[1, 2, 3, 4])
     cases = expand_cases(read_study(study), folder, "study")

@@ -27,7 +27,7 @@ from byoc.costs import (
 from byoc.costs._build_problem import build_problem
 from byoc.costs._cost_file import Energy
 from byoc.costs._cost_model import Unknown, includes_conversions
-from byoc.costs._graph_cost import price_nodes
+from byoc.costs._price_query import price_nodes
 from byoc.costs._unit_prices import CostSettings
 from byoc.errors import YES, refuse
 from byoc.model import QUANTIZE, GraphIndex, mark_inserted, parse_layout, prepare_model

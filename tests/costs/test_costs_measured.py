@@ -7,8 +7,7 @@ import pytest
 
 from byoc.costs import CostTable, Linear, Measurement, Price, Task, fit_linear_model
 from byoc.costs._cost_model import Unknown
-from byoc.costs._line_fitting import fit_line
-from byoc.costs._measured_costs import STAND_IN_LINE, CostLine
+from byoc.costs._measured_costs import STAND_IN_LINE, CostLine, fit_line
 from byoc.costs._work import Work
 from byoc.model import TensorType
 

@@ -4,6 +4,7 @@ import pytest
 from support import prepared
 
 from byoc.costs import Roofline, Task, build_tasks
+from byoc.costs._cost_model import list_families
 from byoc.costs._roofline import (
     ConstantMemory,
     Multiples,
@@ -12,7 +13,6 @@ from byoc.costs._roofline import (
     Tile,
     read_loops,
 )
-from byoc.costs._task import list_families
 from byoc.costs._work import Work
 from byoc.model import TensorType
 

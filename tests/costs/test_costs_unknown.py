@@ -20,8 +20,7 @@ from byoc.costs import (
 )
 from byoc.costs._build_problem import build_problem
 from byoc.costs._cost_model import FREE, Unknown
-from byoc.costs._graph_cost import price_nodes
-from byoc.costs._price_query import price_device_units, price_host_units, price_task
+from byoc.costs._price_query import price_device_units, price_host_units, price_nodes, price_task
 from byoc.costs._unit_prices import CostSettings
 from byoc.costs._work import Work
 from byoc.errors import YES, InputError, refuse

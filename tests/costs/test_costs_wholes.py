@@ -18,7 +18,7 @@ from byoc.costs import (
     predict_unseen,
     sum_seconds,
 )
-from byoc.costs._task import list_families
+from byoc.costs._cost_model import list_families
 from byoc.costs._work import Work
 from byoc.model import TensorType
 

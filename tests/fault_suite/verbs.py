@@ -51,7 +51,7 @@ VERBS = ("partition", "pack", "study", "cache")
 POINTS = 30
 _RUNS_OF_A_REPETITION = 4
 """Of so many runs under a fault, one is followed by one without."""
-_IMPORTS = "import pytest, byoc.cli._partition_verb, byoc.comparison._case_process"
+_IMPORTS = "import pytest, byoc.cli._partition_verb, byoc.comparison._case_schedulers"
 _NET = """
 net (float[1, 4] x) => (float[1, 4] y) {
   a = Relu(x)

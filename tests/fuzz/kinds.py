@@ -83,7 +83,7 @@ KINDS = {
         small_inputs.cost_inputs,
         "byoc/costs/_cost_file.py",
         "byoc/costs/_cost_model.py",
-        "byoc/costs/_line_fitting.py",
+        "byoc/costs/_measured_costs.py",
         "byoc/costs/_load_cost_model.py",
         "byoc/costs/_measured_costs.py",
         "byoc/costs/_model_wrappers.py",

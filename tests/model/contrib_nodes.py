@@ -12,7 +12,7 @@ from byoc.model import TensorType
 from byoc.model._node_attributes import get_effective_attributes
 from byoc.model._tensor_types import DTYPE_NUMBERS
 from byoc.model.inference._contrib_rules import CONTRIB_RULES
-from byoc.model.inference._known_node import KnownNode
+from byoc.model.inference._moved_values import KnownNode
 from byoc.onnxrt import open_session, run_session
 from byoc.schemas import get_schema
 

@@ -9,7 +9,7 @@ from model.settling import list_contradictions
 from onnx import TensorProto, ValueInfoProto, helper
 
 from byoc.model import evaluate_dim, prepare_model
-from byoc.model.inference._ml_rules import ML_RULES
+from byoc.model.inference._elementwise_shapes import ML_RULES
 
 FEATURES = 4
 TREE = {

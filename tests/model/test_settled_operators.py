@@ -13,8 +13,8 @@ from support import examples
 
 from byoc.errors import InputError
 from byoc.model import evaluate_dim, prepare_model
-from byoc.model.inference._cutting_shapes import cut_dim
 from byoc.model.inference._moved_values import list_taken
+from byoc.model.inference._movement_shapes import cut_dim
 
 SETTINGS = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 # What onnxruntime says of a model or inputs that it does not run.

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 import byoc
 from byoc.model import GraphIndex, NodeRecords, prepare_model
 from byoc.model.inference import _settling
-from byoc.model.inference._type_merging import InferenceContext
+from byoc.model.inference._scopes import InferenceContext
 from byoc.zoo._decoder_sizes import OPEN, DecoderShape, DecoderSize
 from byoc.zoo._decoders import make_decoder
 from tests.support import examples

@@ -10,7 +10,7 @@ from cutting import CHAIN, HOST_ONLY, cut
 from support import VANILLA, parse
 
 from byoc.pipeline import partition
-from byoc.reporting._remedies import describe_remedy
+from byoc.reporting._decision_document import describe_remedy
 from byoc.reporting._verification_document import make_verification_report
 from byoc.verification import OutputError, Verification
 from byoc.verification._verification_result import Accuracy

@@ -15,7 +15,7 @@ from byoc.verification import (
     compare_tensors,
     read_thresholds,
 )
-from byoc.verification._quantized_tensors import find_quantized_tensors
+from byoc.verification._quantization_noise import find_quantized_tensors
 
 I8 = np.array([-128, 0, 127, 5], np.int8)
 

@@ -36,7 +36,7 @@ from byoc.verification import (
     run_plain,
 )
 from byoc.verification._noise import NoiseGauge
-from byoc.verification._quantized_tensors import find_quantized_tensors
+from byoc.verification._quantization_noise import find_quantized_tensors
 from byoc.verification._region_verification import compare_recorded
 from byoc.verification._verification_result import OutputError
 

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.model.inference._extent_bounds import bound_dim
     from byoc.model.inference._extents import (
         add_dims,
+        bound_dim,
         ceil_divide_dims,
         evaluate_dim,
         fix_type,
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
         substitute_dim,
         subtract_dims,
     )
-    from byoc.model.inference._known_node import KnownNode, Rule
-    from byoc.model.inference._known_values import KnownValues
+    from byoc.model.inference._moved_values import KnownNode, Rule
     from byoc.model.inference._node_checks import check_nodes
     from byoc.model.inference._shape_inference import (
         InferenceResult,
+        KnownValues,
         clear_negative_dims,
         clear_output_shapes,
         count_inlined_nodes,

@@ -6,8 +6,7 @@ The shapes are those of onnxruntime's documentation (docs/ContribOperators.md) a
 from collections.abc import Mapping
 
 from byoc.model._tensor_types import DTYPES, Dim, TensorType
-from byoc.model.inference._contrib_attention_rules import ATTENTION_RULES
-from byoc.model.inference._contrib_matrix_rules import MATRIX_RULES
+from byoc.model.inference._contrib_attention_rules import ATTENTION_RULES, MATRIX_RULES
 from byoc.model.inference._elementwise_shapes import Shape, Types, broadcast_shapes, keep_type, make_type
 from byoc.model.inference._extents import (
     add_dims,
@@ -16,8 +15,7 @@ from byoc.model.inference._extents import (
     multiply_dims,
     subtract_dims,
 )
-from byoc.model.inference._known_node import KnownNode, Rule
-from byoc.model.inference._moved_values import list_elements
+from byoc.model.inference._moved_values import KnownNode, Rule, list_elements
 from byoc.schemas import get_schema, make_operator_name
 
 # Rules that type onnxruntime's operators that move data: gathers, crops, pads; and transforms.

@@ -5,12 +5,17 @@ of such names in canonical form. Values of integer tensors, which may be negativ
 same way. What grows beyond all use is unknown.
 """
 
-from collections.abc import Mapping
+import ast
+import re
+import warnings
+from collections.abc import Callable, Mapping
 from functools import lru_cache, reduce
+from itertools import product
 
 from byoc.model._tensor_types import Dim, TensorType
-from byoc.model.inference._expression_reading import read_polynomial
 from byoc.model.inference._polynomials import (
+    CACHE_SIZE,
+    MAX_POWER,
     Atom,
     Polynomial,
     PolynomialError,
@@ -25,9 +30,72 @@ from byoc.model.inference._polynomials import (
     make_constant,
     make_name,
     multiply,
+    negate,
     select,
     write_polynomial,
 )
+
+# The polynomials of expressions written as text, such as exporters give as names of dimensions.
+
+_MAX_TEXT_LENGTH = 400
+# Such as `batch-size`; exporters write a difference with spaces.
+_HYPHENATED = re.compile(r"\s*[A-Za-z_]\w*(-[A-Za-z_]\w*)+\s*")
+
+
+@lru_cache(CACHE_SIZE)
+def read_polynomial(text: str) -> Polynomial:
+    """Return the polynomial of an expression. Raises PolynomialError for any other text.
+
+    Read are `+`, `-`, `*`, `//`, `%`, whole powers, `max`, `min`, `floor(a/b)` and `ceil(a/b)`. A
+    name that is none in Python stands in quotes. Words joined by hyphens without spaces are a name.
+    """
+    if len(text) > _MAX_TEXT_LENGTH or not text.isascii() or _HYPHENATED.fullmatch(text):
+        raise PolynomialError("not an expression")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Python's syntax
+            return _read_tree(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise PolynomialError("not an expression") from None
+
+
+def _read_tree(tree: ast.expr) -> Polynomial:
+    match tree:
+        case ast.Constant(value=int(value)) if not isinstance(value, bool):
+            return make_constant(value)
+        case ast.Constant(value=str(name)) | ast.Name(id=name) if name:
+            return make_name(name)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return negate(_read_tree(operand))
+        case ast.BinOp(left=base, op=ast.Pow(), right=ast.Constant(value=int(power))):
+            if 0 < power <= MAX_POWER:
+                return reduce(multiply, [_read_tree(base)] * power)
+        case ast.BinOp(left=left, op=sign, right=right) if type(sign) in _OPERATIONS:
+            return _OPERATIONS[type(sign)](_read_tree(left), _read_tree(right))
+        case ast.Call(func=ast.Name(id=word), args=operands, keywords=[]) if operands:
+            return _read_call(word.lower(), operands)
+    raise PolynomialError("not an expression")
+
+
+def _read_call(word: str, operands: list[ast.expr]) -> Polynomial:
+    if word in ("max", "min"):
+        return select(word, *map(_read_tree, operands))
+    match operands:
+        case [ast.BinOp(left=left, op=ast.Div(), right=right)] if word == "floor":
+            return divide(_read_tree(left), _read_tree(right))
+        case [ast.BinOp(left=left, op=ast.Div(), right=right)] if word in ("ceil", "ceiling"):
+            return negate(divide(negate(_read_tree(left)), _read_tree(right)))
+    raise PolynomialError("not an expression")
+
+
+_OPERATIONS: dict[type[ast.operator], Callable[[Polynomial, Polynomial], Polynomial]] = {
+    ast.Add: add,
+    ast.Sub: lambda a, b: add(a, negate(b)),
+    ast.Mult: multiply,
+    ast.FloorDiv: divide,
+    ast.Mod: lambda a, b: add(a, negate(multiply(b, divide(a, b)))),
+}
+
 
 _CACHE = 1 << 16
 _MAX_LENGTH = 300
@@ -203,3 +271,61 @@ def _write(polynomial: Polynomial) -> Dim:
     if len(text) > _MAX_LENGTH:
         raise PolynomialError("too long")
     return text
+
+
+# The least and the largest an extent can be while its names are within ranges, by interval
+# arithmetic.
+#
+# The interval is never too small; where a name occurs several times it can be too large.
+
+Interval = tuple[int, int]
+"""The least and the largest value."""
+
+
+def bound_dim(dim: Dim, ranges: Mapping[str, Interval]) -> Interval | None:
+    """Return the least and the largest value of an extent.
+
+    None if the extent is unknown, a name in it has no range, or it may divide by 0.
+    """
+    if dim is None or isinstance(dim, int):
+        return None if dim is None else (dim, dim)
+    if not list_dim_names(dim) <= ranges.keys():
+        return None
+    try:
+        polynomial = read_polynomial(dim)
+    except PolynomialError:
+        polynomial = make_name(dim)
+    try:
+        return _bound(polynomial, ranges)
+    except ZeroDivisionError:
+        return None
+
+
+def _bound(polynomial: Polynomial, ranges: Mapping[str, Interval]) -> Interval:
+    low = high = 0
+    for monomial, factor in polynomial:
+        part = (factor, factor)
+        for atom in monomial:
+            part = _multiply(part, _bound_atom(atom, ranges))
+        low, high = low + part[0], high + part[1]
+    return low, high
+
+
+def _multiply(a: Interval, b: Interval) -> Interval:
+    corners = [one * other for one, other in product(a, b)]
+    return min(corners), max(corners)
+
+
+def _bound_atom(atom: Atom, ranges: Mapping[str, Interval]) -> Interval:
+    if isinstance(atom, str):
+        return ranges[atom]
+    word, operands = atom
+    parts = [_bound(operand, ranges) for operand in operands]
+    if word == "//":
+        dividend, divisor = parts
+        if divisor[0] <= 0 <= divisor[1]:
+            raise ZeroDivisionError
+        corners = [one // other for one, other in product(dividend, divisor)]
+        return min(corners), max(corners)
+    choose = max if word == "max" else min
+    return choose(low for low, _ in parts), choose(high for _, high in parts)

@@ -11,6 +11,9 @@ from byoc.model.ranges._intervals import (
     NUMBERS,
     TRUTH,
     Interval,
+    RangedNode,
+    RangeRule,
+    RuleResult,
     TensorRange,
     absolute,
     combine_corners,
@@ -22,7 +25,6 @@ from byoc.model.ranges._intervals import (
     round_up,
     square,
 )
-from byoc.model.ranges._ranged_node import RangedNode, RangeRule, RuleResult
 
 Combination = Callable[[Interval, Interval], Interval]
 

@@ -6,12 +6,14 @@ from byoc.model._tensor_data import read_array
 from byoc.model.ranges._intervals import (
     NUMBERS,
     Interval,
+    RangedNode,
+    RangeRule,
+    RuleResult,
     TensorRange,
     combine_corners,
     join_all,
     multiply,
 )
-from byoc.model.ranges._ranged_node import RangedNode, RangeRule, RuleResult
 
 
 def _keep(node: RangedNode) -> TensorRange:

@@ -14,6 +14,9 @@ from byoc.model._tensor_types import FLOAT_DTYPES, Dim
 from byoc.model.ranges._intervals import (
     NUMBERS,
     Interval,
+    RangedNode,
+    RangeRule,
+    RuleResult,
     TensorRange,
     absolute,
     combine_corners,
@@ -22,7 +25,6 @@ from byoc.model.ranges._intervals import (
     square,
     widen_floats,
 )
-from byoc.model.ranges._ranged_node import RangedNode, RangeRule, RuleResult
 
 _EXACT = 1 << 24
 """Sums of at most this magnitude are exact even in float32: weights are not read to know them better."""
