@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.cache._cache_entry import CacheEntry
-    from byoc.cache._cache_folder import Cache, find_cache_folder, open_cache, open_user_cache
+    from byoc.cache._cache_folder import (
+        Cache,
+        CacheEntry,
+        find_cache_folder,
+        open_cache,
+        open_user_cache,
+    )
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

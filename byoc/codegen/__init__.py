@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from byoc.codegen._abilities import has_driver as has_driver
     from byoc.codegen._abilities import has_model_driver as has_model_driver
     from byoc.codegen._abilities import list_recovery_options as list_recovery_options
-    from byoc.codegen._artifact_cache import ArtifactCache as ArtifactCache
-    from byoc.codegen._artifact_cache import ArtifactStore as ArtifactStore
     from byoc.codegen._calling import ask_cache_key as ask_cache_key
     from byoc.codegen._calling import ask_compatible as ask_compatible
     from byoc.codegen._calling import ask_verdicts as ask_verdicts
@@ -55,11 +53,18 @@ if TYPE_CHECKING:
     from byoc.codegen._codegens import Codegens as Codegens
     from byoc.codegen._codegens import choose_worker_isolation as choose_worker_isolation
     from byoc.codegen._codegens import describe_codegens as describe_codegens
+    from byoc.codegen._compiler_answers import ArtifactCache as ArtifactCache
+    from byoc.codegen._compiler_answers import ArtifactStore as ArtifactStore
     from byoc.codegen._compiler_answers import CompilerAnswers as CompilerAnswers
     from byoc.codegen._descriptions import CodegenDescription as CodegenDescription
-    from byoc.codegen._emitters import Emitters as Emitters
+    from byoc.codegen._emx_definitions import Emitters as Emitters
+    from byoc.codegen._emx_definitions import SingleNode as SingleNode
+    from byoc.codegen._emx_definitions import check_each_node as check_each_node
     from byoc.codegen._emx_definitions import define_emx_nodes as define_emx_nodes
+    from byoc.codegen._emx_definitions import find_refused_nodes as find_refused_nodes
     from byoc.codegen._emx_definitions import mend_emx_source as mend_emx_source
+    from byoc.codegen._emx_definitions import node_names as node_names
+    from byoc.codegen._emx_definitions import split_into_nodes as split_into_nodes
     from byoc.codegen._identical_regions import find_alike as find_alike
     from byoc.codegen._identical_regions import find_identical as find_identical
     from byoc.codegen._identical_regions import region_structure as region_structure
@@ -79,23 +84,18 @@ if TYPE_CHECKING:
     from byoc.codegen._isolation import Examine as Examine
     from byoc.codegen._isolation import Measure as Measure
     from byoc.codegen._operations import Operation as Operation
-    from byoc.codegen._quantization import Quantization as Quantization
+    from byoc.codegen._operations import Quantization as Quantization
     from byoc.codegen._refusals import ArtifactError as ArtifactError
     from byoc.codegen._refusals import CodegenFailedError as CodegenFailedError
     from byoc.codegen._refusals import Refusal as Refusal
     from byoc.codegen._refusals import RefusedError as RefusedError
     from byoc.codegen._refusals import resolve_node_names as resolve_node_names
     from byoc.codegen._region import Region as Region
-    from byoc.codegen._region_arena import Arena as Arena
-    from byoc.codegen._region_arena import ArenaSlot as ArenaSlot
     from byoc.codegen._region_files import find_disagreement as find_disagreement
     from byoc.codegen._region_files import read_region as read_region
+    from byoc.codegen._region_model import Arena as Arena
+    from byoc.codegen._region_model import ArenaSlot as ArenaSlot
     from byoc.codegen._region_session import open_region_session as open_region_session
-    from byoc.codegen._single_nodes import SingleNode as SingleNode
-    from byoc.codegen._single_nodes import check_each_node as check_each_node
-    from byoc.codegen._single_nodes import find_refused_nodes as find_refused_nodes
-    from byoc.codegen._single_nodes import node_names as node_names
-    from byoc.codegen._single_nodes import split_into_nodes as split_into_nodes
     from byoc.codegen._untrusted import MAX_PATH as MAX_PATH
     from byoc.codegen._untrusted import describe_path_problem as describe_path_problem
     from byoc.codegen._untrusted import escape_line as escape_line

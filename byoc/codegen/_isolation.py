@@ -19,8 +19,7 @@ from byoc.codegen._results import (
     read_pairs_of_texts,
     read_runs,
 )
-from byoc.codegen._worker import RaisedInWorkerError, Worker
-from byoc.codegen._worker_program import PATH_VARIABLE
+from byoc.codegen._worker import PATH_VARIABLE, RaisedInWorkerError, Worker
 from byoc.errors import InputError
 
 if TYPE_CHECKING:

@@ -25,8 +25,7 @@ from byoc.codegen._isolation import IsolatedCodegen, ask_worker
 from byoc.codegen._region import Region
 from byoc.codegen._region_files import read_region
 from byoc.codegen._results import read_nothing, read_pairs_of_texts
-from byoc.codegen._worker import RaisedInWorkerError, Worker
-from byoc.codegen._worker_program import PATH_VARIABLE
+from byoc.codegen._worker import PATH_VARIABLE, RaisedInWorkerError, Worker
 from byoc.codegen.byoc_worker.link import BrokenMessageError, write_array
 from byoc.errors import InputError, describe_error
 from byoc.model import to_numpy_dtype

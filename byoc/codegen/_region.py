@@ -12,8 +12,7 @@ import onnx.inliner
 
 from byoc.boundary.contracts import TensorContract, find_convolution_weights, pack_weight
 from byoc.codegen._interface import AnyArray, CompileError
-from byoc.codegen._operations import Operation, read_operations
-from byoc.codegen._quantized_operations import quantize_operations
+from byoc.codegen._operations import Operation, quantize_operations, read_operations
 from byoc.codegen._region_model import fold_region_model, infer_all_types
 from byoc.model import (
     DTYPES,
@@ -39,7 +38,7 @@ from byoc.model import (
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
 
-    from byoc.codegen._region_arena import Arena
+    from byoc.codegen._region_model import Arena
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +156,7 @@ class Region:
         row-major layout; a target with packed layouts, where some Reshape is a copy, plans with
         `byoc.memory`, as `codegens/dla` does. Raises InputError when a tensor's extents are not known.
         """
-        from byoc.codegen._region_arena import plan_arena  # noqa: PLC0415 - it loads scipy
+        from byoc.codegen._region_model import plan_arena  # noqa: PLC0415 - it loads scipy
 
         return plan_arena(self._folded_model, self.inputs, self.outputs, self.name, alignment)
 

@@ -7,20 +7,21 @@ killed, since the kernel then closes a pipe that the worker watches.
 from __future__ import annotations
 
 import os
+import pickle
 import select
 import signal
 import socket
 import subprocess
+import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from byoc.codegen._interface import CompileError, NotHereError, ResourceError
 from byoc.codegen._refusals import ArtifactError, CodegenFailedError
-from byoc.codegen._worker_program import OwnProgram
 from byoc.codegen.byoc_worker.link import (
     LENGTH_BYTES,
     MOST_ANSWER_BYTES,
@@ -33,8 +34,58 @@ from byoc.codegen.byoc_worker.link import (
 from byoc.errors import InputError, MissingRuntimeError, escape_unprintable
 from byoc.support import LocatedError, describe_exit, name_signal
 
-if TYPE_CHECKING:
-    from byoc.codegen._worker_program import WorkerProgram
+# The programs of worker processes: how one is started, and how requests to it are written.
+
+PATH_VARIABLE = "PYTHONPATH"
+
+_MODULE = "byoc.codegen._worker_process"
+
+
+class WorkerProgram(Protocol):
+    """The program that a worker process runs: how it is started, and how it takes requests.
+
+    `command` is the command without its last arguments, the descriptors of the socket, of the shared
+    memory, and of the pipe that is closed when byoc ends. Before it answers a request it may ask
+    questions.
+    """
+
+    @property
+    def command(self) -> Sequence[str]:
+        """The command."""
+        ...
+
+    def make_environment(self) -> dict[str, str]:
+        """Return the environment variables of the process."""
+        ...
+
+    def write_request(self, number: int, method: str, request: Mapping[str, Any]) -> bytes:
+        """Return a request as the program reads it."""
+        ...
+
+    def answer_question(self, question: Any, memory: SharedMemory) -> bytes:
+        """Return the answer to a question of the program. Raises BrokenMessageError for what is none."""
+        ...
+
+
+class OwnProgram:
+    """byoc itself, in the same interpreter: it takes requests as pickles, and asks no questions."""
+
+    # -P: modules in the working directory are not imported, as with the `byoc` command.
+    command = (sys.executable, "-P", "-m", _MODULE)
+
+    def make_environment(self) -> dict[str, str]:
+        """Return the environment of this process, with its import path."""
+        path = os.pathsep.join(dict.fromkeys(entry for entry in sys.path if entry))
+        return {**os.environ, PATH_VARIABLE: path}
+
+    def write_request(self, number: int, method: str, request: Mapping[str, Any]) -> bytes:
+        """Return a request as a pickle, which byoc wrote and byoc reads."""
+        return pickle.dumps((number, method, request))
+
+    def answer_question(self, question: Any, memory: SharedMemory) -> bytes:
+        """Raise BrokenMessageError."""
+        raise BrokenMessageError("it asks a question")
+
 
 T = TypeVar("T")
 Reader = Callable[[Any, SharedMemory], T]

@@ -41,7 +41,7 @@ from byoc.codegen._compiler_identity import describe_compiler
 from byoc.codegen._descriptions import write_description
 from byoc.codegen._interface import Artifact, CompileError, Cycles, Executor, NotHereError, ResourceError
 from byoc.codegen._refusals import ArtifactError, CodegenFailedError
-from byoc.codegen._worker_program import PATH_VARIABLE
+from byoc.codegen._worker import PATH_VARIABLE
 from byoc.codegen.byoc_worker.link import (
     SharedMemory,
     end_with_parent,

@@ -5,7 +5,12 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.drivers._build_driver import build_driver, get_include_folder
-    from byoc.drivers._driver_library import DriverError, DriverLibrary, OpenedRegion
+    from byoc.drivers._driver_library import (
+        DriverError,
+        DriverLibrary,
+        OpenedRegion,
+        build_driver,
+        get_include_folder,
+    )
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

@@ -14,16 +14,17 @@ from byoc._doors import open_door
 
 if TYPE_CHECKING:
     from byoc.expressions._evaluation import Expression, compile_expression, evaluate
-    from byoc.expressions._number_ranges import NumberRange, make_range
     from byoc.expressions._operations import (
         MismatchError,
         NoValueError,
+        NumberRange,
         StepLimitError,
         compile_regex,
         describe_kind,
+        make_range,
         matches,
     )
-    from byoc.expressions._syntax_tree import (
+    from byoc.expressions._parser import (
         Literal,
         Member,
         Name,

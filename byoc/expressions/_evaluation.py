@@ -12,20 +12,20 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from typing import Any
 
-from byoc.expressions._number_ranges import NumberRange, apply_to_ranges
 from byoc.expressions._operations import (
     OPERATIONS,
     MismatchError,
     NoValueError,
+    NumberRange,
     StepCounter,
     StepLimitError,
     UnknownError,
+    apply_to_ranges,
     decide,
     describe_kind,
     require_bool,
 )
-from byoc.expressions._parser import parse_expression
-from byoc.expressions._syntax_tree import (
+from byoc.expressions._parser import (
     Comprehension,
     ExpressionNode,
     Literal,
@@ -33,6 +33,7 @@ from byoc.expressions._syntax_tree import (
     Name,
     OperatorCall,
     find_paths,
+    parse_expression,
 )
 
 _Scope = Mapping[str, tuple[Any, str]]

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.onnxrt._bound_session import bind_session
     from byoc.onnxrt._exact_products import (
         computes_in_integers,
         describe_machine,
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     )
     from byoc.onnxrt._onnxruntime import (
         INSTALL_HINT,
+        bind_session,
         get_session_settings,
         has_runtime,
         measure_node_seconds,

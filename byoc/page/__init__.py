@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.page._bundle_page import make_page, make_plan_page
-    from byoc.page._page_file import PageParts, render_page
-    from byoc.page._trace_file import read_trace
+    from byoc.page._page_file import PageParts, make_page, make_plan_page, read_trace, render_page
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

@@ -10,21 +10,135 @@ import html
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from gzip import GzipFile
 from importlib.resources import files
 from io import BytesIO
+from pathlib import Path
 from string import Template
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from byoc.bundle import DecidedGraph, DecisionDocument, Report
-from byoc.errors import escape_unprintable
+from byoc.bundle import Bundle, DecidedGraph, DecisionDocument, RegionEntry, Report, open_bundle
+from byoc.codegen import escape_line, parse_strict_json
+from byoc.errors import InputError, escape_unprintable
 from byoc.memory.arena import find_lowest_gap
-from byoc.page._trace_file import TracePicture
-from byoc.reporting import format_conditions, format_promises
+from byoc.planning import Plan
+from byoc.reporting import format_conditions, format_promises, make_decision_document
+from byoc.support import StrictModel, read_limited
+
+# Traces that `byoc run --trace` wrote, read for the page's timeline.
+
+_MAX_TRACE_BYTES = 1 << 26
+_MOST_EVENTS = 20_000
+
+_Microseconds = Annotated[float, Field(ge=0, le=1e18)]  # sums of more could be infinite
+_Count = Annotated[int, Field(ge=0)]
+
+
+class _Arguments(StrictModel):
+    device: str = "host"
+    bytes_in: _Count = Field(0, alias="bytes in")
+    bytes_out: _Count = Field(0, alias="bytes out")
+
+
+class _Event(StrictModel):
+    """A complete event of Chrome's trace event format; times are in microseconds."""
+
+    name: str
+    cat: str
+    ph: str
+    ts: _Microseconds
+    dur: _Microseconds
+    pid: int
+    tid: int
+    args: _Arguments
+
+
+@dataclass(frozen=True, slots=True)
+class PictureEvent:
+    """A stage of a run in the timeline: its number in `rows`, and its start and length in seconds."""
+
+    name: str
+    device: str
+    row: int
+    start: float
+    seconds: float
+    bytes_read: int
+    bytes_made: int
+
+
+@dataclass(frozen=True, eq=False)
+class TracePicture:
+    """A timeline of `seconds`, with a row for each device and thread; `why` says what is left out."""
+
+    events: tuple[PictureEvent, ...]
+    rows: tuple[str, ...]
+    seconds: float
+    why: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the data that JSON can represent."""
+        return asdict(self)
+
+
+def read_trace(path: Path) -> TracePicture:
+    """Read a trace of `byoc run --trace`. Raises InputError with one sentence for any other file."""
+    try:
+        with path.open("rb") as file:
+            content = read_limited(file, _MAX_TRACE_BYTES)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    if len(content) > _MAX_TRACE_BYTES:
+        raise InputError(f"{path}: not a trace: it has more than {_MAX_TRACE_BYTES} bytes")
+    try:
+        read = parse_strict_json(content)
+        events = read.get("traceEvents") if isinstance(read, dict) else None
+        if not isinstance(events, list):
+            raise ValueError("it has no list traceEvents")
+        complete = [each for each in events if not isinstance(each, dict) or each.get("ph") != "M"]
+        return _make_picture([_Event.model_validate(each) for each in complete])
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = escape_line(".".join(map(str, first["loc"])))
+        raise InputError(f"{path}: not a trace of byoc: {where}: {escape_line(first['msg'])}") from None
+    except (ValueError, LookupError) as error:
+        raise InputError(f"{path}: not a trace of byoc: {escape_line(str(error))}") from None
+
+
+def _make_picture(events: list[_Event]) -> TracePicture:
+    """Return the timeline of the events, or of the longest 20,000 where there are more."""
+    kept = sorted(events, key=lambda event: -event.dur)[:_MOST_EVENTS]
+    devices = dict.fromkeys(sorted(((e.args.device != "host"), e.args.device, e.tid) for e in kept))
+    threads = [name for _, name, _ in devices]
+    rows = tuple(
+        f"{name}, thread {thread}" if threads.count(name) > 1 else name for _, name, thread in devices
+    )
+    number = {key: row for row, key in enumerate(devices)}
+    ordered = sorted(kept, key=lambda event: (event.ts, event.tid))
+    ends = [event.ts + event.dur for event in events]
+    left = len(events) - len(kept)
+    return TracePicture(
+        events=tuple(
+            PictureEvent(
+                name=event.name,
+                device=event.args.device,
+                row=number[(event.args.device != "host", event.args.device, event.tid)],
+                start=event.ts / 1e6,
+                seconds=event.dur / 1e6,
+                bytes_read=event.args.bytes_in,
+                bytes_made=event.args.bytes_out,
+            )
+            for event in ordered
+        ),
+        rows=rows,
+        seconds=max(ends, default=0.0) / 1e6,
+        why=f"{left} short events are left out." if left else "",
+    )
+
 
 # In the order of loading: each needs those before it.
 _LIBRARIES = ("cytoscape/cytoscape.min.js", "dagre/dagre.min.js")
@@ -195,3 +309,84 @@ def _list_unread(graph: DecidedGraph) -> set[int]:
     """Return the tensors that nothing reads."""
     read = {tensor for inputs in graph.nodes.inputs for tensor in inputs}
     return {tensor for outputs in graph.nodes.outputs for tensor in outputs} - read
+
+
+# The page of a bundle, from what it holds, or of a plan.
+
+_MOST_LAYERS = 2_000
+_MAX_LAYER_BYTES = 1 << 24
+
+
+class _Layer(BaseModel):
+    """A layer of a compiled region, as its codegen states it in a JSON file of the artifact."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+    name: str
+    operation: str = ""
+    cycles: Annotated[int, Field(ge=0)]
+
+
+class _Layers(BaseModel):
+    """A JSON file of an artifact that has layers; other keys are ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+    layers: tuple[_Layer, ...]
+
+
+def make_page(bundle: Bundle | str | Path, trace: str | Path | None = None) -> str:
+    """Return the page of a `bundle`, or of the one at a path, as HTML.
+
+    `trace` is a file that `byoc run --trace` wrote: its timeline is drawn, and measured seconds stand
+    beside predicted ones.
+
+    Raises InputError when one of them cannot be read, or the bundle holds no decisions.
+    """
+    opened = bundle if isinstance(bundle, Bundle) else open_bundle(bundle)
+    decisions = opened.decisions()
+    if decisions is None:
+        raise InputError(
+            f"{opened.display_path}: holds no decisions.json.gz, since an older byoc wrote it or it has "
+            "too many nodes: partition the model again with --html"
+        )
+    parts = PageParts(
+        report=opened.variant.report,
+        decisions=decisions,
+        trace=None if trace is None else read_trace(Path(trace)),
+        layers=dict(_find_layers(opened)),
+        is_compiled=True,
+        codegens={entry.name: entry.codegen for entry in opened.variant.regions},
+    )
+    return render_page(parts)
+
+
+def make_plan_page(plan: Plan, report: Report) -> str:
+    """Return the page of a plan, of which no bundle was written, as HTML.
+
+    It has no layouts and scales of boundary tensors: contracts are known once regions are compiled.
+    """
+    return render_page(PageParts(report, make_decision_document(plan)))
+
+
+def _find_layers(bundle: Bundle) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
+    """Yield each region whose codegen states the cycles of its layers, with these layers."""
+    entries = {entry.name: entry for entry in bundle.manifest.regions}
+    known: dict[str, list[Mapping[str, Any]]] = {}
+    for entry in bundle.variant.regions:
+        own = entries.get(entry.same_as, entry)
+        if own.name not in known:
+            known[own.name] = _read_layers(bundle, own)
+        if known[own.name]:
+            yield entry.name, known[own.name]
+
+
+def _read_layers(bundle: Bundle, entry: RegionEntry) -> list[Mapping[str, Any]]:
+    """Return the layers in a region's artifact; none where no file of it states layers with cycles."""
+    for path in entry.artifact_files.values():
+        if not path.endswith(".json") or bundle.manifest.files[path].bytes > _MAX_LAYER_BYTES:
+            continue
+        try:
+            found = _Layers.model_validate_json((bundle.folder / path).read_bytes())
+        except (ValidationError, OSError):
+            continue  # a file in another format
+        return [layer.model_dump() for layer in found.layers[:_MOST_LAYERS]]
+    return []

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.patterns._candidates import filter_allowed, find_matches, free_nodes
     from byoc.patterns._grouper import (
         JointUnit,
         group_matches,
@@ -16,10 +15,10 @@ if TYPE_CHECKING:
         open_units,
         sort_units,
     )
-    from byoc.patterns._matcher import Match
+    from byoc.patterns._matcher import Kind, Mark, Match, NodeGroup, Unit
     from byoc.patterns._near_misses import NearMiss, find_near_misses
     from byoc.patterns._pattern import Pattern, PatternForm, parse_pattern
     from byoc.patterns._pattern_syntax import ANY_OPERATOR, PatternLine
-    from byoc.patterns._unit import Kind, Mark, NodeGroup, Unit
+    from byoc.patterns._qdq_groups import filter_allowed, find_matches, free_nodes
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

@@ -19,12 +19,10 @@ from typing import TypeVar
 from byoc.errors import YES, Verdict, refuse
 from byoc.model import GraphIndex, get_node_name
 from byoc.numerics import merge_groups, sort_topologically
-from byoc.patterns._candidates import find_candidates
 from byoc.patterns._contraction_order import ContractionOrder
-from byoc.patterns._matcher import Match
+from byoc.patterns._matcher import Mark, Match, NodeGroup, Unit
 from byoc.patterns._pattern import Pattern
-from byoc.patterns._qdq_groups import form_qdq_groups
-from byoc.patterns._unit import Mark, NodeGroup, Unit
+from byoc.patterns._qdq_groups import find_candidates, form_qdq_groups
 
 __all__ = ["Unit", "find_composites", "group_matches", "group_units"]
 

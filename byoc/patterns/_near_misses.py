@@ -5,15 +5,20 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from byoc.model import GraphIndex
-from byoc.patterns._candidates import free_nodes
 from byoc.patterns._grouper import find_composites
-from byoc.patterns._matcher import PATH_ATTEMPTS, Match, check_closed, check_conditions
+from byoc.patterns._matcher import (
+    PATH_ATTEMPTS,
+    Mark,
+    Match,
+    check_closed,
+    check_conditions,
+    describe_rejection,
+)
 from byoc.patterns._node_table import NodeTable
 from byoc.patterns._pattern import Pattern, PatternForm, lines_needed
 from byoc.patterns._pattern_search import AttemptBudget, Binding, PatternSearch
 from byoc.patterns._pattern_syntax import PatternLine
-from byoc.patterns._qdq_groups import check_unaccepted_nodes
-from byoc.patterns._unit import Mark, describe_rejection
+from byoc.patterns._qdq_groups import check_unaccepted_nodes, free_nodes
 
 _MAX_AROUND = 2_000
 _MAX_ATTEMPTS = 200_000  # in one call, for all patterns: a few seconds

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from byoc.errors import YES, Verdict, refuse
 from byoc.model import GraphIndex, get_constant_value
-from byoc.patterns import _operator_schemas as operators
-from byoc.patterns._node_table import NodeTable
-from byoc.patterns._operator_schemas import COMMUTATIVE
+from byoc.patterns import _node_table as operators
+from byoc.patterns._node_table import COMMUTATIVE, NodeTable
 from byoc.patterns._pattern import PatternForm, replace_operand
 from byoc.patterns._pattern_syntax import AttributeTest, PatternLine, PatternOperand, Scalar
 

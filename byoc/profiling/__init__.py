@@ -12,8 +12,12 @@ if TYPE_CHECKING:
         time_units,
         time_whole,
     )
-    from byoc.profiling._host_timing import time_nodes
-    from byoc.profiling._measured_costs import MeasurementRecords, describe_machine, write_costs
+    from byoc.profiling._measured_costs import (
+        MeasurementRecords,
+        describe_machine,
+        time_nodes,
+        write_costs,
+    )
     from byoc.profiling._prediction_error import (
         WIDE_SPREAD,
         NodePair,

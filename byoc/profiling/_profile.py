@@ -36,8 +36,7 @@ from byoc.profiling._codegen_timing import (
     time_whole,
     without_crossing,
 )
-from byoc.profiling._host_timing import time_nodes
-from byoc.profiling._measured_costs import MeasurementRecords, describe_machine, write_costs
+from byoc.profiling._measured_costs import MeasurementRecords, describe_machine, time_nodes, write_costs
 from byoc.profiling._prediction_error import choose_margin, describe_unseen
 from byoc.profiling._profile_options import HOST, ProfileOptions
 from byoc.profiling._sampling import Patience

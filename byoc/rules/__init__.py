@@ -8,14 +8,18 @@ if TYPE_CHECKING:
     from byoc.rules._annotator import Annotator, annotate_graph
     from byoc.rules._arithmetic import Arithmetic, ArithmeticClause, ArithmeticContract
     from byoc.rules._composite_library import LibraryComposite, format_clash, read_library
-    from byoc.rules._generations import split_generation
     from byoc.rules._host_nodes import find_unmatched_names
     from byoc.rules._json_schema import make_json_schema
     from byoc.rules._objections import Attempt, Objection
-    from byoc.rules._quantization_schema import QuantizedRule, QuantizedTensors
-    from byoc.rules._rule_loading import Target, find_missing_plugins, load_rules, require_dtype
+    from byoc.rules._rule_loading import (
+        Target,
+        find_missing_plugins,
+        load_rules,
+        require_dtype,
+        split_generation,
+    )
     from byoc.rules._rule_schema import OpRule
-    from byoc.rules._schema_values import ANY_DTYPE
+    from byoc.rules._schema_values import ANY_DTYPE, QuantizedRule, QuantizedTensors
     from byoc.rules._value_check import ValueCondition, find_exceeded, list_conditions
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

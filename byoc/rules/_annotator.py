@@ -21,8 +21,7 @@ from byoc.model import (
 )
 from byoc.patterns import ANY_OPERATOR, Mark
 from byoc.rules._host_nodes import check_batch, find_host_nodes
-from byoc.rules._node_signatures import NodeSignatures
-from byoc.rules._node_view import RuleView, TensorUse
+from byoc.rules._node_view import NodeSignatures, RuleView, TensorUse
 from byoc.rules._objections import (
     Attempt,
     Objection,

@@ -24,8 +24,8 @@ from byoc.model import (
 )
 from byoc.rules._node_view import RuleView, TensorUse
 from byoc.rules._objections import Objection, ObjectionKind, format_list, make_unknown
-from byoc.rules._quantization_schema import Quantization, QuantizedRule, QuantizedTensors
 from byoc.rules._rule_schema import TensorRule
+from byoc.rules._schema_values import Quantization, QuantizedRule, QuantizedTensors
 
 
 def get_quantization(index: GraphIndex, use: TensorUse) -> TensorQuantization | None:

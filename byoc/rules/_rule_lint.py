@@ -15,10 +15,7 @@ from byoc.model import DTYPES, IMAGE, WEIGHT, parse_layout
 from byoc.patterns import ANY_OPERATOR, Pattern, PatternForm
 from byoc.rules._arithmetic import ArithmeticClause, lint_arithmetic
 from byoc.rules._composite_library import Library, make_pattern, open_library
-from byoc.rules._condition_lint import lint_pattern_condition
-from byoc.rules._inheritance import lint_drop
-from byoc.rules._operator_lint import lint_check_name, lint_operator_rule
-from byoc.rules._quantization_schema import Quantization
+from byoc.rules._condition_lint import lint_check_name, lint_operator_rule, lint_pattern_condition
 from byoc.rules._rule_schema import (
     CompositeRule,
     Drop,
@@ -28,8 +25,9 @@ from byoc.rules._rule_schema import (
     OpRule,
     RuleFile,
     TensorRule,
+    lint_drop,
 )
-from byoc.rules._schema_values import ANY_DTYPE, Names, wrap_single_part
+from byoc.rules._schema_values import ANY_DTYPE, Names, Quantization, wrap_single_part
 from byoc.schemas import describe_unknown_operator
 from byoc.support import format_short, validate_content
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import TensorType, read_type
-from byoc.runtime._held_tensors import HeldTensors, find_inner_types, hold_tensors
 from byoc.runtime._session import Session, bind_stages
 from byoc.runtime._stage_program import Stage, StageValues
+from byoc.runtime._state_binding import HeldTensors, find_inner_types, hold_tensors
 from byoc.runtime._trace import Trace
 from byoc.runtime._variant_session import VariantSession
 from byoc.samples import describe_mismatch

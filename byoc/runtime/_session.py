@@ -14,16 +14,23 @@ from byoc.codegen import BindableExecutor, Codegens, Executor, Region, StatefulE
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import GraphIndex, TensorType, make_native, write_type
 from byoc.onnxrt import describe_machine, find_inexact_kernels, sharing_process, with_default_mode
-from byoc.runtime._device_turns import DeviceTurns, run_in_pipeline
 from byoc.runtime._executors import (
     RegionNotHereError,
     find_executable,
     load_executor,
     needs_exclusive_calls,
+    rename_executor,
 )
 from byoc.runtime._program_builder import ProgramBuilder, data_inputs
-from byoc.runtime._renamed_executors import rename_executor
-from byoc.runtime._stage_program import HOST, MAX_AT_ONCE, Stage, StageProgram, StageValues
+from byoc.runtime._stage_program import (
+    HOST,
+    MAX_AT_ONCE,
+    DeviceTurns,
+    Stage,
+    StageProgram,
+    StageValues,
+    run_in_pipeline,
+)
 from byoc.runtime._trace import Trace, current_trace, record_into
 from byoc.samples import ArrayForm, describe_mismatch
 

@@ -2,21 +2,202 @@
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.model import StatePair, evaluate_dim, get_stated_types, read_tensor_types, to_numpy_dtype
+from byoc.codegen import DeviceState
+from byoc.errors import InputError
+from byoc.model import (
+    StatePair,
+    TensorType,
+    evaluate_dim,
+    fix_type,
+    get_stated_types,
+    read_tensor_types,
+    read_type,
+    to_numpy_dtype,
+)
 from byoc.onnxrt import with_memory_returned
 from byoc.padding import EDGE, PaddingRule, pad_inputs
-from byoc.runtime._device_state import KeptState, keep_on_devices
-from byoc.runtime._held_tensors import HeldTensors, find_inner_types, hold_tensors
 from byoc.runtime._session import Session, bind_stages
 from byoc.runtime._stage_program import Stage
 from byoc.runtime._trace import Trace
 from byoc.runtime._variant_session import FittedInputs, VariantSession
+
+# State that stays on accelerators between calls: neither past nor present crosses a boundary.
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class KeptState:
+    """The states that stages keep on their devices.
+
+    `holders` maps names of inputs to what holds their states; one holder may have several.
+    """
+
+    holders: Mapping[str, DeviceState] = field(default_factory=dict)
+
+    def reset(self, values: Arrays) -> None:
+        """Send the first values of a sequence to the devices, by names of inputs."""
+        for holder in self._list_holders():
+            holder.reset({name: values[name] for name, own in self.holders.items() if own is holder})
+
+    def read(self) -> dict[str, NDArray[Any]]:
+        """Return copies of the state, by names of inputs."""
+        found: dict[str, NDArray[Any]] = {}
+        for holder in self._list_holders():
+            found |= holder.read()
+        return {name: found[name] for name in self.holders}
+
+    def _list_holders(self) -> list[DeviceState]:
+        """Return each holder once."""
+        return list({id(holder): holder for holder in self.holders.values()}.values())
+
+
+def keep_on_devices(session: Session, pairs: Mapping[str, StatePair]) -> tuple[Session, KeptState]:
+    """Have the stages of a session keep what state they can on their devices.
+
+    Return the session without the inputs and outputs of these states, and what is kept. A stage can keep
+    a state if it alone reads the input and makes the output, of the same fixed shape, and no other stage
+    reads either.
+    """
+    stages: list[Stage] = []
+    holders: dict[str, DeviceState] = {}
+    for stage in session.stages:
+        own = {name: pair.present for name, pair in pairs.items() if _can_keep(session, stage, pair)}
+        holder = stage.allocate(own) if own and stage.allocate is not None else None
+        if holder is None:
+            stages.append(stage)
+        else:
+            stages.append(_leave_out(stage, own, holder))
+            holders |= dict.fromkeys(own, holder)
+    if not holders:
+        return session, KeptState()
+    kept_outputs = {pairs[name].present for name in holders}
+    program = session.program
+    outputs = tuple(name for name in program.outputs if name not in kept_outputs)
+    without = replace(
+        session,
+        inputs=tuple(name for name in session.inputs if name not in holders),
+        types={name: kind for name, kind in session.types.items() if name not in holders},
+        program=replace(program, stages=stages, outputs=outputs),
+    )
+    return without, KeptState(holders)
+
+
+def _can_keep(session: Session, stage: Stage, pair: StatePair) -> bool:
+    """Return whether a stage alone reads and makes a state, whose shape is fixed."""
+    if pair.past not in stage.inputs or pair.present not in stage.types:
+        return False
+    others = {name for each in session.stages if each is not stage for name in each.inputs}
+    if {pair.past, pair.present} & others or pair.past in session.outputs:
+        return False
+    kind = session.types.get(pair.past)
+    if kind is None or kind.shape is None or not all(isinstance(dim, int) for dim in kind.shape):
+        return False
+    return read_type(stage.types[pair.present]) == kind
+
+
+def _leave_out(stage: Stage, pairs: Mapping[str, str], holder: DeviceState) -> Stage:
+    """Return a stage without the inputs and outputs of `pairs`, which its holder keeps."""
+    kept_outputs = set(pairs.values())
+    return replace(
+        stage,
+        inputs=tuple(name for name in stage.inputs if name not in pairs),
+        outputs=tuple(name for name in stage.outputs if name not in kept_outputs),
+        types={name: kind for name, kind in stage.types.items() if name not in kept_outputs},
+        run=holder.step,
+        bind=None,
+        allocate=None,
+    )
+
+
+# Small tensors between stages that stay in the same arrays from run to run.
+#
+# Handing a tensor of a decoder's token from stage to stage takes longer than computing it: its
+# array is allocated, described to onnxruntime, and freed. A stage that is bound to arrays runs
+# without that.
+
+_LARGEST = 1 << 16
+"""Bytes of a tensor; handing over a larger one takes little beside computing it."""
+
+
+@dataclass(eq=False)
+class HeldTensors:
+    """The tensors that may be held, by name with their fixed types, and the arrays of those that are."""
+
+    types: Mapping[str, TensorType]
+    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    def bind(self, stage: Stage, inputs: Arrays, outputs: Arrays) -> Stage | None:
+        """Return a stage bound to `inputs` and `outputs`, and to what is held; None where it cannot be.
+
+        Stages come in their order, so that what a later one reads is held if an earlier one was bound.
+        Raises InputError where an array of the caller does not fit.
+        """
+        if stage.bind is None:
+            return None
+        reads = {name: self.arrays[name] for name in stage.inputs if name in self.arrays}
+        makes = {
+            name: np.empty(_list_extents(kind), to_numpy_dtype(kind.dtype))
+            for name in stage.output_names
+            if name not in outputs and (kind := self.types.get(name)) is not None
+        }
+        if reads or makes:
+            try:
+                run = stage.bind({**reads, **inputs}, {**makes, **outputs})
+            except InputError:  # the model states another shape than the stage has
+                run = None
+            if run is not None:
+                self.arrays |= makes
+                return replace(stage, run=run)
+        run = stage.bind(inputs, outputs) if inputs or outputs else None
+        return None if run is None else replace(stage, run=run)
+
+
+def hold_tensors(kinds: Mapping[str, TensorType], sizes: Mapping[str, int]) -> HeldTensors:
+    """Return the tensors between stages that may be held, where names in extents have some sizes.
+
+    Those of open extents, of text, without elements and of more than 64 KiB are not.
+    """
+    fixed = {name: fix_type(kind, sizes) for name, kind in kinds.items()}
+    return HeldTensors({name: kind for name, kind in fixed.items() if _may_be_held(kind)})
+
+
+def find_inner_types(session: Session) -> Mapping[str, TensorType]:
+    """Return the stated types of tensors between stages of a session's main graph that can be bound.
+
+    A stage that cannot may give an array as it got it, which nobody may write to then.
+    """
+    if session.bundle is None or len(session.stages) < 2:
+        return {}
+    kinds = read_tensor_types(get_stated_types(session.bundle.model()))
+    able = [stage for stage in session.stages if stage.bind is not None and stage.bind({}, {})]
+    others = [stage for stage in session.stages if stage not in able]
+    kept = {*session.outputs, *(name for stage in others for name in stage.inputs)}
+    read = {name for stage in able for name in stage.inputs} - kept
+    made = {name for stage in able for name in stage.output_names}
+    return {name: kind for name in sorted(made & read) if (kind := kinds.get(name)) is not None}
+
+
+def _may_be_held(kind: TensorType) -> bool:
+    if kind.shape is None or kind.dtype == "string":
+        return False
+    extents = _list_extents(kind)
+    if len(extents) < len(kind.shape):
+        return False
+    return 0 < prod(extents) * to_numpy_dtype(kind.dtype).itemsize <= _LARGEST
+
+
+def _list_extents(kind: TensorType) -> list[int]:
+    """Return the extents of a type that are numbers."""
+    return [dim for dim in kind.shape or () if isinstance(dim, int)]
+
 
 Buffers = Mapping[str, NDArray[Any]]
 

@@ -12,11 +12,17 @@ from byoc.bundle import Bundle
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import Dim, StatePair, TensorType, choose_state_pairs, to_numpy_dtype
 from byoc.onnxrt import with_memory_returned
-from byoc.runtime._device_state import KeptState, keep_on_devices
-from byoc.runtime._held_tensors import find_inner_types, hold_tensors
 from byoc.runtime._session import Session
 from byoc.runtime._stage_program import StageValues
-from byoc.runtime._state_binding import VariantStates, bind_state, find_updatable
+from byoc.runtime._state_binding import (
+    KeptState,
+    VariantStates,
+    bind_state,
+    find_inner_types,
+    find_updatable,
+    hold_tensors,
+    keep_on_devices,
+)
 from byoc.runtime._trace import Trace
 from byoc.runtime._variant_session import VariantSession
 from byoc.samples import describe_mismatch

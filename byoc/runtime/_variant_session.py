@@ -18,9 +18,8 @@ from byoc.padding import (
     make_padded_shapes,
     pad_inputs,
 )
-from byoc.runtime._device_turns import DeviceTurns, run_in_pipeline
 from byoc.runtime._session import Session, describe_other_kernels, load_bundle, read_tensors
-from byoc.runtime._stage_program import StageValues
+from byoc.runtime._stage_program import DeviceTurns, StageValues, run_in_pipeline
 from byoc.runtime._trace import Trace
 
 

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from byoc.samples._input_sizes import suggest_sizes
     from byoc.samples._input_values import find_domains, sample_inputs
     from byoc.samples._sample_folder import MAX_SAMPLES, find_samples, read_samples
-    from byoc.samples._sample_search import NoSampleError, list_samples, model_samples
     from byoc.samples._sample_source import (
         Inputs,
+        NoSampleError,
         Sample,
         SampleSource,
         hash_values,
+        list_samples,
+        model_samples,
     )
     from byoc.samples._special_values import (
         SpecialValues,

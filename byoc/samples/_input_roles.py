@@ -23,7 +23,7 @@ from byoc.model import (
     multiply_dims,
     subtract_dims,
 )
-from byoc.samples._input_traces import TracedInputs, Use
+from byoc.samples._size_relations import TracedInputs, Use
 
 
 class Role(StrEnum):

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from byoc.model import Dim, GraphIndex, TensorType, add_dims, list_dim_names
-from byoc.samples._input_traces import TracedInputs, trace_inputs
-from byoc.samples._size_relations import SizeRelations, find_relations
+from byoc.samples._size_relations import SizeRelations, TracedInputs, find_relations, trace_inputs
 
 # What a size counts, the plausible size, and another one.
 _SIZES = {

@@ -8,12 +8,10 @@ if TYPE_CHECKING:
     from byoc.schemas._operator_schema import (
         DTYPE_NUMBERS,
         DTYPES,
+        INSTALL_HINT,
         FormalParameter,
         OperatorSchema,
         OperatorVersions,
-    )
-    from byoc.schemas._schema_registry import (
-        INSTALL_HINT,
         describe_unknown_operator,
         find_operator,
         find_schemas,

@@ -14,12 +14,22 @@ from byoc.bundle import PROGRAM_FILE, is_bundle, open_bundle, sign_folder
 from byoc.codegen import DriverSources, find_codegen, has_driver
 from byoc.drivers import get_include_folder
 from byoc.errors import InputError
-from byoc.standalone._c_text import fill_template, read_source
 from byoc.standalone._export_options import ExportOptions
-from byoc.standalone._program_graph import ProgramGraph, read_bundle_graph, read_model_graph
+from byoc.standalone._program_graph import (
+    ProgramGraph,
+    fill_template,
+    read_bundle_graph,
+    read_model_graph,
+    read_source,
+)
 from byoc.standalone._program_steps import ProgramSteps, plan_steps
-from byoc.standalone._source_text import WEIGHTS_FILE, write_model_text
-from byoc.standalone._weight_file import ByteOrder, ProgramWeights, make_sample_file
+from byoc.standalone._source_text import (
+    WEIGHTS_FILE,
+    ByteOrder,
+    ProgramWeights,
+    make_sample_file,
+    write_model_text,
+)
 from byoc.support import (
     CODEGENS,
     list_installed,

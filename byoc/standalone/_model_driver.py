@@ -15,11 +15,15 @@ from byoc.codegen import DriverSources, Region, has_driver, has_model_driver
 from byoc.drivers import build_driver
 from byoc.errors import InputError
 from byoc.model import DTYPE_NUMBERS, count_bits
-from byoc.standalone._c_text import describe_in_comment, fill_template, quote, read_source
-from byoc.standalone._program_graph import read_region_graph
+from byoc.standalone._program_graph import (
+    describe_in_comment,
+    fill_template,
+    quote,
+    read_region_graph,
+    read_source,
+)
 from byoc.standalone._program_steps import plan_steps
-from byoc.standalone._source_text import WEIGHTS_FILE, write_run_text
-from byoc.standalone._weight_file import ByteOrder, ProgramWeights
+from byoc.standalone._source_text import WEIGHTS_FILE, ByteOrder, ProgramWeights, write_run_text
 
 
 def write_model_driver(

@@ -19,8 +19,7 @@ from byoc.codegen import CompileError, define_emx_nodes, mend_emx_source
 from byoc.errors import MissingRuntimeError, describe_error, shorten_text
 from byoc.memory.reading import written_outputs
 from byoc.model import DTYPE_NUMBERS, TensorType, is_onnx, list_bodies
-from byoc.standalone._operands import Call, UnsupportedNodeError
-from byoc.standalone._program_graph import ProgramGraph
+from byoc.standalone._program_graph import Call, ProgramGraph, UnsupportedNodeError
 
 _MISSING = "emx-onnx-cgen is not installed (pip install 'onnx-byoc[c]'), and C for this model needs it"
 _MOST_EMBEDDED = 1024  # bytes of a constant that may decide what is emitted: shapes, axes, scales

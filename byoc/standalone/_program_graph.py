@@ -1,8 +1,10 @@
 """The graph that a standalone program runs: a clean model whose extents and constants are all known."""
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,75 @@ from byoc.passes import clean_model, list_clean_passes
 from byoc.samples import model_samples
 from byoc.verification import Difference, NoiseGauge, make_exact_products
 from byoc.zoo import ZOO, Source, find_samples, load_model
+
+# Calls of C functions: their operands, what a call needs beside them, and nodes that have none.
+
+Operand = str | None
+"""A tensor by name; None is a null pointer."""
+
+SCRATCH = "\0scratch"
+"""The operand that points to a step's scratch memory; no tensor has this name."""
+
+
+class UnsupportedNodeError(Exception):
+    """A node for which there is no C; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a C function by one step of a program.
+
+    `operands` are the pointers that it takes, in order. `structure` is the initializer of a constant
+    structure of type `kind`, whose address comes first; empty where there is none. `scratch` are bytes
+    of memory that hold nothing before and after the call.
+    """
+
+    function: str
+    operands: tuple[Operand, ...]
+    kind: str = ""
+    structure: str = ""
+    scratch: int = 0
+
+
+# Text of C: files and templates of the folder `source`, strings, numbers and comments.
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.:;,<>()\[\]=+' -]")
+_PLACE = re.compile(r"@(\w+)@")
+
+
+def read_source(name: str) -> bytes:
+    """Return a file of the folder `source`."""
+    return (Path(str(files("byoc.standalone"))) / "source" / name).read_bytes()
+
+
+def fill_template(name: str, values: dict[str, object]) -> str:
+    """Return a template with a value in each place `@NAME@`. Raises KeyError for one without a value."""
+    return _PLACE.sub(lambda match: str(values[match[1]]), read_source(name).decode())
+
+
+def format_float(value: float) -> str:
+    """Return a 32-bit float as a constant of C; nine digits tell all of them apart."""
+    if value != value:  # noqa: PLR0124 - NaN
+        return "NAN"
+    if value in (float("inf"), float("-inf")):
+        return "INFINITY" if value > 0 else "-INFINITY"
+    digits = f"{value:.9g}"
+    return f"{digits}f" if "." in digits or "e" in digits else f"{digits}.0f"
+
+
+def quote(text: str) -> str:
+    """Return a text as a string of C; other characters than printable ones of ASCII as escapes."""
+    made = "".join(
+        chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}"
+        for byte in text.encode("utf-8", "replace")
+    )
+    return f'"{made}"'
+
+
+def describe_in_comment(text: str) -> str:
+    """Return a text without what could end a comment or a line."""
+    return _UNSAFE.sub("_", text)
+
 
 Array = NDArray[Any]
 

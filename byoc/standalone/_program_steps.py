@@ -12,17 +12,22 @@ from byoc.memory.arena import ArenaPlan, ArenaStep, plan_buffers
 from byoc.memory.reading import CONVENTIONS, MemoryModel, read_memory_model
 from byoc.model import describe_node, is_onnx
 from byoc.numerics import round_up
-from byoc.standalone._c_text import format_float
 from byoc.standalone._decoder_calls import (
     DECODER_FILE,
     DECODER_KERNELS,
+    FusedNodes,
+    find_fused_nodes,
     is_decoder_operator,
     make_decoder_call,
 )
-from byoc.standalone._fused_nodes import FusedNodes, find_fused_nodes
 from byoc.standalone._node_functions import EmittedFunctions, NodeFunctions
-from byoc.standalone._operands import SCRATCH, Call, UnsupportedNodeError
-from byoc.standalone._program_graph import ProgramGraph
+from byoc.standalone._program_graph import (
+    SCRATCH,
+    Call,
+    ProgramGraph,
+    UnsupportedNodeError,
+    format_float,
+)
 
 ALIGNMENT = 64
 _KERNEL_FILES = ("kernels.h", "kernels.c", "windows.c", "rows.c")

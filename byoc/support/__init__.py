@@ -12,27 +12,22 @@ if TYPE_CHECKING:
         Flag,
         Panel,
         Syntax,
+        check_minimum,
+        check_type,
+        check_types,
         declaration_of,
         declare,
         declare_field,
         keywords_of,
         take_keywords,
     )
-    from byoc.support._distributions import (
-        BYOC_DISTRIBUTION,
-        read_byoc_version,
-        read_name_and_version,
-        read_requirements,
-    )
-    from byoc.support._exit_codes import describe_exit, name_signal
-    from byoc.support._garbage import collect_rarely, return_free_memory
-    from byoc.support._input import is_utf8, read_limited
-    from byoc.support._note import Note
-    from byoc.support._option_check import check_minimum, check_type, check_types
-    from byoc.support._output import (
+    from byoc.support._files import (
         check_output,
         clone_file,
         find_inside,
+        find_user_folder,
+        is_utf8,
+        read_limited,
         require_inside,
         resolve_path,
         write_atomically,
@@ -57,15 +52,18 @@ if TYPE_CHECKING:
     )
     from byoc.support._plugins import (
         ANNOTATIONS,
+        BYOC_DISTRIBUTION,
         CHECKS,
         CODEGENS,
         COST_MODELS,
         COSTS,
         PASSES,
         STRATEGIES,
+        LocatedError,
         PluginFile,
         UnsuitablePluginError,
         allow_named,
+        describe_failure,
         find_beside,
         find_entry_points,
         find_extended_file,
@@ -79,12 +77,19 @@ if TYPE_CHECKING:
         list_installed,
         load_function,
         load_plugin,
+        locate_error,
+        read_byoc_version,
+        read_name_and_version,
+        read_requirements,
     )
-    from byoc.support._process_life import end_with_parent
-    from byoc.support._progress import format_part, report_each, report_step, show_progress
-    from byoc.support._strict_model import StrictModel, dump_json, format_short, validate_content
-    from byoc.support._user_folders import find_user_folder
-    from byoc.support._vendor_code import LocatedError, describe_failure, locate_error
+    from byoc.support._process import (
+        collect_rarely,
+        describe_exit,
+        end_with_parent,
+        name_signal,
+        return_free_memory,
+    )
+    from byoc.support._progress import Note, format_part, report_each, report_step, show_progress
     from byoc.support._workspace import (
         make_temporary_folder,
         open_workspace,
@@ -92,6 +97,15 @@ if TYPE_CHECKING:
         remove_temporary_folder,
         replace_path,
     )
-    from byoc.support._yamlfile import dump_yaml, make_file_error, read_mapping, read_yaml
+    from byoc.support._yamlfile import (
+        StrictModel,
+        dump_json,
+        dump_yaml,
+        format_short,
+        make_file_error,
+        read_mapping,
+        read_yaml,
+        validate_content,
+    )
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

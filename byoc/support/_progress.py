@@ -3,9 +3,32 @@
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Literal, TypeVar
 
 from byoc.errors import escape_unprintable
+
+# Messages for the user.
+
+
+@dataclass(frozen=True)
+class Note:
+    """A message for the user. As a text, a warning begins with `warning: `, and a note is itself."""
+
+    severity: Literal["note", "warning"]
+    text: str
+
+    def __str__(self) -> str:
+        """Return the message as reports have it in JSON."""
+        return self.text if self.severity == "note" else f"warning: {self.text}"
+
+    @classmethod
+    def parse(cls, message: "str | Note") -> "Note":
+        """Return the note that a text is made from; the inverse of `str`."""
+        text = str(message)
+        warning = text.removeprefix("warning: ")
+        return cls("note" if warning == text else "warning", warning)
+
 
 T = TypeVar("T")
 

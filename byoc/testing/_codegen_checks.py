@@ -1,7 +1,7 @@
 """The checks of a codegen; each yields its problems, none when it passes."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,31 +16,30 @@ from byoc.codegen import (
     Oracle,
     Region,
     Stamped,
+    TakesWeights,
     ask_verdicts,
     can_estimate,
     compile_region,
     estimate_region,
+    exchange_weights,
+    find_alike,
     measure_seconds,
 )
 from byoc.errors import ByocError, InputError, Verdict, refuse
 from byoc.rules import ArithmeticContract
 from byoc.runtime import CheckedExecutor, load_executor
 from byoc.testing._case_compiler import CompiledCase
-from byoc.testing._executor_checks import ExecutorCheck, find_differences
-from byoc.testing._fresh_process import (
+from byoc.testing._executor_checks import (
+    ExecutorCheck,
     RegionAnswer,
     RegionTask,
     error_reason,
+    find_differences,
     hash_artifact,
     hash_files,
     run_fresh_process,
 )
-from byoc.verification import (
-    Thresholds,
-    heed_contract,
-    make_reference_executor,
-    quantized_tensors_of,
-)
+from byoc.verification import Thresholds, heed_contract, make_reference_executor, quantized_tensors_of
 
 Values = Mapping[str, Any]
 
@@ -267,3 +266,87 @@ def _first_run(cut: CompiledCase) -> tuple[tuple[Region, Artifact], Values, Valu
 
 def _differing_keys(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:
     return sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
+
+
+# The check of a codegen that makes of an artifact that of a region with other weights.
+
+WEIGHT_FORMS = ("a large constant", "a shared constant", "a computed constant")
+"""The forms of regions that are drawn a second time, with other names and weights."""
+
+
+@dataclass(frozen=True, eq=False)
+class WeightExchange:
+    """An artifact of the region of `other`, made of that of the region of `first`.
+
+    The two cases are one form with different names and weights.
+    """
+
+    first: CompiledCase
+    other: CompiledCase
+    artifact: Artifact
+
+    @property
+    def region(self) -> Region:
+        """The region that the artifact is for."""
+        return self.other.regions[0][0]
+
+    def as_case(self) -> CompiledCase:
+        """Return the other case with the artifact in the place of the one that was compiled for it."""
+        name = f"{self.first.name}, with the weights of another region"
+        case = replace(self.other.case, name=name)
+        return replace(self.other, case=case, regions=((self.region, self.artifact),))
+
+    def check(self, checks: CodegenChecks) -> Iterator[str]:
+        """Check that the artifact has the keys of a compiled one, and computes with its own weights."""
+        compiled = self.other.regions[0][1]
+        found = [f"file '{name}'" for name in compiled.files.keys() ^ self.artifact.files.keys()]
+        found += [
+            f"metadata '{name}'" for name in compiled.metadata.keys() ^ self.artifact.metadata.keys()
+        ]
+        for what in found:
+            yield f"{self.first.name}: of `compile` and `take_weights` only one gives the {what}"
+        if not isinstance(checks.codegen, Executable):
+            return
+        run = checks.load(self.region, self.artifact)
+        for inputs, expected in self.other.expected_runs[self.region.name].values:
+            for problem in checks.find_differences(self.region, expected, run(inputs)):
+                yield f"{self.first.name}, with the weights of another region: {problem}"
+
+
+def exchange_case_weights(
+    codegen: TakesWeights, checks: CodegenChecks, first: CompiledCase, other: CompiledCase
+) -> WeightExchange | None:
+    """Return the artifact of `take_weights` for another case, None where the region has to be compiled.
+
+    Raises CompileError as the codegen does.
+    """
+    (region, artifact), (twin, _) = first.regions[0], other.regions[0]
+    if not find_alike([region, twin]):
+        return None
+    made = exchange_weights(codegen, twin, region, artifact, checks.options)
+    return None if made is None else WeightExchange(first, other, made)
+
+
+# The check that a codegen with native code in its artifacts says so.
+
+# How files begin that execute something when they are loaded.
+_NATIVE = {
+    b"\x7fELF": "a shared library",
+    b"MZ": "a library of Windows",
+    **dict.fromkeys((b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe"), "a library of macOS"),
+    **{b"\x80" + bytes([version]): "a pickle" for version in range(2, 6)},
+}
+
+
+def find_undeclared_code(codegen: Codegen, cut: CompiledCase) -> Iterator[str]:
+    """Yield a sentence for each file of native code in an artifact of a codegen that declares none."""
+    if getattr(codegen, "native", False) or not isinstance(codegen, Executable):
+        return
+    for _, artifact in cut.regions:
+        for name, content in artifact.files.items():
+            kind = next((kind for start, kind in _NATIVE.items() if content.startswith(start)), "")
+            if kind:
+                yield (
+                    f"{cut.name}: '{name}' is {kind}: if `load` executes it, the class needs "
+                    "`native = True`, so that it is loaded from trusted bundles alone"
+                )

@@ -28,8 +28,8 @@ from byoc.codegen import (
 )
 from byoc.errors import ByocError, InputError
 from byoc.runtime import load_executor
-from byoc.testing._case_compiler import NotTakenError, PlannedCase
-from byoc.testing._composite_cases import plan_composite
+from byoc.testing._case_compiler import NotTakenError, PlannedCase, plan_composite
+from byoc.testing._codegen_checks import WEIGHT_FORMS, exchange_case_weights, find_undeclared_code
 from byoc.testing._conformance_kit import SAMPLE_FORM, ConformanceBase, ConformanceKit, collect_problems
 from byoc.testing._executor_checks import (
     InputsUntouched,
@@ -37,11 +37,10 @@ from byoc.testing._executor_checks import (
     StateKept,
     StridedInputs,
     TwoThreads,
+    check_cache_key,
+    error_reason,
 )
-from byoc.testing._fresh_process import check_cache_key, error_reason
-from byoc.testing._native_code import find_undeclared_code
 from byoc.testing._region_forms import FORMS
-from byoc.testing._weight_check import WEIGHT_FORMS, exchange_case_weights
 
 
 class CodegenConformance(ConformanceBase):

@@ -30,8 +30,7 @@ from byoc.rules import load_rules
 from byoc.support import describe_failure
 from byoc.testing._case_compiler import CaseCompiler, CompiledCase, NotTakenError, list_target_operators
 from byoc.testing._codegen_checks import CodegenChecks, FreshResults
-from byoc.testing._executor_checks import find_differences
-from byoc.testing._fresh_process import error_reason
+from byoc.testing._executor_checks import error_reason, find_differences
 from byoc.testing._region_forms import FORMS
 from byoc.verification import (
     DEFAULT_THRESHOLDS,

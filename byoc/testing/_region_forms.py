@@ -6,7 +6,7 @@ from types import MappingProxyType
 
 import onnx
 
-from byoc.testing._cases import Case, CaseShape, GraphSketch
+from byoc.testing._operator_cases import Case, CaseShape, GraphSketch
 
 SHAPES: tuple[tuple[int, ...], ...] = ((1, 4, 4, 4), (4, 4), (1, 4, 4))
 

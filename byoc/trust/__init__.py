@@ -5,8 +5,14 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.trust._cryptography import SECRET_BYTES, DataCode
-    from byoc.trust._machine_key import MachineKey, get_key_file, open_or_create_key, read_key
+    from byoc.trust._machine_key import (
+        SECRET_BYTES,
+        DataCode,
+        MachineKey,
+        get_key_file,
+        open_or_create_key,
+        read_key,
+    )
     from byoc.trust._settings import (
         InterpreterSettings,
         find_interpreter,
@@ -18,15 +24,15 @@ if TYPE_CHECKING:
         MAX_SIGNATURE_BYTES,
         SIGNATURE_FILE,
         SignedKind,
-        is_key,
-        make_signature,
-    )
-    from byoc.trust._trusted_keys import (
+        Trust,
         add_trusted_key,
         get_trusted_keys_file,
+        is_key,
+        judge_signature,
+        make_signature,
         read_trusted_keys,
+        remember_written,
         remove_trusted_key,
     )
-    from byoc.trust._verdict import Trust, judge_signature, remember_written
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

@@ -12,7 +12,7 @@ from pydantic import Field, field_validator
 
 from byoc.errors import InputError
 from byoc.support import CODEGENS, StrictModel, find_user_folder, list_installed, read_yaml
-from byoc.trust._private_files import read_own_file
+from byoc.trust._machine_key import read_own_file
 
 _CLASS = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 

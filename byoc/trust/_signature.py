@@ -7,14 +7,16 @@ program in C it is `onnx-byoc program signature 1` and `program.json`, which has
 
 import json
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from byoc.errors import InputError
-from byoc.support import StrictModel
-from byoc.trust._cryptography import is_signature
-from byoc.trust._machine_key import MachineKey
+from byoc.errors import InputError, MissingRuntimeError, shorten_text
+from byoc.support import StrictModel, find_user_folder, write_text
+from byoc.trust._machine_key import MachineKey, can_sign, is_signature, read_key, read_own_file
 
 SIGNATURE_FILE = "signature.json"
 MAX_SIGNATURE_BYTES = 4096
@@ -79,3 +81,119 @@ def check_signature(content: bytes, digest: bytes, kind: SignedKind = "bundle") 
             f"its signature is of another {what}: this one was changed after it was signed"
         )
     return entry.key
+
+
+# The public keys that a user trusts: `$XDG_CONFIG_HOME/byoc/trusted_keys`, one on a line.
+#
+# A line is the key in hex, and behind a space a name for people. Lines that begin with `#` are
+# comments.
+
+_MAX_NAME_CHARACTERS = 80
+
+
+def get_trusted_keys_file() -> Path:
+    """Return the path of the file; it need not exist. Raises InputError without a home folder."""
+    return find_user_folder("XDG_CONFIG_HOME") / "trusted_keys"
+
+
+def read_trusted_keys() -> dict[str, str]:
+    """Return the names of the trusted keys, by key.
+
+    Raises InputError for a file that others may write, and for a line without a key.
+    """
+    path = get_trusted_keys_file()
+    content = read_own_file(path, secret=False) or b""
+    found = {}
+    for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
+        key, _, name = line.strip().partition(" ")
+        if key.startswith("#") or not key:
+            continue
+        if not is_key(key):
+            raise InputError(f"{path}: line {number}: not a key of 64 hex digits")
+        found[key] = shorten_text(name, _MAX_NAME_CHARACTERS)
+    return found
+
+
+def add_trusted_key(key: str, name: str = "") -> None:
+    """Trust a key from now on, under a name.
+
+    Raises InputError for a key that can sign nothing, and when the file cannot be written.
+    """
+    if not can_sign(bytes.fromhex(key)):
+        raise InputError(f"{key}: not a key that can sign anything: no maker has it")
+    _write_keys({**read_trusted_keys(), key: shorten_text(name, _MAX_NAME_CHARACTERS)})
+
+
+def remove_trusted_key(key: str) -> bool:
+    """Trust a key no longer; return whether it was trusted. Raises as `add_trusted_key`."""
+    keys = read_trusted_keys()
+    if key not in keys:
+        return False
+    del keys[key]
+    _write_keys(keys)
+    return True
+
+
+def _write_keys(keys: Mapping[str, str]) -> None:
+    path = get_trusted_keys_file()
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
+    write_text(path, "".join(f"{key} {name}".rstrip() + "\n" for key, name in keys.items()))
+    if path.stat().st_mode & 0o022:  # the user's umask lets others write, who could then add keys
+        path.chmod(0o644)
+
+
+# Whether the maker of a bundle is trusted, and why.
+
+# SHA-256 of the manifests and programs that this process wrote: where nothing can be signed, it trusts
+# its own.
+_WRITTEN: set[bytes] = set()
+
+
+@dataclass(frozen=True)
+class Trust:
+    """Whether a bundle's maker is trusted; `reason` is the end of a sentence about the bundle.
+
+    `key` is the public key whose signature fits, in hex, and empty where there is none.
+    """
+
+    trusted: bool
+    reason: str
+    key: str = ""
+
+
+def remember_written(digest: bytes) -> None:
+    """Trust the manifest or program with a SHA-256 until this process ends, which wrote it."""
+    _WRITTEN.add(digest)
+
+
+def judge_signature(signature: bytes | None, digest: bytes, kind: SignedKind = "bundle") -> Trust:
+    """Judge the content of a `signature.json`, None without one, for the SHA-256 of what it signs."""
+    key, reason = "", "it is not signed"
+    if signature is not None:
+        try:
+            key = check_signature(signature, digest, kind)
+        except (SignatureError, MissingRuntimeError) as error:
+            reason = str(error)
+    if not key:
+        return Trust(True, "this process wrote it") if digest in _WRITTEN else Trust(False, reason)
+    problems = []
+    try:
+        own = read_key()
+        if own is not None and own.public == key:
+            return Trust(True, "it was made here", key)
+    except InputError as error:
+        problems.append(str(error))
+    try:
+        known = read_trusted_keys()
+        if key in known:
+            name = f" ({known[key]})" if known[key] else ""
+            return Trust(True, f"it is signed by a key that you trust, {key}{name}", key)
+    except InputError as error:
+        problems.append(str(error))
+    if digest in _WRITTEN:
+        return Trust(True, "this process wrote it", key)
+    reason = f"it is signed by a key that you do not trust, {key}"
+    return Trust(False, "; ".join([reason, *problems]), key)

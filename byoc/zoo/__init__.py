@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from byoc.zoo._catalog import fetch, find_path, find_problems, list_entries, load, sample_inputs
     from byoc.zoo._classic_models import load_structure
     from byoc.zoo._genai_folder import CONFIG_FILE as GENAI_CONFIG_FILE
-    from byoc.zoo._genai_folder import GenaiFolder
-    from byoc.zoo._genai_pipeline import choose_pipeline
+    from byoc.zoo._genai_folder import GenaiFolder, choose_pipeline
     from byoc.zoo._model_loading import (
         find_genai_folder,
         find_samples,

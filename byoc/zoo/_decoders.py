@@ -24,7 +24,7 @@ from byoc.zoo._decoder_sizes import (
     WeightKind,
     check_decoder_size,
 )
-from byoc.zoo._seeded_weights import UniformSpread, derive_seed, draw_uniform
+from byoc.zoo._sample_inputs import UniformSpread, derive_seed, draw_uniform
 
 # Writing of graphs node by node, each tensor with its type, as exporters do.
 

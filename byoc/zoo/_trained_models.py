@@ -9,12 +9,14 @@ import shutil
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from stat import S_IFMT, S_IFREG
+from types import MappingProxyType
 from typing import Any
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile, ZipInfo
 
@@ -22,11 +24,60 @@ import onnx
 from numpy.typing import NDArray
 
 from byoc.errors import InputError
-from byoc.support import open_workspace, report_step
+from byoc.support import StrictModel, open_workspace, read_yaml, report_step
 from byoc.zoo._provider import ZooEntry
-from byoc.zoo._sample_inputs import make_inputs
-from byoc.zoo._trained_table import TrainedModel, read_trained_table
+from byoc.zoo._sample_inputs import InputSpec, make_inputs
 from byoc.zoo._user_folders import get_cache_folder
+
+# The table of trained models, read from `trained.yaml`.
+
+
+class TrainedRow(StrictModel):
+    """One model of the file: its path in the wheel, size, digest and sample inputs."""
+
+    family: str
+    file: str
+    bytes: int
+    sha256: str
+    nodes: int
+    inputs: dict[str, InputSpec]
+
+
+class WheelPackage(StrictModel):
+    """One wheel of the file with its models. `bytes` is its approximate size."""
+
+    licence: str
+    bytes: int
+    models: dict[str, TrainedRow]
+
+
+class TrainedTable(StrictModel):
+    """The whole file: packages by `NAME==VERSION`."""
+
+    packages: dict[str, WheelPackage]
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """One trained model: its name, the package that it travels in, and its row."""
+
+    name: str
+    requirement: str
+    package: WheelPackage
+    row: TrainedRow
+
+
+@lru_cache
+def read_trained_table() -> Mapping[str, TrainedModel]:
+    """Return the trained models by name, sorted."""
+    read = read_yaml(Path(__file__).with_name("trained.yaml"), TrainedTable)
+    models = {
+        name: TrainedModel(name, requirement, package, row)
+        for requirement, package in read.packages.items()
+        for name, row in package.models.items()
+    }
+    return MappingProxyType(dict(sorted(models.items())))
+
 
 _MB = 1e6
 

@@ -30,7 +30,7 @@ from byoc.model import (
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.placement import Strategy
 from byoc.rules import Target, load_rules
-from byoc.rules._quantization_schema import Quantization
+from byoc.rules._schema_values import Quantization
 
 FIRST, SECOND = "npu_0", "npu_1"
 

@@ -22,7 +22,7 @@ from warm_processes import WarmProcesses
 import byoc
 from byoc.cache import Cache, find_cache_folder, open_cache
 from byoc.codegen import read_region
-from byoc.codegen._region_digest import digest_regions
+from byoc.codegen._identical_regions import digest_regions
 from byoc.errors import InputError
 from byoc.trust import get_key_file, open_or_create_key
 

@@ -22,7 +22,7 @@ from byoc.codegen import (
     Executor,
     NoOptions,
     Region,
-    _region_digest,
+    _identical_regions,
     find_identical,
     read_region,
     region_structure,
@@ -283,7 +283,7 @@ def test_a_constant_of_several_regions_is_read_once_as_long_as_its_file_stays(
         read.append(tensor.name)
         return write_raw_bytes(tensor, *more)
 
-    monkeypatch.setattr(_region_digest, "write_raw_bytes", write)
+    monkeypatch.setattr(_identical_regions, "write_raw_bytes", write)
     model = parse("g (float[1, 400] x) => (float[1, 400] y) { y = Mul(x, w) }")
     values = np.arange(400, dtype=np.float32)
     outside = model.graph.initializer.add(name="w", dims=values.shape, data_type=onnx.TensorProto.FLOAT)
@@ -291,10 +291,10 @@ def test_a_constant_of_several_regions_is_read_once_as_long_as_its_file_stays(
     outside.external_data.add(key="location", value="w.bin")
     (tmp_path / "w.bin").write_bytes(values.tobytes())
     regions = [region(tmp_path, model, name) for name in "ab"]
-    first, second = (_region_digest.digest_regions([each]) for each in regions)
+    first, second = (_identical_regions.digest_regions([each]) for each in regions)
     assert first == second
     assert read == ["w"]
     (tmp_path / "w.bin").write_bytes(values[::-1].tobytes())
     os.utime(tmp_path / "w.bin", (0, 0))
-    assert _region_digest.digest_regions([region(tmp_path, model, "a")]) != first
+    assert _identical_regions.digest_regions([region(tmp_path, model, "a")]) != first
     assert read == ["w", "w"]

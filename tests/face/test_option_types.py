@@ -12,7 +12,7 @@ from cutting import CHAIN, cut
 from support import VANILLA, parse
 
 import byoc
-from byoc.support._option_check import fits_type
+from byoc.support._declaration import fits_type
 
 RULES = str(VANILLA)
 

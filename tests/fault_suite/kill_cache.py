@@ -25,7 +25,7 @@ from cutting import DEVICE_ONLY, cut, files, without_what_ifs
 from support import parse
 
 from byoc.cache import CacheEntry, open_cache
-from byoc.cache._cache_entry import read_entry
+from byoc.cache._cache_folder import read_entry
 
 PROGRAMS = 3
 KEYS = 40

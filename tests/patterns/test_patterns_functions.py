@@ -10,7 +10,7 @@ from support import parse as onnx_text
 from byoc.model import Composite, prepare_model
 from byoc.model._composite_functions import make_composite_functions
 from byoc.patterns import parse_pattern
-from byoc.patterns._operator_schemas import function_label
+from byoc.patterns._node_table import function_label
 from byoc.placement.strategies import AllSupported
 from byoc.rules import OpRule, Target
 from byoc.rules._rule_schema import CompositeRule, RuleFile

@@ -16,7 +16,7 @@ from support import examples, prepared
 from byoc.errors import YES, refuse
 from byoc.model import GraphIndex, prepare_model
 from byoc.patterns import Mark, Pattern, PatternForm, PatternLine, group_units, parse_pattern
-from byoc.patterns._candidates import find_candidates
+from byoc.patterns._qdq_groups import find_candidates
 from byoc.placement.strategies import AllSupported
 from byoc.rules import OpRule, Target
 from byoc.rules._rule_schema import CompositeRule, RuleFile

@@ -23,7 +23,7 @@ from byoc.profiling import (
     rank_correlation,
     time_nodes,
 )
-from byoc.profiling._host_timing import NodeTimes
+from byoc.profiling._measured_costs import NodeTimes
 from byoc.profiling._prediction_error import compare_host_times
 from byoc.runtime import Session
 from byoc.runtime._stage_program import Stage, StageProgram

@@ -17,9 +17,8 @@ from byoc.reporting import (
     print_report,
 )
 from byoc.zoo._classic_models import ClassicModels
-from byoc.zoo._decoder_models import GeneratedDecoders
-from byoc.zoo._exported_structures import ExportedStructures
-from byoc.zoo._transformers import GeneratedTransformers
+from byoc.zoo._decoder_families import GeneratedDecoders
+from byoc.zoo._transformers import ExportedStructures, GeneratedTransformers
 
 LINES = 50
 WIDTH = 100

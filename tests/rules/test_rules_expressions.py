@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from support import count_calls, examples
 
 from byoc.expressions import NoValueError, compile_expression, evaluate
-from byoc.expressions._parser import parse_expression
-from byoc.expressions._syntax_tree import TYPES
+from byoc.expressions._parser import TYPES, parse_expression
 
 ATOMS = st.sampled_from(
     [

@@ -12,8 +12,8 @@ from byoc.reporting import check_rules
 from byoc.rules import _rule_lint as lint
 from byoc.rules import load_rules
 from byoc.rules._rule_schema import OpRule, RuleFile
-from byoc.support import _strict_model, read_yaml, validate_content
 from byoc.support import _yamlfile as yamlfile
+from byoc.support import read_yaml, validate_content
 
 HEAD = "target: npu\ncost_model: dla\ndtype: float32\n"
 
@@ -90,7 +90,7 @@ def test_hints_are_looked_for_where_they_are_shown(
         asked += 1
         return " (did you mean op?)"
 
-    monkeypatch.setattr(_strict_model, "suggest_nearest", suggest)
+    monkeypatch.setattr(yamlfile, "suggest_nearest", suggest)
     rules = "".join(f"  - {{op: Relu, opp{number}: 1}}\n" for number in range(300))
     text = _refused(tmp_path / "r.yaml", f"{HEAD}ops:\n{rules}")
     assert asked == 50

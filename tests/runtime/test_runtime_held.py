@@ -11,7 +11,7 @@ from support import parse
 
 import byoc
 from byoc.runtime import Session
-from byoc.runtime._held_tensors import find_inner_types, hold_tensors
+from byoc.runtime._state_binding import find_inner_types, hold_tensors
 
 SUM = """
 sum (float[N, M] x, float[N, total] mask, float[N, 2] old) => (float[N, 2] new, float[N, M] y)

@@ -13,8 +13,8 @@ from support import sample_cases
 from wrecking import Wreck
 
 from byoc.testing import Claims, CodegenConformance
-from byoc.testing._cases import GraphSketch
 from byoc.testing._executor_checks import InputsUntouched, OutputsLast
+from byoc.testing._operator_cases import GraphSketch
 
 RULES = """
 target: planted

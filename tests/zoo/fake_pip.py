@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
-from byoc.zoo._trained_table import TrainedModel, TrainedRow, WheelPackage
+from byoc.zoo._trained_models import TrainedModel, TrainedRow, WheelPackage
 
 Failure = str | BaseException
 

@@ -16,7 +16,7 @@ from byoc import zoo
 from byoc.errors import InputError
 from byoc.zoo import _catalog as catalog
 from byoc.zoo import _classic_models as classics
-from byoc.zoo._trained_table import read_trained_table
+from byoc.zoo._trained_models import read_trained_table
 
 TINY = zoo.ZooEntry("tiny", "test", "here", "MIT", "none", 1)
 

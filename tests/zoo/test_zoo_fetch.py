@@ -14,8 +14,7 @@ from fake_pip import FakePip, model, wheel
 from byoc.errors import InputError
 from byoc.support import open_workspace
 from byoc.zoo import FetchResult
-from byoc.zoo._trained_models import fetch_models
-from byoc.zoo._trained_table import TrainedModel
+from byoc.zoo._trained_models import TrainedModel, fetch_models
 
 A, B, C = (model("a", b"first"), model("b", b"second"), model("c", b"third", "other==2"))
 

@@ -16,8 +16,7 @@ from byoc.errors import InputError
 from byoc.model import walk_graphs
 from byoc.zoo import _catalog as catalog
 from byoc.zoo import _trained_models as trained
-from byoc.zoo._trained_models import OUT_OF_REACH
-from byoc.zoo._trained_table import read_trained_table
+from byoc.zoo._trained_models import OUT_OF_REACH, read_trained_table
 
 Cli = Callable[..., Ran]
 SMALL = ["swift_f0", "yunet"]

@@ -10,7 +10,7 @@ import pytest
 from byoc import zoo
 from byoc.errors import InputError
 from byoc.zoo._classic_models import WeightGraph, choose_spread
-from byoc.zoo._seeded_weights import UniformSpread, derive_seed, draw_uniform
+from byoc.zoo._sample_inputs import UniformSpread, derive_seed, draw_uniform
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from decoding import PROMPT, decode, empty_cache, plain
 
 import byoc
 from byoc.errors import InputError
-from byoc.zoo._decoder_families import make_family_decoder
-from byoc.zoo._decoder_models import GeneratedDecoders
+from byoc.zoo._decoder_families import GeneratedDecoders, make_family_decoder
 from byoc.zoo._decoder_sizes import OPEN, DecoderSize
 from byoc.zoo._decoders import make_decoder, quantize_blocks
 

@@ -1,9 +1,7 @@
-"""Writing files atomically: a file is replaced as a whole, or stays as it was.
-
-Links are followed. Devices, pipes and sockets are refused: replacing one would remove it.
-"""
+"""Files that are read and written: standard input, whole or absent outputs, the user's folders."""
 
 import errno
+import os
 import sys
 import tempfile
 from collections.abc import Callable
@@ -12,6 +10,51 @@ from typing import IO
 
 from byoc.errors import InputError
 from byoc.support._workspace import open_workspace, replace_path
+
+_BLOCK = 1 << 20
+
+
+def read_limited(file: IO[bytes], limit: int) -> bytes:
+    """Read a file in blocks; stop after more than `limit` bytes: the result tells if it is larger.
+
+    Unlike `file.read(limit)` it asks for no more memory than the file has bytes.
+    """
+    blocks, left = [], limit + 1
+    while left > 0 and (block := file.read(min(left, _BLOCK))):
+        blocks.append(block)
+        left -= len(block)
+    return b"".join(blocks)
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether text can be written as UTF-8; the name of a file need not."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def read_text(path: Path, limit: int) -> str:
+    """Read a text file in UTF-8 of at most `limit` bytes. Raises InputError with a sentence."""
+    try:
+        with path.open("rb") as file:
+            content = read_limited(file, limit)
+        if len(content) <= limit:
+            return content.decode("utf-8")
+        reason = f"it has more than {limit} bytes"
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except UnicodeDecodeError:
+        reason = "not UTF-8 text"
+    raise InputError(f"{path}: cannot be read: {reason}")
+
+
+# Writing files atomically: a file is replaced as a whole, or stays as it was.
+#
+# Links are followed. Devices, pipes and sockets are refused: replacing one would remove it.
 
 try:
     import fcntl
@@ -136,3 +179,27 @@ def _explain_unwritable(path: Path) -> str:
     if path.is_symlink():
         return "it is a link to nothing"
     return "" if path.parent.is_dir() else f"there is no folder '{path.parent}'"
+
+
+# The user's folders by the XDG Base Directory Specification (freedesktop.org, version 0.8).
+
+_DEFAULTS = {
+    "XDG_CACHE_HOME": ".cache",
+    "XDG_CONFIG_HOME": ".config",
+    "XDG_DATA_HOME": ".local/share",
+}
+
+
+def find_user_folder(variable: str) -> Path:
+    """Return byoc's folder in a base directory, `$XDG_CONFIG_HOME/byoc`; it need not exist.
+
+    The specification says to ignore a variable that is not absolute. Raises InputError when it is not
+    set and there is no home folder.
+    """
+    named = Path(os.environ.get(variable, ""))
+    if named.is_absolute():
+        return named / "byoc"
+    try:
+        return Path.home() / _DEFAULTS[variable] / "byoc"
+    except RuntimeError:
+        raise InputError(f"there is no home folder here; set {variable}") from None
