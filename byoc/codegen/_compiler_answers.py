@@ -375,4 +375,4 @@ def _append(merged: ModelProto, model: ModelProto) -> None:
         each for each in model.functions if (each.domain, each.name, each.overload) not in known
     )
     for part in ("node", "input", "output", "value_info", "initializer", "sparse_initializer"):
-        getattr(merged.graph, part).extend(getattr(model.graph, field))
+        getattr(merged.graph, part).extend(getattr(model.graph, part))
