@@ -26,7 +26,6 @@ from byoc.cli._common import (
     reserve_stdout,
     show_status,
 )
-from byoc.cli._flag_values import read_pairs
 from byoc.cli._option_flags import (
     DEFAULT_LOAD_OPTIONS,
     DRIVER_FLAG,
@@ -34,6 +33,7 @@ from byoc.cli._option_flags import (
     LoadOptions,
     check_drivers,
     flag_field,
+    read_pairs,
     take_options,
 )
 from byoc.console import print_line, print_lines

@@ -45,18 +45,18 @@ if TYPE_CHECKING:
     from byoc.codegen._calling import read_context as read_context
     from byoc.codegen._calling import run_executor as run_executor
     from byoc.codegen._calling import wait_for_codegen as wait_for_codegen
-    from byoc.codegen._codegen_lookup import drop_executing_options as drop_executing_options
-    from byoc.codegen._codegen_lookup import find_codegen as find_codegen
-    from byoc.codegen._codegen_lookup import find_wrong_options as find_wrong_options
-    from byoc.codegen._codegen_lookup import has_options as has_options
-    from byoc.codegen._codegen_lookup import parse_codegen_options as parse_codegen_options
     from byoc.codegen._codegens import Codegens as Codegens
     from byoc.codegen._codegens import choose_worker_isolation as choose_worker_isolation
     from byoc.codegen._codegens import describe_codegens as describe_codegens
+    from byoc.codegen._codegens import drop_executing_options as drop_executing_options
+    from byoc.codegen._codegens import find_codegen as find_codegen
+    from byoc.codegen._codegens import find_wrong_options as find_wrong_options
+    from byoc.codegen._codegens import has_options as has_options
+    from byoc.codegen._codegens import parse_codegen_options as parse_codegen_options
     from byoc.codegen._compiler_answers import ArtifactCache as ArtifactCache
     from byoc.codegen._compiler_answers import ArtifactStore as ArtifactStore
     from byoc.codegen._compiler_answers import CompilerAnswers as CompilerAnswers
-    from byoc.codegen._descriptions import CodegenDescription as CodegenDescription
+    from byoc.codegen._compiler_identity import CodegenDescription as CodegenDescription
     from byoc.codegen._emx_definitions import Emitters as Emitters
     from byoc.codegen._emx_definitions import SingleNode as SingleNode
     from byoc.codegen._emx_definitions import check_each_node as check_each_node

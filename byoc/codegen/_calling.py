@@ -18,8 +18,7 @@ from onnx import ModelProto
 from byoc.codegen._abilities import Context
 from byoc.codegen._interface import Artifact, CompileError, Cycles, ResourceError
 from byoc.codegen._refusals import ArtifactError, CodegenFailedError
-from byoc.codegen.byoc_worker.input_check import InputCheck
-from byoc.codegen.byoc_worker.values import takes_check_options
+from byoc.codegen.byoc_worker.values import InputCheck, takes_check_options
 from byoc.errors import (
     ByocError,
     MissingRuntimeError,

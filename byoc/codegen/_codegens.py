@@ -2,21 +2,161 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import inspect
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from byoc.codegen._codegen_lookup import find_codegen, find_configured
-from byoc.codegen._descriptions import describe_codegen
+from byoc.codegen._compiler_identity import describe_codegen
+from byoc.codegen._interface import API_VERSION, Codegen
 from byoc.codegen._isolated_abilities import find_isolated
 from byoc.codegen._isolation import IsolatedCodegen, import_codegen
 from byoc.codegen._worker import UNLESS_TRUSTED, Isolation, Worker, has_worker_processes
 from byoc.errors import InputError
+from byoc.support import (
+    CODEGENS,
+    UnsuitablePluginError,
+    find_executing_options,
+    find_option_problems,
+    list_options,
+    load_plugin,
+    read_options,
+)
+from byoc.trust import find_interpreter, read_settings
 
 if TYPE_CHECKING:
-    from byoc.codegen._descriptions import CodegenDescription
-    from byoc.codegen._interface import Codegen
+    from byoc.codegen._compiler_identity import CodegenDescription
+    from byoc.codegen._other_python import OtherPythonCodegen
+
+
+# Lookup of a codegen by name, and the options that it declares.
+
+
+def find_codegen(name: str) -> Codegen:
+    """Return the installed codegen of a name, which runs in this process.
+
+    Raises InputError when there is none, when it cannot be loaded or is not a codegen, when it
+    implements an unsupported version of the interface, or when its `name` is another one.
+    """
+    found: Codegen = load_plugin(
+        CODEGENS, name, lambda kind: _instantiate(kind, name), read_settings().codegens
+    )
+    return found
+
+
+def find_configured(name: str, isolation: Isolation) -> OtherPythonCodegen | None:
+    """Return the codegen of a name that the user's settings have in another Python, None without one.
+
+    Raises InputError as `find_codegen` does.
+    """
+    interpreter = find_interpreter(name)
+    if interpreter is None:
+        return None
+    # Few users have codegens in other Pythons, which need half the room.
+    from byoc.codegen._other_python import find_in_other_python  # noqa: PLC0415
+
+    found = find_in_other_python(name, isolation, interpreter)
+    try:
+        _check_version(found.description)
+    except UnsuitablePluginError as error:
+        raise InputError(f"codegen '{name}' in {interpreter.python} {error}") from None
+    return found
+
+
+def parse_codegen_options(codegen: Codegen, given: Mapping[str, str]) -> Any:
+    """Parse options given as text; return the `options` argument of the codegen's `compile`.
+
+    Raises InputError naming the codegen and the option when one is wrong.
+    """
+    if isinstance(codegen, IsolatedCodegen):
+        codegen.check_options(given)
+        return given
+    options = getattr(codegen, "Options", None)
+    if options is None:
+        return given
+    try:
+        return read_options(options, given)
+    except InputError as error:
+        raise InputError(f"codegen {codegen.name} {error}") from None
+
+
+def find_wrong_options(codegen: Codegen, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of a file that a codegen does not take, each with the end of a sentence."""
+    if isinstance(codegen, IsolatedCodegen):
+        return codegen.find_wrong_options(given)
+    options = getattr(codegen, "Options", None)
+    if options is None:
+        return {}
+    return find_option_problems(options, given) | find_executing_options(options, given)
+
+
+def has_options(codegen: Codegen) -> bool:
+    """Return whether a codegen declares its options; one that does not takes any."""
+    if isinstance(codegen, IsolatedCodegen):
+        return codegen.description.options is not None
+    return getattr(codegen, "Options", None) is not None
+
+
+def drop_executing_options(codegen: object, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that a file has for a codegen, without those that execute."""
+    executing = list_executing_options(codegen)
+    return {name: text for name, text in given.items() if name not in executing}
+
+
+def list_executing_options(codegen: object) -> list[str]:
+    """Return the names of a codegen's options whose values are executed."""
+    if isinstance(codegen, IsolatedCodegen):
+        return codegen.description.executing_options
+    options = getattr(codegen, "Options", None)
+    return [] if options is None else [each.name for each in list_options(options) if each.executes]
+
+
+def _instantiate(kind: Any, name: str) -> Codegen:
+    """Instantiate a codegen class. Raises UnfitError with the end of a sentence."""
+    _check_version(kind)
+    found = kind()
+    _check_version(found)
+    if not isinstance(found, Codegen) or not callable(found.compile):
+        raise UnsuitablePluginError(
+            "is not one: it needs a `name` and a method `compile(region, options)`"
+        )
+    try:
+        inspect.signature(found.compile).bind(None, None)
+    except TypeError:
+        raise UnsuitablePluginError(
+            "is not one: its `compile` does not take (region, options)"
+        ) from None
+    except ValueError:  # not written in Python, so its signature is unknown
+        pass
+    if getattr(found, "Options", None) is not None:
+        try:
+            list_options(found.Options)  # type: ignore[attr-defined]
+        except TypeError as error:
+            raise UnsuitablePluginError(f"cannot be used: {error}") from None
+    if found.name != name:  # a bundle stores the name to find its codegen again
+        raise UnsuitablePluginError(f"calls itself '{found.name}': rename either")
+    return found
+
+
+def _check_version(kind: Any) -> None:
+    version = getattr(kind, "api", API_VERSION)
+    if isinstance(version, property):  # known only from an instance
+        return
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise UnsuitablePluginError(
+            f"is not one: its `api` is {version!r}, and not the number of a version"
+        )
+    if version > API_VERSION:
+        raise UnsuitablePluginError(
+            f"speaks version {version} of the codegen interface and this byoc no newer one than "
+            f"{API_VERSION}: install a newer onnx-byoc, or an older version of it"
+        )
+    if version < 1:
+        raise UnsuitablePluginError(
+            f"speaks version {version} of the codegen interface, which this byoc does not: the oldest "
+            "is 1; install a newer version of it"
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,8 +13,9 @@ from onnx import ModelProto
 
 from byoc import onnxrt
 from byoc.codegen._calling import RemoteExecutor, run_executor, take_turns
-from byoc.codegen._isolation import IsolatedCodegen, copy_region
-from byoc.codegen._results import (
+from byoc.codegen._isolation import (
+    IsolatedCodegen,
+    copy_region,
     read_artifacts,
     read_context,
     read_driver,

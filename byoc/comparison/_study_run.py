@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from byoc.comparison._case_schedulers import Scheduler, solve_in_processes
+from byoc.comparison._case_schedulers import Scheduler, solve_in_processes, solve_on_cluster
 from byoc.comparison._case_solver import (
     OK,
     REFUSED,
@@ -24,7 +24,6 @@ from byoc.comparison._case_solver import (
     digest_settings,
     make_failure,
 )
-from byoc.comparison._dask_cluster import solve_on_cluster
 from byoc.comparison._study_file import (
     StudiedCosts,
     StudiedStrategy,

@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.verification._added_errors import find_added_errors
     from byoc.verification._bisection import Fault, bisect_region
     from byoc.verification._bundle_check import BundleCheck, bisect, verify, verify_against
-    from byoc.verification._bundle_comparison import VerificationModels
+    from byoc.verification._bundle_comparison import VerificationModels, find_added_errors
     from byoc.verification._bundle_verification import (
         NotVerified,
         add_padded,

@@ -16,10 +16,10 @@ from byoc.errors import InputError
 from byoc.model import get_metadata, is_qdq_node, prepare_model
 from byoc.runtime import load_executor, rename_executor
 from byoc.support import report_step
-from byoc.verification._layer_check import BundleLayers
 from byoc.verification._layer_probe import LayerProbe
 from byoc.verification._output_error import OutputError
 from byoc.verification._part_trials import (
+    BundleLayers,
     NotTried,
     PartTrial,
     TrialBench,

@@ -1,6 +1,6 @@
 """The comparison of a bundle with its model: outputs on several samples, boundary tensors, regions."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from math import prod
@@ -13,17 +13,20 @@ from byoc.bundle import Bundle
 from byoc.codegen import Region
 from byoc.errors import InputError
 from byoc.model import Model, get_stated_types, inline_functions, prepare_model, read_tensor_types
+from byoc.onnxrt import without_optimizations
 from byoc.rules import Arithmetic
+from byoc.runtime import load_bundle
 from byoc.samples import describe_mismatch, model_samples, sample_inputs
-from byoc.support import report_each
-from byoc.verification._bundle_runs import BundleRuns, Values
+from byoc.support import report_each, report_step
+from byoc.verification._bundle_runs import BundleRuns, Values, load_all_executors
 from byoc.verification._fidelity import FidelityCheck, SampleRun
-from byoc.verification._layer_check import BundleLayers
 from byoc.verification._noise import NoiseGauge
 from byoc.verification._output_error import OutputError
+from byoc.verification._part_trials import BundleLayers, TrialOutcome, minimize_wrong
 from byoc.verification._plain_models import (
     PlainModel,
     convert_errors,
+    make_reference_executor,
     open_original,
 )
 from byoc.verification._quantization_noise import find_quantized_tensors
@@ -47,12 +50,7 @@ from byoc.verification._special_samples import MOST_SUMMED, make_special_samples
 from byoc.verification._special_traits import SpecialTraits
 from byoc.verification._tensor_comparison import measure_accuracy
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
-from byoc.verification._verification_result import (
-    Accuracy,
-    RegionError,
-    SampleKind,
-    Verification,
-)
+from byoc.verification._verification_result import Accuracy, RegionError, SampleKind, Verification
 
 
 @dataclass(frozen=True, eq=False)
@@ -363,3 +361,45 @@ def _find_contradictions(model: Model, outputs: Values) -> Iterator[tuple[str, N
         made = describe_mismatch(outputs[name], kind) if outputs.get(name) is not None else ""
         if made:
             yield f"the model says that '{name}' is {kind}, but it is {made}", None
+
+
+# Errors of regions that are allowed in each, and add up in the outputs of the network.
+
+
+def find_added_errors(
+    bundle: Bundle,
+    models: VerificationModels,
+    samples: Sequence[tuple[str, Values | None]],
+    thresholds: Thresholds = DEFAULT_THRESHOLDS,
+) -> tuple[str, ...]:
+    """Return as few regions as must run on plain onnxruntime for the outputs of a bundle to be right.
+
+    None of them can be left out; there are none where the outputs are off with all regions there, so
+    that the host's part is wrong. Raises as `verify_on_samples` does.
+    """
+    computed = thresholds.for_computation_in(models.computed)
+    not_here: dict[str, str] = {}
+    executors = load_all_executors(bundle, not_here)
+    regions = {region.name: region for _, region, _ in bundle.regions() if region.name not in not_here}
+    with convert_errors(NotVerifiableError, "plain onnxruntime does not run the regions"):
+        plain = {name: make_reference_executor(region) for name, region in regions.items()}
+
+    def is_right(names: Collection[str]) -> bool:
+        report_step(f"compare with {len(names)} of {len(regions)} regions on onnxruntime")
+        runs = {**executors, **{name: plain[name] for name in names}}
+        recorded = {name: RecordedRuns() for name in runs}
+        with without_optimizations():
+            loaded = BundleRuns(load_bundle(bundle, runs), runs, recorded, not_here)
+        comparison = BundleComparison(bundle, models, computed, "", loaded)
+        for name, inputs in samples:
+            comparison.add_sample(name, inputs)
+        comparison.add_special_samples()
+        return comparison.conclude().passed
+
+    if not regions or not is_right(regions):
+        return ()
+    return tuple(
+        minimize_wrong(
+            [*regions], lambda names: TrialOutcome.WRONG if is_right(names) else TrialOutcome.RIGHT
+        )
+    )

@@ -33,8 +33,14 @@ from .c_compiler import (
     is_cross_compiled,
     library_stamp,
 )
-from .c_source import check_nodes, compiler, emit_source, refused_nodes
-from .separated_region import have_same_source, separate_region
+from .c_source import (
+    check_nodes,
+    compiler,
+    emit_source,
+    have_same_source,
+    refused_nodes,
+    separate_region,
+)
 from .shared_library import CExecutor, load_functions
 
 __all__ = ["C"]

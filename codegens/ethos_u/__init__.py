@@ -25,15 +25,11 @@ from byoc.codegen import (
 )
 
 from . import (
-    lower_channels,
     lower_convolutions,
     lower_data,
     lower_elementwise,
     lower_pools,
-    lower_products,
     lower_reductions,
-    lower_resize,
-    lower_softmax,
 )
 from .ethos_check import check_nodes, find_refused
 from .lower_regions import lower_region

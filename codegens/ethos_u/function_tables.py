@@ -14,9 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 from byoc.codegen import CompileError, Operation, Quantization
 
-from .constant_operands import read_real
-from .lowering import Lowering
-from .region_values import IMAGE, Value, arrange
+from .lowering import IMAGE, Lowering, Value, arrange, read_real
 from .tosa_file import Array
 from .tosa_graph import Tensor
 from .windows import Window, convolve_ones

@@ -7,11 +7,9 @@ import numpy as np
 
 from byoc.codegen import CompileError, Operation
 
-from .constant_operands import read_real, real_scale
 from .function_tables import FUNCTIONS, Function, lower_int8_table
-from .lower_channels import scale_channels
-from .lowering import LOWERINGS, Lowering, is_same
-from .region_values import Value, arrange, expand_rank
+from .lower_convolutions import scale_channels
+from .lowering import LOWERINGS, Lowering, Value, arrange, expand_rank, is_same, read_real, real_scale
 
 _MOST_FACTOR = {"int8": 2**15 - 1, "int16": 2**14 - 1}
 """The greatest whole number that Vela multiplies an operand of ADD by without an operator of its own."""

@@ -7,9 +7,7 @@ import numpy as np
 
 from byoc.codegen import CompileError, Operation
 
-from .constant_operands import real_scale
-from .lowering import LOWERINGS, Lowering, is_same
-from .region_values import Value
+from .lowering import LOWERINGS, Lowering, Value, is_same, real_scale
 from .tosa_graph import ACCUMULATORS, Tensor
 from .windows import Window, convolve_ones, fit_window, pad_ahead, read_image
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 from byoc.codegen import CompileError, Operation, Quantization, Region, TensorContract, TensorType
 
 from .function_tables import choose_source_quantization, lower_function, split_function
-from .lowering import LOWERINGS, STORED, Lowering, read_shape
-from .region_values import IMAGE, Value, arrange
+from .lowering import IMAGE, LOWERINGS, STORED, Lowering, Value, arrange, read_shape
 
 _ORDERS: Mapping[str, Callable[[int], tuple[int, ...]]] = {
     "": lambda rank: tuple(range(rank)),

@@ -8,8 +8,7 @@ import numpy as np
 
 from byoc.codegen import Operation
 
-from .lowering import Lowering
-from .region_values import IMAGE, Value, arrange
+from .lowering import IMAGE, Lowering, Value, arrange
 from .tosa_file import Array
 from .tosa_graph import Tensor
 

@@ -25,8 +25,13 @@ from byoc.codegen import (
     refuse,
 )
 
-from .openvino_blob import export_blob
-from .openvino_check import check_nodes, refused_nodes
+from .openvino_blob import (
+    check_weight_offsets,
+    choose_weights,
+    describe_embedded_weights,
+    export_blob,
+    find_weight_file,
+)
 from .openvino_device import (
     compile_region_model,
     device_stamp,
@@ -34,14 +39,8 @@ from .openvino_device import (
     openvino_package,
 )
 from .openvino_executor import OpenVINOExecutor
-from .openvino_integers import choose_exact_options, choose_safe_options
+from .openvino_integers import check_nodes, choose_exact_options, choose_safe_options, refused_nodes
 from .openvino_options import OpenVINOOptions
-from .openvino_weights import (
-    check_weight_offsets,
-    choose_weights,
-    describe_embedded_weights,
-    find_weight_file,
-)
 
 __all__ = ["OpenVINO"]
 

@@ -10,10 +10,9 @@ from pathlib import Path
 
 from byoc.codegen import read_options, read_region
 
-from .openvino_blob import is_import_right
+from .openvino_blob import choose_weights, is_import_right
 from .openvino_device import compile_region_model, import_blob
 from .openvino_options import OpenVINOOptions
-from .openvino_weights import choose_weights
 
 
 def main(blob: str, path: str, name: str, target: str, given: str) -> None:

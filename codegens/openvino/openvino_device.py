@@ -2,18 +2,251 @@
 
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import onnx
+import onnx.inliner
+from onnx import helper, numpy_helper
 
-from byoc.codegen import CompileError, MissingRuntimeError, Region, shorten_text
+from byoc.codegen import AnyArray, CompileError, MissingRuntimeError, Region, shorten_text
 
 from .openvino_options import OpenVINOOptions
-from .openvino_values import correct_values, find_corrections
+
+# Rewrite OpenVINO's model so that it computes the values that ONNX defines.
+#
+# OpenVINO 2026.4.1 on x86 loses NaN in some operators, selects equal keys in its own order, and
+# computes whole numbers of constants its own way: it divides by floor, and saturates in 32 bits. An
+# operator that the plug-in fuses with the product before it stays as it is, since it would be slow
+# alone; the rule file says that it does not keep NaN.
+
+_PRODUCTS = (
+    *("Convolution", "GroupConvolution", "ConvolutionBackpropData", "GroupConvolutionBackpropData"),
+    "MatMul",
+)
+_FUSED = (
+    *(
+        "BatchNormInference",
+        "Add",
+        "Subtract",
+        "Multiply",
+        "Divide",
+        "Select",
+        "Convert",
+        "FakeQuantize",
+    ),
+    *("Reshape", "Squeeze", "Unsqueeze", "Transpose"),
+)
+_MOST_BETWEEN = 12  # operators behind a product that may be fused with it: bias, scale, mask, views
+_INEXACT = ("Mod",)  # of floats: a multiple of the divisor is subtracted, which is rounded
+_WEIGHTS = ("DequantizeLinear", "QuantizeLinear")  # OpenVINO has to see how weights are quantized
+
+
+def find_corrections(model: onnx.ModelProto) -> dict[str, AnyArray]:
+    """Return constants that OpenVINO would compute otherwise than ONNX defines it, by name of tensor.
+
+    These are whole numbers that nodes compute of constants, remainders, and constants without elements,
+    which OpenVINO's reader takes for scalars. Constants in other files are large, and left to OpenVINO,
+    as is what onnx.reference cannot run.
+    """
+    if model.functions:
+        model = onnx.inliner.inline_local_functions(model)
+    known = {
+        tensor.name: tensor
+        for tensor in model.graph.initializer
+        if tensor.data_location != onnx.TensorProto.EXTERNAL
+    }
+    folded = {}
+    for node in model.graph.node:
+        read = {name for name in node.input if name}
+        if not read <= known.keys() or node.domain not in ("", "ai.onnx") or node.op_type in _WEIGHTS:
+            continue
+        values = _compute(model, node, [known[name] for name in read])
+        for name, value in values.items():
+            known[name] = numpy_helper.from_array(value, name)
+        whole = any(value.dtype.kind in "iub" for value in values.values())
+        if read and (whole or node.op_type in _INEXACT):
+            folded.update(values)
+    empty = {name: numpy_helper.to_array(tensor) for name, tensor in known.items() if 0 in tensor.dims}
+    return {**empty, **folded}
+
+
+def _compute(
+    model: onnx.ModelProto, node: onnx.NodeProto, constants: list[onnx.TensorProto]
+) -> dict[str, AnyArray]:
+    """Return a node's outputs by name; nothing where onnx.reference cannot run it."""
+    from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - slow to import, seldom needed
+
+    names = [name for name in node.output if name]
+    outputs = [onnx.ValueInfoProto(name=name) for name in names]
+    graph = helper.make_graph([node], "constant", [], outputs, constants)
+    alone = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+    try:
+        values = ReferenceEvaluator(alone).run(None, {})
+    except Exception:  # whatever onnx.reference says of what it lacks
+        return {}
+    arrays = all(isinstance(value, np.ndarray | np.generic) for value in values)
+    return dict(zip(names, map(np.asarray, values), strict=True)) if arrays else {}
+
+
+def correct_values(model: Any, constants: Mapping[str, AnyArray]) -> None:
+    """Put constants by name of tensor into OpenVINO's model, and keep NaN where it would be lost."""
+    from openvino import opset15 as ops  # noqa: PLC0415 - optional
+
+    for node in model.get_ordered_ops():
+        for output in node.outputs() if constants else ():
+            name = next((name for name in output.get_names() if name in constants), None)
+            if name is not None:
+                value = _make_constant(ops, constants[name], output.get_element_type())
+                output.replace(value.output(0))
+                if node.get_type_name() == "Parameter":  # as some constants without elements are read
+                    model.remove_parameter(node)
+    model.validate_nodes_and_infer_types()
+    for node in model.get_ordered_ops():
+        kind = node.get_type_name()
+        if kind not in {*_REWRITES, *_FREE_REWRITES}:
+            continue
+        if kind not in _ANY_TYPE and not node.get_input_element_type(0).is_real():
+            continue
+        operands = node.input_values()
+        if kind in _REWRITES and any(_follows_product(operand) for operand in operands):
+            continue
+        rewrite = _REWRITES.get(kind) or _FREE_REWRITES[kind]
+        result = rewrite(ops, node.get_attributes(), *operands)
+        for number, output in enumerate(node.outputs() if result is not None else ()):
+            output.replace(result.output(number))
+
+
+def _follows_product(value: Any) -> bool:
+    """Return whether OpenVINO may compute a value in one kernel with a convolution or product."""
+    waiting = [value.get_node()]
+    for _ in range(_MOST_BETWEEN):
+        if not waiting:
+            return False
+        node = waiting.pop(0)
+        if node.get_type_name() in _PRODUCTS:
+            return True
+        if node.get_type_name() in _FUSED:
+            waiting += [each.get_node() for each in node.input_values() if not _is_constant(each)]
+    return False
+
+
+def _make_constant(ops: Any, value: AnyArray, kind: Any) -> Any:
+    """Return a constant; numpy has not all types, so it goes through one that it has."""
+    plain = value if value.dtype.kind in "iub" else value.astype(np.float32)
+    made = ops.constant(plain)
+    return made if made.get_element_type() == kind else ops.convert(made, kind.to_string())
+
+
+def _is_constant(value: Any) -> bool:
+    return bool(value.get_node().get_type_name() == "Constant")
+
+
+def _keep_nan(ops: Any, operand: Any, result: Any) -> Any:
+    return ops.select(ops.is_nan(operand), operand, result)
+
+
+def _keep_nan_of_rows(ops: Any, operand: Any, axes: Any, keep: bool, result: Any) -> Any:
+    found = ops.reduce_logical_or(ops.is_nan(operand), axes, keep_dims=keep)
+    return ops.select(found, _make_constant(ops, np.array(np.nan), operand.get_element_type()), result)
+
+
+def _correct_relu(ops: Any, _: Mapping[str, Any], x: Any) -> Any:
+    return ops.maximum(ops.constant(0, x.get_element_type()), x)  # of NaN and 0 it gives the second
+
+
+def _correct_clamp(ops: Any, attributes: Mapping[str, Any], x: Any) -> Any:
+    return _keep_nan(ops, x, ops.clamp(x, attributes["min"], attributes["max"]))
+
+
+def _correct_exp(ops: Any, _: Mapping[str, Any], x: Any) -> Any:
+    return _keep_nan(ops, x, ops.exp(x))
+
+
+def _correct_hard_sigmoid(ops: Any, _: Mapping[str, Any], x: Any, alpha: Any, beta: Any) -> Any:
+    return _keep_nan(ops, x, ops.hard_sigmoid(x, alpha, beta))
+
+
+def _correct_extreme(make: str) -> Callable[..., Any]:
+    """Return the rewrite of Maximum or Minimum, whose kernels give the second operand if one is NaN."""
+
+    def rewrite(ops: Any, _: Mapping[str, Any], first: Any, second: Any) -> Any:
+        if _is_constant(second):
+            first, second = second, first
+        if not _is_constant(first):
+            return _keep_nan(ops, first, getattr(ops, make)(first, second))
+        bound = first.get_node().data
+        if np.isnan(bound).any():
+            return _keep_nan(ops, second, getattr(ops, make)(second, first))
+        if not first.get_names() and np.all(abs(bound) == np.finfo(bound.dtype).max):
+            # A bound that Clip leaves out, for which OpenVINO's reader puts the largest number.
+            first = _make_constant(ops, np.sign(bound) * np.inf, first.get_element_type())
+        result = getattr(ops, make)(first, second)
+        inner = second.get_node()
+        if inner.get_type_name() in ("Maximum", "Minimum"):  # the two become a Clamp, which loses NaN
+            return _keep_nan(ops, inner.input_value(1), result)
+        return result
+
+    return rewrite
+
+
+def _correct_softmax(make: str) -> Callable[..., Any]:
+    def rewrite(ops: Any, attributes: Mapping[str, Any], x: Any) -> Any:
+        axis = attributes["axis"]
+        result = getattr(ops, make)(x, axis)
+        return _keep_nan_of_rows(ops, result, ops.constant(np.array([axis])), True, result)
+
+    return rewrite
+
+
+def _correct_reduction(make: str) -> Callable[..., Any]:
+    def rewrite(ops: Any, attributes: Mapping[str, Any], x: Any, axes: Any) -> Any:
+        if not _is_constant(axes):
+            return None  # the plug-in has no ReduceLogicalOr along others
+        keep = attributes["keep_dims"]
+        return _keep_nan_of_rows(ops, x, axes, keep, getattr(ops, make)(x, axes, keep_dims=keep))
+
+    return rewrite
+
+
+def _correct_conversion(ops: Any, attributes: Mapping[str, Any], x: Any) -> Any:
+    """Return a comparison for a conversion to bool, which takes NaN and the lowest integer for 0."""
+    if attributes["destination_type"] != "boolean" or x.get_element_type().to_string() == "boolean":
+        return None
+    return ops.not_equal(x, ops.constant(0, x.get_element_type()))
+
+
+def _select_first_of_equals(ops: Any, attributes: Mapping[str, Any], x: Any, count: Any) -> Any:
+    """Return a stable TopK; a time that grows with the count makes rule files limit it."""
+    kept = {name: attributes[name] for name in ("axis", "mode", "index_element_type")}
+    return ops.topk(x, count, **kept, sort="value", stable=True)
+
+
+_REWRITES: Mapping[str, Callable[..., Any]] = {
+    "Relu": _correct_relu,
+    "Clamp": _correct_clamp,
+    "Exp": _correct_exp,
+    "HardSigmoid": _correct_hard_sigmoid,
+    "Maximum": _correct_extreme("maximum"),
+    "Minimum": _correct_extreme("minimum"),
+    "Softmax": _correct_softmax("softmax"),
+    "LogSoftmax": _correct_softmax("log_softmax"),
+    "ReduceMax": _correct_reduction("reduce_max"),
+    "ReduceMin": _correct_reduction("reduce_min"),
+}
+_ANY_TYPE = ("Convert", "TopK")  # rewritten for whole numbers as well
+_FREE_REWRITES: Mapping[str, Callable[..., Any]] = {
+    "TopK": _select_first_of_equals,
+    "Greater": lambda ops, _, first, second: ops.less(second, first),
+    "GreaterEqual": lambda ops, _, first, second: ops.less_equal(second, first),
+    "Convert": _correct_conversion,
+}
+"""Rewrites for which it does not matter what is before them."""
+
 
 _MISSING = (
     "openvino is not installed (pip install 'onnx-byoc[openvino]'; "

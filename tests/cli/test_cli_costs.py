@@ -5,7 +5,7 @@ import json
 import pytest
 
 from byoc.cli._common import OutputFormat
-from byoc.cli._compare_costs_verb import print_comparison
+from byoc.cli._cost_verbs import print_comparison
 from byoc.profiling import PredictionComparison, Samples
 
 

@@ -12,7 +12,7 @@ from cutting import number_regions
 from support import VANILLA, Ran, parse
 
 import byoc
-from byoc.cli._flag_values import read_buckets, read_variants
+from byoc.cli._option_flags import read_buckets, read_variants
 
 Cli = Callable[..., Ran]
 MODEL = "g (float[n, m] x) => (float[n, m] y) { a = Relu(x) y = Relu(a) }"

@@ -16,7 +16,7 @@ from byoc.codegen import (
     find_codegen,
     list_options,
 )
-from byoc.codegen._descriptions import describe_codegen, read_description
+from byoc.codegen._compiler_identity import describe_codegen, read_description
 from byoc.codegen.byoc_worker.link import BrokenMessageError
 from byoc.errors import InputError
 

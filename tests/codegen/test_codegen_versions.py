@@ -28,7 +28,7 @@ from byoc.codegen import (
     read_region,
     refuse,
 )
-from byoc.codegen._descriptions import describe_codegen
+from byoc.codegen._compiler_identity import describe_codegen
 from byoc.errors import InputError
 
 WHO = "codegen 'odd' of an unknown distribution"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 pytest.importorskip("flatbuffers")
 
 from byoc.codegens.ethos_u.lower_elementwise import find_factors
-from byoc.codegens.ethos_u.region_values import Value, arrange, arrange_plain, reshape_value
+from byoc.codegens.ethos_u.lowering import Value, arrange, arrange_plain, reshape_value
 from byoc.codegens.ethos_u.tosa_graph import TosaGraph, merge_axes, quantize_scales
 
 SCALES = st.floats(2.0**-31, 2.0**20)

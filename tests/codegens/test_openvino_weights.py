@@ -118,7 +118,7 @@ def test_a_device_that_reads_no_weights_from_files_gets_them_in_the_blob(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As all devices of an older OpenVINO."""
-    from byoc.codegens.openvino import openvino_weights as weights  # noqa: PLC0415 - what is replaced
+    from byoc.codegens.openvino import openvino_blob as weights  # noqa: PLC0415 - what is replaced
 
     class Core:
         def get_property(self, device: str, name: str) -> list[str]:
@@ -136,7 +136,7 @@ def test_of_a_region_without_weights_in_files_no_note_says_that_a_blob_holds_som
     tmp_path: Path,
 ) -> None:
     """Its blob is large for other reasons, as many operators are."""
-    from byoc.codegens.openvino import openvino_weights as weights  # noqa: PLC0415 - what is tested
+    from byoc.codegens.openvino import openvino_blob as weights  # noqa: PLC0415 - what is tested
 
     made, _, _ = compiled(parse("g (float[2] x) => (float[2] y) { y = Relu(x) }"), tmp_path, "openvino")
     found: Any = find_codegen("openvino")

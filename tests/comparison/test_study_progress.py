@@ -176,7 +176,7 @@ def test_a_cluster_with_a_worker_killed_gives_the_serial_rows(folder: Path) -> N
 
 
 def test_a_cluster_that_is_not_there(folder: Path, byoc: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("byoc.comparison._dask_cluster._CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr("byoc.comparison._case_schedulers._CONNECT_SECONDS", 0.1)
     study = write_study(folder)
     ran = byoc("study", study, "-o", folder / "r.csv", "--scheduler", "tcp://127.0.0.1:9")
     assert ran.code == 1

@@ -23,11 +23,15 @@ from numpy.typing import NDArray
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "onnx_suite")]
 
-from byoc.codegens.openvino.openvino_blob import export_blob  # noqa: E402
-from byoc.codegens.openvino.openvino_device import compile_region_model, import_blob, state_defaults  # noqa: E402
+from byoc.codegens.openvino.openvino_blob import EmbeddedWeights, export_blob  # noqa: E402
+from byoc.codegens.openvino.openvino_device import (  # noqa: E402
+    compile_region_model,
+    correct_values,
+    find_corrections,
+    import_blob,
+    state_defaults,
+)
 from byoc.codegens.openvino.openvino_options import OpenVINOOptions  # noqa: E402
-from byoc.codegens.openvino.openvino_values import correct_values, find_corrections  # noqa: E402
-from byoc.codegens.openvino.openvino_weights import EmbeddedWeights  # noqa: E402
 from differing import differs  # noqa: E402 - needs the path
 
 from byoc.codegen import read_region  # noqa: E402

@@ -21,10 +21,8 @@ from ..machine import (
     Store,
     simulate_timing,
 )
-from .boxes import AxisSpan
-from .emission import EmitterState, TileStep, WeightsImage, interleave_steps
+from .emission import CONSTANT, EmitterState, TileStep, WeightPiece, WeightsImage, interleave_steps
 from .emit_convolutions import emit_convolution
-from .emit_moves import emit_move, emit_restack
 from .emit_tiles import (
     compute_activation,
     compute_eltwise,
@@ -33,6 +31,8 @@ from .emit_tiles import (
     compute_pool,
     emit_boxes,
     emit_concat,
+    emit_move,
+    emit_restack,
 )
 from .layers import (
     ActivationLayer,
@@ -48,10 +48,17 @@ from .layers import (
     RestackLayer,
 )
 from .lower_region import lower_region
-from .scheduling import AddressMap, LayerSchedule, schedule_striped, schedule_whole
-from .scratchpad_residency import Action, CopyTensor, RunLayer, plan_residency
-from .tiling import TileBudget
-from .weight_pieces import CONSTANT, WeightPiece
+from .scheduling import (
+    Action,
+    AddressMap,
+    CopyTensor,
+    LayerSchedule,
+    RunLayer,
+    plan_residency,
+    schedule_striped,
+    schedule_whole,
+)
+from .tiling import AxisSpan, TileBudget
 
 NAME = "dla"
 """Name of the codegen, its rule file and its cost model."""

@@ -9,10 +9,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, prod
 
-from .boxes import input_extent
-from .int4_weights import Int4Weights
 from .layer_tensors import INT16, Extents, SlidingWindow
-from .layers import ConvLayer
+from .layers import ConvLayer, Int4Weights
 from .tiling import (
     CHANNEL_BYTES,
     SlotNeed,
@@ -21,6 +19,7 @@ from .tiling import (
     Tiling,
     count_slot_bytes,
     decreasing_parts,
+    input_extent,
 )
 
 _STEP_SECONDS = 50e-9  # that a step is charged, to prefer few commands among tilings nearly as fast

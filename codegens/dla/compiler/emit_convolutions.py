@@ -16,28 +16,28 @@ from ..machine import (
     Pair,
 )
 from ..machine import Conv as Convolve
-from .boxes import (
-    AxisSpan,
-    ReceptiveField,
-    TensorBox,
-    TileBox,
-    receptive_field,
-    split_images,
-    split_span,
-)
 from .conv_tiling import find_conv_tiling, list_conv_slots
 from .emission import (
+    PARAMETERS,
+    WEIGHTS,
     EmitterState,
     LayerEmission,
     TileStep,
     begin_layer,
 )
-from .emit_scaling import conv_parameters, emit_scaling
-from .int4_weights import Int4Weights
+from .emit_tiles import conv_parameters, emit_scaling
 from .layer_limits import residual_bits
-from .layers import ConvLayer
-from .tiling import Tiling
-from .weight_pieces import PARAMETERS, WEIGHTS
+from .layers import ConvLayer, Int4Weights
+from .tiling import (
+    AxisSpan,
+    ReceptiveField,
+    TensorBox,
+    TileBox,
+    Tiling,
+    receptive_field,
+    split_images,
+    split_span,
+)
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,20 @@
 """Emit the commands of pools, of elementwise layers, and of concatenations."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import product
+from math import prod
+from typing import Any
+
+import numpy as np
 
 from ..machine import (
     ABSENT,
     Add,
+    Command,
     DType,
     Function,
+    Load,
     MatMul,
     Mul,
     Normalize,
@@ -15,24 +22,235 @@ from ..machine import (
     Pair,
     PoolKind,
     Scale,
+    Store,
     Table,
+    scaling_fields,
+    to_common_multipliers,
     to_multiplier,
+    to_real_multiplier,
 )
 from ..machine import Pool as PoolCommand
-from .boxes import AxisSpan, TileBox, receptive_field, split_images, split_span
-from .emission import EmitterState, LayerEmission, LayerT, TileStep, begin_layer
-from .emit_scaling import emit_scaling
-from .layer_tensors import Array, Clamp, LayerTensor
+from .emission import EmitterState, LayerEmission, LayerT, TileStep, begin_layer, require_tiling
+from .layer_limits import residual_bits
+from .layer_tensors import Array, Clamp, LayerTensor, dtype_of
 from .layers import (
     ActivationLayer,
     ConcatLayer,
+    ConvLayer,
     EltwiseLayer,
     MachineLayer,
     MatMulLayer,
+    MovedAxis,
+    MoveLayer,
     NormalizeLayer,
     PoolLayer,
+    RestackLayer,
+    split_axes,
 )
-from .tiling import Tiling, find_simple_tiling, simple_slots
+from .tiling import (
+    ALIGNMENT,
+    AxisSpan,
+    SlotNeed,
+    TensorBox,
+    TileBox,
+    TileShape,
+    Tiling,
+    decreasing_parts,
+    dense_operand,
+    find_simple_tiling,
+    receptive_field,
+    simple_slots,
+    split_images,
+    split_span,
+)
+
+# Emit the commands of layers that only move bytes, by DMA alone.
+
+
+def emit_move(
+    machine: EmitterState, number: int, layer: MoveLayer, rows: AxisSpan
+) -> Iterator[TileStep]:
+    """Yield the steps that copy a part of a tensor, axes reordered, regardless of `rows`.
+
+    A tile has two axes, those with most elements of all that do not leave a row of `x` or of `y`. It
+    is loaded with the pitches of `x` and stored with those of `y`, for each position of the others.
+    """
+    inner, outer = split_axes(layer)
+    tiling = _move_tiling(machine, layer, inner)
+    needs = {"tile": SlotNeed(tiling.tile.cols * tiling.tile.channels * layer.x.itemsize)}
+    emitting = begin_layer(machine, number, layer, needs, tiling)
+    for position in product(*(range(axis.extent) for axis in outer)):
+        for cols in split_span(AxisSpan(0, inner[0].extent), tiling.tile.cols):
+            for channels in split_span(AxisSpan(0, inner[1].extent), tiling.tile.channels):
+                at = (*position, cols.start, channels.start)
+                step = emitting.begin_step()
+                _move_tile(emitting, layer, (*outer, *inner), at, (cols.count, channels.count))
+                yield step
+
+
+def _move_tiling(machine: EmitterState, layer: MoveLayer, inner: list[MovedAxis]) -> Tiling:
+    """Return as much of two axes as fits."""
+    for doubled in (True, False):
+        for channels in decreasing_parts(inner[1].extent):
+            for cols in decreasing_parts(inner[0].extent):
+                need = SlotNeed(cols * channels * layer.x.itemsize)
+                if machine.budget.fits({"tile": need}, doubled):
+                    return Tiling(TileShape(1, cols, channels), doubled)
+    return require_tiling(None, layer, machine.budget)
+
+
+def _move_tile(
+    emitting: LayerEmission,
+    layer: MoveLayer,
+    axes: tuple[MovedAxis, ...],
+    at: tuple[int, ...],
+    extents: tuple[int, int],
+) -> None:
+    """Load a tile whose first element is `at` positions along the axes, and store it."""
+    arena, number = emitting.machine.arena, emitting.number
+    tile = emitting.new_tile("tile", (1, *extents), dtype_of(layer.x))
+
+    def make_operand(tensor: LayerTensor, steps: Sequence[int], start: int = 0) -> Operand:
+        offset = start + sum(position * step for position, step in zip(at, steps, strict=True))
+        row, inside = divmod(offset, tensor.width * tensor.channels)
+        first = TensorBox(AxisSpan(row, 1), AxisSpan(0, 1), AxisSpan(inside, 1))
+        size = tensor.itemsize
+        return replace(
+            arena.box_operand(tensor, first),
+            cols=extents[0],
+            channels=extents[1],
+            pixel_pitch=steps[-2] * size,
+            channel_pitch=steps[-1] * size,
+        )
+
+    source = make_operand(layer.x, [axis.x_step for axis in axes], layer.start)
+    target = make_operand(layer.y, [axis.y_step for axis in axes])
+    emitting.step.loads.append(Load(number, arena.memory_of(layer.x), source, tile))
+    emitting.add_stores([Store(number, tile, target)])
+
+
+def emit_restack(
+    machine: EmitterState, number: int, layer: RestackLayer, rows: AxisSpan
+) -> Iterator[TileStep]:
+    """Yield the steps that copy all bytes into rows of another length, regardless of `rows`."""
+    size = layer.x.itemsize
+    elements = layer.x.nbytes // size
+    most = min(elements, machine.budget.scratchpad // 2 // ALIGNMENT * ALIGNMENT // size)
+    tiling = Tiling(TileShape(1, 1, most), doubled=True) if most else None
+    tiling = require_tiling(tiling, layer, machine.budget)
+    emitting = begin_layer(machine, number, layer, {"tile": SlotNeed(most * size)}, tiling)
+    for chunk in split_span(AxisSpan(0, elements), most):
+        step = emitting.begin_step()
+        tile = emitting.new_tile("tile", (1, 1, chunk.count), dtype_of(layer.x))
+        for in_arena, in_tile in _row_pieces(emitting, layer.x, tile, chunk):
+            memory = emitting.machine.arena.memory_of(layer.x)
+            step.loads.append(Load(number, memory, in_arena, in_tile))
+        pieces = _row_pieces(emitting, layer.y, tile, chunk)
+        emitting.add_stores(Store(number, in_tile, in_arena) for in_arena, in_tile in pieces)
+        yield step
+
+
+def _row_pieces(
+    emitting: LayerEmission, tensor: LayerTensor, tile: Operand, chunk: AxisSpan
+) -> Iterator[tuple[Operand, Operand]]:
+    """Yield, for each row of a tensor that a chunk touches, the operands in the arena and the tile."""
+    length = tensor.width * tensor.channels
+    flat = tensor.view(tensor.name, (1, tensor.rows, 1, length))
+    position = chunk.start
+    while position < chunk.end:
+        row, inside = divmod(position, length)
+        count = min(length - inside, chunk.end - position)
+        box = TensorBox(AxisSpan(row, 1), AxisSpan(0, 1), AxisSpan(inside, count))
+        in_arena = emitting.machine.arena.box_operand(flat, box)
+        address = tile.address + (position - chunk.start) * tensor.itemsize
+        yield in_arena, dense_operand(tile.tensor, address, (1, 1, count), tile.dtype)
+        position += count
+
+
+# Scales and zero points of commands: one number for all channels, or a table of them.
+
+SLOT = "channels"
+"""The slot of tables."""
+
+
+def emit_scaling(
+    emitting: LayerEmission,
+    kind: type[Command],
+    layer: MachineLayer,
+    inputs: Sequence[LayerTensor],
+    made: AxisSpan,
+) -> dict[str, Any]:
+    """Return the fields of a command that makes the channels `made` of the layer's result of `inputs`.
+
+    They are the numbers of `scaling_fields`, or where these differ by channel the operand `channels`.
+    """
+    y, names = layer.y, scaling_fields(kind)
+    if not has_channel_scaling((*inputs, y)):
+        limits = layer.clamp.saturate_limits(y)
+        return dict(zip(names, _find_numbers(layer, inputs, y, limits), strict=True))
+
+    def array() -> Array:
+        lows, highs = layer.clamp.channel_limits(y)
+        rows = [
+            _find_numbers(layer, [x.at_channel(c) for x in inputs], y.at_channel(c), (lows[c], highs[c]))
+            for c in range(made.start, made.end)
+        ]
+        return np.ascontiguousarray(np.array(rows, np.int64).T).astype("<i4")
+
+    count = len(names) * made.count
+    return {"channels": emitting.constant(SLOT, (kind, made), array, count, DType.INT32)}
+
+
+def has_channel_scaling(tensors: Sequence[LayerTensor]) -> bool:
+    """Whether one of some tensors has a scale for each channel."""
+    return any(each.has_channel_scales for each in tensors)
+
+
+def _find_numbers(
+    layer: MachineLayer, inputs: Sequence[LayerTensor], y: LayerTensor, limits: tuple[float, float]
+) -> tuple[float, ...]:
+    """Return zero points, mantissas, shift and limits of tensors with one scale each."""
+    zeros, scales = [x.zero for x in (*inputs, y)], [x.scale for x in inputs]
+    if isinstance(layer, EltwiseLayer) and layer.multiplies:
+        factors: tuple[int, ...] = to_multiplier(prod(scales) / y.scale)
+    elif len(scales) == 2:
+        factors = to_common_multipliers(scales[0] / y.scale, scales[1] / y.scale)
+    else:
+        factors = to_multiplier(scales[0] / y.scale)
+    return (*zeros, *factors, *limits)
+
+
+def conv_parameters(layer: ConvLayer, taken: slice) -> Array:
+    """Return the parameters of some output channels of a CONV, in the order of WEIGHTS."""
+    if not layer.y.is_integer:
+        return layer.bias[taken].astype("<f4")
+    return np.ascontiguousarray(_integer_parameters(layer)[:, taken]).astype("<i4")
+
+
+def _integer_parameters(layer: ConvLayer) -> Array:
+    """Return the rows of parameters of a convolution of integers, int64 [3 or 9, channels].
+
+    Where another command is to add a residual, results are int32 in units finer than those of `y`.
+    """
+    x, y, channels = layer.x, layer.y, layer.y.channels
+    is_wide = layer.adds_residual_apart
+    split = to_real_multiplier if layer.computes_in_reals else to_multiplier
+    finer = 2.0 ** residual_bits(layer) if is_wide else np.ones(1)
+    rows = [layer.bias, *_split_factors(layer.multipliers * finer, split)]
+    if layer.count_parameters() > len(rows):
+        y_zeros, limits = y.zeros, layer.clamp.channel_limits(y)
+        if is_wide:
+            word = np.iinfo(np.int32)
+            y_zeros, limits = np.zeros(1, np.int64), (np.array([word.min]), np.array([word.max]))
+        times = channels // len(x.zeros) if x.has_channel_scales else 1
+        units = _split_factors(1 / y.scales, to_real_multiplier)
+        rows += [np.repeat(x.zeros, times), y_zeros, *limits, *units]
+    return np.stack([np.broadcast_to(row.astype(np.int64), channels) for row in rows])
+
+
+def _split_factors(factors: Array, split: Callable[[float], tuple[int, int]]) -> Array:
+    """Return the mantissas and the shifts of factors, int64 [2, factors]."""
+    return np.array([split(float(each)) for each in factors], np.int64).T
 
 
 def emit_boxes(

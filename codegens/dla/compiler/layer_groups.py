@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 from byoc.codegen import CompileError, Operation, Quantization
 
-from .machine_functions import get_operator, is_function, is_gate
-from .region_reading import Operand, RegionReading, list_operands
+from .region_reading import Operand, RegionReading, get_operator, is_function, is_gate, list_operands
 
 _CLAMPS = ("Relu", "Clip")
 # Operators that a clamp is fused to, since their commands have `low` and `high`. After any other

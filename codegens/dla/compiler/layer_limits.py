@@ -12,13 +12,13 @@ import numpy as np
 from byoc.codegen import CompileError, InputError
 
 from ..machine import to_multiplier
-from .int4_weights import Int4Weights
 from .layer_tensors import Array, LayerTensor, SlidingWindow
 from .layers import (
     ActivationLayer,
     ConcatLayer,
     ConvLayer,
     EltwiseLayer,
+    Int4Weights,
     MachineLayer,
     MatMulLayer,
     PoolLayer,

@@ -7,11 +7,56 @@ The layout of images is NHWC, one image after the other; other tensors are rows 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from math import prod
 from typing import ClassVar
 
+import numpy as np
+
 from ..machine import FunctionKind, NormalizeKind
-from .int4_weights import Int4Weights
 from .layer_tensors import INT16, Array, Clamp, LayerTensor, SlidingWindow
+
+# Weights of four bits, which stay packed in WEIGHTS and are unpacked while they are loaded.
+
+
+@dataclass(frozen=True, eq=False)
+class Int4Weights:
+    """The weights of a fully connected layer, outputs x `inputs`; each is (number - zero) * scale.
+
+    `numbers` are uint8 [outputs, ceil(inputs / 2)], the earlier of two in the lower half of a byte.
+    `block` consecutive inputs of an output share one of the `scales`, float32 [outputs, blocks], and one
+    of the `zeros`, uint8 of the same shape, or None where all are 8.
+    """
+
+    numbers: Array
+    scales: Array
+    zeros: Array | None
+    inputs: int
+    block: int
+
+    itemsize: ClassVar[int] = 4
+    """Bytes of a weight in the scratchpad, where they are unpacked."""
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Outputs, two extents of a kernel, inputs: as of other weights."""
+        return (len(self.numbers), 1, 1, self.inputs)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all weights in WEIGHTS, scales and zero points included."""
+        arrays = (self.numbers, self.scales, self.zeros)
+        return sum(each.nbytes for each in arrays if each is not None)
+
+    def pack(self, outputs: slice, inputs: slice) -> Array:
+        """Return some of the weights as UNPACK reads them, uint8 [bytes]; `inputs` begin at a block."""
+        first, last = inputs.start // self.block, -(-inputs.stop // self.block)
+        parts = [
+            self.numbers[outputs, inputs.start // 2 : -(-inputs.stop // 2)],
+            np.ascontiguousarray(self.scales[outputs, first:last]).astype("<f4").view(np.uint8),
+        ]
+        if self.zeros is not None:
+            parts.append(self.zeros[outputs, first:last])
+        return np.concatenate([each.reshape(-1) for each in parts])
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,3 +255,54 @@ class LayerNetwork:
     inputs: Sequence[BoundaryPort]
     outputs: Sequence[BoundaryPort]
     constants: Mapping[str, Array]
+
+
+# The axes of a moved part of a tensor: two that a tile has, and those over which it is repeated.
+
+
+@dataclass(frozen=True)
+class MovedAxis:
+    """An axis of a moved part: its extent, and its steps in elements in `x` and in `y`."""
+
+    extent: int
+    x_step: int
+    y_step: int
+
+
+def split_axes(layer: MoveLayer) -> tuple[list[MovedAxis], list[MovedAxis]]:
+    """Return the two axes of a tile, and the others."""
+    x_steps = dense_steps(layer.whole)
+    made = dense_steps(tuple(layer.shape[axis] for axis in layer.order))
+    y_steps = dict(zip(layer.order, made, strict=True))
+    lengths = [tensor.width * tensor.channels for tensor in (layer.x, layer.y)]
+    axes: list[MovedAxis] = []
+    for number, extent in enumerate(layer.shape):
+        axis = MovedAxis(extent, x_steps[number], y_steps[number])
+        if axes and extent != 1:
+            last = axes[-1]
+            both = MovedAxis(last.extent * extent, axis.x_step, axis.y_step)
+            adjacent = (last.x_step, last.y_step) == (axis.x_step * extent, axis.y_step * extent)
+            if adjacent and _is_inside_rows(both, lengths):
+                axes[-1] = both
+                continue
+        if extent != 1:
+            axes.append(axis)
+    inside = sorted((a for a in axes if _is_inside_rows(a, lengths)), key=lambda a: -a.extent)[:2]
+    outer = [axis for axis in axes if axis not in inside]
+    return (inside + [MovedAxis(1, 1, 1)] * 2)[:2], outer
+
+
+def dense_steps(shape: tuple[int, ...]) -> list[int]:
+    """Return the elements from one position of each axis to the next, in a tensor without gaps."""
+    return [prod(shape[axis + 1 :]) for axis in range(len(shape))]
+
+
+def _is_inside_rows(axis: MovedAxis, lengths: list[int]) -> bool:
+    """Whether an axis does not leave a row of `x` or `y`, whose rows have so many elements."""
+    steps = (axis.x_step, axis.y_step)
+    return all(axis.extent * step <= row for step, row in zip(steps, lengths, strict=True))
+
+
+def count_tile_elements(layer: MoveLayer) -> int:
+    """Return the elements of a tile of two whole axes."""
+    return prod(axis.extent for axis in split_axes(layer)[0])

@@ -1,22 +1,236 @@
 """Lower convolutions, matrix products and normalizations; all of them become convolutions."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from byoc.codegen import CompileError, Operation
 
+from ..machine import split_bytes
 from .layer_groups import LayerGroup
-from .layer_tensors import INT16, TO_NHWC, LayerTensor, SlidingWindow
-from .layers import Array, ConvLayer
-from .lower_matrices import lower_matrix_product
-from .machine_functions import find_function
+from .layer_tensors import (
+    INT16,
+    TO_NHWC,
+    Array,
+    Extents,
+    LayerTensor,
+    Shape,
+    SlidingWindow,
+    matrix_extents,
+)
+from .layers import ConvLayer, Int4Weights, MatMulLayer
 from .network_builder import NetworkBuilder
 from .output_shapes import window_of
-from .region_reading import Operand, list_operands
-from .weight_folding import ConvWeights, normalization_factors, normalization_weights, requantize_weights
+from .region_reading import Operand, find_function, list_operands
+
+# Lower products of computed matrices, as attention has them.
+
+
+def lower_matrix_product(builder: NetworkBuilder, group: LayerGroup) -> None:
+    """Lower a MatMul of two tensors of as many matrices."""
+    shapes = [builder.shape_of(each.name) for each in group.operands]
+    ranks = {len(shape) for shape in shapes}
+    if ranks not in ({2}, {3}, {4}) or shapes[0][:-2] != shapes[1][:-2]:
+        reason = "a MatMul must be by a constant matrix, or of 2 to 4 axes, all but the last two equal"
+        raise CompileError(reason, group.nodes)
+    a, b = (
+        _arrange_matrices(builder, group, each, shape)
+        for each, shape in zip(group.operands, shapes, strict=True)
+    )
+    y = builder.result_tensor(group, _matrices(builder.shapes[group.output]))
+    clamp = builder.fused_clamp(group)
+    builder.add_layer(MatMulLayer(group.output, group.nodes, y, a, b, clamp=clamp))
+
+
+def _matrices(shape: Shape) -> Extents:
+    """Return the extents of a tensor with each matrix as one row."""
+    return matrix_extents((1,) * (4 - len(shape)) + shape)
+
+
+def _arrange_matrices(
+    builder: NetworkBuilder, group: LayerGroup, operand: Operand, shape: Shape
+) -> LayerTensor:
+    if builder.reading.is_constant(operand.name):
+        x = builder.constant_tensor(group, operand, len(shape), image=False)
+        return replace(x, extents=_matrices(shape))
+    x = builder.arrange(operand.name, shape, group.nodes, image=False, extents=_matrices(shape))
+    return builder.scale_operand(group, operand, x)
+
+
+# Weights of convolutions with normalizations folded in, and their conversion to integers.
+#
+# All is computed in float64. A convolution is linear, so a factor for each output channel goes into
+# the weights in float32, and into the multipliers in integers.
+
+_MOST = 2**31 - 1
+_DIGITS = 2.0**-22  # of a number, what two roundings to float32 may change it by
+_FINE = 2.0**-16  # of a unit of the output, the scale of channels with all weights 0
+
+
+@dataclass(frozen=True, eq=False)
+class ConvWeights:
+    """The weights of a convolution, [output channels][input channels of a group][rows][columns].
+
+    `factors` and `bias` have one float64 for each output channel. A real weight is the stored weight
+    times the factor, which is 1 for floats and the scale for integers. `bias` is in real numbers.
+    """
+
+    stored: Array
+    factors: Array
+    bias: Array
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether the weights are stored as integers."""
+        return bool(self.stored.dtype == np.int8)
+
+    def scale_and_shift(self, factors: Array, shifts: Array) -> "ConvWeights":
+        """Return weights whose result is `factors` times the result of these plus `shifts`."""
+        return replace(self, factors=self.factors * factors, bias=self.bias * factors + shifts)
+
+    def to_float32(self) -> Array:
+        """Return the real weights in float32, with factors applied."""
+        return (self.stored * self.factors.reshape(-1, 1, 1, 1)).astype(np.float32)
+
+
+def normalization_factors(
+    scale: Array, shift: Array, mean: Array, variance: Array, epsilon: float
+) -> Any:
+    """Return the factor and the shift of each channel that are equal to a BatchNormalization.
+
+    ONNX defines it as scale * (x - mean) / sqrt(variance + epsilon) + shift.
+    """
+    given = (each.astype(np.float64) for each in (scale, shift, mean, variance))
+    scale, shift, mean, variance = given
+    factors = scale / np.sqrt(variance + epsilon)
+    return factors, shift - mean * factors
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerWeights:
+    """Integer weights of a convolution with int32 accumulators.
+
+    `bias` is in units of the accumulators, and `multipliers` bring them to units of the output: real,
+    positive float64, one for each output channel.
+    """
+
+    weights: Array
+    bias: Array
+    multipliers: Array
+
+
+def requantize_weights(
+    weights: ConvWeights, input_scales: Array, output_scales: Array
+) -> IntegerWeights | None:
+    """Return integer weights for the given scales of input and output, or None if that is impossible.
+
+    Scales are one for all output channels, or one for each, that of the input channel it is made of.
+
+    An accumulator counts units of an input's scale * |factor|; a negative factor changes the sign of its
+    channel's weights. It is impossible if a bias does not fit into an int32 or is rounded by more than
+    half a unit of the output and more than float32 rounds it, or if a weight of -128 would change its
+    sign.
+    """
+    units = input_scales * np.abs(weights.factors)
+    dead = units == 0
+    units = np.where(dead, output_scales * _FINE, units)
+    signs = np.where(dead, 0, np.sign(weights.factors)).astype(np.int64)
+    stored = weights.stored.astype(np.int64) * signs.reshape(-1, 1, 1, 1)
+    with np.errstate(over="ignore", invalid="ignore"):  # infinities are refused below
+        exact = weights.bias / units
+        bias = np.rint(exact)
+        error = np.abs(bias - exact)
+        coarse = (error * units > output_scales / 2) & (error > _DIGITS * np.abs(exact))
+    if coarse.any():
+        return None
+    if stored.max(initial=0) > 127 or np.abs(bias).max(initial=0) > _MOST:
+        return None
+    return IntegerWeights(stored.astype(np.int8), bias.astype(np.int32), units / output_scales)
+
+
+def normalization_weights(factors: Array, shifts: Array, input_scale: float) -> ConvWeights:
+    """Return the integer weights, one for each channel, of a normalization that is not fused.
+
+    They are as large as an int8 allows, but smaller for a channel with a shift that would otherwise not
+    fit into the bias.
+    """
+    room = 2.0**30 * np.abs(factors) * input_scale / np.maximum(np.abs(shifts), np.finfo(float).tiny)
+    stored = np.clip(np.floor(room), 0, 127)
+    safe = np.maximum(stored, 1)
+    return ConvWeights(
+        stored.astype(np.int8).reshape(-1, 1, 1, 1), np.where(stored > 0, factors / safe, 0.0), shifts
+    )
+
+
+# Lower products by weights of four bits, which stay packed until they are loaded.
 
 _NO_MULTIPLIERS = np.zeros(0)
+
+
+def lower_int4_product(builder: NetworkBuilder, group: LayerGroup) -> None:
+    """Lower a MatMulNBits: x by numbers of four bits, with scales, zero points and a bias."""
+    group.require_float()
+    x, numbers, scales, zeros, order, bias = group.take_operands(6)
+    if group.main.attributes["bits"] != 4 or order.name:
+        raise CompileError("a MatMulNBits must be of 4 bits, with blocks in order", group.nodes)
+    weights = _read_weights(builder, group, numbers, scales, zeros)
+    outputs = weights.shape[0]
+    added = _read_constant(builder, group, bias) if bias.name else np.zeros(outputs)
+    given = builder.rows_tensor(group, x)
+    builder.add_layer(
+        ConvLayer(
+            group.output,
+            group.nodes,
+            builder.result_tensor(group, (*given.extents[:3], outputs)),
+            given,
+            weights,
+            added.astype(np.float32),
+            _NO_MULTIPLIERS,
+            SlidingWindow(),
+            clamp=builder.fused_clamp(group),
+        )
+    )
+
+
+def _read_weights(
+    builder: NetworkBuilder, group: LayerGroup, numbers: Operand, scales: Operand, zeros: Operand
+) -> Int4Weights:
+    """Return the weights as MatMulNBits stores them: outputs x blocks x bytes of a block."""
+    attributes = group.main.attributes
+    inputs, outputs, block = (attributes[name] for name in ("K", "N", "block_size"))
+    blocks = -(-inputs // block)
+    stored = _read_constant(builder, group, numbers)
+    factors = _read_constant(builder, group, scales)
+    if stored.size != outputs * blocks * block // 2 or factors.size != outputs * blocks:
+        raise CompileError("its weights or scales are not of N x K", group.nodes)
+    return Int4Weights(
+        np.ascontiguousarray(stored.reshape(outputs, -1)[:, : -(-inputs // 2)]),
+        factors.reshape(outputs, blocks).astype(np.float32),
+        _read_zeros(builder, group, zeros, (outputs, blocks)) if zeros.name else None,
+        inputs,
+        block,
+    )
+
+
+def _read_zeros(
+    builder: NetworkBuilder, group: LayerGroup, zeros: Operand, shape: tuple[int, int]
+) -> Array:
+    """Return zero points, which are stored two in a byte, as uint8 [outputs, blocks]."""
+    stored = _read_constant(builder, group, zeros)
+    outputs, blocks = shape
+    width = -(-blocks // 2)
+    if stored.dtype != np.uint8 or stored.size != outputs * width:
+        raise CompileError("its zero points must be of 4 bits, two in a byte", group.nodes)
+    return np.ascontiguousarray(split_bytes(stored.reshape(outputs, width), blocks))
+
+
+def _read_constant(builder: NetworkBuilder, group: LayerGroup, operand: Operand) -> Array:
+    if not builder.reading.is_constant(operand.name):
+        raise CompileError(f"'{operand.name}' must be constant", group.nodes)
+    return builder.reading.stored_array(operand.name)
+
+
 _NOTHING = Operand("", None)
 _POINT = SlidingWindow()
 

@@ -22,42 +22,45 @@ from .layer_tensors import check_dtype
 from .layers import LayerNetwork
 from .lower_arithmetic import (
     lower_div,
+    lower_layer_normalization,
     lower_mean,
     lower_mul,
     lower_neg,
     lower_power,
-    lower_sub,
-    lower_sum,
-)
-from .lower_cached_attention import lower_group_query_attention
-from .lower_convolutions import lower_batch_normalization, lower_conv, lower_gemm, lower_matmul
-from .lower_int4 import lower_int4_product
-from .lower_moves import (
-    lower_cast,
-    lower_concat,
-    lower_gather,
-    lower_reshape,
-    lower_split,
-    lower_transpose,
-)
-from .lower_normalizations import (
-    lower_layer_normalization,
     lower_rms_normalization,
     lower_skip_layer_normalization,
     lower_skip_rms_normalization,
     lower_softmax,
+    lower_sub,
+    lower_sum,
 )
-from .lower_others import (
+from .lower_cached_attention import (
+    lower_contrib_rotary_embedding,
+    lower_group_query_attention,
+    lower_rotary_embedding,
+)
+from .lower_convolutions import (
+    lower_batch_normalization,
+    lower_conv,
+    lower_gemm,
+    lower_int4_product,
+    lower_matmul,
+)
+from .lower_moves import (
+    lower_cast,
     lower_clamp,
+    lower_concat,
     lower_conversion,
     lower_function,
+    lower_gather,
     lower_global_pool,
     lower_pool,
+    lower_reshape,
+    lower_split,
+    lower_transpose,
 )
-from .lower_rotary import lower_contrib_rotary_embedding, lower_rotary_embedding
-from .machine_functions import FUNCTIONS
 from .network_builder import NetworkBuilder
-from .region_reading import RegionReading
+from .region_reading import FUNCTIONS, RegionReading
 
 LOWERINGS: Mapping[str, Callable[[NetworkBuilder, LayerGroup], None]] = {
     "Conv": lower_conv,

@@ -13,22 +13,25 @@ from .arithmetic import (
     to_multiplier,
     to_real_multiplier,
 )
-from .element_commands import (
-    Add,
-    Function,
-    FunctionKind,
-    Mul,
-    Normalize,
-    NormalizeKind,
-    Scale,
-    Table,
-    scaling_fields,
+from .instructions import (
+    ABSENT,
+    ACTIVATIONS,
+    NO_PADS,
+    ZERO,
+    Command,
+    DType,
+    End,
+    Load,
+    Memory,
+    Operand,
+    Pads,
+    Pair,
+    Store,
+    Unpack,
 )
-from .instructions import Command, End, Load, Store, Unpack
-from .operands import ABSENT, ACTIVATIONS, NO_PADS, ZERO, DType, Memory, Operand, Pads, Pair
-from .program import Program
 from .program_file import (
     VERSIONS,
+    Program,
     assemble,
     disassemble,
     find_version,
@@ -44,4 +47,19 @@ from .timing import (
     simulate_timing,
     written_operand,
 )
-from .window_commands import Conv, ConvFlags, MatMul, Pool, PoolKind
+from .window_commands import (
+    Add,
+    Conv,
+    ConvFlags,
+    Function,
+    FunctionKind,
+    MatMul,
+    Mul,
+    Normalize,
+    NormalizeKind,
+    Pool,
+    PoolKind,
+    Scale,
+    Table,
+    scaling_fields,
+)

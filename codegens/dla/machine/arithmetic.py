@@ -16,8 +16,8 @@ from scipy.special import erf
 
 from byoc.codegen import InputError
 
-from .element_commands import FunctionKind
-from .operands import DType
+from .instructions import DType
+from .window_commands import FunctionKind
 
 Integers = NDArray[np.int64]
 

@@ -18,11 +18,25 @@ from typing import Any, get_type_hints
 
 from byoc.codegen import InputError
 
-from .element_commands import Scale
-from .instructions import Command, End, Load
-from .operands import DType, Memory, Operand, Signed
-from .program import COMMANDS, Program
-from .window_commands import Pool
+from .instructions import Command, DType, End, Load, Memory, Operand, Signed, Store, Unpack
+from .window_commands import Add, Conv, Function, MatMul, Mul, Normalize, Pool, Scale, Table
+
+# All commands of the instruction set, and programs, which consist of them.
+
+COMMANDS: tuple[type[Command], ...] = (
+    Load, Store, Conv, Pool, Add, Mul, Scale, Table, Function, End, MatMul, Normalize, Unpack,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Program:
+    """Commands, the last of which is END, and the sizes in bytes of the memories that they need."""
+
+    commands: tuple[Command, ...]
+    arena: int
+    scratchpad: int
+    weights: int
+
 
 MAGIC = b"DLA1"
 VERSION = 5

@@ -16,11 +16,9 @@ import numpy as np
 
 from byoc.codegen import InputError, Roofline, load_cost_model
 
-from .element_commands import Add, Function, Mul, Normalize, Scale
-from .instructions import Command, Load, Store
-from .operands import DType, Operand
-from .program import Program
-from .window_commands import Conv, ConvFlags, MatMul, Pool
+from .instructions import Command, DType, Load, Operand, Store
+from .program_file import Program
+from .window_commands import Add, Conv, ConvFlags, Function, MatMul, Mul, Normalize, Pool, Scale
 
 
 class Engine(Enum):

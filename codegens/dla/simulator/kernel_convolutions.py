@@ -1,7 +1,7 @@
 """Convolutions on arrays: exact sums of integers, and the output stage that makes bytes of them."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -10,16 +10,141 @@ import numpy as np
 from ..machine import (
     ACTIVATIONS,
     MAX_SHIFT,
+    ZERO,
+    Add,
     Conv,
     ConvFlags,
     DType,
     FunctionKind,
+    MatMul,
+    Mul,
+    Pool,
+    Scale,
     evaluate_function,
     requantize,
+    saturate,
 )
-from .kernel_values import check_shifts, clamp_to_output, require_array, require_floats
-from .kernel_windows import window_axes, window_view
 from .tagged_memory import Array, FaultError
+
+# Operands and results of commands as arrays: types and extents that they must have, limits, shifts.
+
+
+def clamp_to_output(values: Array, command: Conv | Pool | Add | Mul | MatMul | Scale) -> Array:
+    """Limit values to the range of the command, and convert them to the type of its output."""
+    if command.y.dtype is DType.FLOAT32:
+        return np.clip(values, np.float32(command.low), np.float32(command.high))
+    return saturate(values, command.low, command.high, command.y.dtype.array_type)
+
+
+def check_shifts(shifts: Array, least: int, most: int) -> None:
+    """Raise FaultError for a shift out of a range, both ends of which are in it."""
+    if (shifts < least).any() or (shifts > most).any():
+        raise FaultError(f"a shift is not in [{least}, {most}]")
+
+
+def require_array(values: Array, shape: tuple[int, ...], dtype: type) -> Array:
+    """Return values. Raises FaultError if they have another shape or type."""
+    if values.shape != shape or values.dtype != dtype:
+        wanted = f"{shape} {np.dtype(dtype)}"
+        raise FaultError(f"an operand is {values.shape} {values.dtype}, but must be {wanted}")
+    return values
+
+
+def require_floats(values: Array) -> Array:
+    """Return values. Raises FaultError if they are not float32."""
+    if values.dtype != np.float32:
+        raise FaultError(f"an operand is {values.dtype}, but the output is float32")
+    return values
+
+
+def require_integers(values: Array) -> Array:
+    """Return values as int64. Raises FaultError if they are float32, or sums of 48 bits."""
+    if values.dtype == np.float32:
+        raise FaultError("an operand is float32, but the output is an integer type")
+    if values.dtype == np.int64:
+        raise FaultError("an operand is int64, which accumulators alone are")
+    return values.astype(np.int64)
+
+
+# Windows of convolutions and pools over tiles.
+
+_MAX_VALUES = 1 << 28
+"""Values that a padded tile, and all windows of a command together, may hold in the simulator."""
+
+
+@dataclass(frozen=True)
+class WindowAxis:
+    """A window along rows or along columns.
+
+    `size` is the extent of the tile, `before` and `after` are its padding, `beyond` is how far windows
+    may reach past that, `count` is the extent of the output.
+    """
+
+    size: int
+    before: int
+    after: int
+    beyond: int
+    kernel: int
+    stride: int
+    dilation: int
+    count: int
+
+    @property
+    def span(self) -> int:
+        """Positions from the start of the first window to the end of the last."""
+        return (self.count - 1) * self.stride + (self.kernel - 1) * self.dilation + 1
+
+    def count_positions(self, low: int, high: int) -> Array:
+        """Return for each output how many positions of its window are in [low, high) of the tile."""
+        starts = np.arange(self.count)[:, None] * self.stride - self.before
+        reached = starts + np.arange(self.kernel)[None, :] * self.dilation
+        counts: Array = np.count_nonzero((reached >= low) & (reached < high), axis=1)
+        return counts
+
+
+def window_axes(command: Conv | Pool) -> tuple[WindowAxis, WindowAxis]:
+    """Return the window of a command along rows and along columns.
+
+    Raises FaultError if the output depends on positions that are neither in the tile nor in its padding,
+    and if a window or the padded tile is too large to be simulated.
+    """
+    beyond = command.overhang if isinstance(command, Pool) else ZERO
+    x, y, pads = command.x, command.y, command.pads
+    kernel, strides, dilations = command.kernel, command.strides, command.dilations
+    rows = WindowAxis(
+        x.rows, pads.top, pads.bottom, beyond.rows, kernel.rows, strides.rows, dilations.rows, y.rows
+    )
+    cols = WindowAxis(
+        x.cols, pads.left, pads.right, beyond.cols, kernel.cols, strides.cols, dilations.cols, y.cols
+    )
+    for name, axis in (("rows", rows), ("columns", cols)):
+        there = axis.before + axis.size + axis.after + axis.beyond
+        if not (axis.kernel and axis.stride and axis.dilation):
+            raise FaultError(f"a kernel, stride or dilation of 0 along the {name}")
+        if axis.span > there:
+            raise FaultError(f"its windows need {axis.span} {name}, but x has {there} with the padding")
+    padded = max(rows.span, rows.before + rows.size) * max(cols.span, cols.before + cols.size)
+    values = max(padded, rows.count * rows.kernel * cols.count * cols.kernel) * x.channels
+    if values > _MAX_VALUES:
+        raise FaultError(f"its windows and padding hold {values} values; {_MAX_VALUES} can be simulated")
+    return rows, cols
+
+
+def window_view(x: Array, rows: WindowAxis, cols: WindowAxis, fill: float) -> Array:
+    """Return a view [output rows, output cols, kernel rows, kernel cols, channels] of a padded tile.
+
+    `x` is [rows, cols, channels]; `fill` is the value of the padding.
+    """
+    lacking = [max(axis.span - axis.before - axis.size, 0) for axis in (rows, cols)]
+    around = ((rows.before, lacking[0]), (cols.before, lacking[1]), (0, 0))
+    padded = np.pad(x, around, constant_values=fill) if np.any(around) else x
+    down, right, along = padded.strides
+    shape = (rows.count, cols.count, rows.kernel, cols.kernel, x.shape[2])
+    strides = (
+        down * rows.stride, right * cols.stride, down * rows.dilation, right * cols.dilation, along
+    )  # fmt: skip
+    return np.lib.stride_tricks.as_strided(padded, shape, strides, writeable=False)
+
 
 _EXACT = 2**24  # float32 represents all integers up to here
 _WORD = 2**31

@@ -30,9 +30,16 @@ from ..machine import (
     shift_half_even,
     written_operand,
 )
-from .kernel_convolutions import compute_conv
-from .kernel_values import check_shifts, clamp_to_output, require_array, require_floats, require_integers
-from .kernel_windows import window_axes, window_view
+from .kernel_convolutions import (
+    check_shifts,
+    clamp_to_output,
+    compute_conv,
+    require_array,
+    require_floats,
+    require_integers,
+    window_axes,
+    window_view,
+)
 from .tagged_memory import Array, FaultError
 
 _WORD = 2**31

@@ -7,12 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from byoc.codegens.dla.compiler import CompiledRegion
-from byoc.codegens.dla.compiler.boxes import AxisSpan
 from byoc.codegens.dla.compiler.compile_region import emit_program
 from byoc.codegens.dla.compiler.emission import TileStep, interleave_steps
-from byoc.codegens.dla.compiler.scheduling import LayerSchedule, schedule_striped, schedule_whole
-from byoc.codegens.dla.compiler.scratchpad_residency import RunLayer, plan_residency
-from byoc.codegens.dla.compiler.tiling import TileBudget
+from byoc.codegens.dla.compiler.scheduling import (
+    LayerSchedule,
+    RunLayer,
+    plan_residency,
+    schedule_striped,
+    schedule_whole,
+)
+from byoc.codegens.dla.compiler.tiling import AxisSpan, TileBudget
 from byoc.codegens.dla.machine import Command, Conv, Load, Store, read_figures
 from byoc.codegens.dla.simulator import SimulationError, Simulator
 from dla_regions import floats, model, network

@@ -21,9 +21,8 @@ from byoc.codegens.dla.machine import (
     assemble,
     disassemble,
 )
-from byoc.codegens.dla.machine.operands import Signed
-from byoc.codegens.dla.machine.program import COMMANDS
-from byoc.codegens.dla.machine.program_file import format_program
+from byoc.codegens.dla.machine.instructions import Signed
+from byoc.codegens.dla.machine.program_file import COMMANDS, format_program
 from dla_bench import box
 from hypothesis import given
 from hypothesis import strategies as st

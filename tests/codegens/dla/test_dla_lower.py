@@ -14,7 +14,7 @@ from byoc.codegens.dla.compiler.layers import (
     MoveLayer,
     PoolLayer,
 )
-from byoc.codegens.dla.compiler.weight_folding import (
+from byoc.codegens.dla.compiler.lower_convolutions import (
     ConvWeights,
     normalization_weights,
     requantize_weights,

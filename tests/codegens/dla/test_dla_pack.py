@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 from byoc.codegens.dla.compiler.emission import WeightsImage
-from byoc.codegens.dla.compiler.emit_scaling import conv_parameters
+from byoc.codegens.dla.compiler.emit_tiles import conv_parameters
 from byoc.codegens.dla.compiler.layer_tensors import Clamp, LayerTensor, SlidingWindow
 from byoc.codegens.dla.compiler.layers import ConvLayer
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from byoc.codegens.dla.compiler import BoundaryPort
-from byoc.codegens.dla.compiler.boxes import AxisSpan, receptive_field, split_images, split_span
 from byoc.codegens.dla.compiler.compile_region import emit_program
 from byoc.codegens.dla.compiler.conv_tiling import ConvSizes, find_conv_tiling, list_conv_slots
 from byoc.codegens.dla.compiler.layer_tensors import LayerTensor, SlidingWindow
@@ -15,13 +14,17 @@ from byoc.codegens.dla.compiler.layers import ConvLayer, LayerNetwork, PoolLayer
 from byoc.codegens.dla.compiler.output_shapes import windowed_extents
 from byoc.codegens.dla.compiler.scheduling import schedule_whole
 from byoc.codegens.dla.compiler.tiling import (
+    AxisSpan,
     LayerSlots,
     SlotNeed,
     TileBudget,
     count_slot_bytes,
     decreasing_parts,
     find_simple_tiling,
+    receptive_field,
     simple_slots,
+    split_images,
+    split_span,
 )
 from byoc.codegens.dla.machine import DType, Load, MachineFigures, Store
 from dla_regions import executed, floats, model

@@ -1,4 +1,4 @@
-"""`byoc compare-costs`: predictions of a cost model against measurements on this machine."""
+"""The verbs that measure costs, and compare predicted costs with measured ones."""
 
 from __future__ import annotations
 
@@ -24,11 +24,30 @@ from byoc.cli._common import (
     reserve_stdout,
     show_status,
 )
-from byoc.cli._flag_values import read_pairs
-from byoc.cli._option_flags import LoadOptions, take_options
-from byoc.console import print_line, print_lines
+from byoc.cli._option_flags import LoadOptions, read_pairs, take_options
+from byoc.console import print_errors, print_line, print_lines
 from byoc.errors import InputError
+from byoc.profiling import HOST
 from byoc.reporting import format_count, format_quantity
+from byoc.support import keywords_of
+
+
+@take_options(profiling.ProfileOptions)
+def profile(
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="ONNX files, or zoo:NAME.")],
+    options: profiling.ProfileOptions,
+) -> None:
+    """Measure operators on this machine, and write a cost model."""
+    if options.device == HOST and (options.rules is not None or options.codegen_options):
+        raise typer.BadParameter("--rules and --codegen-option are for a codegen", param_hint="--device")
+    with show_status(), reserve_stdout():
+        found = byoc.profile(models, **keywords_of(options, profiling.ProfileOptions))
+    print_errors(found.notes)
+    what = "lines fitted to measurements" if options.fit else "measurements"
+    print_line(f"{options.output}: {what} of {found.operators} operators, each on tensors of its types")
+
+
+# `byoc compare-costs`: predictions of a cost model against measurements on this machine.
 
 _ZOO = "zoo:"
 _STRATEGY = "min-cut"
