@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-_PIPE_WIDTH = 10_000
+_PIPE_WIDTH = 10_000  # nothing is wrapped where no terminal is
 _PROGRAM = "byoc"
 
 

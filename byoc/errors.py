@@ -49,7 +49,7 @@ class MissingRuntimeError(ByocError):
     """A step needs a runtime that is not installed; the message says how to get it."""
 
 
-_MAX_CHARACTERS = 500
+_MAX_CHARACTERS = 500  # of a foreign error in a sentence of ours
 # The exit codes of the command line when a signal stops it.
 _STOP_CODES = {128 + number for number in (signal.SIGTERM, getattr(signal, "SIGHUP", 1))}
 

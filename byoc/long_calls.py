@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from time import monotonic
 
 _FIRST_SECONDS = 10.0  # until it is said for the first time what is waited for
-_FURTHER_SECONDS = 60.0
-_LOOK_SECONDS = 0.5
+_FURTHER_SECONDS = 60.0  # between two lines about the same call
+_LOOK_SECONDS = 0.5  # between looks at the calls
 
 
 class _Call:

@@ -68,7 +68,7 @@ def entry_to_contract(entry: ContractEntry) -> TensorContract:
     return TensorContract(**{**vars(entry), **types})
 
 
-MANIFEST_FORMAT = 4
+MANIFEST_FORMAT = 4  # raised whenever an older byoc would read a bundle wrongly
 MANIFEST_FILE = "manifest.json"
 _LARGEST_SIZE = 2**63 - 1
 _BLOCK = 1 << 20

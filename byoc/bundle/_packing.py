@@ -26,7 +26,7 @@ from byoc.trust import MAX_SIGNATURE_BYTES, SIGNATURE_FILE
 
 PACKED_SUFFIX = ".zip"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time in a zip
-_UNIX = 3
+_UNIX = 3  # the code of zip for entries with POSIX permissions
 _PERMISSIONS = stat.S_IFREG | 0o644
 
 
@@ -65,7 +65,7 @@ _COMPRESSION_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _MAX_EXPANSION = 100
 # In bytes: what a manifest may unpack to however small it is packed.
 _SMALL_MANIFEST = 1 << 20
-_MAX_FILES = 200_000
+_MAX_FILES = 200_000  # far more than a bundle has; a hostile zip may claim billions
 # Exceptions of zipfile for damaged files.
 _DAMAGED_ZIP_ERRORS = (
     *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError),

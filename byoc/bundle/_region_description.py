@@ -17,7 +17,7 @@ from byoc.errors import InputError
 from byoc.model import DTYPE_NUMBERS, count_bits, walk_tensors, write_raw_bytes
 
 MAGIC = b"BYOCREGN"
-VERSION = 1
+VERSION = 1  # of the layout in `byoc_driver.h`; drivers refuse another
 _HEADER = struct.Struct("<8s6I")  # magic, version, bytes in all, files, texts, inputs, outputs
 
 

@@ -33,8 +33,8 @@ from byoc.trust import MachineKey, open_or_create_key
 # changed, and an entry under the name of another are all recognized.
 
 _FORMAT = b"onnx-byoc cache entry 2\n"
-_LENGTH_BYTES = 8
-_CODE_BYTES = 32
+_LENGTH_BYTES = 8  # of the header, little endian
+_CODE_BYTES = 32  # of HMAC-SHA-256
 _MAX_HEADER_BYTES = 1 << 28
 
 
@@ -124,9 +124,9 @@ _TAG_TEXT = """Signature: 8a477f597d28d172789f06886806bc55
 _KEPT_SHARE = 0.9  # of the limit, when entries are removed: so that not every store removes some
 _FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _FLAGS |= getattr(os, "O_NONBLOCK", 0)  # a pipe under the name of an entry would not be opened at once
-_MAX_LIMIT_BYTES = 32
-_KEY_CHARACTERS = 64
-_PREFIX_CHARACTERS = 2
+_MAX_LIMIT_BYTES = 32  # of the file that keeps the limit: a decimal number
+_KEY_CHARACTERS = 64  # of a SHA-256 in hexadecimal
+_PREFIX_CHARACTERS = 2  # of the key, as a folder: none holds all entries
 
 
 class NoCacheFolderError(InputError):

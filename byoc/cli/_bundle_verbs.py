@@ -56,11 +56,11 @@ def report(
     print_line(f"Written to {output} ({format_quantity(len(page.encode()), 'B')})")
 
 
-_WIDTH = 11
+_WIDTH = 11  # of the column of labels
 _OWN_LINES = ("model", "variants", "buckets")  # of what was asked for
 # How many rows of tables are printed unless all are wanted, and the lines around those of a table.
 _ROWS = 16
-_FRAME = 5
+_FRAME = 5  # lines of a table beside its rows
 
 
 def _show_schema(wanted: bool) -> None:

@@ -27,7 +27,7 @@ from byoc.console import print_errors, print_line, print_lines
 from byoc.reporting import format_count, format_quantity
 from byoc.support import check_output, keywords_of
 
-_MAX_NOTES = 10
+_MAX_NOTES = 10  # footnotes under a table; the rest is in the JSON
 
 
 @take_options(byoc.options.PlanOptions)

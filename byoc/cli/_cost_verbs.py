@@ -235,7 +235,7 @@ def _find_regions(name: str, bundle: byoc.Bundle) -> list[profiling.TimedRegion]
 
 # With fewer models almost any order looks like a good one.
 _LEAST_RANKED = 5
-_SHOWN = 10
+_SHOWN = 10  # rows of the worst predictions; all are in the JSON
 
 
 def print_comparison(

@@ -27,8 +27,8 @@ from byoc.console import print_line, print_lines
 from byoc.reporting import format_count, format_quantity, format_share
 from byoc.support import Flag, Syntax
 
-_SHOWN = 12
-_NAMES = 3
+_SHOWN = 12  # rows without `--verbose`: what fits on a screen with the totals
+_NAMES = 3  # of nodes in a row without `--verbose`
 _COSTS = {
     "seconds": ("predicted", "s"),
     "execution": ("execution", "s"),

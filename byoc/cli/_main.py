@@ -82,7 +82,7 @@ _VERBS = {
 """The function (or Typer application) of each verb, and the first sentence of its docstring."""
 # The error of click, or of Typer's own copy of it.
 _USAGE_ERROR: Any = typer.BadParameter.__base__
-_OBJECTS_BETWEEN_SEARCHES = 100_000
+_OBJECTS_BETWEEN_SEARCHES = 100_000  # for cyclic garbage, as `collect_rarely` explains
 
 
 def load_verb(name: str) -> Any:

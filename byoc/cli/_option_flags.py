@@ -20,7 +20,7 @@ from byoc.support import Flag, Syntax, declaration_of, declare_field
 
 # Values of flags, as users write them: NAME=VALUE, sizes, shapes, variants.
 
-_MAX_DIGITS = 20
+_MAX_DIGITS = 20  # as many as 2**64 has; Python is slow in converting millions
 
 _BEFORE_NAME = re.compile(r",(?=[^,=]+=)")  # a comma between dimensions, not one of max(a,b)
 

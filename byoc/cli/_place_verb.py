@@ -30,7 +30,7 @@ from byoc.support import keywords_of, write_text
 
 # `byoc tasks`: the distinct units of a model, for tools that price them.
 
-_MAX_SHOWN = 40
+_MAX_SHOWN = 40  # rows on a terminal; the file has all
 
 
 @take_options(byoc.options.UnitOptions)

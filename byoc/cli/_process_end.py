@@ -26,8 +26,8 @@ _HANDLED = tuple(
 )
 _UNHEARD_SECONDS = 1.0  # until the process leaves although a library computes
 _CLEANING_SECONDS = 10.0  # for cleaning up, and for threads to end
-_TOGETHER_SECONDS = 0.5
-_LOOK_SECONDS = 0.05
+_TOGETHER_SECONDS = 0.5  # before a signal: who handled one so lately hears this one
+_LOOK_SECONDS = 0.05  # between looks whether what was stopped has ended
 _leave = os._exit
 _is_watching = False
 

@@ -42,7 +42,7 @@ from byoc.support import Flag, Syntax
 
 # The flags of `byoc verify --generate`, and what it prints: generated sequences compared.
 
-_SEEDS = 2
+_SEEDS = 2  # samples of tokens for `--generate` where no prompts are given
 
 
 def _read_lengths(text: str) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ MAX_PATH = 1_000
 _PORTS = (f"{port}{digit}" for port in ("com", "lpt") for digit in "0123456789\xb9\xb2\xb3")
 _DEVICES = {"con", "prn", "aux", "nul", "conin$", "conout$", "clock$", *_PORTS}
 _ROOTS = re.compile(r"[/\\]|[A-Za-z]:")
-_MAX_CHARACTERS = 200
+_MAX_CHARACTERS = 200  # of a vendor's text in a sentence of ours
 MAX_JSON_VALUES = 1 << 22
 """The most values that JSON from elsewhere may have; a bundle of 10,000 regions has half as many."""
 # There is one before or in each value but the first, and texts may hold more.

@@ -91,13 +91,13 @@ T = TypeVar("T")
 Reader = Callable[[Any, SharedMemory], T]
 """Reads the result of an answer; raises BrokenMessageError."""
 
-_LEAST_IMPORT_SECONDS = 60.0
+_LEAST_IMPORT_SECONDS = 60.0  # for importing an SDK, however short the limit of calls is
 _MOST_SECONDS = 1_000_000  # sockets wait for at most 2^31 ms
 _LOOK_SECONDS = 0.2  # how often it is looked whether a silent worker still runs
 _END_SECONDS = 5.0  # for a worker that closed its side of the link to end
 _SIGNAL_HINTS = {"SIGKILL": ", as happens when memory runs out"}
 _SHOWN_METHODS = {"examine": "run"}  # what the codegen's own method is
-_MOST_TRACEBACK_CHARACTERS = 20_000
+_MOST_TRACEBACK_CHARACTERS = 20_000  # its end names the fault
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from byoc.support import describe_exit
 # A process that solves cases one at a time: it may crash, or be killed when it takes too long.
 
 _PROGRAM = "from byoc.comparison._case_schedulers import serve_cases; serve_cases()"
-_END_SECONDS = 10.0
+_END_SECONDS = 10.0  # for a process to end by itself before it is killed
 
 
 class CaseProcess:
@@ -240,7 +240,7 @@ class CaseQueue:
 
 # Cases on a Dask cluster: each worker solves them in processes of its own, one case at a time.
 
-_CONNECT_SECONDS = 30.0
+_CONNECT_SECONDS = 30.0  # a cluster that starts takes some; one that is gone is told soon
 
 
 def solve_on_cluster(cases: Sequence[StudyCase], address: str) -> Iterator[Solved]:

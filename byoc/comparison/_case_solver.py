@@ -41,7 +41,7 @@ from byoc.zoo import ZOO, find_path, list_entries
 
 # Digests of what a case is computed from: the model, the rules, the costs, the strategy's code.
 
-_DIGITS = 16
+_DIGITS = 16  # of a SHA-256 in hexadecimal: 64 bits
 
 
 @lru_cache(maxsize=1)
@@ -201,7 +201,7 @@ OK, REFUSED, TIMED_OUT, CRASHED, FAILED = "ok", "refused", "timed out", "crashed
 """The statuses: solved; refused with a sentence; stopped by the clock; the process died; a defect."""
 STATUSES = (OK, REFUSED, TIMED_OUT, CRASHED, FAILED)
 
-_GIGA = 1e9
+_GIGA = 1e9  # a study gives links in GB/s
 _MODELS, _SETTINGS = 3, 64
 
 T = TypeVar("T")

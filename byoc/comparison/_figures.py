@@ -12,7 +12,7 @@ SUFFIXES = (".svg", ".png", ".pdf")
 
 # Ids that are the same in every run.
 _PARAMETERS: Any = {"svg.hashsalt": "byoc"}
-_DOTS_PER_INCH = 200
+_DOTS_PER_INCH = 200  # sharp in print, for bitmaps
 
 
 def make_figure(width: float, height: float) -> Any:

@@ -19,7 +19,7 @@ from byoc.support import take_keywords, write_text
 from byoc.zoo import Source, name_source
 
 _COLOURS = ("#9aa0a6", "#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756")
-_MOST_NAMED = 40
+_MOST_NAMED = 40  # units whose names are legible in a picture
 
 
 @dataclass(frozen=True, eq=False)

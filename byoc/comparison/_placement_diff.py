@@ -19,7 +19,7 @@ from byoc.zoo import Source
 
 # Costs that differ by less are rounded otherwise, not other costs.
 _TOLERANCE = 1e-9
-_DIGEST = 6
+_DIGEST = 6  # characters of the digest in a region's name
 _QUOTED = re.compile(r"'[^']*'")
 
 

@@ -39,7 +39,7 @@ from byoc.verification import (
 )
 from byoc.zoo import Source, name_source
 
-_MOST_FEATURES = 4
+_MOST_FEATURES = 4  # of an operator that is taken wrongly, in its row
 
 ValueVerdict = Literal["", "right", "wrong", "not run"]
 """What running a kind of nodes has shown; empty where it was not asked for, or one refuses it."""

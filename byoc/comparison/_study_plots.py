@@ -35,7 +35,7 @@ MEASURED = "measured_seconds"
 _SIZE = (6.4, 4.0)
 _STYLES = ("-", "--", "-.", ":")
 _MARKS = "osD^vPX*"
-_TEXT_POINTS = 9.0
+_TEXT_POINTS = 9.0  # as the captions of a paper
 _COST_AXES = {
     "seconds": "predicted seconds",
     "joules": "joules",
@@ -254,7 +254,7 @@ def _draw_pareto(figure: Any, rows: Sequence[StudyRow]) -> None:
     all_axes[0].legend(fontsize=6, framealpha=0.5)
 
 
-_MOST_MODELS = 10
+_MOST_MODELS = 10  # that a legend names
 _SETTING = ("model", "rules", "cost_model", "host_cost_model", "parameters", "link", "no_passes")
 
 
@@ -317,7 +317,7 @@ _HAS_NUMBERS: Mapping[str, Callable[[Sequence[StudyRow]], bool]] = {
 
 PAGE_SUFFIX = ".html"
 
-_MOST_FAILURES = 200
+_MOST_FAILURES = 200  # rows in the page; all are in the results
 _CAPTIONS = {
     "bandwidth": "Objective over the host alone, by bandwidth of the link; a line for each strategy",
     "gaps": "Share of the cases within each gap to the best bound known",

@@ -50,7 +50,7 @@ from byoc.zoo import ZOO, list_entries
 # The cases of a study file: every combination of its axes, names resolved, contents digested.
 
 _PATTERN = "*?["
-_MOST_CASES = 1_000_000
+_MOST_CASES = 1_000_000  # of one study: the list of cases is in memory
 
 
 def expand_cases(study: StudyFile, folder: Path, source: str) -> list[StudyCase]:

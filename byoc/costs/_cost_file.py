@@ -25,7 +25,7 @@ def _check_finite(value: float) -> float:
     return value
 
 
-_LEAST_SEVERAL = 2
+_LEAST_SEVERAL = 2  # threads: the file itself is for one
 
 DEFAULT = "default"
 """The name, among data types, of all those that are not named."""

@@ -32,7 +32,7 @@ from byoc.support import (
     validate_content,
 )
 
-_MAX_FALLBACKS = 8
+_MAX_FALLBACKS = 8  # files in a chain of `else`
 
 KINDS: Mapping[str, type[CostFile]] = {"roofline": Roofline, "table": CostTable, "linear": Linear}
 

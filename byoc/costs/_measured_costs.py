@@ -19,7 +19,7 @@ from byoc.errors import suggest_nearest
 from byoc.model import DTYPE_NUMBERS
 from byoc.support import StrictModel
 
-_MOST_TOGETHER = 1000.0
+_MOST_TOGETHER = 1000.0  # a factor; more is a mistake of units
 
 
 def _check_together(value: float) -> float:
@@ -340,7 +340,7 @@ def _r2(values: Floats, predicted: Floats) -> float | None:
 # well models are predicted that the fit has not seen.
 _WHOLE_PULL = 0.05
 _USUAL, _USUAL_FUSED = 0.9, 0.3
-_LEAST_WHOLES = 3
+_LEAST_WHOLES = 3  # measured wholes: a factor from fewer explains those alone
 
 
 @dataclass(frozen=True, eq=False)

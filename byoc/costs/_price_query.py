@@ -41,8 +41,8 @@ from byoc.placement import Occupancy
 
 Floats = NDArray[np.float64]
 
-_MAX_LISTED = 3
-_MAX_CHARACTERS = 200
+_MAX_LISTED = 3  # units without a price in the error; the first say what is missing
+_MAX_CHARACTERS = 200  # of a cost plug-in's text in a sentence of ours
 MAX_BYTES = 2**62
 """More than any memory holds; shapes can state more than a 64-bit number can hold."""
 
@@ -263,7 +263,7 @@ def _check_price(model: CostModel, found: object) -> Price:
 # The trip count of a loop of which nothing is known.
 ESTIMATED_TRIPS = 8
 _MOST = 10**12
-_SCAN_WITHOUT_BATCH = 9
+_SCAN_WITHOUT_BATCH = 9  # ONNX opset since which Scan has no batch axis
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from byoc.costs._work_formulas import DEQUANTIZE, QUANTIZE, SOFTMAX
 from byoc.costs._work_node import CountedNode, get_axis
 from byoc.model import get_operator_name
 
-_RANK_WITH_HEADS = 4
-_PACKED_RANK = 5
+_RANK_WITH_HEADS = 4  # (batch, heads, length, size)
+_PACKED_RANK = 5  # (batch, length, heads, 2 or 3, size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +300,7 @@ SHAPES = frozenset({"Shape", "Size"})
 # Returns the elements that a node reads of an input, which may be more than there are.
 _Read = Callable[[CountedNode, int], int]
 
-_HEADS_RANK = 4
+_HEADS_RANK = 4  # (batch, heads, length, size)
 _SAMPLES = 4  # of a bilinear interpolation
 
 

@@ -14,7 +14,7 @@ Formula = Callable[[CountedNode], int]
 
 GELU, TANH_GELU, SIGMOID, SOFTMAX, QUANTIZE = 5, 8, 4, 5, 5
 SILU = SIGMOID + 1
-DEQUANTIZE = 2
+DEQUANTIZE = 2  # operations for an element: subtract the zero point, multiply by the scale
 _LINEAR_TAPS, _CUBIC_TAPS = 2, 4
 _TAPS = {
     "linear": _LINEAR_TAPS,

@@ -47,8 +47,8 @@ def build_driver(
 
 # The structures of `include/byoc_driver.h` for ctypes; the header describes them.
 
-ABI_VERSION = 1
-ALIGNMENT = 64
+ABI_VERSION = 1  # of `byoc_driver.h`
+ALIGNMENT = 64  # bytes, as `byoc_driver.h` promises for every buffer
 STATUSES = ("ok", "incompatible", "bad artifact", "bad argument", "failed")
 """The meaning of what a driver's functions answer, by number."""
 WRONG_SIZE = c.c_size_t(-1).value

@@ -169,7 +169,7 @@ def _explain_missing(path: str, key: str, facts: Mapping[str, Any]) -> str:
     return f"{path}.{key} is not known"
 
 
-_MAX_CHARACTERS = 500
+_MAX_CHARACTERS = 500  # of a condition: it bounds the time of its parser
 
 
 @dataclass(frozen=True, eq=False)

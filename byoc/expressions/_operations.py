@@ -115,11 +115,11 @@ def estimate_match_steps(pattern: str, text: str) -> int:
     return 200 + length + len(text) * length // 10_000
 
 
-_MAX_STEPS = 40_000
+_MAX_STEPS = 40_000  # of one evaluation, which happens for each node of a model
 _MIN_INT, _MAX_INT = -(1 << 63), (1 << 63) - 1
 _INT = re.compile(r"[+-]?\d{1,19}", re.ASCII)
 _FLOAT = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-_CHARACTERS_PER_STEP = 50
+_CHARACTERS_PER_STEP = 50  # of texts that are joined or compared
 
 
 class NoValueError(Exception):

@@ -137,7 +137,7 @@ def walk_tree(node: ExpressionNode) -> Iterator[ExpressionNode]:
 
 _FUNCTIONS = ("size", "int", "uint", "double", "string", "type")
 _METHODS = {"size": 0, "contains": 1, "startsWith": 1, "endsWith": 1, "matches": 1}
-_MAX_DEPTH = 60
+_MAX_DEPTH = 60  # of nesting, below Python's own limit on recursion
 
 # The words that CEL's specification reserves, beside true, false, null and in.
 _RESERVED = frozenset(

@@ -18,9 +18,9 @@ from byoc.model._tensor_data import read_array
 from byoc.model._tensor_types import read_type
 from byoc.model._walk import copy_without
 
-_MAX_ELEMENTS = 1024
-_MAX_NODES = 16
-_MAX_INNER_ELEMENTS = 65_536
+_MAX_ELEMENTS = 1024  # of a value that is followed: shapes, indices, axes; weights are not
+_MAX_NODES = 16  # nodes that are evaluated for one constant
+_MAX_INNER_ELEMENTS = 65_536  # of each value on the way to a constant
 # Operators that exporters leave for the loader to compute. Their work is bounded by the size of inputs
 # and outputs, and shape inference gives the size of outputs in advance.
 _EVALUATED_OPERATORS = """

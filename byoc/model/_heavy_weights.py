@@ -32,7 +32,7 @@ _PLAIN_FIELDS = frozenset({_DIMS, _DATA_TYPE, _NAME, _DOC})
 _LOCATION, _SCALED = b"location", b"QuantizeLinear"
 # Wire types: a number, bytes after their length, and those of a fixed length.
 _VARINT, _BYTES, _FIXED = 0, 2, {1: 8, 5: 4}
-_VARINT_BYTES = 10
+_VARINT_BYTES = 10  # of the longest varint of protobuf: 64 bits, 7 in each
 _HEAD_BYTES = 2 * _VARINT_BYTES  # a tag and a length
 _WINDOW_BYTES = 4 << 10  # what is read at once where many small fields follow each other
 # Walking pays where most of a file is heavy weights.

@@ -22,9 +22,9 @@ from byoc.model._walk import describe_node, get_node_name, is_onnx, list_tensor_
 from byoc.model.inference import infer_types
 from byoc.schemas import OperatorSchema, get_schema
 
-_MAX_REASON = 300
-_MIN_IR_OF_FUNCTIONS = 8
-_MIN_IR_OF_BARE_INITIALIZERS = 4
+_MAX_REASON = 300  # characters of the converter's own message
+_MIN_IR_OF_FUNCTIONS = 8  # ONNX IR version that brought model-local functions
+_MIN_IR_OF_BARE_INITIALIZERS = 4  # ONNX IR version since which initializers need not be inputs
 # The version of each operator from which on later ones only take more dtypes, or have more attributes
 # whose default means what their absence did before (ONNX, Changelog). The converter has no way back for
 # most of them.

@@ -12,8 +12,8 @@ from onnx import AttributeProto, ModelProto, NodeProto, OperatorSetIdProto, Tens
 from byoc.model._walk import copy_without, is_onnx, walk_graphs, walk_nodes
 
 _CONTRIB = "com.microsoft"
-_AXIS_OPSET = 13
-_FLOAT16_OPSET = 19
+_AXIS_OPSET = 13  # ONNX opset that brought scales by axis
+_FLOAT16_OPSET = 19  # ONNX opset that brought scales in float16
 _COMPLETE_OPSET = 21  # its operators can say all that those of com.microsoft can
 _FIRST_OPSETS: dict[int, int] = {TensorProto.UINT8: 10, TensorProto.INT8: 10, TensorProto.INT32: 10}
 

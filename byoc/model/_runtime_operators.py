@@ -23,7 +23,7 @@ from byoc.schemas import (
 )
 
 _HIDDEN_DOMAIN = "byoc_driver.hidden"
-_MAX_NAMES = 8
+_MAX_NAMES = 8  # of operators in a sentence
 
 
 def hide_runtime_operators(

@@ -30,7 +30,7 @@ _BITS = {
     "float6e2m3": 6,
     "float6e3m2": 6,
 }
-_POINTER_BITS = 64
+_POINTER_BITS = 64  # an element of a string tensor counts as its pointer
 _REGISTERED = 2
 """`numpy.dtype.isbuiltin` of the dtypes that ml_dtypes adds to numpy's own."""
 

@@ -12,7 +12,7 @@ from onnx import NodeProto
 
 # Messages that a model has many of; most are short and alike, or have no byte that is not ASCII.
 _SMALL_MESSAGES = frozenset({"AttributeProto", "NodeProto", "TypeProto", "ValueInfoProto"})
-_MAX_SMALL_MESSAGE = 4096
+_MAX_SMALL_MESSAGE = 4096  # bytes; a larger message is searched part by part
 _MAX_PARSED_BYTES = 16 << 20  # to parse more takes longer than to look at the messages
 
 

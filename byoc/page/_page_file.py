@@ -33,7 +33,7 @@ from byoc.support import StrictModel, read_limited
 # Traces that `byoc run --trace` wrote, read for the page's timeline.
 
 _MAX_TRACE_BYTES = 1 << 26
-_MOST_EVENTS = 20_000
+_MOST_EVENTS = 20_000  # of a trace in the page; the longest are kept
 
 _Microseconds = Annotated[float, Field(ge=0, le=1e18)]  # sums of more could be infinite
 _Count = Annotated[int, Field(ge=0)]
@@ -313,7 +313,7 @@ def _list_unread(graph: DecidedGraph) -> set[int]:
 
 # The page of a bundle, from what it holds, or of a plan.
 
-_MOST_LAYERS = 2_000
+_MOST_LAYERS = 2_000  # of a region in the page
 _MAX_LAYER_BYTES = 1 << 24
 
 

@@ -15,8 +15,8 @@ from byoc.model import GraphIndex
 # Limits on the edges visited: for one search, and for all searches in a graph. Beyond them a path is
 # assumed; matches are local, so that searches are short.
 _MAX_AT_ONCE = 50_000
-_LEAST_IN_ALL = 2_000_000
-_IN_ALL_PER_NODE = 100
+_LEAST_IN_ALL = 2_000_000  # edges that searches for returning paths visit, in small graphs
+_IN_ALL_PER_NODE = 100  # the same for large graphs: time stays linear
 
 
 @dataclass(eq=False)

@@ -20,10 +20,10 @@ from byoc.patterns._pattern_search import AttemptBudget, Binding, PatternSearch
 from byoc.patterns._pattern_syntax import PatternLine
 from byoc.patterns._qdq_groups import check_unaccepted_nodes, free_nodes
 
-_MAX_AROUND = 2_000
+_MAX_AROUND = 2_000  # nodes around one, for what a pattern lacks
 _MAX_ATTEMPTS = 200_000  # in one call, for all patterns: a few seconds
-_MAX_ATTEMPTS_AT_A_NODE = 500
-_MAX_READERS = 4
+_MAX_ATTEMPTS_AT_A_NODE = 500  # of matching with a line left out
+_MAX_READERS = 4  # readers of a tensor that are tried
 _ORDINALS = ("no", "first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
 
 

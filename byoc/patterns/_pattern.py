@@ -360,8 +360,8 @@ def lines_needed(nodes: Sequence[PatternLine], names: Sequence[str]) -> tuple[Pa
 MatchCheck = Callable[[Mapping[str, Any]], str | None]
 """A vendor's check of a match: facts by name (docs/patterns.md) in; out a reason against it, or None."""
 
-_MAX_LINES = 100
-_MAX_CHARACTERS = 20_000
+_MAX_LINES = 100  # matching is exponential in the worst case
+_MAX_CHARACTERS = 20_000  # of a pattern's text, for its parser
 
 
 @dataclass(frozen=True)

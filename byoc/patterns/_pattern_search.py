@@ -22,7 +22,7 @@ from byoc.patterns._node_table import COMMUTATIVE, NodeTable
 from byoc.patterns._pattern import PatternForm, replace_operand
 from byoc.patterns._pattern_syntax import AttributeTest, PatternLine, PatternOperand, Scalar
 
-MAX_ATTEMPTS = 5_000
+MAX_ATTEMPTS = 5_000  # of matching one pattern at one node
 
 _Goals = tuple[tuple[str, str], "_Goals | None"]
 
@@ -258,7 +258,7 @@ class PatternSearch:
 _LITERAL_TOLERANCE = 1e-3
 # Relative tolerance of attributes, which are float32.
 _ATTRIBUTE_TOLERANCE = 1e-6
-_MAX_ELEMENTS_SHOWN = 8
+_MAX_ELEMENTS_SHOWN = 8  # of a constant in a sentence
 
 
 def check_node(line: PatternLine, number: int, table: NodeTable) -> Verdict:

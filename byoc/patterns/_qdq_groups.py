@@ -211,8 +211,8 @@ class _GroupFinder:
 
 # The attempts for one pattern in one graph grow linearly with the graph, so that the time does, too.
 _ATTEMPTS_PER_NODE = 20
-_LEAST_ATTEMPTS = 100_000
-_MAX_AT_A_NODE = 8
+_LEAST_ATTEMPTS = 100_000  # of matching one pattern in a small graph
+_MAX_AT_A_NODE = 8  # matches of a pattern that begin at one node
 
 
 def free_nodes(index: GraphIndex, marks: Sequence[Mark]) -> frozenset[int]:

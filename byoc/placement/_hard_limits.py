@@ -56,7 +56,7 @@ def repair_labels(problem: Problem, labels: Ints) -> Ints:
     return np.where(problem.must, labels, 0)
 
 
-_MAX_REPAIRS = 64
+_MAX_REPAIRS = 64  # rounds, after which all that may goes to the host
 
 
 def _place_required(problem: Problem, labels: Ints) -> Ints:

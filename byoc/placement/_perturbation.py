@@ -16,8 +16,8 @@ from byoc.placement.solvers import LagrangianRelaxation, build_incumbent, select
 
 # Random factors on the costs of a placement problem, and what placements cost with them.
 
-_MAX_SIGMA = 5.0
-_MAX_FACTORS = 40_000_000
+_MAX_SIGMA = 5.0  # of the lognormal: a factor of e**5 is 148
+_MAX_FACTORS = 40_000_000  # random numbers in memory at once: 320 MB
 
 
 @dataclass(frozen=True)
@@ -129,12 +129,12 @@ class CostSamples:
 
 # Units and entries of tensors that all minimum cuts together may visit.
 _MAX_STEPS = 4_000_000
-_MAX_ROUNDS = 12
+_MAX_ROUNDS = 12  # of moves for a sample; fewer for large problems
 # Units times accelerators up to which a mixed integer program closes a gap, and its nodes.
 _MAX_EXACT = 400
-_EXACT_NODES = 20
-_TOLERANCE = 1e-6
-_MAX_MOVES = 200
+_EXACT_NODES = 20  # of branch and bound for a sample
+_TOLERANCE = 1e-6  # relative: rounding of sums of costs in float64
+_MAX_MOVES = 200  # that are tried for the choice of least regret
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,9 +129,9 @@ def _fusion_order(problem: Problem, position: Ints) -> list[int]:
     return sorted(range(len(content)), key=content.__getitem__)
 
 
-_MAX_CHARACTERS = 1000
-_MAX_NOTES = 20
-_MAX_MEASURES = 32
+_MAX_CHARACTERS = 1000  # of a plug-in's note
+_MAX_NOTES = 20  # of a plug-in; a thousand would hide the summary
+_MAX_MEASURES = 32  # columns that a plug-in may add to the tables of a study
 
 
 def find_violation(problem: Problem, placement: object) -> str:

@@ -14,7 +14,7 @@ from byoc.placement._problem import UNLIMITED, Ints, Problem
 
 # More than the rounding errors by which two sums of the same costs can differ.
 _ROUNDING = 2.0**-48
-_LONGEST_NAME = 80
+_LONGEST_NAME = 80  # characters of a plug-in's name in tables
 
 
 class Robust(StrEnum):

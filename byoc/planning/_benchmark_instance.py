@@ -163,7 +163,7 @@ def _find_wrong_edges(file: InstanceFile) -> Iterator[str]:
 
 _SECONDS = 1e-3
 """Seconds per unit of time of the format."""
-_IDLE_CORES = 256
+_IDLE_CORES = 256  # cores beyond the number of nodes change no optimum
 _MOST_PAIRS = 1 << 22
 """The most pairs of a node and a device: each has several numbers in memory."""
 

@@ -83,11 +83,11 @@ def _crosses(problem: Problem, row: int, inside: Collection[int], enters: bool) 
 
 # The groups of units that take longest on the host; those that hardly matter are left out.
 _MAX_TRIED = 12
-_SHOWN = 5
-_LEAST_SHARE = 1e-3
+_SHOWN = 5  # break-even points of a plan in its report
+_LEAST_SHARE = 1e-3  # of the plan's cost, for a group to be told
 # Units of the graphs whose placements are tried; two groups are tried however large their graphs are.
 _MAX_STEPS = 12_000
-_LEAST_TRIED = 2
+_LEAST_TRIED = 2  # groups, however large their graphs are
 
 
 def find_break_evens(root: GraphPlan, devices: Sequence[PlacementDevice]) -> list[BreakEven]:

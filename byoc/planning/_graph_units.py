@@ -90,7 +90,7 @@ def _list_operators(target: Target) -> frozenset[str]:
 HOST = "host"
 """The name of the host wherever a device is named."""
 
-_MAX_NAMES = 5
+_MAX_NAMES = 5  # of nodes in a sentence
 
 
 @dataclass(frozen=True, slots=True)

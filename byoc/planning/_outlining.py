@@ -34,8 +34,8 @@ from byoc.rules import Target
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 """Crockford's base 32 in lower case: no i, l, o and u, and no two files that differ in case alone."""
-_LENGTH = 6
-_HASH_BYTES = 8
+_LENGTH = 6  # characters of 5 bits each
+_HASH_BYTES = 8  # of BLAKE2b, of which a name keeps 30 bits
 # Look-ups in protobuf's enumerations are slow.
 _INT64 = TensorProto.INT64
 _MAX_HASHED_BYTES = 1 << 20

@@ -178,7 +178,7 @@ def _describe_device(target: Target, costs: CostModel, size: SizeLimit | None) -
 
 # Checks of cost models against what they were asked, and of names in cost files against operators.
 
-_SHOWN = 5
+_SHOWN = 5  # unknown names in a sentence
 # A model that does not know one unit of one may be right.
 _LEAST_ASKED = 2
 

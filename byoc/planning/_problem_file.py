@@ -17,7 +17,7 @@ from byoc.placement import UNLIMITED, Fusion, Occupancy, Problem
 from byoc.support import StrictModel, make_file_error, validate_content
 
 FORMAT = "byoc-placement-problem"
-_MOST = 1_000_000
+_MOST = 1_000_000  # units of a problem file
 
 _Whole = Annotated[int, Field(strict=True, ge=0, le=UNLIMITED)]
 _Unit = Annotated[int, Field(strict=True, ge=-1, le=_MOST)]

@@ -16,7 +16,7 @@ from byoc.planning._plan_data import Plan, RefusedRegion
 
 # Rounds in which a codegen may name single nodes, then in which whole regions go; then the target does.
 _ROUNDS_BY_NODE = 24
-_ROUNDS = 32
+_ROUNDS = 32  # see above: until the target gets nothing
 
 _EVERYTHING = ""
 """Stands for all nodes of a model, where nodes are named."""

@@ -81,12 +81,12 @@ def _pair_graphs(old: GraphIndex, new: GraphIndex) -> list[tuple[GraphIndex, Gra
     return pairs
 
 
-_MAX_TRIED = 24
-_SHOWN = 10
+_MAX_TRIED = 24  # reasons, those that may gain most first
+_SHOWN = 10  # gains in the report
 # Of minimum cuts: units and entries of tensors. Beyond them a few cuts of each graph are allowed.
 _MAX_STEPS = 60_000
-_LEAST_CUTS = 3
-_MAX_ROUNDS = 12
+_LEAST_CUTS = 3  # minimum cuts, however large the graphs are
+_MAX_ROUNDS = 12  # of the relaxation; fewer for large graphs
 # A gain is more than the rounding of sums.
 _LEAST_SHARE = 1e-9
 

@@ -133,7 +133,7 @@ def _make_entry(task: Task, samples: Samples, launch: float) -> Measurement:
 
 
 _ROWS = ("entries", "operators")
-_DIGITS = 6
+_DIGITS = 6  # significant, of a measured second
 
 
 def write_costs(path: Path, costs: CostFile) -> None:

@@ -26,9 +26,9 @@ from byoc.profiling._measured_costs import NodeTimes, time_nodes
 from byoc.profiling._sampling import Clock, Patience, Samples, measure_runs
 from byoc.runtime import Session
 
-_LEAST_RANKED = 3
-_LEAST_UNSEEN = 4
-_LARGEST_MARGIN = 0.5
+_LEAST_RANKED = 3  # pairs; a rank correlation of fewer is 1 or -1
+_LEAST_UNSEEN = 4  # models; a mean of fewer says nothing about others
+_LARGEST_MARGIN = 0.5  # a share of the host's time that a placement must win
 
 
 # A spread beyond this share of the median says that a measurement is not to be relied on.

@@ -46,7 +46,7 @@ from byoc.support import check_output, report_step, take_keywords
 from byoc.zoo import Source, load_model
 
 _RUNTIME = "reference"  # the codegen that runs on the host's runtime
-_MAX_SHOWN = 3
+_MAX_SHOWN = 3  # problems in a sentence
 # Quartiles of fewer runs say nothing.
 _LEAST_SAMPLES = 5
 # A spread beyond this share of the median says little of the operator's own time.
@@ -242,9 +242,9 @@ def _require_entries(records: MeasurementRecords, notes: Sequence[str]) -> None:
 # and coming back to it, which is what is measured, stands for one crossing between host and device.
 
 _PLACES = (1 / 3, 2 / 3)  # of a model's operations that stand before the cut
-_LEAST_CUTS = 4
-_ROUNDS = 11
-_LEAST_ROUNDS = 3
+_LEAST_CUTS = 4  # for a line of two unknowns, latency and bandwidth
+_ROUNDS = 11  # in which all regions are measured in turn
+_LEAST_ROUNDS = 3  # also where patience is used up
 _RUNS = Patience(warmup=0, least=2, most=2)  # of a region in a round
 
 

@@ -21,7 +21,7 @@ from byoc.support import Note
 # The arithmetic contracts of targets in a report, and the conditions under which nodes are right.
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
-_SHOWN = 4
+_SHOWN = 4  # operators in a sentence
 
 # Where a promise has a meaning: operators, or data types.
 _SELECTING = ("TopK", "ArgMax", "ArgMin", "MaxPool", "Hardmax", "NonMaxSuppression", "Unique")

@@ -14,7 +14,7 @@ from byoc.reporting._explain import Explanation, GraphExplanation, RefusedNode
 from byoc.reporting._relaxation_gains import compute_gains
 from byoc.rules import Objection
 
-_EXAMPLES = 3
+_EXAMPLES = 3  # nodes named for a group of refusals
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from byoc.reporting._explanation_document import (
 )
 from byoc.reporting._quantities import format_count, format_share
 
-_MAX_OPERATORS = 4
+_MAX_OPERATORS = 4  # in a line
 
 
 @dataclass(frozen=True)

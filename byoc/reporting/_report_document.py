@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     )
     from byoc.verification import NotVerified
 
-_SHOWN = 5
+_SHOWN = 5  # nodes in a sentence
 SLOWER_THAN_HOST = "the placement is predicted to be slower than the host alone"
 """The beginning of the note on a placement that the host alone would beat."""
 

@@ -23,7 +23,7 @@ from byoc.reporting._quantities import format_count, format_quantity, format_sha
 # Accuracy budgets as text: the precisions of units, and what each further decibel costs.
 
 _ROWS = 8  # of the trade that are shown unless all are wanted
-_NAMES = 3
+_NAMES = 3  # of nodes for a pass without `--verbose`
 
 
 def format_budget(report: Report, most: int | None) -> Iterator[str]:
@@ -173,7 +173,7 @@ def _shorten(names: Sequence[str], most: int | None) -> str:
 
 # The effect of a pass as a line of text.
 
-_PASS_OPERATORS = 4
+_PASS_OPERATORS = 4  # whose numbers a pass changed, in its line
 
 
 def format_effect(effect: PassEffect) -> str:
@@ -209,7 +209,7 @@ def _format_comparison(effect: PassEffect) -> str:
 
 # The lines of a report on why nodes are on the host, and on what would change that.
 
-_OPERATORS = 3
+_OPERATORS = 3  # for a reason, in its line
 # Gains below this share of the objective are in the JSON only.
 _LEAST_GAIN = 1e-3
 # A smaller share would be shown as 0.0 %.

@@ -31,7 +31,7 @@ from byoc.reporting._report_summary import (
     summarize_report,
 )
 
-_FLAGS = 4
+_FLAGS = 4  # `--dim` in the advised command; more do not fit on a line
 
 
 @dataclass(frozen=True)

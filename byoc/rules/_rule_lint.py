@@ -33,7 +33,7 @@ from byoc.support import format_short, validate_content
 
 # More than a file of 500 rules for one operator needs.
 _MAX_COMPARISONS = 200_000
-_MAX_MISTAKES = 1_000
+_MAX_MISTAKES = 1_000  # of one file; a reader mends the first
 _SET_KEYS = {"rank", "one_of", "length", "broadcast"}
 
 

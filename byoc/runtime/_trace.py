@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from threading import get_native_id
 from typing import Any
 
-_PROCESS = 1
+_PROCESS = 1  # a trace shows one process, whatever its number was
 
 
 @dataclass(frozen=True, slots=True)

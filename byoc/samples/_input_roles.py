@@ -222,7 +222,7 @@ def _find_choices(uses: tuple[Use, ...]) -> tuple[float, ...]:
     return (*found, max(found) + 1) if found else ()
 
 
-_TINY = 1e-3
+_TINY = 1e-3  # away from 0, where the function has a pole
 _DOMAINS = {
     ("Log", 0): (_TINY, np.inf),
     ("Sqrt", 0): (0.0, np.inf),

@@ -26,11 +26,11 @@ from byoc.samples._input_sizes import IMAGE_CHANNELS, OpenSizes, find_open_sizes
 
 # The size limit of one input. Samples are drawn in float64 first.
 _MAX_BYTES = 2**30
-_DRAWN_BYTES = 8
+_DRAWN_BYTES = 8  # of a number before it is converted
 _MAX_STRIDE = 2**63  # numpy limits the bytes of an array as if extents of 0 were 1
 _MAX_RANK = 32  # of arrays in numpy 1
-_BYTES = 256
-_IMAGE_RANK = 4
+_BYTES = 256  # values of a byte
+_IMAGE_RANK = 4  # (batch, channels, rows, columns)
 _ELEMENTS = 3  # of a sequence, and of its tensors where nothing is known of them
 
 

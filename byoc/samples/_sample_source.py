@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # Plausible sizes come first, then smaller and larger ones, at last each open dimension by itself.
 # Where onnxruntime is not installed the plausible sizes are taken as they are.
 
-_MAX_TRIALS = 48
+_MAX_TRIALS = 48  # samples that are tried where the model refuses the first
 _MAX_WEIGHTS, _MAX_EXTENTS = 16, 8
 # After a poor trial (see `_Runner.grade`) so many more are run to find a good one.
 _MAX_POOR = 8
@@ -292,7 +292,7 @@ Inputs = Mapping[str, NDArray[Any]]
 """A sample: a value for each input of a model, by its name."""
 
 RANDOM = "random"
-DEFAULT_RANDOM = 32
+DEFAULT_RANDOM = 32  # samples where their number is not given
 
 
 @dataclass(frozen=True, eq=False)

@@ -222,7 +222,7 @@ INSTALL_HINT = "onnxruntime is not installed (pip install 'onnx-byoc[run]')"
 _OWN_DOMAINS = "byoc."
 # Models in use have these in ONNX's main domain; a rule file may name them where onnxruntime is missing.
 _TRUSTED_OPERATORS = frozenset({"SimplifiedLayerNormalization"})
-_MAX_CHARACTERS = 60
+_MAX_CHARACTERS = 60  # of a name in a sentence
 _STATE_MODULE = "onnxruntime.capi.onnxruntime_pybind11_state"
 
 

@@ -112,8 +112,8 @@ _NORMALIZE, _MULTIPLY, _ATTEND = "kernel_normalize", "kernel_multiply_packed", "
 DECODER_KERNELS = frozenset({_NORMALIZE, _MULTIPLY, _ATTEND})
 """The functions of `DECODER_FILE`."""
 
-_FLOAT_BYTES = 4
-_BITS = 4
+_FLOAT_BYTES = 4  # bytes of float32
+_BITS = 4  # of a weight that the kernel unpacks
 _WITHOUT_EFFECT: Mapping[str, tuple[Any, ...]] = {
     "smooth_softmax": (0, -1),
     "kv_cache_bit_width": (0,),

@@ -140,7 +140,7 @@ def _read_texts(found: Distribution) -> dict[str, bytes]:
 
 # Export of a model, or of a bundle, as a C program.
 
-FORMAT = 2
+FORMAT = 2  # of `program.json`
 SAMPLE_FILE = "sample.bin"
 CODE_SUFFIXES = (".c", ".h", ".S")
 """Endings of the files of a program that a compiler reads; the others are data and texts."""

@@ -24,9 +24,9 @@ from byoc.standalone._program_graph import Call, ProgramGraph, UnsupportedNodeEr
 _MISSING = "emx-onnx-cgen is not installed (pip install 'onnx-byoc[c]'), and C for this model needs it"
 _MOST_EMBEDDED = 1024  # bytes of a constant that may decide what is emitted: shapes, axes, scales
 _MOST_ON_STACK = 16 << 10  # bytes of a temporary inside of a function
-_MAX_CHARACTERS = 300
+_MAX_CHARACTERS = 300  # of a message of emx-onnx-cgen
 _ENTRY = "region"
-_OPERANDS_OF_ADD = 2
+_OPERANDS_OF_ADD = 2  # a Sum of two tensors is an Add
 # Attributes are written into comments of C. What is harmless can end neither comment nor string.
 _HARMLESS = re.compile(r"[A-Za-z0-9_.:;,<>()\[\]=+> -]*")
 _COMMENT_END = "*/"

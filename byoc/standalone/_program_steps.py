@@ -29,7 +29,7 @@ from byoc.standalone._program_graph import (
     format_float,
 )
 
-ALIGNMENT = 64
+ALIGNMENT = 64  # bytes: a cache line, and the longest vector
 _KERNEL_FILES = ("kernels.h", "kernels.c", "windows.c", "rows.c")
 
 
@@ -145,7 +145,7 @@ def _adapt_step(
 # KERNEL_DEPTH, KERNEL_COLUMNS, WIDTH and KERNEL_BAND of the C source
 _DEPTH, _COLUMNS, _WIDTH, _BAND = 256, 64, 16, 2048
 _IMAGE_RANKS = (3, 4)
-_FLOAT_BYTES = 4
+_FLOAT_BYTES = 4  # bytes of float32
 _SOFTMAX_OF_ONE_AXIS = 13  # the operator set
 
 

@@ -29,12 +29,12 @@ from byoc.standalone._program_steps import ProgramStep, ProgramSteps
 # The file of a program's constants, which it maps or embeds: weights, and artifacts of regions.
 
 ByteOrder = Literal["little", "big"]
-HEADER_BYTES = 64
-IDENTITY_BYTES = 8
-_ALIGNMENT = 64
+HEADER_BYTES = 64  # of a weight file
+IDENTITY_BYTES = 8  # of a SHA-256, which program and weight file share
+_ALIGNMENT = 64  # bytes, of each tensor in a weight file
 _MAGIC = b"BYOCWGHT"
-_MARK = 0x01020304
-_VERSION = 1
+_MARK = 0x01020304  # reads otherwise on a machine of the other byte order
+_VERSION = 1  # of the weight file's layout
 
 
 @dataclass

@@ -21,7 +21,7 @@ from byoc.trust import judge_signature
 
 _COMPILER_VARIABLE = "BYOC_CC"
 _DEFAULT_COMMAND = "cc -O2"
-_MOST_CHARACTERS = 1000
+_MOST_CHARACTERS = 1000  # of what a program or compiler says, in a sentence
 _MOST_BYTES = 1 << 24  # of `program.json`
 _OUTPUT = re.compile(
     r"^output (.*): largest error (\S+) of the range, at most (\S+) is allowed$", re.MULTILINE

@@ -12,7 +12,7 @@ from byoc.errors import InputError, MissingRuntimeError
 COMPILER_VARIABLE = "BYOC_CC"
 _FLAGS = ("-fPIC", "-shared")
 _OPTIMIZED = ("-O2",)  # unless the command says otherwise
-_MOST_CHARACTERS = 2000
+_MOST_CHARACTERS = 2000  # of a compiler's messages
 
 
 def split_command(command: str) -> list[str]:

@@ -26,7 +26,7 @@ from byoc.errors import InputError, shorten_text
 
 # Values of options checked against their declarations: the type, and the least number allowed.
 
-_MAX_CHARACTERS = 80
+_MAX_CHARACTERS = 80  # of a value in a sentence
 # Numbers of numpy are numbers, and its bool_ is not a bool but stands for one.
 _CLASSES: Mapping[Any, Any] = {int: Integral, float: Real, Path: PathLike}
 _NAMES = {

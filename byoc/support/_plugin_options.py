@@ -44,7 +44,7 @@ T = TypeVar("T")
 Bytes = Annotated[int, "bytes"]
 
 NONE = "none"
-_MAX_CHARACTERS_SHOWN = 80
+_MAX_CHARACTERS_SHOWN = 80  # of a name or value in a sentence
 _BOOL_WORDS = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
     **dict.fromkeys(("false", "no", "off", "0"), False),

@@ -61,7 +61,7 @@ def _read_fields(found: Distribution) -> list[tuple[str, str]]:
 # The file and line of a plug-in's own code that raised an exception, which its author looks for.
 
 _OWN_LIBRARIES = ("google", "ml_dtypes", "numpy", "onnx", "onnxruntime", "pydantic", "scipy")
-_MOST_CHARACTERS = 200
+_MOST_CHARACTERS = 200  # of a file and line in a sentence
 _OWN_PACKAGE = str(Path(__file__).parent.parent)
 _CODEGENS = f"{_OWN_PACKAGE}{sep}codegens"  # those that come along, where byoc is installed
 
@@ -156,7 +156,7 @@ PASSES = "byoc.passes"
 
 # The most characters of an unknown name in a message; few paths are longer.
 _MAX_EXTENDED = 8
-_MAX_CHARACTERS = 500
+_MAX_CHARACTERS = 500  # of a plug-in's name
 _allowed: ContextVar[frozenset[Path]] = ContextVar("allowed", default=frozenset())
 
 _KIND_NAMES = {

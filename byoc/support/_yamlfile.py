@@ -169,13 +169,13 @@ def _pick_union_member(kind: Any) -> Any:
 
 # Enough for sharing parts of a file; aliases of aliases can stand for gigabytes.
 _MAX_ALIASES = 50
-_MAX_KEYS = 10_000
+_MAX_KEYS = 10_000  # of one mapping after merges: nested ones grow exponentially
 _MAX_PARTS = 1 << 20
 _MAX_DIGITS = 4_300  # as Python has it for numbers in decimal digits
 _MAX_READ_TWICE = 1 << 18  # characters
 MAX_YAML_BYTES = 1 << 24
 """The most bytes of a YAML file."""
-_MAX_CHARACTERS = 1_000
+_MAX_CHARACTERS = 1_000  # of a value in a sentence
 
 
 class _Loader(yaml.SafeLoader):

@@ -35,7 +35,7 @@ from byoc.verification import Thresholds, compare_tensors
 
 # A fresh process that loads artifacts, runs them, and compiles their regions again.
 
-_TIMEOUT = 600.0
+_TIMEOUT = 600.0  # seconds for a call, of compilers that take minutes
 # Another hash seed: the iteration order of sets must not affect artifacts.
 _ENVIRONMENT = {"PYTHONHASHSEED": "12345"}
 

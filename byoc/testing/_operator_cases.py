@@ -23,8 +23,8 @@ from byoc.model import DTYPE_NUMBERS, to_numpy_dtype
 CaseArray = NDArray[Any]
 CaseShape = Sequence[int | str]
 
-DEFAULT_OPSET = 17
-IR_VERSION = 8
+DEFAULT_OPSET = 17  # ONNX opset of a case that names none
+IR_VERSION = 8  # ONNX IR version of opset 17
 _WINDOWS = frozenset(
     (
         *("AveragePool", "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "GlobalAveragePool"),

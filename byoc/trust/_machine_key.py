@@ -21,13 +21,14 @@ from byoc.support import find_user_folder
 
 # Ed25519 (RFC 8032) and Poly1305 (RFC 8439) by the package `cryptography`, loaded when first used.
 
-SECRET_BYTES = 32
-SIGNATURE_BYTES = 64
+SECRET_BYTES = 32  # of a private key of Ed25519
+SIGNATURE_BYTES = 64  # of a signature by Ed25519
 
 # Of edwards25519: the prime of its field, its d, and the y of points of order 8, a root of
 # d y^4 + 2 y^2 - 1.
 _PRIME = (1 << 255) - 19
 _CURVE = -121665 * pow(121666, -1, _PRIME) % _PRIME
+# Of points of edwards25519 whose order is 8: no key has them.
 _Y_OF_ORDER_8 = 0x5FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826
 
 _MISSING = "the package cryptography is not installed, which makes and checks signatures"

@@ -88,7 +88,7 @@ def check_signature(content: bytes, digest: bytes, kind: SignedKind = "bundle") 
 # A line is the key in hex, and behind a space a name for people. Lines that begin with `#` are
 # comments.
 
-_MAX_NAME_CHARACTERS = 80
+_MAX_NAME_CHARACTERS = 80  # of a maker's name
 
 
 def get_trusted_keys_file() -> Path:

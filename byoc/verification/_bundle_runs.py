@@ -44,7 +44,7 @@ def load_recorded_model(bundle: Bundle, name: str, variant: Variant = ONLY_VARIA
     return make_variable(load_model(name, given.dims, given.shapes), variable)
 
 
-_MAX_SHOWN = 80
+_MAX_SHOWN = 80  # characters of names in a sentence
 
 Values = Mapping[str, Any]
 

@@ -123,7 +123,7 @@ def record_region_inputs(
 
 
 _SEEDS = (1, 2, 3)
-_MAX_FLIPS = 8
+_MAX_FLIPS = 8  # inputs that switch branches and are flipped in turn
 
 
 def vary_inputs(model: Model, given: Values, seeded: bool) -> Iterator[Values]:

@@ -30,8 +30,8 @@ Array = NDArray[Any]
 Values = Mapping[str, Any]
 
 _UNITS = 2.0  # in the last place, by which a tensor on the way is moved
-_DRAWS = 4
-_MAX_NODES = 16
+_DRAWS = 4  # of random movements
+_MAX_NODES = 16  # of a tail, which the reference implementation runs
 _MAX_ELEMENTS = 1 << 22  # of a tensor; the reference implementation is slow
 
 MOVING = frozenset(
@@ -286,7 +286,7 @@ def _resolution(node: NodeProto, result: Array, epsilon: float) -> Array:
 # are moved by as much at random, and onnxruntime computes the network again. The results of two
 # right implementations lie about as far apart, in a deep network as in a flat one.
 
-_SUM_DRAWS = 2
+_SUM_DRAWS = 2  # of moved weights, each a run of the model
 _MAX_PRODUCTS = 1 << 28  # of all moved weights: 1 GiB in float32
 
 

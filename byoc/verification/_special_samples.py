@@ -35,7 +35,7 @@ _MOST_FLAT = 2e7
 all else that verifies it. What adds up floats shows less, and its compiled form may be a simulator's."""
 _SUMMED_EVERY = 3  # of the elements of what is added up, so that results are not all at their ends
 _LEAST_NORMAL = 1e-4  # above the denormals of float16
-_HALF = 0.5
+_HALF = 0.5  # between two integers, where roundings differ
 _DISTINCT_STEP = 1 << 14
 _MOST_DISTINCT = {1: 1, 2: 2048, 4: 1 << 24}
 """Magnitudes up to which whole numbers of so many bytes are exact, as floats as well."""

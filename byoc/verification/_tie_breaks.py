@@ -164,7 +164,7 @@ Values = Mapping[str, Any]
 _RADIUS = 8.0  # tolerances within which rows are looked for; the comparison decides afterwards
 _MAX_CANDIDATES = 1 << 16
 _MAX_NUMBERS = 1 << 20  # in the rows of all candidates, of a mask for each detection 1,300
-_ATTEMPTS = 5
+_ATTEMPTS = 5  # distances that are tried for a tie
 # A part of the model does not run alone, or its outputs have no such rows.
 _NOT_ALONE = (InputError, EncodeError, ArithmeticError, LookupError, TypeError, ValueError)
 _MAX_INDICES = 4  # tensors that are tried as the indices of a selection

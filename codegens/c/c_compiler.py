@@ -52,7 +52,7 @@ class COptions:
 # Each node's function is called once, so all would be inlined into one, which is slow to optimize:
 # 910 nodes take 10 s instead of 3.5, for code that is a tenth faster.
 _APART = "-DEMX_NODE_FN=static __attribute__((noinline))"
-_MAX_CHARACTERS = 300
+_MAX_CHARACTERS = 300  # of a compiler's message in a sentence
 # The environment variables of GCC and Clang that change what a source becomes.
 _VARIABLES = (
     *("CPATH", "C_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX"),
@@ -139,7 +139,7 @@ def library_stamp(library: bytes, options: COptions) -> dict[str, str]:
     return _computer_stamp(options.is_for_this_cpu)
 
 
-_HEADER = 20
+_HEADER = 20  # bytes of an ELF file up to the number of its machine
 
 
 def find_other_machine(library: bytes, own: bytes) -> str:

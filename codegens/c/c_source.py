@@ -307,7 +307,7 @@ _MISSING = (
     "--codegen reference runs on onnxruntime instead)"
 )
 _MAX_ON_STACK = 64  # bytes of a temporary that is not allocated; there may be thousands
-_MAX_CHARACTERS = 300
+_MAX_CHARACTERS = 300  # of a message of emx-onnx-cgen
 # The emitted function returns early, without an error, if it gets no memory.
 FAILED = "region_failed"
 _STDLIB = "#include <stdlib.h>"

@@ -18,7 +18,7 @@ from .windows import Window, convolve_depthwise
 # linear interpolation is a depthwise convolution of the image with its edges repeated: one filter
 # for each place of a result between two elements, which are then sorted into rows and columns.
 
-_NEAREST = 1
+_NEAREST = 1  # TOSA's number of the mode
 _ROUNDINGS: Mapping[str, Callable[[Array], Array]] = {
     "floor": np.floor,
     "ceil": np.ceil,

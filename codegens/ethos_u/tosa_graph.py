@@ -9,10 +9,10 @@ import numpy as np
 
 from .tosa_file import Array, FileOperator, FileTensor, write_tosa
 
-SINGLE_ROUND = 1
+SINGLE_ROUND = 1  # TOSA's number of the rounding mode
 _PROPAGATE = 1  # NaN, which integers never are
 ACCUMULATORS = {"int32": 5, "int48": 6}
-_MAX_SHIFT = 62
+_MAX_SHIFT = 62  # of TOSA's RESCALE
 MOST_MOVED = 1 << 16
 """The longest axis that Vela moves, and for ranks above 3 the greatest product of all but two."""
 

@@ -17,7 +17,7 @@ from byoc.codegen import CompileError, MissingRuntimeError, shorten_text
 from . import vela_worker
 
 _PATIENCE = 600.0  # seconds for a graph
-_MAX_CHARACTERS = 300
+_MAX_CHARACTERS = 300  # of Vela's message in a sentence
 _MISSING = "ethos-u-vela is not installed (pip install 'onnx-byoc[ethos-u]')"
 
 Accelerator = Literal[

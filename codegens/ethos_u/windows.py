@@ -12,7 +12,7 @@ from .lowering import IMAGE, Lowering, Value, arrange
 from .tosa_file import Array
 from .tosa_graph import Tensor
 
-_MOST_STEP = 3
+_MOST_STEP = 3  # stride that Vela takes with padding
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from iree.compiler.tools.binaries import find_tool
 # Turn an ONNX model into MLIR, in the worker process, by IREE's importer.
 
 FUNCTION = "region"
-_OLDEST_OPSET = 17
+_OLDEST_OPSET = 17  # ONNX opset that IREE's importer reads without a conversion
 _LARGE = 1024  # bytes of a constant that shapes do not depend on
 
 

@@ -34,7 +34,7 @@ _MISSING = (
     "--codegen reference runs on onnxruntime instead)"
 )
 _PATIENCE = 1800.0  # seconds for one region, or all nodes of a model
-_MAX_CHARACTERS = 300
+_MAX_CHARACTERS = 300  # of IREE's message in a sentence
 _MARK = "byoc-node-"
 _AT_NODE = re.compile(rf'"{_MARK}(\d+)"')
 _ERROR = re.compile(r"^.*?\berror: (?:loc\([^)]*\): )?(.*)$", re.MULTILINE)

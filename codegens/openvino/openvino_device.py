@@ -253,7 +253,7 @@ _MISSING = (
     "--codegen reference runs on onnxruntime instead)"
 )
 _TAKES_ALL = ("CPU", "AUTO", "HETERO", "MULTI", "BATCH")
-_MAX_CHARACTERS = 300
+_MAX_CHARACTERS = 300  # of OpenVINO's message in a sentence
 _MAX_IN_MEMORY = 1 << 30  # bytes of constants; a protobuf holds at most 2 GB
 
 _NO_RULE = re.compile(r"^-- No conversion rule found for operations: (.+)$", re.MULTILINE)

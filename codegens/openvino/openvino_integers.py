@@ -95,7 +95,7 @@ _PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Einsum", "Attention")
 _INTEGERS = ("QLinearConv", "QLinearMatMul")
 _MOST = 64  # two products of 255 by such a weight fit into 16 bits, 255 * 64 * 2 = 32,640
 _LARGEST = (255, 127)  # of uint8 and int8
-_OPSET = 13
+_OPSET = 13  # ONNX opset with scales by axis
 
 
 def choose_exact_options(region: Region, options: OpenVINOOptions) -> OpenVINOOptions:

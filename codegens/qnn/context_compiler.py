@@ -63,7 +63,7 @@ _MISSING = (
     "onnxruntime-qnn is not installed (pip install 'onnx-byoc[qnn]'; "
     "--codegen reference runs on onnxruntime instead)"
 )
-_MAX_CHARACTERS = 300
+_MAX_CHARACTERS = 300  # of QNN's message in a sentence
 _FAILED = re.compile(
     r"Validation FAILED for \d+ nodes in OrtNodeUnit \([^)]*\) :\s*\n"
     r"(?P<nodes>(?:\s*Operator type: [^\n]*\n)+)\s*REASON : (?P<reason>[^\n]*)"

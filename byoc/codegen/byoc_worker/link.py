@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-LENGTH_BYTES = 8
+LENGTH_BYTES = 8  # in front of each message, little endian
 MOST_ANSWER_BYTES = 1 << 28
 
-_MOST_DIMENSIONS = 32
+_MOST_DIMENSIONS = 32  # as many as an array of numpy 1 may have
 _STRING = "string"
 _KEPT_BYTES = 1 << 26
 

@@ -15,7 +15,7 @@ METHODS = ("no-reuse", "best-fit", "by-size", "reordered", "exact")
 """The methods of `plan_buffers`: an offset of its own for each buffer; the given order with offsets step
 by step or from the largest buffer on; the best order with quick offsets, or with the best ones."""
 
-_MAX_ORDERS = 4
+_MAX_ORDERS = 4  # variants of the order, by seed, beside the two it begins with
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from byoc.memory.arena._segments import (
 )
 from byoc.numerics import SearchBudget
 
-_MAX_STATES = 20_000
-_MAX_DOUBTS = 4
+_MAX_STATES = 20_000  # sets of executed steps in one search
+_MAX_DOUBTS = 4  # searches of a segment that may end without an answer
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def _find_peak(forward: Forward, steps: tuple[int, ...]) -> tuple[int, int]:
     return peak
 
 
-_ROUNDS = 16
+_ROUNDS = 16  # of swaps for one variant
 
 
 def vary_order(lives: LiveRanges, seed: int) -> LiveRanges:
@@ -135,8 +135,8 @@ def vary_order(lives: LiveRanges, seed: int) -> LiveRanges:
 # The property holds in both directions. The search first follows chains from the beginning, then
 # from the end, and explores only the steps in between.
 
-_LONGEST_CHAIN = 64
-_FIRST_STATES = 100
+_LONGEST_CHAIN = 64  # steps that are taken at once
+_FIRST_STATES = 100  # the limit that is raised until a search is complete
 # The seconds that a state takes for each step that is ready.
 _SECONDS_OF_STATE = 4e-5
 

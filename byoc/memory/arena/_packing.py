@@ -287,9 +287,9 @@ def _tightest_gap(taken: Iterable[tuple[int, int]]) -> int:
 
 # Search for low offsets: compounds that end too high are placed earlier.
 
-_MAX_PLACED = 100_000
-_MAX_PLACED_AT_RANDOM = 8_000
-_MAX_TRIES = 500
+_MAX_PLACED = 100_000  # compounds, in all tries of one search together
+_MAX_PLACED_AT_RANDOM = 8_000  # the same for a search that draws at random
+_MAX_TRIES = 500  # of one search, for small problems
 
 
 def place_quickly(packing: GreedyPacking, goal: int) -> list[int]:

@@ -221,7 +221,7 @@ def is_channel_shuffle(index: GraphIndex, look: NodeView, nodes: Sequence[NodePr
 _SCRATCH_LIMIT = 16 << 10
 """Bytes of a product, and of a gathered operand, unless one channel alone needs more."""
 
-_FLOAT_BYTES = 4
+_FLOAT_BYTES = 4  # bytes of float32
 
 
 def count_channels_at_once(width: int, channels: int) -> int:

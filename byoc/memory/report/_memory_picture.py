@@ -132,10 +132,10 @@ _FILLS = {"input": "#c9d7e8", "output": "#cfe3cf", "scratch": "#e3e3e3"}
 _BETWEEN = ("#efe3cd", "#e6d9e6", "#d7e4e2", "#f0dcd4")
 _STROKE, _INK, _FAINT, _MARK = "#8a8a8a", "#333333", "#dddddd", "#a33c3c"
 _LEFT, _TOP, _RIGHT, _BOTTOM = 76, 44, 96, 56
-_HEIGHT = 480
+_HEIGHT = 480  # pixels, for all bytes
 _NARROWEST, _WIDEST, _STEP = 640, 1600, 26
 _LETTER, _LINE = 6.2, 13  # pixels of a letter's width and of a line's height at the size of labels
-_CELL = 4
+_CELL = 4  # pixels of the grid that labels are kept apart by
 _UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
 # What XML 1.0 has no way to write.
 

@@ -23,7 +23,7 @@ _EFFORT = 250_000
 _WORK, _CASCADE = 200_000_000, 4_000_000
 """Moments times storages that are looked at for all budgets, and for one cascade (DenseNet-121: 168 and
 2.7 million); a storage takes as long as so many moments more:"""
-_STORAGE = 100
+_STORAGE = 100  # what visiting a storage takes beside its moments, in moments
 _UNKNOWN = 1 << 60
 _MORE = (1.0, 1.02, 1.05)
 """Budgets from the least on, whose ways may be packed better."""

@@ -37,7 +37,7 @@ from byoc.model.inference._polynomials import (
 
 # The polynomials of expressions written as text, such as exporters give as names of dimensions.
 
-_MAX_TEXT_LENGTH = 400
+_MAX_TEXT_LENGTH = 400  # characters of a dimension's name that is read as an expression
 # Such as `batch-size`; exporters write a difference with spaces.
 _HYPHENATED = re.compile(r"\s*[A-Za-z_]\w*(-[A-Za-z_]\w*)+\s*")
 
@@ -98,7 +98,7 @@ _OPERATIONS: dict[type[ast.operator], Callable[[Polynomial, Polynomial], Polynom
 
 
 _CACHE = 1 << 16
-_MAX_LENGTH = 300
+_MAX_LENGTH = 300  # characters of an extent as text; a longer one is unknown
 
 
 @lru_cache(_CACHE)

@@ -11,7 +11,7 @@ from byoc.model._walk import describe_node, is_onnx, walk_nodes
 
 _TERM = re.compile(r"[A-Za-z]*(?:\.\.\.[A-Za-z]*)?")
 _ELLIPSIS = "..."
-_MAX_CHARACTERS_SHOWN = 80
+_MAX_CHARACTERS_SHOWN = 80  # of a name in a sentence
 # onnxruntime divides by it; a negative one it takes where there are no channels.
 _GROUPED = frozenset(
     {"Conv", "ConvInteger", "ConvTranspose", "DeformConv", "FusedConv", "NhwcConv", "NhwcFusedConv"}

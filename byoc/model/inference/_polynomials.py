@@ -9,9 +9,9 @@ from functools import lru_cache
 from keyword import iskeyword
 from math import gcd
 
-_MAX_TERMS = 24
-_MAX_CASES = 2_000
-MAX_POWER = 8
+_MAX_TERMS = 24  # a product of polynomials has up to their product
+_MAX_CASES = 2_000  # of a proof: each maximum in it doubles them
+MAX_POWER = 8  # of a product of extents
 CACHE_SIZE = 1 << 14
 
 # A name, or "//", "max" or "min" of polynomials.

@@ -63,7 +63,7 @@ _MAX_MEMBERS = 1200
 
 # Factors on launch costs that give fewer regions, and how often small regions are dissolved.
 _LAUNCH_FACTORS = (1.0, 4.0, 16.0)
-_MAX_TRIES = 6
+_MAX_TRIES = 6  # placements that are cut off for one factor of launches
 
 _UNPROVEN = "launches and limits of regions are proven in part only: the bound leaves out the rest"
 _STOPPED = "the search was stopped before the optimum was proven"

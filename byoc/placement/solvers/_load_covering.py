@@ -32,7 +32,7 @@ _ENTRIES, _LEAST_STEPS, _MOST_STEPS = 10_000_000, 400, 16_000
 _PROOF_STEPS, _REFINEMENT, _MOST_PROOF_STEPS = 8_000, 2, 64_000
 # Entries of the largest table of a proof, which needs two at a time.
 _MOST_ENTRIES = 16_000_000
-_MOST_STATES = 30_000
+_MOST_STATES = 30_000  # of the dynamic program over loads
 # More than the rounding errors of a quotient.
 _COVER_ROUNDING = 1e-12
 # How often more transfers are made free, and how many times as long they may be; the first ones, as a

@@ -28,7 +28,7 @@ from byoc.placement.solvers._unit_groups import HOST, UnitGroups
 _ROUNDING, _SUM_ROUNDING = 1e-7, 2.0**-52
 # Steps of a group or tensor that no set has, few enough that sums of them fit into 64 bits.
 _TOO_MANY = 2.0**40
-_SOME = 2
+_SOME = 2  # code of an edge with groups on both sides, beside 0 (none) and 1 (all)
 
 
 @dataclass(frozen=True)

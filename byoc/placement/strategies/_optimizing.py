@@ -110,7 +110,7 @@ class Exact:
 
 # Above these numbers of units, strategies that visit units one by one take longer than the rest.
 _MAX_FOR_SWEEPS = 20_000
-_MAX_FOR_TREES = 3_000
+_MAX_FOR_TREES = 3_000  # units of a problem that is swept over trees
 # They do not run, either, where so small a share of the cost is not proven to be needed.
 _SMALL_GAP = 1e-3
 

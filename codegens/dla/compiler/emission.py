@@ -111,7 +111,7 @@ def _describe_value(value: Any, names: dict[str, int]) -> object:
     return value
 
 
-_ALIGNMENT = 16
+_ALIGNMENT = 16  # bytes, of each tensor among the weights
 
 
 class WeightsImage:

@@ -21,7 +21,7 @@ from .window_commands import FunctionKind
 
 Integers = NDArray[np.int64]
 
-_BITS = 31
+_BITS = 31  # of a multiplier, signed 32 bits
 MAX_SHIFT = 62
 """The largest shift: a smaller factor takes every int32 to 0."""
 

@@ -39,7 +39,7 @@ class Program:
 
 
 MAGIC = b"DLA1"
-VERSION = 5
+VERSION = 5  # of the file's layout
 VERSIONS = (4, VERSION)
 """The versions that are read."""
 _HEADER = struct.Struct("<4sIIII")
