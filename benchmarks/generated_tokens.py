@@ -29,7 +29,7 @@ from byoc.codegens.dla import DLA
 import byoc
 from byoc import zoo
 from byoc.codegen import Artifact, Executor, Region
-from byoc.drivers import DriverLibrary, build_driver
+from byoc.codegen.drivers import DriverLibrary, build_driver
 from byoc.errors import InputError
 from byoc.zoo._decoder_families import make_family_decoder
 from byoc.zoo._decoders import OPEN, DecoderSize

@@ -24,8 +24,8 @@ from rich.table import Table
 import byoc
 from byoc import zoo
 from byoc.errors import InputError
-from byoc.page import PageParts, render_page
 from byoc.reporting import make_decision_document
+from byoc.reporting.page import PageParts, render_page
 
 _RUNS = 2
 _ARGUMENTS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-sync")

@@ -31,7 +31,7 @@ from runtime_overhead import pieces
 
 import byoc
 from byoc.codegen import DriverSources, find_codegen
-from byoc.drivers import build_driver
+from byoc.codegen.drivers import build_driver
 from byoc.onnxrt import register_provider
 from byoc.samples import model_samples
 from byoc.zoo import load_model

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from byoc.memory.report import MemoryReport as MemoryReport
     from byoc.model import Model as Model
     from byoc.options import Options as Options
-    from byoc.page import make_page as make_page
     from byoc.pipeline import Result as Result
     from byoc.pipeline import partition as partition
     from byoc.planning import Plan as Plan
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
     from byoc.reporting import check_rules as check_rules
     from byoc.reporting import explain as explain
     from byoc.reporting import plan_memory as plan_memory
+    from byoc.reporting.page import make_page as make_page
     from byoc.rules import Target as Target
     from byoc.rules import load_rules as load_rules
     from byoc.runtime import BoundSession as BoundSession

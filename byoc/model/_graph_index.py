@@ -25,7 +25,7 @@ from byoc.model._planned_sizes import NOTHING_OPEN, PlannedSizes
 from byoc.model._tensor_data import is_large
 from byoc.model._tensor_types import Dim, TensorType, get_graph_types, rate_knowledge, read_tensor_types
 from byoc.model._walk import is_onnx, list_captures, list_own_names, list_reads
-from byoc.schemas import OperatorSchema, get_schema
+from byoc.model.schemas import OperatorSchema, get_schema
 
 if TYPE_CHECKING:
     from byoc.model.ranges import ValueRanges

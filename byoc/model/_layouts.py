@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper
 
 from byoc.model._tensor_types import DTYPE_NUMBERS, Dim, TensorType, count_bits
-from byoc.schemas import get_schema
+from byoc.model.schemas import get_schema
 
 IMAGE = "NCHW"
 """The axes of an image in ONNX's own order: batch, channels, height, width."""

@@ -9,7 +9,7 @@ import onnx
 from onnx import GraphProto, NodeProto, TensorProto, TypeProto, helper
 
 from byoc.model._tensor_types import TensorType, clear_shape
-from byoc.schemas import OperatorSchema, make_operator_name
+from byoc.model.schemas import OperatorSchema, make_operator_name
 
 # The defaults of these depend on the rank, so schemas give them only in words.
 _DEFAULT_ONES = ("strides", "dilations")

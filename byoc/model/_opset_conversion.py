@@ -20,7 +20,7 @@ from byoc.model._graph_index import GraphIndex
 from byoc.model._skeletons import make_skeleton
 from byoc.model._walk import describe_node, get_node_name, is_onnx, list_tensor_names, make_unique_name
 from byoc.model.inference import infer_types
-from byoc.schemas import OperatorSchema, get_schema
+from byoc.model.schemas import OperatorSchema, get_schema
 
 _MAX_REASON = 300  # characters of the converter's own message
 _MIN_IR_OF_FUNCTIONS = 8  # ONNX IR version that brought model-local functions

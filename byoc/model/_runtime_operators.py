@@ -14,7 +14,7 @@ from byoc.errors import InputError
 from byoc.model._node_attributes import get_operator_name
 from byoc.model._node_kinds import NodeRecords
 from byoc.model._walk import copy_without, describe_node, is_onnx, walk_nodes
-from byoc.schemas import (
+from byoc.model.schemas import (
     INSTALL_HINT,
     OperatorSchema,
     get_schema,

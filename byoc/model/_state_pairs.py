@@ -18,7 +18,7 @@ from byoc.model._node_attributes import get_stated_attributes
 from byoc.model._skeletons import replace_weights
 from byoc.model._tensor_types import TensorType, read_type
 from byoc.model._walk import get_input, is_onnx, walk_nodes
-from byoc.schemas import get_schema
+from byoc.model.schemas import get_schema
 
 _PAST_NAMES = ("past_key_values", "past")
 _PRESENT_NAMES = ("present", "present_key_values")

@@ -17,7 +17,7 @@ from onnx import TensorProto
 
 from byoc.errors import InputError
 from byoc.model._tensor_types import count_bits
-from byoc.schemas import DTYPES
+from byoc.model.schemas import DTYPES
 from byoc.support import find_inside
 
 _MAX_DIGITS = 19  # of 2**63, the size of the largest file

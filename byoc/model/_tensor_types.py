@@ -12,7 +12,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import GraphProto, ModelProto, TensorProto, TypeProto
 
-from byoc.schemas import DTYPE_NUMBERS, DTYPES
+from byoc.model.schemas import DTYPE_NUMBERS, DTYPES
 
 Dim = int | str | None
 """An extent: a number, the name or expression of an open one, or None where it is unknown."""

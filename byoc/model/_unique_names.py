@@ -22,7 +22,7 @@ from byoc.model._walk import (
     list_own_names,
     list_tensor_names,
 )
-from byoc.schemas import get_schema, list_onnx_domains
+from byoc.model.schemas import get_schema, list_onnx_domains
 
 # Its operators are onnxruntime's. Functions in a vendor's or a user's domain are their own.
 _RUNTIME_DOMAIN = "com.microsoft"

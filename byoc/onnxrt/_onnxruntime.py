@@ -17,6 +17,7 @@ from onnx import ModelProto, TypeProto
 
 import byoc.model
 from byoc.errors import InputError, MissingRuntimeError
+from byoc.model.schemas import INSTALL_HINT
 from byoc.onnxrt._exact_products import (
     computes_in_integers,
     has_negative_scale,
@@ -25,7 +26,6 @@ from byoc.onnxrt._exact_products import (
 )
 from byoc.onnxrt._ort_values import is_foreign_type, parse_type, run_foreign, run_stoppable
 from byoc.onnxrt._session_modes import SessionMode
-from byoc.schemas import INSTALL_HINT
 from byoc.support import return_free_memory
 
 _KERNEL_SUFFIX = "_kernel_time"  # what the profiler adds to a node's name

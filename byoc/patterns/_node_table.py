@@ -7,9 +7,9 @@ from functools import cache, cached_property
 from typing import Any
 
 from byoc.model import GraphIndex, describe_node
+from byoc.model.schemas import OperatorSchema, find_schemas, list_onnx_operators
 from byoc.patterns._contraction_order import ContractionOrder
 from byoc.patterns._pattern_syntax import ANY_OPERATOR
-from byoc.schemas import OperatorSchema, find_schemas, list_onnx_operators
 
 # Properties of the operators that patterns name, over all their ONNX versions.
 

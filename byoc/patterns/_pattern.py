@@ -17,6 +17,7 @@ from typing import Any
 from byoc.errors import suggest_nearest
 from byoc.expressions import Expression, compile_expression
 from byoc.model import RANDOM_OPERATORS
+from byoc.model.schemas import describe_unknown_operator
 from byoc.patterns import _node_table as known
 from byoc.patterns._node_table import CONSTANT
 from byoc.patterns._pattern_syntax import (
@@ -27,7 +28,6 @@ from byoc.patterns._pattern_syntax import (
     parse_return,
     strip_comment,
 )
-from byoc.schemas import describe_unknown_operator
 
 # Checks of the lines of a pattern: names and data flow between lines, and ONNX's operators.
 

@@ -24,13 +24,13 @@ from byoc.costs import (
 )
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import DTYPE_NUMBERS, TensorLayout, parse_layout, prepare_model
+from byoc.model.schemas import describe_unknown_operator, list_onnx_operators
 from byoc.placement import UNLIMITED, Strategy
 from byoc.planning._graph_plan import CostDoubt, GraphPlan
 from byoc.planning._graph_units import annotate_graphs, group_graphs
 from byoc.planning._refusals import KnownLimits, SizeLimit
 from byoc.planning._saved_placement import SavedPlacement
 from byoc.rules import Target, read_library
-from byoc.schemas import describe_unknown_operator, list_onnx_operators
 
 # The Transposes at its boundary that a target can run itself: its rules are asked about each.
 

@@ -19,6 +19,7 @@ from byoc.model import (
     is_onnx,
     list_node_captures,
 )
+from byoc.model.schemas import INSTALL_HINT, has_runtime_schemas, list_onnx_domains
 from byoc.patterns import ANY_OPERATOR, Mark
 from byoc.rules._host_nodes import check_batch, find_host_nodes
 from byoc.rules._node_view import NodeSignatures, RuleView, TensorUse
@@ -41,7 +42,6 @@ from byoc.rules._rule_loading import Target
 from byoc.rules._rule_schema import OpRule
 from byoc.rules._tensor_constraints import check_known_shape, check_tensor
 from byoc.rules._value_check import ValueChecker
-from byoc.schemas import INSTALL_HINT, has_runtime_schemas, list_onnx_domains
 from byoc.support import CHECKS, load_function
 
 __all__ = ["Annotator", "Attempt", "Objection", "annotate_graph"]

@@ -23,12 +23,17 @@ from byoc.expressions import (
     walk_tree,
 )
 from byoc.model import DTYPE_NUMBERS, QUANTIZED_FACTS, TENSOR_FACTS
+from byoc.model.schemas import (
+    OperatorVersions,
+    describe_unknown_operator,
+    find_operator,
+    has_runtime_schemas,
+)
 from byoc.patterns import ANY_OPERATOR, Pattern
 from byoc.rules._node_view import NODE_FACTS
 from byoc.rules._rule_schema import Condition, OpRule, TensorRule
 from byoc.rules._schema_values import EACH_DIM, AttributeRule, ElementRule
 from byoc.rules._tensor_constraints import parse_reference
-from byoc.schemas import OperatorVersions, describe_unknown_operator, find_operator, has_runtime_schemas
 from byoc.support import CHECKS, format_short, list_installed
 
 _LINE_FACTS = (*TENSOR_FACTS, "op", "domain", "opset", "attr")

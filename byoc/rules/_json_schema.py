@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from byoc.model.schemas import DTYPE_NUMBERS, list_onnx_operators
 from byoc.patterns import ANY_OPERATOR
 from byoc.rules._composite_library import read_library
 from byoc.rules._rule_schema import RuleFile
 from byoc.rules._schema_values import ANY_DTYPE, NOT_IN_GENERATIONS
-from byoc.schemas import DTYPE_NUMBERS, list_onnx_operators
 
 SCHEMA_FILE = "rules.schema.json"
 """The name of the shipped file with the schema, next to the rule files."""

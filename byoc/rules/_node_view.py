@@ -20,8 +20,8 @@ from byoc.model import (
     is_onnx,
     is_qdq_node,
 )
+from byoc.model.schemas import FormalParameter, OperatorSchema
 from byoc.rules._rule_schema import OpRule
-from byoc.schemas import FormalParameter, OperatorSchema
 
 # Signatures of nodes: nodes of one signature are the same to the rules of a file.
 #

@@ -12,6 +12,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from byoc.errors import InputError, suggest_nearest
 from byoc.expressions import compile_regex
 from byoc.model import DTYPES, IMAGE, WEIGHT, parse_layout
+from byoc.model.schemas import describe_unknown_operator
 from byoc.patterns import ANY_OPERATOR, Pattern, PatternForm
 from byoc.rules._arithmetic import ArithmeticClause, lint_arithmetic
 from byoc.rules._composite_library import Library, make_pattern, open_library
@@ -28,7 +29,6 @@ from byoc.rules._rule_schema import (
     lint_drop,
 )
 from byoc.rules._schema_values import ANY_DTYPE, Names, Quantization, wrap_single_part
-from byoc.schemas import describe_unknown_operator
 from byoc.support import format_short, validate_content
 
 # More than a file of 500 rules for one operator needs.

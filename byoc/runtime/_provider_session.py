@@ -20,7 +20,7 @@ from byoc.bundle import (
     require_consent,
 )
 from byoc.codegen import Executor, has_driver, has_model_driver
-from byoc.drivers import DriverLibrary, build_driver
+from byoc.codegen.drivers import DriverLibrary, build_driver
 from byoc.errors import InputError
 from byoc.model import GraphIndex
 from byoc.onnxrt import open_provider_session, output_types, session_runner

@@ -99,7 +99,7 @@ class Result:
 
     def make_page(self) -> str:
         """Return the report as one HTML file with the graph: of the bundle, or of the plan alone."""
-        from byoc.page import make_page, make_plan_page  # noqa: PLC0415 - few results get a page
+        from byoc.reporting.page import make_page, make_plan_page  # noqa: PLC0415 - few results get a page
 
         if self.bundle is None:
             return make_plan_page(self.plan, self.report)

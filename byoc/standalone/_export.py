@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from byoc.bundle import PROGRAM_FILE, is_bundle, open_bundle, sign_folder
 from byoc.codegen import DriverSources, find_codegen, has_driver
-from byoc.drivers import get_include_folder
+from byoc.codegen.drivers import get_include_folder
 from byoc.errors import InputError
 from byoc.standalone._export_options import ExportOptions
 from byoc.standalone._program_graph import (

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from byoc.boundary.contracts import TensorContract
 from byoc.bundle import MODEL_TEXT, Bundle, hash_region_model, open_bundle
 from byoc.codegen import DriverSources, Region, has_driver, has_model_driver
-from byoc.drivers import build_driver
+from byoc.codegen.drivers import build_driver
 from byoc.errors import InputError
 from byoc.model import DTYPE_NUMBERS, count_bits
 from byoc.standalone._program_graph import (

@@ -23,7 +23,7 @@ from byoc.codegen import (
     has_driver,
     parse_codegen_options,
 )
-from byoc.drivers import DriverError, DriverLibrary, OpenedRegion, build_driver
+from byoc.codegen.drivers import DriverError, DriverLibrary, OpenedRegion, build_driver
 from byoc.errors import ByocError, InputError, MissingRuntimeError
 from byoc.onnxrt import INSTALL_HINT, has_runtime
 from byoc.rules import load_rules

@@ -6,7 +6,7 @@ import pytest
 from drivers_of_tests import DOUBLING
 
 from byoc.codegen import DriverSources, find_codegen
-from byoc.drivers import build_driver
+from byoc.codegen.drivers import build_driver
 
 
 @pytest.fixture(scope="session")

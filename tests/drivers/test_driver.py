@@ -12,7 +12,7 @@ import pytest
 from support import parse
 
 from byoc.codegen import Artifact, DriverSources, Region, find_codegen, read_region
-from byoc.drivers import DriverError, DriverLibrary, build_driver
+from byoc.codegen.drivers import DriverError, DriverLibrary, build_driver
 from byoc.errors import InputError, MissingRuntimeError
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")

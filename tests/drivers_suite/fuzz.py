@@ -19,7 +19,7 @@ import onnx
 from onnx import numpy_helper, parser
 
 from byoc.codegen import Artifact, Region, find_codegen, parse_codegen_options, read_region
-from byoc.drivers import get_include_folder
+from byoc.codegen.drivers import get_include_folder
 from byoc.model import DTYPE_NUMBERS
 
 SANITIZED = (

@@ -21,7 +21,7 @@ from byoc.bundle import RegionEntry
 from byoc.bundle._manifest import contract_to_entry
 from byoc.bundle._region_description import describe_region
 from byoc.codegen import Artifact, Region, find_codegen
-from byoc.drivers import get_include_folder
+from byoc.codegen.drivers import get_include_folder
 from byoc.onnxrt import get_provider_folder
 
 _OF_THREADS = ("-O1", "-g", "-fsanitize=thread", "-Wall", "-Wextra")

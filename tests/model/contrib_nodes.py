@@ -13,8 +13,8 @@ from byoc.model._node_attributes import get_effective_attributes
 from byoc.model._tensor_types import DTYPE_NUMBERS
 from byoc.model.inference._contrib_rules import CONTRIB_RULES
 from byoc.model.inference._moved_values import KnownNode
+from byoc.model.schemas import get_schema
 from byoc.onnxrt import open_session, run_session
-from byoc.schemas import get_schema
 
 DTYPES = {
     **{"f": np.float32, "h": np.float16, "i": np.int32, "l": np.int64},

@@ -19,8 +19,8 @@ from support import VANILLA, parse
 import byoc
 from byoc.bundle import open_bundle
 from byoc.errors import InputError
-from byoc.page import read_trace
 from byoc.reporting import make_decision_document
+from byoc.reporting.page import read_trace
 
 CHAIN = "g (float[1,4,8,8] x) => (float[1,4,8,8] y) { a = Relu(x) b = Sin(a) y = Relu(b) }"
 HOSTILE = "</script><img src=x onerror=alert(1)><!--$data ${x} \u202e\u2028\x1b"
@@ -116,7 +116,7 @@ def test_a_page_loads_nothing_and_runs_its_own_scripts_alone(bundle: Path) -> No
 
 
 def test_no_script_of_ours_parses_text_as_html_or_asks_a_network() -> None:
-    assets = files("byoc.page") / "assets"
+    assets = files("byoc.reporting.page") / "assets"
     for each in assets.iterdir():
         if each.name.endswith(".js"):
             text = each.read_text(encoding="utf-8")
@@ -197,7 +197,7 @@ def test_layers_of_dla_come_with_their_cycles(tmp_path: Path) -> None:
 
 
 def test_the_libraries_are_those_that_the_readme_names() -> None:
-    folder = files("byoc.page") / "third_party"
+    folder = files("byoc.reporting.page") / "third_party"
     readme = (folder / "README.md").read_text(encoding="utf-8")
     named = re.findall(r"`(\S+\.js)` \| `([0-9a-f]{64})`", readme)
     assert len(named) == 2

@@ -9,13 +9,13 @@ from support import parse as onnx_text
 
 from byoc.model import Composite, prepare_model
 from byoc.model._composite_functions import make_composite_functions
+from byoc.model.schemas import list_onnx_operators
 from byoc.patterns import parse_pattern
 from byoc.patterns._node_table import function_label
 from byoc.placement.strategies import AllSupported
 from byoc.rules import OpRule, Target
 from byoc.rules._rule_schema import CompositeRule, RuleFile
 from byoc.samples import sample_inputs
-from byoc.schemas import list_onnx_operators
 from byoc.verification import run_plain
 
 

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from byoc.schemas import (
+from byoc.model.schemas import (
     describe_unknown_operator,
     find_operator,
     find_schemas,
@@ -130,7 +130,7 @@ def test_unknown_operators() -> None:
 
 
 def test_onnxruntime_is_imported_for_its_own_operators_alone() -> None:
-    code = "import sys; from byoc.schemas import get_schema; get_schema({!r}, {!r}, 17); "
+    code = "import sys; from byoc.model.schemas import get_schema; get_schema({!r}, {!r}, 17); "
     told = "print('onnxruntime' in sys.modules)"
     assert run_python(code.format("Conv", "") + told) == "False"
     assert run_python(code.format("dla_0", "byoc.dla") + told) == "False"
@@ -141,7 +141,7 @@ def test_onnxruntime_is_imported_for_its_own_operators_alone() -> None:
 def test_without_onnxruntime_its_operators_have_no_schema() -> None:
     code = (
         "import sys; sys.modules['onnxruntime'] = None; "
-        "from byoc.schemas import describe_unknown_operator, get_schema, has_runtime_schemas; "
+        "from byoc.model.schemas import describe_unknown_operator, get_schema, has_runtime_schemas; "
         "print(get_schema('FastGelu', 'com.microsoft', 1), has_runtime_schemas(), "
         "repr(describe_unknown_operator('com.microsoft.FastGleu')), "
         "repr(describe_unknown_operator('SimplifiedLayerNormalization')))"

@@ -12,7 +12,7 @@ from support import parse
 from byoc import partition
 from byoc.bundle import open_bundle
 from byoc.codegen import find_codegen
-from byoc.drivers import get_include_folder
+from byoc.codegen.drivers import get_include_folder
 from byoc.onnxrt import get_provider_folder
 from byoc.standalone import export_c, write_model_driver
 

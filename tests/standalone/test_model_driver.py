@@ -16,7 +16,7 @@ from support import Ran, parse
 import byoc
 from byoc.bundle import CONTEXT_MODEL_FILE, MODEL_TEXT, open_bundle
 from byoc.codegen import Artifact
-from byoc.drivers import DriverError, DriverLibrary
+from byoc.codegen.drivers import DriverError, DriverLibrary
 from byoc.errors import InputError
 from byoc.onnxrt import open_provider_session
 from byoc.standalone import export_c, make_driver, verify_program, write_model_driver

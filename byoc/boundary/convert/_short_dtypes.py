@@ -27,7 +27,7 @@ from byoc.model import (
     read_type,
     set_attribute,
 )
-from byoc.schemas import OperatorSchema, get_schema
+from byoc.model.schemas import OperatorSchema, get_schema
 
 FLOAT16, BFLOAT16 = "float16", "bfloat16"
 

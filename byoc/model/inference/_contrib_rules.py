@@ -16,7 +16,7 @@ from byoc.model.inference._extents import (
     subtract_dims,
 )
 from byoc.model.inference._moved_values import KnownNode, Rule, list_elements
-from byoc.schemas import get_schema, make_operator_name
+from byoc.model.schemas import get_schema, make_operator_name
 
 # Rules that type onnxruntime's operators that move data: gathers, crops, pads; and transforms.
 

@@ -17,7 +17,7 @@ from byoc.model.inference._elementwise_shapes import Types
 from byoc.model.inference._moved_values import MAX_ELEMENTS, Array, KnownNode
 from byoc.model.inference._scopes import TensorScope
 from byoc.model.inference._value_rules import collapse_array, compute_values, is_followed, is_of_types
-from byoc.schemas import OperatorSchema, get_schema
+from byoc.model.schemas import OperatorSchema, get_schema
 
 # ONNX's own inference and reference implementation, asked for single nodes.
 

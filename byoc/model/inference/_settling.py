@@ -39,7 +39,7 @@ from byoc.model.inference._scopes import (
     is_fixed,
 )
 from byoc.model.inference._window_shapes import MATRIX_RULES, POOLS, WINDOW_RULES
-from byoc.schemas import get_schema
+from byoc.model.schemas import get_schema
 
 # Types of If, Loop and Scan, settled in their bodies.
 

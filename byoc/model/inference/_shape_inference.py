@@ -40,7 +40,7 @@ from byoc.model.inference._node_checks import check_nodes
 from byoc.model.inference._scope_values import find_value
 from byoc.model.inference._scopes import InferenceContext, TensorScope, complete_type, contradicts
 from byoc.model.inference._settling import MAX_VISITS, settle_types
-from byoc.schemas import FormalParameter, get_schema
+from byoc.model.schemas import FormalParameter, get_schema
 
 # Values of small tensors that follow from inputs' types and constants, looked up by name.
 

@@ -10,7 +10,7 @@ from byoc.codegens.dla.machine import Operand
 from byoc.codegens.dla.simulator import Simulator
 from dla_on_driver import assert_same, run_on_driver
 
-from byoc.drivers import DriverLibrary, build_driver
+from byoc.codegen.drivers import DriverLibrary, build_driver
 
 _MOST_BYTES = 1 << 28  # that the driver allocates; a header may ask for gigabytes
 

@@ -10,7 +10,7 @@ from byoc.codegens.dla.machine import Operand, assemble
 from byoc.codegens.dla.simulator import Simulator
 
 from byoc.codegen import Artifact, TensorType
-from byoc.drivers import DriverLibrary
+from byoc.codegen.drivers import DriverLibrary
 
 
 def run_on_driver(

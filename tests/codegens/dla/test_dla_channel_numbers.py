@@ -26,7 +26,7 @@ from dla_bench import make_machine, run_one
 from dla_on_driver import run_on_driver
 from dla_regions import bytes_of
 
-from byoc.drivers import DriverLibrary
+from byoc.codegen.drivers import DriverLibrary
 from byoc.errors import ByocError
 
 C = 3

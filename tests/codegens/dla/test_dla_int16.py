@@ -31,7 +31,7 @@ from hypothesis import strategies as st
 from test_dla_channel_scales import Encoding, qdq
 
 from byoc.codegen import CompileError
-from byoc.drivers import DriverLibrary
+from byoc.codegen.drivers import DriverLibrary
 from byoc.errors import ByocError
 
 C = 4

@@ -218,7 +218,7 @@ def _read_scripts() -> tuple[str, ...]:
 @cache
 def _read_file(path: str) -> str:
     """Return the content of a file of this package, given its path there."""
-    return files("byoc.page").joinpath(path).read_text(encoding="utf-8")
+    return files("byoc.reporting.page").joinpath(path).read_text(encoding="utf-8")
 
 
 def _hash_script(script: str) -> str:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.schemas._operator_schema import (
+    from byoc.model.schemas._operator_schema import (
         DTYPE_NUMBERS,
         DTYPES,
         INSTALL_HINT,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.drivers._driver_library import (
+    from byoc.codegen.drivers._driver_library import (
         DriverError,
         DriverLibrary,
         OpenedRegion,

@@ -5,6 +5,12 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.page._page_file import PageParts, make_page, make_plan_page, read_trace, render_page
+    from byoc.reporting.page._page_file import (
+        PageParts,
+        make_page,
+        make_plan_page,
+        read_trace,
+        render_page,
+    )
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

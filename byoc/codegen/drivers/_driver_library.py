@@ -23,7 +23,7 @@ _FLAGS = ("-std=c99", "-fvisibility=default")
 
 def get_include_folder() -> Path:
     """Return the folder that holds `byoc_driver.h`."""
-    return Path(str(files("byoc.drivers"))) / "include"
+    return Path(str(files("byoc.codegen.drivers"))) / "include"
 
 
 def build_driver(
