@@ -42,7 +42,7 @@ def build_provider(library: Path, compiler: str | None = None, flags: Sequence[s
     messages where it fails.
     """
     folder = get_provider_folder()
-    include = folder.parents[1] / "drivers" / "include"  # of byoc_driver.h
+    include = folder.parents[1] / "codegen" / "drivers" / "include"  # of byoc_driver.h
     files = sorted(folder.glob("*.c"))
     own = (*_FLAGS, *flags, f"-I{include}")
     return build_shared_library("provider", files, library, own, ("dl", "pthread"), compiler)

@@ -21,7 +21,7 @@ class CompileProvider(BuildHookInterface):  # type: ignore[misc]
         library = Path(self.directory) / LIBRARY
         library.parent.mkdir(parents=True, exist_ok=True)
         compiler = shlex.split(os.environ.get("BYOC_CC") or "cc")
-        include = folder.parents[1] / "drivers" / "include"  # of byoc_driver.h
+        include = folder.parents[1] / "codegen" / "drivers" / "include"  # of byoc_driver.h
         flags = ["-std=c11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", f"-I{include}"]
         files = map(str, sorted(folder.glob("*.c")))
         linked = ["-ldl", "-lpthread"]
