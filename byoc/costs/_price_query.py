@@ -8,7 +8,6 @@ from numbers import Real
 from types import MappingProxyType
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
 
 from byoc.boundary.convert import find_own_quantization
@@ -31,7 +30,7 @@ from byoc.errors import InputError, describe_error, must_propagate, shorten_text
 from byoc.model import (
     GraphIndex,
     describe_node,
-    get_input,
+    evaluate_dim,
     get_node_name,
     get_stated_attributes,
     is_onnx,
@@ -299,58 +298,33 @@ def check_trips(index: GraphIndex, given: Mapping[str, float]) -> None:
 
 
 def count_trips(index: GraphIndex, number: int, given: Mapping[str, float]) -> TripCount:
-    """Return the trip count of a node's bodies; `given` overrides it by node name."""
+    """Return the trip count of a node's bodies; `given` overrides it by node name.
+
+    One that depends on open dimensions is that at the planned sizes.
+    """
     node = index.nodes[number]
     if get_node_name(node) in given:
         return TripCount(given[get_node_name(node)])
     if node.op_type == "If":
         return TripCount(1 / len(index.bodies[number]))
     if node.op_type == "Loop":
-        count = _constant_integer(index, node.input[0]) if node.input else None
-        if count is not None and _runs_to_its_count(index, number):
-            return TripCount(max(count, 0))
+        values = index.values
+        count = None if values is None else evaluate_dim(values.count_trips(number), index.planned.sizes)
+        if count is not None:
+            return TripCount(count)
     if node.op_type == "Scan":
         attributes = get_stated_attributes(node)
         scanned = len(node.input) - int(attributes.get("num_scan_inputs", 1))
         shape = index.get_shape(node.input[scanned]) if 0 <= scanned < len(node.input) else None
         axis = next(iter(attributes.get("scan_input_axes", [0])), 0)
         extent = shape[axis] if shape and -len(shape) <= axis < len(shape) else None
-        if isinstance(extent, int):
+        extent = evaluate_dim(extent, index.planned.sizes)
+        if extent is not None:
             return TripCount(extent)
     return TripCount(
         ESTIMATED_TRIPS,
         f"{describe_node(node)} counts as {ESTIMATED_TRIPS} trips, as their number is not known",
     )
-
-
-def _runs_to_its_count(index: GraphIndex, number: int) -> bool:
-    """Return whether nothing stops a Loop before its trip count.
-    Its conditions must be constant or absent, and the body must pass its condition on or give a
-    constant.
-    """
-    node = index.nodes[number]
-    if get_input(node, 1) and not index.is_constant(node.input[1]):
-        return False
-    body = index.bodies[number][0].index
-    given, result = body.graph.input[1].name, next(iter(body.outputs))
-    while result != given and not body.is_constant(result):
-        maker = body.producers.get(result)
-        if maker is None or body.nodes[maker].op_type != "Identity":
-            return False
-        result = body.nodes[maker].input[0]
-    return True
-
-
-def _constant_integer(index: GraphIndex, name: str) -> int | None:
-    """Return the value of a constant integer, None if it is not one stored in the model."""
-    tensor = index.stored_tensors.get(name)
-    number = index.producers.get(name)
-    if tensor is None and number is not None and index.nodes[number].op_type == "Constant":
-        tensor = next((a.t for a in index.nodes[number].attribute if a.name == "value"), None)
-    if tensor is None or tensor.data_location == onnx.TensorProto.EXTERNAL:
-        return None
-    value = onnx.numpy_helper.to_array(tensor)
-    return int(value.item()) if value.size == 1 and value.dtype.kind in "iu" else None
 
 
 def price_graph(

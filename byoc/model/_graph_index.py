@@ -28,6 +28,7 @@ from byoc.model._walk import is_onnx, list_captures, list_own_names, list_reads
 from byoc.model.schemas import OperatorSchema, get_schema
 
 if TYPE_CHECKING:
+    from byoc.model.inference import KnownValues
     from byoc.model.ranges import ValueRanges
 
 T = TypeVar("T")
@@ -116,6 +117,22 @@ class GraphIndex:
             self,
             self.planned,
         )
+
+    @cached_property
+    def values(self) -> "KnownValues | None":
+        """The values of small tensors for every run, as far as the types hold; None in odd bodies."""
+        from byoc.model.inference import KnownValues  # noqa: PLC0415 - few ask, and it is much to load
+
+        if self.outer is None:
+            return KnownValues.of_graph(self.typed_graph or self.graph, self.proto, self.opsets)
+        around = self.outer.values
+        ways = [
+            (number, body.attribute)
+            for number, bodies in self.outer.bodies.items()
+            for body in bodies
+            if body.index is self
+        ]
+        return around.enter_body(*ways[0]) if around is not None and ways else None
 
     def walk(self) -> "Iterator[GraphIndex]":
         """Yield this index and those of all bodies inside, however deep."""

@@ -128,13 +128,16 @@ def _settle_loop(scope: TensorScope, number: int, settle: Settle) -> Types:
             break
         carried = kept if left > 1 else [kind and TensorType(kind.dtype, None) for kind in kept]
     scope.bodies[number] = [body]
-    count = _count_trips(scope, number, body)
+    count = count_loop_trips(scope, number, body)
     stacked = _list_output_types(body)[1 + len(carried) :]
     return [*carried, *(_insert_axis(kind, count, 0) for kind in stacked)]
 
 
-def _count_trips(scope: TensorScope, number: int, body: TensorScope) -> Dim:
-    """Return the trip count of a Loop, None unless its condition stays true."""
+def count_loop_trips(scope: TensorScope, number: int, body: TensorScope) -> Dim:
+    """Return the trip count of a Loop, None where it is not known that its condition stays true.
+
+    `body` is the scope of its body.
+    """
     node = scope.nodes[number]
     limit = find_value(scope, get_input(node, 0)) if get_input(node, 0) else None
     if limit is None or limit.size != 1 or body.graph is None:

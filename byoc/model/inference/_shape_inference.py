@@ -39,7 +39,7 @@ from byoc.model.inference._moved_values import MAX_ELEMENTS, Array
 from byoc.model.inference._node_checks import check_nodes
 from byoc.model.inference._scope_values import find_value
 from byoc.model.inference._scopes import InferenceContext, TensorScope, complete_type, contradicts
-from byoc.model.inference._settling import MAX_VISITS, settle_types
+from byoc.model.inference._settling import MAX_VISITS, count_loop_trips, settle_types
 from byoc.model.schemas import FormalParameter, get_schema
 
 # Values of small tensors that follow from inputs' types and constants, looked up by name.
@@ -94,6 +94,11 @@ class KnownValues:
         assert scope.graph is not None
         scope.values.update((value.name, None) for value in scope.graph.input)
         return KnownValues(scope)
+
+    def count_trips(self, number: int) -> Dim:
+        """Return the trip count of a Loop: a number or an expression of extents, None if unknown."""
+        body = self.enter_body(number, "body")
+        return None if body is None else count_loop_trips(self.scope, number, body.scope)
 
     def find_shape(self, name: str) -> tuple[Dim, ...] | None:
         """Return the shape of a tensor, None if its rank is not known."""
