@@ -26,8 +26,10 @@ import pstats
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from pathlib import Path
 
 import onnx
@@ -114,22 +116,19 @@ def show_stages(name: str, path: str, rules: str, runs: int) -> tuple[float, flo
 
 def time_stages(path: str, rules: str) -> dict[str, float]:
     """Return the seconds of each stage of `byoc.partition` without an output, and of its report."""
-    from byoc.pipeline import PLANNING, PREPARATION  # noqa: PLC0415 - another checkout may lack them
-    from byoc.reporting import make_report, print_report  # noqa: PLC0415
-    from byoc.stages import EstimateGains, State  # noqa: PLC0415
+    from byoc.reporting import print_report  # noqa: PLC0415 - another checkout may lack them
+    from byoc.stages import watch_stages  # noqa: PLC0415
     from byoc.support import collect_rarely  # noqa: PLC0415
-    from byoc.verification import NotVerified  # noqa: PLC0415
 
-    found = {}
-    state = State(path, byoc.Options(rules))
-    with collect_rarely():  # as byoc.partition does
-        for stage in (*PREPARATION, *PLANNING, EstimateGains()):
-            found[type(stage).__name__], state = cpu_timed(stage.run, state)
-        found["make_report"], report = cpu_timed(make_report, state.plan, NotVerified("no output"))
+    ends = {"": time.process_time()}
+    with watch_stages(lambda stage, _: ends.update({type(stage).__name__: time.process_time()})):
+        result = byoc.partition(path, rules=rules)
+    ends["make_report"] = time.process_time()
+    found = {name: end - start for (_, start), (name, end) in pairwise(ends.items())}
     console = Console(file=io.StringIO(), width=10_000)
-    found["print_report"], _ = cpu_timed(print_report, report, console)
+    found["print_report"], _ = cpu_timed(print_report, result.report, console)
     with collect_rarely():
-        found[_ASKED], _ = cpu_timed(lambda: state.plan.proto)
+        found[_ASKED], _ = cpu_timed(lambda: result.plan.proto)
     return found
 
 

@@ -1,15 +1,15 @@
 """The whole program: prepare a model, plan it, write the verified bundle.
 
-A stage takes the state of the model and returns the next one. Two loops run over the stages: planning
-is repeated while codegens refuse regions, and to find the precisions of units that meet an accuracy
-budget. A bundle of several variants has a state for each; their regions are compiled together.
+A stage takes the state of the model and returns a later one; the type of a state says what is made by
+then. Planning is repeated while codegens refuse regions. A bundle of several variants has a state for
+each; their regions are compiled together.
 """
 
 import os
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 from byoc import bundle, quantization, stages
@@ -17,30 +17,35 @@ from byoc.codegen import Codegens, RefusedError
 from byoc.errors import InputError
 from byoc.model import Model
 from byoc.options import Options
-from byoc.planning import GraphPlan, Plan, PlanSettings, TradePoint
+from byoc.planning import Plan, PlanSettings
 from byoc.stages import (
     Annotate,
     Ask,
+    Chain,
+    ChosenPasses,
     Convert,
+    Each,
+    Emitting,
     EstimateGains,
     Group,
-    JointStage,
     Load,
+    LoadedModel,
     Outline,
+    Packed,
     Place,
+    Planned,
+    Prepared,
     Quantize,
+    Request,
     Resolve,
     Result,
     Rewrite,
-    SetPrecisions,
-    Stage,
-    State,
+    Rewritten,
+    Setup,
     VariantResult,
-    find_precisions,
+    make_plan_result,
     make_result,
-    record_accuracy,
-    run_stages,
-    run_stages_jointly,
+    take,
 )
 from byoc.support import collect_rarely, report_step, resolve_path, show_progress, take_keywords
 from byoc.zoo import Source, choose_pipeline
@@ -52,25 +57,35 @@ __all__ = [
     "VariantResult",
     "emit",
     "list_emission",
+    "list_stages",
     "make_plan",
     "partition",
 ]
 
-PREPARATION: tuple[Stage, ...] = (Resolve(), Load(), Rewrite(), Quantize())
-PLANNING: tuple[Stage, ...] = (Annotate(), Group(), Ask(), Place(), Outline(), Convert())
+PREPARATION: Chain[Request, list[Prepared]] = (
+    Chain.of(Resolve()) >> Each(Chain.of(Load()) >> Rewrite() >> Quantize())
+)  # fmt: skip
+PLANNING: Chain[Prepared, Planned] = (
+    Chain.of(Annotate()) >> Group() >> Ask() >> Place() >> Outline() >> Convert()
+)
 
 
-def list_emission() -> tuple[Stage | JointStage, ...]:
+def list_emission() -> Chain[Sequence[Emitting], list[Packed]]:
     """Return the stages that write a bundle; a plan alone needs none of what they import."""
     return (
-        stages.Write(),
-        stages.Compile(),
-        stages.Estimate(),
-        stages.Verify(),
-        stages.FindPadding(),
-        EstimateGains(),
-        stages.Pack(),
+        Chain.of(Each(stages.Write()))
+        >> stages.Compile()
+        >> Each(stages.Estimate())
+        >> Each(stages.Verify())
+        >> stages.FindPadding()
+        >> Each(EstimateGains())
+        >> stages.Pack()
     )
+
+
+def list_stages() -> list[str]:
+    """Return the names of all stages, in the order in which they run when a bundle is written."""
+    return [type(stage).__name__ for stage in (*PREPARATION, *PLANNING, *list_emission())]
 
 
 @take_keywords(Options)
@@ -85,49 +100,46 @@ def partition(model: Source, options: Options) -> Result:
     codegens = Codegens(options.isolation)
     with show_progress(options.progress), closing(codegens):
         with collect_rarely():
-            states = prepare_variants(State(model, options, codegens))
+            prepared: Sequence[Prepared] = prepare_variants(Request(model, options, codegens))
         while True:
             with collect_rarely():
-                states = [state if state.is_planned else plan_variant(state) for state in states]
-                if states[0].output is None:
-                    return make_result([EstimateGains().run(state) for state in states])
+                planned = Each(PlanVariant()).run(prepared)
+                if options.output is None:
+                    return make_plan_result(Each[Planned, Planned](EstimateGains()).run(planned))
             try:
-                return make_result(emit(states))
+                return make_result(emit(planned))
             except RefusedError as error:
                 if options.strict:
                     raise
                 _print_cause(error)
-                before = states
-                states = [state.heed_refusals(error.refusals) for state in before]
-                if all(new is old for new, old in zip(states, before, strict=True)):
+                prepared = [state.heed_refusals(error.refusals) for state in planned]
+                if all(new is old for new, old in zip(prepared, planned, strict=True)):
                     raise  # they are of none of these regions
                 report_step(f"place again: {error.refusals[0]}")
 
 
-def prepare_variants(state: State) -> list[State]:
+def prepare_variants(request: Request) -> list[Prepared]:
     """Return the prepared state of each variant; what the options name is loaded once.
 
     Raises InputError as the stages do, when two variants take inputs of the same types, when caches are
     to have a fixed length, but no variant has a past, and for variants that onnxruntime-genai, of whose
     folder the model is, cannot run.
     """
-    resolve, *others = PREPARATION
-    state = run_stages((resolve,), state)
-    variants = state.options.list_variants()
-    states = [run_stages(others, replace(state, variant=variant)) for variant in variants]
-    if state.options.static_cache and all(each.static_rule is None for each in states):
+    states = PREPARATION.run(request)
+    models = {state.request.variant.name: state.loaded for state in states}
+    if request.options.static_cache and all(each.static_rule is None for each in models.values()):
         raise InputError("--static-cache: no variant has a past, so no cache gets a fixed length")
     known: dict[str, str] = {}
-    for each in states:
-        types, name = _describe_inputs(each.original), each.variant.name
+    for name, each in models.items():
+        types = _describe_inputs(each.original)
         if known.setdefault(types, name) != name:
             raise InputError(
                 f"{each.original.source}: variants {known[types]} and {name} take inputs of the same "
                 "types, so that nothing tells which of them a call is for"
             )
-    genai = states[0].genai
-    if genai is not None and states[0].variant.name:
-        choose_pipeline(genai, {each.variant.name: each.original for each in states})
+    genai = states[0].loaded.genai
+    if genai is not None and states[0].request.variant.name:
+        choose_pipeline(genai, {name: each.original for name, each in models.items()})
     return states
 
 
@@ -135,108 +147,39 @@ def _describe_inputs(model: Model) -> str:
     return ", ".join(f"{name} {model.index.types.get(name)}" for name in model.index.inputs)
 
 
-def plan_variant(state: State) -> State:
-    """Plan a prepared variant, with the limits that are known by now."""
-    budget = state.accuracy_test is not None
-    state = meet_accuracy_budget(state) if budget else run_stages(PLANNING, state)
-    return replace(state, plan=replace(state.plan, refusals=state.history.refused))
+@dataclass(frozen=True)
+class PlanVariant:
+    """Plan a variant with the limits that are known by now, unless the plan that it has stays."""
+
+    def run(self, state: Prepared) -> Planned:
+        """Return the state with its plan."""
+        if isinstance(state, Planned):
+            return state
+        if state.accuracy_test is not None:
+            return stages.MeetBudget(state.accuracy_test, PLANNING).run(state)
+        return PLANNING.run(state)
 
 
-def meet_accuracy_budget(state: State) -> State:
-    """Plan with units in the precisions that keep the model within its accuracy budget.
-
-    Of the plans that are tried, `choose_plan` takes one. After a codegen refused something, the
-    precisions that were chosen before are tried first. Raises InputError when the budget cannot be met.
-    """
-    test = state.accuracy_test
-    assert test is not None
-    if state.precisions is not None:
-        state = plan_with_precisions(state, state.precisions)
-        if test.is_met(state.accuracy):
-            trade = quantization.update_taken(state.trade, _describe_plan(state))
-            return record_accuracy(replace(state, trade=trade))
-    wide = test.precision.wide_model
-    units, ends = test.precision.units, dict[quantization.UnitPrecisions, GraphPlan]()
-    settings = state.settings
-    search = quantization.TradeSearch(
-        test.budget,
-        [*units],
-        lambda: test.build_problem(settings, [ends[each] for each in search.ends]),
-        () if wide is None else [*wide.units],
-    )
-    proposals = search.propose()
-    proposal = next(proposals)
-    points: list[TradePoint] = []
-    kept: dict[TradePoint, State] = {}
-    while proposal is not None:
-        trial = plan_with_precisions(state, proposal, len(points) + 1)
-        if proposal in search.ends:
-            ends[proposal] = trial.plan.root
-        if proposal == quantization.UnitPrecisions():
-            state = replace(state, all_quantized=trial.accuracy)
-        points.append(_describe_plan(trial))
-        if test.is_met(trial.accuracy):
-            kept[points[-1]] = trial
-            kept = {point: kept[point] for point in quantization.list_cheap_plans([*kept])}
-        proposal = proposals.send(quantization.PlanTrial(trial.accuracy, points[-1].cost))
-    taken = quantization.choose_plan([*kept])
-    best = replace(kept[taken], all_quantized=state.all_quantized, trade_gap=search.gap)
-    return record_accuracy(replace(best, trade=quantization.choose_front(points, taken)))
-
-
-def _describe_plan(state: State) -> TradePoint:
-    """Describe a plan by its accuracy, its cost, and the precisions of units."""
-    test, plan, precisions = state.accuracy_test, state.plan, state.precisions
-    assert test is not None
-    assert precisions is not None
-    cost = float(state.settings.objective.combine(plan.cost.total, plan.root.joules))
-    units = test.precision.units
-    return TradePoint(
-        test.budget.measure_of(state.accuracy),
-        cost,
-        plan.cost.total,
-        tuple(name for name in units if name in precisions.in_float),
-        tuple(name for name in units if name in precisions.wide),
-    )
-
-
-def plan_with_precisions(
-    state: State, precisions: quantization.UnitPrecisions, number: int = 1
-) -> State:
-    """Plan a model with units in some precisions, and measure its accuracy.
-
-    `number` is that of the plan, for the step that is reported.
-    """
-    test = state.accuracy_test
-    assert test is not None
-    state = run_stages((SetPrecisions(precisions), *PLANNING), state)
-    left = f"{len(precisions.in_float)} of {len(test.precision.units)} units in floating point"
-    wide = f", {len(precisions.wide)} in 16 bits" if precisions.wide else ""
-    report_step(f"accuracy of plan {number} for the budget, {left}{wide}")
-    accuracy = test.measure(state.plan.proto, state.model)
-    return replace(state, accuracy=accuracy, precisions=find_precisions(state))
-
-
-def emit(states: Sequence[State]) -> list[State]:
+def emit(states: Sequence[Planned]) -> list[Packed]:
     """Write the bundle of the planned variants to its output, which is left as it is if anything fails.
 
     Raises RefusedError when regions are not compiled, loaded or run, or are off by more than the gate
     lets pass; with `strict`, CompileError for the first that is not compiled. Raises InputError when an
     output is off, or a region cannot be run here and there is a gate.
     """
-    first = states[0]
-    assert first.output is not None
-    with bundle.stage_bundle(first.output) as folder:
-        originals = bundle.OriginalFiles(folder, resolve_path(first.output), first.options.weights)
+    setup, options = states[0].setup, states[0].request.options
+    assert setup.output is not None
+    with bundle.stage_bundle(setup.output) as folder:
+        originals = bundle.OriginalFiles(folder, resolve_path(setup.output), options.weights)
         for state in states:
-            originals.add_model(state.original)
+            originals.add_model(state.loaded.original)
         weights = bundle.WeightFile(folder, originals)
         try:
-            return run_stages_jointly(
-                list_emission(), [replace(state, folder=folder, weights=weights) for state in states]
+            return list_emission().run(
+                [Emitting(**take(Planned, state), weights=weights) for state in states]
             )
         except RefusedError:
-            for compiler in () if first.options.strict else first.compilers.values():
+            for compiler in () if options.strict else setup.compilers.values():
                 compiler.index_added()  # what was compiled is not compiled again in the next round
             raise
 
@@ -258,13 +201,13 @@ def make_plan(
     `record` is what the manifest will say was asked for. Raises InputError when the model or the
     settings are at fault.
     """
-    state = State(
-        model.source,
-        Options((), precision=precision),
-        record=record or {},
+    state = Rewritten(
+        request=Request(model.source, Options((), precision=precision)),
+        setup=Setup(record or {}, ChosenPasses()),
         settings=settings,
-        original=model,
+        loaded=LoadedModel(model),
         rewritten=model,
     )
+    planning = Chain.of(Quantize()) >> PLANNING
     with collect_rarely():
-        return run_stages((Quantize(), *PLANNING, EstimateGains()), state).plan
+        return EstimateGains().run(planning.run(state)).plan

@@ -32,6 +32,7 @@ class WeightFile:
 
     def __init__(self, folder: Path, originals: OriginalFiles | None = None) -> None:
         """Write to the file in a folder, which is made when it is first needed."""
+        self.folder = folder
         self._path = folder / WEIGHTS_FILE
         self._stored: dict[bytes, ExternalData] = {}
         self._moved: dict[tuple[Path, int, int], ExternalData] = {}

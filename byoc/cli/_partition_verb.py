@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
 import byoc
 from byoc import reporting, verification
@@ -28,8 +30,12 @@ from byoc.cli._common import (
 )
 from byoc.cli._option_flags import read_pairs, take_options
 from byoc.cli._requirement_checks import JUnitFile, JUnitOption, leave_if_missed
-from byoc.console import make_console, print_errors, print_line
+from byoc.console import make_console, print_errors, print_line, print_lines
+from byoc.errors import suggest_nearest
 from byoc.support import Panel, check_output, keywords_of, write_text
+
+if TYPE_CHECKING:
+    from byoc.stages import Stage
 
 
 class MeasureClock(StrEnum):
@@ -86,6 +92,14 @@ def partition(  # noqa: PLR0913 - the options of the verb
             rich_help_panel=Panel.PLACEMENT,
         ),
     ] = None,
+    print_after: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STAGE",
+            help="Print on standard error what this stage of the pipeline made, such as Place.",
+            rich_help_panel=Panel.PLACEMENT,
+        ),
+    ] = None,
     verbose: VerboseOption = False,
     form: FormatOption = OutputFormat.text,
     requirements: byoc.Requirements,
@@ -114,7 +128,8 @@ def partition(  # noqa: PLR0913 - the options of the verb
         from byoc.comparison import fastest  # noqa: PLC0415 - a room that nothing else here needs
 
         make_result = partial(fastest, clock=_CLOCKS[measure_clock or MeasureClock.wall])
-    with tests.record_errors(model), show_status(), reserve_stdout():
+    watched = _print_stages(print_after or [], options)
+    with tests.record_errors(model), show_status(), reserve_stdout(), watched:
         result = make_result(model, **keywords_of(options, byoc.Options))
     if result.not_signed:
         print_errors([result.not_signed])
@@ -141,6 +156,46 @@ def partition(  # noqa: PLR0913 - the options of the verb
         raise typer.Exit(CODEGEN_FAILED)
     if any(report.verification_missing for report in reports) and not allow_unverified:
         raise typer.Exit(NOT_VERIFIED)
+
+
+def _print_stages(names: list[str], options: byoc.Options) -> AbstractContextManager[None]:
+    """Print what stages make while the context lasts; a name may be given by its beginning.
+
+    Raises typer.BadParameter for a stage that is not there, or runs only where a bundle is written.
+    """
+    if not names:
+        return nullcontext()
+    from byoc.pipeline import list_emission, list_stages  # noqa: PLC0415 - the help does without
+    from byoc.stages import summarize_stage, watch_stages  # noqa: PLC0415
+
+    known = list_stages()
+    wanted = {_find_stage(name, known) for name in names}
+    emitting = {type(stage).__name__ for stage in list_emission()} - {"EstimateGains"}
+    if options.output is None and (missed := sorted(wanted & emitting)):
+        raise typer.BadParameter(
+            f"{missed[0]} runs where a bundle is written: give -o, too", param_hint="--print-after"
+        )
+    console = Console(stderr=True)
+
+    def show(stage: Stage[Any, Any], made: object) -> None:
+        if type(stage).__name__ in wanted:
+            print_lines(summarize_stage(stage, made), console)
+
+    return watch_stages(show)
+
+
+def _find_stage(name: str, known: Sequence[str]) -> str:
+    """Return the stage that has a name, or else the only one whose name begins so, in either case."""
+    begin = [stage for stage in known if stage.lower().startswith(name.lower())]
+    same = [stage for stage in begin if len(stage) == len(name)] or begin
+    if len(same) != 1:
+        what = f"no stage is called {name}{suggest_nearest(name, known)}"
+        if begin:
+            what = f"several stages begin with {name}"
+        raise typer.BadParameter(
+            f"{what}; there are {', '.join(begin or known)}", param_hint="--print-after"
+        )
+    return same[0]
 
 
 def _check_file(path: Path | None, options: byoc.Options) -> Path | None:

@@ -19,6 +19,7 @@ from byoc.reporting import format_quantity
 from byoc.stages._codegen_answers import ask_codegens, compile_alone, write_planned
 from byoc.stages._planning_stages import Place
 from byoc.stages._settings_loader import choose_by_target
+from byoc.stages._state import Grouped
 from byoc.support import report_step
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from byoc.costs import CostModel, Task
     from byoc.planning import GraphPlan, PlannedRegion
     from byoc.stages._codegen_answers import CodegenAnswers, TaskKey
-    from byoc.stages._state import State
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Ask:
     about the same model. Raises InputError when a codegen cannot be loaded or asked.
     """
 
-    def run(self, state: State) -> State:
-        """Fill in `answers`; update the settings' known limits and costs."""
-        options, settings = state.options, state.settings
+    def run(self, state: Grouped) -> Grouped:
+        """Return the state with the answers; the settings get the limits and costs that they tell."""
+        options, settings = state.request.options, state.settings
         if options.ask is None:
             return state
-        answers = state.answers
+        answers = state.findings.answers
         if answers is None or answers.model is not state.model:
             names = choose_by_target(
                 settings.targets, options.codegen, "codegen", lambda target: target.rules.codegen
@@ -58,7 +58,12 @@ class Ask:
                 )
                 if options.ask != "legality":
                     answers = correct_by_estimates(state, answers, compilers, cache)
-        return replace(state, answers=answers, settings=answers.heed(settings))
+        return _heed(state, answers)
+
+
+def _heed(state: Grouped, answers: CodegenAnswers) -> Grouped:
+    findings = replace(state.findings, answers=answers)
+    return replace(state, findings=findings, settings=answers.heed(state.settings))
 
 
 # Placements corrected by compilers' estimates of whole regions, which fuse what units alone do not.
@@ -79,7 +84,7 @@ class EstimatedPlacement:
 
 
 def correct_by_estimates(
-    state: State,
+    state: Grouped,
     answers: CodegenAnswers,
     compilers: Mapping[str, RegionCompiler],
     cache: Cache | None,
@@ -123,9 +128,8 @@ def _sum_differences(root: GraphPlan, estimates: Mapping[str, float]) -> float:
     return sum(each.trips * (estimates[each.name] - each.seconds) for each in estimated)
 
 
-def _place(state: State, answers: CodegenAnswers) -> GraphPlan:
-    settings = answers.heed(state.settings)
-    return Place().run(replace(state, answers=answers, settings=settings)).root
+def _place(state: Grouped, answers: CodegenAnswers) -> GraphPlan:
+    return Place().run(_heed(state, answers)).root
 
 
 def _is_same(one: GraphPlan, other: GraphPlan) -> bool:
@@ -134,7 +138,7 @@ def _is_same(one: GraphPlan, other: GraphPlan) -> bool:
 
 
 def _estimate_regions(
-    state: State, root: GraphPlan, compilers: Mapping[str, RegionCompiler], cache: Cache | None
+    state: Grouped, root: GraphPlan, compilers: Mapping[str, RegionCompiler], cache: Cache | None
 ) -> dict[str, float]:
     """Return the compilers' seconds of the main graph's regions, by name, as far as they say."""
     found: dict[str, float] = {}
@@ -157,7 +161,7 @@ def _estimate_regions(
 
 
 def _scale_tasks(
-    state: State, answers: CodegenAnswers, root: GraphPlan, estimates: Mapping[str, float]
+    state: Grouped, answers: CodegenAnswers, root: GraphPlan, estimates: Mapping[str, float]
 ) -> CodegenAnswers:
     """Return answers in which the tasks of each region add up to its estimate, without a launch.
 

@@ -37,6 +37,7 @@ from byoc.onnxrt import computes_in_integers, describe_machine, find_inexact_ker
 from byoc.reporting import format_quantity, make_decision_document, make_report
 from byoc.stages._calibration_samples import attach_samples
 from byoc.stages._rewriting import RegionRewriter
+from byoc.stages._state import Compiled, Emitting, Estimated, Packed, Padded, Planned, Written, take
 from byoc.support import Note, collect_rarely, resolve_path
 from byoc.verification import NotVerified
 
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
         Region,
     )
     from byoc.planning import Plan
-    from byoc.stages._state import State
 
 _SHOWN = 3  # names of regions in a note
 _MAX_NOTE = 300  # characters of a note of a codegen
@@ -65,18 +65,18 @@ class Write:
     Raises RefusedError for the regions at which a pass fails.
     """
 
-    def run(self, state: State) -> State:
-        """Fill in `regions`; add the passes to the `plan`."""
-        plan, verify = state.plan, state.options.verify
-        rewriter = RegionRewriter(state.passes, plan.targets, state.weights, verify)
+    def run(self, state: Emitting) -> Written:
+        """Return the state with the regions; the plan gets the effects of passes."""
+        plan, verify = state.plan, state.request.options.verify
+        rewriter = RegionRewriter(state.setup.passes, plan.targets, state.weights, verify)
         with collect_rarely():
-            written = write_models(plan, state.folder, state.weights)
+            written = write_models(plan, state.weights.folder, state.weights)
         regions = rewriter.rewrite(written)
         plan = replace(plan, passes=(*plan.passes, *rewriter.effects))
         shared = state.weights.originals.describe()
         if shared:
             plan = replace(plan, notes=(*plan.notes, Note("note", shared)))
-        return replace(state, regions=regions, plan=plan)
+        return Written(**take(Emitting, replace(state, plan=plan)), regions=regions)
 
 
 @dataclass(frozen=True)
@@ -86,10 +86,11 @@ class Compile:
     Raises RefusedError for the regions that codegens refuse; with `strict`, CompileError for the first.
     """
 
-    def run_jointly(self, states: Sequence[State]) -> list[State]:
-        """Fill in `bundle`, whose manifest has no verification yet; add the codegens' notes to plans."""
-        first = states[0]  # all have the same options, compilers, folder and weights
-        folder, options, compilers = first.folder, first.options, first.compilers
+    def run(self, states: Sequence[Written]) -> list[Compiled]:
+        """Return the states with the bundle, not verified yet; plans get the codegens' notes."""
+        first = states[0]  # all have the same request but for the variant, setup and weights
+        folder, setup, loaded = first.weights.folder, first.setup, first.loaded
+        options, compilers = first.request.options, setup.compilers
         with TemporaryDirectory(prefix="byoc-") as samples:
             regions = [
                 region
@@ -106,39 +107,43 @@ class Compile:
                 write_context_model(folder, variant, entries, codegens)
         for state, variant in zip(states, variants, strict=True):
             contracts = {entry.name: entry.boundary_contracts for entry in variant.regions}
-            write_decisions(folder, make_decision_document(state.plan, contracts), state.variant)
-        if first.genai is not None:
-            assert first.output is not None
-            models = {state.variant.name: state.original for state in states}
-            write_genai_files(folder, first.genai, resolve_path(first.output), models)
+            decisions = make_decision_document(state.plan, contracts)
+            write_decisions(folder, decisions, state.request.variant)
+        if loaded.genai is not None:
+            assert setup.output is not None
+            models = {state.request.variant.name: state.loaded.original for state in states}
+            write_genai_files(folder, loaded.genai, resolve_path(setup.output), models)
         references = first.weights.originals.references
         bundle = Bundle(
             folder,
             build_manifest(folder, first.plan, variants, references, _describe_host(states)),
-            codegens=first.codegens,
+            codegens=first.request.codegens,
             consent=Consent(trust=True),
             just_compiled=True,
         )
-        return [replace(state, bundle=bundle.choose(state.variant.name)) for state in states]
+        return [
+            Compiled(**take(Emitting, state), bundle=bundle.choose(state.request.variant.name))
+            for state in states
+        ]
 
 
-def _count_attempts(state: State) -> Iterator[tuple[str, int]]:
+def _count_attempts(state: Planned) -> Iterator[tuple[str, int]]:
     """Yield the regions of a state with the number of options to recover with that they need."""
-    limits = state.history.limits
+    limits = state.findings.history.limits
     for graph in state.plan.root.walk():
         for region in graph.regions:
             yield region.name, limits.count_attempts(region, graph.path)
 
 
-def _describe_host(states: Sequence[State]) -> HostEntry:
+def _describe_host(states: Sequence[Planned]) -> HostEntry:
     """Return the host's mode, with its wrong kernels where the model computes in integers."""
-    mode = states[0].options.host_mode
+    mode = states[0].request.options.host_mode
     if not has_runtime() or not any(computes_in_integers(state.plan.proto) for state in states):
         return HostEntry(mode=mode)
     return HostEntry(mode=mode, machine=describe_machine(), inexact=find_inexact_kernels())
 
 
-def _add_codegen_notes(state: State, entries: Sequence[RegionEntry]) -> Plan:
+def _add_codegen_notes(state: Written, entries: Sequence[RegionEntry]) -> Plan:
     """Return a state's plan with what codegens say of its regions in their artifacts' metadata."""
     own = {region.name for region in state.regions}
     names: dict[str, list[str]] = {}
@@ -155,7 +160,7 @@ def _list_names(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + more
 
 
-def _describe_variant(state: State, entries: Sequence[RegionEntry]) -> VariantEntry:
+def _describe_variant(state: Written, entries: Sequence[RegionEntry]) -> VariantEntry:
     """Return the manifest's entry for a variant, which is not verified yet."""
     own = {region.name for region in state.regions}
     report = make_report(state.plan, NotVerified("the bundle is not complete yet"))
@@ -166,24 +171,24 @@ def _describe_variant(state: State, entries: Sequence[RegionEntry]) -> VariantEn
 class Estimate:
     """Ask the compilers, as far as they can say, what the compiled regions take."""
 
-    def run(self, state: State) -> State:
-        """Fill in `estimates`, and the plan's notes on them."""
-        found = estimate_regions(state.bundle, state.compilers)
-        asked = state.options.ask in {"costs", "both"}
+    def run(self, state: Compiled) -> Estimated:
+        """Return the state with the estimates; the plan gets notes on them."""
+        found = estimate_regions(state.bundle, state.setup.compilers)
+        asked = state.request.options.ask in {"costs", "both"}
         plan = add_estimate_notes(state.plan, found, asked)
-        return replace(state, plan=plan, estimates=found.by_region)
+        return Estimated(**take(Compiled, replace(state, plan=plan)), estimates=found.by_region)
 
 
 @dataclass(frozen=True)
 class Pack:
     """Write the reports, the manifest and its signature, the last of the bundle's files."""
 
-    def run_jointly(self, states: Sequence[State]) -> list[State]:
-        """Fill in `not_signed`."""
+    def run(self, states: Sequence[Padded]) -> list[Packed]:
+        """Return the states with the reason why the bundle is not signed."""
         with collect_rarely():
             return self._pack(states)
 
-    def _pack(self, states: Sequence[State]) -> list[State]:
+    def _pack(self, states: Sequence[Padded]) -> list[Packed]:
         reports = [
             make_report(state.plan, state.verification, estimates=state.estimates) for state in states
         ]
@@ -194,12 +199,12 @@ class Pack:
             for variant, report, state in zip(manifest.variants, reports, states, strict=True)
         )
         first.weights.originals.remove_references()
-        digest = write_manifest(first.folder, manifest.model_copy(update={"variants": variants}))
-        not_signed = sign_folder(first.folder, digest, first.options.sign)
-        return [replace(state, not_signed=not_signed) for state in states]
+        digest = write_manifest(first.weights.folder, manifest.model_copy(update={"variants": variants}))
+        not_signed = sign_folder(first.weights.folder, digest, first.request.options.sign)
+        return [Packed(**take(Padded, state), not_signed=not_signed) for state in states]
 
 
-def _describe_padding(state: State) -> PaddingEntry | None:
+def _describe_padding(state: Padded) -> PaddingEntry | None:
     return None if state.padding is None else describe_padding(state.padding)
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from byoc.errors import InputError, MissingRuntimeError
 from byoc.padding import PaddingDecision, decide_padding
 from byoc.samples import model_samples
-from byoc.stages._state import run_stages
+from byoc.stages._chain import Each
+from byoc.stages._state import Padded, Resolved, Verified, take
 from byoc.stages._static_caches import load_original
 from byoc.support import Note, collect_rarely, report_step
 from byoc.verification import (
@@ -24,7 +25,6 @@ from byoc.verification import (
 if TYPE_CHECKING:
     from byoc.model import Model
     from byoc.padding import PaddingRule
-    from byoc.stages._state import State
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,12 @@ class FindPadding:
     dimensions open, which several variants may have in common.
     """
 
-    def run_jointly(self, states: Sequence[State]) -> list[State]:
-        """Fill in `padding`; add the outputs on padded inputs to `verification`.
+    def run(self, states: Sequence[Verified]) -> list[Padded]:
+        """Return the states with what may be padded; verifications get the outputs on padded inputs.
 
         Raises InputError where caches got a fixed length, and that is not proven or fails.
         """
-        find = _FindPadding()
-        return [run_stages((find,), state) for state in states]
+        return Each(_FindPadding()).run(states)
 
 
 @dataclass(frozen=True)
@@ -50,12 +49,12 @@ class _FindPadding:
 
     opened: dict[tuple[tuple[str, str], ...], Model] = field(default_factory=dict)
 
-    def run(self, state: State) -> State:
-        """Fill in `padding`, and complete `verification`."""
-        if state.static_rule is not None:
-            return self._check_static(state, state.static_rule)
-        if not state.options.pad or not state.variant.name:
-            return state
+    def run(self, state: Verified) -> Padded:
+        """Return the state with what may be padded, and its verification complete."""
+        if state.loaded.static_rule is not None:
+            return self._check_static(state, state.loaded.static_rule)
+        if not state.request.options.pad or not state.request.variant.name:
+            return _finish(state, None)
         found = self._find(state)
         told = "" if found.padding is None else found.padding.describe()
         if not told:
@@ -64,7 +63,7 @@ class _FindPadding:
         note = Note("note", f"inputs {may} be padded: {told}")
         return replace(found, plan=replace(found.plan, notes=(*found.plan.notes, note)))
 
-    def _check_static(self, state: State, rule: PaddingRule) -> State:
+    def _check_static(self, state: Verified, rule: PaddingRule) -> Padded:
         """Verify a model whose caches got a fixed length against the user's."""
         report_step("verify caches of a fixed length")
         reason = _find_objection(state, rule)
@@ -77,38 +76,43 @@ class _FindPadding:
         decision = PaddingDecision(rule)
         note = Note("note", f"caches have a fixed length: {decision.describe()}")
         plan = replace(state.plan, notes=(*state.plan.notes, note))
-        return replace(state, plan=plan, padding=decision)
+        return _finish(replace(state, plan=plan), decision)
 
-    def _find(self, state: State) -> State:
+    def _find(self, state: Verified) -> Padded:
         report_step("find padding")
         with collect_rarely():
             decision = decide_padding(
-                lambda fixed: self._open(state, fixed), read_sizes(state.variant.dims)
+                lambda fixed: self._open(state, fixed), read_sizes(state.request.variant.dims)
             )
         rule = decision.rule
         if rule is not None and (objection := _find_objection(state, rule)):
-            return replace(state, padding=_refuse(decision, rule, objection))
+            return _finish(state, _refuse(decision, rule, objection))
         if rule is None or not isinstance(state.verification, Verification):
-            return replace(state, padding=decision)
+            return _finish(state, decision)
         try:
             padded = _verify(state, rule)
             reason = describe_failure(padded)
         except (InputError, MissingRuntimeError, NotVerifiableError) as error:
             reason = f"it could not be verified: {error}"
         if reason:
-            return replace(state, padding=_refuse(decision, rule, reason))
-        return replace(state, padding=decision, verification=add_padded(state.verification, padded))
+            return _finish(state, _refuse(decision, rule, reason))
+        verification = add_padded(state.verification, padded)
+        return _finish(replace(state, verification=verification), decision)
 
-    def _open(self, state: State, sizes: Mapping[str, int | str]) -> Model:
+    def _open(self, state: Verified, sizes: Mapping[str, int | str]) -> Model:
         """Return the original of a variant as `load_at` does, loaded once."""
         dims = list_dims(state, sizes)
         key = tuple(sorted((name, str(said)) for name, said in dims.items()))
         if key not in self.opened:
-            self.opened[key] = load_original(state, dims)
+            self.opened[key] = load_original(state.request, dims)
         return self.opened[key]
 
 
-def _find_objection(state: State, rule: PaddingRule) -> str:
+def _finish(state: Verified, padding: PaddingDecision | None) -> Padded:
+    return Padded(**take(Verified, state), padding=padding)
+
+
+def _find_objection(state: Verified, rule: PaddingRule) -> str:
     """Return why a proof does not hold for what regions compute in, empty where it does."""
     if state.plan.lowered is None or not rule.reads_values:
         return ""
@@ -120,25 +124,25 @@ def read_sizes(dims: Mapping[str, int | str]) -> dict[str, int]:
     return {name: int(said) for name, said in dims.items() if str(said).strip().isdecimal()}
 
 
-def load_at(state: State, sizes: Mapping[str, int | str]) -> Model:
+def load_at(state: Resolved, sizes: Mapping[str, int | str]) -> Model:
     """Return the original of a variant with some dimensions as given; its other sizes stay open."""
-    return load_original(state, list_dims(state, sizes))
+    return load_original(state.request, list_dims(state, sizes))
 
 
-def list_dims(state: State, sizes: Mapping[str, int | str]) -> dict[str, int | str]:
+def list_dims(state: Resolved, sizes: Mapping[str, int | str]) -> dict[str, int | str]:
     """Return the given dimensions of a variant's model, its sizes replaced by those that are given."""
     own = {
         name: said
-        for name, said in state.variant.dims.items()
-        if name not in read_sizes(state.variant.dims)
+        for name, said in state.request.variant.dims.items()
+        if name not in read_sizes(state.request.variant.dims)
     }
-    return {**(state.options.dims or {}), **own, **sizes}
+    return {**(state.request.options.dims or {}), **own, **sizes}
 
 
-def _verify(state: State, rule: PaddingRule) -> Verification:
-    fixed = read_sizes(state.variant.dims)
+def _verify(state: Verified, rule: PaddingRule) -> Verification:
+    fixed = read_sizes(state.request.variant.dims)
     if state.plan.lowered is not None:
-        return verify_independence(state.bundle, rule, model_samples(state.original))
+        return verify_independence(state.bundle, rule, model_samples(state.loaded.original))
     return verify_padding(state.bundle, rule, lambda sizes: load_at(state, {**fixed, **sizes}))
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from onnx import ModelProto
 
 from byoc.costs import check_trips
 from byoc.errors import InputError
-from byoc.model import check_domains_unused, get_node_name, unshare_dequantize
+from byoc.model import check_domains_unused, unshare_dequantize
 from byoc.planning import (
+    LoweredPrecision,
     PartitionedModel,
     Plan,
-    PreciseUnit,
     annotate_graphs,
     computes_otherwise,
     convert_boundaries,
@@ -31,15 +31,15 @@ from byoc.planning import (
     read_annotations,
     split_pinned_units,
 )
-from byoc.quantization import UnitPrecisions
+from byoc.quantization import FLOATS, WEIGHTS
 from byoc.rules import find_unmatched_names
+from byoc.stages._state import Annotated, Grouped, Outlined, Placed, Planned, Prepared, take
 from byoc.support import collect_rarely, report_step
 
 if TYPE_CHECKING:
     from byoc.boundary.convert import ConvertedModel
     from byoc.model import Model
-    from byoc.quantization import AccuracyTest
-    from byoc.stages._state import State
+    from byoc.quantization import ChosenPrecision, Precision
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Annotate:
     target's domain.
     """
 
-    def run(self, state: State) -> State:
-        """Fill in `index` and `marks`."""
+    def run(self, state: Prepared) -> Annotated:
+        """Return the state with the index that is planned on, and the marks of its nodes."""
         settings = state.settings
         with _naming(state.model):
             check_domains_unused(state.model.index, [target.domain for target in settings.targets])
@@ -59,16 +59,18 @@ class Annotate:
         report_step("place")
         quantized = any(target.has_quantized_rules for target in settings.targets)
         index = (unshare_dequantize(state.model) if quantized else state.model).index
-        return replace(state, index=index, marks=annotate_graphs(index, settings.targets))
+        marks = annotate_graphs(index, settings.targets)
+        return Annotated(**take(Prepared, state), index=index, marks=marks)
 
 
 @dataclass(frozen=True)
 class Group:
     """Gather nodes into the units that are placed: composites, QDQ groups, single nodes."""
 
-    def run(self, state: State) -> State:
-        """Fill in `units`."""
-        return replace(state, units=group_graphs(state.index, state.settings.targets, state.marks))
+    def run(self, state: Annotated) -> Grouped:
+        """Return the state with the units of each graph."""
+        units = group_graphs(state.index, state.settings.targets, state.marks)
+        return Grouped(**take(Annotated, state), units=units)
 
 
 @dataclass(frozen=True)
@@ -79,16 +81,16 @@ class Place:
     be on an accelerator cannot.
     """
 
-    def run(self, state: State) -> State:
-        """Fill in `root` and `predictions`; split the `units` that are given several devices."""
+    def run(self, state: Grouped) -> Placed:
+        """Return the state with the placement; units that are given several devices are split."""
         settings = state.settings
         names = [target.name for target in settings.targets]
-        pins = read_annotations(state.index, settings.targets, state.options.annotations)
+        pins = read_annotations(state.index, settings.targets, state.request.options.annotations)
         if settings.placement is not None:
             saved = settings.placement.resolve(state.index, names, state.model.lost)
             pins = saved.override(pins)
         units = split_pinned_units(state.index, state.units, state.marks, pins)
-        root = name_regions(plan_graphs(state.index, settings, units, pins), state.variant)
+        root = name_regions(plan_graphs(state.index, settings, units, pins), state.request.variant)
         predictions = predict_at_ends(root, settings, units)
         notes = [
             note
@@ -96,10 +98,12 @@ class Place:
             for find_unmatched in (find_unmatched_names, find_unmatched_annotations)
             for note in find_unmatched(state.index, target)
         ]
-        notes += () if state.answers is None else state.answers.notes
+        answers = state.findings.answers
+        notes += () if answers is None else answers.notes
         notes += [*pins.notes, *find_unknown_names(settings)]
         root = replace(root, notes=(*root.notes, *notes))
-        return replace(state, units=units, root=root, predictions=predictions)
+        found = Placed(**take(Grouped, state), root=root, predictions=predictions)
+        return replace(found, units=units)
 
 
 @dataclass(frozen=True)
@@ -110,8 +114,8 @@ class Outline:
     whoever asks for the partitioned model. Of a protobuf that the caller may edit afterwards it is not.
     """
 
-    def run(self, state: State) -> State:
-        """Fill in `partitioned`."""
+    def run(self, state: Placed) -> Outlined:
+        """Return the state with the partitioned model."""
         root, model = state.root, state.model
 
         def outline() -> ModelProto:
@@ -126,12 +130,12 @@ class Outline:
         if _is_made_at_once(state):
             report_step("outline")
             _ = partitioned.outlined
-        return replace(state, partitioned=partitioned)
+        return Outlined(**take(Placed, state), partitioned=partitioned)
 
 
-def _is_made_at_once(state: State) -> bool:
-    held = state.root.index.proto is state.source
-    return held or state.output is not None or computes_otherwise(state.root.targets)
+def _is_made_at_once(state: Placed) -> bool:
+    held = state.root.index.proto is state.request.source
+    return held or state.setup.output is not None or computes_otherwise(state.root.targets)
 
 
 @dataclass(frozen=True)
@@ -141,26 +145,29 @@ class Convert:
     Where the model is not outlined yet, this is left to whoever asks for the partitioned model.
     """
 
-    def run(self, state: State) -> State:
-        """Fill in `plan`; the outlined model is edited in place."""
+    def run(self, state: Outlined) -> Planned:
+        """Return the state with the plan; the outlined model is edited in place."""
         root = state.root
         if _is_made_at_once(state):
             report_step("convert")
             root = replace(root, notes=(*root.notes, *state.partitioned.converted.notes))
         plan = Plan(
-            asked=state.record,
+            asked=state.setup.record,
             model=state.model,
             targets=state.settings.targets,
             root=root,
             predicted_at=state.predictions,
             partitioned=state.partitioned,
-            lowered=state.lowered,
+            lowered=_describe_lowering(
+                state.loaded.original, state.precision, state.request.options.precision
+            ),
             notes=state.precision.notes,
             passes=state.pass_effects,
-            variant=state.variant,
+            refusals=state.findings.history.refused,
+            variant=state.request.variant,
             state=state.settings.state or {},
         )
-        return replace(state, plan=plan)
+        return Planned(**take(Prepared, state), plan=plan)
 
 
 @contextmanager
@@ -172,69 +179,38 @@ def _naming(model: Model) -> Iterator[None]:
         raise InputError(f"{model.source}: {error}") from None
 
 
-def find_precisions(state: State) -> UnitPrecisions:
-    """Return the precisions of units in the plan: what is on the host computes in floating point."""
-    assert state.precisions is not None
-    devices = _map_node_devices(state.plan)
-    units = state.precision.units
-    on_host = frozenset(name for name, nodes in units.items() if devices.get(nodes[0], "host") == "host")
-    asked = state.precisions
-    kept = state.precision.kept_wide
-    wide = asked.wide | (kept.names if kept else frozenset())
-    return UnitPrecisions(asked.in_float | on_host, wide - asked.in_float - on_host)
-
-
-def record_accuracy(state: State) -> State:
-    """Record in the plan how its accuracy budget was met, and which units are in which precision."""
-    test, plan, precisions = state.accuracy_test, state.plan, state.precisions
-    assert test is not None
-    assert plan.lowered is not None
-    assert precisions is not None
-    budget = test.budget
-    lowered = replace(
-        plan.lowered,
-        units=len(test.precision.units) - len(precisions.in_float),
-        measured=len(test.samples),
-        measured_on=test.source,
-        budget=str(budget),
-        reached=budget.measure_of(state.accuracy),
-        all_quantized=budget.measure_of(state.all_quantized),
-        trade=state.trade,
-        trade_gap=state.trade_gap,
-        in_float=_list_units(test, plan, precisions.in_float),
-        wide=_list_units(test, plan, precisions.wide),
-    )
-    return replace(state, plan=replace(plan, lowered=lowered))
-
-
-def _list_units(test: AccuracyTest, plan: Plan, names: Collection[str]) -> tuple[PreciseUnit, ...]:
-    """Return units with their devices and noise, those of the most noise first."""
-    if not names:
-        return ()  # the accuracies of units are not measured for nothing
-    units, budget, accuracies = test.precision.units, test.budget, test.unit_accuracies
-    devices = _map_node_devices(plan)
-    return tuple(
-        PreciseUnit(name, devices.get(units[name][0], "host"), budget.measure_of(accuracies[name]))
-        for name in sorted(names, key=lambda name: (accuracies[name].signal_to_noise, name))
+def _describe_lowering(
+    original: Model, chosen: ChosenPrecision, precision: Precision
+) -> LoweredPrecision | None:
+    """Return the lowered precision, None where regions compute as the model says."""
+    ranges = chosen.ranges
+    if ranges is not None:
+        return LoweredPrecision(
+            original=original,
+            dtype=precision.quantize,
+            source=ranges.source,
+            method=ranges.method,
+            samples=ranges.samples,
+            random=ranges.random,
+            units=len(chosen.units),
+        )
+    if precision.quantize not in (*FLOATS, WEIGHTS):
+        return None
+    return LoweredPrecision(
+        original, precision.quantize, units=len(chosen.weights), weights=chosen.weights
     )
 
 
-def _map_node_devices(plan: Plan) -> dict[str, str]:
-    """Return the device of each node, by its name or first output."""
-    return {
-        get_node_name(graph.index.nodes[node]): device
-        for graph in plan.root.walk()
-        for node, device in graph.device_of_node.items()
-    }
+PlannedT = TypeVar("PlannedT", bound=Planned)
 
 
 @dataclass(frozen=True)
 class EstimateGains:
     """Estimate what the placement would gain if accelerators took more."""
 
-    def run(self, state: State) -> State:
+    def run(self, state: PlannedT) -> PlannedT:
         """Fill in the plan's `what_ifs`, `untried` and `break_evens`."""
-        if not state.options.what_if:
+        if not state.request.options.what_if:
             return state
         report_step("estimate gains")
         root, devices = state.plan.root, state.settings.devices

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,28 +15,33 @@ from byoc.model import (
     find_state_pairs,
     match_state_patterns,
 )
-from byoc.options import record_options
-from byoc.planning import LoweredPrecision
-from byoc.stages._chosen_passes import choose_passes
+from byoc.options import list_names, record_options
+from byoc.passes import MODEL_SCOPE, REGION_SCOPE, PassProcess, load_passes, load_region_pass
 from byoc.stages._planning_stages import Annotate, Group, Place
 from byoc.stages._settings_loader import choose_by_target, load_settings
-from byoc.stages._state import run_stages
+from byoc.stages._state import (
+    ChosenPasses,
+    Loaded,
+    LoadedModel,
+    Prepared,
+    Request,
+    Resolved,
+    Rewritten,
+    Setup,
+    take,
+)
 from byoc.stages._static_caches import load_original, load_static
 from byoc.support import report_step
 from byoc.zoo import find_genai_folder
 
 if TYPE_CHECKING:
     from byoc.bundle import RegionCompiler
-    from byoc.codegen import Codegens
+    from byoc.codegen import Codegens, Isolation
     from byoc.model import Model
     from byoc.options import Options
+    from byoc.passes import LoadedPass
     from byoc.planning import PlanSettings
-    from byoc.quantization import (
-        ChosenPrecision,
-        Precision,
-        UnitPrecisions,
-    )
-    from byoc.stages._state import State
+    from byoc.rules import Target
     from byoc.zoo import GenaiFolder
 
 
@@ -47,8 +52,8 @@ class Resolve:
     Raises InputError when one cannot be loaded, or no bundle can be written where it is to be.
     """
 
-    def run(self, state: State) -> State:
-        """Fill in `record`, `settings`, `compilers`, `output` and `passes`."""
+    def run(self, state: Request) -> list[Resolved]:
+        """Return the state of each variant; all have the same settings."""
         options = state.options
         output = None if options.output is None else Path(options.output)
         if output is not None:
@@ -60,15 +65,17 @@ class Resolve:
         if options.emit is not None:
             _check_emit(options, compilers)
         _check_weights(options)
-        return replace(
-            state,
+        setup = Setup(
             record=record_options(state.source, options),
-            settings=settings,
+            passes=_choose_passes(options, settings.targets),
             compilers=compilers,
-            passes=choose_passes(options, settings.targets),
             # Absolute: a codegen's code may change the working directory.
             output=None if output is None else output.absolute(),
         )
+        return [
+            Resolved(request=replace(state, variant=variant), setup=setup, settings=settings)
+            for variant in options.list_variants()
+        ]
 
 
 def _load_compilers(
@@ -124,30 +131,64 @@ def _check_weights(options: Options) -> None:
         )
 
 
+def _choose_passes(options: Options, targets: Sequence[Target]) -> ChosenPasses:
+    """Load the passes that the options and the rule files name.
+
+    Those of a target's rule file come before the user's; one that both name has the user's options.
+    Raises InputError when a pass cannot be loaded or does not take an option.
+    """
+    asked = load_passes(list_names(options.passes), options.pass_options or {})
+    own = tuple(each for each in asked if each.scope == REGION_SCOPE)
+    regions = {target.name: (*_load_of_target(target, own), *own) for target in targets}
+    return ChosenPasses(
+        tuple(each for each in asked if each.scope == MODEL_SCOPE),
+        {name: passes for name, passes in regions.items() if passes},
+        _choose_process(options.isolation),
+    )
+
+
+def _load_of_target(target: Target, own: Sequence[LoadedPass]) -> list[LoadedPass]:
+    found, names = [], {each.name for each in own}
+    for name, given in target.rules.passes.items():
+        if name in names:
+            continue
+        try:
+            found.append(load_region_pass(name, given))
+        except InputError as error:
+            raise InputError(f"{target.source}: {target.locate(f'passes.{name}')}: {error}") from None
+    return found
+
+
+def _choose_process(isolation: Isolation | None) -> PassProcess | None:
+    if isolation is None:
+        return None
+    return PassProcess(isolation.find_limit("compile"), isolation.environment)
+
+
 @dataclass(frozen=True)
 class Load:
     """Read and check the model and the samples. Raises InputError as their readers do."""
 
-    def run(self, state: State) -> State:
-        """Fill in `original`, `static_rule`, `samples` and `genai`; update the settings' state."""
+    def run(self, state: Resolved) -> Loaded:
+        """Return the state with the model; the settings get its state from call to call."""
         report_step("load model")
-        options = state.options
+        request, options, settings = state.request, state.request.options, state.settings
+        loaded = None
         if options.static_cache:
-            state = load_static(state)
-        original = state.original
-        if state.static_rule is None:
-            dims = {**(options.dims or {}), **state.variant.dims}
-            original = load_original(state, dims, _reads_no_weights(options))
-        samples = (
-            ()
-            if options.inputs is None
-            else byoc.samples.read_samples(options.inputs, original, byoc.samples.MAX_SAMPLES)
-        )
-        genai = None if options.output is None else find_genai_folder(state.source)
+            settings, loaded = load_static(request, settings)
+        if loaded is None:
+            dims = {**(options.dims or {}), **request.variant.dims}
+            loaded = LoadedModel(load_original(request, dims, _reads_no_weights(options)))
+        original = loaded.original
+        if options.inputs is not None:
+            given = byoc.samples.read_samples(options.inputs, original, byoc.samples.MAX_SAMPLES)
+            loaded = replace(loaded, samples=given)
+        genai = None if options.output is None else find_genai_folder(request.source)
         if genai is not None:
-            _check_genai(genai, original, state)
-        settings = replace(state.settings, state=_find_state(state.settings, original))
-        return replace(state, original=original, samples=samples, genai=genai, settings=settings)
+            _check_genai(genai, loaded, request)
+            loaded = replace(loaded, genai=genai)
+        settings = replace(settings, state=_find_state(settings, original))
+        return Loaded(request=request, setup=state.setup, settings=settings, loaded=loaded)
 
 
 def _find_state(settings: PlanSettings, model: Model) -> dict[str, str] | None:
@@ -170,18 +211,18 @@ def _find_state(settings: PlanSettings, model: Model) -> dict[str, str] | None:
     return {pair.past: pair.present for pair in choose_state_pairs(model.proto, pairs)}
 
 
-def _check_genai(genai: GenaiFolder, original: Model, state: State) -> None:
+def _check_genai(genai: GenaiFolder, model: LoadedModel, request: Request) -> None:
     """Raise InputError where a bundle would be no folder that onnxruntime-genai loads."""
-    if state.static_rule is not None:
+    if model.static_rule is not None:
         raise InputError(
             f"{genai.path}: onnxruntime-genai makes caches grow, so --static-cache is not for it"
         )
-    if state.options.weights == "reference":
+    if request.options.weights == "reference":
         raise InputError(
             f"{genai.path}: onnxruntime-genai follows no path out of its folder: --weights copy or link"
         )
-    if not state.variant.name:  # of variants see `choose_pipeline`
-        genai.check_prompt_length(original)
+    if not request.variant.name:  # of variants see `choose_pipeline`
+        genai.check_prompt_length(model.original)
 
 
 def _reads_no_weights(options: Options) -> bool:
@@ -197,13 +238,15 @@ class Quantize:
     Raises InputError as `choose_precision` does, and for an accuracy budget where nothing is quantized.
     """
 
-    def run(self, state: State) -> State:
-        """Fill in `precision`, `model`, `lowered` and `accuracy_test`; update the settings' targets."""
-        precision = state.options.precision
+    def run(self, state: Rewritten) -> Prepared:
+        """Return the state with the model to be planned; the settings get targets that compute so."""
+        precision, original = state.request.options.precision, state.loaded.original
 
         def predict(model: Model) -> float:
-            stages = (Annotate(), Group(), Place())
-            return run_stages(stages, replace(state, model=model)).root.whole_cost.total
+            trial = Prepared(
+                **take(Loaded, state), precision=quantization.ChosenPrecision(model, targets)
+            )
+            return Place().run(Group().run(Annotate().run(trial))).root.whole_cost.total
 
         targets = state.settings.targets
         chosen = quantization.choose_precision(state.rewritten, targets, precision, predict)
@@ -213,46 +256,8 @@ class Quantize:
             raise InputError(f"accuracy budget {precision.budget}: {reason}")
         test = None
         if precision.budget is not None:
-            test = quantization.prepare_accuracy_test(state.original, chosen, precision)
-        return replace(
-            state,
-            settings=replace(state.settings, targets=chosen.targets),
-            precision=chosen,
-            model=chosen.model,
-            lowered=_describe_lowering(state.original, chosen, precision),
-            accuracy_test=test,
+            test = quantization.prepare_accuracy_test(original, chosen, precision)
+        found = Prepared(
+            **take(Loaded, state), pass_effects=state.pass_effects, precision=chosen, accuracy_test=test
         )
-
-
-def _describe_lowering(
-    original: Model, chosen: ChosenPrecision, precision: Precision
-) -> LoweredPrecision | None:
-    """Return the lowered precision, None where regions compute as the model says."""
-    ranges = chosen.ranges
-    if ranges is not None:
-        return LoweredPrecision(
-            original=original,
-            dtype=precision.quantize,
-            source=ranges.source,
-            method=ranges.method,
-            samples=ranges.samples,
-            random=ranges.random,
-            units=len(chosen.units),
-        )
-    if precision.quantize not in (*quantization.FLOATS, quantization.WEIGHTS):
-        return None
-    return LoweredPrecision(
-        original, precision.quantize, units=len(chosen.weights), weights=chosen.weights
-    )
-
-
-@dataclass(frozen=True)
-class SetPrecisions:
-    """Quantize the model anew, with units in other precisions."""
-
-    precisions: UnitPrecisions
-
-    def run(self, state: State) -> State:
-        """Fill in `model` and `precisions`."""
-        model = state.precision.set_precisions(self.precisions)
-        return replace(state, model=model, precisions=self.precisions)
+        return replace(found, settings=replace(state.settings, targets=chosen.targets))

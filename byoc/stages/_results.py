@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from byoc.bundle import Report
     from byoc.planning import Plan
     from byoc.reporting import Requirements
-    from byoc.stages._state import State
+    from byoc.stages._state import Packed, Planned
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,17 +106,22 @@ class Result:
         return make_page(self.bundle)
 
 
-def make_result(states: Sequence[State]) -> Result:
-    """Return the result of variants that were planned, and where there is an output, written."""
+def make_plan_result(states: Sequence[Planned]) -> Result:
+    """Return the result of variants that were only planned."""
+    outcome = byoc.verification.NotVerified("nothing was compiled, since no output was given (-o)")
+    return Result(tuple(VariantResult(each.plan, make_report(each.plan, outcome)) for each in states))
+
+
+def make_result(states: Sequence[Packed]) -> Result:
+    """Return the result of variants whose bundle is written."""
     first = states[0]
-    output = None if first.output is None else Path(first.options.output or "")
-    return Result(tuple(_make_variant_result(each, output) for each in states), output, first.not_signed)
+    output = Path(first.request.options.output or "")
+    variants = tuple(_make_variant_result(each, output) for each in states)
+    return Result(variants, output, first.not_signed)
 
 
-def _make_variant_result(state: State, output: Path | None) -> VariantResult:
+def _make_variant_result(state: Packed, output: Path) -> VariantResult:
     outcome = state.verification
-    if output is None:
-        outcome = byoc.verification.NotVerified("nothing was compiled, since no output was given (-o)")
     report = make_report(state.plan, outcome, output, state.estimates)
     return VariantResult(
         state.plan, report, outcome if isinstance(outcome, byoc.verification.Verification) else None

@@ -23,8 +23,7 @@ from byoc.passes import (
 from byoc.planning import clean_for_targets, read_weight_layout
 from byoc.rules import Target
 from byoc.samples import Sample
-from byoc.stages._chosen_passes import ChosenPasses
-from byoc.stages._state import State
+from byoc.stages._state import ChosenPasses, Loaded, Rewritten, take
 from byoc.support import report_step
 from byoc.verification import RewriteComparison, compare_models, compare_regions
 
@@ -41,16 +40,17 @@ class Rewrite:
     `rewrite_model` does.
     """
 
-    def run(self, state: State) -> State:
-        """Fill in `rewritten` and `pass_effects`."""
-        passes = state.passes
-        compare = state.options.output is not None and state.options.verify
+    def run(self, state: Loaded) -> Rewritten:
+        """Return the state with the rewritten model, and the effects of the passes."""
+        passes, loaded, options = state.setup.passes, state.loaded, state.request.options
+        compare = options.output is not None and options.verify
         rewritten, effects = rewrite_model(
-            state.original, passes.model, state.samples, passes.process, compare
+            loaded.original, passes.model, loaded.samples, passes.process, compare
         )
-        targets, left_out = state.settings.targets, state.options.no_passes
-        cleaned = clean_for_targets(rewritten, targets, left_out)
-        return replace(state, rewritten=cleaned.model, pass_effects=(*effects, *cleaned.effects))
+        cleaned = clean_for_targets(rewritten, state.settings.targets, options.no_passes)
+        return Rewritten(
+            **take(Loaded, state), rewritten=cleaned.model, pass_effects=(*effects, *cleaned.effects)
+        )
 
 
 def rewrite_model(

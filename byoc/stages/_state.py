@@ -1,18 +1,19 @@
-"""The state of a model on its way through the pipeline, and the protocol of the stages."""
+"""The states of a model on its way through the pipeline: each has what the stages so far have made.
+
+A stage takes one kind of state and returns a later one, so that none can read what is not made yet. A
+bundle of several variants has a state for each.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from byoc.codegen import Codegens
-from byoc.errors import InputError
 from byoc.model import ONLY_VARIANT
 from byoc.planning import RefusalHistory
-from byoc.stages._chosen_passes import ChosenPasses
 
 if TYPE_CHECKING:
     from byoc.bundle import Bundle, EstimateReport, RegionCompiler, WeightFile
@@ -20,12 +21,11 @@ if TYPE_CHECKING:
     from byoc.model import GraphIndex, Model, Variant
     from byoc.options import Options
     from byoc.padding import PaddingDecision, PaddingRule
-    from byoc.passes import PassEffect
+    from byoc.passes import LoadedPass, PassEffect, PassProcess
     from byoc.patterns import Mark
     from byoc.planning import (
         GraphPlan,
         GraphUnits,
-        LoweredPrecision,
         PartitionedModel,
         Plan,
         PlanSettings,
@@ -38,39 +38,49 @@ if TYPE_CHECKING:
     from byoc.verification import NotVerified, Verification
     from byoc.zoo import GenaiFolder, Source
 
-# A field that is still to be filled in: no stage reads what a later one makes.
-_LATER: Any = None
-
 
 @dataclass(frozen=True, eq=False)
-class State:
-    """A model with all that the stages so far have made of it; each field names its stage.
-
-    A bundle of several variants has a state for each.
-    """
+class Request:
+    """What the caller asks for."""
 
     source: Source
     options: Options
-
     codegens: Codegens = field(default_factory=Codegens)
     """Where codegens are found, and the processes that they run in."""
-
     variant: Variant = ONLY_VARIANT
 
-    # Resolve
-    record: Mapping[str, Any] = _LATER
+
+# Parts of states.
+
+
+@dataclass(frozen=True)
+class ChosenPasses:
+    """The passes of a run: those for the model, those for the regions of each target by its name."""
+
+    model: tuple[LoadedPass, ...] = ()
+    regions: Mapping[str, tuple[LoadedPass, ...]] = field(default_factory=dict)
+    process: PassProcess | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """What the options name, besides the settings of planning."""
+
+    record: Mapping[str, Any]
     """The options as the manifest keeps them."""
-    settings: PlanSettings = _LATER
+    passes: ChosenPasses
+    """The passes that rewrite the model and the regions."""
     compilers: Mapping[str, RegionCompiler] = field(default_factory=dict)
     """The compiler of each target, by the target's name; none where nothing is compiled."""
     output: Path | None = None
     """The absolute path of the bundle."""
 
-    passes: ChosenPasses = field(default_factory=ChosenPasses)
-    """The passes that rewrite the model and the regions."""
 
-    # Load
-    original: Model = _LATER
+@dataclass(frozen=True, eq=False)
+class LoadedModel:
+    """The user's model, and what was read with it."""
+
+    original: Model
     static_rule: PaddingRule | None = None
     """The padding of a model whose caches got a fixed length, so that `original` is no user's."""
     samples: Sequence[Sample] = ()
@@ -78,73 +88,121 @@ class State:
     genai: GenaiFolder | None = None
     """The folder of onnxruntime-genai that the model is from, and the bundle is to be; else None."""
 
-    # Rewrite
-    rewritten: Model = _LATER
-    """The original as passes rewrote it; itself where there are none."""
-    pass_effects: tuple[PassEffect, ...] = ()
-    """The effects of these passes."""
 
-    # Quantize
-    precision: ChosenPrecision = _LATER
-    model: Model = _LATER
-    """The model to be planned: quantized, where it has to be."""
-    lowered: LoweredPrecision | None = None
-    accuracy_test: AccuracyTest | None = None
-    """The measure of an accuracy budget, where there is one."""
+@dataclass(frozen=True, eq=False)
+class MetBudget:
+    """How an accuracy budget was met."""
 
-    # The search for the precisions of units
-    precisions: UnitPrecisions | None = None
-    """The units that are not in the type that was asked for, None as long as none were chosen."""
-    accuracy: KeptAccuracy = _LATER
-    all_quantized: KeptAccuracy = _LATER
+    precisions: UnitPrecisions
+    """The units that are not in the type that was asked for."""
+    accuracy: KeptAccuracy
+    all_quantized: KeptAccuracy
     """The accuracy with all in the type that was asked for."""
-    trade: tuple[TradePoint, ...] = ()
+    trade: tuple[TradePoint, ...]
     """The plans that keep more than every cheaper one, in rising order."""
-    trade_gap: float = 0.0
+    trade_gap: float
     """The greatest share by which one of them costs more than its lower bound."""
 
-    # Annotate, Group, Ask, Place, Outline, Convert
-    index: GraphIndex = _LATER
-    marks: Mapping[int, Sequence[Sequence[Mark]]] = _LATER
-    """For each graph, by the id of its index, and each target the marks of the nodes."""
-    units: Mapping[int, GraphUnits] = _LATER
-    """The units of each graph, by the id of its index."""
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """What rounds of planning found out, which the next one goes by."""
+
+    history: RefusalHistory = field(default_factory=RefusalHistory)
+    """The rounds in which codegens refused regions of the variant."""
     answers: CodegenAnswers | None = None
     """What codegens answered about the model's units, None where they were not asked."""
-    root: GraphPlan = _LATER
-    predictions: tuple[PredictionAtSizes, ...] = ()
-    """Those at the ends of ranges of open dimensions."""
-    partitioned: PartitionedModel = _LATER
-    plan: Plan = _LATER
-    history: RefusalHistory = field(default_factory=RefusalHistory)
-    """The rounds of planning in which codegens refused regions of the variant."""
+    budget: MetBudget | None = None
+    """None where there is no accuracy budget, and as long as it is not met."""
 
-    # Write, Compile, Estimate, Verify
-    folder: Path = _LATER
-    """The folder to write the bundle into, which becomes `output` when all went well."""
-    weights: WeightFile = _LATER
-    """The weight file there, which all variants share."""
-    regions: Sequence[Region] = ()
-    """The regions whose models are written."""
-    bundle: Bundle = _LATER
-    """The bundle, for the variant."""
-    estimates: Mapping[str, EstimateReport] = field(default_factory=dict)
-    """The compilers' estimates of regions, by name."""
-    verification: Verification | NotVerified = _LATER
-    """The comparison with the original, or why there was none."""
-    padding: PaddingDecision | None = None
-    """Which dimensions of the variant may be smaller, None where that is not asked."""
 
-    # Pack
-    not_signed: str = ""
-    """Why the bundle is not signed, empty where it is, or was not to be."""
+# Preparation: what each stage makes is in the state that is named after it.
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Resolved:
+    """A model that is not read yet, with what the options name; later stages update the settings."""
+
+    request: Request
+    setup: Setup
+    settings: PlanSettings
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Loaded(Resolved):
+    """A model as the user has it."""
+
+    loaded: LoadedModel
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Rewritten(Loaded):
+    """A model as passes rewrote it; itself where there are none."""
+
+    rewritten: Model
+    pass_effects: tuple[PassEffect, ...] = ()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Prepared(Loaded):
+    """A model that is ready to be planned."""
+
+    pass_effects: tuple[PassEffect, ...] = ()
+    precision: ChosenPrecision
+    """The model in the precision to plan it in."""
+    accuracy_test: AccuracyTest | None = None
+    """The measure of an accuracy budget, where there is one."""
+    findings: Findings = field(default_factory=Findings)
 
     @property
-    def is_planned(self) -> bool:
-        """Whether there is a plan."""
-        return self.plan is not None
+    def model(self) -> Model:
+        """The model to be planned: quantized, where it has to be."""
+        return self.precision.model
 
-    def heed_refusals(self, refusals: Sequence[Refusal]) -> State:
+
+# Planning: these are dropped as soon as there is a plan, which holds what is of use later.
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Annotated(Prepared):
+    """A model with what each target's rules say of each node."""
+
+    index: GraphIndex
+    marks: Mapping[int, Sequence[Sequence[Mark]]]
+    """For each graph, by the id of its index, and each target the marks of the nodes."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Grouped(Annotated):
+    """A model whose nodes are gathered into the units that are placed."""
+
+    units: Mapping[int, GraphUnits]
+    """The units of each graph, by the id of its index."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Placed(Grouped):
+    """A model whose units are placed."""
+
+    root: GraphPlan
+    predictions: tuple[PredictionAtSizes, ...] = ()
+    """Those at the ends of ranges of open dimensions."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Outlined(Placed):
+    """A model with its regions as functions."""
+
+    partitioned: PartitionedModel
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Planned(Prepared):
+    """A model with its plan."""
+
+    plan: Plan
+
+    def heed_refusals(self, refusals: Sequence[Refusal]) -> Prepared:
         """Return the state with new limits, if codegens refused regions of its plan.
 
         It is without a plan, unless regions are only compiled with other options.
@@ -153,53 +211,74 @@ class State:
         own = [refusal for refusal in refusals if refusal.region in names]
         if not own:
             return self
-        history = self.history.add(self.plan, own)
-        settings = replace(self.settings, known_limits=history.limits)
-        known = self.history.limits
-        stays = history.limits.refused == known.refused and history.limits.sizes == known.sizes
-        plan = replace(self.plan, refusals=history.refused) if stays else _LATER
-        return replace(self, history=history, settings=settings, plan=plan)
+        known = self.findings.history.limits
+        history = self.findings.history.add(self.plan, own)
+        state = replace(
+            self,
+            findings=replace(self.findings, history=history),
+            settings=replace(self.settings, known_limits=history.limits),
+        )
+        if history.limits.refused == known.refused and history.limits.sizes == known.sizes:
+            return replace(state, plan=replace(self.plan, refusals=history.refused))
+        return Prepared(**take(Prepared, state))
 
 
-class Stage(Protocol):
-    """A step of the pipeline; its fields, if any, are its options."""
-
-    def run(self, state: State) -> State:
-        """Return the state with what this stage makes."""
+# Emission.
 
 
-@runtime_checkable
-class JointStage(Protocol):
-    """A step of the pipeline that all variants of a bundle take together."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Emitting(Planned):
+    """A planned model with the weight file to write into, which all variants of a bundle share.
 
-    def run_jointly(self, states: Sequence[State]) -> list[State]:
-        """Return the states of the variants with what this stage makes."""
+    The file's folder becomes the bundle when all went well.
+    """
 
-
-def run_stages(stages: Iterable[Stage], state: State) -> State:
-    """Run stages one after the other. Raises InputError as they do, with the variant's name in front."""
-    with _naming_variant(state.variant):
-        for stage in stages:
-            state = stage.run(state)
-    return state
+    weights: WeightFile
 
 
-def run_stages_jointly(stages: Iterable[Stage | JointStage], states: Sequence[State]) -> list[State]:
-    """Run stages one after the other on the states of all variants. Raises as `run_stages`."""
-    for stage in stages:
-        if isinstance(stage, JointStage):
-            states = stage.run_jointly(states)
-        else:
-            states = [run_stages((stage,), state) for state in states]
-    return list(states)
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Written(Emitting):
+    """A model with the regions whose models are written."""
+
+    regions: Sequence[Region]
 
 
-@contextmanager
-def _naming_variant(variant: Variant) -> Iterator[None]:
-    """Put the name of a variant, if it has one, in front of the message of an InputError."""
-    try:
-        yield
-    except InputError as error:
-        if not variant.name or type(error) is not InputError:  # others say more than a message
-            raise
-        raise InputError(f"variant {variant.name}: {error}") from error
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Compiled(Emitting):
+    """A model with the bundle, for the variant."""
+
+    bundle: Bundle
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Estimated(Compiled):
+    """A model with the compilers' estimates of regions, by name."""
+
+    estimates: Mapping[str, EstimateReport]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Verified(Estimated):
+    """A model whose bundle was compared with the original, or with the reason why it was not."""
+
+    verification: Verification | NotVerified
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Padded(Verified):
+    """A model with the dimensions that may be smaller, None where that is not asked."""
+
+    padding: PaddingDecision | None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Packed(Padded):
+    """A model whose bundle is complete."""
+
+    not_signed: str
+    """Why the bundle is not signed, empty where it is, or was not to be."""
+
+
+def take(kind: type[Resolved], state: Resolved) -> dict[str, Any]:
+    """Return the fields of a state that an earlier kind of state has, too, to make a state of them."""
+    return {each.name: getattr(state, each.name) for each in fields(kind)}

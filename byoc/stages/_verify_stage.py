@@ -14,6 +14,7 @@ from byoc.onnxrt import INSTALL_HINT, has_runtime
 from byoc.runtime import RegionFailedError, RegionNotHereError
 from byoc.samples import model_samples
 from byoc.stages._calibration_samples import read_user_samples
+from byoc.stages._state import Estimated, Verified, take
 from byoc.support import report_step
 from byoc.verification import (
     DEFAULT_THRESHOLDS,
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from byoc.bundle import Bundle, RegionCompiler, RegionEntry
     from byoc.planning import Plan
     from byoc.samples import Sample
-    from byoc.stages._state import State
     from byoc.verification import (
         Fault,
         OutputError,
@@ -54,29 +54,29 @@ class Verify:
     or when a region cannot be run here and there is a gate.
     """
 
-    def run(self, state: State) -> State:
-        """Fill in `verification`."""
-        largest_errors = state.options.largest_errors
+    def run(self, state: Estimated) -> Verified:
+        """Return the state with the verification."""
+        largest_errors = state.request.options.largest_errors
         if largest_errors is not None:
             _verify_each_region(state, largest_errors)
-        return replace(state, verification=_verify(state))
+        return Verified(**take(Estimated, state), verification=_verify(state))
 
 
-def _verify(state: State) -> Verification | NotVerified:
+def _verify(state: Estimated) -> Verification | NotVerified:
     """Return the verification, which has passed, or why there is none."""
-    if not state.options.verify:
+    if not state.request.options.verify:
         return NotVerified("verification was turned off")
     if not has_runtime():
         return NotVerified(INSTALL_HINT, missing=True)
-    problem = _find_not_executable(state.plan, state.compilers)
+    problem = _find_not_executable(state.plan, state.setup.compilers)
     if problem:
         return NotVerified(problem, missing=True)
     report_step("verify")
     try:
         against = _choose_reference(state)
         samples = read_user_samples(state, _DATA_SAMPLES)
-        verification = verify_samples(state.bundle, against, samples, state.original)
-        if not verification.passed and not state.options.strict:
+        verification = verify_samples(state.bundle, against, samples, state.loaded.original)
+        if not verification.passed and not state.request.options.strict:
             _recover(state, against, samples, verification)
         require_passed(verification)
     except RefusedError:
@@ -90,16 +90,16 @@ def _verify(state: State) -> Verification | NotVerified:
 
 
 def _recover(
-    state: State, against: VerificationModels, samples: Sequence[Sample], verification: Verification
+    state: Estimated, against: VerificationModels, samples: Sequence[Sample], verification: Verification
 ) -> None:
     """Raise RefusedError for the regions by which outputs are off; return where there are none."""
-    bundle, compilers = state.bundle, state.compilers
+    bundle, compilers = state.bundle, state.setup.compilers
     thresholds = DEFAULT_THRESHOLDS.for_computation_in(against.computed)
     wrong = [error for error in verification.regions if not error.within]
     if wrong:
-        rounds = state.history.rounds
+        rounds = state.findings.history.rounds
         raise RefusedError(refuse_wrong_regions(bundle, compilers, wrong, thresholds, rounds))
-    names = find_added_errors(bundle, against, choose_samples(samples, state.original))
+    names = find_added_errors(bundle, against, choose_samples(samples, state.loaded.original))
     worst = verification.worst
     if names and worst is not None:
         off = worst.problem or f"is off {worst.error_phrase}"
@@ -116,33 +116,33 @@ def _find_not_executable(plan: Plan, compilers: Mapping[str, RegionCompiler]) ->
     return ""
 
 
-def _choose_reference(state: State) -> VerificationModels:
+def _choose_reference(state: Estimated) -> VerificationModels:
     """Return the model to compare a bundle with: the one that it was cut from, before any pass.
 
     In another precision than the original's that is the partitioned model as plain onnxruntime runs it.
     """
     plan = state.plan
     if plan.lowered is None:
-        return VerificationModels(state.original if state.pass_effects else plan.model)
+        return VerificationModels(state.loaded.original if state.pass_effects else plan.model)
     whole = f"{plan.model.source} in lower precision"
     samples = partial(model_samples, plan.lowered.original)
     own = replace(plan.model, structure=plan.proto, heavy=None, source=whole, make_samples=samples)
     return VerificationModels(own, plan.lowered.original, plan.lowered.dtype or "")
 
 
-def _verify_each_region(state: State, largest_errors: Thresholds) -> None:
+def _verify_each_region(state: Estimated, largest_errors: Thresholds) -> None:
     """Raise RefusedError for all regions that are off by more than is allowed, each by itself."""
     plan, bundle = state.plan, state.bundle
     if not has_runtime():
         raise MissingRuntimeError(INSTALL_HINT)
-    problem = _find_not_executable(plan, state.compilers)
+    problem = _find_not_executable(plan, state.setup.compilers)
     if problem:
         raise InputError(f"the gate cannot compare regions: {problem}")
     report_step("verify each region")
     if plan.lowered is not None:
         largest_errors = largest_errors.for_computation_in(plan.lowered.dtype or "")
     try:
-        given = state.samples[0].inputs if state.samples else None
+        given = state.loaded.samples[0].inputs if state.loaded.samples else None
         errors = verify_regions(bundle, plan.model, given, largest_errors)
     except (NotVerifiableError, RegionNotHereError) as error:
         raise InputError(f"the gate cannot compare regions: {error}") from error
@@ -150,8 +150,10 @@ def _verify_each_region(state: State, largest_errors: Thresholds) -> None:
         raise _as_refusal(error, bundle, str(error)) from error
     wrong = [error for error in errors if not error.within]
     if wrong:
-        rounds = state.history.rounds
-        raise RefusedError(refuse_wrong_regions(bundle, state.compilers, wrong, largest_errors, rounds))
+        rounds = state.findings.history.rounds
+        raise RefusedError(
+            refuse_wrong_regions(bundle, state.setup.compilers, wrong, largest_errors, rounds)
+        )
 
 
 def _as_refusal(error: InputError, bundle: Bundle, message: str) -> InputError:

@@ -1,7 +1,9 @@
-"""Plug-ins by entry point and name: codegens, strategies, check functions, YAML files.
+"""Plug-ins by name: codegens, strategies, passes, check functions, YAML files.
 
-Built-in plug-ins register as any other. Only the one in use is loaded; an unknown name is an error that
-lists the installed ones, and a plug-in that fails to load is an error that names its distribution.
+Built-in strategies and passes stand in tables of their rooms, so that a new one is found without being
+installed; all other plug-ins, ours too, are entry points. Only the one in use is loaded; an unknown name
+is an error that lists the installed ones, and a plug-in that fails to load is an error that names its
+distribution.
 """
 
 import inspect
@@ -13,6 +15,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from importlib import import_module
 from importlib.metadata import Distribution, EntryPoint, distribution, entry_points
 from importlib.util import find_spec
 from os import sep
@@ -170,12 +173,30 @@ _KIND_NAMES = {
 }
 
 
-def find_entry_points(group: str) -> Sequence[EntryPoint]:
-    """Return the entry points of a group that any installed distribution has.
+_TABLES = {
+    STRATEGIES: "byoc.placement.strategies._built_in",
+    PASSES: "byoc.passes._built_in",
+}
+"""The modules whose `BUILT_IN` maps names to `module:class`. By name, as they are in rooms above."""
 
-    They are read again when a folder of the import path has changed, as installation changes it.
+
+def find_entry_points(group: str) -> Sequence[EntryPoint]:
+    """Return the built-in plug-ins of a group, and the entry points that any installed distribution has.
+
+    Entry points are read again when a folder of the import path has changed, as installation changes it.
     """
-    return _read_entry_points(tuple(map(_find_folder_state, sys.path))).get(group, ())
+    found = _read_entry_points(tuple(map(_find_folder_state, sys.path))).get(group, ())
+    if group not in _TABLES:
+        return found
+    table = import_module(_TABLES[group]).BUILT_IN
+    built_in = [EntryPoint(name, value, group) for name, value in table.items()]
+    # An older byoc that was installed in place may have left its own behind.
+    return (*built_in, *(point for point in found if not _is_built_in(point)))
+
+
+def _is_built_in(point: EntryPoint) -> bool:
+    room = _TABLES.get(point.group, "").rpartition(".")[0]
+    return bool(room) and point.module.startswith(f"{room}.")
 
 
 @lru_cache(maxsize=4)
@@ -216,6 +237,8 @@ def list_installed(group: str) -> dict[str, EntryPoint]:
 
 def get_distribution(point: EntryPoint) -> str:
     """Return the name and version of the distribution that an entry point belongs to."""
+    if _is_built_in(point):
+        return f"{BYOC_DISTRIBUTION} {read_byoc_version()}"
     return " ".join(read_name_and_version(point.dist)) if point.dist else "an unknown distribution"
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tomllib
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 from cutting import planned
-from installing import add_entry_points
+from installing import add_entry_points, register
+from onnx import ModelProto
 from support import VANILLA, parse
 from warm_processes import WarmProcesses
 
 import byoc
+from byoc.passes import _built_in as passes
 from byoc.placement import Placement, Problem
+from byoc.placement.strategies import _built_in as strategies
 from byoc.rules import load_rules
 from byoc.support import _plugins as plugins
 
@@ -48,6 +52,66 @@ def test_a_strategy_that_misbehaves(answer: Any, sentence: str) -> None:
     with pytest.raises(byoc.InputError) as caught:
         planned(model, load_rules(str(VANILLA)), Chosen(answer))
     assert str(caught.value) == sentence
+
+
+class Host:
+    """A strategy that leaves all on the host."""
+
+    name = "mine"
+
+    def solve(self, problem: Problem) -> Placement:
+        return Placement.from_labels(problem, np.zeros(problem.units, np.int64))
+
+
+class Keep:
+    """A pass that leaves a model as it is."""
+
+    scope = "model"
+
+    def run(self, model: ModelProto) -> ModelProto:
+        return model
+
+
+def test_a_built_in_plug_in_is_found_without_installing_byoc_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert len(strategies.BUILT_IN) > 1 < len(passes.BUILT_IN)
+    monkeypatch.setitem(strategies.BUILT_IN, "mine", f"{__name__}:Host")
+    monkeypatch.setitem(passes.BUILT_IN, "keep", f"{__name__}:Keep")
+
+    plan = byoc.partition(parse(MODEL), VANILLA, strategy="mine", passes="keep").plan
+
+    assert plan.regions == ()
+    assert [effect.name for effect in plan.passes][:1] == ["keep"]
+
+
+@pytest.mark.parametrize(
+    ("group", "table"), [(plugins.STRATEGIES, strategies.BUILT_IN), (plugins.PASSES, passes.BUILT_IN)]
+)
+def test_what_an_older_byoc_registered_is_not_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, group: str, table: dict[str, str]
+) -> None:
+    name, value = next(iter(table.items()))
+    room = value.rpartition("._")[0]
+    old = {name: f"{room}._gone:Gone", "gone": f"{room}._gone:Gone", "other": "elsewhere:Other"}
+    register(tmp_path, "onnx-byoc", "0.0", {group: old})
+    monkeypatch.syspath_prepend(tmp_path)
+
+    found = plugins.list_installed(group)
+
+    assert set(found) == {*table, "other"}
+    assert found[name].value == value
+    load: Any = plugins.load_plugin(group, name, lambda kind: kind)
+    assert load.__module__ == value.partition(":")[0]
+    assert plugins.get_distribution(found[name]).startswith("onnx-byoc ")
+
+
+def test_tables_and_entry_points_do_not_say_the_same() -> None:
+    project = tomllib.loads((Path(byoc.__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
+    assert not {plugins.STRATEGIES, plugins.PASSES} & set(project["project"]["entry-points"])
+    for group in (plugins.STRATEGIES, plugins.PASSES):
+        for name in plugins.list_installed(group):
+            assert getattr(plugins.load_plugin(group, name, lambda kind: kind), "name", name) == name
 
 
 def package(folder: Path, name: str, **files: str) -> None:

@@ -1,7 +1,6 @@
 """What regions compute in: what each target can, what was asked for, and what there is to go by."""
 
 import re
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from support import VANILLA, parse
 from byoc.errors import InputError
 from byoc.model import Model, is_inserted, prepare_model
 from byoc.options import Options
-from byoc.pipeline import meet_accuracy_budget, partition, plan_with_precisions, prepare_variants
+from byoc.pipeline import PLANNING, PlanVariant, partition, prepare_variants
 from byoc.quantization import (
     Budget,
     ChosenPrecision,
@@ -28,7 +27,7 @@ from byoc.quantization import (
     has_float_mode,
 )
 from byoc.rules import load_rules
-from byoc.stages import State
+from byoc.stages import MeetBudget, Prepared, Request, take
 from byoc.support import Note, show_progress
 
 NEEDS = "needs the ranges of tensors (--calibration FILE, or --data FOLDER to measure them)"
@@ -240,21 +239,25 @@ def test_budgets_are_met_at_the_least_cost_of_all_plans(tmp_path: Path) -> None:
         np.savez(tmp_path / f"{number}.npz", **sample)
     precision = Precision("int8", data=tmp_path, budget=Budget("dB", 45))
     options = Options(VANILLA, precision=precision, what_if=False)
-    (state,) = prepare_variants(State(wide_network(), options))
+    (state,) = prepare_variants(Request(wide_network(), options))
     units = [*state.precision.units]
+    assert state.accuracy_test is not None
+    budget = MeetBudget(state.accuracy_test, PLANNING)
     every = [
-        plan_with_precisions(state, UnitPrecisions(frozenset(left)))
+        budget.try_precisions(state, UnitPrecisions(frozenset(left)))
         for count in range(len(units) + 1)
         for left in combinations(units, count)
     ]
-    met = meet_accuracy_budget(state)
+    met = budget.run(state)
     trade = met.plan.lowered.trade
-    after_refusal = meet_accuracy_budget(replace(met, plan=None))
+    after_refusal = budget.run(Prepared(**take(Prepared, met)))
     assert after_refusal.plan.lowered.trade == trade
     assert after_refusal.plan.lowered.in_float == met.plan.lowered.in_float
     assert [point.seconds for point in trade] == sorted(point.seconds for point in trade)
     for least in range(30, 46):
-        costs = [each.plan.cost.total for each in every if each.accuracy.signal_to_noise >= least]
+        costs = [
+            each.planned.plan.cost.total for each in every if each.accuracy.signal_to_noise >= least
+        ]
         found = next(point.seconds for point in trade if point.reached >= least)
         assert found <= 1.05 * min(costs), least
 
@@ -268,9 +271,9 @@ def test_a_network_of_one_unit_meets_a_budget(tmp_path: Path) -> None:
     model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
     precision = Precision("int8", data=tmp_path, budget=Budget("dB", 20))
     options = Options("dla", precision=precision, strategy="all-supported")
-    (state,) = prepare_variants(State(prepare_model(model, "one"), options))
+    (state,) = prepare_variants(Request(prepare_model(model, "one"), options))
     assert state.precision.units == {"y": ("c", "y")}
-    met = meet_accuracy_budget(state)
+    met = PlanVariant().run(state)
     (point,) = met.plan.lowered.trade
     assert point.in_float == ("y",), "it costs less without conversions"
-    assert met.accuracy.signal_to_noise == np.inf
+    assert met.findings.budget.accuracy.signal_to_noise == np.inf

@@ -9,10 +9,10 @@ from calibrating import wide_inputs, wide_network
 from choosing import find_cost
 
 from byoc.options import Options
-from byoc.pipeline import plan_with_precisions, prepare_variants
+from byoc.pipeline import PLANNING, prepare_variants
 from byoc.quantization import Budget, Precision, UnitPrecisions
 from byoc.quantization._precision_problem import Level
-from byoc.stages import State
+from byoc.stages import MeetBudget, Request
 
 
 def test_choices_cost_what_their_plans_cost(tmp_path: Path) -> None:
@@ -21,15 +21,16 @@ def test_choices_cost_what_their_plans_cost(tmp_path: Path) -> None:
         np.savez(tmp_path / f"{number}.npz", **sample)
     precision = Precision("int8", data=tmp_path, budget=Budget("dB", 45), method="minmax")
     (state,) = prepare_variants(
-        State(wide_network(), Options("dla", precision=precision, what_if=False))
+        Request(wide_network(), Options("dla", precision=precision, what_if=False))
     )
     assert state.accuracy_test is not None
     units = frozenset(state.precision.units)
     ends = UnitPrecisions(), UnitPrecisions(wide=units), UnitPrecisions(in_float=units)
-    plans = [plan_with_precisions(state, each).plan.root for each in ends]
+    budget = MeetBudget(state.accuracy_test, PLANNING)
+    plans = [budget.try_precisions(state, each).planned.plan.root for each in ends]
     problem = state.accuracy_test.build_problem(state.settings, plans)
     assert len(problem.units) == len(units) == 4
     for few in product(Level, repeat=2):
         levels = np.array([few[0], Level.narrow, few[1], Level.wide])
-        plan = plan_with_precisions(state, problem.name_precisions(levels)).plan
+        plan = budget.try_precisions(state, problem.name_precisions(levels)).planned.plan
         assert find_cost(problem, levels) == pytest.approx(plan.cost.total, rel=1e-4)

@@ -15,8 +15,9 @@ from byoc.bundle import open_bundle
 from byoc.options import Options
 from byoc.pipeline import emit
 from byoc.placement.strategies import AllSupported
+from byoc.quantization import ChosenPrecision
 from byoc.rules import load_rules
-from byoc.stages import State
+from byoc.stages import ChosenPasses, LoadedModel, Planned, Request, Setup, load_settings
 from byoc.verification import NotVerifiableError, NotVerified, Verification, verify_bundle
 
 COSTS = (
@@ -47,18 +48,18 @@ def rows(name: str) -> Iterator[Row]:
             here = Path(folder)
             (here / "near.yaml").write_text(COSTS, encoding="utf-8")
             (here / "any.yaml").write_text(RULES, encoding="utf-8")
-            target = load_rules(str(here / "any.yaml"))
-            costs = str(here / "near.yaml")
+            rules, costs = str(here / "any.yaml"), str(here / "near.yaml")
+            target = load_rules(rules)
             asked = {"model": f"zoo:{name}", "dims": {}}
             plan = planned(model, target, strategy, costs=costs, asked=asked)
-            options = Options(str(here / "any.yaml"), strict=True, what_if=False)
-            state = State(
-                model.source,
-                options,
-                original=model,
-                compilers=compilers(plan),
+            options = Options(rules, cost_model=costs, strict=True, what_if=False)
+            state = Planned(
+                request=Request(model.source, options),
+                setup=Setup(asked, ChosenPasses(), compilers(plan), here / "b"),
+                settings=load_settings(options),
+                loaded=LoadedModel(model),
+                precision=ChosenPrecision(model, plan.targets),
                 plan=plan,
-                output=here / "b",
             )
             (outcome,) = [each.verification for each in emit([state])]
             if isinstance(outcome, NotVerified):

@@ -1,4 +1,4 @@
-"""The strategies that come with byoc, found by entry point as an outsider's are."""
+"""The strategies that come with byoc, found by the table in `_built_in.py`."""
 
 from typing import TYPE_CHECKING
 

@@ -1,0 +1,13 @@
+"""The passes that come with byoc, by name: where each class is, imported when it is asked for."""
+
+BUILT_IN = {
+    "drop-dropout": "byoc.passes._dropped_nodes:DropDropout",
+    "drop-identity": "byoc.passes._dropped_nodes:DropIdentity",
+    "explicit-pads": "byoc.passes._explicit_pads:ExplicitPads",
+    "flatten-to-reshape": "byoc.passes._folded_shapes:FlattenToReshape",
+    "fold-batchnorm": "byoc.passes._folded_norms:FoldBatchNormalization",
+    "fold-scales": "byoc.passes._folded_scales:FoldScales",
+    "fold-shapes": "byoc.passes._folded_shapes:FoldShapes",
+    "read-quantized": "byoc.passes._quantized_operators:ReadQuantizedOperators",
+    "simplify": "byoc.passes._simplify:Simplify",
+}
