@@ -38,7 +38,7 @@ from byoc.model import (
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
 
-    from byoc.codegen._region_model import Arena
+    from byoc.codegen._region_arena import Arena
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +156,7 @@ class Region:
         row-major layout; a target with packed layouts, where some Reshape is a copy, plans with
         `byoc.memory`, as `codegens/dla` does. Raises InputError when a tensor's extents are not known.
         """
-        from byoc.codegen._region_model import plan_arena  # noqa: PLC0415 - it loads scipy
+        from byoc.codegen._region_arena import plan_arena  # noqa: PLC0415 - it loads scipy
 
         return plan_arena(self._folded_model, self.inputs, self.outputs, self.name, alignment)
 

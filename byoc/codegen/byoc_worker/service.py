@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from byoc.codegen.byoc_worker import (
+from . import (
     Artifact,
     CompileError,
     Cycles,
@@ -31,7 +31,7 @@ from byoc.codegen.byoc_worker import (
     ResourceError,
     Verdict,
 )
-from byoc.codegen.byoc_worker.link import (
+from .link import (
     SharedMemory,
     end_with_parent,
     read_array,
@@ -41,7 +41,7 @@ from byoc.codegen.byoc_worker.link import (
     write_array,
     write_files,
 )
-from byoc.codegen.byoc_worker.values import (
+from .values import (
     InputCheck,
     OptionsError,
     describe_options,

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get
 
 import numpy as np
 
-from byoc.codegen.byoc_worker import Bytes, Record
-from byoc.codegen.byoc_worker.link import read_array
+from . import Bytes, Record
+from .link import read_array
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from byoc.codegen.byoc_worker.link import SharedMemory
+    from .link import SharedMemory
 
 
 # The check that an executor leaves its inputs alone.
