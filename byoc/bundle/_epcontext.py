@@ -26,7 +26,7 @@ from byoc.codegen import (
     read_context,
 )
 from byoc.errors import ByocError, InputError, get_error_text, must_propagate
-from byoc.model import GraphIndex, write_type
+from byoc.model import EditableGraph, GraphIndex, make_node, write_type
 from byoc.onnxrt import use_equal_types
 from byoc.support import describe_failure
 
@@ -115,7 +115,7 @@ def build_context_model(
     if left:
         name = next(iter(left.values())).name
         raise InputError(f"--emit epcontext: region {name} stands in a function, where none is written")
-    _remove_unused(result, {f"byoc.{entry.target}" for entry in regions})
+    _remove_regions(result, {f"byoc.{entry.target}" for entry in regions})
     return result
 
 
@@ -165,12 +165,12 @@ def _context_node(
         "notes": f"region {entry.name}, compiled by byoc's codegen {entry.codegen}",
         **{key: value for key, value in context.attributes.items() if value != ""},
     }
-    node = helper.make_node(
+    node = make_node(
         CONTEXT_OPERATOR,
         [names[name] for name in context.inputs],
         [names[name] for name in context.outputs],
-        name=call.name or entry.name,
-        domain=CONTEXT_DOMAIN,
+        call.name or entry.name,
+        CONTEXT_DOMAIN,
         **attributes,
     )
     node.metadata_props.extend(call.metadata_props)
@@ -233,7 +233,7 @@ def _list_attributes(context: Context, path: str) -> Mapping[str, Any]:
     }
 
 
-def _remove_unused(model: ModelProto, domains: set[str]) -> None:
+def _remove_regions(model: ModelProto, domains: set[str]) -> None:
     """Remove what only the regions needed from a model, and import the domain of the contexts."""
     functions = [each for each in model.functions if each.domain not in domains]
     del model.functions[:]
@@ -242,11 +242,5 @@ def _remove_unused(model: ModelProto, domains: set[str]) -> None:
     old = [each for each in model.opset_import if each.domain == CONTEXT_DOMAIN]
     del model.opset_import[:]
     model.opset_import.extend([*imports, *(old or [helper.make_opsetid(CONTEXT_DOMAIN, 1)])])
-    index = GraphIndex(model, {})
-    defaults = {
-        value.name for value in model.graph.input
-    }  # without its value an input would be asked for
-    initializers = model.graph.initializer
-    kept = [each for each in initializers if each.name in defaults or index.is_used(each.name)]
-    del initializers[:]
-    initializers.extend(kept)
+    graph = EditableGraph.of_index(GraphIndex(model, {}))
+    graph.write_stored(model.graph, graph.list_unread_stored())

@@ -1,6 +1,7 @@
 """Forms of a region's model that `Region` answers from: constants folded, types inferred."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,12 @@ from onnx import ModelProto, NodeProto, helper
 from byoc.codegen._operations import find_composite, instantiate_body
 from byoc.model import (
     Dim,
+    EditableGraph,
     GraphIndex,
+    NameAllocator,
     TensorType,
     copy_without,
+    drop_named,
     embed_external_data,
     fold_constants,
     get_stated_types,
@@ -20,8 +24,6 @@ from byoc.model import (
     is_dequantize,
     is_onnx,
     list_folded_reads,
-    list_tensor_names,
-    make_unique_name,
     read_tensor_types,
 )
 
@@ -51,12 +53,9 @@ def fold_region_model(
     loaded.CopyFrom(model)
     embed_external_data((each for each in loaded.graph.initializer if each.name in read), folder)
     folded = fold_constants(loaded, kept)
-    left = GraphIndex(folded, {})
-    result = copy_without(folded, "initializer")
-    result.graph.initializer.extend(
-        tensor for tensor in folded.graph.initializer if left.is_used(tensor.name)
-    )
-    return result
+    unread = EditableGraph.of_index(GraphIndex(folded, {})).list_unread_stored()
+    drop_named(folded.graph.initializer, unread)
+    return folded
 
 
 def infer_all_types(model: ModelProto, domain: str) -> Mapping[str, TensorType]:
@@ -64,20 +63,16 @@ def infer_all_types(model: ModelProto, domain: str) -> Mapping[str, TensorType]:
 
     `domain` is that of the target's composites. Names are those that `Operation.inner` has.
     """
-    flat = copy_without(model, "node")
+    flat = copy_without(model)
     del flat.functions[:]
-    flat.graph.node.extend(_expand_composites(model, domain))
+    graph = EditableGraph(flat.graph)
+    for node in graph.nodes:
+        function = find_composite(model, domain, node)
+        if function is not None:
+            graph.replace(node, *instantiate_body(function, node))
+    graph.write_to(flat.graph)
     stated = get_stated_types(model)
     return read_tensor_types({**stated, **infer_types(flat, stated).type_protos})
-
-
-def _expand_composites(model: ModelProto, domain: str) -> Iterator[NodeProto]:
-    for node in model.graph.node:
-        function = find_composite(model, domain, node)
-        if function is None:
-            yield node
-        else:
-            yield from instantiate_body(function, node)
 
 
 def _find_kept(index: GraphIndex) -> frozenset[int]:
@@ -103,25 +98,23 @@ def _move_integers(model: ModelProto, find_type: TypeFinder) -> ModelProto:
     }
     if not dequantizers:
         return model
-    taken = list_tensor_names(model.graph)
-    nodes: list[NodeProto] = []
-    for i, node in enumerate(index.nodes):
-        source = dequantizers.get(node.input[0]) if node.input and i in index.constant_nodes else None
-        moved = source and _swap_nodes(find_type, source, node, taken)
-        if not moved:
-            nodes.append(node)
-            continue
-        nodes += moved
-        dequantizers[node.output[0]] = moved[1]
-    if len(nodes) == len(index.nodes):
+    graph = EditableGraph.of_index(index)
+    for i in sorted(index.constant_nodes):
+        node = index.nodes[i]
+        source = dequantizers.get(node.input[0]) if node.input else None
+        moved = source and _swap_nodes(find_type, source, node, graph.names)
+        if moved:
+            graph.replace(i, *moved)
+            dequantizers[node.output[0]] = moved[1]
+    if not graph.replaced:
         return model
-    result = copy_without(model, "node")
-    result.graph.node.extend(nodes)
+    result = copy_without(model)
+    graph.write_to(result.graph)
     return result
 
 
 def _swap_nodes(
-    find_type: TypeFinder, dequantize: NodeProto, move: NodeProto, taken: set[str]
+    find_type: TypeFinder, dequantize: NodeProto, move: NodeProto, names: NameAllocator
 ) -> Sequence[NodeProto]:
     """Return a node that moves integers, and the DequantizeLinear behind it; () where it cannot be."""
     if not is_onnx(move) or len(move.output) != 1:
@@ -139,11 +132,9 @@ def _swap_nodes(
             return ()
     elif move.op_type not in {*_RESHAPES, *_SELECTIONS, "Transpose"}:
         return ()
-    integers = make_unique_name(f"{move.output[0]}_quantized", taken)
-    first, second = NodeProto(), NodeProto()
-    first.CopyFrom(move)
+    integers = names.new_tensor(f"{move.output[0]}_quantized")
+    first, second = deepcopy(move), deepcopy(dequantize)
     first.input[0], first.output[0] = dequantize.input[0], integers
-    second.CopyFrom(dequantize)
     second.input[0], second.output[0] = integers, move.output[0]
     if axis is not None:
         del second.attribute[:]

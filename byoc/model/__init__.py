@@ -26,6 +26,14 @@ if TYPE_CHECKING:
         read_recorded_dimensions,
     )
     from byoc.model._dimensions import Dimensions, list_open_dims, name_extents, name_open_dims
+    from byoc.model._editable_graph import (
+        EditableGraph,
+        EditableModel,
+        drop_named,
+        make_node,
+        rename_tensors,
+        replace_names,
+    )
     from byoc.model._graph_index import RANDOM_OPERATORS, GraphBody, GraphIndex
     from byoc.model._graph_parts import (
         BoundaryNames,

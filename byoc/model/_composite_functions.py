@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from onnx import AttributeProto, FunctionProto, NodeProto, helper
 
 from byoc.errors import InputError
+from byoc.model._editable_graph import make_node
 from byoc.model._graph_index import GraphIndex
 
 COMPOSITE_KEY = "byoc.composite"
@@ -60,7 +61,7 @@ class Composite:
 def make_composite_call(domain: str, composite: Composite) -> NodeProto:
     """Make the node that calls the function of a composite."""
     last = composite.index.nodes[composite.lines[-1].node]
-    node = helper.make_node(
+    node = make_node(
         composite.function_name,
         list(composite.inputs.values()),
         list(composite.outputs.values()),
@@ -104,7 +105,7 @@ def _make_function(domain: str, instances: list[Composite]) -> FunctionProto:
     nodes = []
     for position, line in enumerate(first.lines):
         operands = _trim_operands(line.operands, instances)
-        node = helper.make_node(line.op, operands, line.outputs, line.output, domain=line.domain)
+        node = make_node(line.op, operands, line.outputs, line.output, domain=line.domain)
         given: dict[str, AttributeProto] = {}
         for instance in instances:
             given.update((a.name, a) for a in _copy_attributes(instance.index, instance.lines[position]))

@@ -23,6 +23,7 @@ from onnx import (
 from byoc.errors import InputError
 from byoc.model._certain_types import CertainTypes, find_certain_types
 from byoc.model._composite_functions import Composite, make_composite_call, make_composite_functions
+from byoc.model._editable_graph import make_node
 from byoc.model._graph_index import GraphIndex
 from byoc.model._graph_parts import BoundaryNames, find_boundary
 from byoc.model._inlinable_nodes import make_initializers_dense, rename_overloads
@@ -230,7 +231,7 @@ def _make_region_function(index: GraphIndex, cut: RegionCut, certain: CertainTyp
 
 
 def _make_call(cut: RegionCut, border: BoundaryNames) -> NodeProto:
-    node = helper.make_node(
+    node = make_node(
         cut.name,
         [*border.inputs, *border.constants],
         border.outputs,

@@ -6,15 +6,16 @@ depend on the reader, so each reader may have a copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
-from onnx import GraphProto, NodeProto
+from onnx import NodeProto
 
 from byoc.model import inference
+from byoc.model._editable_graph import EditableGraph, replace_names
 from byoc.model._qdq import is_dequantize, is_qdq_node, is_quantize
 from byoc.model._tensor_types import FLOAT_DTYPES
 from byoc.model._walk import copy_without, list_node_names, list_tensor_names
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from byoc.model._graph_index import GraphIndex
     from byoc.model._model_loading import Model
     from byoc.model._tensor_types import TensorType
-
-_Copies = dict[int, list[NodeProto]]
-_Renamings = dict[int, dict[str, str]]
 
 VIEW_OPERATORS = frozenset(
     [
@@ -68,42 +66,34 @@ def unshare_dequantize(model: Model) -> Model:
     }
     if not shared:
         return model
+    graph = EditableGraph.of_index(index)
     used = list_tensor_names(index.graph) | list_node_names(index.graph)
-    copies: _Copies = {}
-    renamed: _Renamings = {}
-    values = dict(model.inference.type_protos)
+    renamed: dict[int, dict[str, str]] = {}
+    typed = deepcopy(model.inference.typed_graph)
+    known = {value.name: value.type for value in typed.value_info} if typed is not None else {}
     for number, readers in shared.items():
         output = index.nodes[number].output[0]
         for together in readers:
             copy = _copy_renamed(index.nodes[number], used)
-            copies.setdefault(number, []).append(copy)
+            graph.insert_after(number, copy)
             for reader in together:
                 renamed.setdefault(reader, {})[output] = copy.output[0]
-            if output in values:
-                values[copy.output[0]] = values[output]
-    proto = copy_without(model.structure, "node")
-    proto.graph.node.extend(_rewrite_nodes(model.structure.graph.node, copies, renamed))
-    typed = model.inference.typed_graph and _unshare_typed_graph(
-        model.inference.typed_graph, copies, renamed
-    )
+            if output in model.inference.type_protos:
+                graph.types[copy.output[0]] = model.inference.type_protos[output]
+            if typed is not None and output in known:
+                typed.value_info.add(name=copy.output[0], type=known[output])
+    for number, names in renamed.items():
+        changed = deepcopy(index.nodes[number])
+        replace_names(changed.input, names)
+        graph.replace(number, changed)
+    proto = copy_without(model.structure)
+    graph.write_to(proto.graph)
+    if typed is not None:
+        graph.write_to(typed)
+    values = {**model.inference.type_protos, **graph.types}
     return replace(
         model, structure=proto, inference=inference.InferenceResult(values, typed, model.inference.notes)
     )
-
-
-def _unshare_typed_graph(graph: GraphProto, copies: _Copies, renamed: _Renamings) -> GraphProto:
-    """Return a typed graph with the copies and their types."""
-    result = deepcopy(graph)
-    del result.node[:]
-    result.node.extend(_rewrite_nodes(graph.node, copies, renamed))
-    known = {value.name: value for value in graph.value_info}
-    for number, made in copies.items():
-        value = known.get(graph.node[number].output[0])
-        for copy in made if value is not None else ():
-            info = result.value_info.add()
-            info.CopyFrom(known[graph.node[number].output[0]])
-            info.name = copy.output[0]
-    return result
 
 
 def _group_readers(index: GraphIndex, number: int, islands: Sequence[int]) -> Sequence[Sequence[int]]:
@@ -150,21 +140,6 @@ def _copy_renamed(node: NodeProto, used: set[str]) -> NodeProto:
     if node.name:
         result.name = _make_copy_name(node.name, used)
     return result
-
-
-def _rewrite_nodes(
-    nodes: Sequence[NodeProto], copies: _Copies, renamed: _Renamings
-) -> Iterator[NodeProto]:
-    """Yield nodes with copies behind their originals, and readers connected to their copies."""
-    for number, node in enumerate(nodes):
-        if number in renamed:
-            changed = deepcopy(node)
-            for position, name in enumerate(node.input):
-                changed.input[position] = renamed[number].get(name, name)
-            yield changed
-        else:
-            yield node
-        yield from copies.get(number, ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from onnx import ModelProto, TensorProto
 
 from byoc.errors import InputError, suggest_nearest
+from byoc.model._editable_graph import EditableGraph
 from byoc.model._graph_index import GraphIndex
 from byoc.model._model_loading import Model, prepare_model
 from byoc.model._outline import set_ir_version
@@ -57,13 +58,13 @@ def _find_constant_nodes(index: GraphIndex) -> dict[str, TensorProto]:
 def _add_inputs(model: Model, names: dict[str, None]) -> ModelProto:
     """Return a copy of a model in which constants of some names are inputs, too."""
     constants = _find_constant_nodes(model.index)
-    proto = copy_without(model.structure, "node")
+    proto = copy_without(model.structure)
     set_ir_version(proto, model.index)
-    proto.graph.node.extend(
-        node
-        for node in model.structure.graph.node
-        if node.op_type != "Constant" or node.output[0] not in names
+    graph = EditableGraph(proto.graph)
+    graph.remove(
+        *(each for each in graph.nodes if each.op_type == "Constant" and each.output[0] in names)
     )
+    graph.write_to(proto.graph)
     for name in names:
         if name in constants:
             proto.graph.initializer.add().CopyFrom(constants[name])

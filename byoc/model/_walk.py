@@ -1,6 +1,7 @@
 """Traversal of models: graphs, tensors, reads and captures of nodes, topological order, free names."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 
 from google.protobuf.message import Message
 from onnx import (
@@ -251,18 +252,22 @@ def list_tensor_names(scope: GraphProto | FunctionProto) -> set[str]:
     return names
 
 
-def list_node_names(graph: GraphProto) -> set[str]:
-    """Return the names of all nodes in a graph, in bodies, too."""
-    return {node.name for inner in walk_graphs(graph) for node in inner.node}
+def list_node_names(*scopes: GraphProto | FunctionProto) -> set[str]:
+    """Return the names of all nodes in graphs or functions, in bodies, too."""
+    return {node.name for scope in scopes for node in walk_nodes(scope.node)}
 
 
 class NameAllocator:
-    """Allocates unique names for a graph and all bodies inside it; a node may be named as a tensor."""
+    """Allocates unique names for graphs and all bodies inside them; a node may be named as a tensor."""
 
-    def __init__(self, graph: GraphProto) -> None:
-        """Collect the names of a graph and of all bodies inside."""
-        self._tensors = list_tensor_names(graph)
-        self._nodes = list_node_names(graph)
+    def __init__(self, *scopes: GraphProto | FunctionProto) -> None:
+        """Collect the names of graphs or functions, and of all bodies inside."""
+        self._tensors = set[str]().union(*map(list_tensor_names, scopes))
+        self._scopes = scopes
+
+    @cached_property
+    def _nodes(self) -> set[str]:
+        return list_node_names(*self._scopes)
 
     def new_tensor(self, name: str) -> str:
         """Allocate a tensor name: `name`, or that with a number."""

@@ -19,11 +19,11 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 
 from byoc.errors import InputError
 from byoc.model import (
+    EditableGraph,
     copy_without,
     inline_functions,
     list_bodies,
-    list_tensor_names,
-    make_unique_name,
+    make_node,
     read_array,
     walk_graphs,
     walk_nodes,
@@ -257,11 +257,10 @@ class _Retyping:
         `around` has the types of what bodies capture.
         """
         scope = _Scope.of_graph(graph, around)
-        operands = _Operands(graph, self.folder)
-        nodes = [NodeProto.FromString(node.SerializeToString()) for node in graph.node]
-        before: dict[int, list[NodeProto]] = {}
+        editable = EditableGraph(graph)
+        operands = _Operands(editable, self.folder)
         changed = False
-        for node in nodes:
+        for node in editable.nodes:
             for body in list_bodies(node):
                 changed |= self.edit_graph(body, scope.types)
             for first, other, names in scope.list_products(node, self.fused):
@@ -269,13 +268,11 @@ class _Retyping:
                     continue
                 is_fused = node.op_type in _FUSED
                 reader = scope.dequantized[node.input[1]] if is_fused else node
-                added = before.setdefault(id(reader), [])
-                operands.retype(reader, names, first, added)
+                editable.insert_before(reader, *operands.retype(reader, names, first))
                 changed = True
             scope.add_outputs(node)
-        if changed:
-            del graph.node[:]
-            graph.node.extend(each for node in nodes for each in (*before.get(id(node), ()), node))
+        editable.write_to(graph)
+        editable.write_stored(graph)
         return changed
 
     def _is_wanted(self, node: NodeProto, first: int, other: int) -> bool:
@@ -287,43 +284,42 @@ class _Retyping:
 class _Operands:
     """The operands of a graph that are made in the other type, each once."""
 
-    def __init__(self, graph: GraphProto, folder: Path | None) -> None:
+    def __init__(self, graph: EditableGraph, folder: Path | None) -> None:
         self._graph, self._folder = graph, folder
-        self._stored = {tensor.name: tensor for tensor in graph.initializer}
-        self._names = list_tensor_names(graph)
+        self._stored = {tensor.name: tensor for tensor in graph.graph.initializer}
         self._made: dict[str, str] = {}
 
-    def retype(self, node: NodeProto, names: tuple[str, str], kind: int, added: list[NodeProto]) -> None:
+    def retype(self, node: NodeProto, names: tuple[str, str], kind: int) -> list[NodeProto]:
         """Have a node read an operand and its zero point in the type `kind`.
 
-        Nodes that make them are `added`, to stand before it. A zero point that is left out is 0.
+        Return the nodes that make them, to stand before it. A zero point that is left out is 0.
         """
+        added: list[NodeProto] = []
         operand, point = names
         position = list(node.input).index(operand)
         at = 2 if node.op_type == "DequantizeLinear" else dict(_FORMS[node.op_type].others)[position]
         node.input.extend([""] * (at + 1 - len(node.input)))
         node.input[position] = self._move(operand, kind, added)
         node.input[at] = self._move(point, kind, added) if point else self._add_point(node, kind)
+        return added
 
     def _move(self, name: str, kind: int, added: list[NodeProto]) -> str:
         """Return the name of a tensor moved by 128 into the type `kind`: the same but for one bit."""
         if name in self._made:
             return self._made[name]
-        made = self._made[name] = make_unique_name(f"{name}_{_TYPES[kind]}", self._names)
+        wanted = f"{name}_{_TYPES[kind]}"
         if name in self._stored:
             array = read_array(self._stored[name], self._folder).view(np.uint8) ^ np.uint8(_HALF)
-            array = array.view(_TYPES[kind])
-            self._graph.initializer.append(numpy_helper.from_array(array, made))
-            return made
+            self._made[name] = self._graph.store(array.view(_TYPES[kind]), wanted)
+            return self._made[name]
+        made = self._made[name] = self._graph.names.new_tensor(wanted)
         moved = _HALF if kind == _UINT8 else -_HALF
-        number = make_unique_name(f"{made}_offset", self._names)
-        offset = numpy_helper.from_array(np.array(moved, np.int32), number)
-        self._graph.initializer.append(offset)
-        wide, sums = (make_unique_name(f"{made}_{part}", self._names) for part in ("wide", "sum"))
+        number = self._graph.store(np.array(moved, np.int32), f"{made}_offset")
+        wide, sums = (self._graph.names.new_tensor(f"{made}_{part}") for part in ("wide", "sum"))
         added += [
-            helper.make_node("Cast", [name], [wide], to=TensorProto.INT32),
-            helper.make_node("Add", [wide, number], [sums]),
-            helper.make_node("Cast", [sums], [made], to=kind),
+            make_node("Cast", [name], [wide], to=TensorProto.INT32),
+            make_node("Add", [wide, number], [sums]),
+            make_node("Cast", [sums], [made], to=kind),
         ]
         return made
 
@@ -333,10 +329,7 @@ class _Operands:
         shape: tuple[int, ...] = ()
         if node.op_type == "DequantizeLinear" and node.input[1] in self._stored:
             shape = tuple(self._stored[node.input[1]].dims)
-        name = make_unique_name(f"{node.output[0]}_zero_point", self._names)
-        array = np.full(shape, moved, _TYPES[kind])
-        self._graph.initializer.append(numpy_helper.from_array(array, name))
-        return name
+        return self._graph.store(np.full(shape, moved, _TYPES[kind]), f"{node.output[0]}_zero_point")
 
 
 def _get(node: NodeProto, position: int) -> str:
@@ -437,7 +430,7 @@ def _run(op: str, inputs: list[Any], domain: str | None = None, **attributes: An
     arrays = {f"i{i}": np.asarray(each) for i, each in enumerate(inputs) if each is not None}
     names = [f"i{i}" if f"i{i}" in arrays else "" for i in range(len(inputs))]
     given = arrays.pop("i0")
-    node = helper.make_node(op, names, ["made"], domain=domain, **attributes)
+    node = make_node(op, names, ["made"], domain=domain, **attributes)
     kind = helper.np_dtype_to_tensor_dtype(given.dtype)
     graph = helper.make_graph(
         [node],

@@ -6,11 +6,12 @@ filled rows, which the mask says.
 """
 
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import NodeProto, helper, numpy_helper
+from onnx import NodeProto, numpy_helper
 
 from byoc.errors import InputError
 from byoc.model import (
@@ -23,6 +24,7 @@ from byoc.model import (
     is_onnx,
     list_bodies,
     list_dim_names,
+    make_node,
     to_numpy_dtype,
 )
 from byoc.padding._padded_graph import PaddedGraph
@@ -88,8 +90,7 @@ class PastLengths:
             yield from special[node.op_type](node)
             return
         extents = _EXTENT_INPUTS.get(node.op_type, ()) if is_onnx(node) else ()
-        changed = NodeProto()
-        changed.CopyFrom(node)
+        changed = deepcopy(node)
         for position, name in enumerate(node.input):
             if name and self._is_known(name):
                 changed.input[position] = self._make(node, name, is_extent=position in extents)
@@ -149,8 +150,7 @@ class PastLengths:
 
     def _rewrite_range(self, node: NodeProto) -> Iterator[NodeProto]:
         """Yield a Range up to the length of the cache, from a start that does not depend on it."""
-        changed = NodeProto()
-        changed.CopyFrom(node)
+        changed = deepcopy(node)
         for position, name in enumerate(node.input):
             if self._is_known(name):
                 elements = self.graph.find_elements(name) or []
@@ -177,14 +177,14 @@ class PastLengths:
                 continue
             made = self.names.new_tensor(f"{node.output[0]}_rows")
             name = self.names.new_node(made)
-            yield helper.make_node("Gather", [data, indices], [made], name=name, axis=cut.axis)
+            yield make_node("Gather", [data, indices], [made], name=name, axis=cut.axis)
             data = made
         if not kept:
-            yield helper.make_node("Identity", [data], node.output, name=node.name)
+            yield make_node("Identity", [data], node.output, name=node.name)
             return
         columns = zip(*((cut.start, cut.end, cut.axis, cut.step) for cut in kept), strict=True)
         numbers = [self._compute(node, list(c), (len(kept),), "int64", is_extent=True) for c in columns]
-        yield helper.make_node("Slice", [data, *numbers], node.output, name=node.name)
+        yield make_node("Slice", [data, *numbers], node.output, name=node.name)
 
     def _list_cuts(self, node: NodeProto) -> Iterator[_Cut]:
         """Yield the cuts of a Slice, axis by axis. Raises InputError where one is not understood."""
@@ -279,7 +279,7 @@ class PastLengths:
 
     def _add_node(self, operator: str, *inputs: str, **attributes: object) -> str:
         name = self.names.new_tensor(f"cache_{operator.lower()}")
-        made = helper.make_node(operator, list(inputs), [name], **attributes)  # type: ignore[arg-type]
+        made = make_node(operator, list(inputs), [name], **attributes)  # type: ignore[arg-type]
         made.name = self.names.new_node(name)
         self.nodes.append(made)
         return name

@@ -14,7 +14,8 @@ That the results are then those of the model is not assumed: the static form who
 what the model does, node by node, and that a longer cache changes nothing is proven as for any padding.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
 from onnx import NodeProto, TensorProto, TensorShapeProto, helper
@@ -23,15 +24,15 @@ from byoc.errors import InputError
 from byoc.model import (
     Dim,
     Dimensions,
+    EditableGraph,
     Model,
-    NameAllocator,
     StatePair,
     copy_without,
     describe_node,
     find_state_pairs,
     get_stated_attributes,
     is_onnx,
-    list_reads,
+    make_node,
     parse_dim,
     prepare_model,
     substitute_dim,
@@ -232,19 +233,26 @@ class _Rewriting:
 
     def __post_init__(self) -> None:
         graph = PaddedGraph(self.model, {self.past: self.length}, least=0)
-        self.names = NameAllocator(self.model.structure.graph)
+        self.editable = EditableGraph.of_index(self.model.index)
+        self.names = self.editable.names
         self.mask = self.names.new_tensor(_MASK)
         self.lengths = PastLengths(graph, self.past, self.rows, self.mask, self.names)
         self.graph = graph
 
     def make_model(self) -> Model:
         """Return the model, checked and typed. Raises InputError."""
-        model, nodes = self.model, self._list_nodes()
-        proto = copy_without(model.structure, "node", "value_info")
+        model = self.model
+        for number, node in enumerate(model.index.nodes):
+            nodes = list(self._rewrite(number, node))
+            if nodes != [node]:
+                self.editable.replace(number, *nodes)
+        self.editable.insert_first(*self.lengths.nodes)
+        self.editable.drop_unread()
+        proto = copy_without(model.structure, "value_info")
+        self.editable.write_to(proto.graph)
         proto.graph.input.append(
             helper.make_tensor_value_info(self.mask, TensorProto.BOOL, [CACHE_LENGTH])
         )
-        proto.graph.node.extend(_drop_unread([*self.lengths.nodes, *nodes], model.index.outputs))
         caches = {cache.pair.past for cache in self.caches}
         filled: dict[str, Dim] = {self.past: f"{CACHE_LENGTH} - {self.rows}"}
         for value in walk_value_infos(proto):
@@ -260,17 +268,11 @@ class _Rewriting:
         made = prepare_model(proto, model.source, model.folder, heavy=model.heavy)
         return replace(made, variable=model.variable)
 
-    def _list_nodes(self) -> list[NodeProto]:
-        index, written = self.model.index, {cache.number: cache for cache in self.caches}
-        found: list[NodeProto] = []
-        for number, node in enumerate(index.nodes):
-            if number in written:
-                found += self._write_rows(written[number])
-            elif self._attends(number):
-                found += self._guard(node)
-            else:
-                found += self.lengths.rewrite(number)
-        return found
+    def _rewrite(self, number: int, node: NodeProto) -> Iterator[NodeProto]:
+        cache = next((cache for cache in self.caches if cache.number == number), None)
+        if cache is not None:
+            return self._write_rows(cache)
+        return self._guard(node) if self._attends(number) else self.lengths.rewrite(number)
 
     def _write_rows(self, cache: GrowingCache) -> Iterator[NodeProto]:
         """Yield nodes that add new rows to a cache, where the mask of the filled ones ends."""
@@ -286,8 +288,8 @@ class _Rewriting:
         name = node.output[0]
         rows = self.names.new_tensor(f"{name}_rows")
         operator = "Mul" if self.rows == 1 else "MatMul"
-        yield helper.make_node(operator, [mark, cache.new], [rows], name=self.names.new_node(rows))
-        yield helper.make_node("Add", [cache.pair.past, rows], [name], name=node.name)
+        yield make_node(operator, [mark, cache.new], [rows], name=self.names.new_node(rows))
+        yield make_node("Add", [cache.pair.past, rows], [name], name=node.name)
 
     def _attends(self, number: int) -> bool:
         """Return whether a node is a Softmax over an axis as long as the cache, as far as is known."""
@@ -302,21 +304,10 @@ class _Rewriting:
         dtype, name = self.graph.get_dtype(node.input[0]), node.output[0]
         scores = self.names.new_tensor(f"{name}_scores")
         inputs = [node.input[0], self.lengths.make_guard(dtype)]
-        yield helper.make_node("Add", inputs, [scores], name=self.names.new_node(scores))
-        guarded = NodeProto()
-        guarded.CopyFrom(node)
+        yield make_node("Add", inputs, [scores], name=self.names.new_node(scores))
+        guarded = deepcopy(node)
         guarded.input[0] = scores
         yield guarded
-
-
-def _drop_unread(nodes: Sequence[NodeProto], outputs: Iterable[str]) -> list[NodeProto]:
-    """Return the nodes that outputs of the graph follow from, in order."""
-    read, found = set(outputs), []
-    for node in reversed(nodes):
-        if not read.isdisjoint(node.output):
-            found.append(node)
-            read.update(list_reads(node))
-    return found[::-1]
 
 
 def _write_dim(dim: TensorShapeProto.Dimension, meaning: Dim) -> None:

@@ -5,15 +5,15 @@ an offset, is the same as other weights and another bias.
 """
 
 from collections.abc import Iterable
+from copy import deepcopy
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import NodeProto, helper, numpy_helper
+from onnx import NodeProto, helper
 
 from byoc.model import (
-    DTYPE_NUMBERS,
     GraphIndex,
     describe_node,
     find_constant_value,
@@ -93,14 +93,14 @@ def fold_affine(edits: GraphEdits, maker: int, number: int, factor: Array, offse
     made = index.node_outputs[number][0]
     if not is_storable(edits, maker, scaled, bias):
         return
-    folded = copy_node(node)
+    folded = deepcopy(node)
     folded.input[1] = store_floats(edits, maker, scaled, f"{inputs[1]}_folded")
     set_bias(folded, store_floats(edits, maker, bias, f"{made}_bias"))
     folded.output[0] = made
     note_folded(edits, maker, number)
     edits.replace(maker, folded)
     edits.remove(number)
-    edits.drop_unread(list_parameters(index, maker, number))
+    edits.drop_parameters(list_parameters(index, maker, number))
 
 
 def is_storable(edits: GraphEdits, number: int, *values: Array) -> bool:
@@ -126,17 +126,7 @@ def store_floats(edits: GraphEdits, number: int, value: Array, name: str) -> str
     """Store a tensor of the type that a node makes under a new name; return the name."""
     dtype = edits.index.get_dtype(edits.index.node_outputs[number][0])
     assert dtype is not None
-    made = edits.names.new_tensor(name)
-    edits.stored.append(numpy_helper.from_array(value.astype(dtype), made))
-    edits.new_types[made] = helper.make_tensor_type_proto(DTYPE_NUMBERS[dtype], value.shape)
-    return made
-
-
-def copy_node(node: NodeProto) -> NodeProto:
-    """Return a copy of a node."""
-    copy = NodeProto()
-    copy.CopyFrom(node)
-    return copy
+    return edits.store(value.astype(dtype), name)
 
 
 def set_bias(node: NodeProto, name: str) -> None:

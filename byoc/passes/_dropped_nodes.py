@@ -42,11 +42,11 @@ class DropDropout(CleanPass):
         index = edits.index
         for number in numbers:
             masks = index.node_outputs[number][1:]
-            read = any(edits.is_output(name) or edits.list_readers(name) for name in masks if name)
+            read = any(map(edits.is_read, filter(None, masks)))
             if read or _may_train(index, number):
                 continue
             if _drop(edits, number):
-                edits.drop_unread(index.node_inputs[number][1:])
+                edits.drop_parameters(index.node_inputs[number][1:])
 
 
 def _may_train(index: GraphIndex, number: int) -> bool:
@@ -70,4 +70,4 @@ def _drop(edits: GraphEdits, number: int) -> bool:
     types = index.type_protos
     if rate_knowledge(types.get(edits.find_root(given))) < rate_knowledge(types.get(made)):
         return False
-    return edits.link(number, given, made)
+    return edits.bypass(number, given, made)

@@ -1,13 +1,13 @@
 """A pass that writes out the padding that convolutions and pools leave to `auto_pad`."""
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from onnx import NodeProto, helper
 
 from byoc.model import get_stated_attributes
-from byoc.passes._affine_folding import copy_node
 from byoc.passes._cleaning import CleanPass
 from byoc.passes._graph_edits import GraphEdits
 
@@ -97,7 +97,7 @@ def _find_kernel(
 
 
 def _write_pads(node: NodeProto, pads: Sequence[int]) -> NodeProto:
-    written = copy_node(node)
+    written = deepcopy(node)
     kept = [each for each in node.attribute if each.name not in ("auto_pad", "pads")]
     del written.attribute[:]
     written.attribute.extend([*kept, helper.make_attribute("pads", pads)])

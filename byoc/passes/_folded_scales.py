@@ -4,6 +4,7 @@ Caffe and Paddle write scale and bias of a layer as a Mul and an Add of one numb
 """
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
@@ -14,7 +15,6 @@ from onnx import NodeProto
 from byoc.model import get_stated_attributes
 from byoc.passes._affine_folding import (
     Array,
-    copy_node,
     find_linear_maker,
     fold_affine,
     is_storable,
@@ -229,7 +229,7 @@ def fold_into_readers(
         return False
     names = {made: name}
     for one in folding.changed:
-        node, inputs = copy_node(index.nodes[one.number]), index.node_inputs[one.number]
+        node, inputs = deepcopy(index.nodes[one.number]), index.node_inputs[one.number]
         for position, value in one.constants.items():
             stored = store_floats(edits, one.number, value, f"{inputs[position]}_folded")
             node.input[position] = stored
@@ -243,7 +243,7 @@ def fold_into_readers(
         edits.replace(one.number, node)
         note_folded(edits, one.number, number)
     edits.remove(number)
-    edits.drop_unread(list_parameters(index, number, *(one.number for one in folding.changed)))
+    edits.drop_parameters(list_parameters(index, number, *(one.number for one in folding.changed)))
     return True
 
 
@@ -251,7 +251,7 @@ def _rename_output(edits: GraphEdits, node: NodeProto) -> str:
     """Rename the output of a node, and return the new name."""
     before = node.output[0]
     node.output[0] = edits.names.new_tensor(f"{before}_unscaled")
-    edits.new_types[node.output[0]] = edits.index.type_protos[before]
+    edits.types[node.output[0]] = edits.index.type_protos[before]
     return node.output[0]
 
 

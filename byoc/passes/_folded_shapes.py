@@ -9,7 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from byoc.model import GraphIndex, KnownValues, get_stated_attributes
+from byoc.model import (
+    GraphIndex,
+    KnownValues,
+    get_stated_attributes,
+    make_node,
+)
 from byoc.passes._cleaning import CleanPass
 from byoc.passes._graph_edits import GraphEdits
 
@@ -50,7 +55,7 @@ class FoldShapes(CleanPass):
             node = index.nodes[number]
             edits.note_replaced(number, "folded")
             edits.replace(number, *map(_make_constant, node.output, found[number]))
-        edits.drop_unread(name for n in found for name in index.node_inputs[n] if name)
+        edits.drop_parameters(name for n in found for name in index.node_inputs[n] if name)
 
 
 Values = dict[int, list[NDArray[Any]]]
@@ -173,7 +178,7 @@ def _is_read_elsewhere(edits: GraphEdits, number: int, found: Values) -> bool:
 
 
 def _make_constant(name: str, value: NDArray[Any]) -> NodeProto:
-    return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(value))
+    return make_node("Constant", [], [name], value=numpy_helper.from_array(value))
 
 
 @dataclass(frozen=True)
@@ -196,8 +201,8 @@ class FlattenToReshape(CleanPass):
                 continue
             name = edits.names.new_tensor(f"{node.output[0]}_shape")
             shape = _make_constant(name, np.array(target, np.int64))
-            reshape = helper.make_node("Reshape", [node.input[0], name], node.output)
-            edits.new_types[name] = helper.make_tensor_type_proto(TensorProto.INT64, [2])
+            reshape = make_node("Reshape", [node.input[0], name], node.output)
+            edits.types[name] = helper.make_tensor_type_proto(TensorProto.INT64, [2])
             edits.note_replaced(number, "replaced")
             edits.replace(number, shape, reshape)
 

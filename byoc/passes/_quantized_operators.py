@@ -14,9 +14,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
+from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, helper
 
-from byoc.model import find_constant_value, get_stated_attributes, is_onnx
+from byoc.model import (
+    find_constant_value,
+    get_stated_attributes,
+    is_onnx,
+    make_node,
+)
 from byoc.passes._cleaning import CleanPass
 from byoc.passes._graph_edits import GraphEdits
 from byoc.passes._quantized_forms import FORMS, FloatForm, Quantity, take_operand
@@ -84,14 +89,14 @@ class _FormReader:
         made = node.output[0]
         if form.result is not None:
             made = self._name(f"{node.output[0]}_real", TensorProto.FLOAT, node.output[0])
-        operator = helper.make_node(form.op, reads, [made])
+        operator = make_node(form.op, reads, [made])
         operator.attribute.extend(_keep_attributes(node.attribute, form))
         nodes.append(operator)
         if form.result is not None:
             point = [form.result.zero_point] if form.result.zero_point else []
             operator.name = self.edits.names.new_node(f"{node.name or node.output[0]}_real")
             reads = [made, form.result.scale, *point]
-            nodes.append(helper.make_node("QuantizeLinear", reads, [node.output[0]]))
+            nodes.append(make_node("QuantizeLinear", reads, [node.output[0]]))
             self.quantities[node.output[0]] = Quantity(
                 node.output[0], form.result.scale, form.result.zero_point
             )
@@ -131,7 +136,7 @@ class _FormReader:
             return
         nodes: list[NodeProto] = []
         reads = [self._dequantize(each, node, nodes) for each in operands]
-        operator = helper.make_node(form.op, reads, [mul.output[0]])
+        operator = make_node(form.op, reads, [mul.output[0]])
         operator.attribute.extend(node.attribute)
         edits.replace(scaled, *nodes, operator)
         edits.note(scaled, f"{node.op_type} '{node.name or node.output[0]}' read as {form.op}")
@@ -160,10 +165,10 @@ class _FormReader:
             return
         operands = [self._dequantize(each, node, nodes) for each in form.operands]
         product = self._name(f"{made}_product", TensorProto.FLOAT, made) if bias else made
-        nodes.append(helper.make_node(form.op, operands, [product]))
+        nodes.append(make_node(form.op, operands, [product]))
         if bias:
             nodes[-1].name = self.edits.names.new_node(product)
-            nodes.append(helper.make_node("Add", [product, bias], [made]))
+            nodes.append(make_node("Add", [product, bias], [made]))
         self.edits.replace(number, *nodes)
         self.edits.note_replaced(number, f"read as {form.op} between QDQ nodes")
 
@@ -172,11 +177,9 @@ class _FormReader:
         names = [self._name(f"{made}_integers", TensorProto.UINT8, tensor)]
         for word, dtype in (("scale", TensorProto.FLOAT), ("zero_point", TensorProto.UINT8)):
             names.append(self.edits.names.new_tensor(f"{made}_{word}"))
-            self.edits.new_types[names[-1]] = helper.make_tensor_type_proto(dtype, ())
+            self.edits.types[names[-1]] = helper.make_tensor_type_proto(dtype, ())
         nodes.append(
-            helper.make_node(
-                "DynamicQuantizeLinear", [tensor], names, self.edits.names.new_node(names[0])
-            )
+            make_node("DynamicQuantizeLinear", [tensor], names, self.edits.names.new_node(names[0]))
         )
         return Quantity(names[0], names[1], names[2])
 
@@ -206,10 +209,7 @@ class _FormReader:
         for each in form.operands:
             if isinstance(each, str):
                 continue
-            if (
-                each.tensor not in self.edits.index.type_protos
-                and each.tensor not in self.edits.new_types
-            ):
+            if each.tensor not in self.edits.index.type_protos and each.tensor not in self.edits.types:
                 return False
             counts = (
                 self._count_elements(each.scale),
@@ -232,7 +232,7 @@ class _FormReader:
         value = find_constant_value(self.edits.index, name, self.edits.folder)
         if value is not None:
             return int(np.size(value))
-        kind = self.edits.new_types.get(name) or self.edits.index.type_protos.get(name)
+        kind = self.edits.types.get(name) or self.edits.index.type_protos.get(name)
         if kind is None or not kind.tensor_type.HasField("shape"):
             return None
         extents = [dim.dim_value for dim in kind.tensor_type.shape.dim]
@@ -250,9 +250,7 @@ class _FormReader:
             return each
         made = self._name(f"{each.tensor}_read_by_{node.output[0]}", TensorProto.FLOAT, each.tensor)
         reads = [each.tensor, *self._broadcast_constants(each)]
-        nodes.append(
-            helper.make_node("DequantizeLinear", reads, [made], self.edits.names.new_node(made))
-        )
+        nodes.append(make_node("DequantizeLinear", reads, [made], self.edits.names.new_node(made)))
         if each.axis is not None and (self._count_elements(reads[1]) or 1) > 1:
             rank = len(self._find_type(each.tensor).tensor_type.shape.dim)
             nodes[-1].attribute.append(helper.make_attribute("axis", each.axis % rank))
@@ -273,12 +271,7 @@ class _FormReader:
         return names
 
     def _store(self, value: NDArray[Any], wanted: str) -> str:
-        """Store a constant; return its name."""
-        name = self.edits.names.new_tensor(wanted)
-        tensor = numpy_helper.from_array(value, name)
-        self.edits.stored.append(tensor)
-        self.edits.new_types[name] = helper.make_tensor_type_proto(tensor.data_type, value.shape)
-        return name
+        return self.edits.store(value, wanted)
 
     def _dequantize_bias(self, form: FloatForm, node: NodeProto) -> Quantity | None:
         """Return a bias with a scale of its own: the product of those of the operands, if stored."""
@@ -307,11 +300,11 @@ class _FormReader:
         kind = TypeProto()
         kind.CopyFrom(self._find_type(like))
         kind.tensor_type.elem_type = dtype
-        self.edits.new_types[name] = kind
+        self.edits.types[name] = kind
         return name
 
     def _find_type(self, name: str) -> TypeProto:
-        return self.edits.new_types.get(name) or self.edits.index.type_protos[name]
+        return self.edits.types.get(name) or self.edits.index.type_protos[name]
 
 
 def _keep_attributes(attributes: Sequence[AttributeProto], form: FloatForm) -> Iterator[AttributeProto]:

@@ -256,8 +256,7 @@ def time_nodes(
 
 def _number_nodes(proto: ModelProto) -> ModelProto:
     """Return a copy whose nodes are named by their numbers."""
-    result = copy_without(proto, "node")
-    result.graph.node.extend(proto.graph.node)
+    result = copy_without(proto)
     for i, node in enumerate(result.graph.node):
         node.name = f"{_NODE_PREFIX}{i}"
     return result

@@ -24,6 +24,7 @@ from byoc.model import (
     is_inserted,
     is_quantize,
     list_reads,
+    make_node,
     prepare_model,
 )
 from byoc.patterns import Mark
@@ -225,12 +226,12 @@ class _ConversionWriter:
         last = given
         if ends[0]:
             last = f"float_{number}" if ends[1] else made
-            self.nodes.append(helper.make_node("DequantizeLinear", [given, *before], [last]))
+            self.nodes.append(make_node("DequantizeLinear", [given, *before], [last]))
         if all(ends):
-            self.nodes.append(helper.make_node("Identity", [last], [f"converted_{number}"]))
+            self.nodes.append(make_node("Identity", [last], [f"converted_{number}"]))
             last = f"converted_{number}"
         if ends[1]:
-            self.nodes.append(helper.make_node("QuantizeLinear", [last, *behind], [made]))
+            self.nodes.append(make_node("QuantizeLinear", [last, *behind], [made]))
         shape = self.index.get_shape(name)
         self.inputs.append(helper.make_tensor_value_info(given, DTYPE_NUMBERS[types[0]], shape))
         self.outputs.append(helper.make_tensor_value_info(made, DTYPE_NUMBERS[types[1]], shape))
@@ -331,7 +332,7 @@ def quantize_only(
             if made or get_metadata(node, TENSOR_KEY) == tensor:
                 rewritten += (makers[node.input[0]], node)
             else:
-                rewritten.append(helper.make_node("Identity", [source], [node.output[0]]))
+                rewritten.append(make_node("Identity", [source], [node.output[0]]))
             continue
         changed = deepcopy(node)
         for position, name in enumerate(node.input):

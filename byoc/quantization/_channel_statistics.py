@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import ModelProto, helper, numpy_helper
+from onnx import ModelProto, numpy_helper
 
 from byoc import onnxrt
-from byoc.model import copy_without
+from byoc.model import (
+    copy_without,
+    make_node,
+)
 from byoc.support import report_step
 
 if TYPE_CHECKING:
@@ -52,7 +55,7 @@ def measure_channels(
     for number, name in enumerate(names):
         prefix = f"byoc.channels.{number}"
         square = f"{prefix}.square"
-        proto.graph.node.append(helper.make_node("Mul", [name, name], [square]))
+        proto.graph.node.append(make_node("Mul", [name, name], [square]))
         steps = [("ReduceMin", name), ("ReduceMax", name), ("ReduceMean", name), ("ReduceMean", square)]
         made = add_channel_reductions(proto, steps, index.get_rank(name) or 0, prefix)
         proto.graph.output.extend(onnx.ValueInfoProto(name=each) for each in made)
@@ -97,7 +100,5 @@ def add_channel_reductions(
         proto.graph.initializer.append(numpy_helper.from_array(np.asarray(axes, np.int64), inputs[0]))
     made = [f"{prefix}.{number}" for number in range(len(steps))]
     for (operator, tensor), name in zip(steps, made, strict=True):
-        proto.graph.node.append(
-            helper.make_node(operator, [tensor, *inputs], [name], keepdims=0, **more)
-        )
+        proto.graph.node.append(make_node(operator, [tensor, *inputs], [name], keepdims=0, **more))
     return made

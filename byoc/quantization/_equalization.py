@@ -10,14 +10,14 @@ uniform rounding errors, `step**2 / 12`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
 
-from byoc.model import InferenceResult, Model, NameAllocator, copy_without, walk_nodes
+from byoc.model import EditableGraph, InferenceResult, Model, copy_without
 from byoc.numerics import merge_groups
 from byoc.quantization._arithmetic import read_constant
 from byoc.quantization._channel_classes import (
@@ -176,21 +176,16 @@ def apply_factors(
 ) -> Model:
     """Return a model in which the channels of each class are divided by its factor, `[classes]`."""
     index = model.index
-    names = NameAllocator(index.graph)
-    proto = copy_without(model.proto)
-    types = dict(model.inference.type_protos)
+    graph = EditableGraph.of_index(index)
 
     def find_factor(name: str, count: int) -> Float64Array:
         return factors[classes.of_tensor[name]] if name in classes.of_tensor else np.ones(count)
 
     def store(values: Float64Array, name: str) -> str:
-        made = names.new_tensor(f"{name}_equalized")
-        proto.graph.initializer.append(numpy_helper.from_array(values.astype(np.float32), made))
-        types[made] = helper.make_tensor_type_proto(TensorProto.FLOAT, values.shape)
-        return made
+        return graph.store(values.astype(np.float32), f"{name}_equalized")
 
     for one in linear:
-        node = proto.graph.node[one.number]
+        node = deepcopy(index.nodes[one.number])
         given = find_factor(one.read, int(one.channels.inputs.max()) + 1)
         made = find_factor(one.made, int(one.channels.outputs.max()) + 1)
         if np.all(given == 1) and np.all(made == 1):
@@ -203,9 +198,10 @@ def apply_factors(
             node.input[2] = store(
                 whole.reshape(bias.shape if bias.size > 1 else made.shape), node.input[2]
             )
-    read = {name for node in walk_nodes(proto.graph.node) for name in node.input}
-    kept = [each for each in proto.graph.initializer if each.name in read or each.name in index.outputs]
-    del proto.graph.initializer[:]
-    proto.graph.initializer.extend(kept)
+        graph.replace(one.number, node)
+    proto = copy_without(model.proto)
+    graph.write_to(proto.graph)
+    graph.write_stored(proto.graph, graph.list_unread_stored())
+    types = {**model.inference.type_protos, **graph.types}
     inference = InferenceResult(types, None, model.inference.notes)
     return replace(model, structure=proto, heavy=None, inference=inference)

@@ -4,15 +4,15 @@ Each step between the operators of a decomposed activation would be rounded to i
 operator is a table, which is rounded once. The forms are those of the library of composites.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from onnx import NodeProto, helper
+from onnx import NodeProto
 
 from byoc.errors import InputError
-from byoc.model import GraphIndex, Model, copy_without, prepare_model
+from byoc.model import EditableGraph, GraphIndex, Model, copy_without, make_node, prepare_model
 from byoc.patterns import Match, find_matches, parse_pattern
 from byoc.quantization._prepare_model import SIXTEEN_BITS, upgrade_opset
 from byoc.rules import read_library
@@ -88,15 +88,14 @@ def _replace_matches(model: Model, matches: list[Match]) -> Model:
     matches = [match for match in matches if _is_new(index, match)]
     if not matches:
         return model
-    gone = {number for match in matches for number in match.nodes.values()}
-    fused = {match.root: _make_node(index, match) for match in matches}
-    proto = copy_without(model.proto, "node")
-    proto.graph.node.extend(
-        _drop_unread(
-            index,
-            [fused.get(n, node) for n, node in enumerate(index.nodes) if n in fused or n not in gone],
-        )
-    )
+    graph = EditableGraph.of_index(index)
+    for match in matches:
+        graph.remove(*{*match.nodes.values()} - {match.root})
+        graph.replace(match.root, _make_node(index, match))
+    read = {name for match in matches for n in match.nodes.values() for name in index.reads[n]}
+    graph.drop_unread(read, lambda number, nodes: index.node_kinds[number].operator == "Constant")
+    proto = copy_without(model.proto)
+    graph.write_to(proto.graph)
     return replace(
         prepare_model(proto, model.source, model.folder),
         lost=model.lost,
@@ -106,15 +105,6 @@ def _replace_matches(model: Model, matches: list[Match]) -> Model:
 
 def _make_node(index: GraphIndex, match: Match) -> NodeProto:
     activation, root = _ACTIVATIONS[match.pattern.name], index.nodes[match.root]
-    return helper.make_node(
+    return make_node(
         activation.operator, [match.tensors["x"]], [root.output[0]], root.name, **activation.attributes
     )
-
-
-def _drop_unread(index: GraphIndex, nodes: list[NodeProto]) -> Iterator[NodeProto]:
-    """Yield the nodes but for constants that were read by what is gone alone."""
-    read = {name for node in nodes for name in node.input} | set(index.outputs)
-    captured = {name for n in index.bodies for name in index.reads[n]}
-    for node in nodes:
-        if node.op_type != "Constant" or node.domain or not read.union(captured).isdisjoint(node.output):
-            yield node

@@ -1,21 +1,22 @@
 """Writing a model in which some convolutions are computed in groups of channels."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import NodeProto, helper, numpy_helper
+from onnx import NodeProto, helper
 
 from byoc.model import (
+    EditableGraph,
     Model,
-    NameAllocator,
     copy_without,
+    make_node,
     prepare_model,
     set_attribute,
-    walk_nodes,
 )
 from byoc.quantization._arithmetic import read_constant
 from byoc.quantization._channel_chains import ChannelChain
@@ -43,51 +44,35 @@ class GroupWriter:
     def __init__(self, model: Model, chains: Sequence[tuple[ChannelChain, Sequence[Integers]]]) -> None:
         self.model = model
         self.index = model.index
-        self.names = NameAllocator(self.index.graph)
-        self.proto = copy_without(model.proto, "node")
+        self.graph = EditableGraph.of_index(self.index)
         self.count = len(chains)
         self.chain_of = {number: entry for entry in chains for number in entry[0].nodes}
         self.order_of = {n: np.concatenate(groups) for chain, groups in chains for n in chain.readers}
-        self.joined: dict[str, str] = {}
         self.parts: dict[str, list[str]] = {}
         self.sources: dict[str, str] = {}
 
     def write(self) -> GroupedModel:
         """Return the model."""
         for number, node in enumerate(self.index.nodes):
-            if number not in self.chain_of:
-                self._add(number, self._copy(node))
-                continue
-            chain, groups = self.chain_of[number]
-            self._add_groups(number, node, groups)
-            if number == chain.nodes[-1]:
-                self._join(chain)
-        read = {name for node in walk_nodes(self.proto.graph.node) for name in node.input}
-        read.update(self.index.outputs)
-        kept = [each for each in self.proto.graph.initializer if each.name in read]
-        del self.proto.graph.initializer[:]
-        self.proto.graph.initializer.extend(kept)
+            if number in self.chain_of:
+                chain, groups = self.chain_of[number]
+                self.graph.replace(number, *self._make_groups(number, node, groups))
+                if number == chain.nodes[-1]:
+                    self._join(chain)
+            elif number in self.order_of:
+                ordered = deepcopy(node)
+                ordered.input[1] = self._store(self._read_weights(number), node.input[1], "ordered")
+                self.graph.replace(number, ordered)
         model = self.model
+        proto = copy_without(model.proto)
+        self.graph.write_to(proto.graph)
+        self.graph.write_stored(proto.graph, self.graph.list_unread_stored())
         grouped = replace(
-            prepare_model(self.proto, model.source, model.folder),
+            prepare_model(proto, model.source, model.folder),
             lost=model.lost,
             make_samples=partial(model_samples, model),
         )
         return GroupedModel(grouped, self.count, self.sources)
-
-    def _copy(self, node: NodeProto) -> NodeProto:
-        """Return a node that reads channels in the order that they are in."""
-        copy = NodeProto()
-        copy.CopyFrom(node)
-        for position, name in enumerate(node.input):
-            copy.input[position] = self.joined.get(name, name)
-        return copy
-
-    def _add(self, number: int, node: NodeProto) -> None:
-        if number in self.order_of:
-            weights = self._read_weights(number)
-            node.input[1] = self._store(weights, node.input[1], "ordered")
-        self.proto.graph.node.append(node)
 
     def _read_weights(self, number: int) -> NDArray[Any]:
         """Return the weights of a convolution, for its input channels in the order that they are in."""
@@ -95,17 +80,17 @@ class GroupWriter:
         return weights[:, self.order_of[number]] if number in self.order_of else weights
 
     def _store(self, values: NDArray[Any], name: str, what: str) -> str:
-        made = self.names.new_tensor(f"{name}_{what}")
-        self.proto.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(values), made))
-        return made
+        return self.graph.store(np.ascontiguousarray(values), f"{name}_{what}")
 
-    def _add_groups(self, number: int, node: NodeProto, groups: Sequence[Integers]) -> None:
-        """Add a node of a chain once for each group of channels."""
+    def _make_groups(
+        self, number: int, node: NodeProto, groups: Sequence[Integers]
+    ) -> Iterator[NodeProto]:
+        """Yield a node of a chain once for each group of channels."""
         made = []
         for place, channels in enumerate(groups):
             what = f"group{place + 1}"
-            copy = self._copy(node)
-            copy.name = self.names.new_node(f"{node.name or node.output[0]}_{what}")
+            copy = deepcopy(node)
+            copy.name = self.graph.names.new_node(f"{node.name or node.output[0]}_{what}")
             for position, name in enumerate(node.input):
                 if name in self.parts:
                     copy.input[position] = self.parts[name][place]
@@ -116,16 +101,16 @@ class GroupWriter:
                     copy.input[2] = self._store(bias[channels], node.input[2], what)
                 if number == self.chain_of[number][0].depthwise:
                     set_attribute(copy, helper.make_attribute("group", len(channels)))
-            copy.output[0] = self.names.new_tensor(f"{node.output[0]}_{what}")
+            copy.output[0] = self.graph.names.new_tensor(f"{node.output[0]}_{what}")
             self.sources[copy.output[0]] = node.output[0]
             made.append(copy.output[0])
-            self.proto.graph.node.append(copy)
+            yield copy
         self.parts[node.output[0]] = made
 
     def _join(self, chain: ChannelChain) -> None:
         """Add the Concat of what the groups of a chain make."""
-        name = self.names.new_tensor(f"{chain.last}_groups")
-        node = helper.make_node("Concat", self.parts.pop(chain.last), [name], name, axis=CHANNELS)
-        self.proto.graph.node.append(node)
-        self.joined[chain.last] = name
+        name = self.graph.names.new_tensor(f"{chain.last}_groups")
+        node = make_node("Concat", self.parts.pop(chain.last), [name], name, axis=CHANNELS)
+        self.graph.insert_after(chain.nodes[-1], node)
+        self.graph.link(chain.last, name)
         self.sources[name] = chain.last

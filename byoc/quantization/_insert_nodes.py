@@ -4,30 +4,32 @@ The output of a unit keeps its name after the pair, so that all its readers, bod
 they are; before the pair it is named `NAME_float`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from itertools import starmap
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from byoc.model import (
     DTYPE_NUMBERS,
-    DTYPES,
     QUANTIZE,
     TENSOR_KEY,
     WEIGHT_KEY,
+    EditableGraph,
     GraphIndex,
     InferenceResult,
     Model,
-    NameAllocator,
     TensorType,
     copy_without,
     is_large,
+    make_node,
     mark_inserted,
     set_metadata,
+    to_numpy_dtype,
     write_type,
 )
 from byoc.quantization._arithmetic import (
@@ -70,18 +72,15 @@ class _NodeInserter:
     parts: Sequence[SchemedUnits]
     whole: bool
     first: list[NodeProto] = field(default_factory=list)
-    before: dict[int, list[NodeProto]] = field(default_factory=dict)
-    after: dict[int, list[NodeProto]] = field(default_factory=dict)
     reads: dict[int, dict[str, str]] = field(default_factory=dict)
     makes: dict[int, dict[str, str]] = field(default_factory=dict)
     replaced: dict[tuple[int, int], str] = field(default_factory=dict)
-    tensors: list[TensorProto] = field(default_factory=list)
-    types: dict[str, TypeProto] = field(default_factory=dict)
     new_node_names: dict[int, str] = field(default_factory=dict)
 
     def insert(self) -> tuple[Model, Mapping[str, str]]:
         index = self.model.index
-        self.names = NameAllocator(index.graph)
+        self.graph = EditableGraph.of_index(index)
+        self.names, self.types = self.graph.names, self.graph.types
         renamed: dict[str, str] = {}
         units = [unit for part in self.parts for unit in part.units]
         for number in (number for unit in units for number in unit.unit.nodes):
@@ -133,16 +132,16 @@ class _NodeInserter:
         for inside in unit.unit.nodes:
             self.reads.setdefault(inside, {})[name] = raw
         self._set_type(raw, name)
-        self.after.setdefault(number, []).extend(self._make_pair(name, raw, name, params))
+        self.graph.insert_after(number, *self._make_pair(name, raw, name, params))
         return raw
 
     def _convert(self, name: str, dtype: str) -> str:
         """Insert an Identity that a converted tensor goes through; return what it makes."""
         made = self.names.new_tensor(f"{name}_{dtype}")
         self._set_type(made, name)
-        node = helper.make_node("Identity", [name], [made], self.names.new_node(f"{name}_{dtype}"))
+        node = make_node("Identity", [name], [made], self.names.new_node(f"{name}_{dtype}"))
         set_metadata(mark_inserted(node, QUANTIZE), TENSOR_KEY, name)
-        self.after[self.model.index.producers[name]].append(node)
+        self.graph.insert_after(self.model.index.producers[name], node)
         return made
 
     def _quantize_input(self, name: str, source: str, params: QuantizationParams) -> str:
@@ -151,8 +150,10 @@ class _NodeInserter:
         made = self.names.new_tensor(f"{name}_dq")
         self._set_type(made, name)
         pair = self._make_pair(name, source, made, params)
-        number = index.producers.get(name)
-        (self.first if number is None else self.after.setdefault(number, [])).extend(pair)
+        if name in index.producers:
+            self.graph.insert_after(index.producers[name], *pair)
+        else:
+            self.first.extend(pair)
         return made
 
     def _make_pair(
@@ -174,18 +175,15 @@ class _NodeInserter:
     ) -> NodeProto:
         """Return a node marked as quantization of byoc, with a key and the tensor of the user."""
         name = self.names.new_node(f"{user_name[1]}_{op}")
-        axis: dict[str, Any] = {} if params.axis is None else {"axis": params.axis}
-        node = mark_inserted(helper.make_node(op, inputs, [output], name, **axis), QUANTIZE)
+        node = mark_inserted(make_node(op, inputs, [output], name, axis=params.axis), QUANTIZE)
         set_metadata(node, *user_name)
         return node
 
     def _quantize_constant(self, constant: QuantizedConstant, store: ConstantStore) -> str:
         """Insert the DequantizeLinear of a constant before its first reader; return its output."""
         params, name = constant.params, constant.name
-        stored = self.names.new_tensor(f"{name}_q")
         made = self.names.new_tensor(f"{name}_dq")
-        tensor_type = self.model.index.types[name]
-        shape = tensor_type.shape
+        shape = self.model.index.types[name].shape
         values: NDArray[Any] | None = None
         if self.whole or constant.is_bias:
             node = self.model.index.nodes[constant.node]
@@ -194,78 +192,54 @@ class _NodeInserter:
             values, shape = _to_integers(floats, constant), floats.shape
             if constant.is_bias:
                 shape = values.shape
-        self._add_tensor(stored, values, params.dtype, shape)
+        stored = self.graph.store(_make_tensor(values, params.dtype, shape), f"{name}_q")
         points = [] if not np.any(params.zero_point) else [self._add_zero_point(name, params)]
         inputs = [stored, self._add_scale(name, params), *points]
         node = self._make_node("DequantizeLinear", inputs, made, params, (WEIGHT_KEY, name))
-        self.types[stored] = write_type(TensorType(params.dtype, shape))
         self.types[made] = write_type(TensorType("float32", shape))
-        self.before.setdefault(constant.node, []).append(node)
+        self.graph.insert_before(constant.node, node)
         return made
 
-    def _add_tensor(self, name: str, values: NDArray[Any] | None, dtype: str, shape: Any) -> None:
-        if values is None:
-            self.tensors.append(TensorProto(name=name, data_type=DTYPE_NUMBERS[dtype], dims=shape))
-            return
-        kind = helper.tensor_dtype_to_np_dtype(DTYPE_NUMBERS[dtype])
-        self.tensors.append(numpy_helper.from_array(values.astype(kind), name))
-
     def _add_scale(self, name: str, params: QuantizationParams) -> str:
-        new = self.names.new_tensor(f"{name}_scale")
-        self.tensors.append(numpy_helper.from_array(params.scale, new))
-        self.types[new] = write_type(TensorType("float32", params.scale.shape))
-        return new
+        return self.graph.store(params.scale, f"{name}_scale")
 
     def _add_zero_point(self, name: str, params: QuantizationParams) -> str:
-        new = self.names.new_tensor(f"{name}_zero_point")
-        self._add_tensor(new, params.zero_point, params.dtype, params.zero_point.shape)
-        self.types[new] = write_type(TensorType(params.dtype, params.zero_point.shape))
-        return new
+        points = params.zero_point
+        return self.graph.store(_make_tensor(points, params.dtype, points.shape), f"{name}_zero_point")
 
     def _set_type(self, new: str, of: str, dtype: str = "float32") -> None:
         self.types[new] = write_type(TensorType(dtype, self.model.index.get_shape(of)))
 
     def _build_model(self) -> Model:
-        source = self.model.proto
-        proto = copy_without(source, "node", "initializer")
-        proto.graph.node.extend(self._iterate_nodes(source.graph.node))
+        source, graph = self.model.proto, self.graph
+        graph.insert_first(*self.first)
+        changed = {number for number, _ in self.replaced}
+        for number in changed.union(self.reads, self.makes, self.new_node_names):
+            graph.replace(number, self._rewrite_node(number, self.model.index.nodes[number]))
+        proto = copy_without(source, "initializer")
+        graph.write_to(proto.graph)
         for tensor in source.graph.initializer:
             if self.whole or not is_large(tensor):
                 proto.graph.initializer.append(tensor)
             else:
-                self._add_tensor(tensor.name, None, DTYPES[tensor.data_type], tensor.dims)
-        proto.graph.initializer.extend(self.tensors)
+                proto.graph.initializer.add(
+                    name=tensor.name, data_type=tensor.data_type, dims=tensor.dims
+                )
+        proto.graph.initializer.extend(graph.stored)
         inferred = self.model.inference
-        typed = inferred.typed_graph and self._build_typed_graph(inferred.typed_graph)
-        values = {**inferred.type_protos, **self.types}
+        typed = inferred.typed_graph and deepcopy(inferred.typed_graph)
+        if typed is not None:
+            graph.write_to(typed)
+            typed.value_info.extend(starmap(helper.make_value_info, self.types.items()))
         return replace(
             self.model,
             structure=proto,
             heavy=None,
-            inference=InferenceResult(values, typed, inferred.notes),
+            inference=InferenceResult({**inferred.type_protos, **self.types}, typed, inferred.notes),
         )
-
-    def _build_typed_graph(self, graph: GraphProto) -> GraphProto:
-        """Return the graph that has inferred types with the new nodes and their types."""
-        result = deepcopy(graph)
-        del result.node[:]
-        result.node.extend(self._iterate_nodes(graph.node))
-        for name, kind in self.types.items():
-            result.value_info.append(ValueInfoProto(name=name, type=kind))
-        return result
-
-    def _iterate_nodes(self, nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-        yield from self.first
-        for number, node in enumerate(nodes):
-            yield from self.before.get(number, ())
-            yield self._rewrite_node(number, node)
-            yield from self.after.get(number, ())
 
     def _rewrite_node(self, number: int, node: NodeProto) -> NodeProto:
         reads, makes = self.reads.get(number, {}), self.makes.get(number, {})
-        positions = [i for i in range(len(node.input)) if (number, i) in self.replaced]
-        if not reads and not makes and not positions and number not in self.new_node_names:
-            return node
         result = deepcopy(node)
         for position, name in enumerate(node.input):
             result.input[position] = self.replaced.get((number, position), reads.get(name, name))
@@ -273,6 +247,13 @@ class _NodeInserter:
             result.output[position] = makes.get(name, name)
         result.name = node.name or self.new_node_names.get(number, "")
         return result
+
+
+def _make_tensor(values: NDArray[Any] | None, dtype: str, shape: Any) -> TensorProto:
+    """Return a tensor with values rounded to a dtype, or without content."""
+    if values is None:
+        return TensorProto(data_type=DTYPE_NUMBERS[dtype], dims=shape)
+    return numpy_helper.from_array(values.astype(to_numpy_dtype(dtype)))
 
 
 def _to_integers(values: NDArray[Any], constant: QuantizedConstant) -> NDArray[Any]:

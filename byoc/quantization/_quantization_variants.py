@@ -7,18 +7,19 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import NodeProto, ValueInfoProto, helper, numpy_helper
+from onnx import NodeProto, ValueInfoProto, helper
 
 from byoc.model import (
     TENSOR_KEY,
     WEIGHT_KEY,
+    EditableGraph,
     GraphIndex,
     Model,
-    NameAllocator,
     copy_without,
     get_metadata,
     is_inserted,
     is_quantize,
+    make_node,
     prepare_model,
 )
 from byoc.planning import WIDE
@@ -300,22 +301,24 @@ def _add_roundings(
         if is_quantize(node) and is_inserted(node):
             pairs.setdefault(get_metadata(node, TENSOR_KEY), node)
     proto = copy_without(floats.proto)
-    allocator = NameAllocator(proto.graph)
+    graph = EditableGraph(proto.graph)
     copies = {}
     for name in names:
         axis = {each.name: helper.get_attribute_value(each) for each in pairs[name].attribute}
-        scale = [allocator.new_tensor(f"{name}_{what}") for what in ("scale", "zero_point")]
-        for made, read in zip(scale, pairs[name].input[1:], strict=True):
-            value = read_constant(index, read, quantized.folder)
-            proto.graph.initializer.append(numpy_helper.from_array(value, made))
+        scale = [
+            graph.store(read_constant(index, read, quantized.folder), f"{name}_{what}")
+            for read, what in zip(pairs[name].input[1:], ("scale", "zero_point"), strict=True)
+        ]
         integers, copies[name] = (
-            allocator.new_tensor(f"{name}_{what}") for what in ("integers", "rounded")
+            graph.names.new_tensor(f"{name}_{what}") for what in ("integers", "rounded")
         )
-        proto.graph.node.append(helper.make_node("QuantizeLinear", [name, *scale], [integers], **axis))
-        proto.graph.node.append(
-            helper.make_node("DequantizeLinear", [integers, *scale], [copies[name]], **axis)
+        graph.insert_last(
+            make_node("QuantizeLinear", [name, *scale], [integers], **axis),
+            make_node("DequantizeLinear", [integers, *scale], [copies[name]], **axis),
         )
         proto.graph.value_info.append(
             ValueInfoProto(name=copies[name], type=floats.index.type_protos[name])
         )
+    graph.write_to(proto.graph)
+    graph.write_stored(proto.graph)
     return prepare_model(proto, floats.source, floats.folder), copies

@@ -6,8 +6,9 @@ which any target has whose compiler unpacks constants.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +17,15 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from byoc.errors import InputError
 from byoc.model import (
     DTYPE_NUMBERS,
+    EditableGraph,
     GraphIndex,
     Model,
-    NameAllocator,
     copy_without,
+    drop_named,
     get_stated_attributes,
     is_large,
     is_onnx,
+    make_node,
     prepare_model,
 )
 from byoc.planning import QuantizedWeight
@@ -187,13 +190,11 @@ class _ProductRewriter:
     rounded: dict[tuple[str, int], WeightBlocks]
     plain: frozenset[str] = frozenset()
     described: list[QuantizedWeight] = field(default_factory=list)
-    tensors: dict[str, TensorProto] = field(default_factory=dict)
     stored: dict[tuple[str, int, bool], tuple[str, str]] = field(default_factory=dict)
 
-    @cached_property
-    def names(self) -> NameAllocator:
-        """The names that are taken in the model."""
-        return NameAllocator(self.model.index.graph)
+    def __post_init__(self) -> None:
+        """Begin the edits of the model's graph."""
+        self.graph = EditableGraph.of_index(self.model.index)
 
     def quantize(self, products: Sequence[_Product]) -> QuantizedWeights:
         """Return the model with these products quantized."""
@@ -201,22 +202,17 @@ class _ProductRewriter:
         return QuantizedWeights(model, tuple(self.described), {})
 
     def _rewrite(self, products: Sequence[_Product]) -> Model:
-        index = self.model.index
-        made = {product.number: [*self._replace(product)] for product in products}
-        source = self.model.proto
-        proto = copy_without(source, "node", "initializer", "value_info")
-        nodes = [
-            new for number, node in enumerate(source.graph.node) for new in made.get(number, [node])
-        ]
-        proto.graph.node.extend(_drop_unread_constants(index, nodes))
-        read = {name for node in proto.graph.node for name in node.input}
-        read |= {*index.outputs, *index.inputs}
-        read |= {name for number in index.bodies for name in index.reads[number]}
-        proto.graph.initializer.extend(each for each in source.graph.initializer if each.name in read)
-        proto.graph.initializer.extend(self.tensors.values())
-        proto.graph.value_info.extend(
-            each for each in source.graph.value_info if each.name in read or each.name in index.outputs
+        index, graph = self.model.index, self.graph
+        for product in products:
+            graph.replace(product.number, *self._replace(product))
+        graph.drop_unread(
+            [product.weights for product in products],
+            lambda number, nodes: number in index.constant_nodes,
         )
+        proto = copy_without(self.model.proto)
+        graph.write_to(proto.graph)
+        graph.write_stored(proto.graph, graph.list_unread_stored())
+        drop_named(proto.graph.value_info, graph.list_gone())
         if not any(each.domain == _CONTRIB for each in proto.opset_import):
             proto.opset_import.append(helper.make_opsetid(_CONTRIB, 1))
         prepared = prepare_model(proto, self.model.source, self.model.folder)
@@ -234,17 +230,16 @@ class _ProductRewriter:
         if contrib:
             yield _make_contrib_product(node, product, [stored, scales], blocks.block)
             return
-        made = self.names.new_tensor(f"{product.weights}_dq")
-        yield helper.make_node(
+        made = self.graph.names.new_tensor(f"{product.weights}_dq")
+        yield make_node(
             "DequantizeLinear",
             [stored, scales],
             [made],
-            self.names.new_node(f"{product.weights}_DequantizeLinear"),
+            self.graph.names.new_node(f"{product.weights}_DequantizeLinear"),
             axis=product.inputs,
             block_size=blocks.block,
         )
-        result = NodeProto()
-        result.CopyFrom(node)
+        result = deepcopy(node)
         result.input[1] = made
         yield result
 
@@ -269,12 +264,9 @@ class _ProductRewriter:
             numbers = _make_int4(blocks.center() if product.inputs else blocks.center().T)
             scales = blocks.scales if product.inputs else blocks.scales.T
         names = (
-            self.names.new_tensor(f"{product.weights}_Q4"),
-            self.names.new_tensor(f"{product.weights}_scales"),
+            self.graph.store(numbers, f"{product.weights}_Q4"),
+            self.graph.store(np.ascontiguousarray(scales), f"{product.weights}_scales"),
         )
-        numbers.name = names[0]
-        scaling = numpy_helper.from_array(np.ascontiguousarray(scales), names[1])
-        self.tensors |= {names[0]: numbers, names[1]: scaling}
         self.stored[key] = names
         return names
 
@@ -284,13 +276,13 @@ def _make_contrib_product(
 ) -> NodeProto:
     """Return the MatMulNBits that does what a node does, with integers and scales of these names."""
     bias = ["", "", _get_bias(node)] if _get_bias(node) else []  # behind zero points and an order
-    result = helper.make_node(
+    result = make_node(
         "MatMulNBits",
         [node.input[0], *weights, *bias],
         list(node.output),
         node.name,
+        _CONTRIB,
         doc_string=node.doc_string,
-        domain=_CONTRIB,
         K=product.shape[product.inputs],
         N=product.shape[1 - product.inputs],
         bits=_BITS,
@@ -306,16 +298,3 @@ def _make_int4(values: NDArray[np.int8]) -> TensorProto:
     flat[: values.size] = np.ascontiguousarray(values).reshape(-1).view(np.uint8) & 0xF
     packed = flat[::2] | (flat[1::2] << 4)
     return TensorProto(data_type=TensorProto.INT4, dims=values.shape, raw_data=packed.tobytes())
-
-
-def _drop_unread_constants(index: GraphIndex, nodes: Sequence[NodeProto]) -> list[NodeProto]:
-    """Return nodes in their order, without constants that only products read which are quantized."""
-    read = {*index.outputs} | {name for number in index.bodies for name in index.reads[number]}
-    constants = {name for number in index.constant_nodes for name in index.nodes[number].output}
-    kept = []
-    for node in reversed(nodes):
-        if read.isdisjoint(node.output) and not constants.isdisjoint(node.output):
-            continue
-        read.update(node.input)
-        kept.append(node)
-    return kept[::-1]

@@ -27,6 +27,7 @@ from byoc.model import (
     inline_functions,
     is_onnx,
     is_quantize,
+    replace_names,
 )
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.verification._noise import NoiseGauge
@@ -195,11 +196,9 @@ class LayerProbe:
     @cached_property
     def _cut_model(self) -> ModelProto:
         """The region with what reads its quantized tensors reading inputs instead."""
-        result = copy_without(self._flat, "node", "output", "value_info")
-        for node in self._flat.graph.node:
-            changed = result.graph.node.add()
-            changed.CopyFrom(node)
-            changed.input[:] = [self._readers.get(name, name) for name in node.input]
+        result = copy_without(self._flat, "output", "value_info")
+        for node in result.graph.node:
+            replace_names(node.input, self._readers)
         for name, reader in self._readers.items():
             kind = helper.np_dtype_to_tensor_dtype(self.cutter.values[name].dtype)
             value = ValueInfoProto(name=reader)

@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 import onnx.inliner
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from byoc.codegen import Region
 from byoc.model import (
     CLAMP_OPERATORS,
     VIEW_OPERATORS,
+    EditableGraph,
     GraphIndex,
     NameAllocator,
     copy_without,
@@ -30,9 +31,11 @@ from byoc.model import (
     is_dequantize,
     is_onnx,
     is_quantize,
+    make_node,
     prepare_model,
     replace_weights,
     walk_graphs,
+    walk_nodes,
 )
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.passes import ReadQuantizedOperators, clean_model
@@ -151,20 +154,17 @@ class FloatTwin:
         if not rounded <= self._float_tensors:
             return None
         twin = copy_without(self.model, "value_info")
-        names = NameAllocator(twin.graph)
-        nodes: list[NodeProto] = []
-        for node in twin.graph.node:
+        graph = EditableGraph(twin.graph)
+        for node in graph.nodes:
             if node.output[0] in self._float_tensors and is_quantize(node):
-                nodes += self._make_clamp(node, twin, names)
+                graph.replace(node, *self._make_clamp(node, graph))
             elif is_dequantize(node) and node.input[0] in self._float_tensors:
-                nodes += self._make_scaling(node, names)
-            else:
-                nodes.append(node)
-        outputs = [ValueInfoProto(name=value.name) for value in twin.graph.output]
-        result = copy_without(twin, "node", "output")
-        result.graph.node.extend(nodes)
-        result.graph.output.extend(outputs)
-        return result
+                graph.replace(node, *self._make_scaling(node, graph.names))
+        graph.write_to(twin.graph)
+        graph.write_stored(twin.graph)
+        for value in twin.graph.output:
+            value.ClearField("type")
+        return twin
 
     @cached_property
     def _index(self) -> GraphIndex:
@@ -202,22 +202,19 @@ class FloatTwin:
         low = 0 if str(zero.dtype).startswith("u") else -(1 << (bits - 1))
         return scale, zero, low, low + (1 << bits) - 1
 
-    def _make_clamp(
-        self, node: NodeProto, twin: ModelProto, names: NameAllocator
-    ) -> Iterator[NodeProto]:
+    def _make_clamp(self, node: NodeProto, graph: EditableGraph) -> Iterator[NodeProto]:
         """Yield nodes that clamp and do not round: x / scale + zero point, in the integers' range."""
         unit = self._get_unit(node)
         assert unit is not None  # `_float_tensors` has only these
         scale, zero, low, high = unit
         stored = {}
         for word, value in (("scale", scale), ("zero", zero), ("low", low), ("high", high)):
-            stored[word] = names.new_tensor(f"{node.output[0]}_{word}")
             array = np.asarray(value).astype(scale.dtype).reshape(())
-            twin.graph.initializer.append(numpy_helper.from_array(array, stored[word]))
-        steps = [(op, names.new_tensor(node.output[0])) for op in ("Div", "Add", "Max")]
+            stored[word] = graph.store(array, f"{node.output[0]}_{word}")
+        steps = [(op, graph.names.new_tensor(node.output[0])) for op in ("Div", "Add", "Max")]
         read = node.input[0]
         for (op, made), word in zip([*steps, ("Min", node.output[0])], stored, strict=True):
-            yield helper.make_node(op, [read, stored[word]], [made])
+            yield make_node(op, [read, stored[word]], [made])
             read = made
 
     def _make_scaling(self, node: NodeProto, names: NameAllocator) -> Iterator[NodeProto]:
@@ -228,10 +225,10 @@ class FloatTwin:
             unit = find_constant_value(self._index, scale, self.folder)
             dtype = np.dtype(np.float32) if unit is None else unit.dtype
             to = helper.np_dtype_to_tensor_dtype(dtype)
-            yield helper.make_node("Cast", [node.input[2]], [zero], to=to)
-            yield helper.make_node("Sub", [read, zero], [centred])
+            yield make_node("Cast", [node.input[2]], [zero], to=to)
+            yield make_node("Sub", [read, zero], [centred])
             read = centred
-        yield helper.make_node("Mul", [read, scale], [node.output[0]])
+        yield make_node("Mul", [read, scale], [node.output[0]])
 
 
 def _moved_by(node: NodeProto) -> list[str]:
@@ -263,34 +260,29 @@ def _free_dynamic_products(model: ModelProto) -> ModelProto | None:
 
     These are other operators of integers, and those whose activations something else reads or makes.
     """
-    graph = model.graph
-    rounded = {node.output[0] for node in graph.node if node.op_type == _DYNAMIC}
-    names = NameAllocator(graph)
-    twin = copy_without(model, "node", "value_info")
-    for node in graph.node:
+    twin = copy_without(model, "value_info")
+    graph = EditableGraph(twin.graph)
+    rounded = {node.output[0] for node in graph.nodes if node.op_type == _DYNAMIC}
+    for node in graph.nodes:
         if node.op_type == _DYNAMIC:
-            twin.graph.node.extend(_make_unrounded(node, names))
+            graph.replace(node, *_make_unrounded(node, graph.names))
         elif node.op_type in _PRODUCTS and node.input[0] in rounded:
-            twin.graph.node.extend(_make_product_of_floats(node, names))
-        elif _stays_integer(node) or not rounded.isdisjoint(node.input):
+            graph.replace(node, *_make_product_of_floats(node, graph.names))
+        elif any(
+            _stays_integer(each) or not rounded.isdisjoint(each.input) for each in walk_nodes([node])
+        ):
             return None
-        else:
-            twin.graph.node.append(node)
-    bodies = [body for body in walk_graphs(graph) if body is not graph]
-    if any(
-        _stays_integer(node) or not rounded.isdisjoint(node.input) for g in bodies for node in g.node
-    ):
-        return None
-    return None if rounded.intersection(value.name for value in graph.output) else twin
+    graph.write_to(twin.graph)
+    return twin if rounded.isdisjoint(graph.outputs) else None
 
 
 def _make_unrounded(node: NodeProto, names: NameAllocator) -> Iterator[NodeProto]:
     """Yield nodes that compute x / scale + zero point; the DynamicQuantizeLinear stays for these two."""
     rounded, zero, scaled = (names.new_tensor(node.output[0]) for _ in range(3))
-    yield helper.make_node(_DYNAMIC, [node.input[0]], [rounded, *node.output[1:]])
-    yield helper.make_node("Cast", [node.output[2]], [zero], to=TensorProto.FLOAT)
-    yield helper.make_node("Div", [node.input[0], node.output[1]], [scaled])
-    yield helper.make_node("Add", [scaled, zero], [node.output[0]])
+    yield make_node(_DYNAMIC, [node.input[0]], [rounded, *node.output[1:]])
+    yield make_node("Cast", [node.output[2]], [zero], to=TensorProto.FLOAT)
+    yield make_node("Div", [node.input[0], node.output[1]], [scaled])
+    yield make_node("Add", [scaled, zero], [node.output[0]])
 
 
 def _make_product_of_floats(node: NodeProto, names: NameAllocator) -> Iterator[NodeProto]:
@@ -301,15 +293,15 @@ def _make_product_of_floats(node: NodeProto, names: NameAllocator) -> Iterator[N
     operands = []
     for position in (0, 1):
         number = names.new_tensor(node.output[0])
-        yield helper.make_node("Cast", [node.input[position]], [number], to=TensorProto.FLOAT)
+        yield make_node("Cast", [node.input[position]], [number], to=TensorProto.FLOAT)
         zero = node.input[position + 2] if len(node.input) > position + 2 else ""
         if zero:
             cast, centred = (names.new_tensor(node.output[0]) for _ in range(2))
-            yield helper.make_node("Cast", [zero], [cast], to=TensorProto.FLOAT)
-            yield helper.make_node("Sub", [number, cast], [centred])
+            yield make_node("Cast", [zero], [cast], to=TensorProto.FLOAT)
+            yield make_node("Sub", [number, cast], [centred])
             number = centred
         operands.append(number)
-    product = helper.make_node(_PRODUCTS[node.op_type], operands, [node.output[0]])
+    product = make_node(_PRODUCTS[node.op_type], operands, [node.output[0]])
     product.attribute.extend(node.attribute)
     yield product
 

@@ -19,6 +19,7 @@ from byoc.model import (
     IMAGE,
     LAYOUT,
     LAYOUT_KEY,
+    EditableGraph,
     GraphIndex,
     TensorLayout,
     TensorType,
@@ -178,9 +179,9 @@ class RegionCutter:
             given = self._set_layout(value, _PLAIN, kind, taken)
             steps = layout.make_pack_steps(kind)
             nodes = [*self._conversion_nodes(layout, steps, given, packed, taken), *nodes]
-        rest = list(model.graph.node)
-        del model.graph.node[:]
-        model.graph.node.extend([*nodes, *rest])
+        graph = EditableGraph(model.graph)
+        graph.insert_first(*nodes)
+        graph.write_to(model.graph)
         array = self.values[name]
         return {given: array if name in self._transposed_inside else layout.pack_array(array)}
 

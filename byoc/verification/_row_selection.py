@@ -7,6 +7,7 @@ which the selection orders, and runs the parts of the model between them.
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -18,12 +19,14 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
 from byoc.model import (
+    EditableGraph,
     GraphIndex,
+    NameAllocator,
     copy_without,
     describe_node,
     get_stated_attributes,
     is_onnx,
-    make_unique_name,
+    make_node,
 )
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.verification._output_error import TieBreak
@@ -394,27 +397,20 @@ def _gather_top_values(model: ModelProto) -> ModelProto:
     opset = next((entry.version for entry in model.opset_import if not entry.domain), 1)
     if opset < _LEAST_OPSET:
         return model
-    result = copy_without(model, "node")
-    names = {name for node in model.graph.node for name in node.output}
-    for node in model.graph.node:
-        if not is_onnx(node) or node.op_type != "TopK" or not node.output[0]:
-            result.graph.node.append(node)
-            continue
-        result.graph.node.extend(_split_top(node, names))
+    result = copy_without(model)
+    graph = EditableGraph(result.graph)
+    for node in graph.nodes:
+        if is_onnx(node) and node.op_type == "TopK" and node.output[0]:
+            graph.replace(node, *_split_top(node, graph.names))
+    graph.write_to(result.graph)
     return result
 
 
-def _split_top(node: NodeProto, names: set[str]) -> tuple[NodeProto, NodeProto]:
+def _split_top(node: NodeProto, names: NameAllocator) -> tuple[NodeProto, NodeProto]:
     """Return a TopK whose values are not used, and the node that gathers them."""
     values = node.output[0]
-    indices = (node.output[1] if len(node.output) > 1 else "") or make_unique_name(
-        f"{values}_indices", names
-    )
-    names.add(indices)
-    top = NodeProto()
-    top.CopyFrom(node)
-    del top.output[:]
-    top.output.extend([make_unique_name(f"{values}_sorted", names), indices])
-    names.update(top.output)
+    indices = (*node.output, "")[1] or names.new_tensor(f"{values}_indices")
+    top = deepcopy(node)
+    top.output[:] = [names.new_tensor(f"{values}_sorted"), indices]
     axis = get_stated_attributes(node).get("axis", -1)
-    return top, helper.make_node("GatherElements", [node.input[0], indices], [values], axis=axis)
+    return top, make_node("GatherElements", [node.input[0], indices], [values], axis=axis)

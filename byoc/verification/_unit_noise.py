@@ -18,19 +18,21 @@ from typing import Any
 
 import numpy as np
 from google.protobuf.message import EncodeError
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from byoc.errors import InputError
 from byoc.model import (
     DTYPE_NUMBERS,
     DTYPES,
+    EditableGraph,
     GraphIndex,
-    NameAllocator,
     copy_without,
     find_constant_value,
     get_stated_attributes,
     is_onnx,
     is_quantize,
+    make_node,
+    replace_names,
 )
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.verification._rounding_noise import MOVING
@@ -120,38 +122,36 @@ class UnitNoise:
 
     def _make_moved_model(self, moved: Mapping[str, Any], seed: int) -> ModelProto:
         """Return the model with what reads the given tensors reading moved ones."""
-        result = copy_without(self.model, "node", "value_info")
-        names = NameAllocator(self.model.graph)
-        readers = {name: names.new_tensor(f"{name}_moved") for name in moved}
-        for number, node in enumerate(self.model.graph.node):
-            changed = result.graph.node.add()
-            changed.CopyFrom(node)
-            changed.input[:] = [readers.get(name, name) for name in node.input]
-            for name in node.output:
-                if name in moved:
-                    move = _move_last_places if self.casts else _move_by_units
-                    made = move(name, readers[name], moved[name], seed + number, names, result)
-                    result.graph.node.extend(made)
+        result = copy_without(self.model, "value_info")
+        graph = EditableGraph(result.graph)
+        readers = {name: graph.names.new_tensor(f"{name}_moved") for name in moved}
+        move = _move_last_places if self.casts else _move_by_units
+        for number, node in enumerate(graph.nodes):
+            replace_names(node.input, readers)
+            for name in filter(moved.__contains__, node.output):
+                made = move(graph, name, readers[name], moved[name], seed + number)
+                graph.insert_after(number, *made)
+        graph.write_to(result.graph)
+        graph.write_stored(result.graph)
         return result
 
 
-def _move_last_places(  # noqa: PLR0913, PLR0917 - what the nodes are made of
-    name: str, made: str, dtype: str, seed: int, names: NameAllocator, model: ModelProto
+def _move_last_places(
+    graph: EditableGraph, name: str, made: str, dtype: str, seed: int
 ) -> Iterator[NodeProto]:
     """Yield nodes that move some elements of a tensor of short floats by one unit, up or down."""
-    real, drawn, whole, step, part, moved, sum_ = (names.new_tensor(f"{made}_{i}") for i in range(7))
-    unit = names.new_tensor(f"{made}_unit")
-    relative = np.array(_RELATIVE * _UNITS[dtype], np.float32)
-    model.graph.initializer.append(numpy_helper.from_array(relative, unit))
+    names = (graph.names.new_tensor(f"{made}_{i}") for i in range(7))
+    real, drawn, whole, step, part, moved, sum_ = names
+    unit = graph.store(np.array(_RELATIVE * _UNITS[dtype], np.float32), f"{made}_unit")
     most = 1 / (1 - CAST_SHARE)  # numbers beyond 1 are truncated to 1, all others to 0
-    yield helper.make_node("Cast", [name], [real], to=TensorProto.FLOAT)
-    yield helper.make_node("RandomUniformLike", [real], [drawn], low=-most, high=most, seed=float(seed))
-    yield helper.make_node("Cast", [drawn], [whole], to=TensorProto.INT32)
-    yield helper.make_node("Cast", [whole], [step], to=TensorProto.FLOAT)
-    yield helper.make_node("Mul", [step, unit], [part])
-    yield helper.make_node("Mul", [real, part], [moved])
-    yield helper.make_node("Add", [real, moved], [sum_])
-    yield helper.make_node("Cast", [sum_], [made], to=DTYPE_NUMBERS[dtype])
+    yield make_node("Cast", [name], [real], to=TensorProto.FLOAT)
+    yield make_node("RandomUniformLike", [real], [drawn], low=-most, high=most, seed=float(seed))
+    yield make_node("Cast", [drawn], [whole], to=TensorProto.INT32)
+    yield make_node("Cast", [whole], [step], to=TensorProto.FLOAT)
+    yield make_node("Mul", [step, unit], [part])
+    yield make_node("Mul", [real, part], [moved])
+    yield make_node("Add", [real, moved], [sum_])
+    yield make_node("Cast", [sum_], [made], to=DTYPE_NUMBERS[dtype])
 
 
 def find_computed_in(index: GraphIndex, dtype: str) -> set[str]:
@@ -189,26 +189,24 @@ def is_computed(index: GraphIndex, name: str) -> bool:
     return False
 
 
-def _move_by_units(  # noqa: PLR0913, PLR0917 - what the nodes are made of
-    name: str, made: str, point: Any, seed: int, names: NameAllocator, model: ModelProto
+def _move_by_units(
+    graph: EditableGraph, name: str, made: str, point: Any, seed: int
 ) -> Iterator[NodeProto]:
     """Yield nodes that move some elements of a tensor of integers by one, up or down.
 
     `point` is a number of their dtype.
     """
     dtype = point.dtype
-    real, drawn, step, wide, sum_, low, high = (names.new_tensor(f"{made}_{i}") for i in range(7))
-    info = np.iinfo(dtype)
-    bounds = []
-    for limit in (info.min, info.max):
-        bounds.append(names.new_tensor(f"{made}_limit"))
-        model.graph.initializer.append(numpy_helper.from_array(np.array(limit, np.int32), bounds[-1]))
+    names = (graph.names.new_tensor(f"{made}_{i}") for i in range(7))
+    real, drawn, step, wide, sum_, low, high = names
+    limits = (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    bounds = [graph.store(np.array(limit, np.int32), f"{made}_limit") for limit in limits]
     most = 1 / (1 - SHARE)  # numbers beyond 1 are truncated to 1, all others to 0
-    yield helper.make_node("Cast", [name], [real], to=TensorProto.FLOAT)
-    yield helper.make_node("RandomUniformLike", [real], [drawn], low=-most, high=most, seed=float(seed))
-    yield helper.make_node("Cast", [drawn], [step], to=TensorProto.INT32)
-    yield helper.make_node("Cast", [name], [wide], to=TensorProto.INT32)
-    yield helper.make_node("Add", [wide, step], [sum_])
-    yield helper.make_node("Max", [sum_, bounds[0]], [low])
-    yield helper.make_node("Min", [low, bounds[1]], [high])
-    yield helper.make_node("Cast", [high], [made], to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+    yield make_node("Cast", [name], [real], to=TensorProto.FLOAT)
+    yield make_node("RandomUniformLike", [real], [drawn], low=-most, high=most, seed=float(seed))
+    yield make_node("Cast", [drawn], [step], to=TensorProto.INT32)
+    yield make_node("Cast", [name], [wide], to=TensorProto.INT32)
+    yield make_node("Add", [wide, step], [sum_])
+    yield make_node("Max", [sum_, bounds[0]], [low])
+    yield make_node("Min", [low, bounds[1]], [high])
+    yield make_node("Cast", [high], [made], to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))

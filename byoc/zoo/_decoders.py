@@ -15,6 +15,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from byoc.model import make_node
 from byoc.zoo._classic_models import IR_VERSION
 from byoc.zoo._decoder_sizes import (
     OPEN,
@@ -68,9 +69,7 @@ class GraphWriter:
     ) -> None:
         """Add a node; inputs and outputs that are left out have empty names."""
         domain, _, kind = operator.rpartition(".")
-        self.graph.node.append(
-            helper.make_node(kind, inputs, outputs, name, domain=domain, **attributes)
-        )
+        self.graph.node.append(make_node(kind, inputs, outputs, name, domain=domain, **attributes))
 
     def store(self, name: str, values: NDArray[Any]) -> str:
         """Store an initializer, and return its name."""

@@ -131,7 +131,7 @@ def computed(
     ]
     edit = ModelEditor(outlined)
     cast_regions(edit, borders, model.folder)
-    result = Short(model, edit.finish(), edit.values, tuple(edit.notes))
+    result = Short(model, edit.finish(), edit.types, tuple(edit.notes))
     onnx.checker.check_model(result.proto, full_check=model.folder is None)
     assert all(get_purpose(n) == CAST for n in result.proto.graph.node if n.op_type == "Cast" and n.name)
     return result

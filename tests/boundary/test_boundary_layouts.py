@@ -152,7 +152,7 @@ def test_a_plain_layout_changes_nothing() -> None:
         where = RegionBoundary("npu_0", wants, find_images(model.index), model.index.type_protos)
         result, edit = arranged(outlined, [where])
         assert result == outlined
-        assert not edit.values
+        assert not edit.types
 
 
 @pytest.mark.parametrize("word", ["NHWC", "NCHW4c", "CHWN2h"])
@@ -160,14 +160,14 @@ def test_types_of_all_that_is_put_in_are_what_onnx_infers(word: str) -> None:
     model = prepared(CHAIN.replace("N, 3", "2, 3"))
     result, edit = arranged(cut(model, [0, 1], [3]), [border(model.index, r, word) for r in REGIONS])
 
-    types = {**model.index.type_protos, **edit.values}
+    types = {**model.index.type_protos, **edit.types}
     index = GraphIndex(result, types)
     found = dict(get_stated_types(bare(result)))
     for name in REGIONS:
         found.update(get_stated_types(bare(extract_call(index, call(result, name), types))))
 
-    assert set(edit.values) <= set(found)
-    for name, kind in edit.values.items():
+    assert set(edit.types) <= set(found)
+    for name, kind in edit.types.items():
         assert read_type(found[name]) == read_type(kind), name
 
 

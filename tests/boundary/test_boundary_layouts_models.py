@@ -88,4 +88,4 @@ def test_random_models_give_the_same_bits(seed: int, size: int, word: str, dense
     same(plan.proto, result)
     # Every form of a tensor is made once, by whoever makes it.
     made = Counter(name for graph in walk_graphs(result.graph) for n in graph.node for name in n.output)
-    assert max(made[name] for name in edit.values if name in made) == 1 if edit.values else True
+    assert max(made[name] for name in edit.types if name in made) == 1 if edit.types else True

@@ -16,13 +16,7 @@ from onnx import NodeProto, TensorProto, TypeProto, helper
 from byoc.boundary.convert._casting_choice import ShortTypeChooser, find_extent_arithmetic
 from byoc.boundary.convert._casting_frame import CastFrame, CastValue, FunctionVariants, make_cast
 from byoc.boundary.convert._casting_rewrite import CastRewriter
-from byoc.boundary.convert._model_editor import (
-    ModelEditor,
-    RegionCall,
-    Scope,
-    drop_initializers,
-    find_owner,
-)
+from byoc.boundary.convert._model_editor import ModelEditor, RegionCall, find_owner
 from byoc.boundary.convert._short_dtypes import (
     BFLOAT16,
     FLOAT,
@@ -32,7 +26,15 @@ from byoc.boundary.convert._short_dtypes import (
 )
 from byoc.boundary.convert._tensor_transfers import RegionBoundary
 from byoc.errors import InputError
-from byoc.model import DTYPE_NUMBERS, DTYPES, is_large, is_onnx, read_tensor_types
+from byoc.model import (
+    DTYPE_NUMBERS,
+    DTYPES,
+    EditableGraph,
+    drop_named,
+    is_large,
+    is_onnx,
+    read_tensor_types,
+)
 
 _LEAST_OPSET = {FLOAT16: 6, BFLOAT16: 13}
 """The first version of Cast that names its types by number, and the first that has bfloat16."""
@@ -62,7 +64,7 @@ def cast_regions(
     outside.finish()
 
 
-TensorKey = tuple[Scope, str]
+TensorKey = tuple[EditableGraph, str]
 """The graph that a tensor is in, and its name there."""
 
 
@@ -101,7 +103,7 @@ class _HostCasts:
         }
         self.compute = {id(edit.calls[name].node): dtype for name, dtype in self.wants.items()}
 
-    def tensor_key(self, scope: Scope, name: str) -> TensorKey:
+    def tensor_key(self, scope: EditableGraph, name: str) -> TensorKey:
         """Return the key of a tensor by its name in a graph."""
         return find_owner(scope, name, self.own_names), name
 
@@ -110,7 +112,7 @@ class _HostCasts:
         nodes = self.readers.get(key, ())
         return any(node is None or self.compute.get(id(node)) != dtype for node in nodes)
 
-    def find(self, scope: Scope, name: str, kind: TypeProto | None = None) -> CastValue:
+    def find(self, scope: EditableGraph, name: str, kind: TypeProto | None = None) -> CastValue:
         """Return a tensor by its name in a graph; `kind` is its type."""
         key = self.tensor_key(scope, name)
         if key not in self.values:
@@ -149,16 +151,14 @@ class _HostCasts:
     def finish(self) -> None:
         """Drop tensors that are no longer read, and add notes on constants beyond the range."""
         edit = self.edit
-        read = {
-            self.tensor_key(scope, name)
-            for scope in edit.scopes
-            for name in (*scope.outputs, *(name for node in scope.nodes for name in node.input))
-        }
         for scope in edit.scopes:
-            shortened = {key for key, value in self.values.items() if len(value.names) > 1}
-            if unread := {key[1] for key in shortened & self.stored.keys() - read if key[0] is scope}:
-                drop_initializers(scope.graph, unread)
-                scope.nodes = [node for node in scope.nodes if unread.isdisjoint(node.output)]
+            shortened = {
+                key[1]
+                for key, value in self.values.items()
+                if key[0] is scope and key in self.stored and len(value.names) > 1
+            }
+            unread = scope.drop_unread(shortened) if shortened else shortened
+            drop_named(scope.graph.initializer, unread)
         regions = {(call.function.domain, call.function.name) for call in edit.calls.values()}
         nodes = [node for scope in edit.scopes for node in scope.nodes]
         nodes += [node for call in edit.calls.values() for node in call.inside.nodes]
@@ -268,7 +268,7 @@ def _with_dtype(kind: TypeProto | None, dtype: str) -> TypeProto:
     return result
 
 
-def _stored_floats(scope: Scope) -> dict[str, TensorProto]:
+def _stored_floats(scope: EditableGraph) -> dict[str, TensorProto]:
     """Return the stored float32 tensors of a graph that no caller can override."""
     inputs = {value.name for value in scope.graph.input}
     found = {t.name: t for t in scope.graph.initializer if t.name not in inputs}

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from onnx import FunctionProto, ModelProto, NodeProto, helper
+from onnx import FunctionProto, ModelProto, NodeProto
 
 from byoc.model import (
     CAST,
     DTYPE_NUMBERS,
     list_bodies,
+    make_node,
     make_unique_name,
     mark_inserted,
     set_attribute,
@@ -100,9 +101,7 @@ class CastFrame:
 
 def make_cast(source: str, result: str, dtype: str) -> NodeProto:
     """Return a Cast marked as inserted by byoc."""
-    return mark_inserted(
-        helper.make_node("Cast", [source], [result], result, to=DTYPE_NUMBERS[dtype]), CAST
-    )
+    return mark_inserted(make_node("Cast", [source], [result], result, to=DTYPE_NUMBERS[dtype]), CAST)
 
 
 FunctionKey = tuple[str, str]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import FunctionProto, GraphProto, NodeProto, TensorProto, numpy_helper
 
 from byoc.boundary.convert._casting_choice import ShortTypeChooser
 from byoc.boundary.convert._casting_frame import (
@@ -24,6 +24,7 @@ from byoc.model import (
     is_onnx,
     list_bodies,
     list_tensor_names,
+    make_node,
     make_unique_name,
 )
 
@@ -222,7 +223,7 @@ class CastRewriter:
 
 
 def _append_constant(nodes: list[NodeProto], tensor: TensorProto) -> None:
-    nodes.append(helper.make_node("Constant", [], [tensor.name], tensor.name, value=tensor))
+    nodes.append(make_node("Constant", [], [tensor.name], tensor.name, value=tensor))
 
 
 def _function_naming(function: FunctionProto) -> Naming:

@@ -17,23 +17,18 @@ from byoc.boundary.convert._graph_tensors import (
     read_order,
 )
 from byoc.boundary.convert._layout_graph import find_layout_graph
-from byoc.boundary.convert._model_editor import (
-    ModelEditor,
-    RegionCall,
-    Scope,
-    drop_initializers,
-    find_owner,
-)
-from byoc.boundary.convert._rename_tensors import rename_tensors
+from byoc.boundary.convert._model_editor import ModelEditor, RegionCall, find_owner
 from byoc.boundary.convert._tensor_transfers import RegionBoundary
 from byoc.boundary.convert._tidy_quantization import tidy_quantization
 from byoc.model import (
     LAYOUT,
     LAYOUT_KEY,
+    EditableGraph,
     LayoutStep,
     TensorLayout,
     TensorType,
     can_convert_layout,
+    drop_named,
     get_metadata,
     get_purpose,
     is_onnx,
@@ -103,7 +98,7 @@ def convert_boundary(
     tidy_quantization(edit, boundaries)
     insert_layouts(edit, boundaries)
     minimize_transposes(edit, boundaries)
-    return ConvertedModel(edit.finish(), edit.values, edit.origins, tuple(edit.notes))
+    return ConvertedModel(edit.finish(), edit.types, edit.origins, tuple(edit.notes))
 
 
 # Merging of consecutive layout steps that cancel: Transposes, and steps of blocked layouts.
@@ -135,14 +130,17 @@ class _Merger:
         self.bypassed: set[int] = set()
 
     def run(self) -> None:
-        kept: list[NodeProto] = []
-        for node in self.tensors.scope.nodes:
+        scope, kept = self.tensors.scope, list[NodeProto]()
+        for node in scope.nodes:
             names = {name: self.same[name] for name in node.input if name in self.same}
             if names:
-                kept += rename_tensors(self.tensors.edit, node, names)
+                kept += self.tensors.edit.rename_tensors(node, names)
             if not self._merge_node(node):
                 kept.append(node)
-        self.tensors.scope.nodes = self._drop_unneeded(kept)
+        scope.nodes = kept
+        scope.drop_unread(may_go=self._is_unneeded)
+        unread = scope.drop_unread(self.replaced, lambda number, nodes: False)
+        drop_named(scope.graph.initializer, unread)
 
     def _merge_node(self, node: NodeProto) -> bool:
         """Merge a node with its predecessor; return whether it is to be removed."""
@@ -209,20 +207,11 @@ class _Merger:
         self.same[node.output[0]] = name
         return True
 
-    def _drop_unneeded(self, nodes: list[NodeProto]) -> list[NodeProto]:
-        """Return the nodes without those of byoc's, or bypassed ones, that nothing reads."""
-        scope = self.tensors.scope
-        needed = set(self.pinned)
-        kept = []
-        for node in reversed(nodes):
-            is_own = get_purpose(node) == LAYOUT or id(node) in self.bypassed
-            replaced = node.op_type == "Constant" and not self.replaced.isdisjoint(node.output)
-            if needed.isdisjoint(node.output) and (is_own or replaced):
-                continue
-            needed.update(scope.find_reads(node))
-            kept.append(node)
-        drop_initializers(scope.graph, self.replaced - needed)
-        return kept[::-1]
+    def _is_unneeded(self, number: int, nodes: Sequence[NodeProto]) -> bool:
+        """Return whether a node that nothing reads is byoc's, or was bypassed or replaced."""
+        (node,) = nodes
+        replaced = node.op_type == "Constant" and not self.replaced.isdisjoint(node.output)
+        return get_purpose(node) == LAYOUT or id(node) in self.bypassed or replaced
 
 
 def _is_own_transpose(node: NodeProto) -> bool:
@@ -245,7 +234,7 @@ _REPEATED = ("Loop", "Scan")
 class _LayoutForm:
     """A tensor in a layout: the graph and name of the tensor, and its plain type."""
 
-    home: Scope
+    home: EditableGraph
     tensor: str
     kind: TensorType
     layout: TensorLayout
@@ -266,7 +255,7 @@ class _FormInstance:
 
     form: _LayoutForm
     name: str
-    scope: Scope
+    scope: EditableGraph
     users: list[NodeProto] = field(default_factory=list)
 
 
@@ -287,7 +276,7 @@ def insert_layouts(edit: ModelEditor, boundaries: Sequence[RegionBoundary]) -> N
         _convert_input(edit, end, made.name)
         made.users.append(_find_user(made.scope, end.call))
     _insert_conversions(edit, [made for made in dict.fromkeys(read) if made.form not in returned])
-    needed: dict[Scope, set[str]] = {}
+    needed: dict[EditableGraph, set[str]] = {}
     for end in exits:
         scope = end.call.scope
         if scope not in needed:
@@ -301,7 +290,7 @@ def _find_ports(
     """Return the outputs and the inputs of calls that are to be in their target's layout."""
     own_names = {scope: scope.own_names() for scope in edit.scopes}
     # One type for all who read a tensor, though in a body more may be known than around it.
-    kinds: dict[tuple[Scope, str], TensorType | None] = {}
+    kinds: dict[tuple[EditableGraph, str], TensorType | None] = {}
     exits: list[_RegionPort] = []
     entries: list[_RegionPort] = []
     for found, is_exit in ((exits, True), (entries, False)):
@@ -313,7 +302,7 @@ def _find_ports(
                     continue
                 home = find_owner(call.scope, name, own_names)
                 if (home, name) not in kinds:
-                    proto = edit.values.get(name) or boundary.types.get(name)
+                    proto = edit.types.get(name) or boundary.types.get(name)
                     kinds[home, name] = read_type(proto) if proto is not None else None
                 kind = kinds[home, name]
                 if kind is not None and can_convert_layout(layout, kind, edit.opset):
@@ -321,7 +310,7 @@ def _find_ports(
     return exits, entries
 
 
-def _make_instance(edit: ModelEditor, form: _LayoutForm, scope: Scope) -> _FormInstance:
+def _make_instance(edit: ModelEditor, form: _LayoutForm, scope: EditableGraph) -> _FormInstance:
     packed = form.layout.pack_type(form.kind)
     assert packed is not None
     name = edit.add_tensor(f"{form.tensor}_{form.layout}", write_type(packed), form.tensor)
@@ -332,10 +321,10 @@ def _assign_entries(
     edit: ModelEditor, entries: Sequence[_RegionPort], returned: Mapping[_LayoutForm, _FormInstance]
 ) -> list[_FormInstance]:
     """Return the form that each entry reads: one that a region returns, or one to be made."""
-    wanted: dict[_LayoutForm, set[Scope]] = {}
+    wanted: dict[_LayoutForm, set[EditableGraph]] = {}
     for end in entries:
         wanted.setdefault(end.form, set()).add(_find_scope(end))
-    shared: dict[tuple[_LayoutForm, Scope], _FormInstance] = {}
+    shared: dict[tuple[_LayoutForm, EditableGraph], _FormInstance] = {}
     result = []
     for end in entries:
         form = end.form
@@ -350,7 +339,7 @@ def _assign_entries(
     return result
 
 
-def _enclosing_scopes(scope: Scope, home: Scope) -> Iterator[Scope]:
+def _enclosing_scopes(scope: EditableGraph, home: EditableGraph) -> Iterator[EditableGraph]:
     """Yield a graph and the graphs around it up to `home`."""
     for around in scope.walk_outward():
         yield around
@@ -358,7 +347,7 @@ def _enclosing_scopes(scope: Scope, home: Scope) -> Iterator[Scope]:
             return
 
 
-def _find_scope(end: _RegionPort) -> Scope:
+def _find_scope(end: _RegionPort) -> EditableGraph:
     """Return the graph for an entry's form: outside all loops in which the tensor is constant."""
     place = end.call.scope
     for scope in _enclosing_scopes(end.call.scope, end.form.home):
@@ -369,7 +358,7 @@ def _find_scope(end: _RegionPort) -> Scope:
     return place
 
 
-def _find_user(place: Scope, call: RegionCall) -> NodeProto:
+def _find_user(place: EditableGraph, call: RegionCall) -> NodeProto:
     """Return the node in a graph that is a call, or that holds the call in a body."""
     node = call.node
     for scope in _enclosing_scopes(call.scope, place):
@@ -389,7 +378,7 @@ def _convert_input(edit: ModelEditor, end: _RegionPort, name: str) -> None:
 
 def _insert_conversions(edit: ModelEditor, instances: Sequence[_FormInstance]) -> None:
     """Make forms that no region returns, each before the first node that needs it."""
-    orders: dict[Scope, dict[int, int]] = {}
+    orders: dict[EditableGraph, dict[int, int]] = {}
     for made in instances:
         if made.scope not in orders:
             orders[made.scope] = {id(node): i for i, node in enumerate(made.scope.nodes)}

@@ -19,12 +19,12 @@ from byoc.boundary.convert._graph_tensors import (
 from byoc.boundary.convert._layout_graph import LayoutGraph
 from byoc.boundary.convert._model_editor import RegionCall
 from byoc.boundary.convert._movable_operators import MovablePorts
-from byoc.boundary.convert._rename_tensors import rename_tensors
 from byoc.model import (
     LAYOUT,
     LAYOUT_KEY,
     get_input,
     get_stated_attributes,
+    make_node,
     make_unique_name,
     mark_inserted,
     set_attribute,
@@ -112,7 +112,7 @@ class _FormRewriter:
         }
         changed = {old: new for old, new in names.items() if old != new}
         if changed:
-            self.result += rename_tensors(self.tensors.edit, node, changed)
+            self.result += self.tensors.edit.rename_tensors(node, changed)
         for name in plain:
             self._open_port(self.tensors.edit.calls[node.op_type], name)
 
@@ -253,7 +253,7 @@ class _FormRewriter:
 
     def _make_node(self, op: str, source: str, target: str) -> NodeProto:
         """Return a new node with a unique name."""
-        node = helper.make_node(op, [source], [target], name=make_unique_name(target, self.taken))
+        node = make_node(op, [source], [target], name=make_unique_name(target, self.taken))
         set_metadata(mark_inserted(node, LAYOUT), LAYOUT_KEY, self.layouts[1])
         return node
 

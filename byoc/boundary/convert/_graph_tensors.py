@@ -13,10 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, TypeProto, numpy_helper
 
-from byoc.boundary.convert._model_editor import ModelEditor, Scope
+from byoc.boundary.convert._model_editor import ModelEditor
 from byoc.boundary.convert._tensor_transfers import RegionBoundary, TransposeShares
 from byoc.model import (
     DTYPES,
+    EditableGraph,
     TensorType,
     count_bits,
     count_bytes,
@@ -85,7 +86,9 @@ _ELEMENT_BYTES = 4
 class GraphTensors:
     """A graph that is edited, with the known types and constants, those around the graph included."""
 
-    def __init__(self, edit: ModelEditor, scope: Scope, borders: Sequence[RegionBoundary]) -> None:
+    def __init__(
+        self, edit: ModelEditor, scope: EditableGraph, borders: Sequence[RegionBoundary]
+    ) -> None:
         """Take a graph of a model that is edited."""
         self.edit = edit
         self.scope = scope
@@ -139,7 +142,7 @@ class GraphTensors:
 
     def find_type_proto(self, name: str) -> TypeProto | None:
         """Return the known type of a tensor, or None."""
-        found = self._own.get(name) or self.edit.values.get(name)
+        found = self._own.get(name) or self.edit.types.get(name)
         if found is None and self.outer is not None:
             found = self.outer.find_type_proto(name)
         if found is None:

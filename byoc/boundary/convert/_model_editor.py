@@ -1,152 +1,18 @@
-"""Editing of an outlined model: its nodes as lists, its regions by name, and free names.
+"""Editing of an outlined model: its regions by name, and the contents of new tensors."""
 
-The model is byoc's own and is edited in place. Meanwhile, the nodes of the main graph, of the bodies of
-If, Loop and Scan and of the regions' functions are those in the lists of their `Scope`;
-`ModelEditor.finish` writes them back.
-"""
+from collections.abc import Collection, Mapping
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cached_property
-
-from onnx import (
-    FunctionProto,
-    GraphProto,
-    ModelProto,
-    NodeProto,
-    TypeProto,
-    ValueInfoProto,
-)
+from onnx import FunctionProto, ModelProto, NodeProto, TypeProto
 
 from byoc.model import (
-    list_bodies,
-    list_reads,
-    list_tensor_names,
-    make_unique_name,
+    LAYOUT,
+    EditableGraph,
+    EditableModel,
+    make_node,
+    mark_inserted,
+    rename_tensors,
+    replace_names,
 )
-
-
-class Scope:
-    """The nodes of a graph or function, in an order in which they can run.
-
-    `proto` is the message that `finish` writes to. For a body, `outer` is the graph around it and
-    `owner` the node there that holds it; both are None for the main graph and for functions. `inner` has
-    the bodies of a node by the node's `id`; nodes that are inserted have none.
-    """
-
-    def __init__(
-        self,
-        proto: GraphProto | FunctionProto,
-        outer: "Scope | None" = None,
-        owner: NodeProto | None = None,
-    ) -> None:
-        """Take the nodes of a graph or function."""
-        self.proto = proto
-        self.outer = outer
-        self.owner = owner
-        self.inner: dict[int, list[Scope]] = {}
-        self._nodes = list(proto.node)
-        self._before: dict[int, list[NodeProto]] = {}
-        self._after: dict[int, list[NodeProto]] = {}
-        self._first: list[tuple[NodeProto, ...]] = []
-        self._last: list[NodeProto] = []
-
-    @property
-    def graph(self) -> GraphProto:
-        """The graph itself; a function has none."""
-        assert isinstance(self.proto, GraphProto)
-        return self.proto
-
-    @property
-    def outputs(self) -> list[str]:
-        """The names of the graph's outputs."""
-        return [value.name for value in self.graph.output]
-
-    @property
-    def nodes(self) -> list[NodeProto]:
-        """The nodes with all insertions; the list may be edited."""
-        if self._before or self._after or self._first or self._last:
-            merged = [node for added in reversed(self._first) for node in added]
-            for node in self._nodes:
-                merged.extend(self._before.get(id(node), ()))
-                merged.append(node)
-                merged.extend(self._after.get(id(node), ()))
-            self.nodes = [*merged, *self._last]
-        return self._nodes
-
-    @nodes.setter
-    def nodes(self, nodes: Sequence[NodeProto]) -> None:
-        self._nodes = list(nodes)
-        self._before, self._after, self._first, self._last = {}, {}, [], []
-
-    def insert_before(self, node: NodeProto, *added: NodeProto) -> None:
-        """Insert nodes directly before a node that was present when `nodes` was last read."""
-        self._before.setdefault(id(node), []).extend(added)
-
-    def insert_after(self, node: NodeProto, *added: NodeProto) -> None:
-        """Insert nodes after a node that was present when `nodes` was last read."""
-        self._after.setdefault(id(node), []).extend(added)
-
-    def insert_first(self, *added: NodeProto) -> None:
-        """Insert nodes before all others, including those inserted by earlier calls."""
-        self._first.append(added)
-
-    def insert_last(self, *added: NodeProto) -> None:
-        """Insert nodes after all others."""
-        self._last.extend(added)
-
-    def find_reads(self, node: NodeProto) -> list[str]:
-        """Return the tensors that a node reads, including the current captures of its bodies."""
-        if isinstance(self.proto, FunctionProto):  # whose bodies are no scopes of their own
-            return list_reads(node)
-        names = dict.fromkeys(node.input)
-        names.pop("", None)
-        for body in self.inner.get(id(node), ()):
-            names.update(dict.fromkeys(body.find_captures()))
-        return list(names)
-
-    def find_captures(self) -> list[str]:
-        """Return the tensors that a body reads from the graphs around it, in the order of first use."""
-        local = self.own_names()
-        names = [name for node in self.nodes for name in self.find_reads(node)]
-        return [name for name in dict.fromkeys([*names, *self.outputs]) if name not in local]
-
-    def find_lasting_names(self) -> dict[str, None]:
-        """Return the tensors that must keep their names: a graph's outputs and captures of bodies."""
-        bodies = (body for node in self.nodes for body in self.inner.get(id(node), ()))
-        return dict.fromkeys(
-            [*self.outputs, *(name for body in bodies for name in body.find_captures())]
-        )
-
-    def own_names(self) -> set[str]:
-        """Return the names of inputs, stored tensors, and outputs of nodes."""
-        made = {name for node in self.nodes for name in node.output}
-        if isinstance(self.proto, FunctionProto):
-            return made.union(self.proto.input)
-        stored = [*self.proto.initializer, *(s.values for s in self.proto.sparse_initializer)]
-        return made.union((v.name for v in self.proto.input), (tensor.name for tensor in stored))
-
-    def find_readers(self) -> dict[str, list[NodeProto]]:
-        """Return the nodes that read each tensor, captures by their bodies included."""
-        found: dict[str, list[NodeProto]] = {}
-        for node in self.nodes:
-            for name in self.find_reads(node):
-                found.setdefault(name, []).append(node)
-        return found
-
-    def walk_outward(self) -> "Iterator[Scope]":
-        """Yield this graph and those around it, the outermost last."""
-        scope: Scope | None = self
-        while scope is not None:
-            yield scope
-            scope = scope.outer
-
-    def walk(self) -> "Iterator[Scope]":
-        """Yield this graph and all bodies inside, each after the graph around it."""
-        pending = [self]
-        while pending:
-            current = pending.pop()
-            yield current
-            pending.extend(body for inner in current.inner.values() for body in inner)
 
 
 class RegionCall:
@@ -156,12 +22,12 @@ class RegionCall:
     outside and inside.
     """
 
-    def __init__(self, node: NodeProto, scope: Scope, function: FunctionProto) -> None:
+    def __init__(self, node: NodeProto, scope: EditableGraph, function: FunctionProto) -> None:
         """Take a node that calls a function."""
         self.node = node
         self.scope = scope
         self.function = function
-        self.inside = Scope(function)
+        self.inside = EditableGraph(function)
 
     def replace_input(self, position: int, name: str, *steps: NodeProto, inside: str = "") -> None:
         """Let the region read `name` at an input, and make its former input by `steps`.
@@ -178,43 +44,39 @@ class RegionCall:
         self.function.output[position] = inside or name
         self.inside.insert_last(*steps)
 
+    def rename_inside(self, names: Mapping[str, str]) -> None:
+        """Rename the function's inputs and outputs like those of the call."""
+        function = self.function
+        inner: dict[str, str] = {}
+        for ports, formals in ((self.node.input, function.input), (self.node.output, function.output)):
+            pairs = zip(ports, formals, strict=True)
+            inner |= {formal: names[outside] for outside, formal in pairs if outside in names}
+        replace_names(function.input, inner)
+        replace_names(function.output, inner)
+        for node in self.inside.nodes:
+            rename_tensors(node, inner)
 
-class ModelEditor:
+
+class ModelEditor(EditableModel):
     """A model while its boundaries are edited: the graphs inside it, and `calls` by the region's name.
 
-    `values` has the types of inserted tensors by name; names are unique in the model, so the types hold
-    in each graph. `origins` names the user's tensor whose content each inserted one holds. `notes` are
-    sentences for the user.
+    Names are unique in the model, so `types` hold in each graph. `origins` names the user's tensor whose
+    content each inserted one holds. `notes` are sentences for the user.
     """
 
     def __init__(self, model: ModelProto) -> None:
         """Take an outlined model, which is edited in place."""
-        self.model = model
-        self.values: dict[str, TypeProto] = {}
+        super().__init__(model)
         self.notes: list[str] = []
         self.origins: dict[str, str] = {}
-        self.main = Scope(model.graph)
         functions = {(f.domain, f.name): f for f in model.functions if f.domain.startswith("byoc.")}
         domains = {domain for domain, _ in functions}
-        self.calls: dict[str, RegionCall] = {}
-        self.scopes: list[Scope] = []
-        pending = [self.main]
-        while pending:
-            scope = pending.pop()
-            self.scopes.append(scope)
-            for node in scope.nodes:
-                inner = [Scope(body, scope, node) for body in list_bodies(node)]
-                if inner:
-                    scope.inner[id(node)] = inner
-                    pending.extend(inner)
-                if node.domain in domains and (node.domain, node.op_type) in functions:
-                    function = functions[node.domain, node.op_type]
-                    self.calls[node.op_type] = RegionCall(node, scope, function)
-
-    @cached_property
-    def _taken(self) -> set[str]:
-        """The names of the model as it came, and those that were added."""
-        return list_tensor_names(self.model.graph).union(*map(list_tensor_names, self.model.functions))
+        self.calls = {
+            node.op_type: RegionCall(node, scope, functions[node.domain, node.op_type])
+            for scope in self.scopes
+            for node in scope.nodes
+            if node.domain in domains and (node.domain, node.op_type) in functions
+        }
 
     @property
     def opset(self) -> int:
@@ -227,7 +89,7 @@ class ModelEditor:
 
         `of` is the tensor whose content the new one holds in another form; see `find_origin`.
         """
-        new = make_unique_name(name, self._taken)
+        new = self.names.new_tensor(name)
         if of:
             self.origins[new] = self.find_origin(of)
         return new
@@ -240,51 +102,53 @@ class ModelEditor:
         """Return a free name for a tensor and record its type."""
         new = self.new_name(name, of)
         if kind is not None:
-            self.values[new] = kind
+            self.types[new] = kind
         return new
 
-    def finish(self) -> ModelProto:
-        """Write all lists of nodes and the types of new tensors back, and return the model.
+    def rename_tensors(self, node: NodeProto, names: Mapping[str, str]) -> list[NodeProto]:
+        """Rename the tensors that a node reads and makes; those of a region also inside it.
 
-        Nodes and scopes obtained before are no longer part of the model.
+        If a name is already taken in a region, the region receives a copy; the nodes that make the
+        copies are returned and must be placed before the node.
         """
-        for scope in reversed(self.scopes):  # a body before the node that holds it is copied
-            _write_nodes(scope)
-            _write_types(scope.graph, self.values)
+        call = self.calls.get(node.op_type)
+        copies: list[NodeProto] = []
+        if call is not None and call.node is node:
+            names, copies = self._avoid_collisions(call, names)
+            call.rename_inside(names)
+        replace_names(node.input, names)
+        replace_names(node.output, names)
+        return copies
+
+    def _avoid_collisions(
+        self, call: RegionCall, names: Mapping[str, str]
+    ) -> tuple[dict[str, str], list[NodeProto]]:
+        """Return names that a region's function can use, and nodes that make the copies among them."""
+        made = (name for node in call.inside.nodes for name in node.output)
+        taken = {*call.function.input, *call.function.output, *made}
+        result: dict[str, str] = {}
+        copies = []
+        for old in dict.fromkeys((*call.node.input, *call.node.output)):
+            new = names.get(old, "")
+            if new in taken:
+                copy = self.add_tensor(new, self.types.get(old), old)
+                node = make_node("Identity", [new], [copy], f"{call.node.name}_{copy}")
+                copies.append(mark_inserted(node, LAYOUT))
+                new = copy
+            if new:
+                taken.add(new)
+                result[old] = new
+        return result, copies
+
+    def finish(self) -> ModelProto:
+        """Write all nodes and the types of new tensors back, those in regions, too."""
         for call in self.calls.values():
-            _write_nodes(call.inside)
-        return self.model
+            call.inside.write_to(call.function)
+        return super().finish()
 
 
-def find_owner(scope: Scope, name: str, own_names: Mapping[Scope, Collection[str]]) -> Scope:
+def find_owner(
+    scope: EditableGraph, name: str, own_names: Mapping[EditableGraph, Collection[str]]
+) -> EditableGraph:
     """Return the graph that a tensor is in, this one or one around it; this one if it is in none."""
     return next((around for around in scope.walk_outward() if name in own_names[around]), scope)
-
-
-def drop_initializers(graph: GraphProto, names: Collection[str]) -> None:
-    """Remove initializers from a graph by name."""
-    for position in reversed(range(len(graph.initializer))):
-        if graph.initializer[position].name in names:
-            del graph.initializer[position]
-
-
-def _write_nodes(scope: Scope) -> None:
-    nodes = scope.nodes
-    stays = len(nodes) == len(scope.proto.node)
-    if stays and all(one is other for one, other in zip(nodes, scope.proto.node, strict=True)):
-        return
-    del scope.proto.node[:]
-    scope.proto.node.extend(nodes)
-
-
-def _write_types(graph: GraphProto, values: Mapping[str, TypeProto]) -> None:
-    """Record the known types of a graph's new tensors, and drop those of tensors that are gone."""
-    inside = {name for node in graph.node for name in node.output if name}
-    inside -= {value.name for value in graph.output}
-    kept = [value for value in graph.value_info if value.name in inside]
-    new = (inside & values.keys()) - {value.name for value in kept}
-    added = [ValueInfoProto(name=name, type=values[name]) for name in sorted(new)]
-    if not added and len(kept) == len(graph.value_info):
-        return
-    del graph.value_info[:]
-    graph.value_info.extend([*kept, *added])

@@ -4,18 +4,19 @@ Quantization inserts them around everything that an accelerator might take. Oper
 host return to floating point; at a region's boundary the nodes move to the side that converts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 
 from onnx import NodeProto
 
-from byoc.boundary.convert._model_editor import ModelEditor, RegionCall, Scope, drop_initializers
-from byoc.boundary.convert._rename_tensors import replace_names
+from byoc.boundary.convert._model_editor import ModelEditor, RegionCall
 from byoc.boundary.convert._tensor_transfers import RegionBoundary
 from byoc.model import (
     QUANTIZE,
     TENSOR_KEY,
     WEIGHT_KEY,
+    EditableGraph,
+    drop_named,
     get_metadata,
     get_purpose,
     is_dequantize,
@@ -48,15 +49,22 @@ def tidy_quantization(edit: ModelEditor, boundaries: Sequence[RegionBoundary]) -
         if border.format.convert == "device" and border.region in edit.calls:
             _move_into_region(edit, edit.calls[border.region])
     for scope in edit.scopes:
-        _remove_unread(edit, scope)
-    _drop_unread(edit, removable)
+        scope.drop_unread(may_go=_may_go)
+    unread = edit.main.drop_unread(
+        removable, lambda number, nodes: is_onnx(nodes[0]) and id(nodes[0]) not in edit.main.inner
+    )
+    drop_named(edit.main.graph.initializer, unread)
 
 
 def _is_own(node: NodeProto) -> bool:
     return is_qdq_node(node) and get_purpose(node) == QUANTIZE
 
 
-def _tidy_host(edit: ModelEditor, scope: Scope) -> None:
+def _may_go(number: int, nodes: Sequence[NodeProto]) -> bool:
+    return _is_own(nodes[0])
+
+
+def _tidy_host(edit: ModelEditor, scope: EditableGraph) -> None:
     """Remove from a graph the pairs that begin and end on the host, those of weights first.
 
     What converts between two types there, an Identity, is removed before.
@@ -64,7 +72,7 @@ def _tidy_host(edit: ModelEditor, scope: Scope) -> None:
     passed = [
         node for node in scope.nodes if node.op_type == "Identity" and get_purpose(node) == QUANTIZE
     ]
-    _rename_tensors(scope, {node.output[0]: node.input[0] for node in passed})
+    scope.rename_now({node.output[0]: node.input[0] for node in passed})
     scope.nodes = [node for node in scope.nodes if all(node is not each for each in passed)]
     own = [node for node in scope.nodes if _is_own(node)]
     weights = [node for node in own if get_metadata(node, WEIGHT_KEY)]
@@ -94,8 +102,8 @@ def _tidy_host(edit: ModelEditor, scope: Scope) -> None:
         names.update((other.output[0], first.output[0]) for other in others)
         removed.update(map(id, others))
     scope.nodes = [node for node in scope.nodes if id(node) not in removed]
-    _rename_tensors(scope, names)
-    _remove_unread(edit, scope)
+    scope.rename_now(names)
+    scope.drop_unread(may_go=_may_go)
 
 
 def _equal_dequantizers(several: Sequence[NodeProto], outputs: frozenset[str]) -> list[NodeProto]:
@@ -109,28 +117,6 @@ def _equal_dequantizers(several: Sequence[NodeProto], outputs: frozenset[str]) -
 def _graph_outputs(edit: ModelEditor) -> frozenset[str]:
     """Return the outputs of all graphs and bodies, which must keep their names."""
     return frozenset(name for scope in edit.scopes for name in scope.outputs)
-
-
-def _rename_tensors(scope: Scope, names: Mapping[str, str]) -> None:
-    """Rename tensors that nodes of a graph and of its bodies read and make."""
-    final = dict(names)
-    for name in names:
-        while final[name] in names:
-            final[name] = names[final[name]]
-    for node in (node for inner in scope.walk() for node in inner.nodes):
-        replace_names(node.input, final)
-        replace_names(node.output, final)
-
-
-def _remove_unread(edit: ModelEditor, scope: Scope) -> None:
-    """Remove QuantizeLinear and DequantizeLinear nodes of byoc's whose output is not read."""
-    read = set(_graph_outputs(edit))
-    kept = []
-    for node in reversed(scope.nodes):
-        if not _is_own(node) or node.output[0] in read:
-            read.update(scope.find_reads(node))
-            kept.append(node)
-    scope.nodes = kept[::-1]
 
 
 def _move_into_region(edit: ModelEditor, call: RegionCall) -> None:
@@ -186,22 +172,3 @@ def _pass_constant(edit: ModelEditor, call: RegionCall, name: str) -> str:
     call.node.input.append(name)
     call.function.input.append(inner)
     return inner
-
-
-def _drop_unread(edit: ModelEditor, removable: set[str]) -> None:
-    """Remove unread `removable` tensors from the main graph, and constants only they were made of."""
-    main = edit.main
-    inner = (scope for scope in edit.scopes if scope is not main)
-    read = {name for scope in inner for node in scope.nodes for name in scope.find_reads(node)}
-    read |= _graph_outputs(edit)
-    kept = []
-    for node in reversed(main.nodes):  # constants are made of constants before them
-        made = [name for name in node.output if name]
-        is_plain = made and is_onnx(node) and id(node) not in main.inner
-        if is_plain and removable.issuperset(made) and read.isdisjoint(made):
-            removable = removable.union(node.input)
-        else:
-            read.update(main.find_reads(node))
-            kept.append(node)
-    main.nodes = kept[::-1]
-    drop_initializers(edit.model.graph, removable - read)
