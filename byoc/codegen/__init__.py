@@ -91,10 +91,10 @@ if TYPE_CHECKING:
     from byoc.codegen._refusals import RefusedError as RefusedError
     from byoc.codegen._refusals import resolve_node_names as resolve_node_names
     from byoc.codegen._region import Region as Region
-    from byoc.codegen._region_files import find_disagreement as find_disagreement
-    from byoc.codegen._region_files import read_region as read_region
     from byoc.codegen._region_arena import Arena as Arena
     from byoc.codegen._region_arena import ArenaSlot as ArenaSlot
+    from byoc.codegen._region_files import find_disagreement as find_disagreement
+    from byoc.codegen._region_files import read_region as read_region
     from byoc.codegen._region_session import open_region_session as open_region_session
     from byoc.codegen._untrusted import MAX_PATH as MAX_PATH
     from byoc.codegen._untrusted import describe_path_problem as describe_path_problem

@@ -5,13 +5,6 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.model._certain_types import type_certainly
-    from byoc.model._composite_functions import (
-        COMPOSITE_KEY,
-        Composite,
-        CompositeLine,
-        resolve_attributes,
-    )
     from byoc.model._constants import (
         find_constant_value,
         fold_constants,
@@ -36,33 +29,21 @@ if TYPE_CHECKING:
     )
     from byoc.model._graph_index import RANDOM_OPERATORS, GraphBody, GraphIndex
     from byoc.model._graph_parts import (
+        COMPOSITE_KEY,
         BoundaryNames,
+        Composite,
+        CompositeLine,
         extract_call,
         extract_nodes,
         find_boundary,
         make_body_path,
         name_nodes,
         open_shapes,
+        resolve_attributes,
         walk_graph_paths,
     )
-    from byoc.model._heavy_weights import HeavyWeights, read_without_heavy_weights
+    from byoc.model._heavy_weights import HeavyWeights, find_non_text, read_without_heavy_weights
     from byoc.model._images import find_images, find_weights
-    from byoc.model._inlinable_nodes import make_dense
-    from byoc.model._inserted_nodes import (
-        CAST,
-        LAYOUT,
-        LAYOUT_KEY,
-        PURPOSE_KEY,
-        QUANTIZE,
-        TARGET_KEY,
-        TENSOR_KEY,
-        WEIGHT_KEY,
-        get_metadata,
-        get_purpose,
-        is_inserted,
-        mark_inserted,
-        set_metadata,
-    )
     from byoc.model._layouts import (
         IMAGE,
         WEIGHT,
@@ -74,11 +55,6 @@ if TYPE_CHECKING:
         parse_layout,
     )
     from byoc.model._model_loading import Model, check_model, prepare_model, read_model_file
-    from byoc.model._node_attributes import (
-        get_operator_name,
-        get_stated_attributes,
-        infer_body_input_types,
-    )
     from byoc.model._node_facts import (
         QUANTIZED_FACTS,
         TENSOR_FACTS,
@@ -88,7 +64,25 @@ if TYPE_CHECKING:
         filter_plain,
         list_plain_elements,
     )
-    from byoc.model._node_kinds import NodeRecords
+    from byoc.model._node_kinds import (
+        CAST,
+        LAYOUT,
+        LAYOUT_KEY,
+        PURPOSE_KEY,
+        QUANTIZE,
+        TARGET_KEY,
+        TENSOR_KEY,
+        WEIGHT_KEY,
+        NodeRecords,
+        get_metadata,
+        get_operator_name,
+        get_purpose,
+        get_stated_attributes,
+        infer_body_input_types,
+        is_inserted,
+        mark_inserted,
+        set_metadata,
+    )
     from byoc.model._opset_conversion import ConversionError, convert_ir_version, convert_opset
     from byoc.model._outline import (
         MAX_IR,
@@ -97,6 +91,7 @@ if TYPE_CHECKING:
         OutlineGroup,
         RegionCut,
         check_domains_unused,
+        make_dense,
         outline,
         set_ir_version,
     )
@@ -145,8 +140,7 @@ if TYPE_CHECKING:
         to_numpy_dtype,
         write_type,
     )
-    from byoc.model._text_check import find_non_text
-    from byoc.model._type_origins import find_type_origin
+    from byoc.model._type_origins import find_type_origin, type_certainly
     from byoc.model._variable_constants import make_variable
     from byoc.model._walk import (
         NameAllocator,

@@ -14,13 +14,14 @@ import onnx
 from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto, TypeProto
 
-from byoc.model._inserted_nodes import is_inserted
-from byoc.model._node_attributes import (
+from byoc.model._node_kinds import (
+    NodeKind,
+    NodeRecords,
     get_effective_attributes,
     get_stated_attributes,
     infer_body_input_types,
+    is_inserted,
 )
-from byoc.model._node_kinds import NodeKind, NodeRecords
 from byoc.model._planned_sizes import NOTHING_OPEN, PlannedSizes
 from byoc.model._tensor_data import is_large
 from byoc.model._tensor_types import Dim, TensorType, get_graph_types, rate_knowledge, read_tensor_types

@@ -3,14 +3,227 @@
 A large graph has few kinds. What follows from operator and attributes is worked out once for each.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
-from onnx import NodeProto
+import numpy as np
+import onnx
+from onnx import (
+    FunctionProto,
+    GraphProto,
+    NodeProto,
+    StringStringEntryProto,
+    TensorProto,
+    TypeProto,
+    helper,
+)
 
-from byoc.model._node_attributes import get_operator_name
+from byoc.model._tensor_types import TensorType, clear_shape
 from byoc.model._walk import is_onnx, list_bodies
+from byoc.model.schemas import OperatorSchema, make_operator_name
+
+# Attributes of nodes with their defaults, and the types of the inputs of bodies.
+
+# The defaults of these depend on the rank, so schemas give them only in words.
+_DEFAULT_ONES = ("strides", "dilations")
+# The names of a convolution's weight, which is not always the second input (QLinearConv).
+_WEIGHT_NAMES = ("W", "w")
+
+
+def get_operator_name(node: NodeProto) -> str:
+    """Return a node's operator as rule files and patterns spell it: `Conv`, `com.microsoft.Gelu`."""
+    return make_operator_name(node.op_type, node.domain)
+
+
+def get_stated_attributes(node: NodeProto) -> dict[str, Any]:
+    """Return the stated attributes of a node; text as str, a float32 as its shortest decimal."""
+    return {a.name: _to_plain_value(onnx.helper.get_attribute_value(a)) for a in node.attribute}
+
+
+def get_effective_attributes(
+    node: NodeProto, schema: OperatorSchema, types: Mapping[str, TensorType]
+) -> dict[str, Any]:
+    """Return the attributes of a node with all defaults.
+
+    The defaults of `kernel_shape`, `strides`, `dilations` and `pads` of convolutions and pools follow
+    ONNX's documentation: the extents of the weight, ones, and zeros.
+    """
+    values = {
+        name: _to_plain_value(onnx.helper.get_attribute_value(attribute.default))
+        for name, attribute in schema.attributes.items()
+        if attribute.default is not None
+    }
+    values |= get_stated_attributes(node)
+    missing = [name for name in schema.attributes if name not in values]
+    if not missing:
+        return values
+    axes = _get_kernel_shape(node, schema, values, types)
+    for name in missing:
+        if axes is None:
+            break
+        if name == "kernel_shape":
+            values[name] = list(axes)
+        elif name in _DEFAULT_ONES:
+            values[name] = [1] * len(axes)
+        elif name == "pads" and values.get("auto_pad", "NOTSET") == "NOTSET":
+            values[name] = [0] * (2 * len(axes))
+    return values
+
+
+def _get_kernel_shape(
+    node: NodeProto,
+    schema: OperatorSchema,
+    values: Mapping[str, Any],
+    types: Mapping[str, TensorType],
+) -> tuple[int, ...] | None:
+    if "kernel_shape" in values:
+        return tuple(values["kernel_shape"])
+    formals = zip(schema.inputs, node.input, strict=False)
+    weight = next((types.get(name) for formal, name in formals if formal.name in _WEIGHT_NAMES), None)
+    if weight is None or weight.shape is None:
+        return None
+    axes = weight.shape[2:]
+    return (
+        tuple(dim for dim in axes if isinstance(dim, int))
+        if all(isinstance(dim, int) for dim in axes)
+        else None
+    )
+
+
+def _to_plain_value(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_to_plain_value(item) for item in value]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, float):
+        return float(str(np.float32(value)))  # the shortest decimal that is this float32
+    return value
+
+
+def infer_body_input_types(
+    node: NodeProto, body: GraphProto, outer_types: Mapping[str, TypeProto]
+) -> dict[str, TypeProto]:
+    """Return the types of a body's inputs that follow from the inputs of its node.
+
+    `outer_types` are those of the tensors around the node. A tensor that a Loop carries may change its
+    shape from one iteration to the next, so only its dtype follows.
+    """
+    names = [value.name for value in body.input]
+    if node.op_type == "Loop":
+        kinds = [
+            helper.make_tensor_type_proto(TensorProto.INT64, []),
+            helper.make_tensor_type_proto(TensorProto.BOOL, []),
+            *(clear_shape(outer_types.get(name)) for name in node.input[2:]),
+        ]
+    elif node.op_type == "Scan":
+        attributes = get_stated_attributes(node)
+        count = max(0, min(int(attributes.get("num_scan_inputs", 0)), len(node.input)))
+        states = len(node.input) - count
+        axes = attributes.get("scan_input_axes", [0] * count)
+        kinds = [outer_types.get(name) for name in node.input[:states]]
+        kinds += [
+            _remove_axis(outer_types.get(name), axis)
+            for name, axis in zip(node.input[states:], axes, strict=False)
+        ]
+    else:
+        return {}
+    return {name: kind for name, kind in zip(names, kinds, strict=False) if kind is not None}
+
+
+def _remove_axis(kind: TypeProto | None, axis: int) -> TypeProto | None:
+    """Return a tensor type without one axis, None for any other type."""
+    if kind is None or not kind.HasField("tensor_type"):
+        return None
+    result = deepcopy(kind)
+    rank = len(result.tensor_type.shape.dim)
+    if -rank <= axis < rank:
+        del result.tensor_type.shape.dim[axis]
+    return result
+
+
+# Metadata of nodes, which tells those that byoc inserts at boundaries from the user's own.
+
+PURPOSE_KEY = "byoc.boundary"
+"""The metadata key for the purpose of an inserted node: QUANTIZE, LAYOUT or CAST."""
+
+QUANTIZE = "quantize"
+LAYOUT = "layout"
+CAST = "cast"
+
+LAYOUT_KEY = "byoc.layout"
+"""The metadata key for the layout, such as `NHWC`, that a node was inserted or moved for."""
+
+WEIGHT_KEY = "byoc.float"
+"""The metadata key for the user's name of a weight, on the DequantizeLinear inserted for it."""
+
+TENSOR_KEY = "byoc.tensor"
+"""The metadata key for the user's name of an activation, on the Q and DQ nodes that byoc inserted."""
+
+TARGET_KEY = "byoc.target"
+"""The metadata key for the name of a region's target, on the region's call."""
+
+
+def mark_inserted(node: NodeProto, purpose: str) -> NodeProto:
+    """Record the purpose of an inserted node in its metadata, and return the node."""
+    set_metadata(node, PURPOSE_KEY, purpose)
+    return node
+
+
+def get_purpose(node: NodeProto) -> str:
+    """Return the purpose of an inserted node, empty for a node of the user's."""
+    return get_metadata(node, PURPOSE_KEY)
+
+
+def is_inserted(node: NodeProto) -> bool:
+    """Return whether byoc inserted a node."""
+    return bool(get_purpose(node))
+
+
+def set_metadata(node: NodeProto, key: str, value: str) -> None:
+    """Set an entry of a node's metadata."""
+    for entry in node.metadata_props:
+        if entry.key == key:
+            entry.value = value
+            return
+    node.metadata_props.add(key=key, value=value)
+
+
+def get_metadata(node: NodeProto, key: str) -> str:
+    """Return an entry of a node's metadata, empty if there is none."""
+    for entry in node.metadata_props:
+        if entry.key == key:
+            return entry.value
+    return ""
+
+
+LabelledNode = tuple[NodeProto, Mapping[str, str]]
+"""A node, and the entries to add to the metadata of its copy, which has none of these keys yet."""
+
+
+def copy_nodes(scope: GraphProto | FunctionProto, nodes: Sequence[LabelledNode]) -> None:
+    """Set the nodes of a graph or function to copies of some, with more metadata."""
+    del scope.node[:]
+    scope.node.extend([node for node, _ in nodes])
+    labels: dict[int, NodeProto] = {}  # many nodes have one mapping
+    for copied, (_, metadata) in zip(scope.node, nodes, strict=True):
+        if metadata:
+            label = labels.get(id(metadata))
+            if label is None:
+                label = labels[id(metadata)] = NodeProto(metadata_props=_make_entries(metadata))
+            copied.MergeFrom(label)
+
+
+def add_metadata(proto: NodeProto | FunctionProto, metadata: Mapping[str, str]) -> None:
+    """Add entries to the metadata of a node or function, which has none of these keys yet."""
+    proto.metadata_props.extend(_make_entries(metadata))
+
+
+def _make_entries(metadata: Mapping[str, str]) -> list[StringStringEntryProto]:
+    return [StringStringEntryProto(key=key, value=value) for key, value in metadata.items()]
+
 
 _MAX_COMPARED_BYTES = 1 << 20
 

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 from onnx import AttributeProto, ModelProto, NodeProto, OperatorSetIdProto, helper
 
 from byoc.errors import InputError
-from byoc.model._node_attributes import get_operator_name
-from byoc.model._node_kinds import NodeRecords
+from byoc.model._node_kinds import NodeRecords, get_operator_name
 from byoc.model._walk import copy_without, describe_node, is_onnx, walk_nodes
 from byoc.model.schemas import (
     INSTALL_HINT,

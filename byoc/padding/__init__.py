@@ -6,17 +6,15 @@ from byoc._doors import open_door
 
 if TYPE_CHECKING:
     from byoc.padding._array_padding import (
-        cut_outputs,
-        find_unpadded_sizes,
-        make_padded_shapes,
-        pad_inputs,
-    )
-    from byoc.padding._padding_rule import (
         EDGE,
         FirstValue,
         PaddedInput,
         PaddingDecision,
         PaddingRule,
+        cut_outputs,
+        find_unpadded_sizes,
+        make_padded_shapes,
+        pad_inputs,
     )
     from byoc.padding._padding_search import LoadModel, decide_padding
     from byoc.padding._static_caches import CACHE_LENGTH, find_growing_dims, make_static

@@ -1,15 +1,70 @@
 """Rules that bound products, sums, normalizations, and what a Gather takes from tables."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from math import sqrt
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from byoc.model import Dim
 from byoc.model.ranges import ZERO, Interval
-from byoc.padding._bound_view import BoundRule, BoundView
-from byoc.padding._padded_graph import OPSET_OF_ONE_AXIS
-from byoc.padding._zones import UNPADDED, Part, Zone
+from byoc.padding._padded_graph import (
+    OPSET_OF_ONE_AXIS,
+    UNPADDED,
+    PaddedNode,
+    Part,
+    Shape,
+    Zone,
+    require_shape,
+)
+
+if TYPE_CHECKING:
+    from byoc.padding._value_bounds import ValueBounds
+
+
+# A node as the rules of bounds ask about it.
+
+
+@dataclass(frozen=True, eq=False)
+class BoundView(PaddedNode):
+    """A node with the output and the zone that bounds are wanted of."""
+
+    output: str
+    zone: Zone
+    bounds: "ValueBounds"
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of the output. Raises NotAlignedError where it is not known."""
+        return require_shape(self.graph, self.output)
+
+    def find(self, position: int, zone: Zone) -> Interval | None:
+        """Return the bounds of an input in a zone of it."""
+        return self.bounds.find(self.get_input(position), zone)
+
+    def find_broadcast(self, position: int) -> Interval | None:
+        """Return the bounds of an input that is broadcast to the output, where it meets the zone."""
+        shape, rank = self.get_shape(position), len(self.shape)
+        axes = {
+            axis + rank - len(shape): axis
+            for axis, dim in enumerate(shape)
+            if dim != 1 and axis + rank >= len(shape)
+        }
+        return self.find(position, self.zone.move(axes))
+
+    def find_constant_magnitude(self, position: int) -> float | None:
+        """Return the largest absolute value of a constant input, None for any other; 0 if left out."""
+        name = self.get_input(position)
+        if not name:
+            return 0.0
+        array = self.graph.read_constant(name)
+        if array is None or array.dtype.kind not in "biuf":
+            return None
+        return float(abs(array.astype("float64")).max(initial=0.0))
+
+
+BoundRule = Callable[[BoundView], Interval | None]
 
 
 def _multiply_matrices(view: BoundView) -> Interval | None:

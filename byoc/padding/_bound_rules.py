@@ -13,10 +13,8 @@ import numpy as np
 
 from byoc.model import to_numpy_dtype
 from byoc.model.ranges import ZERO, Interval, absolute, square
-from byoc.padding._axis_maps import map_moved_axes
-from byoc.padding._bound_matrix_rules import MATRIX_BOUND_RULES
-from byoc.padding._bound_view import BoundRule, BoundView
-from byoc.padding._zones import UNPADDED, Part
+from byoc.padding._bound_matrix_rules import MATRIX_BOUND_RULES, BoundRule, BoundView
+from byoc.padding._padded_graph import UNPADDED, Part, map_moved_axes
 
 _UNIT = Interval(0.0, 1.0)
 _GELU_LOW = -0.171  # the least value of x * Phi(x) is -0.16997

@@ -7,8 +7,8 @@ from types import MappingProxyType
 from byoc.errors import InputError
 from byoc.model import Dim, Model, list_open_dims, to_numpy_dtype
 from byoc.padding._alignment import Alignment, Misalignment
+from byoc.padding._array_padding import EDGE, FirstValue, PaddedInput, PaddingDecision, PaddingRule
 from byoc.padding._padded_graph import Assumptions, Bit, PaddedGraph
-from byoc.padding._padding_rule import EDGE, FirstValue, PaddedInput, PaddingDecision, PaddingRule
 from byoc.padding._value_bounds import find_fill_axis
 
 NONE_EQUAL: Mapping[str, str] = MappingProxyType({})

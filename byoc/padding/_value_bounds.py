@@ -18,10 +18,17 @@ from onnx import helper
 
 from byoc.model import RANDOM_OPERATORS, evaluate_dim, list_dim_names, to_numpy_dtype
 from byoc.model.ranges import NUMBERS, Interval
+from byoc.padding._bound_matrix_rules import BoundView
 from byoc.padding._bound_rules import BOUND_RULES
-from byoc.padding._bound_view import BoundView
-from byoc.padding._padded_graph import ILL_FORMED, Assumptions, NotAlignedError, PaddedGraph, Shape
-from byoc.padding._zones import Part, Zone
+from byoc.padding._padded_graph import (
+    ILL_FORMED,
+    Assumptions,
+    NotAlignedError,
+    PaddedGraph,
+    Part,
+    Shape,
+    Zone,
+)
 
 # Values that follow from sizes and constants alone, such as causal masks, in the padded run.
 

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
+    from byoc.passes._affine_folding import FoldBatchNormalization
     from byoc.passes._clean_set import describe_clean_pass, list_clean_passes
     from byoc.passes._cleaning import CleanedModel, CleanPass, clean_model
-    from byoc.passes._folded_norms import FoldBatchNormalization
     from byoc.passes._folded_scales import FoldScales
     from byoc.passes._pass_effect import PassEffect, count_operators, is_changed, merge_effects
     from byoc.passes._pass_plugins import (
@@ -15,12 +15,14 @@ if TYPE_CHECKING:
         REGION_SCOPE,
         LoadedPass,
         Pass,
+        PassFailedError,
+        PassProcess,
+        apply_pass,
+        find_interface_change,
         load_pass,
         load_passes,
         load_region_pass,
     )
     from byoc.passes._quantized_operators import ReadQuantizedOperators
-    from byoc.passes._run_pass import PassFailedError, PassProcess, apply_pass
-    from byoc.passes._unchanged_interface import find_interface_change
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

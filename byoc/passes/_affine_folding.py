@@ -4,10 +4,11 @@ A Conv, ConvTranspose or Gemm is linear: to multiply its result by a factor for 
 an offset, is the same as other weights and another bias.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from byoc.model import (
     get_stated_attributes,
     set_attribute,
 )
+from byoc.passes._cleaning import CleanPass
 from byoc.passes._graph_edits import GraphEdits
 
 _DTYPES = frozenset({"float16", "float32", "float64"})
@@ -192,3 +194,152 @@ _SCALE_WEIGHT = {
     "ConvTranspose": _scale_transposed_conv,
     "Gemm": _scale_gemm,
 }
+
+
+# The pass that folds BatchNormalization into the convolution or matrix product before it.
+#
+# At inference BatchNormalization computes `y = (x - mean) * scale / sqrt(var + epsilon) + B` per
+# channel (ONNX, BatchNormalization), which is affine.
+
+_FIRST_OPSET = 7  # before, an attribute says whether it trains
+_EPSILON = 1e-5
+
+
+@dataclass(frozen=True)
+class FoldBatchNormalization(CleanPass):
+    """Fold BatchNormalization into the Conv, ConvTranspose or Gemm whose result it alone reads.
+
+    Results differ in the last digits. Rule files ask for it (`wants: folded_batchnorm`).
+    """
+
+    name: ClassVar[str] = "fold-batchnorm"
+    operators: ClassVar[frozenset[str]] = frozenset({"BatchNormalization"})
+
+    def edit(self, edits: GraphEdits, numbers: Sequence[int]) -> None:
+        """Replace the node before each BatchNormalization, where that can be."""
+        for number in numbers:
+            maker = _find_maker(edits, number)
+            scales = None if maker is None else _read_scales(edits, number)
+            if maker is not None and scales is not None:
+                with np.errstate(all="ignore"):  # what is infinite then is not folded
+                    fold_affine(edits, maker, number, *scales)
+
+
+def _find_maker(edits: GraphEdits, number: int) -> int | None:
+    """Return the node before a normalization that can take it in."""
+    index = edits.index
+    node = index.nodes[number]
+    attributes = get_stated_attributes(node)
+    if index.get_opset(node) < _FIRST_OPSET or any(index.node_outputs[number][1:]):
+        return None
+    if attributes.get("training_mode", 0) or not attributes.get("spatial", 1):
+        return None
+    return find_linear_maker(edits, number, index.node_inputs[number][0])
+
+
+def _read_scales(edits: GraphEdits, number: int) -> tuple[Array, Array] | None:
+    """Return factor and offset of each channel, float64 (channels,), None if they are not stored."""
+    index = edits.index
+    values = [read_floats(edits, name) for name in index.node_inputs[number][1:5]]
+    if any(value is None or value.ndim != 1 for value in values):
+        return None
+    scale, bias, mean, variance = (value for value in values if value is not None)
+    epsilon = get_stated_attributes(index.nodes[number]).get("epsilon", _EPSILON)
+    with np.errstate(all="ignore"):
+        factor = scale / np.sqrt(variance + np.float32(epsilon))
+        return factor, bias - mean * factor
+
+
+# A pass that writes out the padding that convolutions and pools leave to `auto_pad`.
+
+_AUTOMATIC = ("SAME_UPPER", "SAME_LOWER", "VALID")
+# Which input of a convolution has its weights.
+_WEIGHTS = {"Conv": 1, "ConvInteger": 1, "QLinearConv": 3}
+
+
+@dataclass(frozen=True)
+class ExplicitPads(CleanPass):
+    """Write the pads of convolutions and pools that state `auto_pad`: many targets take pads alone.
+
+    SAME needs an image of known size. These stay: a window with dilations, which onnxruntime refuses
+    under SAME; a pool with `ceil_mode`; and under SAME a pool whose stride is larger than its window, or
+    a convolution whose last window ends three elements and more before the image does, where onnxruntime
+    cuts the image as if its padding were negative.
+    """
+
+    name: ClassVar[str] = "explicit-pads"
+    operators: ClassVar[frozenset[str]] = frozenset({*_WEIGHTS, "AveragePool", "LpPool", "MaxPool"})
+
+    def edit(self, edits: GraphEdits, numbers: Sequence[int]) -> None:
+        """Replace the nodes whose padding is known."""
+        for number in numbers:
+            node = edits.index.nodes[number]
+            stated = get_stated_attributes(node)
+            if stated.get("auto_pad") not in _AUTOMATIC or number in edits.index.constant_nodes:
+                continue
+            pads = _find_pads(edits, node, stated)
+            if pads is None:
+                continue
+            edits.note_replaced(number, f"had auto_pad {stated['auto_pad']}")
+            edits.replace(number, _write_pads(node, pads))
+
+
+def _find_pads(edits: GraphEdits, node: NodeProto, stated: Mapping[str, Any]) -> list[int] | None:
+    """Return the padding before and behind each axis, None where it is not known.
+
+    SAME pads so that there is a window for every `stride` elements (ONNX, Conv): of an odd padding the
+    element more is behind the image for SAME_UPPER, before it for SAME_LOWER.
+    """
+    kernel = _find_kernel(edits, node, stated)
+    if kernel is None:
+        return None
+    ones = [1] * len(kernel)
+    strides, dilations = stated.get("strides", ones), stated.get("dilations", ones)
+    is_pool = node.op_type not in _WEIGHTS
+    if dilations != ones or (is_pool and stated.get("ceil_mode", 0)):
+        return None
+    if stated["auto_pad"] == "VALID":
+        return [0] * (2 * len(kernel))
+    shape = None if edits.known is None else edits.known.find_shape(node.input[0])
+    if shape is None or len(shape) != len(kernel) + 2:
+        return None
+    pairs = []
+    for extent, size, stride in zip(shape[2:], kernel, strides, strict=True):
+        whole = None if is_pool and stride > size else _find_padding(extent, size, stride)
+        if whole is None:
+            return None
+        less, more = whole // 2, whole - whole // 2
+        pairs.append((less, more) if stated["auto_pad"] == "SAME_UPPER" else (more, less))
+    return [first for first, _ in pairs] + [last for _, last in pairs]
+
+
+def _find_padding(extent: int | str | None, size: int, stride: int) -> int | None:
+    """Return by how much SAME pads an axis, before and behind together, None where that is not known.
+
+    It is not known to be 0 where onnxruntime cuts three elements and more, the first one among them.
+    """
+    if not isinstance(extent, int):
+        return None
+    windows = -(-extent // stride)
+    wanted = (windows - 1) * stride + size - extent
+    return max(wanted, 0) if wanted > -3 else None
+
+
+def _find_kernel(
+    edits: GraphEdits, node: NodeProto, stated: Mapping[str, Any]
+) -> tuple[int, ...] | None:
+    """Return the extents of the window, those of the weights unless the node states them."""
+    if "kernel_shape" in stated:
+        return tuple(stated["kernel_shape"])
+    shape = None if edits.known is None else edits.known.find_shape(node.input[_WEIGHTS[node.op_type]])
+    extents = () if shape is None else shape[2:]
+    known = tuple(each for each in extents if isinstance(each, int))
+    return known if extents and len(known) == len(extents) else None
+
+
+def _write_pads(node: NodeProto, pads: Sequence[int]) -> NodeProto:
+    written = deepcopy(node)
+    kept = [each for each in node.attribute if each.name not in ("auto_pad", "pads")]
+    del written.attribute[:]
+    written.attribute.extend([*kept, helper.make_attribute("pads", pads)])
+    return written

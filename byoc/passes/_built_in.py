@@ -1,11 +1,11 @@
 """The passes that come with byoc, by name: where each class is, imported when it is asked for."""
 
 BUILT_IN = {
-    "drop-dropout": "byoc.passes._dropped_nodes:DropDropout",
-    "drop-identity": "byoc.passes._dropped_nodes:DropIdentity",
-    "explicit-pads": "byoc.passes._explicit_pads:ExplicitPads",
+    "drop-dropout": "byoc.passes._folded_shapes:DropDropout",
+    "drop-identity": "byoc.passes._folded_shapes:DropIdentity",
+    "explicit-pads": "byoc.passes._affine_folding:ExplicitPads",
     "flatten-to-reshape": "byoc.passes._folded_shapes:FlattenToReshape",
-    "fold-batchnorm": "byoc.passes._folded_norms:FoldBatchNormalization",
+    "fold-batchnorm": "byoc.passes._affine_folding:FoldBatchNormalization",
     "fold-scales": "byoc.passes._folded_scales:FoldScales",
     "fold-shapes": "byoc.passes._folded_shapes:FoldShapes",
     "read-quantized": "byoc.passes._quantized_operators:ReadQuantizedOperators",

@@ -3,12 +3,10 @@
 from collections.abc import Collection
 
 from byoc.errors import InputError, suggest_nearest
+from byoc.passes._affine_folding import ExplicitPads, FoldBatchNormalization
 from byoc.passes._cleaning import CleanPass
-from byoc.passes._dropped_nodes import DropDropout, DropIdentity
-from byoc.passes._explicit_pads import ExplicitPads
-from byoc.passes._folded_norms import FoldBatchNormalization
 from byoc.passes._folded_scales import FoldScales
-from byoc.passes._folded_shapes import FlattenToReshape, FoldShapes
+from byoc.passes._folded_shapes import DropDropout, DropIdentity, FlattenToReshape, FoldShapes
 from byoc.passes._quantized_operators import ReadQuantizedOperators
 
 ALL_PASSES = "all"

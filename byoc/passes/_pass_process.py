@@ -11,13 +11,13 @@ from pathlib import Path
 import onnx
 
 from byoc.errors import ByocError
-from byoc.passes._pass_plugins import load_pass
-from byoc.passes._run_pass import (
+from byoc.passes._pass_plugins import (
     FAILURE_FILE,
     MODEL_FILE,
     REQUEST_FILE,
     RESULT_FILE,
     apply_pass,
+    load_pass,
 )
 from byoc.support import end_with_parent
 

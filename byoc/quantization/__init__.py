@@ -5,21 +5,23 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.quantization._accuracy_budget import (
+    from byoc.quantization._accuracy_measures import KeptAccuracy
+    from byoc.quantization._accuracy_test import AccuracyTest, prepare_accuracy_test
+    from byoc.quantization._calibrate import calibrate
+    from byoc.quantization._calibration_options import CalibrationOptions
+    from byoc.quantization._choose_precision import ChosenPrecision, choose_precision, has_float_mode
+    from byoc.quantization._precision import (
+        FLOATS,
+        NATIVE,
+        WEIGHTS,
         Budget,
+        Precision,
         choose_front,
         choose_plan,
         list_cheap_plans,
         read_budget,
         update_taken,
     )
-    from byoc.quantization._accuracy_measures import KeptAccuracy
-    from byoc.quantization._accuracy_test import AccuracyTest, prepare_accuracy_test
-    from byoc.quantization._calibrate import calibrate
-    from byoc.quantization._calibration_options import CalibrationOptions
-    from byoc.quantization._choose_precision import choose_precision
-    from byoc.quantization._chosen_precision import ChosenPrecision, has_float_mode
-    from byoc.quantization._precision import FLOATS, NATIVE, WEIGHTS, Precision
     from byoc.quantization._precision_problem import UnitPrecisions
     from byoc.quantization._ranges import Range, Ranges
     from byoc.quantization._trade_search import PlanTrial, TradeSearch

@@ -36,21 +36,20 @@ from byoc.planning import (
     build_main_problem,
     group_graphs,
 )
-from byoc.quantization._accuracy_budget import Budget
 from byoc.quantization._accuracy_measures import (
     KeptAccuracy,
     SampleValues,
     measure_accuracy,
     run_samples,
 )
-from byoc.quantization._build_precision_problem import (
+from byoc.quantization._choose_precision import ChosenPrecision
+from byoc.quantization._precision import Budget, Precision
+from byoc.quantization._precision_problem import (
+    PrecisionProblem,
     QuantizedPlan,
     TensorFigures,
     build_precision_problem,
 )
-from byoc.quantization._chosen_precision import ChosenPrecision
-from byoc.quantization._precision import Precision
-from byoc.quantization._precision_problem import PrecisionProblem
 from byoc.quantization._prepare_model import SIXTEEN_BITS
 from byoc.samples import NO_PREPROCESSING, find_samples
 from byoc.support import report_step

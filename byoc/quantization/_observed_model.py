@@ -16,7 +16,7 @@ from byoc.model import (
 )
 from byoc.quantization._arithmetic import is_depthwise
 from byoc.quantization._channel_statistics import CHANNELS, add_channel_reductions
-from byoc.quantization._fixed_ranges import has_fixed_range
+from byoc.quantization._coarse_tensors import has_fixed_range
 
 FLOATS = ("float32", "float16")
 EXTREMES = ("low", "high", "check", "size")

@@ -6,20 +6,29 @@ QuantizeLinear (domain com.microsoft), which could stand beside any version: ONN
 reference implementation and the compilers of the regions know only ONNX's operators.
 """
 
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
+
+from onnx import NodeProto
 
 from byoc.errors import InputError
 from byoc.model import (
     MIN_IR,
     ConversionError,
+    EditableGraph,
+    GraphIndex,
     Model,
     convert_opset,
     copy_without,
+    make_node,
     prepare_model,
     set_ir_version,
 )
 from byoc.passes import FoldBatchNormalization, FoldScales, clean_model
+from byoc.patterns import Match, find_matches, parse_pattern
+from byoc.rules import read_library
 from byoc.samples import model_samples
 
 PER_CHANNEL = 13
@@ -72,3 +81,101 @@ def fold_affine_nodes(model: Model, *, through_sums: bool) -> Model:
     if folded is model:
         return model
     return replace(folded, make_samples=partial(model_samples, model))
+
+
+# Activations that exporters write as several operators, made one that targets take quantized.
+#
+# Each step between the operators of a decomposed activation would be rounded to integers of its
+# own; one operator is a table, which is rounded once. The forms are those of the library of
+# composites.
+
+
+@dataclass(frozen=True)
+class _Activation:
+    """The operator that a composite of the library is, from an operator set version on."""
+
+    operator: str
+    since: int
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+
+_ACTIVATIONS = {
+    "hard_sigmoid": _Activation("HardSigmoid", 6, {"alpha": 1 / 6, "beta": 0.5}),
+    "hard_swish": _Activation("HardSwish", 14),
+    "mish": _Activation("Mish", 18),
+    "gelu": _Activation("Gelu", 20),
+    "gelu_tanh": _Activation("Gelu", 20, {"approximate": "tanh"}),
+    "silu": _Activation("Swish", 24),
+}
+
+
+def fuse_activations(model: Model, operators: Collection[str]) -> Model:
+    """Return a model in which decomposed activations are single operators, if among `operators`.
+
+    The operator set is raised where that is needed, to 21 at most; where ONNX's converter cannot, the
+    model stays as it is. A model with nothing to fuse is returned as it is.
+    """
+    found = [match for match in _find_activations(model.index, operators) if _is_new(model.index, match)]
+    versions = [_ACTIVATIONS[match.pattern.name].since for match in found]
+    usable = max(SIXTEEN_BITS, model.index.opsets.get("", 1))
+    least = max((version for version in versions if version <= usable), default=0)
+    if not least:
+        return model
+    try:
+        raised = upgrade_opset(model, least)
+    except InputError:
+        return model
+    if raised is not model:
+        found = _find_activations(raised.index, operators)
+    return _replace_matches(raised, [m for m in found if _ACTIVATIONS[m.pattern.name].since <= usable])
+
+
+def _find_activations(index: GraphIndex, operators: Collection[str]) -> list[Match]:
+    """Return the decomposed activations of the main graph, no two of which share a node."""
+    library = read_library()
+    patterns = []
+    for name, activation in _ACTIVATIONS.items():
+        if activation.operator in operators and name in library.entries:
+            composite = library.get(name)
+            where = [(condition.expr, condition.reason) for condition in composite.where]
+            patterns.append(parse_pattern(name, composite.pattern, where=where))
+    free = frozenset(range(len(index.nodes))) - index.constant_nodes
+    chosen: list[Match] = []
+    taken: set[int] = set()
+    for match in find_matches(index, patterns, free):
+        nodes = set(match.nodes.values())
+        if taken.isdisjoint(nodes):
+            taken |= nodes
+            chosen.append(match)
+    return chosen
+
+
+def _is_new(index: GraphIndex, match: Match) -> bool:
+    return len(match.nodes) > 1 and index.get_dtype(match.tensors["x"]) == "float32"
+
+
+def _replace_matches(model: Model, matches: list[Match]) -> Model:
+    index = model.index
+    matches = [match for match in matches if _is_new(index, match)]
+    if not matches:
+        return model
+    graph = EditableGraph.of_index(index)
+    for match in matches:
+        graph.remove(*{*match.nodes.values()} - {match.root})
+        graph.replace(match.root, _make_node(index, match))
+    read = {name for match in matches for n in match.nodes.values() for name in index.reads[n]}
+    graph.drop_unread(read, lambda number, nodes: index.node_kinds[number].operator == "Constant")
+    proto = copy_without(model.proto)
+    graph.write_to(proto.graph)
+    return replace(
+        prepare_model(proto, model.source, model.folder),
+        lost=model.lost,
+        make_samples=partial(model_samples, model),
+    )
+
+
+def _make_node(index: GraphIndex, match: Match) -> NodeProto:
+    activation, root = _ACTIVATIONS[match.pattern.name], index.nodes[match.root]
+    return make_node(
+        activation.operator, [match.tensors["x"]], [root.output[0]], root.name, **activation.attributes
+    )

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from byoc.errors import InputError
 from byoc.model import GraphIndex, Model
-from byoc.quantization._accuracy_measures import SampleValues
-from byoc.quantization._class_logits import run_with_logits
+from byoc.quantization._accuracy_measures import SampleValues, run_with_logits
 from byoc.quantization._coarse_tensors import (
     CoarseConcat,
     count_usual_steps,
@@ -23,12 +22,11 @@ from byoc.quantization._network_ends import (
     list_read_tensors,
 )
 from byoc.quantization._output_accuracies import LEAST_GAIN, OutputAccuracies, measure_outputs
-from byoc.quantization._patch_moments import MAX_INPUTS
 from byoc.quantization._prepare_model import SIXTEEN_BITS, upgrade_opset
 from byoc.quantization._quantization_variants import QuantizationVariant, VariantMaker
 from byoc.quantization._quantize_model import QuantizedModel, WideUnits
 from byoc.quantization._ranges import Ranges
-from byoc.quantization._weight_rounding import count_large_nodes
+from byoc.quantization._weight_rounding import MAX_INPUTS, count_large_nodes
 
 # Finer units before outputs: the last ones in floating point, those before them in 16 bits.
 #

@@ -28,8 +28,8 @@ from byoc.quantization._calibrate import calibrate
 from byoc.quantization._candidates import TargetRequirements
 from byoc.quantization._channel_classes import LinearChannels, list_linear_nodes
 from byoc.quantization._channel_statistics import measure_channels
+from byoc.quantization._coarse_tensors import fix_ranges
 from byoc.quantization._equalization import equalize
-from byoc.quantization._fixed_ranges import fix_ranges
 from byoc.quantization._observed_model import count_channels
 from byoc.quantization._quantize_model import QuantizedModel, WideUnits, quantize
 from byoc.quantization._ranges import ChannelRange, Ranges

@@ -20,7 +20,6 @@ from byoc.quantization._candidates import (
     find_node_names,
     find_unit_names,
 )
-from byoc.quantization._fused_activations import fuse_activations
 from byoc.quantization._insert_nodes import (
     SchemedUnits,
     find_quantized_outputs,
@@ -30,6 +29,7 @@ from byoc.quantization._prepare_model import (
     PER_CHANNEL,
     SIXTEEN_BITS,
     fold_affine_nodes,
+    fuse_activations,
     upgrade_ir,
     upgrade_opset,
 )

@@ -9,11 +9,10 @@ from typing import Any
 
 from byoc.model import GraphIndex, Model, copy_without, set_metadata
 from byoc.patterns import Match, find_matches
+from byoc.quantization._accuracy_measures import run_with_logits
 from byoc.quantization._candidates import FINER_KEY
-from byoc.quantization._channel_groups import find_channel_groups
+from byoc.quantization._channel_groups import GroupedModel, find_channel_groups
 from byoc.quantization._channel_statistics import CHANNELS, measure_channels
-from byoc.quantization._class_logits import run_with_logits
-from byoc.quantization._group_writer import GroupedModel
 from byoc.quantization._quantization_trials import TIME_PRICE, QuantizationTrials, QuantizedOnData
 from byoc.quantization._quantization_variants import (
     METHODS,

@@ -27,9 +27,9 @@ from byoc.quantization._arithmetic import (
     read_constant,
     widen_scales,
 )
-from byoc.quantization._candidates import QuantizationCandidate, TensorRequirement
-from byoc.quantization._ranges import GivenQuantization, Range, Ranges
-from byoc.quantization._scale_classes import (
+from byoc.quantization._candidates import (
+    QuantizationCandidate,
+    TensorRequirement,
     combine_requirements,
     compute_channel_params,
     compute_class_params,
@@ -37,6 +37,7 @@ from byoc.quantization._scale_classes import (
     find_scale_classes,
     shares_scale,
 )
+from byoc.quantization._ranges import GivenQuantization, Range, Ranges
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,8 @@ import numpy as np
 from byoc.errors import InputError
 from byoc.numerics import SearchBudget
 from byoc.numerics.solvers import MilpBuilder
-from byoc.quantization._accuracy_budget import Budget
 from byoc.quantization._accuracy_measures import KeptAccuracy
+from byoc.quantization._precision import Budget
 from byoc.quantization._precision_problem import Floats, Ints, Level, PrecisionProblem, UnitPrecisions
 
 # The cheapest choice of units' precisions within limits of noise: an integer program for each

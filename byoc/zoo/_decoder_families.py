@@ -16,8 +16,17 @@ import onnx
 from numpy.typing import NDArray
 
 from byoc.errors import InputError, suggest_nearest
-from byoc.zoo._decoder_sizes import OPEN, DecoderShape, DecoderSize, WeightKind, check_decoder_size
-from byoc.zoo._decoders import DecoderWriter, count_decoder_nodes, make_decoder, name_weight
+from byoc.zoo._decoders import (
+    OPEN,
+    DecoderShape,
+    DecoderSize,
+    DecoderWriter,
+    WeightKind,
+    check_decoder_size,
+    count_decoder_nodes,
+    make_decoder,
+    name_weight,
+)
 from byoc.zoo._provider import ZooEntry
 from byoc.zoo._sample_inputs import UniformSpread, derive_seed, draw_uniform, make_integers
 

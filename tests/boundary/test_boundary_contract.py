@@ -13,7 +13,7 @@ from support import VANILLA, Ran, parse
 
 from byoc.boundary.contracts import RegionContext, RegionContracts, TensorContract, check_contracts
 from byoc.boundary.contracts._contract_check import CheckedRegion
-from byoc.boundary.contracts._tensor_contract import ContractError, TensorView
+from byoc.boundary.contracts._region_view import ContractError, TensorView
 from byoc.boundary.convert import (
     BoundaryFormat,
     RegionBoundary,

@@ -11,8 +11,8 @@ from support import parse
 
 from byoc.boundary.contracts import RegionContext, RegionContracts, TensorContract
 from byoc.boundary.contracts import _axis_terms as axes
-from byoc.boundary.contracts._host_view import HostGraph, HostView
-from byoc.boundary.contracts._tensor_contract import TensorView
+from byoc.boundary.contracts._contract_check import HostGraph, HostView
+from byoc.boundary.contracts._region_view import TensorView
 from byoc.model import (
     CAST,
     LAYOUT,
@@ -23,7 +23,7 @@ from byoc.model import (
     get_stated_types,
     mark_inserted,
 )
-from byoc.model._inserted_nodes import set_metadata
+from byoc.model._node_kinds import set_metadata
 
 NHWC = "Transpose <perm = [0, 2, 3, 1]>"
 NCHW = "Transpose <perm = [0, 3, 1, 2]>"

@@ -10,7 +10,7 @@ from support import parse
 
 from byoc.boundary.contracts import TensorContract, read_region_contracts
 from byoc.model import CAST, LAYOUT, QUANTIZE, WEIGHT_KEY, mark_inserted, parse_layout
-from byoc.model._inserted_nodes import set_metadata
+from byoc.model._node_kinds import set_metadata
 
 
 def region(text: str, **purposes: str) -> onnx.ModelProto:

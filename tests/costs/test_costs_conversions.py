@@ -33,7 +33,7 @@ from byoc.errors import YES, refuse
 from byoc.model import QUANTIZE, GraphIndex, mark_inserted, parse_layout, prepare_model
 from byoc.patterns import Mark, group_units, join_units
 from byoc.placement import count_transferred_bytes, evaluate
-from byoc.placement.strategies._exhaustive import Exhaustive
+from byoc.placement.strategies._baselines import Exhaustive
 
 HOST = Roofline(kind="roofline", name="host", peak={"default": 10.0}, bandwidth=100.0, overhead=1.0)
 DEVICE = Roofline(

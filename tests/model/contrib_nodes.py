@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from onnx import NodeProto, helper
 
 from byoc.model import TensorType
-from byoc.model._node_attributes import get_effective_attributes
+from byoc.model._node_kinds import get_effective_attributes
 from byoc.model._tensor_types import DTYPE_NUMBERS
 from byoc.model.inference._contrib_rules import CONTRIB_RULES
 from byoc.model.inference._moved_values import KnownNode

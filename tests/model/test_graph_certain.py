@@ -9,7 +9,7 @@ from onnx import numpy_helper
 from support import parse
 
 from byoc.model import Model, prepare_model, walk_tensors
-from byoc.model._certain_types import CertainTypes, find_certain_types
+from byoc.model._type_origins import CertainTypes, find_certain_types
 from byoc.zoo import load_model
 
 OPEN = """g (float[N, 8] x, int64[2] s) => (float[N, 8] y) <float[4, 8] a> {

@@ -13,7 +13,7 @@ from support import parse, prepared
 from byoc.errors import InputError
 from byoc.model import (
     TensorType,
-    _text_check,
+    _heavy_weights,
     check_model,
     find_non_text,
     prepare_model,
@@ -110,7 +110,9 @@ def test_text_that_is_none(place: object, field: str) -> None:
     """protobuf hands out bytes where it should be text, and no code expects these."""
     model = parse(SMALL)
     model.graph.node[0].attribute.add(name="a", type=AttributeProto.GRAPH).g.name = "b"
-    assert not find_non_text(model) and _text_check.has_only_text(type(model), model.SerializeToString())
+    assert not find_non_text(model) and _heavy_weights.has_only_text(
+        type(model), model.SerializeToString()
+    )
     message = place(model)  # type: ignore[operator]
     if field == "output":
         message.output[0] = "QQQQ"

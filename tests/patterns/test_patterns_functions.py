@@ -8,7 +8,7 @@ from matching import match_at
 from support import parse as onnx_text
 
 from byoc.model import Composite, prepare_model
-from byoc.model._composite_functions import make_composite_functions
+from byoc.model._graph_parts import make_composite_functions
 from byoc.model.schemas import list_onnx_operators
 from byoc.patterns import parse_pattern
 from byoc.patterns._node_table import function_label

@@ -26,10 +26,8 @@ from byoc.placement import (
 )
 from byoc.placement._form_regions import is_contraction_acyclic
 from byoc.placement.strategies import AllSupported, LaunchAware
-from byoc.placement.strategies._baselines import FasterOps, FasterOpsTransfer, HostOnly
-from byoc.placement.strategies._exhaustive import Exhaustive
-from byoc.placement.strategies._optimizing import Exact, MinCut
-from byoc.placement.strategies._tree_dp import TreeDP
+from byoc.placement.strategies._baselines import Exhaustive, FasterOps, FasterOpsTransfer, HostOnly
+from byoc.placement.strategies._optimizing import Exact, MinCut, TreeDP
 
 CHEAP: tuple[Strategy, ...] = (
     HostOnly(), AllSupported(), FasterOps(), FasterOpsTransfer(), TreeDP(), MinCut()

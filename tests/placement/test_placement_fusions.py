@@ -16,7 +16,7 @@ from support import examples
 from byoc.placement import Fusion, Placement, Problem, find_violation, solve_problem
 from byoc.placement._form_regions import choose_fusions
 from byoc.placement.strategies import LaunchAware
-from byoc.placement.strategies._exhaustive import Exhaustive
+from byoc.placement.strategies._baselines import Exhaustive
 from byoc.placement.strategies._optimizing import Exact
 
 

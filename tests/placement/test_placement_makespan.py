@@ -36,8 +36,7 @@ from byoc.placement.solvers import InferenceSchedule, ListScheduler, makespan_lo
 from byoc.placement.strategies import AllSupported, ScheduledPlacement
 from byoc.placement.strategies._baselines import HostOnly
 from byoc.placement.strategies._makespan import Makespan
-from byoc.placement.strategies._optimizing import MinCut
-from byoc.placement.strategies._tree_dp import TreeDP
+from byoc.placement.strategies._optimizing import MinCut, TreeDP
 
 
 def scheduled(

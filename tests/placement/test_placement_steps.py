@@ -24,7 +24,7 @@ from byoc.placement._hard_limits import (
 )
 from byoc.placement.solvers import Neighbours, find_best_regions
 from byoc.placement.strategies import LaunchAware
-from byoc.placement.strategies._exhaustive import Exhaustive
+from byoc.placement.strategies._baselines import Exhaustive
 from byoc.placement.strategies._optimizing import Exact
 
 

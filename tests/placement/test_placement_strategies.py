@@ -29,8 +29,7 @@ from byoc.placement import Placement, Problem, Strategy, limit_time
 from byoc.placement._form_regions import is_contraction_acyclic
 from byoc.placement._placement_cost import evaluate
 from byoc.placement.strategies import AllSupported, Makespan, Throughput
-from byoc.placement.strategies._baselines import HostOnly
-from byoc.placement.strategies._exhaustive import Exhaustive
+from byoc.placement.strategies._baselines import Exhaustive, HostOnly
 from byoc.placement.strategies._optimizing import Exact, LaunchAware, MinCut
 
 EVERY: list[Strategy] = [HostOnly(), AllSupported(), MinCut(), Exhaustive()]

@@ -22,8 +22,7 @@ from byoc.placement import Fusion, Measure, Occupancy, Problem, find_violation, 
 from byoc.placement._form_regions import form_regions
 from byoc.placement.solvers import LoadState, UnitGroups, find_device_classes, split_chain
 from byoc.placement.strategies import Throughput, measure_placement
-from byoc.placement.strategies._baselines import HostOnly
-from byoc.placement.strategies._exhaustive import Exhaustive
+from byoc.placement.strategies._baselines import Exhaustive, HostOnly
 
 DEVICE = (Occupancy.device,)
 

@@ -13,8 +13,7 @@ import byoc
 from byoc.model import GraphIndex, NodeRecords, prepare_model
 from byoc.model.inference import _settling
 from byoc.model.inference._scopes import InferenceContext
-from byoc.zoo._decoder_sizes import OPEN, DecoderShape, DecoderSize
-from byoc.zoo._decoders import make_decoder
+from byoc.zoo._decoders import OPEN, DecoderShape, DecoderSize, make_decoder
 from tests.support import examples
 
 _CHANNELS, _SIZE = 4, 6

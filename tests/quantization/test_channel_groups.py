@@ -9,8 +9,7 @@ from onnx.helper import get_node_attr_value, make_node
 from quantizing import OPS, built, quantize, ranges, samples, snr, target, values, weights
 
 from byoc.model import Model
-from byoc.quantization._channel_groups import find_channel_groups
-from byoc.quantization._group_writer import GroupedModel
+from byoc.quantization._channel_groups import GroupedModel, find_channel_groups
 from byoc.quantization._quantize_on_data import DataQuantizer
 from byoc.samples import NO_PREPROCESSING
 

@@ -21,10 +21,8 @@ from byoc.quantization import (
     calibrate,
     choose_precision,
 )
-from byoc.quantization._accuracy_measures import measure_noise_by_sample
-from byoc.quantization._class_logits import find_logits, run_with_logits
-from byoc.quantization._coarse_tensors import count_usual_steps
-from byoc.quantization._fixed_ranges import fix_ranges
+from byoc.quantization._accuracy_measures import find_logits, measure_noise_by_sample, run_with_logits
+from byoc.quantization._coarse_tensors import count_usual_steps, fix_ranges
 from byoc.quantization._network_ends import find_head_units, find_tail_units
 from byoc.quantization._output_accuracies import measure_outputs, measure_size_accuracy
 from byoc.quantization._quantization_trials import QuantizationTrials, QuantizedOnData

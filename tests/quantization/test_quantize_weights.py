@@ -18,8 +18,7 @@ from byoc.errors import InputError
 from byoc.model import prepare_model
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.quantization import Precision
-from byoc.quantization._quantize_weights import quantize_weights
-from byoc.quantization._weight_blocks import round_to_blocks
+from byoc.quantization._quantize_weights import quantize_weights, round_to_blocks
 from byoc.rules import Target, load_rules
 
 onnxruntime = pytest.importorskip("onnxruntime.capi._pybind_state")

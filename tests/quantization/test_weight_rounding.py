@@ -15,10 +15,9 @@ from support import examples
 
 from byoc.model import Model
 from byoc.onnxrt import open_session, run_session, without_optimizations
-from byoc.quantization import _patch_moments, _weight_rounding
-from byoc.quantization._patch_moments import WeightedNode
+from byoc.quantization import _weight_rounding
 from byoc.quantization._quantize_on_data import DataQuantizer
-from byoc.quantization._weight_rounding import count_large_nodes, descend, round_weights
+from byoc.quantization._weight_rounding import WeightedNode, count_large_nodes, descend, round_weights
 from byoc.samples import NO_PREPROCESSING
 
 NODES: dict[str, tuple[list[int], list[int], dict[str, Any]]] = {
@@ -37,7 +36,7 @@ def test_patches_are_what_weights_are_multiplied_with(
     what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All products of weights as rows with all patches are all results of the node."""
-    monkeypatch.setattr(_patch_moments, "_PATCHES", 10_000)
+    monkeypatch.setattr(_weight_rounding, "_PATCHES", 10_000)
     shape, extents, attributes = NODES[what]
     node = helper.make_node(what.rsplit(maxsplit=1)[-1], ["x", "w"], ["y"], "n", **attributes)
     value, x = weights(1, *shape), weights(2, *extents)
@@ -169,7 +168,7 @@ def test_samples_are_run_again_where_moments_need_memory(monkeypatch: pytest.Mon
     given = samples(model)
     plain = quantize(model, [target()], ranges(model, given))
     at_once = round_weights(plain.floats, plain.model, given)
-    monkeypatch.setattr(_patch_moments, "_MEMORY", 1)
+    monkeypatch.setattr(_weight_rounding, "_MEMORY", 1)
     one_by_one = round_weights(plain.floats, plain.model, given)
     assert set(at_once) == set(one_by_one)
     for name, value in at_once.items():

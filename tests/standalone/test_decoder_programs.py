@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from byoc.errors import InputError
 from byoc.standalone import export_c, verify_program
 from byoc.zoo._decoder_families import make_family_decoder
-from byoc.zoo._decoder_sizes import DecoderShape, DecoderSize
+from byoc.zoo._decoders import DecoderShape, DecoderSize
 
 pytest.importorskip("emx_onnx_cgen")
 pytest.importorskip("onnxruntime")

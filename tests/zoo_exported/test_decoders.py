@@ -12,8 +12,7 @@ from decoding import PROMPT, decode, empty_cache, plain
 import byoc
 from byoc.errors import InputError
 from byoc.zoo._decoder_families import GeneratedDecoders, make_family_decoder
-from byoc.zoo._decoder_sizes import OPEN, DecoderSize
-from byoc.zoo._decoders import make_decoder, quantize_blocks
+from byoc.zoo._decoders import OPEN, DecoderSize, make_decoder, quantize_blocks
 
 EVERYTHING = "target: npu\ncost_model: openvino-cpu\ncodegen: reference\ndtype: any\nops: [{op: '*'}]\n"
 

@@ -6,15 +6,14 @@ from byoc._doors import open_door
 
 if TYPE_CHECKING:
     from byoc.boundary.contracts._axis_terms import UNKNOWN_LAYOUT
-    from byoc.boundary.contracts._boundary_nodes import is_conversion
+    from byoc.boundary.contracts._boundary_nodes import RegionContext, is_conversion
     from byoc.boundary.contracts._contract_check import check_contracts
-    from byoc.boundary.contracts._conversion_path import RegionContext
     from byoc.boundary.contracts._region_view import (
         RegionContracts,
+        TensorContract,
         find_convolution_weights,
         pack_weight,
         read_region_contracts,
     )
-    from byoc.boundary.contracts._tensor_contract import TensorContract
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

@@ -6,7 +6,7 @@ scale, zero point and axis. In addition, every tensor with a name of the user's 
 that it has there, on the host and in the regions.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -14,27 +14,310 @@ from types import MappingProxyType
 import onnx
 from onnx import NodeProto, TypeProto
 
+from byoc.boundary.contracts import _axis_terms as axes
 from byoc.boundary.contracts._boundary_nodes import (
+    ConversionPath,
+    RegionContext,
+    find_origin,
+    find_producer,
+    find_rank,
     find_type,
+    find_user_name,
+    includes_cast,
+    is_conversion,
+    layout_after,
+    layout_before,
     read_scales,
+    relate_layouts,
 )
-from byoc.boundary.contracts._conversion_path import RegionContext, find_origin, find_user_name
-from byoc.boundary.contracts._host_view import HostGraph, HostView
 from byoc.boundary.contracts._region_view import (
+    ContractError,
     RegionContracts,
+    TensorContract,
+    TensorView,
     infer_region_types,
     read_region_contracts,
+    types_agree,
 )
-from byoc.boundary.contracts._tensor_contract import ContractError, TensorContract, types_agree
 from byoc.model import (
+    LAYOUT_KEY,
     BoundaryNames,
     GraphIndex,
+    TensorType,
     extract_call,
+    get_metadata,
     get_stated_types,
     infer_types,
+    is_dequantize,
+    is_inserted,
+    is_onnx,
     is_qdq_node,
+    is_quantize,
     read_type,
 )
+
+# The host view of a boundary, read from the graph around the call and never from the region.
+#
+# The form of a region's input is shown by the nodes that made it, back to the last node of the
+# user's own. The form of its output is shown by each node that reads it. A neighbouring region is
+# represented by its own contract.
+
+
+@dataclass(frozen=True)
+class HostView:
+    """The host's view of a boundary tensor, from one place in the graph.
+
+    `tensor` is the tensor found there after byoc's own conversions are reverted, `cast` whether a Cast
+    is among these, `is_own` whether the scales come from a node of byoc's. `is_connected` is False if
+    that tensor cannot be the region's tensor.
+    """
+
+    view: TensorView
+    tensor: str
+    cast: bool
+    is_own: bool
+    is_connected: bool
+
+
+@dataclass(frozen=True)
+class HostGraph:
+    """A graph that calls regions, and the facts known about it.
+
+    `contracts` holds the contracts of each region by name, read from the region alone; `context` is that
+    of the region whose boundary is viewed, and `folder` the directory of external data.
+    """
+
+    index: GraphIndex
+    contracts: Mapping[str, RegionContracts]
+    context: RegionContext
+    folder: Path | None
+
+    def view_input(self, name: str, inner: str) -> HostView:
+        """Return the host's view of a tensor that a call reads and that the region knows as `inner`."""
+        path = ConversionPath(inner, (name,))
+        index, node = find_producer(self.index, name)
+        while node is not None:
+            if self._is_conversion(node, path.end):
+                path = replace(path, steps=(node, *path.steps))
+            else:
+                if is_quantize(node) and path.seeks_scales:
+                    scales = read_scales(index, node, self.folder)
+                    path = replace(path, scales=scales, outer_steps=path.steps)
+                if not (is_qdq_node(node) and is_inserted(node)):
+                    break
+                path = replace(path, seeks_scales=False)
+            path = path.extend(node.input[0])
+            index, node = find_producer(index, path.end)
+        neighbour = self._neighbour_output(node, path.end)
+        terms = self._find_layout(index, path, neighbour, node)
+        inner_steps = path.steps[: len(path.steps) - len(path.outer_steps)]
+        inner_terms = layout_after(self.index, inner_steps, terms, self.context.known_types)
+        boundary = layout_after(self.index, path.outer_steps, inner_terms, self.context.known_types)
+        layout = _format_layout(boundary, terms)
+        side = TensorView(find_type(self.index.type_protos, name), layout)
+        return self._build_view(side, path, neighbour, inner_terms)
+
+    def view_output(self, name: str, inner: str) -> Iterator[HostView]:
+        """Yield each reader's view of a region's output that the region knows as `inner`."""
+        yield from self._follow_readers(ConversionPath(inner, (name,)))
+
+    def _follow_readers(self, path: ConversionPath) -> Iterator[HostView]:
+        if path.end in self.index.outputs:
+            yield self._view_end(path)
+        for number in self.index.consumers.get(path.end, ()):
+            node = self.index.nodes[number]
+            for body in self.index.bodies.get(number, ()):
+                if path.end in body.index.consumers or path.end in body.index.outputs:
+                    yield from replace(self, index=body.index)._follow_readers(path)
+            if path.end not in node.input:
+                continue
+            first = node.input[0] == path.end
+            if self._is_region(node):
+                for contract in self._neighbour_inputs(node, path.end):
+                    yield self._view_end(path, contract)
+            elif first and self._is_conversion(node, path.end):
+                longer = replace(path, steps=(*path.steps, node)).extend(node.output[0])
+                yield from self._follow_readers(longer)
+            elif first and is_dequantize(node) and path.seeks_scales:
+                scales = read_scales(self.index, node, self.folder)
+                further = replace(path, scales=scales, outer_steps=path.steps, seeks_scales=False)
+                if is_inserted(node):
+                    yield from self._follow_readers(further.extend(node.output[0]))
+                else:
+                    yield self._view_end(further, node=node)
+            else:
+                yield self._view_end(path, node=node)
+
+    def _is_conversion(self, node: NodeProto, name: str) -> bool:
+        """Return whether a node converts a tensor into another form of itself.
+
+        A Transpose of the user's counts if the name of the tensor is not one of the user's.
+        """
+        transpose = node.op_type == "Transpose" and is_onnx(node)
+        return is_conversion(node) or (transpose and name not in self.context.user_types)
+
+    def _view_end(
+        self,
+        path: ConversionPath,
+        neighbour: TensorContract | None = None,
+        node: NodeProto | None = None,
+    ) -> HostView:
+        """Return the view of an output at the end of a path: at a reader, or at a graph output."""
+        terms = self._find_layout(self.index, path, neighbour, node)
+        border = layout_before(self.index, path.steps, terms, self.context.known_types)
+        side = TensorView(self._boundary_type(path, terms, border), _format_layout(border, terms))
+        inner_terms = layout_before(
+            self.index, path.steps[len(path.outer_steps) :], terms, self.context.known_types
+        )
+        return self._build_view(side, path, neighbour, inner_terms)
+
+    def _boundary_type(
+        self, path: ConversionPath, terms: axes.AxisTerms | None, border: axes.AxisTerms | None
+    ) -> TensorType | None:
+        """Return an output's type at the boundary according to the user's tensor made of it."""
+        crossing = find_type(self.index.type_protos, path.tensors[0])
+        known = find_type(self.context.user_types, path.end)
+        if known is None or crossing is None:
+            return crossing
+        dtype = known.dtype
+        if path.scales is not None:
+            dtype = path.scales.dtype
+        elif includes_cast(path.steps):
+            dtype = crossing.dtype
+        if known.shape is None or terms is None or border is None:
+            return TensorType(dtype, crossing.shape)
+        plain = axes.unpack_shape(known.shape, terms)
+        return TensorType(dtype, crossing.shape if plain is None else axes.pack_shape(plain, border))
+
+    def _find_layout(
+        self,
+        index: GraphIndex,
+        path: ConversionPath,
+        neighbour: TensorContract | None,
+        node: NodeProto | None,
+    ) -> axes.AxisTerms | None:
+        """Return the layout at the end of a path, in the axes of the region's tensor."""
+        rank = self._find_rank(index, path)
+        if rank is None:
+            return None
+        if neighbour is not None:
+            return _map_axes(
+                axes.parse_terms(neighbour.layout, rank), self._relate(path, neighbour.tensor)
+            )
+        layout = get_metadata(node, LAYOUT_KEY) if node is not None else ""
+        form = (
+            axes.plain_terms(rank)
+            if not layout or path.end in self.context.user_types
+            else self._node_layout(layout, rank)
+        )
+        return _map_axes(form, self._relate(path, self._find_user_tensor(path.end, node)))
+
+    def _find_rank(self, index: GraphIndex, path: ConversionPath) -> int | None:
+        """Return the rank of the tensor at the end of a path, or None if nothing gives it.
+
+        The inputs of a body may have no shape; the steps on the path then give the rank.
+        """
+        known = find_type(index.type_protos, path.end), find_type(self.context.user_types, path.end)
+        for kind in (*known, self.context.known_types.get(path.end)):
+            if kind is not None and kind.shape is not None:
+                return len(kind.shape)
+        return find_rank(self.index, path.steps, self.context.known_types, before=path.is_backward)
+
+    def _find_user_tensor(self, name: str, node: NodeProto | None) -> str:
+        """Return the user's tensor that corresponds to a tensor at a node that reads or makes it.
+
+        A node may read another form of the tensor that it read in the user's model; the node is
+        therefore looked up there.
+        """
+        users = self.context.user_index
+        if name in self.context.user_types or node is None or users is None:
+            return name
+        made = next((made for made in node.output if made in users.producers), None)
+        original_node = users.nodes[users.producers[made]] if made is not None else None
+        if original_node is None or original_node.op_type != node.op_type:
+            return name
+        pairs = [
+            *zip(node.input, original_node.input, strict=False),
+            *zip(node.output, original_node.output, strict=False),
+        ]
+        return next((original for here, original in pairs if here == name), name)
+
+    def _node_layout(self, layout: str, rank: int) -> axes.AxisTerms | None:
+        """Return the layout, in the user's axes, of a tensor at a node marked with a layout.
+
+        A node marked with the plain layout holds a tensor that the user has in another layout. If the
+        regions use exactly one layout it is that one; otherwise nothing is known.
+        """
+        terms = axes.parse_terms(layout, rank)
+        if terms != axes.plain_terms(rank):
+            return terms
+        every = (c for each in self.contracts.values() for c in (*each.inputs, *each.outputs))
+        words = {contract.layout for contract in every if contract.layout}
+        user_terms = axes.parse_terms(words.pop(), rank) if len(words) == 1 else None
+        if user_terms is None or any(term.size for term in user_terms):
+            return None
+        return tuple(axes.AxisTerm(user_terms.index(axes.AxisTerm(axis))) for axis in range(rank))
+
+    def _relate(self, path: ConversionPath, name: str) -> axes.AxisTerms | None:
+        """Return the layout of another of the user's tensors in the axes of the region's tensor."""
+        return relate_layouts(self.context.user_index, path.inner, self.context.origins.get(name, name))
+
+    def _is_connected(self, path: ConversionPath, name: str) -> bool:
+        """Return whether a tensor can be the region's tensor; True if this cannot be decided."""
+        origins, index = self.context.origins, self.context.user_index
+        names = [find_origin(index, origins.get(each, each)) for each in (path.inner, name)]
+        apart = names[0] != names[1] and all(each in self.context.user_types for each in names)
+        return not apart or self._relate(path, name) is not None
+
+    def _build_view(
+        self,
+        side: TensorView,
+        path: ConversionPath,
+        neighbour: TensorContract | None,
+        inner_terms: axes.AxisTerms | None,
+    ) -> HostView:
+        """Build a view; `inner_terms` is the layout at the point where the scales were found."""
+        if path.scales is not None:
+            axis = path.scales.axis
+            if axis is not None and inner_terms is not None and axis < len(inner_terms):
+                axis = inner_terms[axis].axis
+            side = replace(side, scale=path.scales.scale, zero_point=path.scales.zero_point, axis=axis)
+        elif neighbour is not None and path.seeks_scales:
+            side = replace(neighbour.view, type=side.type, layout=side.layout)
+        ours = path.scales is None or path.scales.is_own
+        tensor = path.end if neighbour is None else neighbour.tensor
+        wired = self._is_connected(path, tensor)
+        return HostView(side, tensor, includes_cast(path.steps), ours, wired)
+
+    def _neighbour_output(self, node: NodeProto | None, name: str) -> TensorContract | None:
+        """Return the contract of a neighbouring region's output."""
+        if node is None or not self._is_region(node):
+            return None
+        outputs = self.contracts[node.op_type].outputs
+        return outputs[list(node.output).index(name)]
+
+    def _neighbour_inputs(self, node: NodeProto, name: str) -> list[TensorContract]:
+        """Return the contracts of a neighbouring region's inputs that are this tensor."""
+        data = [outer_name for outer_name in node.input if not self.index.is_constant(outer_name)]
+        pairs = zip(data, self.contracts[node.op_type].inputs, strict=True)
+        return [contract for outer_name, contract in pairs if outer_name == name]
+
+    def _is_region(self, node: NodeProto) -> bool:
+        return node.op_type in self.contracts and node.domain.startswith("byoc.")
+
+
+def _format_layout(terms: axes.AxisTerms | None, known: axes.AxisTerms | None) -> str | None:
+    """Format a layout; None if the layout at the other end of the path is not known."""
+    if known is None:
+        return None
+    return axes.format_terms(terms) if terms is not None else axes.UNKNOWN_LAYOUT
+
+
+def _map_axes(terms: axes.AxisTerms | None, relation: axes.AxisTerms | None) -> axes.AxisTerms | None:
+    """Express terms in other axes, given the layout of their tensor in those axes."""
+    if terms is None or relation is None:
+        return terms
+    return tuple(axes.AxisTerm(relation[axis].axis, size) for axis, size in terms)
 
 
 @dataclass(frozen=True, eq=False)

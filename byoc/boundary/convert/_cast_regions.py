@@ -13,15 +13,21 @@ from pathlib import Path
 
 from onnx import NodeProto, TensorProto, TypeProto, helper
 
-from byoc.boundary.convert._casting_choice import ShortTypeChooser, find_extent_arithmetic
-from byoc.boundary.convert._casting_frame import CastFrame, CastValue, FunctionVariants, make_cast
-from byoc.boundary.convert._casting_rewrite import CastRewriter
+from byoc.boundary.convert._casting_rewrite import (
+    CastFrame,
+    CastRewriter,
+    CastValue,
+    FunctionVariants,
+    make_cast,
+)
 from byoc.boundary.convert._model_editor import ModelEditor, RegionCall, find_owner
 from byoc.boundary.convert._short_dtypes import (
     BFLOAT16,
     FLOAT,
     FLOAT16,
     OperatorSchemas,
+    ShortTypeChooser,
+    find_extent_arithmetic,
     round_tensor,
 )
 from byoc.boundary.convert._tensor_transfers import RegionBoundary

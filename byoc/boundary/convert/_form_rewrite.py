@@ -6,19 +6,18 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from byoc.boundary.convert._form_choice import ChosenForms
-from byoc.boundary.convert._graph_tensors import (
+from byoc.boundary.convert._layout_graph import ChosenForms, LayoutGraph
+from byoc.boundary.convert._model_editor import RegionCall
+from byoc.boundary.convert._movable_operators import (
     AxisOrder,
     GraphTensors,
+    MovablePorts,
     compose_orders,
     identity_order,
     invert_order,
     permute_axis,
     transpose_type,
 )
-from byoc.boundary.convert._layout_graph import LayoutGraph
-from byoc.boundary.convert._model_editor import RegionCall
-from byoc.boundary.convert._movable_operators import MovablePorts
 from byoc.model import (
     LAYOUT,
     LAYOUT_KEY,

@@ -10,7 +10,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from byoc.model._node_attributes import get_stated_attributes
+from byoc.model._node_kinds import get_stated_attributes
 from byoc.model._tensor_types import DTYPES, TensorType, read_type, write_type
 from byoc.model._walk import is_onnx
 from byoc.model.inference._elementwise_shapes import Types

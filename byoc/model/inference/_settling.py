@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 
-from byoc.model._node_attributes import get_stated_attributes
-from byoc.model._node_kinds import NodeRecords
+from byoc.model._node_kinds import NodeRecords, get_stated_attributes
 from byoc.model._tensor_types import Dim, TensorType, read_type
 from byoc.model._walk import get_input, is_onnx, list_bodies, walk_graphs
 from byoc.model.inference._contrib_rules import infer_contrib_types

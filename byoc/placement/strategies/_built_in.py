@@ -3,7 +3,7 @@
 BUILT_IN = {
     "all-supported": "byoc.placement.strategies._baselines:AllSupported",
     "exact": "byoc.placement.strategies._optimizing:Exact",
-    "exhaustive": "byoc.placement.strategies._exhaustive:Exhaustive",
+    "exhaustive": "byoc.placement.strategies._baselines:Exhaustive",
     "faster-ops": "byoc.placement.strategies._baselines:FasterOps",
     "faster-ops-transfer": "byoc.placement.strategies._baselines:FasterOpsTransfer",
     "host-only": "byoc.placement.strategies._baselines:HostOnly",
@@ -11,5 +11,5 @@ BUILT_IN = {
     "makespan": "byoc.placement.strategies._makespan:Makespan",
     "min-cut": "byoc.placement.strategies._optimizing:MinCut",
     "throughput": "byoc.placement.strategies._throughput:Throughput",
-    "tree-dp": "byoc.placement.strategies._tree_dp:TreeDP",
+    "tree-dp": "byoc.placement.strategies._optimizing:TreeDP",
 }

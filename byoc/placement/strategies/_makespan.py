@@ -45,8 +45,7 @@ from byoc.placement.strategies._baselines import (
     HostOnly,
     ScheduledPlacement,
 )
-from byoc.placement.strategies._optimizing import LaunchAware, MinCut
-from byoc.placement.strategies._tree_dp import TreeDP
+from byoc.placement.strategies._optimizing import LaunchAware, MinCut, TreeDP
 
 # Strategies whose answers are starting points, with the seconds that each takes for a unit or a reader
 # of a tensor, on one core of about 3 GHz.

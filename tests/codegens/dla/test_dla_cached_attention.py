@@ -14,8 +14,7 @@ from support import examples
 
 import byoc
 from byoc.codegen import CompileError, InputError, find_codegen, parse_codegen_options
-from byoc.zoo._decoder_sizes import DecoderShape, DecoderSize
-from byoc.zoo._decoders import make_decoder
+from byoc.zoo._decoders import DecoderShape, DecoderSize, make_decoder
 
 
 @dataclass(frozen=True)
