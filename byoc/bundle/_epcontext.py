@@ -26,7 +26,7 @@ from byoc.codegen import (
     read_context,
 )
 from byoc.errors import ByocError, InputError, get_error_text, must_propagate
-from byoc.model import EditableGraph, GraphIndex, make_node, write_type
+from byoc.model import EditableGraph, GraphIndex, build_node, write_type
 from byoc.onnxrt import use_equal_types
 from byoc.support import describe_failure
 
@@ -165,7 +165,7 @@ def _context_node(
         "notes": f"region {entry.name}, compiled by byoc's codegen {entry.codegen}",
         **{key: value for key, value in context.attributes.items() if value != ""},
     }
-    node = make_node(
+    node = build_node(
         CONTEXT_OPERATOR,
         [names[name] for name in context.inputs],
         [names[name] for name in context.outputs],

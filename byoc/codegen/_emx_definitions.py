@@ -19,7 +19,7 @@ from byoc.codegen._identical_regions import CanonicalNames
 from byoc.codegen._interface import CompileError
 from byoc.codegen.byoc_worker.emitters import EmitterTable
 from byoc.errors import ByocError, Verdict
-from byoc.model import extract_nodes, get_node_name, make_node, prepare_model
+from byoc.model import build_node, extract_nodes, get_node_name, prepare_model
 
 # Models of a single node, to ask a compiler about each node of a model.
 
@@ -181,7 +181,7 @@ def _leave_unreduced(
         return
     op = _NOT_REDUCED[node.op_type]
     operands = [node.input[0]] * (2 if op == "Mul" else 1)
-    yield make_node(op, operands, node.output, node.name)
+    yield build_node(op, operands, node.output, node.name)
 
 
 def _leave_out_bias(
@@ -225,7 +225,7 @@ def _shape_scales(
             extent = blocks  # noqa: PLW2901 - one number each, not packed
         shape, made = f"{name}.extents.{node.output[0]}", f"{name}.rows.{node.output[0]}"
         graph.initializer.append(helper.make_tensor(shape, TensorProto.INT64, [2], [count, extent]))
-        yield make_node("Reshape", [name, shape], [made])
+        yield build_node("Reshape", [name, shape], [made])
         node.input[position] = made
     yield node
 

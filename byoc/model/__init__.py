@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from byoc.model._editable_graph import (
         EditableGraph,
         EditableModel,
+        build_node,
         drop_named,
-        make_node,
         rename_tensors,
         replace_names,
     )

@@ -31,7 +31,7 @@ Uses = tuple[Mapping[str, int], Mapping[str, Sequence[int]]]
 """The number of the node that makes each tensor, and the numbers of those that read it."""
 
 
-def make_node(
+def build_node(
     operator: str,
     inputs: Sequence[str],
     outputs: Sequence[str],

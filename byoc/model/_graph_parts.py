@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, helper
 
 from byoc.errors import InputError
-from byoc.model._editable_graph import make_node
+from byoc.model._editable_graph import build_node
 from byoc.model._graph_index import GraphIndex
 from byoc.model._walk import copy_without, list_bodies, walk_graphs
 
@@ -65,7 +65,7 @@ class Composite:
 def make_composite_call(domain: str, composite: Composite) -> NodeProto:
     """Make the node that calls the function of a composite."""
     last = composite.index.nodes[composite.lines[-1].node]
-    node = make_node(
+    node = build_node(
         composite.function_name,
         list(composite.inputs.values()),
         list(composite.outputs.values()),
@@ -109,7 +109,7 @@ def _make_function(domain: str, instances: list[Composite]) -> FunctionProto:
     nodes = []
     for position, line in enumerate(first.lines):
         operands = _trim_operands(line.operands, instances)
-        node = make_node(line.op, operands, line.outputs, line.output, domain=line.domain)
+        node = build_node(line.op, operands, line.outputs, line.output, domain=line.domain)
         given: dict[str, AttributeProto] = {}
         for instance in instances:
             given.update((a.name, a) for a in _copy_attributes(instance.index, instance.lines[position]))

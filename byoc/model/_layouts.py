@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper
 
-from byoc.model._editable_graph import make_node
+from byoc.model._editable_graph import build_node
 from byoc.model._tensor_types import DTYPE_NUMBERS, Dim, TensorType, count_bits
 from byoc.model.schemas import get_schema
 
@@ -289,8 +289,8 @@ def make_layout_nodes(
         for key, values in _list_constant_inputs(step).items():
             operands.append(name(f"{output}_{key}", TensorType("int64", (len(values),))))
             value = helper.make_tensor(key, TensorProto.INT64, [len(values)], values)
-            nodes.append(make_node("Constant", [], operands[-1:], operands[-1], value=value))
-        nodes.append(make_node(step.op, operands, [output], output))
+            nodes.append(build_node("Constant", [], operands[-1:], operands[-1], value=value))
+        nodes.append(build_node(step.op, operands, [output], output))
         if step.op == "Transpose":
             nodes[-1].attribute.append(helper.make_attribute("perm", step.argument))
         elif step.op == "Cast":
@@ -298,7 +298,7 @@ def make_layout_nodes(
                 helper.make_attribute("to", DTYPE_NUMBERS[step.output_type.dtype])
             )
         source = output
-    return nodes or [make_node("Identity", [source], [target], target)]
+    return nodes or [build_node("Identity", [source], [target], target)]
 
 
 def _make_runnable(steps: Iterable[LayoutStep]) -> Iterator[LayoutStep]:

@@ -26,7 +26,7 @@ from onnx import (
 )
 
 from byoc.errors import InputError
-from byoc.model._editable_graph import make_node
+from byoc.model._editable_graph import build_node
 from byoc.model._graph_index import GraphIndex
 from byoc.model._graph_parts import (
     BoundaryNames,
@@ -324,7 +324,7 @@ def _make_region_function(index: GraphIndex, cut: RegionCut, certain: CertainTyp
 
 
 def _make_call(cut: RegionCut, border: BoundaryNames) -> NodeProto:
-    node = make_node(
+    node = build_node(
         cut.name,
         [*border.inputs, *border.constants],
         border.outputs,

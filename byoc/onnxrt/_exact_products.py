@@ -20,10 +20,10 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_h
 from byoc.errors import InputError
 from byoc.model import (
     EditableGraph,
+    build_node,
     copy_without,
     inline_functions,
     list_bodies,
-    make_node,
     read_array,
     walk_graphs,
     walk_nodes,
@@ -317,9 +317,9 @@ class _Operands:
         number = self._graph.store(np.array(moved, np.int32), f"{made}_offset")
         wide, sums = (self._graph.names.new_tensor(f"{made}_{part}") for part in ("wide", "sum"))
         added += [
-            make_node("Cast", [name], [wide], to=TensorProto.INT32),
-            make_node("Add", [wide, number], [sums]),
-            make_node("Cast", [sums], [made], to=kind),
+            build_node("Cast", [name], [wide], to=TensorProto.INT32),
+            build_node("Add", [wide, number], [sums]),
+            build_node("Cast", [sums], [made], to=kind),
         ]
         return made
 
@@ -430,7 +430,7 @@ def _run(op: str, inputs: list[Any], domain: str | None = None, **attributes: An
     arrays = {f"i{i}": np.asarray(each) for i, each in enumerate(inputs) if each is not None}
     names = [f"i{i}" if f"i{i}" in arrays else "" for i in range(len(inputs))]
     given = arrays.pop("i0")
-    node = make_node(op, names, ["made"], domain=domain, **attributes)
+    node = build_node(op, names, ["made"], domain=domain, **attributes)
     kind = helper.np_dtype_to_tensor_dtype(given.dtype)
     graph = helper.make_graph(
         [node],

@@ -16,7 +16,7 @@ import numpy as np
 from onnx import GraphProto, TensorProto, TypeProto, helper, numpy_helper
 
 from byoc.long_calls import can_stop, stopping_by
-from byoc.model import DTYPE_NUMBERS, DTYPES, count_bits, make_node
+from byoc.model import DTYPE_NUMBERS, DTYPES, build_node, count_bits
 
 # Runs of onnxruntime that can be stopped: the command line does so when it is told to leave.
 
@@ -121,22 +121,22 @@ def _state_constant(ort: Any, value: Any, kind: str) -> Any:
 def _add_constant(graph: GraphProto, value: Any, kind: TypeProto, name: str) -> None:
     if kind.HasField("optional_type"):
         _add_constant(graph, value, kind.optional_type.elem_type, f"{name}_element")
-        graph.node.append(make_node("Optional", [f"{name}_element"], [name]))
+        graph.node.append(build_node("Optional", [f"{name}_element"], [name]))
     elif kind.HasField("sequence_type"):
         element = kind.sequence_type.elem_type
         if not len(value):
             number = element.tensor_type.elem_type
-            graph.node.append(make_node("SequenceEmpty", [], [name], dtype=number))
+            graph.node.append(build_node("SequenceEmpty", [], [name], dtype=number))
             return
         elements = [f"{name}_{i}" for i in range(len(value))]
         for each, inner in zip(value, elements, strict=True):
             _add_constant(graph, each, element, inner)
-        graph.node.append(make_node("SequenceConstruct", elements, [name]))
+        graph.node.append(build_node("SequenceConstruct", elements, [name]))
     else:
         array = np.asarray(value)
         array = array.astype(object) if array.dtype.kind in "US" else array
         graph.initializer.append(numpy_helper.from_array(array, f"{name}_stored"))
-        graph.node.append(make_node("Identity", [f"{name}_stored"], [name]))
+        graph.node.append(build_node("Identity", [f"{name}_stored"], [name]))
 
 
 def _read_value(ort: Any, value: Any, kind: str) -> Any:
@@ -158,7 +158,7 @@ def _read_value(ort: Any, value: Any, kind: str) -> Any:
 def _open_passing(ort: Any, kind: str) -> Any:
     """Return a session that gives a value back, as what Python has for it."""
     graph = helper.make_graph(
-        [make_node("Identity", ["given"], ["value"])],
+        [build_node("Identity", ["given"], ["value"])],
         "passing",
         [helper.make_value_info("given", parse_type(kind))],
         [helper.make_value_info("value", parse_type(kind))],

@@ -19,12 +19,12 @@ from byoc.model import (
     Dim,
     NameAllocator,
     add_dims,
+    build_node,
     describe_node,
     evaluate_dim,
     is_onnx,
     list_bodies,
     list_dim_names,
-    make_node,
     to_numpy_dtype,
 )
 from byoc.padding._padded_graph import PaddedGraph
@@ -177,14 +177,14 @@ class PastLengths:
                 continue
             made = self.names.new_tensor(f"{node.output[0]}_rows")
             name = self.names.new_node(made)
-            yield make_node("Gather", [data, indices], [made], name=name, axis=cut.axis)
+            yield build_node("Gather", [data, indices], [made], name=name, axis=cut.axis)
             data = made
         if not kept:
-            yield make_node("Identity", [data], node.output, name=node.name)
+            yield build_node("Identity", [data], node.output, name=node.name)
             return
         columns = zip(*((cut.start, cut.end, cut.axis, cut.step) for cut in kept), strict=True)
         numbers = [self._compute(node, list(c), (len(kept),), "int64", is_extent=True) for c in columns]
-        yield make_node("Slice", [data, *numbers], node.output, name=node.name)
+        yield build_node("Slice", [data, *numbers], node.output, name=node.name)
 
     def _list_cuts(self, node: NodeProto) -> Iterator[_Cut]:
         """Yield the cuts of a Slice, axis by axis. Raises InputError where one is not understood."""
@@ -279,7 +279,7 @@ class PastLengths:
 
     def _add_node(self, operator: str, *inputs: str, **attributes: object) -> str:
         name = self.names.new_tensor(f"cache_{operator.lower()}")
-        made = make_node(operator, list(inputs), [name], **attributes)  # type: ignore[arg-type]
+        made = build_node(operator, list(inputs), [name], **attributes)  # type: ignore[arg-type]
         made.name = self.names.new_node(name)
         self.nodes.append(made)
         return name

@@ -27,12 +27,12 @@ from byoc.model import (
     EditableGraph,
     Model,
     StatePair,
+    build_node,
     copy_without,
     describe_node,
     find_state_pairs,
     get_stated_attributes,
     is_onnx,
-    make_node,
     parse_dim,
     prepare_model,
     substitute_dim,
@@ -288,8 +288,8 @@ class _Rewriting:
         name = node.output[0]
         rows = self.names.new_tensor(f"{name}_rows")
         operator = "Mul" if self.rows == 1 else "MatMul"
-        yield make_node(operator, [mark, cache.new], [rows], name=self.names.new_node(rows))
-        yield make_node("Add", [cache.pair.past, rows], [name], name=node.name)
+        yield build_node(operator, [mark, cache.new], [rows], name=self.names.new_node(rows))
+        yield build_node("Add", [cache.pair.past, rows], [name], name=node.name)
 
     def _attends(self, number: int) -> bool:
         """Return whether a node is a Softmax over an axis as long as the cache, as far as is known."""
@@ -304,7 +304,7 @@ class _Rewriting:
         dtype, name = self.graph.get_dtype(node.input[0]), node.output[0]
         scores = self.names.new_tensor(f"{name}_scores")
         inputs = [node.input[0], self.lengths.make_guard(dtype)]
-        yield make_node("Add", inputs, [scores], name=self.names.new_node(scores))
+        yield build_node("Add", inputs, [scores], name=self.names.new_node(scores))
         guarded = deepcopy(node)
         guarded.input[0] = scores
         yield guarded

@@ -12,9 +12,9 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from byoc.model import (
     GraphIndex,
     KnownValues,
+    build_node,
     get_constant_value,
     get_stated_attributes,
-    make_node,
     rate_knowledge,
 )
 from byoc.passes._cleaning import CleanPass
@@ -247,7 +247,7 @@ def _is_read_elsewhere(edits: GraphEdits, number: int, found: Values) -> bool:
 
 
 def _make_constant(name: str, value: NDArray[Any]) -> NodeProto:
-    return make_node("Constant", [], [name], value=numpy_helper.from_array(value))
+    return build_node("Constant", [], [name], value=numpy_helper.from_array(value))
 
 
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ class FlattenToReshape(CleanPass):
                 continue
             name = edits.names.new_tensor(f"{node.output[0]}_shape")
             shape = _make_constant(name, np.array(target, np.int64))
-            reshape = make_node("Reshape", [node.input[0], name], node.output)
+            reshape = build_node("Reshape", [node.input[0], name], node.output)
             edits.types[name] = helper.make_tensor_type_proto(TensorProto.INT64, [2])
             edits.note_replaced(number, "replaced")
             edits.replace(number, shape, reshape)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, helper
 
-from byoc.model import find_constant_value, get_stated_attributes, is_onnx, make_node
+from byoc.model import build_node, find_constant_value, get_stated_attributes, is_onnx
 from byoc.passes._cleaning import CleanPass
 from byoc.passes._graph_edits import GraphEdits
 
@@ -184,14 +184,14 @@ class _FormReader:
         made = node.output[0]
         if form.result is not None:
             made = self._name(f"{node.output[0]}_real", TensorProto.FLOAT, node.output[0])
-        operator = make_node(form.op, reads, [made])
+        operator = build_node(form.op, reads, [made])
         operator.attribute.extend(_keep_attributes(node.attribute, form))
         nodes.append(operator)
         if form.result is not None:
             point = [form.result.zero_point] if form.result.zero_point else []
             operator.name = self.edits.names.new_node(f"{node.name or node.output[0]}_real")
             reads = [made, form.result.scale, *point]
-            nodes.append(make_node("QuantizeLinear", reads, [node.output[0]]))
+            nodes.append(build_node("QuantizeLinear", reads, [node.output[0]]))
             self.quantities[node.output[0]] = Quantity(
                 node.output[0], form.result.scale, form.result.zero_point
             )
@@ -231,7 +231,7 @@ class _FormReader:
             return
         nodes: list[NodeProto] = []
         reads = [self._dequantize(each, node, nodes) for each in operands]
-        operator = make_node(form.op, reads, [mul.output[0]])
+        operator = build_node(form.op, reads, [mul.output[0]])
         operator.attribute.extend(node.attribute)
         edits.replace(scaled, *nodes, operator)
         edits.note(scaled, f"{node.op_type} '{node.name or node.output[0]}' read as {form.op}")
@@ -260,10 +260,10 @@ class _FormReader:
             return
         operands = [self._dequantize(each, node, nodes) for each in form.operands]
         product = self._name(f"{made}_product", TensorProto.FLOAT, made) if bias else made
-        nodes.append(make_node(form.op, operands, [product]))
+        nodes.append(build_node(form.op, operands, [product]))
         if bias:
             nodes[-1].name = self.edits.names.new_node(product)
-            nodes.append(make_node("Add", [product, bias], [made]))
+            nodes.append(build_node("Add", [product, bias], [made]))
         self.edits.replace(number, *nodes)
         self.edits.note_replaced(number, f"read as {form.op} between QDQ nodes")
 
@@ -274,7 +274,7 @@ class _FormReader:
             names.append(self.edits.names.new_tensor(f"{made}_{word}"))
             self.edits.types[names[-1]] = helper.make_tensor_type_proto(dtype, ())
         nodes.append(
-            make_node("DynamicQuantizeLinear", [tensor], names, self.edits.names.new_node(names[0]))
+            build_node("DynamicQuantizeLinear", [tensor], names, self.edits.names.new_node(names[0]))
         )
         return Quantity(names[0], names[1], names[2])
 
@@ -345,7 +345,7 @@ class _FormReader:
             return each
         made = self._name(f"{each.tensor}_read_by_{node.output[0]}", TensorProto.FLOAT, each.tensor)
         reads = [each.tensor, *self._broadcast_constants(each)]
-        nodes.append(make_node("DequantizeLinear", reads, [made], self.edits.names.new_node(made)))
+        nodes.append(build_node("DequantizeLinear", reads, [made], self.edits.names.new_node(made)))
         if each.axis is not None and (self._count_elements(reads[1]) or 1) > 1:
             rank = len(self._find_type(each.tensor).tensor_type.shape.dim)
             nodes[-1].attribute.append(helper.make_attribute("axis", each.axis % rank))

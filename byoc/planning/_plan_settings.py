@@ -23,7 +23,7 @@ from byoc.costs import (
     with_parameters,
 )
 from byoc.errors import InputError, suggest_nearest
-from byoc.model import DTYPE_NUMBERS, TensorLayout, make_node, parse_layout, prepare_model
+from byoc.model import DTYPE_NUMBERS, TensorLayout, build_node, parse_layout, prepare_model
 from byoc.model.schemas import describe_unknown_operator, list_onnx_operators
 from byoc.placement import UNLIMITED, Strategy
 from byoc.planning._graph_plan import CostDoubt, GraphPlan
@@ -65,7 +65,7 @@ def _make_model(asked: AskedTranspose) -> ModelProto:
     stored: list[TensorProto] = []
     nodes: list[NodeProto] = []
     if asked.quantization is None:
-        nodes.append(make_node("Transpose", ["x"], ["y"], perm=asked.order))
+        nodes.append(build_node("Transpose", ["x"], ["y"], perm=asked.order))
     else:
         scale, zero = asked.quantization
         stored = [
@@ -73,9 +73,9 @@ def _make_model(asked: AskedTranspose) -> ModelProto:
             helper.make_tensor("z", dtype, (), [zero]),
         ]
         nodes = [
-            make_node("DequantizeLinear", ["x", "s", "z"], ["d"]),
-            make_node("Transpose", ["d"], ["t"], perm=asked.order),
-            make_node("QuantizeLinear", ["t", "s", "z"], ["y"]),
+            build_node("DequantizeLinear", ["x", "s", "z"], ["d"]),
+            build_node("Transpose", ["d"], ["t"], perm=asked.order),
+            build_node("QuantizeLinear", ["t", "s", "z"], ["y"]),
         ]
     inputs = [helper.make_tensor_value_info("x", dtype, shape)]
     outputs = [helper.make_tensor_value_info("y", dtype, turned)]

@@ -17,6 +17,7 @@ from byoc.model import (
     WEIGHT_KEY,
     GraphIndex,
     Model,
+    build_node,
     copy_without,
     get_metadata,
     get_node_name,
@@ -24,7 +25,6 @@ from byoc.model import (
     is_inserted,
     is_quantize,
     list_reads,
-    make_node,
     prepare_model,
 )
 from byoc.patterns import Mark
@@ -225,12 +225,12 @@ class _ConversionWriter:
         last = given
         if ends[0]:
             last = f"float_{number}" if ends[1] else made
-            self.nodes.append(make_node("DequantizeLinear", [given, *before], [last]))
+            self.nodes.append(build_node("DequantizeLinear", [given, *before], [last]))
         if all(ends):
-            self.nodes.append(make_node("Identity", [last], [f"converted_{number}"]))
+            self.nodes.append(build_node("Identity", [last], [f"converted_{number}"]))
             last = f"converted_{number}"
         if ends[1]:
-            self.nodes.append(make_node("QuantizeLinear", [last, *behind], [made]))
+            self.nodes.append(build_node("QuantizeLinear", [last, *behind], [made]))
         shape = self.index.get_shape(name)
         self.inputs.append(helper.make_tensor_value_info(given, DTYPE_NUMBERS[types[0]], shape))
         self.outputs.append(helper.make_tensor_value_info(made, DTYPE_NUMBERS[types[1]], shape))
@@ -331,7 +331,7 @@ def quantize_only(
             if made or get_metadata(node, TENSOR_KEY) == tensor:
                 rewritten += (makers[node.input[0]], node)
             else:
-                rewritten.append(make_node("Identity", [source], [node.output[0]]))
+                rewritten.append(build_node("Identity", [source], [node.output[0]]))
             continue
         changed = deepcopy(node)
         for position, name in enumerate(node.input):

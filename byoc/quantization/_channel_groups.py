@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, helper
 
-from byoc.model import EditableGraph, Model, copy_without, make_node, prepare_model, set_attribute
+from byoc.model import EditableGraph, Model, build_node, copy_without, prepare_model, set_attribute
 from byoc.quantization._arithmetic import read_constant
 from byoc.quantization._channel_classes import ChannelChain, find_chains
 from byoc.quantization._channel_statistics import CHANNELS, ChannelStatistics, measure_channels
@@ -115,7 +115,7 @@ class GroupWriter:
     def _join(self, chain: ChannelChain) -> None:
         """Add the Concat of what the groups of a chain make."""
         name = self.graph.names.new_tensor(f"{chain.last}_groups")
-        node = make_node("Concat", self.parts.pop(chain.last), [name], name, axis=CHANNELS)
+        node = build_node("Concat", self.parts.pop(chain.last), [name], name, axis=CHANNELS)
         self.graph.insert_after(chain.nodes[-1], node)
         self.graph.link(chain.last, name)
         self.sources[name] = chain.last

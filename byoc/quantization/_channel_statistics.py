@@ -13,8 +13,8 @@ from onnx import ModelProto, numpy_helper
 
 from byoc import onnxrt
 from byoc.model import (
+    build_node,
     copy_without,
-    make_node,
 )
 from byoc.support import report_step
 
@@ -55,7 +55,7 @@ def measure_channels(
     for number, name in enumerate(names):
         prefix = f"byoc.channels.{number}"
         square = f"{prefix}.square"
-        proto.graph.node.append(make_node("Mul", [name, name], [square]))
+        proto.graph.node.append(build_node("Mul", [name, name], [square]))
         steps = [("ReduceMin", name), ("ReduceMax", name), ("ReduceMean", name), ("ReduceMean", square)]
         made = add_channel_reductions(proto, steps, index.get_rank(name) or 0, prefix)
         proto.graph.output.extend(onnx.ValueInfoProto(name=each) for each in made)
@@ -100,5 +100,5 @@ def add_channel_reductions(
         proto.graph.initializer.append(numpy_helper.from_array(np.asarray(axes, np.int64), inputs[0]))
     made = [f"{prefix}.{number}" for number in range(len(steps))]
     for (operator, tensor), name in zip(steps, made, strict=True):
-        proto.graph.node.append(make_node(operator, [tensor, *inputs], [name], keepdims=0, **more))
+        proto.graph.node.append(build_node(operator, [tensor, *inputs], [name], keepdims=0, **more))
     return made

@@ -24,9 +24,9 @@ from byoc.model import (
     InferenceResult,
     Model,
     TensorType,
+    build_node,
     copy_without,
     is_large,
-    make_node,
     mark_inserted,
     set_metadata,
     to_numpy_dtype,
@@ -139,7 +139,7 @@ class _NodeInserter:
         """Insert an Identity that a converted tensor goes through; return what it makes."""
         made = self.names.new_tensor(f"{name}_{dtype}")
         self._set_type(made, name)
-        node = make_node("Identity", [name], [made], self.names.new_node(f"{name}_{dtype}"))
+        node = build_node("Identity", [name], [made], self.names.new_node(f"{name}_{dtype}"))
         set_metadata(mark_inserted(node, QUANTIZE), TENSOR_KEY, name)
         self.graph.insert_after(self.model.index.producers[name], node)
         return made
@@ -175,7 +175,7 @@ class _NodeInserter:
     ) -> NodeProto:
         """Return a node marked as quantization of byoc, with a key and the tensor of the user."""
         name = self.names.new_node(f"{user_name[1]}_{op}")
-        node = mark_inserted(make_node(op, inputs, [output], name, axis=params.axis), QUANTIZE)
+        node = mark_inserted(build_node(op, inputs, [output], name, axis=params.axis), QUANTIZE)
         set_metadata(node, *user_name)
         return node
 

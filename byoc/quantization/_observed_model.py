@@ -11,8 +11,8 @@ from onnx import ModelProto, NodeProto, helper
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import (
     GraphIndex,
+    build_node,
     copy_without,
-    make_node,
 )
 from byoc.quantization._arithmetic import is_depthwise
 from byoc.quantization._channel_statistics import CHANNELS, add_channel_reductions
@@ -95,7 +95,7 @@ def add_extremes(
     for number, name in enumerate(tensors):
         names_of = {what: f"{prefix}{number}.{what}" for what in ("value", "zero", *EXTREMES)}
         # onnxruntime has no reductions of float16.
-        cast = make_node("Cast", [name], [names_of["value"]], to=onnx.TensorProto.FLOAT)
+        cast = build_node("Cast", [name], [names_of["value"]], to=onnx.TensorProto.FLOAT)
         half = index.types[name].dtype == "float16"
         result.graph.node.extend([cast] if half else [])
         result.graph.node.extend(_make_reductions(names_of["value"] if half else name, names_of))
@@ -112,12 +112,12 @@ def add_extremes(
 
 
 def _make_reductions(value: str, names_of: dict[str, str]) -> Iterator[NodeProto]:
-    yield make_node("ReduceMin", [value], [names_of["low"]], keepdims=0)
-    yield make_node("ReduceMax", [value], [names_of["high"]], keepdims=0)
+    yield build_node("ReduceMin", [value], [names_of["low"]], keepdims=0)
+    yield build_node("ReduceMax", [value], [names_of["high"]], keepdims=0)
     # Neither of these says that there is a NaN; the difference is zero but for infinities and NaN.
-    yield make_node("Sub", [value, value], [names_of["zero"]])
-    yield make_node("ReduceSum", [names_of["zero"]], [names_of["check"]], keepdims=0)
-    yield make_node("Size", [value], [names_of["size"]])
+    yield build_node("Sub", [value, value], [names_of["zero"]])
+    yield build_node("ReduceSum", [names_of["zero"]], [names_of["check"]], keepdims=0)
+    yield build_node("Size", [value], [names_of["size"]])
 
 
 def add_outputs(index: GraphIndex, tensors: Sequence[str]) -> ModelProto:
@@ -128,7 +128,7 @@ def add_outputs(index: GraphIndex, tensors: Sequence[str]) -> ModelProto:
         output = name
         if name not in index.producers:  # an input that is also an output is no good everywhere
             output = f"{prefix}{number}"
-            result.graph.node.append(make_node("Identity", [name], [output]))
+            result.graph.node.append(build_node("Identity", [name], [output]))
         result.graph.output.append(onnx.ValueInfoProto(name=output))
     return result
 

@@ -20,9 +20,9 @@ from byoc.model import (
     EditableGraph,
     GraphIndex,
     Model,
+    build_node,
     convert_opset,
     copy_without,
-    make_node,
     prepare_model,
     set_ir_version,
 )
@@ -176,6 +176,6 @@ def _replace_matches(model: Model, matches: list[Match]) -> Model:
 
 def _make_node(index: GraphIndex, match: Match) -> NodeProto:
     activation, root = _ACTIVATIONS[match.pattern.name], index.nodes[match.root]
-    return make_node(
+    return build_node(
         activation.operator, [match.tensors["x"]], [root.output[0]], root.name, **activation.attributes
     )

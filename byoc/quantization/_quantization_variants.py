@@ -15,11 +15,11 @@ from byoc.model import (
     EditableGraph,
     GraphIndex,
     Model,
+    build_node,
     copy_without,
     get_metadata,
     is_inserted,
     is_quantize,
-    make_node,
     prepare_model,
 )
 from byoc.planning import WIDE
@@ -313,8 +313,8 @@ def _add_roundings(
             graph.names.new_tensor(f"{name}_{what}") for what in ("integers", "rounded")
         )
         graph.insert_last(
-            make_node("QuantizeLinear", [name, *scale], [integers], **axis),
-            make_node("DequantizeLinear", [integers, *scale], [copies[name]], **axis),
+            build_node("QuantizeLinear", [name, *scale], [integers], **axis),
+            build_node("DequantizeLinear", [integers, *scale], [copies[name]], **axis),
         )
         proto.graph.value_info.append(
             ValueInfoProto(name=copies[name], type=floats.index.type_protos[name])

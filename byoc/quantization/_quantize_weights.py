@@ -22,12 +22,12 @@ from byoc.model import (
     EditableGraph,
     GraphIndex,
     Model,
+    build_node,
     copy_without,
     drop_named,
     get_stated_attributes,
     is_large,
     is_onnx,
-    make_node,
     prepare_model,
 )
 from byoc.planning import QuantizedWeight
@@ -379,7 +379,7 @@ class _ProductRewriter:
             yield _make_contrib_product(node, product, [stored, scales], blocks.block)
             return
         made = self.graph.names.new_tensor(f"{product.weights}_dq")
-        yield make_node(
+        yield build_node(
             "DequantizeLinear",
             [stored, scales],
             [made],
@@ -424,7 +424,7 @@ def _make_contrib_product(
 ) -> NodeProto:
     """Return the MatMulNBits that does what a node does, with integers and scales of these names."""
     bias = ["", "", _get_bias(node)] if _get_bias(node) else []  # behind zero points and an order
-    result = make_node(
+    result = build_node(
         "MatMulNBits",
         [node.input[0], *weights, *bias],
         list(node.output),

@@ -25,13 +25,13 @@ from byoc.model import (
     EditableGraph,
     GraphIndex,
     NameAllocator,
+    build_node,
     copy_without,
     find_constant_value,
     get_stated_attributes,
     is_dequantize,
     is_onnx,
     is_quantize,
-    make_node,
     prepare_model,
     replace_weights,
     walk_graphs,
@@ -214,7 +214,7 @@ class FloatTwin:
         steps = [(op, graph.names.new_tensor(node.output[0])) for op in ("Div", "Add", "Max")]
         read = node.input[0]
         for (op, made), word in zip([*steps, ("Min", node.output[0])], stored, strict=True):
-            yield make_node(op, [read, stored[word]], [made])
+            yield build_node(op, [read, stored[word]], [made])
             read = made
 
     def _make_scaling(self, node: NodeProto, names: NameAllocator) -> Iterator[NodeProto]:
@@ -225,10 +225,10 @@ class FloatTwin:
             unit = find_constant_value(self._index, scale, self.folder)
             dtype = np.dtype(np.float32) if unit is None else unit.dtype
             to = helper.np_dtype_to_tensor_dtype(dtype)
-            yield make_node("Cast", [node.input[2]], [zero], to=to)
-            yield make_node("Sub", [read, zero], [centred])
+            yield build_node("Cast", [node.input[2]], [zero], to=to)
+            yield build_node("Sub", [read, zero], [centred])
             read = centred
-        yield make_node("Mul", [read, scale], [node.output[0]])
+        yield build_node("Mul", [read, scale], [node.output[0]])
 
 
 def _moved_by(node: NodeProto) -> list[str]:
@@ -279,10 +279,10 @@ def _free_dynamic_products(model: ModelProto) -> ModelProto | None:
 def _make_unrounded(node: NodeProto, names: NameAllocator) -> Iterator[NodeProto]:
     """Yield nodes that compute x / scale + zero point; the DynamicQuantizeLinear stays for these two."""
     rounded, zero, scaled = (names.new_tensor(node.output[0]) for _ in range(3))
-    yield make_node(_DYNAMIC, [node.input[0]], [rounded, *node.output[1:]])
-    yield make_node("Cast", [node.output[2]], [zero], to=TensorProto.FLOAT)
-    yield make_node("Div", [node.input[0], node.output[1]], [scaled])
-    yield make_node("Add", [scaled, zero], [node.output[0]])
+    yield build_node(_DYNAMIC, [node.input[0]], [rounded, *node.output[1:]])
+    yield build_node("Cast", [node.output[2]], [zero], to=TensorProto.FLOAT)
+    yield build_node("Div", [node.input[0], node.output[1]], [scaled])
+    yield build_node("Add", [scaled, zero], [node.output[0]])
 
 
 def _make_product_of_floats(node: NodeProto, names: NameAllocator) -> Iterator[NodeProto]:
@@ -293,15 +293,15 @@ def _make_product_of_floats(node: NodeProto, names: NameAllocator) -> Iterator[N
     operands = []
     for position in (0, 1):
         number = names.new_tensor(node.output[0])
-        yield make_node("Cast", [node.input[position]], [number], to=TensorProto.FLOAT)
+        yield build_node("Cast", [node.input[position]], [number], to=TensorProto.FLOAT)
         zero = node.input[position + 2] if len(node.input) > position + 2 else ""
         if zero:
             cast, centred = (names.new_tensor(node.output[0]) for _ in range(2))
-            yield make_node("Cast", [zero], [cast], to=TensorProto.FLOAT)
-            yield make_node("Sub", [number, cast], [centred])
+            yield build_node("Cast", [zero], [cast], to=TensorProto.FLOAT)
+            yield build_node("Sub", [number, cast], [centred])
             number = centred
         operands.append(number)
-    product = make_node(_PRODUCTS[node.op_type], operands, [node.output[0]])
+    product = build_node(_PRODUCTS[node.op_type], operands, [node.output[0]])
     product.attribute.extend(node.attribute)
     yield product
 

@@ -24,11 +24,11 @@ from byoc.codegen import Executor
 from byoc.errors import InputError
 from byoc.model import (
     GraphIndex,
+    build_node,
     copy_without,
     find_constant_value,
     get_stated_attributes,
     is_onnx,
-    make_node,
 )
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.verification._thresholds import EPSILON
@@ -237,7 +237,7 @@ def make_evaluator(index: GraphIndex, number: int) -> Callable[[Values], dict[st
     is_flat = node.op_type in _FLAT_BEFORE_13 and opset < 13
     axis = int(get_stated_attributes(node).get("axis", 1)) if is_flat else 0
     if is_flat:
-        node = make_node(node.op_type, node.input, node.output, axis=-1)
+        node = build_node(node.op_type, node.input, node.output, axis=-1)
     graph = helper.make_graph(
         [node],
         "step",

@@ -22,11 +22,11 @@ from byoc.model import (
     EditableGraph,
     GraphIndex,
     NameAllocator,
+    build_node,
     copy_without,
     describe_node,
     get_stated_attributes,
     is_onnx,
-    make_node,
 )
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.verification._output_error import TieBreak
@@ -413,4 +413,4 @@ def _split_top(node: NodeProto, names: NameAllocator) -> tuple[NodeProto, NodePr
     top = deepcopy(node)
     top.output[:] = [names.new_tensor(f"{values}_sorted"), indices]
     axis = get_stated_attributes(node).get("axis", -1)
-    return top, make_node("GatherElements", [node.input[0], indices], [values], axis=axis)
+    return top, build_node("GatherElements", [node.input[0], indices], [values], axis=axis)

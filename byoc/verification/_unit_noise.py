@@ -26,12 +26,12 @@ from byoc.model import (
     DTYPES,
     EditableGraph,
     GraphIndex,
+    build_node,
     copy_without,
     find_constant_value,
     get_stated_attributes,
     is_onnx,
     is_quantize,
-    make_node,
     replace_names,
 )
 from byoc.onnxrt import open_session, run_session, without_optimizations
@@ -144,14 +144,14 @@ def _move_last_places(
     real, drawn, whole, step, part, moved, sum_ = names
     unit = graph.store(np.array(_RELATIVE * _UNITS[dtype], np.float32), f"{made}_unit")
     most = 1 / (1 - CAST_SHARE)  # numbers beyond 1 are truncated to 1, all others to 0
-    yield make_node("Cast", [name], [real], to=TensorProto.FLOAT)
-    yield make_node("RandomUniformLike", [real], [drawn], low=-most, high=most, seed=float(seed))
-    yield make_node("Cast", [drawn], [whole], to=TensorProto.INT32)
-    yield make_node("Cast", [whole], [step], to=TensorProto.FLOAT)
-    yield make_node("Mul", [step, unit], [part])
-    yield make_node("Mul", [real, part], [moved])
-    yield make_node("Add", [real, moved], [sum_])
-    yield make_node("Cast", [sum_], [made], to=DTYPE_NUMBERS[dtype])
+    yield build_node("Cast", [name], [real], to=TensorProto.FLOAT)
+    yield build_node("RandomUniformLike", [real], [drawn], low=-most, high=most, seed=float(seed))
+    yield build_node("Cast", [drawn], [whole], to=TensorProto.INT32)
+    yield build_node("Cast", [whole], [step], to=TensorProto.FLOAT)
+    yield build_node("Mul", [step, unit], [part])
+    yield build_node("Mul", [real, part], [moved])
+    yield build_node("Add", [real, moved], [sum_])
+    yield build_node("Cast", [sum_], [made], to=DTYPE_NUMBERS[dtype])
 
 
 def find_computed_in(index: GraphIndex, dtype: str) -> set[str]:
@@ -202,11 +202,11 @@ def _move_by_units(
     limits = (np.iinfo(dtype).min, np.iinfo(dtype).max)
     bounds = [graph.store(np.array(limit, np.int32), f"{made}_limit") for limit in limits]
     most = 1 / (1 - SHARE)  # numbers beyond 1 are truncated to 1, all others to 0
-    yield make_node("Cast", [name], [real], to=TensorProto.FLOAT)
-    yield make_node("RandomUniformLike", [real], [drawn], low=-most, high=most, seed=float(seed))
-    yield make_node("Cast", [drawn], [step], to=TensorProto.INT32)
-    yield make_node("Cast", [name], [wide], to=TensorProto.INT32)
-    yield make_node("Add", [wide, step], [sum_])
-    yield make_node("Max", [sum_, bounds[0]], [low])
-    yield make_node("Min", [low, bounds[1]], [high])
-    yield make_node("Cast", [high], [made], to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
+    yield build_node("Cast", [name], [real], to=TensorProto.FLOAT)
+    yield build_node("RandomUniformLike", [real], [drawn], low=-most, high=most, seed=float(seed))
+    yield build_node("Cast", [drawn], [step], to=TensorProto.INT32)
+    yield build_node("Cast", [name], [wide], to=TensorProto.INT32)
+    yield build_node("Add", [wide, step], [sum_])
+    yield build_node("Max", [sum_, bounds[0]], [low])
+    yield build_node("Min", [low, bounds[1]], [high])
+    yield build_node("Cast", [high], [made], to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from byoc.errors import InputError
-from byoc.model import make_node
+from byoc.model import build_node
 from byoc.zoo._classic_models import IR_VERSION
 from byoc.zoo._sample_inputs import UniformSpread, derive_seed, draw_uniform
 
@@ -118,7 +118,7 @@ class GraphWriter:
     ) -> None:
         """Add a node; inputs and outputs that are left out have empty names."""
         domain, _, kind = operator.rpartition(".")
-        self.graph.node.append(make_node(kind, inputs, outputs, name, domain=domain, **attributes))
+        self.graph.node.append(build_node(kind, inputs, outputs, name, domain=domain, **attributes))
 
     def store(self, name: str, values: NDArray[Any]) -> str:
         """Store an initializer, and return its name."""

@@ -8,7 +8,7 @@ import pytest
 from onnx import NodeProto, TensorProto, helper
 from support import count_calls, parse, prepared
 
-from byoc.model import EditableGraph, EditableModel, GraphIndex, copy_without, make_node
+from byoc.model import EditableGraph, EditableModel, GraphIndex, build_node, copy_without
 from byoc.onnxrt import open_session, run_session, without_optimizations
 
 NESTED = """g (float[2] x, bool c) => (float[2] y, float[2] p)
@@ -110,13 +110,13 @@ def test_nodes_stay_that_may_not_go_or_are_not_asked_for() -> None:
 def test_a_reader_that_is_replaced_or_inserted_counts() -> None:
     index = GraphIndex(parse(NESTED), {})
     graph = EditableGraph.of_index(index)
-    graph.replace(5, make_node("Relu", ["u"], ["p"]))
+    graph.replace(5, build_node("Relu", ["u"], ["p"]))
     assert (graph.list_readers("b"), graph.list_readers("u")) == ([2, 4], [3, 5])
     assert graph.drop_unread() == set()
     assert graph.removed == {3}
 
     graph = EditableGraph.of_index(index)
-    graph.insert_after(3, make_node("Exp", ["d"], ["kept"]))
+    graph.insert_after(3, build_node("Exp", ["d"], ["kept"]))
     graph.drop_unread(["d"])
     assert "d = Neg(u)" in lines(graph.nodes)
 
@@ -125,9 +125,9 @@ def test_nodes_that_stay_are_not_copied_and_their_order_is_written() -> None:
     model = parse(NESTED)
     graph = EditableGraph(model.graph)
     kept = model.graph.node[5]
-    graph.insert_first(make_node("Exp", ["x"], ["f"]))
-    graph.insert_last(make_node("Exp", ["p"], ["l"]))
-    graph.insert_before(graph.nodes[4], make_node("Exp", ["u"], ["m"]))
+    graph.insert_first(build_node("Exp", ["x"], ["f"]))
+    graph.insert_last(build_node("Exp", ["p"], ["l"]))
+    graph.insert_before(graph.nodes[4], build_node("Exp", ["u"], ["m"]))
     graph.write_to(model.graph)
 
     made = [node.output[0] for node in model.graph.node]
@@ -138,7 +138,7 @@ def test_nodes_that_stay_are_not_copied_and_their_order_is_written() -> None:
 
 def test_new_names_are_free_in_bodies_and_functions() -> None:
     function = helper.make_function(
-        "own", "F", ["i"], ["o"], [make_node("Neg", ["i"], ["o"])], [helper.make_opsetid("", 17)]
+        "own", "F", ["i"], ["o"], [build_node("Neg", ["i"], ["o"])], [helper.make_opsetid("", 17)]
     )
     model = parse(NESTED)
     model.functions.append(function)
@@ -167,7 +167,7 @@ def test_names_are_written_where_nodes_were_merged_meanwhile() -> None:
     graph = EditableGraph.of_index(GraphIndex(model, {}))
     graph.remove(1)
     graph.link("b", "a")
-    first, second = make_node("Exp", ["a"], ["e"]), make_node("Exp", ["e"], ["f"])
+    first, second = build_node("Exp", ["a"], ["e"]), build_node("Exp", ["e"], ["f"])
     graph.insert_after(0, first)
     graph.insert_after(first, second)
     assert lines(graph.nodes)[:4] == ["a = Add(x w)", "e = Exp(a)", "f = Exp(e)", "u = Mul(b v)"]
@@ -187,8 +187,8 @@ def test_a_tensor_is_renamed_in_a_graph_that_has_no_other_edit() -> None:
 
 def edit_chain(length: int) -> int:
     """Insert, replace and drop nodes all along a chain; return the calls that it takes."""
-    nodes = [make_node("Exp", [f"t{i}"], [f"t{i + 1}"]) for i in range(length)]
-    side = [make_node("Neg", [f"t{i}"], [f"n{i}"]) for i in range(length)]
+    nodes = [build_node("Exp", [f"t{i}"], [f"t{i + 1}"]) for i in range(length)]
+    side = [build_node("Neg", [f"t{i}"], [f"n{i}"]) for i in range(length)]
     value = helper.make_tensor_type_proto(TensorProto.FLOAT, [2])
     outputs = [helper.make_value_info(f"t{length}", value)]
     inputs = [helper.make_value_info("t0", value)]
@@ -197,7 +197,7 @@ def edit_chain(length: int) -> int:
     def edit() -> None:
         graph = EditableGraph.of_index(GraphIndex(model, {}))
         for number in range(length):
-            graph.insert_after(number, make_node("Abs", [f"t{number}"], [f"a{number}"]))
+            graph.insert_after(number, build_node("Abs", [f"t{number}"], [f"a{number}"]))
             graph.drop_unread([f"n{number}"])
         graph.write_to(model.graph)
 

@@ -21,10 +21,10 @@ from byoc.model import (
     CAST,
     DTYPE_NUMBERS,
     DTYPES,
+    build_node,
     is_onnx,
     list_bodies,
     list_tensor_names,
-    make_node,
     make_unique_name,
     mark_inserted,
     set_attribute,
@@ -116,7 +116,7 @@ class CastFrame:
 
 def make_cast(source: str, result: str, dtype: str) -> NodeProto:
     """Return a Cast marked as inserted by byoc."""
-    return mark_inserted(make_node("Cast", [source], [result], result, to=DTYPE_NUMBERS[dtype]), CAST)
+    return mark_inserted(build_node("Cast", [source], [result], result, to=DTYPE_NUMBERS[dtype]), CAST)
 
 
 FunctionKey = tuple[str, str]
@@ -392,7 +392,7 @@ class CastRewriter:
 
 
 def _append_constant(nodes: list[NodeProto], tensor: TensorProto) -> None:
-    nodes.append(make_node("Constant", [], [tensor.name], tensor.name, value=tensor))
+    nodes.append(build_node("Constant", [], [tensor.name], tensor.name, value=tensor))
 
 
 def _function_naming(function: FunctionProto) -> Naming:

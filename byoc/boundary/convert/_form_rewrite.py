@@ -21,9 +21,9 @@ from byoc.boundary.convert._movable_operators import (
 from byoc.model import (
     LAYOUT,
     LAYOUT_KEY,
+    build_node,
     get_input,
     get_stated_attributes,
-    make_node,
     make_unique_name,
     mark_inserted,
     set_attribute,
@@ -252,7 +252,7 @@ class _FormRewriter:
 
     def _make_node(self, op: str, source: str, target: str) -> NodeProto:
         """Return a new node with a unique name."""
-        node = make_node(op, [source], [target], name=make_unique_name(target, self.taken))
+        node = build_node(op, [source], [target], name=make_unique_name(target, self.taken))
         set_metadata(mark_inserted(node, LAYOUT), LAYOUT_KEY, self.layouts[1])
         return node
 

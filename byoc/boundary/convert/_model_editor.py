@@ -8,7 +8,7 @@ from byoc.model import (
     LAYOUT,
     EditableGraph,
     EditableModel,
-    make_node,
+    build_node,
     mark_inserted,
     rename_tensors,
     replace_names,
@@ -132,7 +132,7 @@ class ModelEditor(EditableModel):
             new = names.get(old, "")
             if new in taken:
                 copy = self.add_tensor(new, self.types.get(old), old)
-                node = make_node("Identity", [new], [copy], f"{call.node.name}_{copy}")
+                node = build_node("Identity", [new], [copy], f"{call.node.name}_{copy}")
                 copies.append(mark_inserted(node, LAYOUT))
                 new = copy
             if new:
