@@ -15,8 +15,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.abc import MetaPathFinder
 from importlib.metadata import version
 from io import BufferedWriter, FileIO, TextIOWrapper
+from mmap import mmap
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -30,12 +32,17 @@ from byoc.errors import (
     MissingRuntimeError,
     PluginFailedError,
     escape_unprintable,
+    must_propagate,
     suggest_nearest,
 )
 from byoc.long_calls import watch_calls
 
 # Python's own error where there is no memory for the stack of a thread.
 _NO_THREAD = "can't start new thread"
+# Modules that load scipy's OpenBLAS, what it and they take, and what each of its threads takes.
+_BLAS_MODULES = ("scipy.linalg", "scipy.special")
+_BLAS_BYTES = 48 << 20
+_BLAS_THREAD_BYTES = 42 << 20
 _VERBS = {
     "partition": ("_partition_verb:partition", "Cut a model between the host and accelerators."),
     "explain": ("_explain_verb:explain", "Say why nodes are refused, and what would change that."),
@@ -207,7 +214,12 @@ def _run() -> None:
     make_warnings_printable()
     app = _make_app(_LazyGroup)
     app.callback()(_describe)
-    with ending_by_signals(), without_silent_end(), watch_calls(lambda text: print_errors([text])):
+    with (
+        ending_by_signals(),
+        without_silent_end(),
+        _without_endless_imports(),
+        watch_calls(lambda text: print_errors([text])),
+    ):
         _exit_by_fault(lambda: get_command(app).main(prog_name="byoc"))
 
 
@@ -220,6 +232,46 @@ def _search_garbage_rarely() -> None:
     first, *others = gc.get_threshold()
     gc.set_threshold(max(first, _OBJECTS_BETWEEN_SEARCHES) if first else 0, *others)
     atexit.register(gc.freeze)  # the search at the end of the process finds nothing to look through
+
+
+@contextmanager
+def _without_endless_imports() -> Iterator[None]:
+    """Raise MemoryError where scipy is imported and a limit leaves too little memory for its OpenBLAS.
+
+    As it is loaded that asks for memory again and again, without end, where there is none.
+    """
+    check = _MemoryCheck()
+    if not check.is_limited():
+        yield
+        return
+    sys.meta_path.insert(0, check)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(check)
+
+
+class _MemoryCheck(MetaPathFinder):
+    """Finds no module, and looks whether there is memory for those with which OpenBLAS is loaded."""
+
+    @staticmethod
+    def is_limited() -> bool:
+        """Return whether this process may have so much memory only (`ulimit -v`)."""
+        try:
+            resource = import_module("resource")
+        except ImportError:  # not on Windows
+            return False
+        return bool(resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY)
+
+    def find_spec(self, fullname: str, *_: object) -> None:
+        """Raise MemoryError for a module with which OpenBLAS is loaded, and no memory for that."""
+        if fullname in _BLAS_MODULES:
+            threads = os.environ.get("OPENBLAS_NUM_THREADS", "")
+            count = int(threads) if threads.isdecimal() else os.cpu_count() or 1
+            try:
+                mmap(-1, _BLAS_BYTES + count * _BLAS_THREAD_BYTES).close()
+            except (OSError, OverflowError):
+                raise MemoryError from None
 
 
 def _open_closed_streams() -> None:
@@ -288,9 +340,26 @@ def _exit_by_fault(run: Callable[[], object]) -> None:
     except Exception as error:
         if str(error) == _NO_THREAD:
             _fail("there is not enough memory for it")
+        if (stop := _find_stop(error)) is not None:
+            sys.exit(stop)
         print_traceback()
         print_errors(["this is a defect of byoc; please report it with the lines above"])
         sys.exit(3)
+
+
+def _find_stop(error: BaseException) -> int | None:
+    """Return the exit code of a signal that ended in another error, None where there was none.
+
+    Python makes a RuntimeError of an interrupt inside `__set_name__`, while a module defines a class.
+    """
+    before: BaseException | None = error
+    while before is not None:
+        if isinstance(before, KeyboardInterrupt):
+            return 130
+        if isinstance(before, SystemExit) and must_propagate(before):
+            return int(str(before.code))
+        before = before.__cause__ or before.__context__
+    return None
 
 
 def _fail(*lines: str, code: int = 1) -> NoReturn:

@@ -13,12 +13,14 @@ import signal
 import socket
 import sys
 import threading
+from _thread import interrupt_main
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from time import monotonic
 from types import FrameType
 from typing import Any, NoReturn
 
+from byoc.errors import must_propagate
 from byoc.long_calls import allow_stopping, stop_runs
 
 _HANDLED = tuple(
@@ -37,6 +39,8 @@ class _Ending:
 
     def __init__(self) -> None:
         self.handled_at = float("-inf")
+        self.dropped: signal.Signals | None = None
+        self.hook = sys.unraisablehook
         self.finished = threading.Event()
 
     def handle(self, number: int, _: FrameType | None) -> None:
@@ -46,16 +50,30 @@ class _Ending:
             raise KeyboardInterrupt
         sys.exit(128 + number)
 
+    def note_dropped(self, dropped: Any) -> None:
+        """Have a signal handled again whose exception Python drops: in `__del__`, or as it imports."""
+        error = dropped.exc_value
+        if isinstance(error, KeyboardInterrupt):
+            self.dropped = signal.SIGINT
+        elif isinstance(error, SystemExit) and must_propagate(error):
+            self.dropped = signal.Signals(int(str(error.code)) - 128)
+        else:
+            self.hook(dropped)
+
     def watch(self, link: socket.socket) -> None:
         """Stop what runs at each signal, and leave where that does not suffice."""
-        while content := link.recv(16):
-            if numbers := [number for number in content if number in _HANDLED]:
-                self._end(numbers[-1])
+        with suppress(OSError):  # closed before this thread began
+            while content := link.recv(16):
+                if numbers := [number for number in content if number in _HANDLED]:
+                    self._end(numbers[-1])
 
     def _end(self, number: int) -> None:
         began = monotonic()
         stop_runs()
         while not self.finished.wait(_LOOK_SECONDS):
+            if self.dropped is not None:
+                again, self.dropped = self.dropped, None
+                interrupt_main(again)
             is_heard = self.handled_at >= began - _TOGETHER_SECONDS
             if monotonic() - began > (_CLEANING_SECONDS if is_heard else _UNHEARD_SECONDS):
                 _leave_at_once(number)
@@ -100,6 +118,7 @@ def ending_by_signals() -> Iterator[None]:
     theirs.setblocking(False)
     process, handlers = os.getpid(), dict[int, Any]()
     wakeup = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+    sys.unraisablehook = ending.note_dropped
     watcher = threading.Thread(target=ending.watch, args=(ours,), name="byoc-signals", daemon=True)
     try:
         for number in _HANDLED:
@@ -111,7 +130,7 @@ def ending_by_signals() -> Iterator[None]:
             yield
     finally:
         ending.finished.set()
-        _is_watching = False
+        _is_watching, sys.unraisablehook = False, ending.hook
         if os.getpid() == process:
             signal.set_wakeup_fd(wakeup)
             for number, handler in handlers.items():

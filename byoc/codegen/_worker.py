@@ -91,6 +91,7 @@ T = TypeVar("T")
 Reader = Callable[[Any, SharedMemory], T]
 """Reads the result of an answer; raises BrokenMessageError."""
 
+_DEFAULT_SECONDS = 3600.0  # above what compilers take, below what a nightly build waits for
 _LEAST_IMPORT_SECONDS = 60.0  # for importing an SDK, however short the limit of calls is
 _MOST_SECONDS = 1_000_000  # sockets wait for at most 2^31 ms
 _LOOK_SECONDS = 0.2  # how often it is looked whether a silent worker still runs
@@ -104,10 +105,11 @@ _MOST_TRACEBACK_CHARACTERS = 20_000  # its end names the fault
 class Isolation:
     """The request to run codegens in worker processes, with limits in seconds.
 
-    A call of a codegen takes at most `call_timeout`; one that compiles at most `compile_timeout`, if it
-    is given. `environment` holds further environment variables. With `unless_trusted` codegens stay in
-    this process for what a trusted maker made, and on systems without worker processes. Raises
-    InputError for what is not a number of seconds above 0, and at most a million.
+    A call of a codegen takes at most `call_timeout`, an hour by default; one that compiles at most
+    `compile_timeout`, if it is given. `environment` holds further environment variables. With
+    `unless_trusted` codegens stay in this process for what a trusted maker made, and on systems without
+    worker processes. Raises InputError for what is not a number of seconds above 0, and at most a
+    million.
     """
 
     compile_timeout: float | None = None
@@ -125,14 +127,14 @@ class Isolation:
                     f"{words} {seconds:g}: not a number of seconds above 0, and at most {_MOST_SECONDS}"
                 )
 
-    def find_limit(self, method: str) -> float | None:
-        """Return the most seconds that a method may take, None without a limit."""
-        if method in {"compile", "compile_all", "take_weights"} and self.compile_timeout is not None:
-            return self.compile_timeout
-        if method == "import":  # of packages of any size, which is not what the limits are for
-            given = [each for each in (self.compile_timeout, self.call_timeout) if each is not None]
-            return max(*given, _LEAST_IMPORT_SECONDS) if given else None
-        return self.call_timeout
+    def find_limit(self, method: str) -> float:
+        """Return the most seconds that a method may take."""
+        given = [each for each in (self.compile_timeout, self.call_timeout) if each is not None]
+        if method == "import" and given:  # of packages of any size, which is not what limits are for
+            return max(*given, _LEAST_IMPORT_SECONDS)
+        if method in {"compile", "compile_all", "take_weights"} and given:
+            return given[0]
+        return _DEFAULT_SECONDS if self.call_timeout is None else self.call_timeout
 
 
 UNLESS_TRUSTED = Isolation(unless_trusted=True)
@@ -213,7 +215,7 @@ class Worker:
         """End the process and all that it started; nothing happens when it has ended."""
         self._end()
 
-    def call(self, method: str, request: Mapping[str, Any], seconds: float | None, read: Reader[T]) -> T:
+    def call(self, method: str, request: Mapping[str, Any], seconds: float, read: Reader[T]) -> T:
         """Send a request, and return what `read` makes of the result.
 
         Raises the exception that the answer describes. Raises CodegenFailedError, and ends the process,
@@ -222,7 +224,7 @@ class Worker:
         self._number += 1
         shown = _SHOWN_METHODS.get(method, method)
         content = self._program.write_request(self._number, method, request)
-        deadline = None if seconds is None else monotonic() + seconds
+        deadline = monotonic() + seconds
         try:
             while True:
                 answer = parse_answer(self._exchange(content, shown, deadline, seconds))
@@ -243,9 +245,7 @@ class Worker:
             raise
         raise failure
 
-    def _exchange(
-        self, content: bytes, method: str, deadline: float | None, seconds: float | None
-    ) -> bytes:
+    def _exchange(self, content: bytes, method: str, deadline: float, seconds: float) -> bytes:
         """Send a frame, and return the next one of the process."""
         try:
             self._link.settimeout(seconds)
@@ -256,17 +256,18 @@ class Worker:
                 raise BrokenMessageError("it is too long")
             return self._receive(length, deadline)
         except TimeoutError:
+            hint = " (--call-timeout SECONDS allows more)" if seconds == _DEFAULT_SECONDS else ""
             raise CodegenFailedError(
-                f"{method} took longer than {seconds:g} s and was stopped"
+                f"{method} took longer than {seconds:g} s and was stopped{hint}"
             ) from None
         except OSError:
             raise CodegenFailedError(self._describe_end(method)) from None
 
-    def _receive(self, count: int, deadline: float | None) -> bytes:
+    def _receive(self, count: int, deadline: float) -> bytes:
         """Return so many bytes. Raises ConnectionError when the process ends, and TimeoutError."""
         parts: list[bytes] = []
         while count:
-            left = _LOOK_SECONDS if deadline is None else min(deadline - monotonic(), _LOOK_SECONDS)
+            left = min(deadline - monotonic(), _LOOK_SECONDS)
             if left <= 0:
                 raise TimeoutError
             if not self._is_readable(left):

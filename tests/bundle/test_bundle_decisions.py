@@ -11,8 +11,9 @@ import pytest
 from support import VANILLA, parse
 
 import byoc
-from byoc.bundle import DecisionDocument
+from byoc.bundle import DecisionDocument, write_decisions
 from byoc.bundle import _decisions as decisions
+from byoc.bundle._decisions import read_decisions
 from byoc.errors import InputError
 from byoc.reporting import make_decision_document
 
@@ -77,6 +78,34 @@ def test_a_wrong_document_is_refused_in_one_sentence(data: Any, name: str) -> No
     assert "\n" not in message
 
 
+def test_a_node_is_on_the_device_of_its_unit(data: Any) -> None:
+    changed = json.loads(json.dumps(data))
+    nodes, units = changed["graphs"][0]["nodes"], changed["graphs"][0]["units"]
+    for at, devices in (([0, 1, 2], [1, 0, 1]), ([2, 0, 1], [0, 0, 1]), ([-1, -1, -1], [])):
+        nodes["units"] = at
+        changed["graphs"][0]["units"] = {
+            key: column[: len(devices)] if key != "seconds" else [row[: len(devices)] for row in column]
+            for key, column in units.items()
+        } | {"devices": devices}
+        graph = read(changed).graphs[0]
+        found = [graph.find_device(node) for node in range(3)]
+        assert found == [devices[unit] if unit >= 0 else -1 for unit in at]
+
+
+def test_it_is_said_whether_decisions_were_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: Any
+) -> None:
+    document = read(data)
+    assert write_decisions(tmp_path, document) is True
+    assert read_decisions(tmp_path / "decisions.json.gz", tmp_path) == document
+    monkeypatch.setattr(decisions, "MAX_DECISION_VALUES", 10)
+    (tmp_path / "decisions.json.gz").unlink()
+    assert write_decisions(tmp_path, document) is False
+    assert not [*tmp_path.iterdir()]
+    with pytest.raises(InputError, match=r"b: decisions\.json\.gz cannot be read: No such file"):
+        read_decisions(tmp_path / "decisions.json.gz", Path("b"))
+
+
 def test_a_body_before_the_graph_around_it_is_refused(data: Any) -> None:
     changed = json.loads(json.dumps(data))
     changed["graphs"].append({**changed["graphs"][0], "around": [1, 0]})
@@ -111,6 +140,7 @@ def test_a_body_is_in_a_node(number: int, around: list[int], fits: bool, data: A
         read(changed)
 
 
+TABLES = (("nodes", "names"), ("units", "kinds"), ("tensors", "names"))
 # The first element of each list of numbers, the least that it may be, and what it has to be below.
 ENDS = [
     (("inputs",), 0, "tensors"),
@@ -125,26 +155,56 @@ ENDS = [
     (("units", "regions"), -1, "regions"),
     (("units", "reasons"), -1, "reasons"),
     (("units", "rules", 0), 0, "rules"),
+    (("tensors", "constant"), 0, "tensors"),
+    (("nodes", "inserted"), 0, "nodes"),
+    (("units", "estimated"), 0, "units"),
 ]
 
 
 @pytest.mark.parametrize(("path", "least", "of"), ENDS)
 def test_numbers_are_those_of_something(path: tuple[Any, ...], least: int, of: str, data: Any) -> None:
+    data = json.loads(json.dumps(data))
     graph = data["graphs"][0]
+    constant = {"names": "k", "operators": 0, "inputs": [], "outputs": [4], "units": -1}
+    for column, value in constant.items():
+        graph["nodes"][column].append(value)  # so that there are as many nodes as units no more
+    for column, value in {"names": ["k", "l"], "types": [-1, -1]}.items():
+        graph["tensors"][column] += value
+    assert len({len(graph[table][key]) for table, key in TABLES}) == len(TABLES)
     stop = {
         "tensors": len(graph["tensors"]["names"]),
+        "nodes": len(graph["nodes"]["names"]),
         "units": len(graph["units"]["kinds"]),
         "regions": len(graph["regions"]),
     }.get(of, len(data.get(of, ())))
-    for value in (least - 1, stop):
+    name = ".".join(part for part in path if isinstance(part, str))
+    for value in (least - 1, least, stop - 1, stop):
         changed = json.loads(json.dumps(data))
         column = changed["graphs"][0]
         for step in path:
             column = column[step]
-        column[0] = value
-        name = ".".join(part for part in path if isinstance(part, str))
+        column[:1] = [value]
+        if least <= value < stop:
+            try:
+                read(changed)
+            except InputError as error:
+                assert path == ("nodes", "units")
+                assert "nodes.units" in str(error)  # its unit is without nodes
+            continue
         with pytest.raises(InputError, match=rf"graphs\.0\.{name}"):
             read(changed)
+
+
+@pytest.mark.parametrize("tensor", [-1, 0, 3, 4])
+def test_what_crosses_a_boundary_is_a_tensor(tensor: int, data: Any) -> None:
+    changed = json.loads(json.dumps(data))
+    assert len(changed["graphs"][0]["tensors"]["names"]) == 4
+    changed["graphs"][0]["regions"][0]["boundary"][-1]["tensor"] = tensor
+    if 0 <= tensor < 4:
+        assert read(changed).graphs[0].regions[0].boundary[-1].tensor == tensor
+        return
+    with pytest.raises(InputError, match=r"graphs\.0\.regions"):
+        read(changed)
 
 
 def test_costs_are_there_for_each_device_and_unit(data: Any) -> None:

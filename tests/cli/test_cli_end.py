@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ from support import VANILLA, Ran, parse
 from wrecking import Wreck
 
 from byoc import long_calls
+from byoc.cli._process_end import _Ending
 from byoc.long_calls import waiting_for, watch_calls
 
 NET = "g (float[1, 4] x) => (float[1, 4] y) { y = Relu(x) }"
@@ -56,6 +58,24 @@ def test_a_codegen_that_leaves_with_0_has_failed(folder: Path, wreck: Wreck, byo
     assert (ran.code, ran.err.count("\n")) == (1, 1)
     assert "codegen wrecker: failed with RuntimeError: it called os._exit(0)" in ran.err
     assert os._exit is leave
+
+
+def test_a_codegen_that_hangs_in_a_process_of_its_own_is_stopped_by_default(
+    folder: Path, wreck: Wreck, byoc: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("byoc.codegen._worker._DEFAULT_SECONDS", 3.0)
+    isolated = [*CUT, "--codegen", "wrecker", "--isolate", "--no-cache"]
+    assert byoc(*isolated).code == 0
+    wreck("run hang")
+    stopped = "took longer than 3 s and was stopped (--call-timeout SECONDS allows more)"
+    for verb in (["run", "b", "--inputs", "random"], ["verify", "b"]):
+        ran = byoc(*verb, "--isolate")
+        assert (ran.code, ran.err.count("\n")) == (1, 1)
+        assert f"run {stopped}" in ran.err
+    wreck("compile hang")
+    ran = byoc(*isolated)
+    assert ran.code == 5
+    assert f"compile {stopped}" in ran.err + ran.out
 
 
 def test_the_handlers_of_a_program_that_calls_it_stay(byoc: Cli) -> None:
@@ -207,3 +227,35 @@ def test_an_interrupt_before_signals_are_heard_is_no_traceback(
 
     monkeypatch.setattr(f"byoc.cli._main.{place}", interrupt)
     assert byoc("rules").code == 130
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_whose_exception_python_drops_is_heard_again(
+    number: signal.Signals, code: int, folder: Path, byoc: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Dropped:
+        """An object during whose end Python drops exceptions, as in those of its own imports."""
+
+        def __del__(self) -> None:
+            signal.raise_signal(number)
+
+    def work(*_: object, **__: object) -> None:
+        Dropped()
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            time.sleep(0.01)
+
+    hook = sys.unraisablehook
+    monkeypatch.setattr("byoc.open_bundle", work)
+    began = time.monotonic()
+    ran = byoc("inspect", "net.onnx")
+    assert (ran.code, ran.out, ran.err) == (code, "", "")
+    assert time.monotonic() - began < 15
+    assert sys.unraisablehook is hook
+
+
+def test_a_thread_that_begins_after_the_end_says_nothing() -> None:
+    ours, theirs = socket.socketpair()
+    ours.close()
+    theirs.close()
+    _Ending().watch(ours)

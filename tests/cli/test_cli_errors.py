@@ -1,6 +1,7 @@
 """Whose fault it was: the exit code and one sentence; never a traceback for what a user can cause."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -284,6 +285,22 @@ def test_an_interrupt_exits_with_130(here: Path, byoc: Cli, monkeypatch: pytest.
     assert "Traceback" not in ran.err
 
 
+@pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt(), 130), (SystemExit(143), 143)])
+def test_a_stop_that_python_hands_on_as_another_error_is_a_stop(
+    stop: BaseException, code: int, here: Path, byoc: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Descriptor:
+        def __set_name__(self, owner: type, name: str) -> None:
+            raise stop
+
+    def define(*_: object) -> None:
+        type("Made", (), {"field": Descriptor()})
+
+    monkeypatch.setattr("byoc.stages._planning_stages.annotate_graphs", define)
+    ran = byoc("partition", "m.onnx", "--rules", VANILLA, "-o", "out")
+    assert (ran.code, ran.out, ran.err) == (code, "", "")
+
+
 HINT = "onnxruntime is not installed (pip install 'onnx-byoc[run]')"
 
 
@@ -424,3 +441,33 @@ def test_thresholds_and_outputs_of_a_verification(here: Path, byoc: Cli) -> None
     assert (ran.code, ran.out) == (2, "")
     assert "--output: it says where --bisect writes" in ran.err
     assert files(here) == before
+
+
+ENDLESS = """
+import resource, sys
+import byoc.cli._partition_verb, numpy, scipy
+from byoc.cli import main
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * resource.getpagesize() + (50 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+def solve(*_, **__):
+    import scipy.special
+byoc.open_bundle = solve
+sys.argv = ["byoc", "inspect", "b"]
+main()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is reckoned from /proc")
+def test_too_little_memory_for_the_solvers_is_one_sentence() -> None:
+    """OpenBLAS asks for memory without end while it is loaded."""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    ran = subprocess.run(
+        [sys.executable, "-c", ENDLESS],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env=environment,
+    )
+    assert (ran.returncode, ran.stderr) == (1, "byoc: there is not enough memory for it\n")

@@ -135,6 +135,24 @@ def test_other_ends_are_one_sentence(wreck: Wreck, region: Region) -> None:
     assert found == reasons
 
 
+def test_a_call_that_hangs_is_stopped_also_without_a_limit_of_the_users(
+    wreck: Wreck, region: Region, codegens: Codegens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for method in ("import", "compile", "check", "run"):
+        assert Isolation().find_limit(method) == 3600
+    assert Isolation(compile_timeout=5).find_limit("run") == 3600
+    assert Isolation(call_timeout=7200).find_limit("compile_all") == 7200
+    codegen = codegens.find("wrecker")
+    _call(codegen, "cost", region)
+    monkeypatch.setattr("byoc.codegen._worker._DEFAULT_SECONDS", 0.5)
+    for method in ("compile", "check"):
+        wreck(f"{method} hang")
+        with pytest.raises(CodegenFailedError) as caught:
+            _call(codegen, method, region)
+        stopped = f"{method} took longer than 0.5 s and was stopped"
+        assert str(caught.value) == f"{stopped} (--call-timeout SECONDS allows more)"
+
+
 @pytest.mark.usefixtures("cold_processes")
 def test_a_package_that_wrecks_its_import_is_named(wreck: Wreck, codegens: Codegens) -> None:
     wreck("import segv")

@@ -25,6 +25,7 @@ import re
 import resource
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -51,6 +52,8 @@ VERBS = ("partition", "pack", "study", "cache")
 POINTS = 30
 _RUNS_OF_A_REPETITION = 4
 """Of so many runs under a fault, one is followed by one without."""
+_TURNS_OF_A_SIGNAL = 4
+"""At most so many runs for each that a signal is to end: some end before it comes."""
 _IMPORTS = "import pytest, byoc.cli._partition_verb, byoc.comparison._case_schedulers"
 _NET = """
 net (float[1, 4] x) => (float[1, 4] y) {
@@ -82,8 +85,15 @@ _SENTENCE = re.compile(r"byoc: .+|(warning|note): .+")
 _PROGRESS = re.compile(r"byoc: \d+ of \d+ cases: ")
 _CASES = "r.csv.cases.jsonl"
 """What a study keeps beside its results, so that it goes on where it was broken off."""
-_NO_THREAD_DATA = "cannot allocate memory for thread-local data"
-"""What the C library says before it ends a process, whoever asked it."""
+_MOST_SECONDS = 120
+_NO_END = 1000
+"""Stands for the exit code of a process that does not end by itself."""
+_CACHE_PAGES = 12
+"""The size of a cache's disk, in pages: an entry takes a few."""
+_LIBRARY_ENDS = re.compile(
+    r"cannot allocate memory for thread-local data|memory allocation of \d+ bytes failed"
+)
+"""What the libraries of C and of Rust say before they end a process without memory."""
 _ALL_AT_ONCE = 3
 """The most lines of errors that count as one sentence: a warning may precede it."""
 
@@ -158,7 +168,12 @@ class Started:
 
     def finish(self) -> Ran:
         """Wait for its end, and return what it said."""
-        self.process.wait(300)
+        try:
+            self.process.wait(_MOST_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(_MOST_SECONDS)
+            return Ran(_NO_END, "", "it does not end")
         seconds = time.monotonic() - self.began
         out, err = (text.decode(errors="replace") for text in self.process.communicate())
         self.begun.unlink(missing_ok=True)
@@ -189,7 +204,7 @@ _ALL_VERBS = {
     "study": Verb("study", ("study", "study.yaml", "-o", "out/r.csv", "--jobs", "1"), "out/r.csv"),
     "cache": Verb(
         "cache",
-        (*_PARTITION[:3], "dla", *_PARTITION[4:], "-o", "out/b", "--cache-dir", "kept"),
+        (*_PARTITION[:3], "dla", *_PARTITION[4:], "-o", "out/b", "--cache-dir", "kept/cache"),
         "out/b",
     ),
 }
@@ -278,12 +293,12 @@ class Trial:
         self.found["runs"] += 1
         self.found[f"code {ran.code}"] += 1
         said = [line for line in ran.err.strip().splitlines() if not _PROGRESS.match(line)]
-        if _NO_THREAD_DATA in ran.err:
+        if _LIBRARY_ENDS.search(ran.err):
             ran = Ran(-signal.SIGKILL, ran.out, ran.err)
         if ran.code not in (0, 1, 4, 5, 130, 143, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT):
             self.wrong.append(f"{label}: exit code {ran.code}: {' / '.join(said[-3:])[:400]}")
         if "Traceback" in ran.err + ran.out:
-            self.wrong.append(f"{label}: a traceback: {' / '.join(said[-4:])[:400]}")
+            self.wrong.append(f"{label}: a traceback: {' / '.join([*said[:2], *said[-4:]])[:600]}")
         if ran.code == 1:
             clear = [line for line in said if _SENTENCE.match(line)]
             self.sentences[re.sub(r"/\S+|\d+", "*", clear[-1] if clear else ran.err)[:120]] += 1
@@ -354,33 +369,57 @@ class Trial:
             with self._folder() as folder:
                 disk = folder / place
                 disk.mkdir(exist_ok=True)
-                pages = 2 + int((self.size * 2.6 // 4096 + 12) * number / points)
-                with _mount(disk, pages):
-                    label = f"disk of {pages} pages"
+                pages, files = 2 + int((self.size * 2.6 // 4096 + 12) * number / points), 0
+                if place == "kept":  # an entry is small: most of the disk is full, or files are few
+                    pages, files = (_CACHE_PAGES, 0) if number % 2 else (_CACHE_PAGES, 2 + number % 20)
+                with _mount(disk, pages, files):
+                    label = f"disk of {pages} pages and {files or 'any'} files"
+                    if place == "kept" and not files:
+                        free = number // 2 % _CACHE_PAGES
+                        (disk / "full").write_bytes(bytes((pages - free) * resource.getpagesize()))
+                        label += f", {free} pages free"
                     self.judge(label, folder, self.runner.run(folder, self.verb.words), False)
                     left = {path.name for path in disk.iterdir()} if place == "out" else set()
                     left -= {Path(self.verb.output).name, _CASES}
                     if left:
                         self.wrong.append(f"{label}: left behind: {sorted(left)}")
+                    if place == "kept":
+                        self._use_cache(label, folder)
                 if number % _RUNS_OF_A_REPETITION == 0:
                     self.repeat(label, folder)  # on the disk below, which is empty
 
+    def _use_cache(self, label: str, folder: Path) -> None:
+        """Count what a full disk let a cache keep, and use it again: it must be whole."""
+        is_kept = any(each.is_file() for each in (folder / "kept" / "cache" / "entries").rglob("*"))
+        self.found["kept" if is_kept else "not kept"] += 1
+        shutil.rmtree(folder / self.verb.output, ignore_errors=True)
+        self.judge(f"{label}, again", folder, self.runner.run(folder, self.verb.words), False)
+
     def send_signals(self, number: signal.Signals, times: int, seed: int) -> None:
-        """Send a signal at random moments, over an older output in every other round."""
+        """End so many runs by a signal at random moments, every other one over an older output."""
         chosen = random.Random(seed)
-        for turn in range(times):
+        lasted = [self.seconds]
+        turn = 0
+        while self.found["ended by it"] < times and turn < _TURNS_OF_A_SIGNAL * times:
             over = bool(turn % 2)
             with self._folder(over) as folder:
                 started = self.runner.start(folder, self.verb.words)
                 started.wait_until_begun()
-                time.sleep(chosen.random() * self.seconds * 1.1)
+                time.sleep(chosen.random() * statistics.median(lasted))
                 started.process.send_signal(number)
                 label = f"{number.name} {turn}"
                 ran = started.finish()
-                self.found["ended by it" if ran.code else "too late"] += 1
+                if ran.code:
+                    self.found["ended by it"] += 1
+                else:
+                    self.found["too late"] += 1
+                    lasted.append(ran.seconds)
                 self.judge(label, folder, ran, over)
                 if turn % _RUNS_OF_A_REPETITION == 0:
                     self.repeat(label, folder)
+            turn += 1
+        if self.found["ended by it"] < times:
+            self.wrong.append(f"{number.name}: only {self.found['ended by it']} of {times} were ended")
 
     def run_twice(self, times: int) -> None:
         """Let two processes write one output, and use one cache."""
@@ -434,11 +473,11 @@ class Trial:
 
 
 @contextmanager
-def _mount(folder: Path, pages: int) -> Iterator[None]:
+def _mount(folder: Path, pages: int, files: int = 0) -> Iterator[None]:
+    """Mount a disk of so many pages, and of so many files where they are not 0."""
     size = pages * resource.getpagesize()
-    subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size},mode=700", "none", str(folder)], check=True
-    )
+    options = f"size={size},mode=700" + (f",nr_inodes={files}" if files else "")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", str(folder)], check=True)
     try:
         yield
     finally:
@@ -497,7 +536,7 @@ def main() -> int:
     parser.add_argument("--verbs", nargs="+", choices=VERBS, default=VERBS)
     parser.add_argument("--faults", nargs="+", choices=FAULTS, default=FAULTS)
     parser.add_argument("--points", type=int, default=POINTS)
-    parser.add_argument("--signals", type=int, default=50, help="signals for each verb")
+    parser.add_argument("--signals", type=int, default=50, help="runs of each verb that a signal ends")
     parser.add_argument("--seed", type=int, default=1)
     found = run(parser.parse_args())
     sys.stdout.write(json.dumps(found) + "\n")

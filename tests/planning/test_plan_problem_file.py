@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from placement_random import FEATURES, random_problem
 
+from byoc.errors import InputError
 from byoc.placement import Problem
 from byoc.planning._problem_file import format_problem, parse_problem
 
@@ -26,3 +27,23 @@ def test_a_file_has_all_numbers_of_a_problem(seed: int, features: frozenset[str]
         one, other = getattr(problem, each.name), getattr(again, each.name)
         same = np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other
         assert same, each.name
+
+
+@pytest.mark.parametrize("kind", ["units", "tensors"])
+def test_a_row_has_a_number_for_each_device_and_memory_may_be_left_out(kind: str) -> None:
+    problem = random_problem(0, 12, frozenset({"two devices", "capacity"}))
+    assert (problem.devices, problem.tensors > 0) == (2, True)
+    names = [f"u{number}" for number in range(problem.units)]
+    nodes = [(name,) for name in names]
+    made = format_problem(problem, "m", "total", ["a", "b"], names, nodes, ["t"] * problem.tensors)
+    keys = {"units": {"costs": 3, "memory": 2}, "tensors": {"to_device": 2, "to_host": 2}}[kind]
+    for key, expected in keys.items():
+        for count in range(5):
+            document = json.loads(json.dumps(made))
+            document[kind][0][key] = [1.0] * count
+            if count == expected or (key == "memory" and not count):
+                parse_problem(document, Path("p"))
+                continue
+            with pytest.raises(InputError) as caught:
+                parse_problem(document, Path("p"))
+            assert str(caught.value) == f"p: {kind}[0].{key}: expected {expected} numbers"

@@ -1,8 +1,9 @@
-"""Give exported programs damaged weights, and run them in threads, under sanitizers of gcc or clang.
+"""Give exported programs damaged weights and samples, and run them in threads, under sanitizers.
 
     python tests/standalone_suite/sanitized.py [--inputs 200000] [--runs 200] [--seed 0]
 
-The programs are a model by byoc's kernels and functions of emx-onnx-cgen, and a bundle whose region runs
+A third of the inputs are files of weights or samples for the program's own `main`, byoc's `main.c`. The
+programs are a model by byoc's kernels and functions of emx-onnx-cgen, and a bundle whose region runs
 by the driver of `dla`. Exits 1 where one crashed, or a sanitizer reported something.
 """
 
@@ -24,6 +25,7 @@ import byoc  # noqa: E402
 _WARNINGS = ("-std=c11", "-D_POSIX_C_SOURCE=200809L", "-O1", "-g", "-Wall", "-Wextra")
 _SANITIZERS = {
     "fuzz": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
+    "main": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
     "threads": ("-fsanitize=thread",),
 }
 
@@ -41,9 +43,10 @@ def export_programs(folder: Path) -> Iterator[Path]:
 def build(program: Path, mode: str) -> Path:
     """Build a program with this suite's own main function, under the sanitizers of a mode."""
     files = [path for path in sorted(program.rglob("*.c")) if path.name != "main.c"]
-    made = program / mode
+    made = program / f"sanitized_{mode}"
+    source = "sanitized_main.c" if mode == "main" else "sanitized.c"
     command = ["cc", *_WARNINGS, *_SANITIZERS[mode], "-DBYOC_LINKED", f"-I{program}"]
-    command += [str(Path(__file__).with_name("sanitized.c")), *map(str, files)]
+    command += [str(Path(__file__).with_name(source)), *map(str, files)]
     subprocess.run([*command, "-o", str(made), "-lm", "-lpthread"], check=True)
     return made
 
@@ -52,9 +55,14 @@ def run(inputs: int, runs: int, seed: int) -> Iterator[str]:
     """Yield what was found of each program in each mode; what went wrong begins with `wrong`."""
     with tempfile.TemporaryDirectory() as name:
         for program in export_programs(Path(name)):
-            counts = {"fuzz": [str(inputs), str(seed)], "threads": [str(runs)]}
-            for mode, numbers in counts.items():
-                command = [str(build(program, mode)), mode, str(program / "weights.bin"), *numbers]
+            weights, sample = str(program / "weights.bin"), str(program / "sample.bin")
+            words = {
+                "fuzz": ["fuzz", weights, str(inputs - inputs // 3), str(seed)],
+                "main": [weights, sample, str(inputs // 3), str(seed)],
+                "threads": ["threads", weights, str(runs)],
+            }
+            for mode, given in words.items():
+                command = [str(build(program, mode)), *given]
                 ran = subprocess.run(command, capture_output=True, text=True, check=False)
                 said = (ran.stdout + ran.stderr[-2000:]).strip()
                 wrong = "wrong: " if ran.returncode or "WARNING" in ran.stderr else ""

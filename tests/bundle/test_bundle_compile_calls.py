@@ -1,0 +1,225 @@
+"""How regions are compiled: together or one by one, identical ones once; whom a refusal names."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from support import parse
+
+from byoc.bundle import RegionCompiler, spread_refusal
+from byoc.bundle._compile_pool import CompilePool, count_processors
+from byoc.bundle._compiling import compile_regions
+from byoc.codegen import (
+    Artifact,
+    CompileError,
+    Refusal,
+    RefusedError,
+    Region,
+    ResourceError,
+    read_region,
+)
+
+Compile = Callable[[Sequence[Region]], Mapping[str, Artifact]]
+
+
+class Single:
+    """Compiles a region by a function; notes those that it was asked for."""
+
+    name = "acme"
+
+    def __init__(self, answer: Callable[[Region], Artifact]) -> None:
+        self.answer, self.asked = answer, list[Any]()
+
+    def compile(self, region: Region, options: object) -> Artifact:
+        self.asked.append(region.name)
+        return self.answer(region)
+
+
+class All(Single):
+    """Compiles regions in one call, by another function."""
+
+    def __init__(self, together: Compile, answer: Callable[[Region], Artifact]) -> None:
+        super().__init__(answer)
+        self.together = together
+
+    def compile_all(self, regions: Sequence[Region], options: object) -> Mapping[str, Artifact]:
+        self.asked.append([region.name for region in regions])
+        return self.together(regions)
+
+
+class Exchanging(Single):
+    """Gives an artifact other weights, unless it is asked not to."""
+
+    takes = True
+
+    def take_weights(
+        self, region: Region, first: Region, artifact: Artifact, options: object
+    ) -> Artifact | None:
+        self.asked.append((region.name, first.name))
+        return Artifact({"code": artifact.files["code"] + b"+"}) if self.takes else None
+
+
+def name_it(region: Region) -> Artifact:
+    return Artifact({"code": region.name.encode()})
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Callable[..., Region]:
+    def build(name: str, body: str, weight: float | None = None) -> Region:
+        model = parse(f"g (float[4] x_{name}) => (float[4] y_{name}) {{ {body.replace('@', name)} }}")
+        for number, node in enumerate(model.graph.node):
+            node.name = f"{name}/{number}"
+        if weight is not None:
+            value = onnx.helper.make_tensor("w", onnx.TensorProto.FLOAT, [4], [weight] * 4)
+            model.graph.initializer.append(value)
+        onnx.save(model, tmp_path / f"{name}.onnx")
+        return read_region(tmp_path / f"{name}.onnx", name, "dla")
+
+    return build
+
+
+THREE = {"a": "y_@ = Relu(x_@)", "b": "t_@ = Relu(x_@) y_@ = Sin(t_@)", "c": "y_@ = Cos(x_@)"}
+
+
+@pytest.fixture
+def three(make: Callable[..., Region]) -> list[Region]:
+    return [make(name, body) for name, body in THREE.items()]
+
+
+def test_regions_are_compiled_together_where_the_codegen_does(three: list[Region]) -> None:
+    codegen = All(lambda regions: {each.name: name_it(each) for each in regions}, name_it)
+    found = compile_regions(three, RegionCompiler(codegen, {}))
+    assert codegen.asked == [["a", "b", "c"]]
+    assert {name: each.artifact.files["code"] for name, each in found.items()} == {
+        "a": b"a",
+        "b": b"b",
+        "c": b"c",
+    }
+    assert [each.same_as for each in found.values()] == ["", "", ""]
+
+
+def test_of_several_regions_those_are_refused_whose_nodes_are_named(three: list[Region]) -> None:
+    def refuse(regions: Sequence[Region]) -> Mapping[str, Artifact]:
+        raise ResourceError("too much", ["b/1", "y_c", "nobody"])
+
+    codegen = All(refuse, name_it)
+    with pytest.raises(RefusedError) as caught:
+        compile_regions(three, RegionCompiler(codegen, {}), strict=False)
+    assert [(each.region, each.nodes) for each in caught.value.refusals] == [
+        ("b", ("b/1",)),
+        ("c", ("y_c",)),
+    ]
+    for each in caught.value.refusals:
+        assert (each.target, each.codegen, each.reason) == ("dla", "acme", "too much")
+        assert (each.too_large, each.failed) == (True, False)
+    with pytest.raises(ResourceError, match=r"^codegen acme: a, b, c: too much$"):
+        compile_regions(three, RegionCompiler(codegen, {}), strict=True)
+
+
+def test_where_none_is_named_they_are_compiled_one_by_one(
+    three: list[Region], caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(regions: Sequence[Region]) -> Mapping[str, Artifact]:
+        raise CompileError("some of them")
+
+    def compile_most(region: Region) -> Artifact:
+        if region.name == "b":
+            raise CompileError("not b", ["b/0"])
+        return name_it(region)
+
+    codegen = All(refuse, compile_most)
+    caplog.set_level(logging.INFO, "byoc")
+    with pytest.raises(RefusedError) as caught:
+        compile_regions(three, RegionCompiler(codegen, {}), strict=False)
+    assert codegen.asked == [["a", "b", "c"], "a", "b", "c"]
+    (refusal,) = caught.value.refusals
+    assert (refusal.region, refusal.nodes, refusal.too_large) == ("b", ("b/0",), False)
+    assert [record.message for record in caplog.records] == [
+        "compile a, b, c with acme",
+        *(f"compile {name} with acme ({number} of 3)" for number, name in enumerate("abc", 1)),
+    ]
+
+
+def test_an_artifact_that_is_wrong_names_its_region(three: list[Region]) -> None:
+    def forget(regions: Sequence[Region]) -> Mapping[str, Artifact]:
+        return {each.name: name_it(each) for each in regions[:2]}
+
+    def misname(regions: Sequence[Region]) -> Mapping[str, Artifact]:
+        return {each.name: Artifact({f"{'../' * (each.name == 'b')}x": b""}) for each in regions}
+
+    def overwrite(regions: Sequence[Region]) -> Mapping[str, Artifact]:
+        regions[0].path.write_bytes(b"")
+        return {each.name: name_it(each) for each in regions}
+
+    for together, region, reason in (
+        (forget, "c", "compile_all gave no artifact for it"),
+        (misname, "b", "'../x' is not a plain file name for an artifact"),
+        (overwrite, "a", "it changed the file it was handed, a.onnx"),
+    ):
+        with pytest.raises(RefusedError) as caught:
+            compile_regions(three, RegionCompiler(All(together, name_it), {}), strict=False)
+        (refusal,) = caught.value.refusals
+        assert (refusal.region, refusal.failed) == (region, True)
+        assert reason in refusal.reason
+
+
+def test_weights_are_exchanged_in_what_is_else_the_same(make: Callable[..., Region]) -> None:
+    body = "y_@ = Mul(x_@, w)"
+    regions = [make("a", body, 1), make("b", body, 2), make("c", body, 1), make("d", "y_@ = Sin(x_@)")]
+    codegen = Exchanging(name_it)
+    found = compile_regions(regions, RegionCompiler(codegen, {}))
+    assert codegen.asked == ["a", ("b", "a"), "d"]
+    assert [found[name].artifact.files["code"] for name in "abcd"] == [b"a", b"a+", b"a", b"d"]
+    assert [found[name].same_as for name in "abcd"] == ["", "", "a", ""]
+    codegen = Exchanging(name_it)
+    codegen.parallel = True  # type: ignore[attr-defined]
+    compile_regions(regions, RegionCompiler(codegen, {}), jobs=3)
+    assert sorted(map(str, codegen.asked)) == ["('b', 'a')", "a", "d"]  # nothing is compiled beside
+    codegen = Exchanging(name_it)
+    codegen.takes = False
+    found = compile_regions(regions, RegionCompiler(codegen, {}))
+    assert codegen.asked == ["a", ("b", "a"), "b", "d"]
+    assert found["b"].artifact.files["code"] == b"b"
+
+
+def test_the_refusal_of_a_region_is_that_of_its_twins(make: Callable[..., Region]) -> None:
+    body = "t_@ = Relu(x_@) u_@ = Sin(t_@) y_@ = Relu(u_@)"
+    first, second, third = (make(name, body) for name in "abc")
+
+    def refuse(region: Region) -> Artifact:
+        raise CompileError("no", [f"{region.name}/1", f"y_{region.name}"])
+
+    codegen = Single(refuse)
+    with pytest.raises(RefusedError) as caught:
+        compile_regions([first, second, third], RegionCompiler(codegen, {}), strict=False)
+    assert codegen.asked == ["a"]
+    assert [(each.region, each.nodes) for each in caught.value.refusals] == [
+        (name, (f"{name}/1", f"y_{name}")) for name in "abc"
+    ]
+    refusal = Refusal("dla", "acme", "a", "no", ("a/0", "nobody"))
+    (spread,) = spread_refusal(refusal, first, [third])
+    assert (spread.region, spread.nodes) == ("c", ())  # one has no node that is its own
+    (spread,) = spread_refusal(replace(refusal, nodes=()), first, [third])
+    assert (spread.region, spread.nodes) == ("c", ())
+
+
+def test_without_a_number_of_jobs_processors_count_only_where_threads_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {4, 5, 9} if process == 0 else {1})
+    assert count_processors() == 3
+    monkeypatch.delattr("os.sched_getaffinity")
+    monkeypatch.setattr("os.cpu_count", lambda: 7)
+    assert count_processors() == 7
+    monkeypatch.setattr("os.cpu_count", lambda: None)
+    assert count_processors() == 1
+    monkeypatch.setattr("os.cpu_count", lambda: 5)
+    codegen = Single(name_it)
+    assert CompilePool(RegionCompiler(codegen, {}), None, RegionCompiler)._jobs == 1
+    codegen.parallel = True  # type: ignore[attr-defined]
+    assert CompilePool(RegionCompiler(codegen, {}), None, RegionCompiler)._jobs == 5
+    assert CompilePool(RegionCompiler(codegen, {}), 2, RegionCompiler)._jobs == 2
