@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     )
     from byoc.bundle._manifest_reading import FAULT_FILE, PROGRAM_FILE, FolderKind, find_folder_kind
     from byoc.bundle._manifest_schema import manifest_schema
-    from byoc.bundle._original_weights import OriginalFiles, Sharing
-    from byoc.bundle._packing import is_packed_name, pack_folder
+    from byoc.bundle._original_weights import OriginalFiles, Sharing, WeightFile, move_weights
+    from byoc.bundle._packing import is_packed_name, pack_folder, read_signature, sign_folder
     from byoc.bundle._padding_entry import PaddingEntry, check_padding, describe_padding
     from byoc.bundle._reading import (
         Bundle,
@@ -80,7 +80,6 @@ if TYPE_CHECKING:
         ValuePromise,
     )
     from byoc.bundle._rewritten_regions import write_rewritten
-    from byoc.bundle._signing import read_signature, sign_folder
     from byoc.bundle._staging import check_destination, stage_bundle, stage_packed_file
     from byoc.bundle._verification_report import (
         AccuracyReport,
@@ -92,7 +91,6 @@ if TYPE_CHECKING:
         TieBreakReport,
         VerificationReport,
     )
-    from byoc.bundle._weight_file import WeightFile, move_weights
     from byoc.bundle._writing import (
         MODEL_FILE,
         build_manifest,

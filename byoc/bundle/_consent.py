@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from byoc.bundle._signing import read_signature
+from byoc.bundle._packing import read_signature
 from byoc.codegen import quote_name
 from byoc.errors import InputError
 from byoc.trust import Trust, judge_signature

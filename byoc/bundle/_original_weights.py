@@ -8,16 +8,31 @@ import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from types import TracebackType
+from typing import Literal, Self
 
-from onnx import TensorProto
+from onnx import ModelProto, TensorProto
 
+from byoc.bundle._manifest import MANIFEST_FILE, Manifest, describe_file
+from byoc.codegen import quote_name
 from byoc.errors import InputError
-from byoc.model import ExternalData, Model, find_external_data, is_large, write_raw_bytes
-from byoc.support import clone_file, is_utf8
+from byoc.model import (
+    ExternalData,
+    Model,
+    copy_without,
+    embed_external_data,
+    find_external_data,
+    is_large,
+    walk_tensors,
+    write_raw_bytes,
+)
+from byoc.support import clone_file, is_utf8, open_workspace, resolve_path
+from byoc.trust import SIGNATURE_FILE
 
 Sharing = Literal["copy", "link", "reference"]
 """What a bundle does with weights in the user's files: copy them, link the files, or refer to them."""
@@ -28,7 +43,7 @@ FileCopy = Literal["reflink", "hard link", "copy"]
 _NAME = "original_weights"
 _MOST_LEVELS_UP = 3
 """A file is named relative to the bundle where so many folders up lead to a common one."""
-_ALIGNMENT = 8
+_LEAST_ALIGNMENT = 8
 """In bytes: bytes that are found by their content may be of another dtype than the user's tensor."""
 
 
@@ -86,7 +101,7 @@ class OriginalFiles:
     def _hash_tensors(self, length: int) -> dict[bytes, ExternalData]:
         found: dict[bytes, ExternalData] = {}
         for (path, offset), tensor in self._tensors.get(length, {}).items():
-            if offset % _ALIGNMENT == 0:
+            if offset % _LEAST_ALIGNMENT == 0:
                 digest = hashlib.sha256()
                 write_raw_bytes(tensor, self._model_folder, digest.update)
                 found.setdefault(digest.digest(), ExternalData(path, offset, length))
@@ -171,3 +186,204 @@ def place_file(source: Path, target: Path, *, may_copy: bool) -> FileCopy:
             "copy or reference"
         ) from None
     return "hard link"
+
+
+# The weights of a bundle: one file for all of its models, with equal weights stored once.
+
+WEIGHTS_FILE = "weights.bin"
+# In bytes: enough for any vector load from a memory-mapped file.
+_ALIGNMENT = 64
+
+
+class WeightFile:
+    """A writer of tensors to `weights.bin` in a folder; use as a context manager, as often as needed.
+
+    Tensors of equal bytes are stored once, whatever their names, types and models; those that stand in
+    the user's files, which the bundle shares, not at all.
+    """
+
+    def __init__(self, folder: Path, originals: OriginalFiles | None = None) -> None:
+        """Write to the file in a folder, which is made when it is first needed."""
+        self.folder = folder
+        self._path = folder / WEIGHTS_FILE
+        self._stored: dict[bytes, ExternalData] = {}
+        self._moved: dict[tuple[Path, int, int], ExternalData] = {}
+        self.originals = originals or OriginalFiles(folder, folder, "copy")
+
+    def __enter__(self) -> Self:
+        """Open the file, and return itself."""
+        self._file = self._path.open("ab")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def add(
+        self, tensor: TensorProto, folder: Path | None, known: dict[str, Path] | None = None
+    ) -> TensorProto:
+        """Move a tensor's data into the file and return the tensor; `folder` holds its external data.
+
+        `known` is as in `byoc.model.find_external_data`.
+        """
+        place = self._find_moved(tensor, folder, known)
+        moved = TensorProto(
+            name=tensor.name,
+            data_type=tensor.data_type,
+            dims=tensor.dims,
+            doc_string=tensor.doc_string,
+            data_location=TensorProto.EXTERNAL,
+        )
+        moved.metadata_props.extend(tensor.metadata_props)
+        fields = {"location": place.path.name, "offset": place.offset, "length": place.length}
+        for key, value in fields.items():
+            moved.external_data.add(key=key, value=str(value))
+        return moved
+
+    def _find_moved(
+        self, tensor: TensorProto, folder: Path | None, known: dict[str, Path] | None
+    ) -> ExternalData:
+        """Return the new location of a tensor's data; what variants read of one file is read once."""
+        own = find_external_data(tensor, folder, known)
+        if own is None:
+            return self._write(tensor, folder)
+        key = own.path, own.offset, own.length
+        if key not in self._moved:
+            self._moved[key] = self.originals.find(own) or self._write(tensor, folder)
+        return self._moved[key]
+
+    def _write(self, tensor: TensorProto, folder: Path | None) -> ExternalData:
+        """Write a tensor's bytes, and return where they are.
+
+        They are hashed while they are written, since external data may be too large for memory; bytes
+        that are there already are cut off again.
+        """
+        before = self._file.tell()
+        self._file.write(b"\0" * (-before % _ALIGNMENT))
+        offset = self._file.tell()
+        hashed = hashlib.sha256()
+
+        def write(block: bytes | memoryview) -> None:
+            hashed.update(block)
+            self._file.write(block)
+
+        length = write_raw_bytes(tensor, folder, write)
+        digest = hashed.digest()
+        found = self._stored.get(digest) or self.originals.find_equal(length, digest)
+        if found is not None:
+            self._file.truncate(before)
+            self._file.seek(before)
+        self._stored[digest] = found or ExternalData(self._path, offset, length)
+        return self._stored[digest]
+
+
+def move_weights(model: ModelProto, folder: Path | None, weights: WeightFile) -> ModelProto:
+    """Move a model's large constants into the weight file, and embed all others; return the model.
+
+    A large tensor in a Constant node of the main graph becomes an initializer. `folder` holds the
+    model's external data.
+    """
+    result = copy_without(model, "initializer", "node")
+    lifted = []
+    for node in model.graph.node:
+        value = next((a.t for a in node.attribute if a.name == "value"), None)
+        if node.op_type == "Constant" and value is not None and is_large(value):
+            lifted.append((node.output[0], value))
+        else:
+            result.graph.node.append(node)
+    # onnxruntime supports external data only in initializers of the main graph.
+    embed_external_data(walk_tensors(result), folder)
+    known: dict[str, Path] = {}
+    for name, tensor in [*((t.name, t) for t in model.graph.initializer), *lifted]:
+        moved = weights.add(tensor, folder, known) if is_large(tensor) else _embed(tensor, folder)
+        result.graph.initializer.add().CopyFrom(moved)
+        result.graph.initializer[-1].name = name
+    return result
+
+
+def _embed(tensor: TensorProto, folder: Path | None) -> TensorProto:
+    if tensor.data_location != TensorProto.EXTERNAL:
+        return tensor
+    result = TensorProto()
+    result.CopyFrom(tensor)
+    embed_external_data((result,), folder)
+    return result
+
+
+# Files outside of a bundle that its manifest refers to: found, checked, placed beside the others.
+#
+# No reader of ONNX's external data follows a path out of a model's folder, nor a symbolic link, so
+# a bundle with references is opened in a hidden folder in which all of its files appear.
+
+
+def find_references(manifest: Manifest, bundle: Path, shown: Path) -> dict[str, Path]:
+    """Return the files that a bundle at a path refers to, by their names in its folder.
+
+    Errors call the bundle `shown`. Raises InputError for a file that is not there, or not as it was.
+    """
+    found = {}
+    for name, entry in manifest.references.items():
+        what = f"{shown}: the weights that it refers to, {quote_name(entry.path)},"
+        try:
+            path = resolve_path(resolve_path(bundle) / entry.path)
+            if not path.is_file():
+                raise InputError(f"{what} are not there: the file was moved or removed")
+            size = path.stat().st_size
+            changed = "size" if size != entry.bytes else ""
+            if not changed and describe_file(path).sha256 != entry.sha256:
+                changed = "hash"
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "no file can have this name"
+            raise InputError(f"{what} cannot be read: {reason}") from None
+        if changed:
+            raise InputError(
+                f"{what} are not as they were when the bundle was written: the {changed} differs"
+            )
+        found[name] = path
+    return found
+
+
+@contextmanager
+def open_whole_folder(
+    bundle: Path, manifest: Manifest, references: Mapping[str, Path], shown: Path
+) -> Iterator[Path]:
+    """Provide a folder with all files of a bundle, those that it refers to as well.
+
+    They share blocks with the others or are links where one file system holds both, else copies. Raises
+    InputError, which calls the bundle `shown`, where the folder cannot be made.
+    """
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(open_workspace(_choose_place(bundle, references))) / "bundle"
+            folder.mkdir()
+            for name, source in _list_files(bundle, manifest, references):
+                target = folder / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                place_file(source, target, may_copy=True)
+        except OSError as error:
+            raise InputError(
+                f"{shown}: its files cannot be put into one folder: {error.strerror or error}"
+            ) from None
+        yield folder
+
+
+def _choose_place(bundle: Path, references: Mapping[str, Path]) -> Path:
+    """Return a folder for all files: where they are on one file system, so that none is copied."""
+    temporary = Path(tempfile.gettempdir())
+    devices = {path.stat().st_dev for path in references.values()}
+    for place in (temporary, resolve_path(bundle).parent):
+        if {place.stat().st_dev} == devices and os.access(place, os.W_OK):
+            return place
+    return temporary
+
+
+def _list_files(
+    bundle: Path, manifest: Manifest, references: Mapping[str, Path]
+) -> Iterator[tuple[str, Path]]:
+    """Yield the name of each file of a bundle, and where it is."""
+    yield from references.items()
+    for name in (*manifest.files, MANIFEST_FILE, SIGNATURE_FILE):
+        if (bundle / name).is_file():
+            yield name, bundle / name

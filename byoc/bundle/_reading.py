@@ -24,8 +24,8 @@ from byoc.bundle._consent import (
 from byoc.bundle._decisions import DECISIONS_FILE, DecisionDocument, read_decisions
 from byoc.bundle._manifest import MANIFEST_FILE, Manifest, RegionEntry, VariantEntry, entry_to_contract
 from byoc.bundle._manifest_reading import read_manifest, resolve_inside
+from byoc.bundle._original_weights import find_references, open_whole_folder
 from byoc.bundle._packing import unpack_bundle
-from byoc.bundle._references import find_references, open_whole_folder
 from byoc.codegen import (
     UNLESS_TRUSTED,
     Artifact,

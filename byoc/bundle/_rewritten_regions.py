@@ -7,7 +7,7 @@ from pathlib import Path
 from onnx import ModelProto, TensorProto
 
 from byoc.boundary.contracts import TensorContract
-from byoc.bundle._weight_file import WeightFile
+from byoc.bundle._original_weights import WeightFile
 from byoc.bundle._writing import save_model
 from byoc.codegen import Region, read_region
 from byoc.errors import InputError

@@ -22,8 +22,8 @@ from byoc.bundle._manifest import (
     contract_to_entry,
     describe_file,
 )
+from byoc.bundle._original_weights import WeightFile, move_weights
 from byoc.bundle._report import Report
-from byoc.bundle._weight_file import WeightFile, move_weights
 from byoc.codegen import Artifact, Refusal, RefusedError, Region, read_region
 from byoc.planning import Plan, PlannedRegion, read_weight_layout
 from byoc.support import collect_rarely, dump_json, read_byoc_version, report_step

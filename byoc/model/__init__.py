@@ -56,13 +56,20 @@ if TYPE_CHECKING:
     )
     from byoc.model._model_loading import Model, check_model, prepare_model, read_model_file
     from byoc.model._node_facts import (
+        CLAMP_OPERATORS,
         QUANTIZED_FACTS,
         TENSOR_FACTS,
+        VIEW_OPERATORS,
+        TensorQuantization,
         collect_attribute_facts,
         collect_node_facts,
         collect_tensor_facts,
         filter_plain,
+        get_input_quantization,
+        get_output_quantization,
         list_plain_elements,
+        may_be_float,
+        unshare_dequantize,
     )
     from byoc.model._node_kinds import (
         CAST,
@@ -97,15 +104,6 @@ if TYPE_CHECKING:
     )
     from byoc.model._planned_sizes import PlannedSizes
     from byoc.model._qdq import is_dequantize, is_qdq_node, is_quantize
-    from byoc.model._quantized_tensors import (
-        CLAMP_OPERATORS,
-        VIEW_OPERATORS,
-        TensorQuantization,
-        get_input_quantization,
-        get_output_quantization,
-        may_be_float,
-        unshare_dequantize,
-    )
     from byoc.model._runtime_operators import state_function_defaults
     from byoc.model._skeletons import inline_functions, replace_weights
     from byoc.model._state_pairs import (

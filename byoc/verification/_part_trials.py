@@ -21,8 +21,7 @@ from byoc.errors import InputError
 from byoc.model import TensorLayout, parse_layout
 from byoc.runtime import CheckedExecutor, load_executor
 from byoc.support import report_step
-from byoc.verification._layer_error import measure_layer
-from byoc.verification._layer_probe import LayerProbe, LayerRun
+from byoc.verification._layer_probe import LayerProbe, LayerRun, measure_layer
 from byoc.verification._output_error import OutputError
 from byoc.verification._plain_models import make_reference_executor
 from byoc.verification._region_cutter import RegionCutter, RegionPart, Values

@@ -29,10 +29,8 @@ from . import (
     lower_data,
     lower_elementwise,
     lower_pools,
-    lower_reductions,
 )
-from .ethos_check import check_nodes, find_refused
-from .lower_regions import lower_region
+from .lower_regions import check_nodes, find_refused, lower_region
 from .reference_model import find_reference_model
 from .vela import EthosUOptions, compile_graph, vela_version
 

@@ -11,8 +11,7 @@ import pytest
 from support import parse
 
 from byoc.bundle import RegionCompiler, spread_refusal
-from byoc.bundle._compile_pool import CompilePool, count_processors
-from byoc.bundle._compiling import compile_regions
+from byoc.bundle._compiling import CompilePool, compile_regions, count_processors
 from byoc.codegen import (
     Artifact,
     CompileError,

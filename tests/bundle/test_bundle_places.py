@@ -12,9 +12,8 @@ import pytest
 from onnx import TensorProto, numpy_helper
 from support import parse
 
-from byoc.bundle._original_weights import OriginalFiles
+from byoc.bundle._original_weights import OriginalFiles, WeightFile, move_weights
 from byoc.bundle._staging import check_destination
-from byoc.bundle._weight_file import WeightFile, move_weights
 from byoc.errors import InputError
 
 MANY = np.arange(4000, dtype=np.float32)

@@ -9,8 +9,8 @@ import pytest
 from onnx import TensorProto, numpy_helper
 from support import parse
 
+from byoc.bundle._original_weights import WeightFile
 from byoc.bundle._rewritten_regions import write_rewritten
-from byoc.bundle._weight_file import WeightFile
 from byoc.codegen import Region, read_region
 from byoc.errors import InputError
 

@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from support import Ran, parse
 
 import byoc
-from byoc.bundle import _references, open_bundle
+from byoc.bundle import _original_weights, open_bundle
 from byoc.errors import InputError
 from byoc.quantization import Precision
 from byoc.runtime import Session
@@ -265,7 +265,7 @@ def test_a_strangers_reference_is_not_looked_at(
     for entry in content["references"].values():
         entry["path"] = path
     (bundle / "manifest.json").write_text(json.dumps(content))
-    monkeypatch.setattr(_references, "resolve_path", lambda _: pytest.fail("it was looked at"))
+    monkeypatch.setattr(_original_weights, "resolve_path", lambda _: pytest.fail("it was looked at"))
     sentence = f"refers to weights outside of it, '{path}', which are not looked at: "
     page = tmp_path / "r.html"
     for verb in (["inspect"], ["report", "-o", page], ["run", "--inputs", "random"], ["verify"]):

@@ -12,7 +12,7 @@ from support import sample_cases
 
 import byoc
 from byoc.bundle import open_bundle
-from byoc.verification import _layer_error
+from byoc.verification import _layer_probe
 from byoc.verification._layer_probe import LayerRun, QuantizedLayer
 
 _SHAPE = (1, 8, 12, 12)
@@ -159,7 +159,7 @@ def test_many_results_of_one_real_value_count_as_one(
     table: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page is mostly white, and a right machine rounds all of that to the other integer."""
-    monkeypatch.setattr(_layer_error, "_TABLE", table)
+    monkeypatch.setattr(_layer_probe, "_TABLE", table)
     random = np.random.default_rng(0)
     real = random.uniform(-100, 100, (1, 3, 40, 40))
     real[:, 1, 12:] = 7.49
@@ -175,10 +175,10 @@ def test_many_results_of_one_real_value_count_as_one(
     assert found.mean == pytest.approx(0.3, abs=0.1)
 
 
-def measure_rounded(real: np.ndarray, moved: np.ndarray) -> _layer_error.LayerError:
+def measure_rounded(real: np.ndarray, moved: np.ndarray) -> _layer_probe.LayerError:
     """Return the error of a machine that rounds other values than the real ones."""
     run = LayerRun(np.rint(moved).astype(np.int8), np.rint(real).astype(np.int8), real)
-    return _layer_error.measure_layer(QuantizedLayer("y", "conv", "Conv"), [run], 1.0)
+    return _layer_probe.measure_layer(QuantizedLayer("y", "conv", "Conv"), [run], 1.0)
 
 
 def test_results_just_below_a_half_may_all_be_rounded_up() -> None:

@@ -291,7 +291,7 @@ def find_quantized_groups(index: GraphIndex) -> tuple[tuple[int, ...], ...]:
     A group is an operator with the elementwise operators that alone read its results (an activation, the
     addition of a residual), the DequantizeLinear of each of its activations and the QuantizeLinear of
     its results. There is none if a floating-point tensor would enter or leave. A DequantizeLinear that
-    several groups would need is in none; `byoc.model._quantized_tensors` makes copies.
+    several groups would need is in none; `byoc.model._node_facts` makes copies.
     """
     together: dict[int, list[int]] = {}
     for number, root in _find_roots(index).items():

@@ -26,8 +26,7 @@ from .emission import (
     begin_layer,
 )
 from .emit_tiles import conv_parameters, emit_scaling
-from .layer_limits import residual_bits
-from .layers import ConvLayer, Int4Weights
+from .layers import ConvLayer, Int4Weights, residual_bits
 from .tiling import (
     AxisSpan,
     ReceptiveField,

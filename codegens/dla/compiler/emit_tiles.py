@@ -31,7 +31,6 @@ from ..machine import (
 )
 from ..machine import Pool as PoolCommand
 from .emission import EmitterState, LayerEmission, LayerT, TileStep, begin_layer, require_tiling
-from .layer_limits import residual_bits
 from .layer_tensors import Array, Clamp, LayerTensor, dtype_of
 from .layers import (
     ActivationLayer,
@@ -45,6 +44,7 @@ from .layers import (
     NormalizeLayer,
     PoolLayer,
     RestackLayer,
+    residual_bits,
     split_axes,
 )
 from .tiling import (

@@ -12,7 +12,7 @@ import numpy as np
 from byoc.codegen import CompileError, Operation, TensorContract
 
 from ..machine import FunctionKind
-from . import layer_limits as limits
+from . import layers as limits
 from .layer_groups import LayerGroup
 from .layer_tensors import (
     FROM_NHWC,

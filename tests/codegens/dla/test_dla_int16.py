@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from byoc.codegens.dla import DLA
-from byoc.codegens.dla.compiler import DLAOptions, layer_limits
+from byoc.codegens.dla.compiler import DLAOptions, layers
 from byoc.codegens.dla.machine import (
     ABSENT,
     Command,
@@ -193,8 +193,8 @@ def test_sums_of_more_than_32_bits_are_exact(scratchpad: str, tmp_path: Path) ->
 def test_sums_that_could_leave_48_bits_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert layer_limits._SUM == 47
-    monkeypatch.setattr(layer_limits, "_SUM", 28)
+    assert layers._SUM == 47
+    monkeypatch.setattr(layers, "_SUM", 28)
 
     with pytest.raises(CompileError, match=r"can be from .* and leave the range of 48 bits"):
         network(wide_sums(), tmp_path)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from byoc.codegens.dla.compiler import layer_limits as limits
+from byoc.codegens.dla.compiler import layers as limits
 from byoc.codegens.dla.machine import disassemble
 from dla_alone import Gaps, Values, gaps, layers_alone
 from dla_regions import NETWORK, WEIGHTS, floats, model
