@@ -77,7 +77,7 @@ class Zone:
 UNPADDED = Zone()
 
 
-_MAX_COMBINATIONS = 20_000
+_MAX_COMBINATIONS = 20_000  # of sizes that an inequality is tried at
 
 # An expression that grows with each of its names: without minus, remainder, and division by a name.
 _GROWING = re.compile(r"(?:[\w\s+*(),.]|//\s*[1-9])+", re.ASCII)

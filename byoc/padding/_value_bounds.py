@@ -33,7 +33,7 @@ from byoc.padding._padded_graph import (
 # Values that follow from sizes and constants alone, such as causal masks, in the padded run.
 
 _MAX_ELEMENTS = 1 << 23
-_MAX_NODES = 400
+_MAX_NODES = 400  # whose bounds are asked for one question
 
 Array = NDArray[Any]
 

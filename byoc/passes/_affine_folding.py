@@ -202,7 +202,7 @@ _SCALE_WEIGHT = {
 # channel (ONNX, BatchNormalization), which is affine.
 
 _FIRST_OPSET = 7  # before, an attribute says whether it trains
-_EPSILON = 1e-5
+_EPSILON = 1e-5  # BatchNormalization's default
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from byoc.passes._graph_edits import GraphEdits
 
 # Until operator set 6 an attribute says whether Dropout trains, from 12 on an input.
 _ATTRIBUTE_OPSET, _INPUT_OPSET = 6, 12
-_TRAINING_INPUT = 2
+_TRAINING_INPUT = 2  # position of Dropout's `training_mode`
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ def _list_words(words: Iterable[str]) -> str:
 MODEL_FILE, RESULT_FILE = "model.onnx", "result.onnx"
 REQUEST_FILE, FAILURE_FILE = "request.json", "failure.txt"
 _MODULE = "byoc.passes._pass_process"
-_MOST_CHARACTERS = 2000
+_MOST_CHARACTERS = 2000  # of what a failed pass says
 
 
 class PassFailedError(PluginFailedError):

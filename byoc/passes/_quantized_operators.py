@@ -121,8 +121,8 @@ FORMS: Mapping[str, Callable[[Sequence[str], Mapping[str, Any]], FloatForm | Non
 """What returns the form of an operator, by its name; None where its attributes allow none."""
 
 
-_AXIS_OPSET = 13
-_DYNAMIC_OPSET = 11
+_AXIS_OPSET = 13  # ONNX opset with scales by axis
+_DYNAMIC_OPSET = 11  # ONNX opset that brought DynamicQuantizeLinear
 _PRODUCTS = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
 _FLOAT_PRODUCTS = frozenset({"DynamicQuantizeMatMul", "MatMulIntegerToFloat"})
 _KEPT = frozenset({"MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze"})

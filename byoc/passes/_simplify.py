@@ -18,7 +18,7 @@ _SKIPPED = ("graph_fusion", "dead_node_elimination")
 _FREE_INITIALIZERS_IR = 4
 _KNOWN_DOMAINS = ("ai.onnx.ml", "com.microsoft")
 _HIDDEN_DOMAIN = "byoc_driver.hidden"
-_TRAINING_INPUT = 2
+_TRAINING_INPUT = 2  # position of Dropout's `training_mode`
 # What onnxslim 0.1.98 fails to fold: it takes every constant for an array.
 _MAKERS_OF_LISTS = ("SequenceConstruct", "SequenceEmpty", "SequenceMap", "SplitToSequence", "Optional")
 

@@ -128,7 +128,7 @@ BLOCKS = (8, 4)
 """The channels that groups are made of: 8 are computed together, 4 are for a few channels."""
 
 _SMALLER = 0.5  # of the noise of groups of larger blocks, at most, for some of smaller ones
-_MOST_GROUPS = 4
+_MOST_GROUPS = 4  # that are cut in turn
 _LEFT = 0.5  # of the noise, at most, for another group
 
 
@@ -205,7 +205,7 @@ def _search_splits(seen: ChannelStatistics, share: Float64Array, block: int) -> 
 
 _LITTLE = 1e-3  # of the noise of all depthwise convolutions: one that has less is split no further
 _LEAST_SECONDS = 1e-5  # that a step counts as, of those of the model
-_TINY = 1e-12
+_TINY = 1e-12  # keeps a quotient finite
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ def find_wide_targets(targets: Sequence[Target], dtype: str | None) -> list[Targ
     return found
 
 
-_MAX_NAMES = 3
+_MAX_NAMES = 3  # in a sentence
 _FEW_SAMPLES = 4  # seldom have the largest values that a network meets
 _RANDOM_WARNING = Note(
     "warning", "the scales are concluded from random data, and mean nothing for real inputs"

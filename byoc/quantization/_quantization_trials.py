@@ -36,7 +36,7 @@ from byoc.quantization._weight_rounding import MAX_INPUTS, count_large_nodes
 # step for all outputs.
 
 _MAX_ROWS = 6  # that are finer before an output
-_MAX_NAMES = 3
+_MAX_NAMES = 3  # of outputs in a sentence
 
 Rows = Sequence[tuple[str, ...]]
 """The units before an output that may be finer, in rows: the last ones first, then those before them."""

@@ -37,7 +37,7 @@ from byoc.quantization._ranges import EIGHT_BITS, GivenQuantization, Ranges
 from byoc.quantization._scheme import ConstantStore, QuantizationScheme, choose_scheme
 from byoc.rules import Annotator, Target
 
-_MAX_NAMES = 3
+_MAX_NAMES = 3  # in a sentence
 
 
 @dataclass(frozen=True, eq=False)

@@ -128,7 +128,7 @@ class DataQuantizer(DataRequest):
 # A rule file says so of a composite (`finer`). Those come first that lower the rounding noise most
 # for their time.
 
-_TINY = 1e-30
+_TINY = 1e-30  # keeps a quotient finite, also of denormal powers
 
 
 @dataclass(frozen=True, eq=False)

@@ -43,7 +43,7 @@ from byoc.samples import model_samples
 # over. `real = scale * (stored - 8)`, stored from 0 to 15, as com.microsoft's MatMulNBits has it
 # without zero points. Real values below zero reach further: from -8 to 7 scales.
 
-_ZERO = 8
+_ZERO = 8  # the zero point of symmetric weights in unsigned 4 bits
 _LEAST, _MOST = 0, 15
 _CHUNK = 1 << 20
 """The number of weights that are rounded together, for the memory that it takes."""
@@ -186,8 +186,8 @@ def _choose_better(one: _RoundedBlocks, other: _RoundedBlocks) -> _RoundedBlocks
 
 _FLOATS = ("float32", "float16")
 _CONTRIB = "com.microsoft"
-_MATRIX_RANK = 2
-_BITS = 4
+_MATRIX_RANK = 2  # of the weights of MatMulNBits
+_BITS = 4  # of a stored weight
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,7 +34,7 @@ EIGHT_BITS = ("int8", "uint8")
 EIGHT_BIT_STEPS = 255
 """The steps of 8 bits, from the least integer to the largest."""
 
-_MAX_HINTS = 5
+_MAX_HINTS = 5  # names with a suggestion, in a sentence
 
 
 @dataclass(frozen=True, slots=True)

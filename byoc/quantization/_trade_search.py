@@ -88,8 +88,8 @@ _MOST_ACCURACIES = 40  # a decibel apart, that plans are searched for
 _DECIBELS_ABOVE = 4  # accuracies above the budget, and above what all in integers keep
 _MARGIN = 1.02  # by which the expected noise is stricter than what was measured last
 _SLACK = 1.15  # share by which a plan may be less noisy than it has to be
-_LEAST_NOISE = 1e-20
-_MOST_SCALE = 10.0
+_LEAST_NOISE = 1e-20  # keeps a quotient finite
+_MOST_SCALE = 10.0  # by which a round may change the strictness
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,7 +228,7 @@ def _measure_part(
 _SWEEPS = 3  # over all weights of a channel; later ones change next to none
 _BLOCK = 128  # weights whose changes are applied to the others together
 _DAMPING = 0.01  # of the mean square of inputs, added to each: few samples say little of their products
-_LEAST_RANK = 2
+_LEAST_RANK = 2  # of weights that are rounded in groups: a matrix
 
 
 def round_weights(

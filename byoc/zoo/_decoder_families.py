@@ -119,7 +119,7 @@ def _look_up(name: str) -> _Variant:
 
 
 Family = Literal["llama", "qwen", "phi"]
-_EPSILON = 1e-5
+_EPSILON = 1e-5  # of normalizations
 _BIAS = 0.1  # deviation
 
 

@@ -135,7 +135,7 @@ class GraphWriter:
 
 # Generated decoders with a key-value cache, as the model builder of onnxruntime-genai writes them.
 
-_EPSILON = 1e-5
+_EPSILON = 1e-5  # of normalizations
 _BRANCH = 0.5  # deviation of what attention adds
 _SHARPNESS = 4.0  # deviation of the logits: greedy decoding chooses with a margin
 

@@ -25,7 +25,7 @@ _DEFAULT_NAMES = {
 }
 """The names of inputs, or patterns of them, where a configuration has none."""
 _PATH_KEYS = ("filename", "config_filename", "custom_ops_library")
-_MOST_SHOWN = 100
+_MOST_SHOWN = 100  # characters of a name in a sentence
 LINK_PROBLEM = "it leads out of the folder, and of the cache that the folder is a snapshot of"
 
 

@@ -19,7 +19,7 @@ from byoc.support import StrictModel
 
 # 64-bit words drawn at once: one mebibyte, so that a draw is still in the cache when it is scaled.
 _CHUNK = 1 << 17
-_PER_WORD = 4
+_PER_WORD = 4  # numbers of 16 bits in a word of the generator
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def read_trained_table() -> Mapping[str, TrainedModel]:
     return MappingProxyType(dict(sorted(models.items())))
 
 
-_MB = 1e6
+_MB = 1e6  # bytes
 
 
 @dataclass(frozen=True)

@@ -118,9 +118,9 @@ def _read_structures() -> Mapping[str, IndexedStructure]:
 
 
 _OPSET = 17  # the first with LayerNormalization
-_TOKENS = 16
+_TOKENS = 16  # of the model's fixed length
 _HEAD = 16  # width of one
-_SETS = 4
+_SETS = 4  # of weights, which layers take in turn
 
 _NEAR_ZERO = UniformSpread(0.0, 0.1)
 _NEAR_ONE = UniformSpread(1.0, 0.2)

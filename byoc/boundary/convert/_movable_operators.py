@@ -87,7 +87,7 @@ def read_order(node: NodeProto, rank: int | None) -> AxisOrder | None:
 MAX_CONSTANT_BYTES = 4 << 20
 # Extents that nobody knows: one image at a time, and an image is not small.
 _UNKNOWN_BATCH, _UNKNOWN_EXTENT = 1, 64
-_ELEMENT_BYTES = 4
+_ELEMENT_BYTES = 4  # of float32, as an element of unknown type counts
 
 
 class GraphTensors:

@@ -35,8 +35,8 @@ FLOAT16, BFLOAT16 = "float16", "bfloat16"
 
 _LARGEST = {FLOAT16: 0x7BFF, BFLOAT16: 0x7F7F}
 _INFINITY = {FLOAT16: 0x7C00, BFLOAT16: 0x7F80}
-_SIGN = 0x8000
-_QUIET = 0x0040
+_SIGN = 0x8000  # the sign's bit, of 16
+_QUIET = 0x0040  # the bit of bfloat16 that makes a NaN quiet
 
 
 def round_values(values: NDArray[np.float32], dtype: str) -> tuple[NDArray[np.uint16], int]:
