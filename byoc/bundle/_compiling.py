@@ -1,4 +1,4 @@
-"""Compilation of a plan's regions by the targets' codegens; identical regions are compiled once."""
+"""Compilation of a plan's regions by the targets' codegens: identical ones once, several at a time."""
 
 import hashlib
 import os

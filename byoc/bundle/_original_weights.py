@@ -1,4 +1,4 @@
-"""The user's own weights in a bundle: files of external data that are linked into it, or referred to.
+"""The weights of a bundle: one file for all models, files linked into it or referred to.
 
 Only bytes that stand in the user's files as they are can be shared. What byoc makes is in the bundle's
 own weight file, and so is what the model holds itself.

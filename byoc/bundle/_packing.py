@@ -1,4 +1,4 @@
-"""A bundle as one file: packing to a zip whose bytes depend on its contents only, and unpacking.
+"""A bundle as one file: a zip whose bytes depend on its contents only; signatures on disk.
 
 Entries are not compressed, since weights hardly shrink and compressors differ between versions; they
 are sorted by name and have equal times and permissions.

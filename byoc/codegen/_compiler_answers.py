@@ -1,4 +1,4 @@
-"""The answers of codegens that are asked about regions before anything is compiled, kept on disk.
+"""What codegens answer and make, kept on disk: verdicts, and artifacts made once.
 
 An answer lies under all that an artifact would depend on: the region's content but for names, the
 compiler, its options, this machine.

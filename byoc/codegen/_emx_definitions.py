@@ -1,4 +1,4 @@
-"""ONNX's definition where emx-onnx-cgen departs from it: other nodes, mended source, and refusals.
+"""Emitters: single nodes, tables of functions, ONNX's definition where emx departs from it.
 
 The library gets nodes that mean the same and that it computes right. What has no such nodes is mended in
 the C that it emits, function by function: each has a comment with the operator before it. The codegen

@@ -1,4 +1,4 @@
-"""Detection of regions that are identical except for names, or for names and constants.
+"""The identity of a region as a hash, and regions identical but for names or constants.
 
 Networks repeat blocks, which are then compiled once. Two regions are identical when renaming tensors,
 nodes and symbolic extents turns one into the other: nodes in order, attributes, types, composites,

@@ -1,4 +1,4 @@
-"""Codegens whose methods run in worker processes, so that crashes and hangs do not affect byoc."""
+"""Codegens whose methods run in worker processes, and the readers of what these answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A region as a list of operations: decoded nodes, so that an emitter reads no protobuf."""
+"""A region as a list of operations, decoded and quantized: an emitter reads no protobuf."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Solving cases: models are read and annotated once for all cases of a process that share them."""
+"""Solving cases of a study: models are read once; digests of what a case depends on."""
 
 import inspect
 import json

@@ -1,4 +1,4 @@
-"""The options of `compare`, and the strategies that it tries unless told others."""
+"""The options of `compare`, `choose_buckets` and `simplify`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Study files: the axes of a study in YAML, checked with all mistakes at once."""
+"""Study files and their cases: the axes of a study in YAML, and one placement as plain data."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping

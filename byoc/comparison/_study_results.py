@@ -1,4 +1,4 @@
-"""Files of results: CSV or Parquet, a row for each case, and reading them back."""
+"""The results of a study: rows, files of them in CSV or Parquet, tables in Markdown and LaTeX."""
 
 import csv
 import io

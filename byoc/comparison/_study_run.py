@@ -1,4 +1,4 @@
-"""Running a study: a scheduler solves its cases, and a journal keeps each that is done."""
+"""Running a study: each combination of its axes is a case; a journal keeps those done."""
 
 import json
 import os

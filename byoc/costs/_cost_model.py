@@ -1,4 +1,4 @@
-"""The cost model protocol: seconds, and joules if known, of tasks, transfers and launches."""
+"""The cost model protocol and its questions: seconds and joules of tasks and transfers."""
 
 import json
 from collections.abc import Mapping, Sequence

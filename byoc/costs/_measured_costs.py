@@ -1,4 +1,4 @@
-"""Measured costs: a row for each operator or composite, or one fitted line for each operator."""
+"""Measured costs: a row for each operator, or fitted lines, fitted to whole models, too."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence

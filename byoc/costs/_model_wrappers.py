@@ -1,4 +1,4 @@
-"""Cost models made of others: with a fallback for unknown costs, or with another link bandwidth."""
+"""Cost models made of others: with a fallback, another link, other values of single parameters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Querying a cost model for many prices at once, and the treatment of unknown costs."""
+"""Querying a cost model: many prices at once, unknown ones, whole graphs with bodies."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass

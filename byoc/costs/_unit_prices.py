@@ -1,4 +1,4 @@
-"""Prices of a graph's units on the host and on each accelerator, and what cost models answered."""
+"""Prices of a graph's units on each device, and the parts of the placement problem."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Formulas for the operations of attention, in its many operators.
+"""Formulas for the operations of attention, and the bytes that a node reads and writes.
 
 All of them count the pairs of a query and a key that see each other. For each pair and head: a product
 and a sum for each component of the key and of the value, the scale, a softmax, one operation each for a

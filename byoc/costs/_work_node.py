@@ -1,4 +1,4 @@
-"""A node as the counting of work sees it: its attributes, and the sizes of its tensors."""
+"""A node as the counting of work sees it: its attributes, and the sizes of its tensors, known or not."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Operators and functions of conditions: on numbers, texts, truth values, lists, mappings.
+"""Operators and functions of conditions, on values and on ranges of numbers.
 
 Null stands for a value that is not known; an operation that needs it raises UnknownError. Whole numbers
 and other numbers are different types, as CEL has it: `1 == 1.0` is false and `1 + 1.0` is an error.

@@ -1,4 +1,4 @@
-"""Parts of a graph: paths and node names, boundaries of sets of nodes, models cut out of a model."""
+"""Parts of a graph: paths, boundaries, models cut out of it, composites as functions."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Reading a model file without its heavy weights, whose data is read when the whole model is asked for.
+"""Reading a model file without its heavy weights, and without text that is not UTF-8.
 
 The wire format (protobuf, "Encoding") is walked without being parsed: messages, then their fields, each
 a tag and a value of known length. In the copy that is parsed, a heavy initializer of the main graph has

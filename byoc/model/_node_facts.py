@@ -1,4 +1,4 @@
-"""Facts of tensors and nodes as plain values, for conditions and check functions."""
+"""Facts of tensors and nodes as plain values, and quantized tensors next to their conversions."""
 
 from __future__ import annotations
 

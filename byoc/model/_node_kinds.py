@@ -1,4 +1,4 @@
-"""Kinds of nodes: what nodes share that differ in their tensors alone.
+"""Nodes apart from their tensors: kinds, attributes with defaults, metadata.
 
 A large graph has few kinds. What follows from operator and attributes is worked out once for each.
 """

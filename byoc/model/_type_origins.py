@@ -1,4 +1,4 @@
-"""The origins of types that are not known: the node or graph input behind which they are not.
+"""Types that hold whatever the file states, and the node or input behind which a type is not known.
 
 Where a shape is not known, nor are most shapes behind it. A user can settle the first of them.
 """

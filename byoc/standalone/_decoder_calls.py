@@ -1,4 +1,4 @@
-"""Calls of byoc's own kernels for the operators of language decoders, most of them of com.microsoft."""
+"""Calls of byoc's own kernels: fused nodes, and the operators of language decoders."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The graph that a standalone program runs: a clean model whose extents and constants are all known."""
+"""The graph that a standalone program runs, and the operands and texts of its calls in C."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence

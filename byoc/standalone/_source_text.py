@@ -1,4 +1,4 @@
-"""The text of a program's own source: `model.h` and `model.c`."""
+"""The text of a program's own source, `model.h` and `model.c`, and the file of its constants."""
 
 import hashlib
 import struct

@@ -1,4 +1,4 @@
-"""Plug-ins by name: codegens, strategies, passes, check functions, YAML files.
+"""Plug-ins by name, what their distributions say, and where in their code an error was raised.
 
 Built-in strategies and passes stand in tables of their rooms, so that a new one is found without being
 installed; all other plug-ins, ours too, are entry points. Only the one in use is loaded; an unknown name

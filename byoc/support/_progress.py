@@ -1,4 +1,4 @@
-"""Progress of long work: every step is a record of the logger `byoc`, shown while someone watches."""
+"""Progress and notes: records of the logger `byoc`, shown while someone watches."""
 
 import logging
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Partitioning of test cases as by `byoc partition`, so that a codegen gets realistic regions."""
+"""Test cases partitioned as by `byoc partition`, those of composites included, for realistic regions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Checks of what an executor does to the arrays and threads of its caller.
+"""Checks of executors: arrays and threads of the caller, and a fresh process that loads and runs.
 
 They run in the process where the codegen is: what they see there does not cross to another one.
 """

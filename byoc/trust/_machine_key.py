@@ -1,4 +1,4 @@
-"""The key of this machine, with which byoc signs what a user writes: bundles, and entries of the cache.
+"""The key of this machine, in files that nobody else can write, for signatures and entries of the cache.
 
 It is an Ed25519 key (RFC 8032) in `$XDG_DATA_HOME/byoc/signing_key`: one line, `ed25519` and the 32
 bytes of the secret in hex. As ssh does, byoc uses it only while it is the user's alone.

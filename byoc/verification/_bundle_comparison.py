@@ -1,4 +1,4 @@
-"""The comparison of a bundle with its model: outputs on several samples, boundary tensors, regions."""
+"""The comparison of a bundle with its model: outputs, boundary, regions, sums of errors."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

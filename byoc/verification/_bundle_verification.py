@@ -1,4 +1,4 @@
-"""Verification of a bundle: the model on plain onnxruntime against the bundle on its executors."""
+"""Verification of a bundle against plain onnxruntime: samples, sizes, padding."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""The results of a verified generation: the tokens that were chosen, logits and state by position."""
+"""Verified generations: loops of tokens, results, noise, the longest possible one."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

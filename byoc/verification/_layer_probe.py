@@ -1,4 +1,4 @@
-"""A probe of a region: the region compiled once more with its quantized tensors as outputs.
+"""Quantized layers of a region: compiled once more as outputs, and each measured alone.
 
 A region shows only what crosses its boundary, and what its layers add up to there says little of each.
 The probe shows the integers between the layers as the codegen computes them. Plain onnxruntime then

@@ -1,4 +1,4 @@
-"""Quantization noise: what rounding activations to integers moves an output by.
+"""Quantization noise: the integers of a model that represent real numbers, and what rounding them moves.
 
 The model is run a second time with its activations in floating point: a QuantizeLinear becomes its
 clamp alone, and a DequantizeLinear behind it does nothing. Operators of integers are read as the same

@@ -1,4 +1,4 @@
-"""Samples for regions that no sample reached: other inputs of the model, or values for a region alone.
+"""Samples that reach regions: other inputs, ends of ranges, values for a region alone.
 
 An If runs one of its branches, and a Loop may run no trip at all. Regions in the other branch,
 or in such a Loop, have then not been compared with anything. A region that belongs to no bundle is

@@ -1,4 +1,4 @@
-"""The rounding noise of a tensor: how far two right results of its last operators may lie apart.
+"""Rounding noise: how far two right results lie apart, of the last operators and of long sums.
 
 The last operators are evaluated in float64, as ONNX's reference implementation has them, on what
 onnxruntime computed before them. Noise is the sum of two distances from that result: of onnxruntime's

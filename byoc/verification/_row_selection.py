@@ -1,4 +1,4 @@
-"""Rows that a TopK or NonMaxSuppression selects and orders, found in a graph.
+"""Selections in a graph: rows that TopK or NonMaxSuppression orders, indices that are outputs.
 
 The outputs of a detector (boxes, labels, scores) have one row for each detection. All depend on the
 selection through one tensor of indices into the candidates. This module finds that tensor, the keys by

@@ -1,4 +1,4 @@
-"""Ties: what the original selects where keys of a selection are as good as equal.
+"""Ties: what the original selects where keys are as good as equal, and rows found again among others.
 
 Two right executions of a detector may put detections with almost equal scores in another order, or keep
 another one of two. So that is tried: the part of the original behind the keys of its selection runs once

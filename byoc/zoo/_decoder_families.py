@@ -1,4 +1,4 @@
-"""Generated decoders like Qwen's and Phi's, as the model builder of onnxruntime-genai writes them.
+"""Generated decoders like Qwen's and Phi's, those that the zoo lists, and samples for each.
 
 They differ from Llama's (`make_decoder`) where the builder's classes do: Qwen's (Qwen Team, "Qwen2
 Technical Report", 2024, and "Qwen3 Technical Report", 2025) add biases to queries, keys and values and

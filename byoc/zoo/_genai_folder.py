@@ -1,4 +1,4 @@
-"""Folders of onnxruntime-genai: a configuration, the models that it names, files of a tokenizer.
+"""Folders of onnxruntime-genai: a configuration, its models, and pipelines for prompts and tokens.
 
 The keys are those of `genai_config.json` (onnxruntime.ai/docs/genai/reference/config.html):
 `model.decoder.filename` is the decoder's model, `model.decoder.inputs.input_ids` its input of tokens.

@@ -1,4 +1,4 @@
-"""Seeded sample inputs: shapes, and values like a photograph, a page or a voice."""
+"""Seeded numbers, the same on every machine: sample inputs like photographs or voices, and weights."""
 
 import hashlib
 from collections.abc import Mapping

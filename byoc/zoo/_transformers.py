@@ -1,4 +1,4 @@
-"""Generated transformers of any depth, of 1,000 to 100,000 nodes for measurements of scale.
+"""Generated transformers of up to 100,000 nodes, and exported structures with a seed for weights.
 
 Layers are of the usual kind (normalization first; Xiong et al., "On layer normalization in the
 transformer architecture", 2020), written in basic operators, so that one has 33 nodes. They use

@@ -1,4 +1,4 @@
-"""The effect of conversion nodes at a boundary, read from the nodes themselves.
+"""The effect of conversion nodes at a boundary, and paths of them to the user's tensors.
 
 Scales are read from QuantizeLinear and DequantizeLinear, layouts from Transpose and Reshape. The marks
 of byoc's own nodes only say that byoc inserted them, and for what kind of conversion.

@@ -1,4 +1,4 @@
-"""The contract check: host and region must describe each boundary tensor in the same way.
+"""The contract check: the host's view of a boundary, compared with the region's.
 
 Each view is read independently: the region view from the region's stand-alone model, the host view from
 the graph around the call; types are inferred anew for both. The two must agree on dtype, shape, layout,

@@ -1,4 +1,4 @@
-"""The region view of a boundary, read from the region's own model and nothing else.
+"""Contracts of boundary tensors, and the region's view of them, read from its model alone.
 
 The first nodes after an input show its form at the boundary: layout conversions of byoc's, a Cast, a
 DequantizeLinear. The last nodes before an output show it in the same way. Constants are described in the

@@ -1,4 +1,4 @@
-"""Rewriting of nodes to compute in the short type, with Casts between differing types."""
+"""Rewriting of nodes to compute in the short type, with Casts between tensors that differ."""
 
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterable, Sequence

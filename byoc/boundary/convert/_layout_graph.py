@@ -1,4 +1,4 @@
-"""A graph of tensors in two possible forms: in ONNX's own layout (0), and in a target's layout (1).
+"""Tensors in two layouts, and forms of operators such that the fewest bytes are transposed.
 
 A Transpose into the layout or back makes no new tensor but another form of the same one. The names at
 both its ends therefore stand for one `value`; the `form` of a name is its form in the model.

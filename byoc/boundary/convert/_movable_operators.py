@@ -1,4 +1,4 @@
-"""Operators that can run on transposed tensors, with the inputs and outputs that are transposed.
+"""Operators that can run on transposed tensors, and what is known of the tensors of a graph.
 
 By the operators' definitions in ONNX, each at the version that the model uses.
 """

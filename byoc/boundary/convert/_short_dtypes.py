@@ -1,4 +1,4 @@
-"""Data types in the operators' schemas, and constants rounded to float16 and bfloat16.
+"""Short data types: schemas and constants in them, and the choice of the nodes that compute in them.
 
 Formal parameters that share a type variable have one type. No operator but Cast is treated by name.
 Constants are rounded to nearest, ties to even (IEEE 754). Values beyond the range become the largest

@@ -1,4 +1,4 @@
-"""The arena planning problem and its plan: buffers and the steps that write and read them.
+"""The arena planning problem and its plan: buffers, the steps that use them, and how long each is live.
 
 Only numbers, no ONNX. A tensor of a model is one buffer, or several: a Concat computed in place is a row
 of its operands' buffers, which `links` keeps adjacent, and a view has the buffer of the tensor it views.

@@ -1,4 +1,4 @@
-"""Segments of a problem that every order executes one after the other, and two directions through them.
+"""Segments of a problem, executed one after the other, and the least bytes of each step.
 
 A step that every other step either precedes or follows is a gate: in any order, the same steps run
 before it. Segments between gates are independent, smaller problems.

@@ -1,4 +1,4 @@
-"""The steps of a model: its nodes, grouped and in an executable order."""
+"""The steps of a model in order: sizes of tensors, views, operators that overwrite."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

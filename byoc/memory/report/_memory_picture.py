@@ -1,4 +1,4 @@
-"""Pictures of memory plans as data: boxes of bytes over steps, and lines."""
+"""Pictures of memory plans: boxes of bytes over steps as data, and as one SVG file."""
 
 from collections.abc import Container, Iterator
 from dataclasses import dataclass

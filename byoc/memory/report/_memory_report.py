@@ -1,4 +1,4 @@
-"""Reports on a model: plans by every method of the table, striped execution, a scratchpad."""
+"""Reports on a model's memory: plans by every method, stripes, a scratchpad; as JSON."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Addresses of resident buffers: from the end of the scratchpad downwards, above the staging."""
+"""Addresses of resident buffers; where none are found, the cheapest residency is given up."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

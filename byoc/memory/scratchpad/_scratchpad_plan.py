@@ -1,4 +1,4 @@
-"""The plan of a scratchpad: actions in order, and all addresses."""
+"""The scratchpad problem and its plan: steps, accesses, actions, addresses."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Execution order of rows inside a cascade, and the live rows of each storage over time.
+"""Execution order of rows inside a cascade, live rows over time, and offsets for storages that change.
 
 Rows are computed on demand. The last units of a cascade, whose results are read elsewhere, advance
 evenly; each of their rows requests the rows it reads, which request theirs in turn: of two orders, the

@@ -1,4 +1,4 @@
-"""The striping problem and its plan: tensors of rows, and layers that compute rows from rows.
+"""The striping problem and its plan: tensors of rows, layers, and the units of layers that run together.
 
 Only numbers, no ONNX. A tensor is stored row by row, height outermost: `[H][C][W]` or `[H][W][C]`; the
 planner does not distinguish them. A tensor without rows, such as the result of a fully connected layer,

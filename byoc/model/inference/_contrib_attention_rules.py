@@ -1,4 +1,4 @@
-"""Rules that type onnxruntime's attention operators, with their caches, and what goes with them.
+"""Rules that type onnxruntime's operators of attention, products, convolutions and pools.
 
 The shapes are those of onnxruntime's documentation (docs/ContribOperators.md): B batch, S length of the
 query, P of the past, T of both, N heads, H the size of one head.
