@@ -22,6 +22,7 @@ from byoc.stages import (
     Annotate,
     Ask,
     Chain,
+    ChooseSizes,
     ChosenPasses,
     Convert,
     Each,
@@ -38,11 +39,13 @@ from byoc.stages import (
     Quantize,
     Request,
     Resolve,
+    Resolved,
     Result,
     Rewrite,
     Rewritten,
     Setup,
     VariantResult,
+    add_size_notes,
     make_plan_result,
     make_result,
     take,
@@ -62,9 +65,8 @@ __all__ = [
     "partition",
 ]
 
-PREPARATION: Chain[Request, list[Prepared]] = (
-    Chain.of(Resolve()) >> Each(Chain.of(Load()) >> Rewrite() >> Quantize())
-)  # fmt: skip
+_PREPARING: Chain[Resolved, Prepared] = Chain.of(Load()) >> Rewrite() >> Quantize()
+PREPARATION: Chain[Request, list[Prepared]] = Chain.of(Resolve()) >> Each(_PREPARING)
 PLANNING: Chain[Prepared, Planned] = (
     Chain.of(Annotate()) >> Group() >> Ask() >> Place() >> Outline() >> Convert()
 )
@@ -104,10 +106,11 @@ def partition(model: Source, options: Options) -> Result:
         while True:
             with collect_rarely():
                 planned = Each(PlanVariant()).run(prepared)
+                told = add_size_notes(planned)
                 if options.output is None:
-                    return make_plan_result(Each[Planned, Planned](EstimateGains()).run(planned))
+                    return make_plan_result(Each[Planned, Planned](EstimateGains()).run(told))
             try:
-                return make_result(emit(planned))
+                return make_result(emit(told))
             except RefusedError as error:
                 if options.strict:
                     raise
@@ -121,11 +124,14 @@ def partition(model: Source, options: Options) -> Result:
 def prepare_variants(request: Request) -> list[Prepared]:
     """Return the prepared state of each variant; what the options name is loaded once.
 
+    Where none is asked for, and accelerators need sizes that the model leaves open, there are two.
+
     Raises InputError as the stages do, when two variants take inputs of the same types, when caches are
     to have a fixed length, but no variant has a past, and for variants that onnxruntime-genai, of whose
     folder the model is, cannot run.
     """
-    states = PREPARATION.run(request)
+    resolved = Chain.of(Resolve()).run(request)
+    states = Each(_PREPARING).run(resolved)
     models = {state.request.variant.name: state.loaded for state in states}
     if request.options.static_cache and all(each.static_rule is None for each in models.values()):
         raise InputError("--static-cache: no variant has a past, so no cache gets a fixed length")
@@ -140,7 +146,9 @@ def prepare_variants(request: Request) -> list[Prepared]:
     genai = states[0].loaded.genai
     if genai is not None and states[0].request.variant.name:
         choose_pipeline(genai, {name: each.original for name, each in models.items()})
-    return states
+    if len(states) > 1:
+        return states
+    return ChooseSizes(resolved[0], _PREPARING, PlanVariant()).run(states[0])
 
 
 def _describe_inputs(model: Model) -> str:

@@ -50,7 +50,14 @@ if TYPE_CHECKING:
     from byoc.bundle._manifest_schema import manifest_schema
     from byoc.bundle._original_weights import OriginalFiles, Sharing, WeightFile, move_weights
     from byoc.bundle._packing import is_packed_name, pack_folder, read_signature, sign_folder
-    from byoc.bundle._padding_entry import PaddingEntry, check_padding, describe_padding
+    from byoc.bundle._padding_entry import (
+        PaddingEntry,
+        RowSplitEntry,
+        check_padding,
+        check_split,
+        describe_padding,
+        describe_split,
+    )
     from byoc.bundle._reading import (
         Bundle,
         inspect,

@@ -11,7 +11,7 @@ from typing import IO, Annotated, Any, Literal
 from pydantic import Field, PrivateAttr, WithJsonSchema
 
 from byoc.boundary.contracts import TensorContract
-from byoc.bundle._padding_entry import PaddingEntry
+from byoc.bundle._padding_entry import PaddingEntry, RowSplitEntry
 from byoc.bundle._report import Report
 from byoc.model import DTYPES, VARIANT_NAME, TensorType, Variant
 from byoc.rules import ArithmeticClause, ArithmeticContract
@@ -158,11 +158,21 @@ class VariantEntry(StrictModel):
         default=None,
         description="Which dimensions may be smaller, by padding; null where nobody looked.",
     )
+    split: RowSplitEntry | None = Field(
+        default=None,
+        description="How a larger batch is run as calls of one row each, where that is proven right and "
+        "predicted to be faster than the open variant; else null.",
+    )
+    automatic: bool = Field(
+        default=False,
+        description="Whether nobody asked for it: the first of two such has sizes that byoc chose, the "
+        "second is open and takes all others.",
+    )
 
     @property
     def variant(self) -> Variant:
         """The name and the dimensions."""
-        return Variant(self.name, self.dims)
+        return Variant(self.name, self.dims, self.automatic)
 
 
 class Manifest(StrictModel):

@@ -190,6 +190,11 @@ def _check_twice(manifest: Manifest, path: Path) -> None:
     variants = [variant.name for variant in manifest.variants]
     if len(variants) > 1 and "" in variants:
         raise InputError(f"{path}: one of {len(variants)} variants has no name")
+    automatic = [variant for variant in manifest.variants if variant.automatic]
+    if automatic and (
+        len(automatic) != len(variants) or [bool(each.dims) for each in automatic] != [True, False]
+    ):
+        raise InputError(f"{path}: automatic variants are two, one with sizes, and an open one after it")
     regions = [region.name for region in manifest.regions]
     for what, names in (("variant", variants), ("region", regions)):
         twice = next((name for name, count in Counter(names).items() if count > 1), None)

@@ -9,7 +9,7 @@ from pydantic import Field
 from byoc.codegen import quote_name
 from byoc.errors import InputError
 from byoc.model import Dim, TensorType, evaluate_dim, list_dim_names
-from byoc.padding import FirstValue, PaddedInput, PaddingDecision, PaddingRule
+from byoc.padding import FirstValue, PaddedInput, PaddingDecision, PaddingRule, RowSplit
 from byoc.support import StrictModel
 
 _LARGEST_SIZE = 2**31 - 1
@@ -77,6 +77,51 @@ class PaddingEntry(StrictModel):
 def _read_input(entry: PaddedInputEntry) -> PaddedInput:
     first = None if entry.first is None else FirstValue(entry.first.axis, entry.first.value)
     return PaddedInput(entry.shape, entry.value, first, entry.room, entry.made)
+
+
+class RowSplitEntry(StrictModel):
+    """How a batch is run as calls of one row each; the fields are those of `RowSplit`."""
+
+    dim: str = Field(description="The dimension that is the batch.")
+    most: Annotated[int, Field(ge=1, le=_LARGEST_SIZE)] = Field(description="The largest batch.")
+    inputs: dict[str, Annotated[int, Field(ge=0)]] = Field(
+        min_length=1, description="The axis of rows of each input that has one."
+    )
+    outputs: dict[str, Annotated[int, Field(ge=0)]] = Field(
+        min_length=1, description="The axis of rows of each output."
+    )
+
+    @property
+    def split(self) -> RowSplit:
+        """The split that it describes."""
+        return RowSplit(self.dim, self.most, self.inputs, self.outputs)
+
+
+def describe_split(split: RowSplit) -> RowSplitEntry:
+    """Return the manifest's entry for a split."""
+    return RowSplitEntry.model_validate(vars(split))
+
+
+def check_split(
+    entry: RowSplitEntry,
+    types: Mapping[str, TensorType | None],
+    outputs: Mapping[str, TensorType | None],
+    place: Path,
+) -> None:
+    """Raise InputError, which begins with `place`, unless an entry fits a model of one row.
+
+    Each axis has to be there and 1 long, and every output has one.
+    """
+    for side, axes, known in (("input", entry.inputs, types), ("output", entry.outputs, outputs)):
+        for name, axis in axes.items():
+            kind = known.get(name)
+            shape = None if kind is None else kind.shape
+            if shape is None or axis >= len(shape) or shape[axis] != 1:
+                where = f"{place}: split: {side} {quote_name(name)}"
+                raise InputError(f"{where}: the model has no axis {axis} there that is 1 long")
+    missing = sorted(outputs.keys() - entry.outputs.keys())
+    if missing:
+        raise InputError(f"{place}: split: nothing is said of output {quote_name(missing[0])}")
 
 
 def describe_padding(decision: PaddingDecision) -> PaddingEntry:

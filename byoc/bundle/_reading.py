@@ -54,7 +54,8 @@ class Bundle:
     what the user allows them to execute. `just_compiled` says that its artifacts were made here and now,
     so that one which does not fit this machine is for another.
 
-    Models, regions and decisions are those of a `variant`: the one called `chosen`, or the only one.
+    Models, regions and decisions are those of a `variant`: the one called `chosen`, or the only one, or
+    the one with sizes where byoc chose these by itself.
     `variants` has an object for each, with this one as its `whole`.
     """
 
@@ -77,7 +78,7 @@ class Bundle:
     def variant(self) -> VariantEntry:
         """The variant that this object is for. Raises InputError where several are not chosen from."""
         entries = self.manifest.variants
-        if self.chosen is None and len(entries) == 1:
+        if self.chosen is None and (len(entries) == 1 or entries[0].automatic):
             return entries[0]
         found = next((entry for entry in entries if entry.name == self.chosen), None)
         if found is not None:

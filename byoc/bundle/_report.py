@@ -256,7 +256,7 @@ class TrialCandidate:
 
 _LEFT_OUT_IF_EMPTY = (
     *("what_if_left_out", "break_even", "measured", "open_dimensions", "predicted_at", "perturbed"),
-    *("passes", "generations", "variant", "promises", "conditions"),
+    *("passes", "generations", "variant", "chosen_sizes", "promises", "conditions"),
 )
 
 
@@ -289,7 +289,9 @@ class Report(ReportModel):
     the user leave open; `predicted_at` has predictions at the ends of ranges; `perturbed` what becomes
     of the placement at other costs; `passes` the effects of those that rewrote the model or its regions;
     `generations` the generations of targets whose rule files have several, by target; `variant` is the
-    variant of the bundle that it is on, empty where there are none. `promises` are those of the
+    variant of the bundle that it is on, empty where there are none. `chosen_sizes`
+    are those that byoc chose for it by itself, so that another, open variant serves all other sizes.
+    `promises` are those of the
     accelerators that are weaker than what ONNX defines, and `conditions` on what they are right where
     values are assumed to be as they promise.
     """
@@ -319,6 +321,7 @@ class Report(ReportModel):
     passes: tuple[PassEffect, ...] = ()
     generations: dict[str, str] = Field(default_factory=dict)
     variant: str = ""
+    chosen_sizes: dict[str, int] = Field(default_factory=dict)
     promises: tuple[ValuePromise, ...] = ()
     conditions: tuple[ValueCondition, ...] = ()
 

@@ -128,6 +128,7 @@ def describe_variant(plan: Plan, regions: tuple[RegionEntry, ...], report: Repor
         model=plan.variant.name_file(MODEL_FILE),
         regions=regions,
         report=report,
+        automatic=plan.variant.automatic,
     )
 
 

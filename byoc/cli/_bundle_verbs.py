@@ -99,7 +99,7 @@ def inspect(  # noqa: PLR0913 - each flag has a default
     tests.write(
         [
             reporting.make_report_suite(report, requirements, verb="inspect", compiled=True)
-            for report in reports
+            for report in reporting.select_required(reports)
         ]
     )
     leave_if_missed(reports, requirements)
@@ -164,6 +164,8 @@ def _list_paddings(manifest: byoc.bundle.Manifest) -> Iterator[str]:
         text = "" if each.padding is None else each.padding.decision.describe()
         if text:
             yield f"{each.name}: {text}"
+        if each.split is not None:
+            yield f"{each.name}: {each.split.dim} 2 to {each.split.most} row by row"
 
 
 def _describe_precision(lowered: byoc.bundle.PrecisionReport | None) -> str:

@@ -116,9 +116,7 @@ def partition(  # noqa: PLR0913 - the options of the verb
     save, page, junit = (_check_file(path, options) for path in (save, page, junit))
     tests = JUnitFile(junit, "partition")
     _check_companions(options, threshold, measure, measure_clock)
-    for flag, given in (("--save-placement", save), ("--html", page), ("--measure", measure or None)):
-        if given is not None and len(options.list_variants()) > 1:
-            raise typer.BadParameter("it is of one placement, and each variant has one", param_hint=flag)
+    options = _keep_one_placement(options, save, page, measure)
     if threshold:
         options = replace(
             options, gate=verification.read_thresholds(read_pairs(threshold, "--threshold"))
@@ -149,13 +147,30 @@ def partition(  # noqa: PLR0913 - the options of the verb
             print_line(f"Report written to {page.name}")
     compiled = result.bundle is not None
     tests.write(
-        [reporting.make_report_suite(report, requirements, compiled=compiled) for report in reports]
+        [
+            reporting.make_report_suite(report, requirements, compiled=compiled)
+            for report in reporting.select_required(reports)
+        ]
     )
     leave_if_missed(reports, requirements)
     if any(report.failures for report in reports):
         raise typer.Exit(CODEGEN_FAILED)
     if any(report.verification_missing for report in reports) and not allow_unverified:
         raise typer.Exit(NOT_VERIFIED)
+
+
+def _keep_one_placement(
+    options: byoc.Options, save: Path | None, page: Path | None, measure: bool
+) -> byoc.Options:
+    """Return the options of a run whose placement is saved, shown or measured.
+
+    Raises typer.BadParameter where there are several variants.
+    """
+    for flag, given in (("--save-placement", save), ("--html", page), ("--measure", measure or None)):
+        if given is not None and len(options.list_variants()) > 1:
+            raise typer.BadParameter("it is of one placement, and each variant has one", param_hint=flag)
+    # A page shows the variant with sizes; what is saved is to be read for the model as it is.
+    return options if save is None else replace(options, keep_open=True)
 
 
 def _print_stages(names: list[str], options: byoc.Options) -> AbstractContextManager[None]:

@@ -145,7 +145,13 @@ def _try_ways(
     for number, way in enumerate(_list_ways(options)):
         report_step(f"{way.name}: cut")
         folder = place / str(number)
-        own = replace(options, strategy=way.strategy, strategy_options=way.options, progress=None)
+        own = replace(
+            options,
+            strategy=way.strategy,
+            strategy_options=way.options,
+            progress=None,
+            keep_open=True,  # what is measured is one plan
+        )
         arguments = {**keywords_of(own, Options), "output": folder}
         try:
             key = _key_regions(partition(model, **{**arguments, "output": None, "what_if": False}).plan)

@@ -127,6 +127,9 @@ def _read_report(path: Path) -> Report:
         raise InputError(f"{path}: not a report: {error}") from None
     if not isinstance(found, dict):
         raise InputError(f"{path}: not a report of byoc")
+    match found:
+        case {"variants": [{"chosen_sizes": _} as first, *_]}:  # no other variant was asked for
+            found = first
     try:
         return Report.read(found)
     except InputError as error:

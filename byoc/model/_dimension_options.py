@@ -44,11 +44,14 @@ VARIANT_NAME = "[A-Za-z][A-Za-z0-9_]{0,39}"
 class Variant:
     """A variant of a bundle: its name, and the dimensions that are its own.
 
-    A bundle without variants has a single one, whose name is empty.
+    A bundle without variants has a single one, whose name is empty. One that is `automatic` was made
+    without being asked for, to serve a model with open dimensions: its sizes were chosen, or it has none
+    and takes the others.
     """
 
     name: str = ""
     dims: Mapping[str, int | str] = field(default_factory=dict)
+    automatic: bool = False
 
     def __str__(self) -> str:
         """Return it as people read it: `decode (sequence_length=1)`."""

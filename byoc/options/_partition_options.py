@@ -74,6 +74,16 @@ class Options(CompileOptions):
         ),
         lambda buckets: {name: list(sizes) for name, sizes in buckets.items()} if buckets else None,
     )
+    keep_open: bool = declare_field(
+        False,
+        "make one plan in which open dimensions stay open. Otherwise, where no size is given and rules "
+        "refuse nodes for that, byoc chooses sizes, and makes a variant with these and an open one.",
+        Flag(
+            "Make one open plan; else sizes that rules need are chosen, and others run on it.",
+            Syntax.SWITCH,
+            panel=Panel.BUNDLE,
+        ),
+    )
     pad: bool = declare_field(
         True,
         "find out which dimensions of variants may be smaller: inputs are padded then, and outputs cut, "
@@ -252,6 +262,13 @@ class Options(CompileOptions):
         Raises InputError as `list_variants` of the options room does.
         """
         return list_variants(self.variants or {}, self.buckets or {}, self.dims or {})
+
+    @property
+    def may_choose_sizes(self) -> bool:
+        """Whether byoc may choose sizes of open dimensions: nobody did, or asked for one plan."""
+        given = self.dims or self.shapes or self.variants or self.buckets or self.static_cache
+        one = self.keep_open or self.placement is not None or self.emit is not None
+        return not (given or one)
 
     @property
     def largest_errors(self) -> verification.Thresholds | None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         pad_inputs,
     )
     from byoc.padding._padding_search import LoadModel, decide_padding
+    from byoc.padding._row_split import MOST_ROWS, RowSplit, find_row_split
     from byoc.padding._static_caches import CACHE_LENGTH, find_growing_dims, make_static
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

@@ -30,12 +30,12 @@ def predict_at_ends(
     if not planned.ranges:
         return ()
     ends = [{name: span[at] for name, span in planned.ranges.items()} for at in (0, 1)]
-    found = [_predict_at(root, settings, units, {**planned.sizes, **end}) for end in ends]
+    found = [predict_at(root, settings, units, {**planned.sizes, **end}) for end in ends]
     middle = PredictionAtSizes(dict(planned.sizes), root.cost.total, root.host_only)
     return found[0], middle, found[1]
 
 
-def _predict_at(
+def predict_at(
     root: GraphPlan, settings: PlanSettings, units: Mapping[int, GraphUnits], sizes: Mapping[str, int]
 ) -> PredictionAtSizes:
     """Price the placement at other sizes: every node is pinned to where it is."""

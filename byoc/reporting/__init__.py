@@ -22,10 +22,20 @@ if TYPE_CHECKING:
     from byoc.reporting._memory_plans import MemoryPlanOptions, describe_convention, plan_memory
     from byoc.reporting._quantities import format_count, format_quantity, format_share, objective_unit
     from byoc.reporting._relaxation_gains import Gain, compute_gains
-    from byoc.reporting._report_document import collect_plan_notes, make_report
+    from byoc.reporting._report_document import (
+        collect_plan_notes,
+        count_offloaded,
+        describe_chosen_sizes,
+        make_report,
+    )
     from byoc.reporting._report_summary import format_effect, summarize_report
     from byoc.reporting._report_text import BRIEF, SCREEN, WHOLE, ReportSize, print_report, print_reports
-    from byoc.reporting._requirements import Requirements, check_requirements, list_missed
+    from byoc.reporting._requirements import (
+        Requirements,
+        check_requirements,
+        list_missed,
+        select_required,
+    )
     from byoc.reporting._rule_check import RuleCheck, check_rules
     from byoc.reporting._verification_document import (
         RegionErrorReport,

@@ -180,6 +180,7 @@ def make_report(
         passes=plan.passes,
         generations={each.name: each.generation for each in plan.targets if each.generation},
         variant=plan.variant.name,
+        chosen_sizes=dict(plan.variant.dims) if plan.variant.automatic else {},
         promises=tuple(p for t, nodes in placed for p in find_promises(t, nodes)),
         conditions=tuple(c for t, nodes in placed for c in find_value_conditions(t, nodes)),
     )
@@ -211,8 +212,32 @@ def _list_remarks(plan: Plan) -> Iterator[str]:
     yield from _unused_target_notes(plan)
 
 
+def count_offloaded(plan: Plan) -> int:
+    """Count the user's nodes on accelerators."""
+    return sum(_count_region_nodes(region) for region in plan.regions)
+
+
+CHOSEN_SIZES = "planned for "
+"""How the note begins that says which sizes byoc chose; it is told above all others."""
+
+
+def describe_chosen_sizes(fixed: Plan, opened: Plan) -> tuple[Note, Note]:
+    """Return the notes of a plan whose sizes byoc chose, and of the open one that serves the others."""
+    sizes = ", ".join(f"{name} = {size}" for name, size in fixed.variant.dims.items())
+    where = "on the host"
+    if opened.regions:
+        counts, used = _count_nodes(opened), {region.target.name for region in opened.regions}
+        where = f"with {counts.offloaded} of {format_count(counts.total, 'node')} on "
+        where += " and ".join(sorted(used))
+    advice = "--dim, --bucket or --variant choose others, --keep-open makes one open plan"
+    return (
+        Note("note", f"{CHOSEN_SIZES}{sizes}; other sizes run {where} ({advice})"),
+        Note("note", f"for all sizes but {sizes}, which are those of variant {fixed.variant.name}"),
+    )
+
+
 def _count_nodes(plan: Plan) -> NodeCounts:
-    offloaded = sum(_count_region_nodes(region) for region in plan.regions)
+    offloaded = count_offloaded(plan)
     host = _count_host_nodes(plan)
     constant = sum(count_user_nodes(index, index.constant_nodes) for index in plan.model.index.walk())
     return NodeCounts(total=offloaded + host, offloaded=offloaded, host=host, constant=constant)

@@ -19,7 +19,7 @@ from byoc.console import print_lines, print_table
 from byoc.planning import DoubtfulUnit, PerturbedPlan
 from byoc.reporting._estimates import format_conditions, format_promises
 from byoc.reporting._quantities import format_count, format_quantity
-from byoc.reporting._report_document import SLOWER_THAN_HOST, format_changes
+from byoc.reporting._report_document import CHOSEN_SIZES, SLOWER_THAN_HOST, format_changes
 from byoc.reporting._report_summary import (
     describe_culprit,
     format_break_evens,
@@ -89,9 +89,18 @@ def print_report(report: Report, console: Console, size: ReportSize = SCREEN) ->
 
 
 def print_reports(reports: Sequence[Report], console: Console, size: ReportSize = SCREEN) -> None:
-    """Print the reports of a bundle's variants: a line for each, unless all is wanted (`WHOLE`)."""
+    """Print the reports of a bundle's variants: a line for each, unless all is wanted (`WHOLE`).
+
+    Where byoc chose the sizes of the first, it is printed as a single one is, and a line of the other.
+    """
     if len(reports) == 1:
         print_report(reports[0], console, size)
+        return
+    if reports[0].chosen_sizes and size.regions is not None:
+        print_report(reports[0].model_copy(update={"bundle": None}), console, size)
+        print_lines(["", *map(summarize_report, reports[1:])], console)
+        reports = reports[:1] if reports[0].bundle else []
+        print_lines([f"Written to {each.bundle}" for each in reports], console)
         return
     for report in reports if size.regions is None else ():
         print_report(report.model_copy(update={"bundle": None}), console, size)
@@ -145,6 +154,12 @@ def _lines_above(report: Report, size: ReportSize) -> Iterator[str]:
     yield from map(format_effect, report.passes)
     yield from _take(list(_measurement_lines(report.measured)), size.others, "placement")
     yield from _dimension_lines(report)
+    yield from (text[:1].upper() + text[1:] for text in _list_chosen(report))
+
+
+def _list_chosen(report: Report) -> list[str]:
+    """Return the note on sizes that byoc chose, if it did."""
+    return [note.text for note in report.notes if note.text.startswith(CHOSEN_SIZES)]
 
 
 def _lines_below(report: Report, size: ReportSize) -> Iterator[str]:
@@ -158,7 +173,8 @@ def _lines_below(report: Report, size: ReportSize) -> Iterator[str]:
     yield from _weight_lines(report, size.others)
     yield from format_promises(report.promises)
     yield from _take([*format_conditions(report.conditions)], size.notes, "condition")
-    notes = [f"{each.severity}: {each.text}" for each in report.notes if not _is_slower(each.text)]
+    above = {*filter(_is_slower, (each.text for each in report.notes)), *_list_chosen(report)}
+    notes = [f"{each.severity}: {each.text}" for each in report.notes if each.text not in above]
     if report.verification is not None:
         notes += [f"note: {text}" for text in report.verification.notes]
     notes.sort(key=lambda text: text.startswith("note: "))  # warnings first

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import TYPE_CHECKING
@@ -114,17 +114,22 @@ class Requirements:
             yield _make_check("require-verified", is_met, found, "verification")
 
 
-def list_missed(reports: Iterable[Report], requirements: Requirements) -> list[str]:
+def select_required(reports: Sequence[Report]) -> Sequence[Report]:
+    """Return the reports that requirements are of: all but an open variant that nobody asked for."""
+    return reports[:1] if reports and reports[0].chosen_sizes else reports
+
+
+def list_missed(reports: Sequence[Report], requirements: Requirements) -> list[str]:
     """Return a sentence for each requirement that a report misses; with its variant, if it is of one."""
     return [
         f"variant {report.variant}: {each.sentence}" if report.variant else each.sentence
-        for report in reports
+        for report in select_required(reports)
         for each in requirements.check_report(report)
         if not each.is_met
     ]
 
 
-def check_requirements(reports: Iterable[Report], requirements: Requirements) -> None:
+def check_requirements(reports: Sequence[Report], requirements: Requirements) -> None:
     """Raise RequirementError, with a line for each requirement that one of the reports misses."""
     missed = list_missed(reports, requirements)
     if missed:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from byoc.rules._composite_library import LibraryComposite, format_clash, read_library
     from byoc.rules._host_nodes import find_unmatched_names
     from byoc.rules._json_schema import make_json_schema
-    from byoc.rules._objections import Attempt, Objection
+    from byoc.rules._objections import Attempt, Objection, is_for_want_of_sizes
     from byoc.rules._rule_loading import (
         Target,
         find_missing_plugins,

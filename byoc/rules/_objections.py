@@ -72,6 +72,14 @@ def suggest_sizes(*dims: Dim) -> str:
     return f" ({given})" if given else ""
 
 
+def is_for_want_of_sizes(reason: str) -> bool:
+    """Return whether the reason of an objection is that something is open or unknown.
+
+    Sizes of open dimensions may settle it, and those of some do not.
+    """
+    return any(told in reason for told in ("is not fixed", "is not known", "neither size nor name"))
+
+
 def is_multiple(extent: Dim, number: int | None) -> bool:
     """Return whether an extent is a multiple of a number, whatever its names turn out to be."""
     return number is None or (

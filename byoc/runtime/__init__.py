@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         load,
         load_variants,
         read_paddings,
+        read_split,
     )
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

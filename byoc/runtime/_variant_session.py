@@ -7,12 +7,13 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from byoc.bundle import MANIFEST_FILE, Bundle, check_padding, open_bundle
+from byoc.bundle import MANIFEST_FILE, Bundle, check_padding, check_split, open_bundle
 from byoc.codegen import choose_isolation
 from byoc.errors import InputError
 from byoc.model import Dim, TensorType, get_stated_types, read_tensor_types
 from byoc.padding import (
     PaddingRule,
+    RowSplit,
     cut_outputs,
     find_unpadded_sizes,
     make_padded_shapes,
@@ -72,11 +73,14 @@ class VariantSession:
     `sessions` has the session of each variant by its name. A call runs the first whose inputs have the
     dtypes and shapes that are given. Where there is none, the inputs are padded to the variant with the
     fewest elements of those that `paddings` lets take them, and its outputs are cut.
+
+    With a `split`, a batch that only the last, open variant takes is run by the first, row by row.
     """
 
     sessions: Mapping[str, Session]
     bundle: Bundle
     paddings: Mapping[str, PaddingRule] = field(default_factory=dict)
+    split: RowSplit | None = None
 
     def __repr__(self) -> str:
         """Return the variants, and the names of inputs and outputs."""
@@ -106,8 +110,11 @@ class VariantSession:
         """The types of the inputs that are tensors, over all variants.
 
         An extent that differs between variants, or that padding leaves open, is named after what each
-        of them takes, such as `64|1`; two extents that are alike in every variant have one name.
+        of them takes, such as `64|1`; two extents that are alike in every variant have one name. Where
+        byoc chose sizes by itself, the types are those of the variant that takes all others, too.
         """
+        if self.bundle.manifest.variants[0].automatic:
+            return [*self.sessions.values()][-1].types
         kinds = {name: session.types for name, session in self.sessions.items()}
         shared = next(iter(kinds.values()))
         return {
@@ -135,7 +142,22 @@ class VariantSession:
 
     def run(self, inputs: StageValues, trace: Trace | None = None) -> dict[str, Any]:
         """Return the outputs, and record each stage, with its variant, in a trace. Raises as a call."""
-        return self.fit(inputs).run(trace)
+        fitted = self.fit(inputs)
+        if self.split is not None and fitted.session is [*self.sessions.values()][-1]:
+            return self._run_rows(self.split, fitted, trace)
+        return fitted.run(trace)
+
+    def _run_rows(self, split: RowSplit, fitted: FittedInputs, trace: Trace | None) -> dict[str, Any]:
+        """Return the outputs of a batch row by row, of the open variant where that is not possible."""
+        first = next(iter(self.sessions.values()))
+        count = split.count_rows(fitted.inputs)
+        rows = split.list_rows(fitted.inputs)
+        if not 1 < count <= split.most:
+            return fitted.run(trace)
+        row = next(rows)
+        if not first.fits(row):  # another dimension has another size
+            return fitted.run(trace)
+        return split.join([first.run(each, trace) for each in (row, *rows)])
 
     def run_pipeline(
         self, inputs: Iterable[StageValues], in_flight: int = 4, trace: Trace | None = None
@@ -266,7 +288,30 @@ def load_variants(
     if len(variants) == 1 and not paddings:
         return load_one(bundle)
     sessions = {each.variant.name: load_one(each) for each in variants}
-    return VariantSession(sessions, bundle, paddings)
+    return VariantSession(sessions, bundle, paddings, read_split(variants[0]) if pad else None)
+
+
+def read_split(bundle: Bundle) -> RowSplit | None:
+    """Return how a variant of a bundle runs a batch row by row, None where it does not.
+
+    Raises InputError where that does not fit the variant's model.
+    """
+    entry = bundle.variant.split
+    if entry is None:
+        return None
+    check_split(entry, *_read_types(bundle), bundle.display_path / MANIFEST_FILE)
+    return entry.split
+
+
+def _read_types(bundle: Bundle) -> tuple[dict[str, TensorType | None], dict[str, TensorType | None]]:
+    """Return the types of a variant's inputs and outputs."""
+    model = bundle.model()
+    types = read_tensor_types(get_stated_types(model))
+    given, made = (
+        {value.name: types.get(value.name) for value in values}
+        for values in (model.graph.input, model.graph.output)
+    )
+    return given, made
 
 
 def read_paddings(bundle: Bundle) -> dict[str, PaddingRule]:
@@ -280,12 +325,6 @@ def read_paddings(bundle: Bundle) -> dict[str, PaddingRule]:
         rule = None if entry is None else entry.rule
         if entry is None or rule is None:
             continue
-        model = each.model()
-        types = read_tensor_types(get_stated_types(model))
-        given, made = (
-            {value.name: types.get(value.name) for value in values}
-            for values in (model.graph.input, model.graph.output)
-        )
-        check_padding(entry, given, made, each.display_path / MANIFEST_FILE)
+        check_padding(entry, *_read_types(each), each.display_path / MANIFEST_FILE)
         found[each.variant.name] = rule
     return found

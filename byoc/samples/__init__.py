@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from byoc.samples._arrays import (
         ArrayForm,
         describe_mismatch,
+        fits_types,
         read_map_values,
         read_npy,
         read_npz,

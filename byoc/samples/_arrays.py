@@ -209,6 +209,13 @@ def describe_mismatch(value: Any, kind: TensorType) -> str:
     return f"{array.dtype}{list(array.shape)}"
 
 
+def fits_types(inputs: Mapping[str, Any], types: Mapping[str, TensorType]) -> bool:
+    """Return whether values by name have the types that are known of these names."""
+    return not any(
+        describe_mismatch(value, types[name]) for name, value in inputs.items() if name in types
+    )
+
+
 def _same_dtype(array: np.ndarray[Any, Any], dtype: str) -> bool:
     if dtype == "string":
         return array.dtype.kind in "OSU"

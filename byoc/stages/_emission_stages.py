@@ -16,6 +16,7 @@ from byoc.bundle import (
     build_manifest,
     compile_bundle,
     describe_padding,
+    describe_split,
     describe_variant,
     sign_folder,
     write_context_model,
@@ -195,7 +196,13 @@ class Pack:
         first = states[0]  # all have the same options, folder and weights
         manifest = first.bundle.manifest
         variants = tuple(
-            variant.model_copy(update={"report": report, "padding": _describe_padding(state)})
+            variant.model_copy(
+                update={
+                    "report": report,
+                    "padding": _describe_padding(state),
+                    "split": None if state.split is None else describe_split(state.split),
+                }
+            )
             for variant, report, state in zip(manifest.variants, reports, states, strict=True)
         )
         first.weights.originals.remove_references()

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from byoc.errors import InputError, MissingRuntimeError
-from byoc.padding import PaddingDecision, decide_padding
+from byoc.padding import MOST_ROWS, PaddingDecision, decide_padding, find_row_split
+from byoc.planning import predict_at
 from byoc.samples import model_samples
 from byoc.stages._chain import Each
-from byoc.stages._state import Padded, Resolved, Verified, take
+from byoc.stages._planning_stages import Annotate, Group
+from byoc.stages._state import Padded, Prepared, Resolved, Verified, take
 from byoc.stages._static_caches import load_original
 from byoc.support import Note, collect_rarely, report_step
 from byoc.verification import (
@@ -20,6 +22,7 @@ from byoc.verification import (
     describe_failure,
     verify_independence,
     verify_padding,
+    verify_split,
 )
 
 if TYPE_CHECKING:
@@ -40,7 +43,10 @@ class FindPadding:
 
         Raises InputError where caches got a fixed length, and that is not proven or fails.
         """
-        return Each(_FindPadding()).run(states)
+        found = Each(_FindPadding()).run(states)
+        if states[0].request.variant.automatic and states[0].request.options.pad:
+            found[0] = _find_split(found[0], found[1])
+        return found
 
 
 @dataclass(frozen=True)
@@ -53,8 +59,9 @@ class _FindPadding:
         """Return the state with what may be padded, and its verification complete."""
         if state.loaded.static_rule is not None:
             return self._check_static(state, state.loaded.static_rule)
-        if not state.request.options.pad or not state.request.variant.name:
-            return _finish(state, None)
+        variant = state.request.variant
+        if not state.request.options.pad or not variant.name or variant.automatic:
+            return _finish(state, None)  # an automatic variant's other sizes have one of their own
         found = self._find(state)
         told = "" if found.padding is None else found.padding.describe()
         if not told:
@@ -106,6 +113,52 @@ class _FindPadding:
         if key not in self.opened:
             self.opened[key] = load_original(state.request, dims)
         return self.opened[key]
+
+
+def _find_split(fixed: Padded, opened: Padded) -> Padded:
+    """Return the variant with sizes, which runs a batch row by row where that is right and faster."""
+    sizes = read_sizes(fixed.request.variant.dims)
+    single = [name for name, size in sizes.items() if size == 1]
+    if len(single) != 1 or fixed.plan.lowered is not None or not fixed.plan.regions:
+        return fixed
+    name = single[0]
+    others = {other: size for other, size in sizes.items() if other != name}
+    at_most = _predict_open(opened, {**sizes, name: MOST_ROWS})
+    if not MOST_ROWS * fixed.plan.cost.total < at_most:
+        return fixed
+    report_step("find rows")
+    with collect_rarely():
+        split = find_row_split(lambda dims: load_at(fixed, {**others, **dims}), name)
+    if isinstance(split, str):
+        return _tell(fixed, f"a larger {name} is not run row by row: {split}")
+    if isinstance(fixed.verification, Verification):
+        try:
+            checked = verify_split(fixed.bundle, split, load_at(fixed, {**others, name: 3}))
+            reason = describe_failure(checked)
+        except (InputError, MissingRuntimeError, NotVerifiableError) as error:
+            reason = f"it could not be verified: {error}"
+        if reason:
+            return _tell(fixed, f"a larger {name} is not run row by row: {reason}")
+        fixed = replace(fixed, verification=add_padded(fixed.verification, checked))
+    rows = f"; {name} 2 to {split.most} runs row by row, other sizes "
+    told = tuple(
+        replace(note, text=note.text.replace("; other sizes run ", rows)) for note in fixed.plan.notes
+    )
+    return replace(fixed, split=split, plan=replace(fixed.plan, notes=told))
+
+
+def _predict_open(opened: Padded, sizes: Mapping[str, int]) -> float:
+    """Return the predicted seconds of the open plan at some sizes."""
+    grouped = Group().run(Annotate().run(Prepared(**take(Prepared, opened))))
+    root = opened.plan.root
+    pairs = zip(root.index.walk(), grouped.index.walk(), strict=True)
+    units = {id(old): grouped.units[id(new)] for old, new in pairs if id(new) in grouped.units}
+    return predict_at(root, opened.settings, units, sizes).seconds
+
+
+def _tell(state: Padded, text: str) -> Padded:
+    notes = (*state.plan.notes, Note("note", text))
+    return replace(state, plan=replace(state.plan, notes=notes))
 
 
 def _finish(state: Verified, padding: PaddingDecision | None) -> Padded:

@@ -180,7 +180,7 @@ class Load:
             dims = {**(options.dims or {}), **request.variant.dims}
             loaded = LoadedModel(load_original(request, dims, _reads_no_weights(options)))
         original = loaded.original
-        if options.inputs is not None:
+        if options.inputs is not None and not request.variant.automatic:  # which takes some of them
             given = byoc.samples.read_samples(options.inputs, original, byoc.samples.MAX_SAMPLES)
             loaded = replace(loaded, samples=given)
         genai = None if options.output is None else find_genai_folder(request.source)

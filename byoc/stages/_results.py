@@ -53,7 +53,8 @@ class Result:
 
     `bundle` is where it was written (None without an output). `not_signed` is why the bundle is not
     signed, empty where it is or was not to be. `plan`, `report`, `verification` and `model` are those of
-    the single variant; they raise InputError where there are several.
+    the single variant, or of the one with sizes that byoc chose by itself; they raise InputError where
+    there are several others.
     """
 
     variants: tuple[VariantResult, ...]
@@ -67,8 +68,8 @@ class Result:
 
     @property
     def only(self) -> VariantResult:
-        """The single variant. Raises InputError where there are several."""
-        if len(self.variants) > 1:
+        """The single variant, or the one with sizes that byoc chose; raises InputError for several."""
+        if len(self.variants) > 1 and not self.variants[0].report.chosen_sizes:
             names = ", ".join(each.name for each in self.variants)
             raise InputError(f"there are several variants ({names}), and this takes one: see `variants`")
         return self.variants[0]

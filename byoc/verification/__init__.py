@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         verify_independence,
         verify_padding,
         verify_samples,
+        verify_split,
     )
     from byoc.verification._fault_files import rerun_fault, write_fault
     from byoc.verification._generation import GenerationCheck, GenerationOptions, verify_generation

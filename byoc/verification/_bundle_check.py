@@ -1,6 +1,6 @@
 """Bundles held against their original models: `byoc.verify`, `byoc.verify_against`, `byoc.bisect`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -9,9 +9,9 @@ from typing import Any
 from byoc.bundle import Bundle, open_bundle, require_consent
 from byoc.codegen import choose_isolation
 from byoc.errors import InputError
-from byoc.model import Model, prepare_model
-from byoc.runtime import RUNTIMES, read_paddings, use_drivers
-from byoc.samples import MAX_SAMPLES, Sample, read_samples
+from byoc.model import Model, get_stated_types, prepare_model, read_tensor_types
+from byoc.runtime import RUNTIMES, read_paddings, read_split, use_drivers
+from byoc.samples import MAX_SAMPLES, Sample, fits_types, read_samples
 from byoc.support import check_minimum, report_step
 from byoc.verification._bisection import Fault, bisect_region
 from byoc.verification._bundle_comparison import VerificationModels
@@ -23,6 +23,7 @@ from byoc.verification._bundle_verification import (
     verify_on_samples,
     verify_padding,
     verify_samples,
+    verify_split,
 )
 from byoc.verification._fault_files import write_fault
 from byoc.verification._region_verification import heed_promises
@@ -40,7 +41,7 @@ class BundleCheck:
 
     bundle: Bundle
     against: str | Path | None = None
-    given: Inputs | None = None
+    given: Inputs | Sequence[Sample] | None = None
     seed: int = 0
     thresholds: Thresholds = DEFAULT_THRESHOLDS
     runtime: str = RUNTIMES[0]
@@ -61,8 +62,6 @@ class BundleCheck:
         """The inputs of both. Raises InputError for a file that cannot be read."""
         if self.given is None:
             return make_inputs(self.models.model, self.seed)
-        if isinstance(self.given, Mapping):
-            return self.given
         return self.samples[0].inputs
 
     @cached_property
@@ -72,6 +71,8 @@ class BundleCheck:
             return ()
         if isinstance(self.given, Mapping):
             return (Sample("", self.given),)
+        if not isinstance(self.given, str | Path):
+            return tuple(self.given)
         return read_samples(self.given, self.models.model, MAX_SAMPLES)
 
     @cached_property
@@ -87,13 +88,8 @@ class BundleCheck:
         require_consent(self.bundle)
         if len(self.variants) == 1:
             return self._verify_variant(regions)
-        if self.given is not None:
-            raise InputError(
-                f"{self.bundle.display_path}: has several variants, and inputs are of one: give "
-                f"--variant (open_bundle(variant=) in Python) one of {', '.join(self.variants)}"
-            )
         found = {}
-        for name, check in self.variants.items():
+        for name, check in self._list_checks().items():
             report_step(f"verify {name}")
             try:
                 found[name] = check._verify_variant(regions)
@@ -101,8 +97,44 @@ class BundleCheck:
                 raise InputError(f"variant {name}: {error}") from error
         return merge_verifications(found)
 
+    def _list_checks(self) -> Mapping[str, "BundleCheck"]:
+        """Return the check of each variant; samples that are given are those of the one that takes them.
+
+        Raises InputError for samples where the user asked for several variants.
+        """
+        if self.given is None:
+            return self.variants
+        if not self.bundle.manifest.variants[0].automatic:
+            raise InputError(
+                f"{self.bundle.display_path}: has several variants, and inputs are of one: give "
+                f"--variant (open_bundle(variant=) in Python) one of {', '.join(self.variants)}"
+            )
+        left: Sequence[Sample] = [*self.variants.values()][-1].samples  # the open one's, of any size
+        checks = {}
+        for name, check in self.variants.items():
+            types = read_tensor_types(get_stated_types(check.bundle.model()))
+            own = [each for each in left if fits_types(each.inputs, types)]
+            left = [each for each in left if not fits_types(each.inputs, types)]
+            if own:
+                checks[name] = replace(check, given=own)
+        return checks or self.variants
+
     def _verify_variant(self, regions: bool) -> Verification:
-        return self._verify_padding(self._verify_whole(regions))
+        return self._verify_rows(self._verify_padding(self._verify_whole(regions)))
+
+    def _verify_rows(self, verification: Verification) -> Verification:
+        """Return a verification with the outputs of a batch that is run row by row, if any is."""
+        split = read_split(self.bundle)
+        name = str(self.against or self.bundle.manifest.asked.get("model", ""))
+        if split is None or self.given is not None or self.models.original is not None:
+            return verification
+        if self.against is None and not name.startswith(ZOO):
+            note = "rows of a batch are not compared: that takes the original (--against)"
+            return replace(verification, notes=(*verification.notes, note))
+        variant = self.bundle.variant.variant
+        batch = replace(variant, dims={**variant.dims, split.dim: min(split.most, 3)})
+        model = load_recorded_model(self.bundle, name, batch)
+        return add_padded(verification, verify_split(self.bundle, split, model, self.thresholds))
 
     def _verify_padding(self, verification: Verification) -> Verification:
         """Return a verification with the outputs on padded inputs, where the bundle's may be padded."""

@@ -8,7 +8,7 @@ from byoc.bundle import MANIFEST_FILE, Bundle
 from byoc.codegen import Executor
 from byoc.errors import InputError, shorten_text
 from byoc.model import ONLY_VARIANT, Model, Variant, make_variable, read_recorded_dimensions
-from byoc.padding import PaddingRule, cut_outputs, find_unpadded_sizes, pad_inputs
+from byoc.padding import PaddingRule, RowSplit, cut_outputs, find_unpadded_sizes, pad_inputs
 from byoc.runtime import (
     DRIVER_RUNTIME,
     RUNTIMES,
@@ -55,7 +55,8 @@ class BundleRuns:
 
     Plain onnxruntime runs the regions that this machine cannot; `not_here` has their reasons. `whole`
     is the bundle in onnxruntime with byoc's provider, where that is verified; drivers are then the
-    executors. With `padding` inputs are padded by a rule, and outputs cut.
+    executors. With `padding` inputs are padded by a rule, and outputs cut; with `split` each row of a
+    batch is a call.
     """
 
     session: Session
@@ -64,6 +65,7 @@ class BundleRuns:
     not_here: Mapping[str, str]
     whole: Session | None = None
     padding: PaddingRule | None = None
+    split: RowSplit | None = None
 
     @classmethod
     def load(cls, bundle: Bundle, runtime: str = RUNTIMES[0]) -> "BundleRuns":
@@ -96,6 +98,9 @@ class BundleRuns:
         with collect_contradictions() as found, convert_errors(InputError, "the bundle does not run"):
             sizes = {} if self.padding is None else find_unpadded_sizes(self.padding, inputs)
             given = inputs if self.padding is None else pad_inputs(self.padding, inputs, sizes)
+            rows = () if self.split is None else self.split.list_rows(given)
+            if self.split is not None:
+                return self.split.join([self.session(row) for row in rows])
             outputs = self.session(given)
             if self.whole is not None:
                 outputs = self.whole(given)
@@ -125,7 +130,7 @@ class BundleRuns:
             raise InputError(
                 f"{model.source} has {_format_inputs(given)}, the bundle {_format_inputs(wanted, '')}"
             )
-        padded = given
+        padded = given if self.split is None else next(self.split.list_rows(given))
         if self.padding is not None:
             padded = pad_inputs(self.padding, given, find_unpadded_sizes(self.padding, given))
         for name, kind in self.session.types.items():

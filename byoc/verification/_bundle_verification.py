@@ -9,7 +9,7 @@ import numpy as np
 from byoc.bundle import Bundle
 from byoc.errors import InputError
 from byoc.model import Model, evaluate_dim
-from byoc.padding import PaddingRule, cut_outputs
+from byoc.padding import PaddingRule, RowSplit, cut_outputs
 from byoc.runtime import RUNTIMES
 from byoc.samples import Sample, list_samples, model_samples
 from byoc.verification._bundle_comparison import BundleComparison, VerificationModels
@@ -154,6 +154,27 @@ def verify_padding(
         found.append(comparison.conclude())
     errors = worst_errors([one.outputs for one in found])
     return replace(found[0], outputs=_name_padded(errors), samples=len(found))
+
+
+def verify_split(
+    bundle: Bundle,
+    split: RowSplit,
+    model: Model,
+    thresholds: Thresholds = DEFAULT_THRESHOLDS,
+) -> Verification:
+    """Compare a bundle that runs a batch row by row with a model of that batch.
+
+    Outputs are called `logits, split`. Raises NotVerifiableError if the model does not run, and
+    InputError if the bundle does not.
+    """
+    runs = replace(BundleRuns.load(bundle), split=split)
+    with convert_errors(NotVerifiableError, "as a batch"):
+        inputs = model_samples(model)
+    comparison = BundleComparison(bundle, VerificationModels(model), thresholds, RUNTIMES[0], runs)
+    comparison.add_sample("split", inputs)
+    found = comparison.conclude()
+    outputs = tuple(replace(error, name=f"{error.name}, split") for error in found.outputs)
+    return replace(found, outputs=outputs)
 
 
 def _name_padded(errors: tuple[OutputError, ...]) -> tuple[OutputError, ...]:

@@ -133,7 +133,7 @@ def test_nothing_of_it_crosses(cells: Session) -> None:
     ids=["as it is", "read twice", "open"],
 )
 def test_what_a_device_can_keep(change: tuple[str, str], kept: set[str], tmp_path: Path) -> None:
-    loaded = write(CELLS.replace(*change), tmp_path / "b", codegen="reference")
+    loaded = write(CELLS.replace(*change), tmp_path / "b", codegen="reference", keep_open=True)
     stages = [replace(stage, allocate=lambda pairs: Held(), bind=None) for stage in loaded.stages]
     session = replace(loaded, program=replace(loaded.program, stages=stages))
 
