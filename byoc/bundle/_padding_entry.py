@@ -110,13 +110,16 @@ def check_split(
 ) -> None:
     """Raise InputError, which begins with `place`, unless an entry fits a model of one row.
 
-    Each axis has to be there and 1 long, and every output has one.
+    Each axis has to be there and 1 long, as far as that is known of an output, and every output has one.
     """
     for side, axes, known in (("input", entry.inputs, types), ("output", entry.outputs, outputs)):
         for name, axis in axes.items():
             kind = known.get(name)
             shape = None if kind is None else kind.shape
-            if shape is None or axis >= len(shape) or shape[axis] != 1:
+            is_known = side == "input" or shape is not None
+            extent = shape[axis] if shape is not None and axis < len(shape) else 0
+            is_open = side == "output" and not isinstance(extent, int)
+            if name not in known or (is_known and extent != 1 and not is_open):
                 where = f"{place}: split: {side} {quote_name(name)}"
                 raise InputError(f"{where}: the model has no axis {axis} there that is 1 long")
     missing = sorted(outputs.keys() - entry.outputs.keys())

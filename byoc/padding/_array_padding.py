@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from byoc.errors import InputError
 from byoc.model import Dim, evaluate_dim, subtract_dims
+
+if TYPE_CHECKING:
+    from byoc.padding._row_split import RowSplit
 
 # The rule by which inputs are padded to the sizes of a variant, and its outputs cut.
 
@@ -104,10 +107,14 @@ class PaddingRule:
 
 @dataclass(frozen=True)
 class PaddingDecision:
-    """The rule of a variant, None where nothing can be padded, and why other dimensions cannot."""
+    """The rule of a variant, None where nothing can be padded, and why other dimensions cannot.
+
+    `split` is how a batch that is larger than the variant's is run, None where it is not.
+    """
 
     rule: PaddingRule | None = None
     refusals: Mapping[str, str] = field(default_factory=dict)
+    split: "RowSplit | None" = None
 
     def describe(self) -> str:
         """Return it as people read it: `seq 1 to 16; not batch: REASON`. Empty where nothing is open."""

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         PaddingEntry,
         RegionCompiler,
         RegionEntry,
+        RowSplitEntry,
         VariantEntry,
     )
     from byoc.codegen import (
@@ -200,7 +201,7 @@ class Pack:
                 update={
                     "report": report,
                     "padding": _describe_padding(state),
-                    "split": None if state.split is None else describe_split(state.split),
+                    "split": _describe_split(state),
                 }
             )
             for variant, report, state in zip(manifest.variants, reports, states, strict=True)
@@ -212,7 +213,13 @@ class Pack:
 
 
 def _describe_padding(state: Padded) -> PaddingEntry | None:
-    return None if state.padding is None else describe_padding(state.padding)
+    found = state.padding
+    return None if found is None or found.split is not None else describe_padding(found)
+
+
+def _describe_split(state: Padded) -> RowSplitEntry | None:
+    split = None if state.padding is None else state.padding.split
+    return None if split is None else describe_split(split)
 
 
 # The compilers' own estimates of the regions that they compiled.

@@ -144,7 +144,7 @@ def _find_split(fixed: Padded, opened: Padded) -> Padded:
     told = tuple(
         replace(note, text=note.text.replace("; other sizes run ", rows)) for note in fixed.plan.notes
     )
-    return replace(fixed, split=split, plan=replace(fixed.plan, notes=told))
+    return replace(fixed, padding=PaddingDecision(split=split), plan=replace(fixed.plan, notes=told))
 
 
 def _predict_open(opened: Padded, sizes: Mapping[str, int]) -> float:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from byoc.codegen import Refusal, Region
     from byoc.model import GraphIndex, Model, Variant
     from byoc.options import Options
-    from byoc.padding import PaddingDecision, PaddingRule, RowSplit
+    from byoc.padding import PaddingDecision, PaddingRule
     from byoc.passes import LoadedPass, PassEffect, PassProcess
     from byoc.patterns import Mark
     from byoc.planning import (
@@ -269,8 +269,6 @@ class Padded(Verified):
     """A model with the dimensions that may be smaller, None where that is not asked."""
 
     padding: PaddingDecision | None
-    split: RowSplit | None = None
-    """How a larger batch is run in calls of one row each."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

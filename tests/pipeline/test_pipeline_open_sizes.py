@@ -247,7 +247,7 @@ def test_the_text(tmp_path: Path, byoc: Callable[..., Ran]) -> None:
     assert kept[2] == "Open dimensions, counted as batch = 1; to fix them: --dim batch=1"
 
 
-ROWS = """g (float[batch, 32, 32, 32] x) => (float[batch, 32, 32, 32] y) {
+ROWS = """g (float[batch, 32, 32, 32] x) => (float[rows, 32, p, q] y) {
     a = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x, k)
     b = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (a, k)
     y = Relu(b)
