@@ -16,7 +16,7 @@ EDITOR = "model/_editable_graph.py"
 
 WRITERS = {
     "boundary/convert/_casting_rewrite.py": "bodies and functions rewritten node by node",
-    "bundle/_weight_file.py": "the file as a whole",
+    "bundle/_original_weights.py": "the file as a whole",
     "codegen/_emx_definitions.py": "a model of the caller's, whose nodes are changed as they are read",
     "codegen/_region_arena.py": "some nodes of a model, in the order of a plan",
     "model/_constants.py": "what folding leaves",
