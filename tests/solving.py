@@ -5,9 +5,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from byoc.comparison import _study_run
+from byoc.comparison import StudyCase, _study_run
 from byoc.comparison._case_schedulers import Solved, solve_here
-from byoc.comparison._study_file import StudyCase
 
 
 @contextmanager

@@ -22,8 +22,8 @@ from byoc.model import (
     TensorType,
     get_stated_types,
     mark_inserted,
+    set_metadata,
 )
-from byoc.model._node_kinds import set_metadata
 
 NHWC = "Transpose <perm = [0, 2, 3, 1]>"
 NCHW = "Transpose <perm = [0, 3, 1, 2]>"

@@ -9,8 +9,7 @@ from onnx import TypeProto, helper, numpy_helper
 from support import parse
 
 from byoc.boundary.contracts import TensorContract, read_region_contracts
-from byoc.model import CAST, LAYOUT, QUANTIZE, WEIGHT_KEY, mark_inserted, parse_layout
-from byoc.model._node_kinds import set_metadata
+from byoc.model import CAST, LAYOUT, QUANTIZE, WEIGHT_KEY, mark_inserted, parse_layout, set_metadata
 
 
 def region(text: str, **purposes: str) -> onnx.ModelProto:

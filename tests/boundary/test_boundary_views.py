@@ -4,26 +4,20 @@ import pytest
 from onnx import TensorProto, TypeProto, helper
 from support import parse
 
+from byoc.boundary.contracts import RegionContext, is_conversion, read_region_contracts
 from byoc.boundary.contracts import _axis_terms as axes
 from byoc.boundary.contracts._boundary_nodes import (
     ConversionPath,
-    RegionContext,
     Scales,
     find_rank,
     find_shape,
     find_user_name,
-    is_conversion,
     layout_after,
     layout_before,
     read_scales,
 )
 from byoc.boundary.contracts._contract_check import HostGraph, _check_types
-from byoc.boundary.contracts._region_view import (
-    ContractError,
-    TensorView,
-    read_region_contracts,
-    types_agree,
-)
+from byoc.boundary.contracts._region_view import ContractError, TensorView, types_agree
 from byoc.model import (
     CAST,
     LAYOUT,

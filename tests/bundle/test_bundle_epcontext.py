@@ -18,8 +18,7 @@ from onnx import helper
 from support import VANILLA, parse
 
 import byoc
-from byoc.bundle import open_bundle
-from byoc.bundle._epcontext import CONTEXT_MODEL_FILE
+from byoc.bundle import CONTEXT_MODEL_FILE, open_bundle
 from byoc.codegen import Artifact, CompileError, Context, DriverSources, NoOptions, Region
 from byoc.errors import InputError
 

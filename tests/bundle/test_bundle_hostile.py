@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support import examples, parse
 
-from byoc.bundle import describe_file
-from byoc.bundle._manifest import MANIFEST_FILE
+from byoc.bundle import MANIFEST_FILE, describe_file
 from byoc.errors import InputError
 from byoc.runtime import load
 

@@ -12,15 +12,14 @@ import pytest
 import vendors
 from cutting import CHAIN, files
 
-from byoc.bundle import open_bundle
-from byoc.bundle._manifest import MANIFEST_FILE, FileEntry
+from byoc.bundle import MANIFEST_FILE, open_bundle, pack_folder
+from byoc.bundle._manifest import FileEntry
 from byoc.bundle._packing import (
     _check_sizes,
     _read_packed_manifest,
     _zip_entries,
     check_packed_files,
     list_packed_files,
-    pack_folder,
     unpack_bundle,
 )
 from byoc.errors import InputError

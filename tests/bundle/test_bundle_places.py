@@ -12,8 +12,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 from support import parse
 
-from byoc.bundle._original_weights import OriginalFiles, WeightFile, move_weights
-from byoc.bundle._staging import check_destination
+from byoc.bundle import OriginalFiles, WeightFile, check_destination, move_weights
 from byoc.errors import InputError
 
 MANY = np.arange(4000, dtype=np.float32)

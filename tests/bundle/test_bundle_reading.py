@@ -16,20 +16,23 @@ from cutting import CHAIN, ramp
 from pydantic import ValidationError
 from support import copy_vanilla, parse
 
-from byoc.bundle import open_bundle
-from byoc.bundle._consent import NO_CONSENT, Consent
-from byoc.bundle._manifest import (
+from byoc.bundle import (
     MANIFEST_FILE,
-    FileEntry,
+    Bundle,
+    Consent,
     Manifest,
     RegionEntry,
-    TypeEntry,
-    copy_and_hash,
     describe_file,
+    inspect,
+    is_bundle,
+    is_packed_name,
+    open_bundle,
+    pack_folder,
 )
+from byoc.bundle._consent import NO_CONSENT
+from byoc.bundle._manifest import FileEntry, TypeEntry, copy_and_hash
 from byoc.bundle._manifest_reading import check_file_entry, list_files, parse_manifest, resolve_inside
-from byoc.bundle._packing import is_packed_name, pack_folder
-from byoc.bundle._reading import Bundle, _close, inspect, is_bundle
+from byoc.bundle._reading import _close
 from byoc.errors import InputError
 from byoc.pipeline import partition
 from byoc.rules import ArithmeticContract, load_rules

@@ -9,8 +9,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 from support import parse
 
-from byoc.bundle._original_weights import WeightFile
-from byoc.bundle._rewritten_regions import write_rewritten
+from byoc.bundle import WeightFile, write_rewritten
 from byoc.codegen import Region, read_region
 from byoc.errors import InputError
 

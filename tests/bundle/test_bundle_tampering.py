@@ -10,8 +10,7 @@ import pytest
 import vendors
 from cutting import CHAIN, files
 
-from byoc.bundle import describe_file, inspect
-from byoc.bundle._manifest import MANIFEST_FILE
+from byoc.bundle import MANIFEST_FILE, describe_file, inspect
 from byoc.bundle._manifest_reading import MAX_MANIFEST_BYTES
 from byoc.codegen import quote_name
 from byoc.errors import InputError

@@ -15,9 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import Ran, examples, parse
 
+from byoc.bundle import MANIFEST_FILE, open_bundle
 from byoc.bundle import _packing as unpack
-from byoc.bundle import open_bundle
-from byoc.bundle._manifest import MANIFEST_FILE
 from byoc.codegen import quote_name
 from byoc.errors import InputError
 from byoc.runtime import load

@@ -12,7 +12,7 @@ from support import Ran
 
 from byoc.errors import InputError
 from byoc.placement import Placement, Problem
-from byoc.placement.strategies._baselines import HostOnly
+from byoc.placement.strategies import HostOnly
 from byoc.planning import _benchmark_instance, solve_instance
 from byoc.planning._benchmark_instance import parse_instance
 

@@ -10,8 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support import parse
 
-from byoc.codegen import Isolation, read_region
-from byoc.codegen._compiler_identity import CodegenDescription
+from byoc.codegen import CodegenDescription, Isolation, read_region
 from byoc.codegen._other_python import OtherPythonCodegen, OtherPythonProgram
 from byoc.codegen.byoc_worker.link import BrokenMessageError, SharedMemory
 from byoc.trust import InterpreterSettings

@@ -14,8 +14,7 @@ import pytest
 from support import VANILLA, Ran, parse
 
 from byoc.comparison import ROW_KEYS, StrategyRow, compare, summarize_strategies
-from byoc.costs import Price, Task, load_device_costs, with_link
-from byoc.costs._cost_model import Unknown
+from byoc.costs import Price, Task, Unknown, load_device_costs, with_link
 from byoc.errors import InputError
 from byoc.options import PlanOptions
 from byoc.pipeline import partition

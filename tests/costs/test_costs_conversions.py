@@ -10,6 +10,7 @@ from support import parse, prepared
 from byoc.boundary.convert import BoundaryFormat
 from byoc.costs import (
     CostModel,
+    CostSettings,
     CostTable,
     Fallback,
     GraphProblem,
@@ -20,20 +21,20 @@ from byoc.costs import (
     Price,
     Roofline,
     Task,
+    Unknown,
+    build_problem,
     load_device_costs,
     load_host_costs,
     with_link,
 )
-from byoc.costs._build_problem import build_problem
 from byoc.costs._cost_file import Energy
-from byoc.costs._cost_model import Unknown, includes_conversions
+from byoc.costs._cost_model import includes_conversions
 from byoc.costs._price_query import price_nodes
-from byoc.costs._unit_prices import CostSettings
 from byoc.errors import YES, refuse
 from byoc.model import QUANTIZE, GraphIndex, mark_inserted, parse_layout, prepare_model
 from byoc.patterns import Mark, group_units, join_units
 from byoc.placement import count_transferred_bytes, evaluate
-from byoc.placement.strategies._baselines import Exhaustive
+from byoc.placement.strategies import Exhaustive
 
 HOST = Roofline(kind="roofline", name="host", peak={"default": 10.0}, bandwidth=100.0, overhead=1.0)
 DEVICE = Roofline(

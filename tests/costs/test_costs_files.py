@@ -15,12 +15,12 @@ from byoc.costs import (
     Price,
     Roofline,
     Task,
+    Unknown,
     load_cost_model,
     load_device_costs,
     load_host_costs,
     read_cost_file,
 )
-from byoc.costs._cost_model import Unknown
 from byoc.costs._work import Work
 from byoc.errors import InputError
 from byoc.model import TensorType

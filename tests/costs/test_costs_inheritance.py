@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from byoc.costs import load_cost_model, read_cost_file
-from byoc.costs._roofline import Roofline
+from byoc.costs import Roofline, load_cost_model, read_cost_file
 from byoc.errors import InputError
 
 BASE = """

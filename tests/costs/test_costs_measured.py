@@ -5,8 +5,7 @@ from math import isnan
 import numpy as np
 import pytest
 
-from byoc.costs import CostTable, Linear, Measurement, Price, Task, fit_linear_model
-from byoc.costs._cost_model import Unknown
+from byoc.costs import CostTable, Linear, Measurement, Price, Task, Unknown, fit_linear_model
 from byoc.costs._measured_costs import STAND_IN_LINE, CostLine, fit_line
 from byoc.costs._work import Work
 from byoc.model import TensorType

@@ -12,12 +12,12 @@ from byoc.costs import (
     Price,
     Roofline,
     Task,
+    Unknown,
     load_cost_model,
     load_device_costs,
     load_host_costs,
 )
 from byoc.costs._cost_file import Energy
-from byoc.costs._cost_model import Unknown
 from byoc.costs._roofline import OperatorFigures
 from byoc.costs._work import Work
 from byoc.errors import InputError

@@ -10,6 +10,7 @@ from support import prepared
 import byoc
 from byoc.boundary.convert import BoundaryFormat
 from byoc.costs import (
+    CostSettings,
     Fallback,
     HostLink,
     PlacementDevice,
@@ -17,13 +18,12 @@ from byoc.costs import (
     Roofline,
     Task,
     Unknown,
+    build_problem,
     read_cost_file,
     with_link,
 )
-from byoc.costs._build_problem import build_problem
 from byoc.costs._cost_model import find_occupancy
 from byoc.costs._price_query import ask_link_occupancy
-from byoc.costs._unit_prices import CostSettings
 from byoc.errors import YES, InputError
 from byoc.patterns import Mark, group_units, join_units
 from byoc.placement import Occupancy

@@ -5,9 +5,7 @@ from math import inf
 import numpy as np
 from support import prepared
 
-from byoc.costs import GraphProblem, HostLink, PlacementDevice, Roofline
-from byoc.costs._build_problem import build_problem
-from byoc.costs._unit_prices import CostSettings
+from byoc.costs import CostSettings, GraphProblem, HostLink, PlacementDevice, Roofline, build_problem
 from byoc.errors import YES, refuse
 from byoc.patterns import Mark, group_units, join_units, parse_pattern
 

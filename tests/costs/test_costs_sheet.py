@@ -14,8 +14,7 @@ from support import LIGHT
 
 from byoc.costs import build_tasks
 from byoc.model import prepare_model
-from byoc.zoo import load_model
-from byoc.zoo._classic_models import load_structure
+from byoc.zoo import load_model, load_structure
 
 EXPORTED = (
     *("bert", "convnext_tiny", "detr", "efficientnet_b0", "gpt2", "mobilenet_v3_large"),

@@ -10,9 +10,7 @@ from support import Ran, prepared
 from test_costs_pose import DEVICE, HOST
 
 import byoc as library
-from byoc.costs import GraphProblem, HostLink, PlacementDevice
-from byoc.costs._build_problem import build_problem
-from byoc.costs._unit_prices import CostSettings
+from byoc.costs import CostSettings, GraphProblem, HostLink, PlacementDevice, build_problem
 from byoc.errors import YES, InputError
 from byoc.model import StatePair
 from byoc.patterns import Mark, group_units, join_units

@@ -14,7 +14,7 @@ from byoc import zoo
 from byoc.costs._work import BODY_OPERATORS, COUNTS, find_count
 from byoc.costs._work_table import CONTRIB, STANDARD
 from byoc.model import walk_graphs
-from byoc.zoo._classic_models import load_structure
+from byoc.zoo import load_structure
 
 PAGE = Path(__file__).parents[2] / "docs" / "costs.md"
 STRUCTURES = sorted((Path(zoo.__file__).parent / "structures").glob("*.onnx.xz"))

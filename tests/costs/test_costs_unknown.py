@@ -8,20 +8,22 @@ import pytest
 from support import prepared
 
 from byoc.costs import (
+    CostSettings,
     GraphProblem,
     PlacementDevice,
     Policy,
     Price,
     Task,
+    Unknown,
+    build_problem,
     build_tasks,
     price_graph,
     price_launch,
+    price_task,
     transfer_prices,
 )
-from byoc.costs._build_problem import build_problem
-from byoc.costs._cost_model import FREE, Unknown
-from byoc.costs._price_query import price_device_units, price_host_units, price_nodes, price_task
-from byoc.costs._unit_prices import CostSettings
+from byoc.costs._cost_model import FREE
+from byoc.costs._price_query import price_device_units, price_host_units, price_nodes
 from byoc.costs._work import Work
 from byoc.errors import YES, InputError, refuse
 from byoc.patterns import Mark, Unit, group_units, join_units, parse_pattern

@@ -45,7 +45,7 @@ from support import VANILLA, parse
 from warm_processes import ForkedProcess, ForkServer
 
 from byoc.bundle import open_bundle
-from byoc.support._workspace import remove_leftovers
+from byoc.support import remove_leftovers
 
 FAULTS = ("disk", "file", "memory", "kill", "interrupt", "terminate", "twice", "odd")
 VERBS = ("partition", "pack", "study", "cache")

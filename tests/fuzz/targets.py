@@ -19,8 +19,7 @@ from byoc.expressions import NumberRange, compile_expression
 from byoc.model import Model, prepare_model, read_model_file
 from byoc.patterns import find_near_misses, group_units
 from byoc.placement import Strategy
-from byoc.placement.strategies import AllSupported
-from byoc.placement.strategies._optimizing import MinCut
+from byoc.placement.strategies import AllSupported, MinCut
 from byoc.quantization._calibration_file import read_ranges, write_ranges
 from byoc.rules import Target, annotate_graph, load_rules
 from byoc.support import _plugins

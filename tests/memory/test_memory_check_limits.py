@@ -9,8 +9,16 @@ from checkers.stripes_check import PlanError
 from checkers.stripes_check import check as check_stripes
 
 from byoc.memory.arena import ArenaPlan, ArenaProblem, ArenaStep, plan_buffers
-from byoc.memory.stripes import ALL_ROWS, SAME_ROW, OperandRows, RowLayer, RowTensor, StripedPlan
-from byoc.memory.stripes._striping_problem import RowBand, RowWindow
+from byoc.memory.stripes import (
+    ALL_ROWS,
+    SAME_ROW,
+    OperandRows,
+    RowLayer,
+    RowTensor,
+    RowWindow,
+    StripedPlan,
+)
+from byoc.memory.stripes._striping_problem import RowBand
 
 
 def scratched(**changes: object) -> ArenaPlan:

@@ -6,7 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from byoc.memory.arena._packing import CompoundPart, _JoinedBuffers, _merge_parts
+from byoc.memory.arena import CompoundPart
+from byoc.memory.arena._packing import _JoinedBuffers, _merge_parts
 
 SPANS = st.tuples(st.integers(0, 6), st.integers(0, 3)).map(lambda span: (span[0], sum(span)))
 

@@ -8,9 +8,8 @@ from contrib_nodes import CONTRIB, Case, case
 from onnx import helper
 
 from byoc.model import TensorType
+from byoc.model.inference import KnownNode, evaluate_dim
 from byoc.model.inference._contrib_rules import CONTRIB_RULES, infer_by_schema, infer_contrib_types
-from byoc.model.inference._extents import evaluate_dim
-from byoc.model.inference._moved_values import KnownNode
 
 pytest.importorskip("onnxruntime")
 

@@ -8,8 +8,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from byoc.errors import InputError
-from byoc.model import DTYPE_NUMBERS, count_bytes, find_external_data, read_raw_bytes
-from byoc.model._tensor_data import ExternalData, check_tensor
+from byoc.model import DTYPE_NUMBERS, ExternalData, count_bytes, find_external_data, read_raw_bytes
+from byoc.model._tensor_data import check_tensor
 
 
 def outside(dims: tuple[int, ...] = (2,), dtype: int = TensorProto.FLOAT, **fields: str) -> TensorProto:

@@ -25,9 +25,17 @@ from byoc.placement import (
     restore_order,
 )
 from byoc.placement._form_regions import is_contraction_acyclic
-from byoc.placement.strategies import AllSupported, LaunchAware
-from byoc.placement.strategies._baselines import Exhaustive, FasterOps, FasterOpsTransfer, HostOnly
-from byoc.placement.strategies._optimizing import Exact, MinCut, TreeDP
+from byoc.placement.strategies import (
+    AllSupported,
+    Exact,
+    Exhaustive,
+    FasterOps,
+    FasterOpsTransfer,
+    HostOnly,
+    LaunchAware,
+    MinCut,
+    TreeDP,
+)
 
 CHEAP: tuple[Strategy, ...] = (
     HostOnly(), AllSupported(), FasterOps(), FasterOpsTransfer(), TreeDP(), MinCut()

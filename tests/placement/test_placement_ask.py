@@ -19,9 +19,9 @@ from byoc.placement import (
     find_violation,
     normalize_placement,
     run_strategy,
+    solve_problem,
     strategy_display_name,
 )
-from byoc.placement._solve import solve_problem
 
 
 class Vendors:

@@ -14,8 +14,7 @@ from byoc.numerics import SearchBudget
 from byoc.placement import Problem, find_violation
 from byoc.placement._hard_limits import exceeds_capacity
 from byoc.placement.solvers import LabelExpansion, LagrangianRelaxation
-from byoc.placement.strategies import LaunchAware
-from byoc.placement.strategies._optimizing import Exact
+from byoc.placement.strategies import Exact, LaunchAware
 
 
 def draw(seed: int) -> tuple[Problem, np.ndarray]:

@@ -12,7 +12,7 @@ from placement_oracle import chain, problems, slow_optimum, thorough
 
 from byoc.placement import Placement, Problem, Strategy, find_violation
 from byoc.placement._hard_limits import find_broken_limit
-from byoc.placement.strategies._baselines import FasterOps, FasterOpsTransfer
+from byoc.placement.strategies import FasterOps, FasterOpsTransfer
 
 BOTH: list[Strategy] = [FasterOps(), FasterOpsTransfer()]
 

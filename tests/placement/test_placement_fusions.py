@@ -15,9 +15,7 @@ from support import examples
 
 from byoc.placement import Fusion, Placement, Problem, find_violation, solve_problem
 from byoc.placement._form_regions import choose_fusions
-from byoc.placement.strategies import LaunchAware
-from byoc.placement.strategies._baselines import Exhaustive
-from byoc.placement.strategies._optimizing import Exact
+from byoc.placement.strategies import Exact, Exhaustive, LaunchAware
 
 
 def ints(*values: int) -> Any:

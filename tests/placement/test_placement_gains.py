@@ -10,9 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from placement_oracle import problems
 
-from byoc.placement import Problem
+from byoc.placement import Problem, Sensitivity
 from byoc.placement._hard_limits import _group_costs
-from byoc.placement._sensitivity import Sensitivity
 
 
 @given(problems(most_units=6, devices=st.integers(1, 2)), st.randoms(use_true_random=False))

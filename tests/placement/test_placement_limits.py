@@ -11,14 +11,19 @@ from placement_oracle import chain
 from placement_random import random_problem
 
 from byoc.errors import InputError
-from byoc.placement import Placement, Problem, describe_ignored, find_violation
+from byoc.placement import (
+    ALL_REQUIREMENTS,
+    Placement,
+    Problem,
+    describe_ignored,
+    find_violation,
+    repair_labels,
+)
 from byoc.placement._form_regions import form_regions
-from byoc.placement._hard_limits import find_broken_limit, repair_labels
-from byoc.placement._strategy import ALL_REQUIREMENTS, find_requirements
+from byoc.placement._hard_limits import find_broken_limit
+from byoc.placement._strategy import find_requirements
 from byoc.placement.solvers._placement_milp import find_compatible_units, remove_isolated_units
-from byoc.placement.strategies import LaunchAware
-from byoc.placement.strategies._baselines import HostOnly
-from byoc.placement.strategies._optimizing import Exact, MinCut
+from byoc.placement.strategies import Exact, HostOnly, LaunchAware, MinCut
 
 
 def ints(*values: int) -> Any:

@@ -33,10 +33,14 @@ from byoc.placement import (
 from byoc.placement._form_regions import form_regions
 from byoc.placement._hard_limits import find_broken_limit
 from byoc.placement.solvers import InferenceSchedule, ListScheduler, makespan_lower_bound
-from byoc.placement.strategies import AllSupported, ScheduledPlacement
-from byoc.placement.strategies._baselines import HostOnly
-from byoc.placement.strategies._makespan import Makespan
-from byoc.placement.strategies._optimizing import MinCut, TreeDP
+from byoc.placement.strategies import (
+    AllSupported,
+    HostOnly,
+    Makespan,
+    MinCut,
+    ScheduledPlacement,
+    TreeDP,
+)
 
 
 def scheduled(

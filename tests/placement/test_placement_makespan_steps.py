@@ -17,13 +17,14 @@ from byoc.placement.solvers import (
     SearchState,
     improve_state,
     keeps_limits,
+    least_load,
     makespan_lower_bound,
     renumber_regions,
 )
 from byoc.placement.solvers._list_scheduling import IdleIntervals, _ScheduledJobs
-from byoc.placement.solvers._makespan_search import _LocalSearch, _longest_path, least_load
+from byoc.placement.solvers._makespan_search import _LocalSearch, _longest_path
+from byoc.placement.strategies import Makespan
 from byoc.placement.strategies._makespan import (
-    Makespan,
     _earliest_finish,
     _number_by_start,
     _perturb,

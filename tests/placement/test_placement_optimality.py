@@ -9,7 +9,7 @@ from placement_random import FEATURES, count_devices, random_problem
 from support import sample_cases
 
 from byoc.placement import find_violation
-from byoc.placement.strategies._baselines import Exhaustive
+from byoc.placement.strategies import Exhaustive
 
 SEEDS = range(60)
 

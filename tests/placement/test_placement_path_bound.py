@@ -13,7 +13,7 @@ from schedule_oracle import slow_makespan
 
 from byoc.numerics import SearchBudget
 from byoc.placement import UNLIMITED, Occupancy, Problem
-from byoc.placement.solvers._path_bound import bound_by_paths
+from byoc.placement.solvers import bound_by_paths
 
 _FEATURES = ("launch", "must", "capacity", "region size")
 

@@ -17,8 +17,7 @@ from byoc.placement import (
     perturb_costs,
 )
 from byoc.placement._perturbation import CostSamples
-from byoc.placement.strategies._baselines import Exhaustive
-from byoc.placement.strategies._makespan import Makespan
+from byoc.placement.strategies import Exhaustive, Makespan
 
 NOISE = Perturbation(0.5, 12, 3)
 CASES = [

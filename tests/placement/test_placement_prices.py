@@ -11,7 +11,7 @@ from byoc.placement import Problem, find_violation
 from byoc.placement._form_regions import form_regions, is_contraction_acyclic, schedule_launches
 from byoc.placement.solvers import HostDeviceCuts, find_persistent_sides
 from byoc.placement.solvers._host_device_cut import UNDECIDED
-from byoc.placement.strategies._optimizing import Exact
+from byoc.placement.strategies import Exact
 
 
 def large(seed: int, *features: str, units: int = 120) -> Problem:

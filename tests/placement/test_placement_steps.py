@@ -13,19 +13,16 @@ from placement_random import FEATURES, random_problem
 from support import examples
 
 from byoc.errors import InputError
-from byoc.placement import Fusion, Problem, find_violation
+from byoc.placement import Fusion, Problem, find_violation, repair_labels
 from byoc.placement._form_regions import _LaunchSchedule, schedule_launches
 from byoc.placement._hard_limits import (
     _region_gains,
     _units_to_evict,
     find_inseparable_groups,
     make_feasible,
-    repair_labels,
 )
 from byoc.placement.solvers import Neighbours, find_best_regions
-from byoc.placement.strategies import LaunchAware
-from byoc.placement.strategies._baselines import Exhaustive
-from byoc.placement.strategies._optimizing import Exact
+from byoc.placement.strategies import Exact, Exhaustive, LaunchAware
 
 
 def ints(*values: int) -> Any:

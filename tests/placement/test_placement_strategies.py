@@ -25,12 +25,18 @@ from placement_oracle import (
 from placement_random import random_problem
 
 from byoc.errors import InputError
-from byoc.placement import Placement, Problem, Strategy, limit_time
+from byoc.placement import Placement, Problem, Strategy, evaluate, limit_time
 from byoc.placement._form_regions import is_contraction_acyclic
-from byoc.placement._placement_cost import evaluate
-from byoc.placement.strategies import AllSupported, Makespan, Throughput
-from byoc.placement.strategies._baselines import Exhaustive, HostOnly
-from byoc.placement.strategies._optimizing import Exact, LaunchAware, MinCut
+from byoc.placement.strategies import (
+    AllSupported,
+    Exact,
+    Exhaustive,
+    HostOnly,
+    LaunchAware,
+    Makespan,
+    MinCut,
+    Throughput,
+)
 
 EVERY: list[Strategy] = [HostOnly(), AllSupported(), MinCut(), Exhaustive()]
 

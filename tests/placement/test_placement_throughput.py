@@ -21,8 +21,7 @@ from byoc.numerics import SearchBudget
 from byoc.placement import Fusion, Measure, Occupancy, Problem, find_violation, measure_loads
 from byoc.placement._form_regions import form_regions
 from byoc.placement.solvers import LoadState, UnitGroups, find_device_classes, split_chain
-from byoc.placement.strategies import Throughput, measure_placement
-from byoc.placement.strategies._baselines import Exhaustive, HostOnly
+from byoc.placement.strategies import Exhaustive, HostOnly, Throughput, measure_placement
 
 DEVICE = (Occupancy.device,)
 

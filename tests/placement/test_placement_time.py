@@ -10,8 +10,7 @@ from byoc.numerics import SearchBudget
 from byoc.placement import find_violation
 from byoc.placement.solvers import CoverSearch, LoadFrontier, UnitGroups, least_load, split_chain
 from byoc.placement.solvers import _makespan_search as bounds
-from byoc.placement.strategies import LaunchAware, Makespan, Throughput
-from byoc.placement.strategies._optimizing import TreeDP
+from byoc.placement.strategies import LaunchAware, Makespan, Throughput, TreeDP
 
 
 class RanError(Exception):

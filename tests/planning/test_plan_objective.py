@@ -11,8 +11,7 @@ from accelerators import Files, everywhere, notes
 from installing import add_entry_points
 from support import parse
 
-from byoc.costs import Price, Task
-from byoc.costs._cost_model import Unknown
+from byoc.costs import Price, Task, Unknown
 from byoc.errors import InputError
 from byoc.pipeline import partition
 from byoc.support import _plugins as plugins

@@ -10,7 +10,8 @@ from placement_random import FEATURES, random_problem
 
 from byoc.errors import InputError
 from byoc.placement import Problem
-from byoc.planning._problem_file import format_problem, parse_problem
+from byoc.planning import format_problem
+from byoc.planning._problem_file import parse_problem
 
 
 @pytest.mark.parametrize("features", [frozenset[str](), frozenset(FEATURES)])

@@ -10,7 +10,7 @@ from strategies import Random
 from support import examples
 
 from byoc.model import Model, get_purpose
-from byoc.placement.strategies._baselines import HostOnly
+from byoc.placement.strategies import HostOnly
 from byoc.quantization import Range
 from byoc.rules import Target
 from byoc.verification import run_plain

@@ -24,8 +24,7 @@ from test_quantize_model import network
 
 from byoc.model import Model
 from byoc.placement import Placement, Problem
-from byoc.placement.strategies import AllSupported
-from byoc.placement.strategies._baselines import HostOnly
+from byoc.placement.strategies import AllSupported, HostOnly
 from byoc.planning import Plan
 from byoc.rules import Target
 from byoc.verification import run_plain

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from byoc.errors import InputError
-from byoc.support import _yamlfile, dump_yaml, read_mapping
-from byoc.support._plugins import ANNOTATIONS, COST_MODELS, find_files
+from byoc.support import ANNOTATIONS, COST_MODELS, _yamlfile, dump_yaml, find_files, read_mapping
 
 FILES = [
     path

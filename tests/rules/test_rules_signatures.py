@@ -8,8 +8,7 @@ from support import OPENVINO_RULES, prepared, sample_cases
 
 from byoc.model import GraphIndex, prepare_model
 from byoc.patterns import Mark
-from byoc.rules import Target, annotate_graph, load_rules
-from byoc.rules._annotator import Annotator
+from byoc.rules import Annotator, Target, annotate_graph, load_rules
 from byoc.zoo import load_model
 
 ROOT = Path(__file__).parents[2]

@@ -19,13 +19,13 @@ from byoc.model import prepare_model
 from byoc.pipeline import partition
 from byoc.verification import (
     DEFAULT_THRESHOLDS,
+    NoiseGauge,
     OutputError,
     compare_tensors,
     read_thresholds,
     run_plain,
     verify_against,
 )
-from byoc.verification._noise import NoiseGauge
 from byoc.verification._quantization_noise import has_quantized_activations, run_float_twin
 
 Array = NDArray[Any]

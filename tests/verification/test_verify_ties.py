@@ -21,6 +21,7 @@ from support import Ran, parse
 from byoc.model import prepare_model
 from byoc.verification import (
     DEFAULT_THRESHOLDS,
+    NoiseGauge,
     OutputError,
     Thresholds,
     TieBreak,
@@ -29,7 +30,6 @@ from byoc.verification import (
     run_plain,
     verify_against,
 )
-from byoc.verification._noise import NoiseGauge
 
 Array = NDArray[Any]
 Values = Mapping[str, Any]

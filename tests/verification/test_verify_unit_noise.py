@@ -9,8 +9,7 @@ import pytest
 from onnx import ModelProto, helper, numpy_helper
 
 from byoc.onnxrt import open_session, run_session, without_optimizations
-from byoc.verification._noise import NoiseGauge
-from byoc.verification._thresholds import DEFAULT_THRESHOLDS, read_thresholds
+from byoc.verification import DEFAULT_THRESHOLDS, NoiseGauge, read_thresholds
 from byoc.verification._verification_result import OutputError
 
 CHANNELS = 16

@@ -30,12 +30,12 @@ from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.samples import model_samples
 from byoc.verification import (
     DEFAULT_THRESHOLDS,
+    NoiseGauge,
     RecordedRuns,
     compare_tensors,
     record_reference_runs,
     run_plain,
 )
-from byoc.verification._noise import NoiseGauge
 from byoc.verification._quantization_noise import find_quantized_tensors
 from byoc.verification._region_verification import compare_recorded
 from byoc.verification._verification_result import OutputError
