@@ -58,14 +58,7 @@ if TYPE_CHECKING:
         describe_padding,
         describe_split,
     )
-    from byoc.bundle._reading import (
-        Bundle,
-        inspect,
-        is_bundle,
-        judge_path,
-        open_bundle,
-        open_own_files,
-    )
+    from byoc.bundle._reading import Bundle, inspect, is_bundle, judge_path, open_bundle, open_own_files
     from byoc.bundle._region_description import MODEL_TEXT, hash_region_model
     from byoc.bundle._report import (
         Compute,

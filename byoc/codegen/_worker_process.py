@@ -32,11 +32,7 @@ from byoc.codegen._calling import (
     run_executor,
     take_turns,
 )
-from byoc.codegen._codegens import (
-    find_codegen,
-    find_wrong_options,
-    parse_codegen_options,
-)
+from byoc.codegen._codegens import find_codegen, find_wrong_options, parse_codegen_options
 from byoc.codegen._compiler_identity import describe_compiler, write_description
 from byoc.codegen._interface import Artifact, CompileError, Cycles, Executor, NotHereError, ResourceError
 from byoc.codegen._refusals import ArtifactError, CodegenFailedError

@@ -14,15 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from byoc.bundle import RegionCompiler, load_compilers
-from byoc.codegen import (
-    Codegens,
-    CompilerAnswers,
-    Executable,
-    Isolation,
-    Oracle,
-    RefusedError,
-    Region,
-)
+from byoc.codegen import Codegens, CompilerAnswers, Executable, Isolation, Oracle, RefusedError, Region
 from byoc.errors import YES, InputError, Verdict, refuse
 from byoc.model import GraphIndex, find_boundary, get_node_name, is_qdq_node
 from byoc.patterns import ANY_OPERATOR

@@ -17,12 +17,7 @@ from byoc.pipeline import make_plan
 from byoc.reporting import make_report
 from byoc.samples import MAX_SAMPLES, read_samples
 from byoc.stages import load_settings, rewrite_model
-from byoc.support import (
-    check_output,
-    report_step,
-    take_keywords,
-    write_atomically,
-)
+from byoc.support import check_output, report_step, take_keywords, write_atomically
 from byoc.verification import NotVerified
 from byoc.zoo import Source, load_model
 

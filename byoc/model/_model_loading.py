@@ -30,13 +30,7 @@ from byoc.model._runtime_operators import hide_runtime_operators
 from byoc.model._skeletons import make_skeleton, replace_weights
 from byoc.model._tensor_data import check_tensor
 from byoc.model._unique_names import make_names_unique
-from byoc.model._walk import (
-    copy_without,
-    describe_node,
-    sort_nodes,
-    walk_distinct_tensors,
-    walk_nodes,
-)
+from byoc.model._walk import copy_without, describe_node, sort_nodes, walk_distinct_tensors, walk_nodes
 from byoc.model.inference import (
     InferenceResult,
     check_nodes,

@@ -14,12 +14,7 @@ import numpy as np
 
 from byoc.placement._problem import Bools, Floats, Problem
 from byoc.placement._strategy import Placement
-from byoc.placement.solvers import (
-    OPTIMALITY_GAP,
-    LagrangianRelaxation,
-    build_incumbent,
-    select_best,
-)
+from byoc.placement.solvers import OPTIMALITY_GAP, LagrangianRelaxation, build_incumbent, select_best
 
 # A gain of less than this share of the whole is not worth another cut.
 _TOLERANCE = 1e-4

@@ -12,10 +12,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, numpy_helper
 
 from byoc import onnxrt
-from byoc.model import (
-    build_node,
-    copy_without,
-)
+from byoc.model import build_node, copy_without
 from byoc.support import report_step
 
 if TYPE_CHECKING:

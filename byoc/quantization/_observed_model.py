@@ -9,11 +9,7 @@ import onnx
 from onnx import ModelProto, NodeProto, helper
 
 from byoc.errors import InputError, suggest_nearest
-from byoc.model import (
-    GraphIndex,
-    build_node,
-    copy_without,
-)
+from byoc.model import GraphIndex, build_node, copy_without
 from byoc.quantization._arithmetic import is_depthwise
 from byoc.quantization._channel_statistics import CHANNELS, add_channel_reductions
 from byoc.quantization._coarse_tensors import has_fixed_range

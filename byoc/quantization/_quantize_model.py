@@ -20,11 +20,7 @@ from byoc.quantization._candidates import (
     find_node_names,
     find_unit_names,
 )
-from byoc.quantization._insert_nodes import (
-    SchemedUnits,
-    find_quantized_outputs,
-    insert_quantization,
-)
+from byoc.quantization._insert_nodes import SchemedUnits, find_quantized_outputs, insert_quantization
 from byoc.quantization._prepare_model import (
     PER_CHANNEL,
     SIXTEEN_BITS,

@@ -25,10 +25,7 @@ from byoc.bundle import (
 )
 from byoc.model import name_nodes
 from byoc.placement import Measure
-from byoc.planning import (
-    find_neighbours,
-    find_sent_tensors,
-)
+from byoc.planning import find_neighbours, find_sent_tensors
 from byoc.reporting._decision_document import count_user_nodes, list_host_reasons
 from byoc.reporting._estimates import (
     describe_kept_state,
@@ -42,19 +39,9 @@ from byoc.reporting._quantities import format_count, format_quantity
 from byoc.support import Note
 
 if TYPE_CHECKING:
-    from byoc.bundle import (
-        EstimateReport,
-        VerificationReport,
-    )
+    from byoc.bundle import EstimateReport, VerificationReport
     from byoc.model import GraphIndex, PlannedSizes
-    from byoc.planning import (
-        GraphPlan,
-        LoweredPrecision,
-        Plan,
-        PlannedRegion,
-        RefusedRegion,
-        SentTensor,
-    )
+    from byoc.planning import GraphPlan, LoweredPrecision, Plan, PlannedRegion, RefusedRegion, SentTensor
     from byoc.verification import NotVerified
 
 _SHOWN = 5  # nodes in a sentence

@@ -12,13 +12,7 @@ from typing import Any, Literal
 
 from byoc.errors import YES, refuse
 from byoc.expressions import compile_expression
-from byoc.model import (
-    GraphIndex,
-    find_type_origin,
-    get_operator_name,
-    is_onnx,
-    list_node_captures,
-)
+from byoc.model import GraphIndex, find_type_origin, get_operator_name, is_onnx, list_node_captures
 from byoc.model.schemas import INSTALL_HINT, has_runtime_schemas, list_onnx_domains
 from byoc.patterns import ANY_OPERATOR, Mark
 from byoc.rules._host_nodes import check_batch, find_host_nodes

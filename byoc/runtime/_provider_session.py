@@ -12,13 +12,7 @@ from types import MappingProxyType
 
 import onnx
 
-from byoc.bundle import (
-    CONTEXT_MODEL_FILE,
-    MODEL_TEXT,
-    Bundle,
-    hash_region_model,
-    require_consent,
-)
+from byoc.bundle import CONTEXT_MODEL_FILE, MODEL_TEXT, Bundle, hash_region_model, require_consent
 from byoc.codegen import Executor, has_driver, has_model_driver
 from byoc.codegen.drivers import DriverLibrary, build_driver
 from byoc.errors import InputError

@@ -25,14 +25,7 @@ from byoc.bundle import (
     write_manifest,
     write_models,
 )
-from byoc.codegen import (
-    NOTE,
-    CodegenFailedError,
-    CompileError,
-    Cycles,
-    can_estimate,
-    estimate_region,
-)
+from byoc.codegen import NOTE, CodegenFailedError, CompileError, Cycles, can_estimate, estimate_region
 from byoc.errors import MissingRuntimeError, shorten_text
 from byoc.onnxrt import computes_in_integers, describe_machine, find_inexact_kernels, has_runtime
 from byoc.reporting import format_quantity, make_decision_document, make_report
@@ -43,17 +36,8 @@ from byoc.support import Note, collect_rarely, resolve_path
 from byoc.verification import NotVerified
 
 if TYPE_CHECKING:
-    from byoc.bundle import (
-        PaddingEntry,
-        RegionCompiler,
-        RegionEntry,
-        RowSplitEntry,
-        VariantEntry,
-    )
-    from byoc.codegen import (
-        Artifact,
-        Region,
-    )
+    from byoc.bundle import PaddingEntry, RegionCompiler, RegionEntry, RowSplitEntry, VariantEntry
+    from byoc.codegen import Artifact, Region
     from byoc.planning import Plan
 
 _SHOWN = 3  # names of regions in a note

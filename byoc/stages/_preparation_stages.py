@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING
 import byoc.samples
 from byoc import bundle, codegen, quantization
 from byoc.errors import InputError
-from byoc.model import (
-    choose_state_pairs,
-    find_state_pairs,
-    match_state_patterns,
-)
+from byoc.model import choose_state_pairs, find_state_pairs, match_state_patterns
 from byoc.options import list_names, record_options
 from byoc.passes import MODEL_SCOPE, REGION_SCOPE, PassProcess, load_passes, load_region_pass
 from byoc.stages._planning_stages import Annotate, Group, Place

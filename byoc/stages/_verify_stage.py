@@ -33,13 +33,7 @@ if TYPE_CHECKING:
     from byoc.bundle import Bundle, RegionCompiler, RegionEntry
     from byoc.planning import Plan
     from byoc.samples import Sample
-    from byoc.verification import (
-        Fault,
-        OutputError,
-        RegionError,
-        Thresholds,
-        Verification,
-    )
+    from byoc.verification import Fault, OutputError, RegionError, Thresholds, Verification
 
 # Of the data that ranges were measured on so many samples are verified on.
 _DATA_SAMPLES = 4

@@ -4,11 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from byoc.model import DimensionOptions
-from byoc.support import (
-    Flag,
-    Syntax,
-    declare_field,
-)
+from byoc.support import Flag, Syntax, declare_field
 
 
 @dataclass(frozen=True, kw_only=True)

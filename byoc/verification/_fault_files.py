@@ -14,14 +14,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from byoc.bundle import FAULT_FILE, Consent, RegionCompiler
-from byoc.codegen import (
-    UNLESS_TRUSTED,
-    Codegens,
-    Isolation,
-    Region,
-    drop_executing_options,
-    read_region,
-)
+from byoc.codegen import UNLESS_TRUSTED, Codegens, Isolation, Region, drop_executing_options, read_region
 from byoc.errors import InputError, escape_unprintable
 from byoc.model import check_model, parse_layout
 from byoc.samples import read_npz, restore_dtype, write_npz

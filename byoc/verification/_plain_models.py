@@ -12,12 +12,7 @@ from onnx import ModelProto
 
 from byoc.codegen import Executor, Region, open_region_session
 from byoc.errors import InputError, describe_error
-from byoc.model import (
-    Model,
-    copy_without,
-    embed_external_data,
-    walk_tensors,
-)
+from byoc.model import Model, copy_without, embed_external_data, walk_tensors
 from byoc.onnxrt import open_session, run_session, without_optimizations
 
 _NO_KERNEL = re.compile(r"NOT_IMPLEMENTED.*?Could not find an implementation for (\S+?)\(")

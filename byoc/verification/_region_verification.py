@@ -8,14 +8,7 @@ from typing import Any
 from byoc.bundle import Bundle
 from byoc.codegen import Executor, Region
 from byoc.errors import InputError
-from byoc.model import (
-    GraphIndex,
-    Model,
-    get_operator_name,
-    inline_functions,
-    prepare_model,
-    walk_nodes,
-)
+from byoc.model import GraphIndex, Model, get_operator_name, inline_functions, prepare_model, walk_nodes
 from byoc.onnxrt import without_optimizations
 from byoc.rules import Arithmetic, ArithmeticContract
 from byoc.runtime import data_inputs, load_bundle, load_executors

@@ -24,12 +24,7 @@ from byoc.codegen import (
     refuse,
 )
 
-from . import (
-    lower_convolutions,
-    lower_data,
-    lower_elementwise,
-    lower_pools,
-)
+from . import lower_convolutions, lower_data, lower_elementwise, lower_pools
 from .lower_regions import check_nodes, find_refused, lower_region
 from .reference_model import find_reference_model
 from .vela import EthosUOptions, compile_graph, vela_version

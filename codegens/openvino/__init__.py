@@ -32,12 +32,7 @@ from .openvino_blob import (
     export_blob,
     find_weight_file,
 )
-from .openvino_device import (
-    compile_region_model,
-    device_stamp,
-    import_blob,
-    openvino_package,
-)
+from .openvino_device import compile_region_model, device_stamp, import_blob, openvino_package
 from .openvino_executor import OpenVINOExecutor
 from .openvino_integers import check_nodes, choose_exact_options, choose_safe_options, refused_nodes
 from .openvino_options import OpenVINOOptions

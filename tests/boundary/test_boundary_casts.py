@@ -13,18 +13,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from pipeline.random_graphs import GraphMaker
-from short import (
-    CHAIN,
-    FIRST,
-    SECOND,
-    casts,
-    decibels,
-    near,
-    partitioned,
-    same,
-    short,
-    target,
-)
+from short import CHAIN, FIRST, SECOND, casts, decibels, near, partitioned, same, short, target
 from short import original as run_original
 from strategies import Alternating, Random
 from support import examples, parse, prepared, sample_cases

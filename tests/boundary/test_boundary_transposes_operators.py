@@ -2,10 +2,7 @@
 
 import numpy as np
 import pytest
-from transposed_graphs import (
-    arranged,
-    transposes,
-)
+from transposed_graphs import arranged, transposes
 from transposing import NEG, parsed, same
 
 from byoc.model import get_metadata, get_purpose

@@ -17,11 +17,7 @@ from installing import register
 from support import Ran, parse
 
 import byoc
-from byoc.codegen import (
-    Codegens,
-    _worker,
-    describe_codegens,
-)
+from byoc.codegen import Codegens, _worker, describe_codegens
 from byoc.codegen.byoc_worker.link import send_frame
 from byoc.codegen.scaffold import render_package
 from byoc.errors import InputError

@@ -12,14 +12,7 @@ from cutting import cut, files, original, ramp
 from numpy.typing import NDArray
 from support import parse
 
-from byoc.codegen import (
-    Artifact,
-    CompileError,
-    Executor,
-    NoOptions,
-    Region,
-    find_codegen,
-)
+from byoc.codegen import Artifact, CompileError, Executor, NoOptions, Region, find_codegen
 from byoc.runtime import load
 
 IMAGE = {"x0": ramp(1, 4, 8, 8)}

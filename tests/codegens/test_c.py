@@ -11,17 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from compiling import (
-    CASES,
-    at_once,
-    compiled,
-    computes,
-    model,
-    refusal,
-    region,
-    same,
-    with_composite,
-)
+from compiling import CASES, at_once, compiled, computes, model, refusal, region, same, with_composite
 from cutting import original, ramp
 from support import VANILLA, parse, sample_cases
 

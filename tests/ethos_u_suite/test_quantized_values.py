@@ -23,13 +23,7 @@ from support import sample_cases
 from vela_agreement import find_refusal
 from vela_cases import make_cases
 
-from byoc.codegen import (
-    Artifact,
-    CompileError,
-    find_codegen,
-    parse_codegen_options,
-    read_region,
-)
+from byoc.codegen import Artifact, CompileError, find_codegen, parse_codegen_options, read_region
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.rules import load_rules
 

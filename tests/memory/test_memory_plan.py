@@ -8,13 +8,7 @@ from problems import branches, chain, least_peak, problems, total_bytes
 from support import examples
 
 from byoc.errors import InputError
-from byoc.memory.arena import (
-    METHODS,
-    ArenaProblem,
-    ArenaStep,
-    plan_buffers,
-    plan_by_methods,
-)
+from byoc.memory.arena import METHODS, ArenaProblem, ArenaStep, plan_buffers, plan_by_methods
 from byoc.memory.arena._best_order import OrderResult, find_best_order
 from byoc.numerics import SearchBudget
 

@@ -18,13 +18,7 @@ from strategies import Alternating, Random
 from suite import Case, Values
 
 import byoc
-from byoc.bundle import (
-    build_manifest,
-    describe_variant,
-    stage_bundle,
-    write_bundle,
-    write_manifest,
-)
+from byoc.bundle import build_manifest, describe_variant, stage_bundle, write_bundle, write_manifest
 from byoc.model import prepare_model
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.placement import Strategy

@@ -7,13 +7,7 @@ from cutting import planned
 from strategies import Alternating, Random
 from support import prepared
 
-from byoc.costs import (
-    CostSettings,
-    PlacementDevice,
-    build_problem,
-    load_device_costs,
-    load_host_costs,
-)
+from byoc.costs import CostSettings, PlacementDevice, build_problem, load_device_costs, load_host_costs
 from byoc.errors import YES, refuse
 from byoc.model import GraphIndex, Model, prepare_model, unshare_dequantize
 from byoc.patterns import Mark, Pattern, Unit, group_units, join_units, parse_pattern

@@ -10,15 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from placement_dags import limited, random_problem, reordered
-from placement_oracle import (
-    chain,
-    every_labels,
-    labelled,
-    partitions,
-    problems,
-    readers,
-    thorough,
-)
+from placement_oracle import chain, every_labels, labelled, partitions, problems, readers, thorough
 from support import sample_cases
 
 from byoc.placement import (

@@ -12,12 +12,7 @@ from byoc.quantization._output_accuracies import (
     measure_sign_accuracy,
     measure_size_accuracy,
 )
-from byoc.quantization._quantization_trials import (
-    FinerUnits,
-    OutputRefinement,
-    list_rows,
-    merge_units,
-)
+from byoc.quantization._quantization_trials import FinerUnits, OutputRefinement, list_rows, merge_units
 
 SHAPE = [1, 8, 6, 6]
 UNITS = {f"c{number}": [f"c{number}"] for number in range(4)}

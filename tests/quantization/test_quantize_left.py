@@ -3,18 +3,7 @@
 import numpy as np
 import pytest
 from onnx.helper import make_node
-from quantizing import (
-    built,
-    form,
-    groups,
-    network,
-    node,
-    quantize,
-    ranges,
-    stored,
-    target,
-    weights,
-)
+from quantizing import built, form, groups, network, node, quantize, ranges, stored, target, weights
 from support import VANILLA
 
 from byoc.errors import InputError

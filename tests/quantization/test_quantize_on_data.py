@@ -13,14 +13,7 @@ from quantizing import built, form, network, quantize, ranges, samples, snr, tar
 from support import examples
 
 from byoc.model import Model
-from byoc.quantization import (
-    Precision,
-    Range,
-    Ranges,
-    _quantization_trials,
-    calibrate,
-    choose_precision,
-)
+from byoc.quantization import Precision, Range, Ranges, _quantization_trials, calibrate, choose_precision
 from byoc.quantization._accuracy_measures import find_logits, measure_noise_by_sample, run_with_logits
 from byoc.quantization._coarse_tensors import count_usual_steps, fix_ranges
 from byoc.quantization._network_ends import find_head_units, find_tail_units

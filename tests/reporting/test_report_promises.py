@@ -14,12 +14,7 @@ from support import parse
 
 from byoc.bundle import Report, open_bundle
 from byoc.pipeline import partition
-from byoc.reporting import (
-    explain,
-    make_explanation_document,
-    print_explanation,
-    print_report,
-)
+from byoc.reporting import explain, make_explanation_document, print_explanation, print_report
 
 RULES = """
 target: npu

@@ -10,15 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx
 
-from byoc.codegen import (
-    Artifact,
-    CompileError,
-    DriverSources,
-    Executor,
-    NoOptions,
-    NotHereError,
-    Region,
-)
+from byoc.codegen import Artifact, CompileError, DriverSources, Executor, NoOptions, NotHereError, Region
 from byoc.errors import YES, InputError, Verdict, refuse
 from byoc.onnxrt import open_session, session_runner
 

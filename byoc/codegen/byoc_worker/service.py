@@ -22,15 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import (
-    Artifact,
-    CompileError,
-    Cycles,
-    NotHereError,
-    Region,
-    ResourceError,
-    Verdict,
-)
+from . import Artifact, CompileError, Cycles, NotHereError, Region, ResourceError, Verdict
 from .link import (
     SharedMemory,
     end_with_parent,
