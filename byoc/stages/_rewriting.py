@@ -1,11 +1,13 @@
 """Rewriting by passes: of a model before it is annotated, of regions before they are compiled."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from onnx import ModelProto
 
-from byoc.bundle import WeightFile, write_rewritten
+from byoc import bundle, verification
 from byoc.codegen import Refusal, RefusedError, Region
 from byoc.errors import InputError, PluginFailedError
 from byoc.model import Model, copy_without, embed_external_data, prepare_model, walk_tensors
@@ -25,7 +27,7 @@ from byoc.rules import Target
 from byoc.samples import Sample
 from byoc.stages._state import ChosenPasses, Loaded, Rewritten, take
 from byoc.support import report_step
-from byoc.verification import RewriteComparison, compare_models, compare_regions
+from byoc.verification import RewriteComparison
 
 _UNCHANGED = RewriteComparison(equal=True)
 _NOT_ASKED = RewriteComparison(not_compared="only bundles that are verified are compared")
@@ -73,7 +75,9 @@ def rewrite_model(
         models = model.proto, rewritten.proto
         compared = _UNCHANGED
         if is_changed(*models):
-            compared = compare_models(original, rewritten, samples) if compare else _NOT_ASKED
+            compared = (
+                verification.compare_models(original, rewritten, samples) if compare else _NOT_ASKED
+            )
         if compared.problem:
             raise InputError(f"pass {asked.name} changes {model.source}: {compared.problem}")
         effects.append(_describe_effect(asked, "", models, compared))
@@ -107,7 +111,7 @@ class RegionRewriter:
 
     passes: ChosenPasses
     targets: Sequence[Target]
-    weights: WeightFile
+    weights: bundle.WeightFile
     compare: bool = True
     _found: list[PassEffect] = field(default_factory=list)
 
@@ -149,10 +153,12 @@ class RegionRewriter:
                 continue
             path = region.path.with_name(f"{region.name}.rewritten.onnx")
             try:
-                rewritten = write_rewritten(region, made, path, read_weight_layout(target), self.weights)
+                rewritten = bundle.write_rewritten(
+                    region, made, path, read_weight_layout(target), self.weights
+                )
             except InputError as error:
                 raise InputError(f"pass {asked.name} changes {region.name}: {error}") from None
-            compared = compare_regions(original, rewritten) if self.compare else _NOT_ASKED
+            compared = verification.compare_regions(original, rewritten) if self.compare else _NOT_ASKED
             if compared.problem:
                 raise InputError(f"pass {asked.name} changes {region.name}: {compared.problem}")
             self._found.append(_describe_effect(asked, region.target, (before, made), compared))

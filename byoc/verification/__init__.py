@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from byoc.verification._bundle_check import BundleCheck, bisect, verify, verify_against
     from byoc.verification._bundle_comparison import VerificationModels, find_added_errors
     from byoc.verification._bundle_verification import (
-        NotVerified,
         add_padded,
         choose_samples,
         describe_failure,
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
         find_worst_by_count,
         require_generated,
     )
-    from byoc.verification._model_comparison import RewriteComparison, compare_models, compare_regions
+    from byoc.verification._model_comparison import compare_models, compare_regions
     from byoc.verification._noise import NoiseGauge
     from byoc.verification._output_error import Difference, OutputError, TieBreak
     from byoc.verification._part_trials import compile_and_load
@@ -55,7 +54,9 @@ if TYPE_CHECKING:
     from byoc.verification._verification_result import (
         LayerCheck,
         LayerError,
+        NotVerified,
         RegionError,
+        RewriteComparison,
         Verification,
         require_passed,
     )

@@ -1,7 +1,7 @@
 """Verification of a bundle against plain onnxruntime: samples, sizes, padding."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,14 +19,6 @@ from byoc.verification._region_verification import NotVerifiableError, worst_err
 from byoc.verification._tensor_comparison import compare_tensors
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
 from byoc.verification._verification_result import OutputError, Verification
-
-
-@dataclass(frozen=True)
-class NotVerified:
-    """The reason why there was no verification; `missing` says that one was to be made."""
-
-    reason: str
-    missing: bool = False
 
 
 def verify_bundle(  # noqa: PLR0913, PLR0917 - each has a default

@@ -1,7 +1,6 @@
 """The comparison of a rewritten model or region with what it was before, on plain onnxruntime."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -20,38 +19,11 @@ from byoc.verification._quantization_noise import find_quantized_tensors, quanti
 from byoc.verification._reaching import run_alone
 from byoc.verification._region_verification import worst_errors
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
+from byoc.verification._verification_result import RewriteComparison
 
 # Of the values made for a region so many are compared.
 _REGION_SAMPLES = 2
 _RANDOM = "the model is random: its outputs differ from one run to the next"
-
-
-@dataclass(frozen=True)
-class RewriteComparison:
-    """The errors of the outputs after a rewrite, the worst over `samples` samples.
-
-    `equal` says that all outputs had the same bits. `not_compared` says why there are no errors, where
-    neither onnxruntime nor a sample was to be had.
-    """
-
-    errors: tuple[OutputError, ...] = ()
-    samples: int = 0
-    equal: bool = False
-    not_compared: str = ""
-
-    @property
-    def largest_error(self) -> float:
-        """The largest error as a share of the output's range."""
-        return max((error.relative for error in self.errors), default=0.0)
-
-    @property
-    def problem(self) -> str:
-        """The errors beyond tolerance, as the end of a sentence; empty for none."""
-        wrong = [error for error in self.errors if not error.within]
-        if not wrong:
-            return ""
-        worst = max(wrong, key=OutputError.severity)
-        return f"its output '{worst.name}' {worst.problem or f'is off {worst.error_phrase}'}"
 
 
 def compare_models(

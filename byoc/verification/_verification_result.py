@@ -332,3 +332,39 @@ def _describe_region_error(region: RegionError) -> str:
     on = "" if region.special is None else f" on {SPECIAL_NAMES[region.special]}"
     tensor = f"region {region.name} alone{on}: output '{worst.name}'"
     return _describe_error(tensor, worst, "its own ONNX on plain onnxruntime")
+
+
+@dataclass(frozen=True)
+class NotVerified:
+    """The reason why there was no verification; `missing` says that one was to be made."""
+
+    reason: str
+    missing: bool = False
+
+
+@dataclass(frozen=True)
+class RewriteComparison:
+    """The errors of the outputs after a rewrite, the worst over `samples` samples.
+
+    `equal` says that all outputs had the same bits. `not_compared` says why there are no errors, where
+    neither onnxruntime nor a sample was to be had.
+    """
+
+    errors: tuple[OutputError, ...] = ()
+    samples: int = 0
+    equal: bool = False
+    not_compared: str = ""
+
+    @property
+    def largest_error(self) -> float:
+        """The largest error as a share of the output's range."""
+        return max((error.relative for error in self.errors), default=0.0)
+
+    @property
+    def problem(self) -> str:
+        """The errors beyond tolerance, as the end of a sentence; empty for none."""
+        wrong = [error for error in self.errors if not error.within]
+        if not wrong:
+            return ""
+        worst = max(wrong, key=OutputError.severity)
+        return f"its output '{worst.name}' {worst.problem or f'is off {worst.error_phrase}'}"
