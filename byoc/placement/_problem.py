@@ -258,7 +258,7 @@ def check_problem(problem: Problem) -> None:
 
 def check_seconds(problem: Problem) -> None:
     """Raise ValueError as `check_problem` where nothing but the seconds of units may be wrong."""
-    shape = problem.units, 1 + problem.devices
+    shape = len(problem.size), 1 + problem.devices  # `units` is the number of rows of these seconds
     if problem.seconds.dtype != np.float64 or problem.seconds.shape != shape:
         raise ValueError(f"seconds are {problem.seconds.dtype} of shape {problem.seconds.shape}")
     _check_costs(problem, "seconds")
