@@ -80,7 +80,7 @@ def _read_input(entry: PaddedInputEntry) -> PaddedInput:
 
 
 class RowSplitEntry(StrictModel):
-    """How a batch is run as calls of one row each; the fields are those of `RowSplit`."""
+    """The split of a batch into calls of one row each; the fields are those of `RowSplit`."""
 
     dim: str = Field(description="The dimension that is the batch.")
     most: Annotated[int, Field(ge=1, le=_LARGEST_SIZE)] = Field(description="The largest batch.")

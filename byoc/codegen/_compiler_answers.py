@@ -1,4 +1,4 @@
-"""What codegens answer and make, kept on disk: verdicts, and artifacts made once.
+"""Answers and artifacts of codegens, kept on disk: asked once, made once.
 
 An answer lies under all that an artifact would depend on: the region's content but for names, the
 compiler, its options, this machine.

@@ -1,4 +1,4 @@
-"""What a codegen is: its description, and all that an artifact depends on besides its region.
+"""The identity of a codegen: its description, and all that artifacts depend on but regions.
 
 Two compiles of one region whose compilers have the same identity give the same artifact. What a codegen
 reads beyond what stands here, a tool on the path or a file of its own, it says itself (`cache_key`).

@@ -28,7 +28,7 @@ MOST_ROWS = 256
 
 @dataclass(frozen=True)
 class RowSplit:
-    """How a batch is split: its dimension, and the axis of each input and output that is as long.
+    """The split of a batch into rows: its dimension, and the axis of each input and output that is as long.
 
     Inputs that are not in `inputs` are the same in each call. `most` is the largest batch.
     """
@@ -39,7 +39,7 @@ class RowSplit:
     outputs: Mapping[str, int]
 
     def count_rows(self, arrays: Mapping[str, Any]) -> int:
-        """Return how many rows inputs have, 0 where they disagree or are no arrays of such axes."""
+        """Return the number of rows of inputs, 0 where they disagree or are no arrays of such axes."""
         counts = set()
         for name, axis in self.inputs.items():
             shape = getattr(arrays.get(name), "shape", ())
@@ -68,7 +68,7 @@ class RowSplit:
 
 
 def find_row_split(load: LoadModel, dim: str) -> RowSplit | str:
-    """Return how a batch called `dim` is split into rows, or why they are not proven independent.
+    """Return the split of a batch called `dim`, or the reason why its rows may depend on one another.
 
     `load` gives the model with that dimension open, and no other.
     """

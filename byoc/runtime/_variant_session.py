@@ -292,7 +292,7 @@ def load_variants(
 
 
 def read_split(bundle: Bundle) -> RowSplit | None:
-    """Return how a variant of a bundle runs a batch row by row, None where it does not.
+    """Return the split of batches that a variant of a bundle has, None where there is none.
 
     Raises InputError where that does not fit the variant's model.
     """

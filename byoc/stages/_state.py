@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """What the caller asks for."""
+    """The caller's request."""
 
     source: Source
     options: Options
@@ -64,7 +64,7 @@ class ChosenPasses:
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """What the options name, besides the settings of planning."""
+    """The things that the options name, besides the settings of planning."""
 
     record: Mapping[str, Any]
     """The options as the manifest keeps them."""
@@ -91,7 +91,7 @@ class LoadedModel:
 
 @dataclass(frozen=True, eq=False)
 class MetBudget:
-    """How an accuracy budget was met."""
+    """The outcome of an accuracy budget."""
 
     precisions: UnitPrecisions
     """The units that are not in the type that was asked for."""
@@ -106,7 +106,7 @@ class MetBudget:
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """What rounds of planning found out, which the next one goes by."""
+    """The findings of earlier rounds of planning, which the next one goes by."""
 
     history: RefusalHistory = field(default_factory=RefusalHistory)
     """The rounds in which codegens refused regions of the variant."""

@@ -1,4 +1,4 @@
-"""What a stage made, as lines of text, for those who ask what one did (`--print-after`)."""
+"""Summaries of states: lines of text about the work of a stage (`--print-after`)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MOST = 8  # operators, tensors or names in a line
 
 
 def summarize_stage(stage: Stage[Any, Any], made: Any) -> list[str]:
-    """Return what a stage made as lines, those of each variant under its name; none for other stages.
+    """Return the work of a stage as lines, those of each variant under its name; none for others.
 
     `made` is the state that the stage returned, or the states of all variants.
     """
@@ -246,7 +246,7 @@ def _describe_model(model: Model) -> str:
 
 
 def _count_operators(names: Iterable[str]) -> str:
-    """Return how many of each operator there are, those of most nodes first."""
+    """Return the number of nodes of each operator, the most frequent first."""
     counts = sorted(Counter(names).items(), key=lambda each: (-each[1], each[0]))
     more = f" and {len(counts) - _MOST} more" if len(counts) > _MOST else ""
     return ", ".join(f"{count} {name}" for name, count in counts[:_MOST]) + more
