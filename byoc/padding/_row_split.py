@@ -28,7 +28,7 @@ MOST_ROWS = 256
 
 @dataclass(frozen=True)
 class RowSplit:
-    """The split of a batch into rows: its dimension, and the axis of each input and output that is as long.
+    """The split of a batch into rows: its dimension, and the axes of that length in inputs and outputs.
 
     Inputs that are not in `inputs` are the same in each call. `most` is the largest batch.
     """
