@@ -1,6 +1,7 @@
 """A batch of independent rows as calls of one row each: the proof, and the arrays.
 
-That a batch may be padded shows that the first row's results do not depend on the rows behind it. It is
+That a batch may be padded, by the graph's structure alone, shows that the first row's results do not
+depend on the rows behind it. (A sum over zeros that padding adds rests on values, and is refused.) It is
 no proof for the others: a CumSum over the batch, or a difference from the first row, may be padded, too.
 So each node on the way has to treat the rows alike as well: if they change places, so do its results.
 Then any row can be the first one, and each row's results are those of a call with that row alone.

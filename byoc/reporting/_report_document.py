@@ -208,8 +208,11 @@ CHOSEN_SIZES = "planned for "
 """How the note begins that says which sizes byoc chose; it is told above all others."""
 
 
-def describe_chosen_sizes(fixed: Plan, opened: Plan) -> tuple[Note, Note]:
-    """Return the notes of a plan whose sizes byoc chose, and of the open one that serves the others."""
+def describe_chosen_sizes(fixed: Plan, opened: Plan, rows: str = "") -> tuple[Note, Note]:
+    """Return the notes of a plan whose sizes byoc chose, and of the open one that serves the others.
+
+    `rows` are the batches that a session runs row by row with the first plan: `batch 2 to 256`.
+    """
     sizes = ", ".join(f"{name} = {size}" for name, size in fixed.variant.dims.items())
     where = "on the host"
     if opened.regions:
@@ -217,9 +220,13 @@ def describe_chosen_sizes(fixed: Plan, opened: Plan) -> tuple[Note, Note]:
         where = f"with {counts.offloaded} of {format_count(counts.total, 'node')} on "
         where += " and ".join(sorted(used))
     advice = "--dim, --bucket or --variant choose others, --keep-open makes one open plan"
+    split = f"a session runs {rows} row by row; " if rows else ""
+    others = f"; {rows} only outside of sessions' calls" if rows else ""
     return (
-        Note("note", f"{CHOSEN_SIZES}{sizes}; other sizes run {where} ({advice})"),
-        Note("note", f"for all sizes but {sizes}, which are those of variant {fixed.variant.name}"),
+        Note("note", f"{CHOSEN_SIZES}{sizes}; {split}other sizes run {where} ({advice})"),
+        Note(
+            "note", f"for all sizes but {sizes}, which are those of variant {fixed.variant.name}{others}"
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from byoc.errors import InputError, MissingRuntimeError
 from byoc.padding import MOST_ROWS, PaddingDecision, decide_padding, find_row_split
 from byoc.planning import predict_at
+from byoc.reporting import describe_chosen_sizes
 from byoc.samples import model_samples
 from byoc.stages._chain import Each
 from byoc.stages._planning_stages import Annotate, Group
@@ -45,7 +46,7 @@ class FindPadding:
         """
         found = Each(_FindPadding()).run(states)
         if states[0].request.variant.automatic and states[0].request.options.pad:
-            found[0] = _find_split(found[0], found[1])
+            found[:2] = _find_split(found[0], found[1])
         return found
 
 
@@ -115,22 +116,22 @@ class _FindPadding:
         return self.opened[key]
 
 
-def _find_split(fixed: Padded, opened: Padded) -> Padded:
-    """Return the variant with sizes, which runs a batch row by row where that is right and faster."""
+def _find_split(fixed: Padded, opened: Padded) -> tuple[Padded, Padded]:
+    """Return both variants, the first with a batch row by row where that is right and faster."""
     sizes = read_sizes(fixed.request.variant.dims)
     single = [name for name, size in sizes.items() if size == 1]
     if len(single) != 1 or fixed.plan.lowered is not None or not fixed.plan.regions:
-        return fixed
+        return fixed, opened
     name = single[0]
     others = {other: size for other, size in sizes.items() if other != name}
     at_most = _predict_open(opened, {**sizes, name: MOST_ROWS})
     if not MOST_ROWS * fixed.plan.cost.total < at_most:
-        return fixed
+        return fixed, opened
     report_step("find rows")
     with collect_rarely():
         split = find_row_split(lambda dims: load_at(fixed, {**others, **dims}), name)
     if isinstance(split, str):
-        return _tell(fixed, f"a larger {name} is not run row by row: {split}")
+        return _tell(fixed, f"a larger {name} is not run row by row: {split}"), opened
     if isinstance(fixed.verification, Verification):
         try:
             checked = verify_split(fixed.bundle, split, load_at(fixed, {**others, name: 3}))
@@ -138,13 +139,17 @@ def _find_split(fixed: Padded, opened: Padded) -> Padded:
         except (InputError, MissingRuntimeError, NotVerifiableError) as error:
             reason = f"it could not be verified: {error}"
         if reason:
-            return _tell(fixed, f"a larger {name} is not run row by row: {reason}")
+            return _tell(fixed, f"a larger {name} is not run row by row: {reason}"), opened
         fixed = replace(fixed, verification=add_padded(fixed.verification, checked))
-    rows = f"; {name} 2 to {split.most} runs row by row, other sizes "
-    told = tuple(
-        replace(note, text=note.text.replace("; other sizes run ", rows)) for note in fixed.plan.notes
-    )
-    return replace(fixed, padding=PaddingDecision(split=split), plan=replace(fixed.plan, notes=told))
+    plans = fixed.plan, opened.plan
+    before = describe_chosen_sizes(*plans)
+    after = describe_chosen_sizes(*plans, f"{name} 2 to {split.most}")
+    told = [
+        replace(plan, notes=tuple(new if note == old else note for note in plan.notes))
+        for plan, old, new in zip(plans, before, after, strict=True)
+    ]
+    fixed = replace(fixed, padding=PaddingDecision(split=split), plan=told[0])
+    return fixed, replace(opened, plan=told[1])
 
 
 def _predict_open(opened: Padded, sizes: Mapping[str, int]) -> float:

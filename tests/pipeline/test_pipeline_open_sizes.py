@@ -267,7 +267,7 @@ def test_a_batch_is_run_row_by_row_where_that_is_faster(codegen: str | None, tmp
     assert result.verification is not None
     assert [each.name for each in result.verification.outputs] == ["y", "y, split"]
     assert result.report.notes[0].text.startswith(
-        "planned for batch = 1; batch 2 to 256 runs row by row, other sizes on the host ("
+        "planned for batch = 1; a session runs batch 2 to 256 row by row; other sizes run on the host ("
     )
     session = byoc.load(tmp_path / "b")
     assert isinstance(session, VariantSession)
