@@ -44,6 +44,13 @@ MIXED = (
     "t = Transpose <perm = [2, 1, 0]> (a) q = CumSum(t, two) b = Transpose <perm = [2, 1, 0]> (q)",
     "s = Reshape(a, row) v = CumSum(s, one) b = Reshape(v, shape)",
     "x0 = Slice(table, zero, n1, zero) b = Add(a, x0)",
+    "m = ReduceL1 <axes = [0], keepdims = 1> (a) b = Sub(a, m)",
+    "t = Transpose <perm = [1, 2, 0]> (a) v = Transpose <perm = [1, 0, 2]> (a) q = MatMul(t, v) "
+    "p = ReduceMean <axes = [0], keepdims = 1> (q) b = MatMul(a, p)",
+    'q = Einsum <equation = "bij,bkj->ik"> (a, a) b = MatMul(q, a)',
+    "q, z, p = DynamicQuantizeLinear(a) b = DequantizeLinear(q, z, p)",
+    "b = MeanVarianceNormalization <axes = [0]> (a)",
+    *("b = LpNormalization <axis = 0> (a)", "b = Hardmax <axis = 0> (a)"),
 )
 STORED: Mapping[str, Any] = {
     "c6": np.linspace(-1, 1, 6, dtype=np.float32),
