@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from byoc.placement._strategy import (
         ALL_REQUIREMENTS,
         Measure,
+        NoPlacementError,
         Placement,
         Robust,
         Strategy,

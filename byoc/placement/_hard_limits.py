@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from byoc.placement._form_regions import find_components, form_regions
+from byoc.placement._placement_cost import find_transfers
 from byoc.placement._problem import Bools, Floats, Ints, Problem
 
 
@@ -28,6 +29,22 @@ def find_broken_limit(problem: Problem, labels: Ints, regions: Ints) -> str:
     for d in np.flatnonzero(exceeds_capacity(problem, labels)):
         taken = math.fsum(problem.memory[labels == 1 + d, d])
         return f"device {1 + d} holds {taken:g} bytes, and {problem.capacity[d]:g} is its capacity"
+    return _find_barred_transfer(problem, labels)
+
+
+def _find_barred_transfer(problem: Problem, labels: Ints) -> str:
+    """Return a sentence on the first tensor that is needed where it cannot be sent; empty if none is."""
+    if not problem.bars_transfers:
+        return ""
+    leaving, home, wanted = find_transfers(problem, labels)
+    barred = leaving[np.isinf(problem.to_host[leaving, home[leaving] - 1])]
+    if barred.size:
+        made, device = problem.producer[barred[0]], home[barred[0]]
+        return f"a result of unit {made} is needed elsewhere and cannot leave device {device}"
+    for tensor, device in np.argwhere(wanted[:, 1:] & np.isinf(problem.to_device)):
+        made = problem.producer[tensor]
+        what = f"a result of unit {made}" if made >= 0 else "a graph input"
+        return f"{what} is needed on device {1 + device} and cannot be sent there"
     return ""
 
 

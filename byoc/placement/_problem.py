@@ -226,6 +226,11 @@ class Problem:
         return source.tolist(), target.tolist()
 
     @cached_property
+    def bars_transfers(self) -> bool:
+        """Whether some tensor cannot be sent to, or from, some accelerator."""
+        return bool(np.isinf(self.to_device).any() or np.isinf(self.to_host).any())
+
+    @cached_property
     def allowed(self) -> Bools:
         """bool (units, 1 + devices): the device takes the unit by itself: not refused, not too large.
 

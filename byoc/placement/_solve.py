@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from byoc.errors import InputError, describe_error, must_propagate, shorten_text
-from byoc.numerics import sort_topologically
+from byoc.numerics import SearchBudget, sort_topologically
 from byoc.placement._form_regions import (
     are_fusions_acyclic,
     find_region_components,
@@ -21,7 +21,14 @@ from byoc.placement._form_regions import (
 from byoc.placement._hard_limits import find_broken_limit
 from byoc.placement._placement_cost import Cost, evaluate
 from byoc.placement._problem import Fusion, Ints, Problem
-from byoc.placement._strategy import Placement, Strategy, describe_ignored, strategy_display_name
+from byoc.placement._strategy import (
+    NoPlacementError,
+    Placement,
+    Strategy,
+    describe_ignored,
+    strategy_display_name,
+)
+from byoc.placement.solvers import find_nearest_placement
 
 # A canonical order of units and tensors, so that results do not depend on the order in the file.
 
@@ -136,19 +143,19 @@ _MAX_MEASURES = 32  # columns that a plug-in may add to the tables of a study
 
 def find_violation(problem: Problem, placement: object) -> str:
     """Return a sentence on the first fault of a strategy's answer to a problem; empty if it is valid."""
+    malformed = _find_malformation(problem, placement)
+    if malformed or not isinstance(placement, Placement):
+        return malformed
+    checks = (_check_limits, _check_fusions, _check_cost)
+    return next((wrong for check in checks if (wrong := check(problem, placement))), "")
+
+
+def _find_malformation(problem: Problem, placement: object) -> str:
+    """Return a sentence on what makes an answer no placement of the problem, whatever the limits."""
     if not isinstance(placement, Placement):
         return f"it gave a {type(placement).__name__} instead of a Placement"
     # Each check relies on the ones before it.
-    checks = (
-        _check_types,
-        _check_measures,
-        _check_arrays,
-        _check_labels,
-        _check_regions,
-        _check_limits,
-        _check_fusions,
-        _check_cost,
-    )
+    checks = (_check_types, _check_measures, _check_arrays, _check_labels, _check_regions)
     return next((wrong for check in checks if (wrong := check(problem, placement))), "")
 
 
@@ -270,12 +277,14 @@ def solve_problem(problem: Problem, strategy: Strategy, names: Sequence[str]) ->
 
     `names` are distinct names of the units; they define the canonical order, and error messages use
     them. The notes of the placement include a sentence on each requirement that the strategy ignores.
-    Raises InputError if the strategy fails, or if its placement is invalid or breaks a limit.
+    Where the answer of a `repairable` strategy breaks a limit, the nearest placement that keeps all is
+    taken, and a note says so. Raises InputError if the strategy fails, or if its placement is invalid or
+    breaks a limit.
     """
     name = strategy_display_name(strategy)
     ordered, order = order_canonically(problem, names)
     ignored = describe_ignored(strategy, ordered)
-    placement = run_strategy(strategy, ordered)
+    placement = _repair_placement(ordered, strategy, run_strategy(strategy, ordered))
     wrong = find_violation(ordered, placement)
     if wrong or not isinstance(placement, Placement):
         in_order = [names[unit] for unit in order.tolist()]
@@ -289,6 +298,29 @@ def solve_problem(problem: Problem, strategy: Strategy, names: Sequence[str]) ->
     return replace(restore_order(problem, placement, order), notes=tuple(dict.fromkeys(notes)))
 
 
+# Seconds of an ordinary computer, counted by steps: the time limit that other searches have by default.
+_NEAREST_SECONDS = 10.0
+
+
+def _repair_placement(problem: Problem, strategy: Strategy, placement: object) -> object:
+    """Return the nearest placement that keeps the limits, if a strategy asks for it and one is found."""
+    if not getattr(strategy, "repairable", False) or _find_malformation(problem, placement):
+        return placement
+    assert isinstance(placement, Placement)
+    if not _check_limits(problem, placement):
+        return placement
+    try:
+        nearest = find_nearest_placement(problem, placement.labels, SearchBudget(_NEAREST_SECONDS))
+    except NoPlacementError as error:
+        raise InputError(f"strategy {strategy_display_name(strategy)}: {error}") from error
+    if nearest is None:
+        return placement
+    moved = int(np.count_nonzero(nearest.labels != placement.labels))
+    units = "1 unit was" if moved == 1 else f"{moved} units were"
+    note = f"{units} moved from where it placed them, to keep the limits"
+    return replace(nearest, notes=(*placement.notes, note), why_host=placement.why_host)
+
+
 def run_strategy(strategy: Strategy, problem: Problem) -> object:
     """Return a strategy's answer to a problem, unchecked (see `find_violation`).
 
@@ -298,6 +330,8 @@ def run_strategy(strategy: Strategy, problem: Problem) -> object:
     try:
         return strategy.solve(_read_only_copy(problem))
     except BaseException as error:  # a plug-in can fail in any way
+        if isinstance(error, NoPlacementError):
+            raise InputError(f"strategy {strategy_display_name(strategy)}: {error}") from error
         if must_propagate(error):
             raise
         raise InputError(

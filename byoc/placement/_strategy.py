@@ -17,6 +17,14 @@ _ROUNDING = 2.0**-48
 _LONGEST_NAME = 80  # characters of a plug-in's name in tables
 
 
+class NoPlacementError(InputError):
+    """A problem has no placement that keeps all its limits: this is proven."""
+
+    def __init__(self) -> None:
+        """Say so; `run_strategy` puts the name of the strategy in front."""
+        super().__init__("no placement keeps all the limits")
+
+
 class Robust(StrEnum):
     """The regret that a robust placement has the least of, over the samples."""
 
@@ -113,6 +121,8 @@ class Strategy(Protocol):
     """Turns a problem into a placement; usually a frozen dataclass whose fields are its options.
     The optional attribute `honours: frozenset[str]`, a subset of `ALL_REQUIREMENTS`, lists the
     requirements that the strategy takes into account beyond execution and transfer; without it, none.
+    The optional attribute `repairable: bool` asks for the nearest placement that keeps all hard limits
+    where the strategy's own breaks one (see `solve_problem`); without it, such an answer is an error.
     """
 
     @property
@@ -121,7 +131,10 @@ class Strategy(Protocol):
         ...
 
     def solve(self, problem: Problem) -> Placement:
-        """Return a placement; raise InputError if the strategy cannot solve such a problem."""
+        """Return a placement; raise InputError if the strategy cannot solve such a problem.
+
+        Raises NoPlacementError where it proves that no placement keeps all the limits.
+        """
         ...
 
 

@@ -45,9 +45,10 @@ def find_minimum_cut(
 ) -> tuple[float, Bools]:
     """Return the value of a minimum cut, and the nodes on its sink side, bool (size,).
     `arcs` are the tails, the heads and the capacities of all arcs: 0 or more, infinite where an arc must
-    not be cut; parallel arcs add up. `ceiling` > 0 is the value of any known cut. Among all minimum cuts
-    it is the one with the fewest nodes on the sink side, which is unique and so independent of the
-    numbering.
+    not be cut; parallel arcs add up. Where such arcs lead from the source to the sink, no cut is finite:
+    the value is infinite, and the nodes are those from which they lead to the sink. `ceiling` > 0 is the
+    value of any known cut. Among all minimum cuts it is the one with the fewest nodes on the sink side,
+    which is unique and so independent of the numbering.
 
     Capacities are rounded down to less than `2**-40` of the cut that is found, then everything is exact:
     the value never exceeds the true one and is short of it by less than that per cut arc; integers below
@@ -102,6 +103,8 @@ def _solve_by_paths(network: _CutNetwork, ceiling: float, bits: int) -> tuple[fl
         while path[-1] != SINK:
             path.append(following[path[-1]])
         flow = min(entering[head][tail] for tail, head in pairwise(path))
+        if flow == _INFINITE:
+            return math.inf, _end_of_infinite_arcs(network)
         value += flow
         for tail, head in pairwise(path):
             entering[head][tail] -= flow if entering[head][tail] < _INFINITE else 0
@@ -126,6 +129,9 @@ def _solve_in_grains(network: _CutNetwork, ceiling: float, bits: int) -> tuple[f
     The precision beyond int32 comes from scaling (Gabow, Journal of Computer and System Sciences 31,
     1985): solve for the leading bits, then for the next bits of the residual capacities.
     """
+    unbounded = _end_of_infinite_arcs(network)
+    if unbounded[SOURCE]:
+        return math.inf, unbounded
     exponent = math.frexp(ceiling)[1]
     left = int(math.ldexp(ceiling, bits - exponent)) + 1
     residual = _round_to_grains(network, exponent, left, bits)
@@ -161,6 +167,16 @@ def _round_to_grains(network: _CutNetwork, exponent: int, ceiling: int, bits: in
     whole = matrix.astype(np.int64)
     whole.data[infinite] = _INFINITE
     return whole
+
+
+def _end_of_infinite_arcs(network: _CutNetwork) -> Bools:
+    """Mark the nodes that reach the sink along arcs that must not be cut."""
+    infinite = np.flatnonzero(np.isinf(network.capacity))
+    ends = (network.tail[infinite].astype(np.int32), network.head[infinite].astype(np.int32))
+    shape = (network.size, network.size)
+    return _nodes_reaching(
+        scipy.sparse.coo_array((np.ones(len(infinite), np.int64), ends), shape).tocsr()
+    )
 
 
 def _nodes_reaching(residual: "_Residual") -> Bools:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
         OPTIMALITY_GAP,
         build_incumbent,
         find_incumbent,
+        find_nearest_placement,
         select_best,
         solve_exactly,
     )

@@ -15,7 +15,7 @@ from byoc.placement._form_regions import (
 )
 from byoc.placement._hard_limits import find_broken_limit, repair_labels
 from byoc.placement._problem import UNLIMITED, Floats, Ints, Problem
-from byoc.placement._strategy import CHEAPER_ON_HOST, Placement
+from byoc.placement._strategy import CHEAPER_ON_HOST, NoPlacementError, Placement
 from byoc.placement.solvers._placement_milp import (
     PlacementColumns,
     build_placement_milp,
@@ -56,6 +56,35 @@ def find_incumbent(problem: Problem) -> Placement | None:
     return select_best(build_incumbent(problem, each) for each in distinct.values())
 
 
+# Units times accelerators of a problem whose program is built in a few seconds.
+_MAX_NEAREST = 20_000
+
+
+def find_nearest_placement(problem: Problem, labels: Ints, budget: SearchBudget) -> Placement | None:
+    """Return a placement that keeps all limits and moves the fewest units from where `labels` has them.
+    `labels` is int64 (units,). Returns None if none is found within the budget, or the problem is too
+    large to look for it. Raises NoPlacementError if there is none.
+    """
+    if problem.units * problem.devices > _MAX_NEAREST:
+        return None
+    moved = (labels[:, np.newaxis] != np.arange(1 + problem.devices)).astype(np.float64)
+    barred = {
+        name: np.where(np.isinf(costs), np.inf, 0.0)
+        for name, costs in (("to_device", problem.to_device), ("to_host", problem.to_host))
+    }
+    counting = replace(
+        problem,
+        seconds=np.where(np.isinf(problem.seconds), np.inf, moved),
+        launch=np.zeros(problem.devices),
+        fusions=(),
+        **barred,
+    )
+    found = solve_exactly(counting, find_incumbent(counting), budget, None)
+    if found is None:
+        return None
+    return Placement.from_labels(problem, found.labels, regions=found.regions)
+
+
 # A relative gap that the tolerances of the solver may hide; below it a placement is optimal.
 OPTIMALITY_GAP = 1e-9
 # Entries of the launch program's largest variable: beyond that it is too slow to be useful.
@@ -73,14 +102,14 @@ _SPENT = f"{_STOPPED}: the work of its time limit was done"
 def solve_exactly(
     problem: Problem, known: Placement | None, budget: SearchBudget | None, nodes: int | None
 ) -> Placement | None:
-    """Return the best placement found with its lower bound; None if there is none or none was found.
+    """Return the best placement found with its lower bound; None if none was found.
     `known` is a placement to start from. `budget` limits the whole search and `nodes` the
-    branch-and-bound nodes of each program; None = no limit.
+    branch-and-bound nodes of each program; None = no limit. Raises NoPlacementError if there is none.
     """
     try:
         problem = remove_isolated_units(problem)
     except ValueError:  # no region is possible for a unit that must be on an accelerator
-        return None
+        raise NoPlacementError from None
     search = _MilpSearch(problem, budget, nodes)
     best, solution = search.solve_by_levels(known)
     bound = solution.bound
@@ -93,6 +122,8 @@ def solve_exactly(
             best, solution = search.solve_by_launches(best, launches)
             bound, exact = max(bound, solution.bound), True
     if best is None:
+        if bound == np.inf:
+            raise NoPlacementError
         return None
     notes: tuple[str, ...] = ()
     if not solution.solved:

@@ -63,8 +63,9 @@ class ListScheduler:
 
     def schedule(self, labels: Sequence[int], regions: Sequence[int]) -> InferenceSchedule | None:
         """Return a list schedule of a placement; None if its regions form a cycle.
-        Jobs are taken by upward rank, the longest path from their start to the end, and each goes into
-        the earliest gap of its device that it fits in (Topcuoglu et al., section 5.1).
+        Its makespan is infinite where a tensor cannot be sent to where it is needed. Jobs are taken by
+        upward rank, the longest path from their start to the end, and each goes into the earliest gap of
+        its device that it fits in (Topcuoglu et al., section 5.1).
         """
         jobs = _ScheduledJobs(self, labels, regions)
         order = jobs.order_by_rank()
@@ -351,7 +352,12 @@ class IdleIntervals:
         self._end = [math.inf]
 
     def find(self, ready: float, seconds: float) -> tuple[float, int]:
-        """Return the earliest start from `ready` on at which a job fits, and the interval's number."""
+        """Return the earliest start from `ready` on at which a job fits, and the interval's number.
+
+        A job that waits for ever (for a tensor that cannot be sent), or never ends, starts at infinity.
+        """
+        if ready + seconds == math.inf:
+            return math.inf, -1
         gap = max(0, bisect_right(self._start, ready) - 1)
         while max(ready, self._start[gap]) + seconds > self._end[gap]:
             gap += 1
@@ -361,7 +367,7 @@ class IdleIntervals:
         """Return the earliest start from `ready` on at which a job fits, and occupy that interval."""
         begin, gap = self.find(ready, seconds)
         first, last = self._start[gap], self._end[gap]
-        if seconds == 0:
+        if not seconds or begin == math.inf:
             return begin
         remaining = [(a, b) for a, b in ((first, begin), (begin + seconds, last)) if a < b]
         self._start[gap : gap + 1] = [a for a, _ in remaining]

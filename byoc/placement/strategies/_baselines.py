@@ -18,6 +18,7 @@ from byoc.placement._strategy import (
     LAUNCH,
     MUST,
     Measure,
+    NoPlacementError,
     Placement,
 )
 from byoc.placement.solvers import (
@@ -47,7 +48,10 @@ class Exhaustive:
     honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS
 
     def solve(self, problem: Problem) -> Placement:
-        """Return the best placement. Raises InputError if there are too many, or none is valid."""
+        """Return the best placement.
+
+        Raises InputError if there are too many, NoPlacementError if none keeps the limits.
+        """
         count = (1 + problem.devices) ** problem.units
         if count > _MOST:
             raise InputError(
@@ -58,7 +62,7 @@ class Exhaustive:
         labels = enumerate_labels(problem)
         seconds = sum_execution(problem, labels).sum(axis=1) + sum_transfers(problem, labels).sum(axis=1)
         if not np.isfinite(seconds).any():
-            raise InputError("strategy exhaustive: no placement keeps all the limits")
+            raise NoPlacementError
         # Of equal costs, the placement with the most units on the host.
         best = int(np.lexsort((np.count_nonzero(labels, axis=1), seconds))[0])
         if not do_regions_matter(problem):
@@ -82,7 +86,7 @@ def _search_regions(problem: Problem, labels: Ints, seconds: Floats) -> Placemen
         if found is not None and seconds[number] + found[0] < total:
             best, total, regions = number, float(seconds[number]) + found[0], found[1]
     if best < 0:
-        raise InputError("strategy exhaustive: no placement keeps all the limits")
+        raise NoPlacementError
     formed = form_regions(problem, labels[best])
     # Prefer the regions that `form_regions` gives if they are as good.
     standard = Placement.from_labels(problem, labels[best], total, why_host=CHEAPER_ON_HOST)
@@ -170,6 +174,7 @@ class AllSupported:
 
     name: ClassVar[str] = "all-supported"
     honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {LAUNCH, FUSIONS}
+    repairable: ClassVar[bool] = True
 
     def solve(self, problem: Problem) -> Placement:
         """Return the placement, without a bound."""
@@ -196,6 +201,7 @@ class FasterOps:
 
     name: ClassVar[str] = "faster-ops"
     honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {LAUNCH, FUSIONS}
+    repairable: ClassVar[bool] = True
 
     def solve(self, problem: Problem) -> Placement:
         """Return the placement, without a bound."""
@@ -229,6 +235,7 @@ class FasterOpsTransfer:
 
     name: ClassVar[str] = "faster-ops-transfer"
     honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {LAUNCH, FUSIONS}
+    repairable: ClassVar[bool] = True
     margin: float = 1.1
     """How many times faster than the host an accelerator must be, with transfers counted."""
     far_faster_on_host: float = 2.0

@@ -32,6 +32,7 @@ from byoc.placement.solvers import (
     bound_by_paths,
     count_labels,
     find_least_makespan,
+    find_nearest_placement,
     improve_state,
     iterate_chain_splits,
     keeps_limits,
@@ -110,7 +111,10 @@ class Makespan:
         check_count("restarts", self.restarts)
 
     def solve(self, problem: Problem) -> ScheduledPlacement:
-        """Return the placement with its schedule; its cost is the sum of all costs, as always."""
+        """Return the placement with its schedule; its cost is the sum of all costs, as always.
+
+        Raises NoPlacementError if no placement keeps the limits.
+        """
         scheduler = ListScheduler(problem)
         budget = SearchBudget(self.time_limit)
         proof = bound_by_paths(problem, budget.limit(self.time_limit * _BOUND_SHARE))
@@ -121,8 +125,9 @@ class Makespan:
         splits = iterate_chain_splits(problem, budget, proof.orders) if is_limited else ()
         strategies = (*_STARTING_STRATEGIES, (launch_aware, beyond))
         seeds = sorted(starts.iterate_states(strategies, splits), key=lambda state: state.seconds)
-        if not seeds:  # some limit cannot be kept; the answer will be refused with the reason
-            only = HostOnly().solve(problem)
+        if not seeds:  # begin with what keeps all the limits, if anything does
+            host = HostOnly().solve(problem)
+            only = find_nearest_placement(problem, host.labels, budget) or host
             seeds = [SearchState.from_labels(scheduler, only.labels.tolist(), only.regions.tolist())]
         search = _Search(problem, scheduler, seeds[0], budget, proof.bound)
         if not search.try_all():

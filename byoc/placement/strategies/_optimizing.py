@@ -18,6 +18,7 @@ from byoc.placement._strategy import (
     FUSIONS,
     LAUNCH,
     SEVERAL_DEVICES,
+    NoPlacementError,
     Placement,
     Strategy,
     check_count,
@@ -72,6 +73,7 @@ class TreeDP:
 
     name: ClassVar[str] = "tree-dp"
     honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {FUSIONS}
+    repairable: ClassVar[bool] = True
     sweeps: int = 4
 
     def solve(self, problem: Problem) -> Placement:
@@ -156,9 +158,13 @@ class MinCut:
 
     name: ClassVar[str] = "min-cut"
     honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {LAUNCH, FUSIONS, SEVERAL_DEVICES}
+    repairable: ClassVar[bool] = True
 
     def solve(self, problem: Problem) -> Placement:
-        """Return the placement, bounded by the cut. Raises InputError for several accelerators."""
+        """Return the placement, bounded by the cut.
+
+        Raises InputError for several accelerators, NoPlacementError if no cut is finite.
+        """
         if problem.devices > 1:
             raise InputError(
                 f"strategy min-cut places on one accelerator and the target has {problem.devices}: "
@@ -168,6 +174,8 @@ class MinCut:
             labels, value = np.zeros(problem.units, np.int64), math.fsum(problem.seconds[:, 0])
             return Placement.from_labels(problem, labels, value, why_host=CHEAPER_ON_HOST)
         value, on_device = HostDeviceCuts(problem, 1, find_persistent_sides(problem, launch=0.0)).solve()
+        if value == math.inf:
+            raise NoPlacementError
         labels = repair_labels(problem, on_device.astype(np.int64))
         value -= math.fsum(fusion.saving for fusion in problem.fusions)
         placement = Placement.from_labels(problem, labels, value, why_host=CHEAPER_ON_HOST)
@@ -198,10 +206,13 @@ class Exact:
         check_time_limit("time_limit", self.time_limit, endless=True)
 
     def solve(self, problem: Problem) -> Placement:
-        """Return the placement. Raises InputError if none is found that keeps the limits."""
+        """Return the placement.
+
+        Raises NoPlacementError if none keeps the limits, InputError if none was found in time.
+        """
         found = solve_exactly(problem, find_incumbent(problem), SearchBudget(self.time_limit), None)
         if found is None:
-            raise InputError("strategy exact: no placement keeps all the limits")
+            raise InputError("strategy exact: found no placement that keeps all the limits")
         return found
 
 
@@ -250,7 +261,10 @@ class LaunchAware:
             check_count(name, getattr(self, name))
 
     def solve(self, problem: Problem) -> Placement:
-        """Return the placement. Raises InputError if none is found that keeps the limits."""
+        """Return the placement.
+
+        Raises NoPlacementError if none keeps the limits, InputError if none was found in time.
+        """
         if self.margin:
             return self._solve_with_margin(problem)
         if self.boundary != 1:
@@ -280,6 +294,8 @@ class LaunchAware:
                     best, proven = self._solve_relaxation(problem, best, budget)
                     bound = max(bound, proven)
         if best is None:
+            if bound == math.inf:
+                raise NoPlacementError
             raise InputError("strategy launch-aware: found no placement that keeps all the limits")
         notes = () if _is_within(best, bound, OPTIMALITY_GAP) else notes
         return replace(best, bound=min(bound, best.cost.total), notes=notes)

@@ -14,6 +14,7 @@ from byoc.placement._problem import Ints, Problem
 from byoc.placement._strategy import (
     ALL_REQUIREMENTS,
     Measure,
+    NoPlacementError,
     Placement,
     Strategy,
     check_time_limit,
@@ -89,7 +90,7 @@ class Throughput:
         if search.try_all():
             best = search.best
             if best is None:
-                raise InputError("strategy throughput: no placement keeps all the limits")
+                raise NoPlacementError
             return replace(best, bound=best.value * (1 - _ROUNDING), why_host=_WHY_HOST)
         known = _bound_loads(problem, search.groups)
         search.split()
