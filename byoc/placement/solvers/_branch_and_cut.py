@@ -68,16 +68,14 @@ def find_nearest_placement(problem: Problem, labels: Ints, budget: SearchBudget)
     if problem.units * problem.devices > _MAX_NEAREST:
         return None
     moved = (labels[:, np.newaxis] != np.arange(1 + problem.devices)).astype(np.float64)
-    barred = {
-        name: np.where(np.isinf(costs), np.inf, 0.0)
-        for name, costs in (("to_device", problem.to_device), ("to_host", problem.to_host))
-    }
+    barred = [np.where(np.isinf(costs), np.inf, 0.0) for costs in (problem.to_device, problem.to_host)]
     counting = replace(
         problem,
         seconds=np.where(np.isinf(problem.seconds), np.inf, moved),
+        to_device=barred[0],
+        to_host=barred[1],
         launch=np.zeros(problem.devices),
         fusions=(),
-        **barred,
     )
     found = solve_exactly(counting, find_incumbent(counting), budget, None)
     if found is None:
