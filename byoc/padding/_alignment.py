@@ -99,7 +99,8 @@ def check_vanishing(view: AlignmentView, position: int, axis: int) -> None:
     rest = view.find_bounds(position, Zone.of({axis: Part.rest}))
     where = f"it goes over axis {axis}, which is {shape[axis]} long, and padding"
     if rest is None:
-        raise NotAlignedError(f"{where} adds numbers of unknown size to that", by_value=True)
+        lost = view.describe_loss(position, Zone.of({axis: Part.rest}))
+        raise NotAlignedError(f"{where} adds numbers of unknown size to that: {lost}", by_value=True)
     if rest.high == -inf:
         return
     first = view.find_bounds(position, Zone.of({axis: Part.first}))

@@ -6,33 +6,82 @@ rounded is left to whoever uses them, with room to spare.
 
 from collections.abc import Callable, Mapping
 from functools import reduce
-from math import exp, floor, inf, isnan, sqrt, trunc
+from math import inf, isnan, sqrt, trunc
 from operator import add, mul, sub
 
 import numpy as np
 
 from byoc.model import to_numpy_dtype
-from byoc.model.ranges import ZERO, Interval, absolute, square
+from byoc.model.ranges import ZERO, Interval, square
+from byoc.padding._bound_functions import FUNCTION_RULES
 from byoc.padding._bound_matrix_rules import MATRIX_BOUND_RULES, BoundRule, BoundView
 from byoc.padding._padded_graph import UNPADDED, Part, map_moved_axes
 
 _UNIT = Interval(0.0, 1.0)
-_GELU_LOW = -0.171  # the least value of x * Phi(x) is -0.16997
 
 
 def _combine(function: Callable[[float, float], float]) -> BoundRule:
-    """Return the rule of a function that is monotone in either operand, whichever way."""
+    """Return the rule of a function that is monotone in each operand, whichever way.
+
+    Of more than two operands, such as those of a Sum, one after the other is taken.
+    """
 
     def rule(view: BoundView) -> Interval | None:
-        if len(view.node.input) != 2:
-            return None
-        a, b = view.find_broadcast(0), view.find_broadcast(1)
-        if a is None or b is None:
-            return None
-        ends = [function(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
-        return None if any(map(isnan, ends)) else Interval(min(ends), max(ends))
+        found = view.find_broadcast(0)
+        for position in range(1, len(view.node.input)):
+            other = view.find_broadcast(position)
+            found = None if found is None or other is None else _meet_ends(function, found, other)
+        return found
 
     return rule
+
+
+def _meet_ends(function: Callable[[float, float], float], a: Interval, b: Interval) -> Interval | None:
+    ends = [function(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
+    return None if any(map(isnan, ends)) else Interval(min(ends), max(ends))
+
+
+def _average(view: BoundView) -> Interval | None:
+    found, count = _combine(add)(view), len(view.node.input)
+    return None if found is None else Interval(found.low / count, found.high / count)
+
+
+def _take_rest(view: BoundView) -> Interval | None:
+    """Bound a Mod: less than the divisor, with its sign, or with the dividend's if `fmod` is set."""
+    a, b = view.find_broadcast(0), view.find_broadcast(1)
+    if a is None or b is None or not (a.is_finite or view.zone.is_unpadded) or b.low <= 0 <= b.high:
+        return None
+    if not view.attributes.get("fmod"):
+        return Interval(min(b.low, 0.0), max(b.high, 0.0))
+    most = min(a.magnitude, b.magnitude)
+    return Interval(-most if a.low < 0 else 0.0, most if a.high > 0 else 0.0)
+
+
+def _apply_slopes(view: BoundView) -> Interval | None:
+    """Bound a PRelu: x above 0, and x times a slope below."""
+    found, slope = view.find_broadcast(0), view.find_broadcast(1)
+    if found is None or slope is None:
+        return None
+    above = Interval(max(found.low, 0.0), max(found.high, 0.0))
+    if found.low >= 0:
+        return above
+    below = _meet_ends(mul, Interval(found.low, min(found.high, 0.0)), slope)
+    return below if below is None or found.high < 0 else below.join(above)
+
+
+def _drop_out(view: BoundView) -> Interval | None:
+    """Bound a Dropout that does nothing, as it does unless it trains."""
+    is_trained = view.get_input(2) or view.output != view.node.output[0]
+    return None if is_trained else view.find(0, view.zone)
+
+
+def _dequantize(view: BoundView) -> Interval | None:
+    """Bound a DequantizeLinear by the largest scale and zero point."""
+    found = view.find(0, view.zone)
+    scale, zero = view.find_constant_magnitude(1), view.find_constant_magnitude(2)
+    if found is None or scale is None or zero is None:
+        return None
+    return Interval.around(scale * (found.magnitude + zero))
 
 
 def _multiply(view: BoundView) -> Interval | None:
@@ -109,55 +158,19 @@ def _raise_to_power(view: BoundView) -> Interval | None:
         return None
     if power == Interval(2.0, 2.0):
         return square(found)
-    return _cube(found) if power == Interval(3.0, 3.0) else None
+    if power == Interval(3.0, 3.0):
+        return Interval(_power(found.low, 3), _power(found.high, 3))
+    exponent = view.find_broadcast(1)
+    if exponent is None or not (found.low > 0 or (found.low == 0 and exponent.low >= 0)):
+        return None
+    return _meet_ends(_power, found, exponent)
 
 
-def _cube(found: Interval) -> Interval:
-    return Interval(found.low * found.low * found.low, found.high * found.high * found.high)
-
-
-def _apply(function: Callable[[float], float], low: float = -inf, high: float = inf) -> BoundRule:
-    """Return the rule of a function of one operand that does not fall, defined from `low` to `high`."""
-
-    def rule(view: BoundView) -> Interval | None:
-        found = view.find(0, view.zone)
-        if found is None or found.low < low or found.high > high:
-            return None
-        return Interval(function(found.low), function(found.high))
-
-    return rule
-
-
-def _stay_between(low: float, high: float) -> BoundRule:
-    """Return the rule of a function of numbers whose values lie between two of them."""
-
-    def rule(view: BoundView) -> Interval | None:
-        return None if view.find(0, view.zone) is None else Interval(low, high)
-
-    return rule
-
-
-def _exponentiate(value: float) -> float:
-    return exp(value) if value < 700 else inf
-
-
-def _round_down(value: float) -> float:
-    return float(floor(value)) if abs(value) < inf else value
-
-
-def _negate(view: BoundView) -> Interval | None:
-    found = view.find(0, view.zone)
-    return None if found is None else Interval(-found.high, -found.low)
-
-
-def _take_absolute(view: BoundView) -> Interval | None:
-    found = view.find(0, view.zone)
-    return None if found is None else absolute(found)
-
-
-def _bound_gelu(view: BoundView) -> Interval | None:
-    found = view.find(0, view.zone)
-    return None if found is None else Interval(_GELU_LOW, max(found.high, 0.0))
+def _power(value: float, exponent: float) -> float:
+    try:
+        return float(value**exponent)
+    except OverflowError:
+        return inf if value > 0 else -inf
 
 
 def _clip(view: BoundView) -> Interval | None:
@@ -188,11 +201,6 @@ def _cast(view: BoundView) -> Interval | None:
     if kind in "iu":
         return Interval(float(trunc(found.low)), float(trunc(found.high))) if found.is_finite else None
     return found if kind == "f" else None
-
-
-def _invert(view: BoundView) -> Interval | None:
-    found = view.find(0, view.zone)
-    return None if found is None else Interval(1 - found.high, 1 - found.low)
 
 
 def _compare(
@@ -268,45 +276,40 @@ def _concatenate(view: BoundView) -> Interval | None:
 
 
 _PLAIN = {
-    "Abs": _take_absolute,
     "Add": _combine(add),
     "And": _combine(min),
     "Cast": _cast,
     "Clip": _clip,
+    "CastLike": _cast,
     "Concat": _concatenate,
+    "DequantizeLinear": _dequantize,
+    "Dropout": _drop_out,
     "Div": _divide,
     "Equal": _compare(
         lambda a, b: a == b and a.low == a.high, lambda a, b: a.high < b.low or b.high < a.low
     ),
-    "Erf": _stay_between(-1.0, 1.0),
-    "Exp": _apply(_exponentiate),
-    "Floor": _apply(_round_down),
-    "Gelu": _bound_gelu,
     "Greater": _compare(lambda a, b: a.low > b.high, lambda a, b: a.high <= b.low),
     "GreaterOrEqual": _compare(lambda a, b: a.low >= b.high, lambda a, b: a.high < b.low),
     "Less": _compare(lambda a, b: a.high < b.low, lambda a, b: a.low >= b.high),
     "LessOrEqual": _compare(lambda a, b: a.high <= b.low, lambda a, b: a.low > b.high),
     "Max": _combine(max),
+    "Mean": _average,
     "Min": _combine(min),
+    "Mod": _take_rest,
     "Mul": _multiply,
-    "Neg": _negate,
-    "Not": _invert,
     "Or": _combine(max),
+    "PRelu": _apply_slopes,
     "Pow": _raise_to_power,
-    "Relu": _apply(lambda value: max(value, 0.0)),
-    "Sigmoid": _stay_between(0.0, 1.0),
     "Slice": _slice,
     "Split": _slice,
-    "Sqrt": _apply(sqrt, low=0.0),
     "Sub": _combine(sub),
-    "Tanh": _stay_between(-1.0, 1.0),
+    "Sum": _combine(add),
     "Where": _choose,
-    "com.microsoft.FastGelu": _bound_gelu,
-    "com.microsoft.Gelu": _bound_gelu,
 }
 _MOVING = ("Transpose", "Unsqueeze", "Squeeze", "Reshape", "Flatten", "Expand", "Tile", "Identity")
 
 BOUND_RULES: Mapping[str, BoundRule] = {
+    **FUNCTION_RULES,
     **_PLAIN,
     **dict.fromkeys(_MOVING, _move),
     **MATRIX_BOUND_RULES,

@@ -62,6 +62,10 @@ class AlignmentView(PaddedNode):
         self.bounds.used = True
         return self.bounds.find(self.get_input(position), zone)
 
+    def describe_loss(self, position: int, zone: Zone) -> str:
+        """Return a sentence on where the bounds of an input were lost, of which none are known."""
+        return self.bounds.describe_loss(self.get_input(position), zone)
+
     def check_broadcast(self, positions: Sequence[int], output: Shape) -> None:
         """Raise NotAlignedError unless inputs are broadcast to an output alike at all sizes.
 

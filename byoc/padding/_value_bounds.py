@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from byoc.model import RANDOM_OPERATORS, evaluate_dim, list_dim_names, to_numpy_dtype
-from byoc.model.ranges import NUMBERS, Interval
+from byoc.model.ranges import NUMBERS, Interval, limit_of_dtype
 from byoc.padding._bound_matrix_rules import BoundView
 from byoc.padding._bound_rules import BOUND_RULES
 from byoc.padding._padded_graph import (
     ILL_FORMED,
+    UNPADDED,
     Assumptions,
     NotAlignedError,
     PaddedGraph,
@@ -218,6 +219,9 @@ class ValueBounds:
     used: bool = False
     inputs: set[str] = field(default_factory=set)
     _known: dict[tuple[str, Zone], Interval | None] = field(default_factory=dict)
+    # What is asked for at present, and of each question the first that found no bound.
+    _asked: list[tuple[str, Zone]] = field(default_factory=list)
+    _lost: dict[tuple[str, Zone], tuple[str, Zone]] = field(default_factory=dict)
 
     @cached_property
     def arrays(self) -> SizeArrays:
@@ -229,13 +233,34 @@ class ValueBounds:
         zone = self._drop_unpadded(name, zone)
         key = name, zone
         if key not in self._known:
+            self._asked.append(key)
             found = self._compute(name, zone)
-            if found is None and self.graph.get_dtype(name) == "bool":
-                found = Interval(0.0, 1.0)
-            if found is None and zone.is_unpadded:
-                found = NUMBERS
-            self._known[key] = found
+            self._asked.pop()
+            self._known[key] = self._bound_by_dtype(name, zone) if found is None else found
+        if self._known[key] is None and self._asked:
+            self._lost.setdefault(self._asked[-1], key)
         return self._known[key]
+
+    def describe_loss(self, name: str, zone: Zone) -> str:
+        """Return a sentence on where the bounds of a tensor were lost, of which `find` returned None."""
+        key = name, self._drop_unpadded(name, zone)
+        while key in self._lost:
+            key = self._lost[key]
+        number = self.graph.index.producers.get(key[0])
+        if number is None:
+            return f"nothing bounds the input '{key[0]}' there"
+        view = BoundView(self.graph, number, *key, self)
+        if view.operator not in BOUND_RULES:
+            return f"no rule bounds what {view.operator} makes ('{key[0]}')"
+        return f"nothing bounds what {view.operator} makes there ('{key[0]}')"
+
+    def _bound_by_dtype(self, name: str, zone: Zone) -> Interval | None:
+        """Return what the dtype of a tensor can hold; of floats, only in the unpadded run."""
+        dtype = self.graph.get_dtype(name)
+        held = limit_of_dtype(dtype)
+        if held != NUMBERS:
+            return Interval(float(held.low), float(held.high))
+        return NUMBERS if zone.is_unpadded else None
 
     def _drop_unpadded(self, name: str, zone: Zone) -> Zone:
         """Return a zone without the parts of axes that are not padded, but for index 0."""
@@ -270,12 +295,7 @@ class ValueBounds:
         """Return the bounds of a graph input: what its dtype can hold, or what is assumed of it."""
         self.inputs.add(name)
         dtype = to_numpy_dtype(self.graph.get_dtype(name))
-        whole = NUMBERS
-        if dtype.kind == "b":
-            whole = Interval(0.0, 1.0)
-        elif dtype.kind in "iu":
-            limits = np.iinfo(dtype)
-            whole = Interval(float(limits.min), float(limits.max))
+        whole = self._bound_by_dtype(name, UNPADDED) or NUMBERS
         axis = find_fill_axis(self.graph, name)
         first = self.assumptions.firsts.get(name)
         kept = whole

@@ -1,13 +1,23 @@
-"""What is padded, with what behind the inputs, and the sentence that refuses it otherwise."""
+"""What is padded, with what behind the inputs, and the sentence that refuses it otherwise.
 
+Below: the bounds of every operator that computes element by element, against what it computes.
+"""
+
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
 from support import parse
 
 from byoc.errors import InputError
 from byoc.model import Dimensions, prepare_model
+from byoc.model.ranges import Interval
 from byoc.padding import (
     EDGE,
     FirstValue,
@@ -20,7 +30,8 @@ from byoc.padding import (
     pad_inputs,
 )
 from byoc.padding._alignment import Alignment
-from byoc.padding._padded_graph import Assumptions, PaddedGraph
+from byoc.padding._padded_graph import UNPADDED, Assumptions, PaddedGraph, Part, Zone
+from byoc.padding._value_bounds import ValueBounds
 
 LOWEST = float(np.finfo(np.float32).min)
 
@@ -188,3 +199,160 @@ def test_inputs_that_do_not_fit_say_why(ids: Any, x: Any, problem: str) -> None:
 def test_an_output_that_is_too_short_is_a_sentence() -> None:
     with pytest.raises(InputError, match=r"output 'y' is \[1, 4\], too short for \[2, 1\]"):
         cut_outputs(RULE, {"y": np.zeros((1, 4))}, {"b": 2, "n": 1})
+
+
+# Bounds.
+
+INTERVALS = ((-3.0, 2.0), (0.5, 4.0), (-0.9, 0.9), (1.5, 300.0), (-5.0, -2.0), (-1e5, 1e5))
+NEWEST_OPSET = min(24, onnx.defs.onnx_opset_version())
+CONTRIB = ("BiasGelu", "FastGelu", "Gelu", "QuickGelu")
+# The reference implementation takes such operands, and with them these change one element each.
+_OF_AXES = {
+    *("Compress", "Gather", "GatherElements", "GlobalAveragePool", "InstanceNormalization"),
+    *("OptionalGetElement", "Squeeze"),
+}
+# What is not bounded where padding may be, and why.
+WITHOUT_A_RULE = {
+    "Hardmax": "computes along an axis",
+    "Softmax": "computes along an axis",
+    "LogSoftmax": "computes along an axis",
+    "RandomNormalLike": "draws a number of any size",
+}
+
+
+def make_model(operator: str, domain: str, count: int, low: float, high: float) -> onnx.ModelProto:
+    """A model whose output `y` is an operator of whole numbers that are scaled and clipped before."""
+    inputs = [f"i{number}" for number in range(count)]
+    nodes = []
+    for name in inputs:
+        nodes += [
+            helper.make_node("Cast", [name], [f"f{name}"], to=TensorProto.FLOAT),
+            helper.make_node("Mul", [f"f{name}", "step"], [f"s{name}"]),
+            helper.make_node("Clip", [f"s{name}", "low", "high"], [f"x{name}"]),
+        ]
+    attributes = {"fmod": 1} if operator == "Mod" else {}
+    made = [f"x{name}" for name in inputs]
+    nodes.append(helper.make_node(operator, made, ["y"], domain=domain, **attributes))
+    constants = {"step": 1e-3, "low": low, "high": high}
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(name, TensorProto.INT32, ["n"]) for name in inputs],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n"])],
+        [helper.make_tensor(name, TensorProto.FLOAT, [], [each]) for name, each in constants.items()],
+    )
+    opsets = [
+        helper.make_opsetid("", 20 if domain else NEWEST_OPSET),
+        helper.make_opsetid("com.microsoft", 1),
+    ]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def find_bounds(model: onnx.ModelProto, zone: Zone) -> Interval | None:
+    graph = PaddedGraph(prepare_model(model, "m", None), {"n": 8})
+    return ValueBounds(graph, Assumptions({}, {}), (), ()).find("y", zone)
+
+
+def compute(model: onnx.ModelProto, low: float, high: float) -> np.ndarray:
+    """The values of an operator over a grid of its operands."""
+    count = len(model.graph.input)
+    side = np.linspace(low, high, 2001 if count == 1 else 41 if count == 2 else 13)
+    grid = np.stack(np.meshgrid(*[np.round(side * 1000)] * count), -1).reshape(-1, count)
+    feeds = {f"i{number}": grid[:, number].astype(np.int32) for number in range(count)}
+    if model.graph.node[-1].domain:
+        session = onnxruntime.InferenceSession(model.SerializeToString())
+        return np.asarray(session.run(None, feeds)[0])
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return np.asarray(ReferenceEvaluator(model).run(None, feeds)[0])
+
+
+def is_elementwise(operator: str, count: int) -> bool:
+    """Whether a change of one element of the operands changes that element of the result alone."""
+    model = make_model(operator, "", count, 0.1, 0.9)
+    feeds: dict[str, Any] = {f"i{n}": np.array([200, 700, 300, 500], np.int32) for n in range(count)}
+    changed = {name: np.array([200, 400, 300, 500], np.int32) for name in feeds}
+    try:
+        with np.errstate(all="ignore"):
+            before, after = (ReferenceEvaluator(model).run(None, each)[0] for each in (feeds, changed))
+    except Exception:  # it takes other operands
+        return False
+    if not isinstance(before, np.ndarray) or before.shape != (4,) or before.dtype != np.float32:
+        return False
+    return np.array_equal(before[[0, 2, 3]], after[[0, 2, 3]])
+
+
+def list_elementwise() -> Iterator[tuple[str, str, int]]:
+    """Yield operator, domain, and number of operands of all operators of ONNX and onnxruntime."""
+    for name in sorted({schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain}):
+        try:
+            schema = onnx.defs.get_schema(name, NEWEST_OPSET, "")
+        except onnx.defs.SchemaError:  # it is newer
+            continue
+        count = schema.min_input if schema.min_input == schema.max_input else max(schema.min_input, 1)
+        counts = {count, 3} if schema.max_input > 3 else {count}
+        if schema.deprecated or not 1 <= count <= 3 or name in _OF_AXES:
+            continue
+        for each in sorted(counts):
+            if is_elementwise(name, each):
+                yield name, "", each
+    for name in CONTRIB:
+        yield name, "com.microsoft", 2 if name == "BiasGelu" else 1
+    yield "FastGelu", "com.microsoft", 2
+
+
+ELEMENTWISE = tuple(list_elementwise())
+
+
+def test_the_operators_are_found() -> None:
+    found = {name for name, _, _ in ELEMENTWISE}
+    assert {"Cos", "Sin", "Sum", "PRelu", "Pow", "Clip", "Mod", "Where", "Shrink"} <= found
+    assert len(found) > 50
+
+
+@pytest.mark.parametrize(("operator", "domain", "count"), ELEMENTWISE)
+def test_what_an_operator_computes_is_within_its_bounds(operator: str, domain: str, count: int) -> None:
+    bounded = 0
+    for low, high in INTERVALS:
+        model = make_model(operator, domain, count, low, high)
+        found = find_bounds(model, Zone.of({0: Part.rest}))
+        if found is None:
+            continue
+        bounded += 1
+        values = compute(model, low, high).astype(np.float64)
+        room = 1e-5 * max(1.0, np.abs(values[np.isfinite(values)]).max(initial=0.0))
+        assert not np.isnan(values).any()
+        assert found.low - room <= values.min()
+        assert values.max() <= found.high + room
+    assert bool(bounded) != (operator in WITHOUT_A_RULE)
+
+
+@pytest.mark.parametrize("operator", ["Cos", "Sin", "Softsign", "Gelu", "HardSwish", "Mish"])
+def test_infinity_that_becomes_nan_is_not_bounded(operator: str) -> None:
+    body = f"m = Cast<to = 9>(i) x = Where(m, low, high) y = {operator}(x)"
+    ends = "<float low = {-inf}, float high = {1}>"
+    model = parse(f"g (int32[n] i) => (float[n] y) {ends} {{ {body} }}", opset=22)
+    assert find_bounds(model, Zone.of({0: Part.rest})) is None
+    assert find_bounds(model, UNPADDED) is not None
+
+
+def test_whole_numbers_are_bounded_by_their_type() -> None:
+    model = parse("g (float[n, 4] x) => (int64[n] y) { y = ArgMax<axis = 1, keepdims = 0>(x) }")
+    assert find_bounds(model, Zone.of({0: Part.rest})) == Interval(-(2.0**63), 2.0**63)
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ("y = Tan(x)", "nothing bounds the input 'x' there"),
+        ("c = Cast<to = 1>(i) y = Tan(c)", "nothing bounds what Tan makes there ('y')"),
+        ("c = Cast<to = 1>(i) t = Tan(c) y = Add(t, c)", "nothing bounds what Tan makes there ('t')"),
+        ("c = Cast<to = 1>(i) t = CumSum(c, z) y = Abs(t)", "no rule bounds what CumSum makes ('t')"),
+    ],
+)
+def test_the_node_where_bounds_are_lost_is_named(body: str, sentence: str) -> None:
+    model = parse(f"g (int32[n] i, float[n] x) => (float[n] y) <int64 z = {{0}}> {{ {body} }}", opset=22)
+    graph = PaddedGraph(prepare_model(model, "m", None), {"n": 8})
+    bounds, zone = ValueBounds(graph, Assumptions({}, {}), (), ()), Zone.of({0: Part.rest})
+    assert bounds.find("y", zone) is None
+    assert bounds.describe_loss("y", zone) == sentence

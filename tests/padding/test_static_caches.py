@@ -66,6 +66,24 @@ TABLE = """
 """
 
 
+# Keys and queries that are turned by an angle for each position, and what is compared of them.
+ROTARY = """
+    u = Cast <to = 1> (positions)
+    f = Constant <value = float[1, 2] {1.0, 0.1}> ()
+    b = MatMul(u, f)
+    h = Concat <axis = -1> (b, b)
+    c = Cos(h)
+    n = Sin(h)
+    halves, others = Split <axis = 3, num_outputs = 2> (v)
+    opposite = Neg(others)
+    turned = Concat <axis = 3> (opposite, halves)
+    straight = Mul(v, c)
+    aside = Mul(turned, n)
+    rotated = Add(straight, aside)
+    present_key = Concat <axis = 2> (past_key, rotated)
+"""
+
+
 # A factor that depends on whether there is a past at all.
 NO_PAST = """
     e = Shape(past_key)
@@ -109,6 +127,7 @@ CASES = {
     "a mask": decoder(mask=", float[total] mask", biased="a = Add(s, mask)"),
     "distances": decoder(biased=DISTANCES),
     "a table": decoder(biased=TABLE),
+    "rotary positions": decoder(rows=2, mask=", int64[1, 1, 2, 1] positions", new=ROTARY),
     "a cache that nothing reads": make_unread(decoder()),
 }
 
@@ -117,7 +136,7 @@ CASES = {
 def test_the_static_form_computes_what_the_model_does_at_each_length(case: str) -> None:
     text, length = CASES[case], 9
     form, rule = make_form(text, length)
-    rows = 3 if case == "three rows" else 1
+    rows = {"three rows": 3, "rotary positions": 2}.get(case, 1)
     assert rule.dims == {"past": length - rows}
     assert rule.is_static
     proto = parse(text, opset=18)
@@ -133,6 +152,8 @@ def test_the_static_form_computes_what_the_model_does_at_each_length(case: str) 
             inputs["past_value"] = -inputs["past_key"]
         if case == "a mask":
             inputs["mask"] = generator.normal(size=past + 1).astype(np.float32)
+        if case == "rotary positions":
+            inputs["positions"] = past + np.arange(rows).reshape(1, 1, rows, 1)
         sizes = find_unpadded_sizes(rule, inputs)
         assert sizes == {"past": past}
         padded = pad_inputs(rule, inputs, sizes)
