@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     )
     from byoc.bundle._manifest_reading import FAULT_FILE, PROGRAM_FILE, FolderKind, find_folder_kind
     from byoc.bundle._manifest_schema import manifest_schema
-    from byoc.bundle._original_weights import OriginalFiles, Sharing, WeightFile, move_weights
+    from byoc.bundle._original_weights import OriginalFiles, WeightFile, move_weights
     from byoc.bundle._packing import is_packed_name, pack_folder, read_signature, sign_folder
     from byoc.bundle._padding_entry import (
         PaddingEntry,
@@ -73,6 +73,7 @@ if TYPE_CHECKING:
         RegionReport,
         Report,
         ReportedTensor,
+        Sharing,
         SizePrediction,
         TradePointReport,
         TrialCandidate,

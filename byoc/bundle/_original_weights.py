@@ -19,6 +19,7 @@ from typing import Literal, Self
 from onnx import ModelProto, TensorProto
 
 from byoc.bundle._manifest import MANIFEST_FILE, Manifest, describe_file
+from byoc.bundle._report import Sharing
 from byoc.codegen import quote_name
 from byoc.errors import InputError
 from byoc.model import (
@@ -33,9 +34,6 @@ from byoc.model import (
 )
 from byoc.support import clone_file, is_utf8, open_workspace, resolve_path
 from byoc.trust import SIGNATURE_FILE
-
-Sharing = Literal["copy", "link", "reference"]
-"""What a bundle does with weights in the user's files: copy them, link the files, or refer to them."""
 
 FileCopy = Literal["reflink", "hard link", "copy"]
 """What a file at another path is: it shares the blocks of the first, is the same file, or a copy."""

@@ -25,6 +25,9 @@ from byoc.support import Note, validate_content
 NoteText = Annotated[Note, PlainValidator(Note.parse, json_schema_input_type=str), PlainSerializer(str)]
 """A note; in JSON it is a text."""
 
+Sharing = Literal["copy", "link", "reference"]
+"""What a bundle does with weights in the user's files: copy them, link the files, or refer to them."""
+
 
 class NodeCounts(ReportModel):
     """The number of nodes of the user's model: in regions, on the host, both, and constant ones."""

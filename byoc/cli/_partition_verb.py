@@ -147,10 +147,8 @@ def partition(  # noqa: PLR0913 - the options of the verb
             print_line(f"Report written to {page.name}")
     compiled = result.bundle is not None
     tests.write(
-        [
-            reporting.make_report_suite(report, requirements, compiled=compiled)
-            for report in reporting.select_required(reports)
-        ]
+        reporting.make_report_suite(report, requirements, compiled=compiled)
+        for report in reporting.select_required(reports)
     )
     leave_if_missed(reports, requirements)
     if any(report.failures for report in reports):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,10 +65,10 @@ class JUnitFile:
             )
             raise
 
-    def write(self, suites: Sequence[reporting.JUnitSuite]) -> None:
-        """Write suites, if there is to be a file."""
+    def write(self, suites: Iterable[reporting.JUnitSuite]) -> None:
+        """Write suites, which are made only if there is to be a file."""
         if self.path is not None:
-            reporting.write_junit(self.path, suites)
+            reporting.write_junit(self.path, list(suites))
 
 
 def leave_if_missed(reports: Sequence[byoc.Report], requirements: byoc.Requirements) -> None:
