@@ -98,7 +98,7 @@ def test_sizes_are_those_that_a_dimension_may_have(change: Callable[[int], dict[
     for size in (1, LARGEST):
         assert kind.model_validate(whole | change(size))
     for size in (-1, LARGEST + 1):
-        with pytest.raises(ValidationError, match="(greater|less) than or equal to"):
+        with pytest.raises(ValidationError, match=r"(greater|less) than or equal to"):
             kind.model_validate(whole | change(size))
     if kind is RowSplitEntry or "dims" in change(1):
         with pytest.raises(ValidationError, match="greater than or equal to 1"):
