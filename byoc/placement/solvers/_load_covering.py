@@ -359,7 +359,7 @@ class CoverSearch:
                 if load <= target.load:
                     columns = np.append(profit[list(members)], worth[number])
                     program.add_row(0.0, columns, np.append(np.ones(len(members)), -1.0))
-        values = program.solve(0.0).values
+        values = program.solve().values
         if values is None:
             return 0.0, np.ones(count)
         target.program, target.worth = np.maximum(values[profit], 0.0), values[worth]

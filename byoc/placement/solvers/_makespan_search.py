@@ -304,7 +304,7 @@ def _find_best_weights(costs: Floats) -> Floats:
     weights = program.add_columns(np.zeros(costs.shape[1]), 1, False)
     program.add_rows(0, (contribution[unit], 1), (weights[device], -costs[unit, device] / scale))
     program.add_row(1, weights, 1)
-    values = program.solve(0.0).values
+    values = program.solve().values
     return np.zeros(0) if values is None else np.maximum(values[weights], 0.0)
 
 
