@@ -85,8 +85,11 @@ class CoverDevices:
         return within * len(self.devices)
 
     def divide_groups(self, profit: Ints, loads: Floats, most: float) -> Floats:
-        """Return no less than the profit of a set within each load: parts of groups count, too."""
-        able = (self.costs <= most) & (profit > 0)
+        """Return no less than the profit of a set within each load: parts of groups count, too.
+
+        `profit` is int64 (groups,), of 0 or more.
+        """
+        able = self.costs <= most
         free = able & (self.costs <= 0)
         paid = np.flatnonzero(able & ~free)
         paid = paid[np.argsort(-profit[paid] / self.costs[paid], kind="stable")]
