@@ -16,6 +16,7 @@ import pytest
 from large_problems import layered_problem
 from placement_random import FEATURES, alike, random_problem
 
+from byoc.errors import InputError
 from byoc.numerics import SearchBudget
 from byoc.placement import (
     Occupancy,
@@ -23,6 +24,7 @@ from byoc.placement import (
     Placement,
     Problem,
     Robust,
+    Strategy,
     _perturbation,
     perturb_costs,
 )
@@ -45,6 +47,7 @@ from byoc.placement.solvers import (
     least_load,
     split_chain,
 )
+from byoc.placement.strategies import AllSupported, FasterOps, FasterOpsTransfer, TreeDP, _baselines
 
 Golden = Callable[[str, str], None]
 SETS = {
@@ -265,3 +268,29 @@ def test_perturbed_costs_are_solved(
             f"{len(asked)}, moved {write(found.moved)} to {found.elsewhere.tolist()}"
         )
     golden(f"placement/each-perturbation-{robust}.txt", "\n".join(rows) + "\n")
+
+
+def test_cheap_strategies(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    decide = _baselines._Sweeper._decision
+
+    def count(sweeper: Any, unit: int, first: bool, last: bool) -> int:
+        asked.append(unit)
+        return decide(sweeper, unit, first, last)
+
+    monkeypatch.setattr(_baselines._Sweeper, "_decision", count)
+    rows = []
+    strategies: list[Strategy] = [AllSupported(), FasterOps(), TreeDP()]
+    strategies += [FasterOpsTransfer(sweeps=sweeps) for sweeps in (1, 2, 5, 9)]
+    for name, problem in make_problems(20):
+        rows.append(f"{name}:")
+        for strategy in strategies:
+            asked.clear()
+            try:
+                found = strategy.solve(problem)
+            except InputError as error:
+                rows.append(f"    {strategy.name}: {error}")
+                continue
+            labels = "".join(map(str, found.labels.tolist()))
+            rows.append(f"    {strategy.name}: {found.cost.total:.6g} {labels}, asked {len(asked)}")
+    golden("placement/each-cheap-strategy.txt", "\n".join(rows) + "\n")
