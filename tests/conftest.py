@@ -19,6 +19,7 @@ from warm_processes import WarmProcesses, cold_processes, warm_processes  # noqa
 from wrecking import wreck  # noqa: F401 - a fixture
 
 from byoc.cli import main
+from byoc.numerics import SearchBudget
 
 # Nothing that is imported and collected is garbage, see pytest_collection_finish.
 gc.disable()
@@ -110,6 +111,21 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         assert text == path.read_text(encoding="utf-8")
 
     return compare
+
+
+@pytest.fixture
+def spent(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return a list that gets what all budgets of searches spend, in seconds."""
+    found: list[float] = []
+    spend = SearchBudget.spend
+
+    def count(budget: SearchBudget, seconds: float) -> None:
+        if budget._whole is None:
+            found.append(seconds)
+        spend(budget, seconds)
+
+    monkeypatch.setattr(SearchBudget, "spend", count)
+    return found
 
 
 @pytest.fixture

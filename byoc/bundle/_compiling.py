@@ -210,7 +210,7 @@ class CompiledRegion:
 
 
 def compile_regions(
-    regions: Sequence[Region], compiler: RegionCompiler, strict: bool = True, jobs: int | None = 1
+    regions: Sequence[Region], compiler: RegionCompiler, strict: bool, jobs: int | None
 ) -> dict[str, CompiledRegion]:
     """Compile the regions of one target, `jobs` at a time; return the results by region name.
 

@@ -27,10 +27,11 @@ MAX_DECISION_VALUES = 1 << 23
 # There is one before or in each value but the first, and texts may hold more.
 _VALUE_MARKS = (b",", b":", b"[", b"{")
 
-_Number = Annotated[int, Field(ge=-1)]
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 Names = tuple[str, ...]
-Numbers = tuple[_Number, ...]
+Numbers = tuple[Annotated[int, Field(ge=0)], ...]
+OptionalNumber = Annotated[int, Field(ge=-1)]
+OptionalNumbers = tuple[OptionalNumber, ...]
 
 
 class DecidedReason(StrictModel):
@@ -59,7 +60,7 @@ class DecidedTensors(StrictModel):
     """The tensors of a graph: names and types; those that are known before the model runs by number."""
 
     names: Names
-    types: Numbers
+    types: OptionalNumbers
     constant: Numbers
 
 
@@ -72,9 +73,9 @@ class DecidedNodes(StrictModel):
 
     names: Names
     operators: Numbers
-    inputs: tuple[Numbers, ...]
-    outputs: tuple[Numbers, ...]
-    units: Numbers
+    inputs: tuple[OptionalNumbers, ...]
+    outputs: tuple[OptionalNumbers, ...]
+    units: OptionalNumbers
     inserted: Numbers
 
 
@@ -87,10 +88,10 @@ class DecidedUnits(StrictModel):
     """
 
     kinds: tuple[Literal["node", "composite", "qdq"], ...]
-    composites: Numbers
+    composites: OptionalNumbers
     devices: Numbers
-    regions: Numbers
-    reasons: Numbers
+    regions: OptionalNumbers
+    reasons: OptionalNumbers
     operations: tuple[Annotated[_Finite, Field(ge=0)], ...]
     seconds: tuple[tuple[_Finite | None, ...], ...]
     rules: tuple[Numbers, ...]
@@ -133,7 +134,7 @@ class DecidedGraph(StrictModel):
 
     path: str
     trips: Annotated[_Finite, Field(ge=0)] | None
-    around: tuple[_Number, _Number]
+    around: tuple[OptionalNumber, OptionalNumber]
     inputs: Numbers
     outputs: Numbers
     tensors: DecidedTensors
@@ -158,29 +159,28 @@ class DecidedGraph(StrictModel):
             yield "nodes.units"  # a unit without nodes
         if [*map(len, units.seconds)] != [count[1]] * len(tables.devices):
             yield "units.seconds"
-        ranges: tuple[tuple[str, Iterable[int], int, int], ...] = (
-            ("around", self.around[:1], -1, number),
-            ("inputs", self.inputs, 0, count[2]),
-            ("outputs", self.outputs, 0, count[2]),
-            ("tensors.types", tensors.types, -1, len(tables.types)),
-            ("tensors.constant", tensors.constant, 0, count[2]),
-            ("nodes.operators", nodes.operators, 0, len(tables.operators)),
-            ("nodes.inputs", _flatten(nodes.inputs), -1, count[2]),
-            ("nodes.outputs", _flatten(nodes.outputs), -1, count[2]),
-            ("nodes.units", nodes.units, -1, count[1]),
-            ("nodes.inserted", nodes.inserted, 0, count[0]),
-            ("units.composites", units.composites, -1, len(tables.composites)),
-            ("units.devices", units.devices, 0, len(tables.devices)),
-            ("units.regions", units.regions, -1, len(self.regions)),
-            ("units.reasons", units.reasons, -1, len(tables.reasons)),
-            ("units.rules", _flatten(units.rules), 0, len(tables.rules)),
-            ("units.estimated", units.estimated, 0, count[1]),
-            ("regions.device", (each.device for each in self.regions), 1, len(tables.devices)),
-            ("regions.boundary", _list_boundary(self.regions), 0, count[2]),
+        stops: tuple[tuple[str, Iterable[int], int], ...] = (
+            ("around", self.around[:1], number),
+            ("inputs", self.inputs, count[2]),
+            ("outputs", self.outputs, count[2]),
+            ("tensors.types", tensors.types, len(tables.types)),
+            ("tensors.constant", tensors.constant, count[2]),
+            ("nodes.operators", nodes.operators, len(tables.operators)),
+            ("nodes.inputs", _flatten(nodes.inputs), count[2]),
+            ("nodes.outputs", _flatten(nodes.outputs), count[2]),
+            ("nodes.units", nodes.units, count[1]),
+            ("nodes.inserted", nodes.inserted, count[0]),
+            ("units.composites", units.composites, len(tables.composites)),
+            ("units.devices", units.devices, len(tables.devices)),
+            ("units.regions", units.regions, len(self.regions)),
+            ("units.reasons", units.reasons, len(tables.reasons)),
+            ("units.rules", _flatten(units.rules), len(tables.rules)),
+            ("units.estimated", units.estimated, count[1]),
+            ("regions.device", (each.device for each in self.regions), len(tables.devices)),
+            ("regions.boundary", _list_boundary(self.regions), count[2]),
         )
-        for name, numbers, least, stop in ranges:
-            found = tuple(numbers)
-            if found and not (least <= min(found) and max(found) < stop):
+        for name, numbers, stop in stops:
+            if max(numbers, default=-1) >= stop:
                 yield name
 
 

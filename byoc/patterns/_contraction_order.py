@@ -168,7 +168,8 @@ class _DirectedSearch:
     ties: int
     found: set[int] = field(default_factory=set)
     visited_edges: int = 0
-    last: int = -1
+    last: int = field(init=False)
+    """The node of the last step."""
 
     def __post_init__(self) -> None:
         position = self.order.position
@@ -180,7 +181,7 @@ class _DirectedSearch:
 
     def step(self, other_side: Collection[int]) -> int | None:
         """Visit the neighbours of one node; return it if it is on a returning path."""
-        number = self.pending.pop()
+        self.last = number = self.pending.pop()
         if number in other_side:
             return number
         for same in self.order.group_of.get(number, (number,)):
@@ -204,5 +205,4 @@ class _DirectedSearch:
             if other not in self.found:
                 self.found.update(self.order.group_of.get(other, (other,)))
                 self.pending.append(other)
-                self.last = other
         return False

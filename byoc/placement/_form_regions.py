@@ -301,7 +301,7 @@ def _assign_slots(problem: Problem, labels: Ints, schedule: Ints) -> Ints:
 def _number_regions(problem: Problem, labels: Ints, slots: Ints) -> Ints:
     """Number the phases, or their components if regions must be connected, in launch order."""
     placed = np.flatnonzero(labels > 0)
-    # One key per region: components count from 1, and unsplit phases have component 0.
+    # One key per region; a slot is of one device, whose phases are all split into components, or none.
     key = slots * (problem.units + 1)
     if problem.connected.any():
         source, target = problem.edges
@@ -309,7 +309,7 @@ def _number_regions(problem: Problem, labels: Ints, slots: Ints) -> Ints:
         joined: Bools = needs_connection[source] & (labels[source] == labels[target])
         joined &= slots[source] == slots[target]
         _, component = find_components(problem.units, source[joined], target[joined], "weak")
-        key += np.where(needs_connection, component + 1, 0)
+        key += np.where(needs_connection, component, 0)
     key = _split_large_phases(problem, labels, key, placed)
     _, first, region = np.unique(key[placed], return_index=True, return_inverse=True)
     order = np.lexsort((placed[first], slots[placed[first]]))
@@ -345,7 +345,7 @@ def _split_large_phases(problem: Problem, labels: Ints, key: Ints, placed: Ints)
     joined = np.append(False, problem.connected)[labels][source] & (finer[source] == finer[target])
     _, component = find_components(problem.units, source[joined], target[joined], "weak")
     # Parts that need not be connected are not split into components.
-    apart = np.where(np.append(False, problem.connected)[labels], component + 1, 0)
+    apart = np.where(np.append(False, problem.connected)[labels], component, 0)
     _, dense = np.unique(finer, return_inverse=True)
     return dense * (problem.units + 1) + apart
 

@@ -130,11 +130,9 @@ class PinnedNodes:
         """
         wanted = self.wanted.get(id(index), {})
         pins: dict[int, int] = {}
-        if not wanted:
-            return pins
         split: list[PinnedNode] = []
         refused: list[PinnedNode] = []
-        for row, unit in enumerate(units):
+        for row, unit in enumerate(units if wanted else ()):
             found = [wanted[node] for node in unit.nodes if node in wanted]
             devices = {node.device for node in found}
             if len(devices) > 1:

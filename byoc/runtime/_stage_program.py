@@ -350,15 +350,12 @@ def _run_in_flight(
 ) -> Iterator[dict[str, Any]]:
     turns = DeviceTurns()
     running: deque[Future[dict[str, Any]]] = deque()
+    # As many threads as inputs, so that none waits for a thread.
     with ThreadPoolExecutor(in_flight, thread_name_prefix="byoc") as threads:
-        try:
-            for number, given in enumerate(inputs):
-                call = partial(run, given, number, turns)
-                running.append(threads.submit(copy_context().run, call))
-                if len(running) == in_flight:
-                    yield running.popleft().result()
-            while running:
+        for number, given in enumerate(inputs):
+            call = partial(run, given, number, turns)
+            running.append(threads.submit(copy_context().run, call))
+            if len(running) == in_flight:
                 yield running.popleft().result()
-        finally:
-            for each in running:
-                each.cancel()
+        while running:
+            yield running.popleft().result()

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from support import parse
 
-from byoc.bundle import RegionCompiler, spread_refusal
+from byoc.bundle import RegionCompiler, compile_bundle, spread_refusal
 from byoc.bundle._compiling import CompilePool, compile_regions, count_processors
 from byoc.codegen import (
     Artifact,
@@ -91,7 +91,7 @@ def three(make: Callable[..., Region]) -> list[Region]:
 
 def test_regions_are_compiled_together_where_the_codegen_does(three: list[Region]) -> None:
     codegen = All(lambda regions: {each.name: name_it(each) for each in regions}, name_it)
-    found = compile_regions(three, RegionCompiler(codegen, {}))
+    found = compile_regions(three, RegionCompiler(codegen, {}), strict=True, jobs=1)
     assert codegen.asked == [["a", "b", "c"]]
     assert {name: each.artifact.files["code"] for name, each in found.items()} == {
         "a": b"a",
@@ -107,7 +107,7 @@ def test_of_several_regions_those_are_refused_whose_nodes_are_named(three: list[
 
     codegen = All(refuse, name_it)
     with pytest.raises(RefusedError) as caught:
-        compile_regions(three, RegionCompiler(codegen, {}), strict=False)
+        compile_regions(three, RegionCompiler(codegen, {}), strict=False, jobs=1)
     assert [(each.region, each.nodes) for each in caught.value.refusals] == [
         ("b", ("b/1",)),
         ("c", ("y_c",)),
@@ -116,7 +116,7 @@ def test_of_several_regions_those_are_refused_whose_nodes_are_named(three: list[
         assert (each.target, each.codegen, each.reason) == ("dla", "acme", "too much")
         assert (each.too_large, each.failed) == (True, False)
     with pytest.raises(ResourceError, match=r"^codegen acme: a, b, c: too much$"):
-        compile_regions(three, RegionCompiler(codegen, {}), strict=True)
+        compile_regions(three, RegionCompiler(codegen, {}), strict=True, jobs=1)
 
 
 def test_where_none_is_named_they_are_compiled_one_by_one(
@@ -133,7 +133,7 @@ def test_where_none_is_named_they_are_compiled_one_by_one(
     codegen = All(refuse, compile_most)
     caplog.set_level(logging.INFO, "byoc")
     with pytest.raises(RefusedError) as caught:
-        compile_regions(three, RegionCompiler(codegen, {}), strict=False)
+        compile_regions(three, RegionCompiler(codegen, {}), strict=False, jobs=1)
     assert codegen.asked == [["a", "b", "c"], "a", "b", "c"]
     (refusal,) = caught.value.refusals
     assert (refusal.region, refusal.nodes, refusal.too_large) == ("b", ("b/0",), False)
@@ -160,27 +160,35 @@ def test_an_artifact_that_is_wrong_names_its_region(three: list[Region]) -> None
         (overwrite, "a", "it changed the file it was handed, a.onnx"),
     ):
         with pytest.raises(RefusedError) as caught:
-            compile_regions(three, RegionCompiler(All(together, name_it), {}), strict=False)
+            compile_regions(three, RegionCompiler(All(together, name_it), {}), strict=False, jobs=1)
         (refusal,) = caught.value.refusals
         assert (refusal.region, refusal.failed) == (region, True)
         assert reason in refusal.reason
 
 
-def test_weights_are_exchanged_in_what_is_else_the_same(make: Callable[..., Region]) -> None:
+def test_weights_are_exchanged_in_what_is_else_the_same(
+    make: Callable[..., Region], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "byoc")
     body = "y_@ = Mul(x_@, w)"
     regions = [make("a", body, 1), make("b", body, 2), make("c", body, 1), make("d", "y_@ = Sin(x_@)")]
     codegen = Exchanging(name_it)
-    found = compile_regions(regions, RegionCompiler(codegen, {}))
+    found = compile_regions(regions, RegionCompiler(codegen, {}), strict=True, jobs=1)
     assert codegen.asked == ["a", ("b", "a"), "d"]
+    assert [record.message for record in caplog.records] == [
+        "compile a with acme (1 of 3)",
+        "take the weights of b with acme",
+        "compile d with acme (3 of 3)",
+    ]
     assert [found[name].artifact.files["code"] for name in "abcd"] == [b"a", b"a+", b"a", b"d"]
     assert [found[name].same_as for name in "abcd"] == ["", "", "a", ""]
     codegen = Exchanging(name_it)
     codegen.parallel = True  # type: ignore[attr-defined]
-    compile_regions(regions, RegionCompiler(codegen, {}), jobs=3)
+    compile_regions(regions, RegionCompiler(codegen, {}), strict=True, jobs=3)
     assert sorted(map(str, codegen.asked)) == ["('b', 'a')", "a", "d"]  # nothing is compiled beside
     codegen = Exchanging(name_it)
     codegen.takes = False
-    found = compile_regions(regions, RegionCompiler(codegen, {}))
+    found = compile_regions(regions, RegionCompiler(codegen, {}), strict=True, jobs=1)
     assert codegen.asked == ["a", ("b", "a"), "b", "d"]
     assert found["b"].artifact.files["code"] == b"b"
 
@@ -194,7 +202,7 @@ def test_the_refusal_of_a_region_is_that_of_its_twins(make: Callable[..., Region
 
     codegen = Single(refuse)
     with pytest.raises(RefusedError) as caught:
-        compile_regions([first, second, third], RegionCompiler(codegen, {}), strict=False)
+        compile_regions([first, second, third], RegionCompiler(codegen, {}), strict=False, jobs=1)
     assert codegen.asked == ["a"]
     assert [(each.region, each.nodes) for each in caught.value.refusals] == [
         (name, (f"{name}/1", f"y_{name}")) for name in "abc"
@@ -204,6 +212,44 @@ def test_the_refusal_of_a_region_is_that_of_its_twins(make: Callable[..., Region
     assert (spread.region, spread.nodes) == ("c", ())  # one has no node that is its own
     (spread,) = spread_refusal(replace(refusal, nodes=()), first, [third])
     assert (spread.region, spread.nodes) == ("c", ())
+
+
+def test_a_refusal_goes_to_its_own_twins_alone(make: Callable[..., Region]) -> None:
+    bodies = {"a": "y_@ = Relu(x_@)", "b": "y_@ = Sin(x_@)", "c": "y_@ = Cos(x_@)"}
+    regions = [
+        make(name, bodies[name[0]].replace("@", name)) for name in ("b", "a", "a2", "c", "c2", "b2")
+    ]
+
+    def refuse(region: Region) -> Artifact:
+        if region.name == "a":
+            return name_it(region)
+        raise CompileError(f"no {region.name}")
+
+    with pytest.raises(RefusedError) as caught:
+        compile_regions(regions, RegionCompiler(Single(refuse), {}), strict=False, jobs=1)
+    assert [(each.region, each.reason) for each in caught.value.refusals] == [
+        ("b", "no b"),
+        ("c", "no c"),
+        ("b2", "no b"),
+        ("c2", "no c"),
+    ]
+
+
+def test_a_bundle_that_is_compiled_strictly_ends_at_the_first_refusal(
+    make: Callable[..., Region], tmp_path: Path
+) -> None:
+    def refuse(region: Region) -> Artifact:
+        raise CompileError(f"no {region.name}")
+
+    regions = [make("a", "y_@ = Relu(x_@)"), make("b", "y_@ = Sin(x_@)")]
+    codegen = Single(refuse)
+    with pytest.raises(CompileError, match=r"^codegen acme: a: no a$"):
+        compile_bundle(tmp_path, regions, {"dla": RegionCompiler(codegen, {})})
+    assert codegen.asked == ["a"]
+    with pytest.raises(RefusedError) as caught:
+        compile_bundle(tmp_path, regions, {"dla": RegionCompiler(codegen, {})}, strict=False)
+    assert [each.region for each in caught.value.refusals] == ["a", "b"]
+    assert not (tmp_path / "artifacts").exists()
 
 
 def test_without_a_number_of_jobs_processors_count_only_where_threads_share(

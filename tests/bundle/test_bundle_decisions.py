@@ -255,3 +255,61 @@ def test_decisions_that_would_not_be_read_are_not_written(
     bundle = byoc.open_bundle(output)
     assert bundle.decisions() is None
     assert not (output / "decisions.json.gz").exists()
+
+
+FLOATS = [
+    ("graphs", 0, "trips"),
+    ("graphs", 0, "units", "operations", 0),
+    ("graphs", 0, "units", "seconds", 0, 0),
+    ("graphs", 0, "regions", 0, "seconds"),
+    ("graphs", 0, "regions", 0, "boundary", 0, "seconds"),
+    ("graphs", 0, "regions", 0, "boundary", 0, "scale"),
+]
+
+
+@pytest.mark.parametrize("path", FLOATS)
+@pytest.mark.parametrize("text", ["Infinity", "-Infinity", "NaN", "1e999"])
+def test_no_cost_is_infinite_or_no_number(path: tuple[Any, ...], text: str, data: Any) -> None:
+    changed = json.loads(json.dumps(data))
+    set_at(*path, 0.5)(changed)
+    assert read(changed)
+    set_at(*path, "here")(changed)
+    content = json.dumps(changed).replace('"here"', text).encode()
+    with pytest.raises(InputError, match=".".join(map(str, path))):
+        DecisionDocument.read(gzip.compress(content), PATH)
+
+
+@pytest.mark.parametrize("path", [path for path in FLOATS if path[-1] not in {0, "scale"}])
+def test_no_time_is_below_0(path: tuple[Any, ...], data: Any) -> None:
+    changed = json.loads(json.dumps(data))
+    for value in (0.0, None):
+        if value is None and path == ("graphs", 0, "regions", 0, "seconds"):
+            continue  # that of a region is always known
+        set_at(*path, value)(changed)
+        assert read(changed)
+    set_at(*path, -1e-9)(changed)
+    with pytest.raises(InputError, match=".".join(map(str, path))):
+        read(changed)
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1])
+@pytest.mark.parametrize("limit", ["MAX_DECISION_BYTES", "MAX_DECISION_VALUES"])
+def test_decisions_of_exactly_the_limits_are_written_and_read(
+    limit: str, more: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, data: Any
+) -> None:
+    document = read(data)
+    content = document.to_json()
+    # A value stands before or behind each of these, so there are that many or fewer.
+    size = (
+        len(content)
+        if limit == "MAX_DECISION_BYTES"
+        else sum(content.count(mark) for mark in (b",", b":", b"[", b"{"))
+    )
+    monkeypatch.setattr(decisions, limit, size + more)
+    assert write_decisions(tmp_path, document) is (more >= 0)
+    assert (tmp_path / "decisions.json.gz").exists() is (more >= 0)
+    if more >= 0:
+        assert read_decisions(tmp_path / "decisions.json.gz", tmp_path) == document
+    else:
+        with pytest.raises(InputError, match=f"they have more than {size + more}"):
+            DecisionDocument.read(gzip.compress(content), PATH)

@@ -137,6 +137,15 @@ def test_of_several_variants_one_has_to_be_chosen(written: Path, tmp_path: Path)
         assert open_bundle(path, variant=name).variant.name == name
     with pytest.raises(InputError, match=r"has several variants, and this takes one: .* a, b$"):
         _ = open_bundle(path).variant
+    both = open_bundle(path)
+    assert [each.variant.name for each in both.variants] == ["a", "b"]
+    assert [each.chosen for each in both.variants] == ["a", "b"]
+    chosen = open_bundle(path, variant="b")
+    assert chosen.variants == (chosen,)  # and no other of the bundle's
+    assert [each.whole for each in both.variants] == [both, both]
+    assert both.choose("a").choose("b").whole is both
+    only = open_bundle(written)
+    assert (only.variants, only.whole) == ((only,), None)
     for bundle, there in ((path, "it has a, b"), (written, "it has a")):
         with pytest.raises(InputError, match=rf"no variant 'c'.*; {there}$"):
             _ = open_bundle(bundle, variant="c").variant

@@ -221,6 +221,18 @@ def test_a_folder_is_of_one_kind(tmp_path: Path) -> None:
     assert find_folder_kind(tmp_path / "fault.json") is None
 
 
+def test_no_bundle_is_opened_that_is_something_else_as_well(tmp_path: Path) -> None:
+    byoc.partition(parse(CHAIN), VANILLA, output=tmp_path / "b", strategy="all-supported")
+    for name in ("program.json", "fault.json"):
+        (tmp_path / "b" / name).write_text("{}")
+        with pytest.raises(
+            InputError, match=rf"holds manifest\.json and {name}, which are of two kinds"
+        ):
+            open_bundle(tmp_path / "b")
+        (tmp_path / "b" / name).unlink()
+    assert open_bundle(tmp_path / "b").variant.name == ""
+
+
 @pytest.mark.parametrize(
     ("source", "named"),
     [
@@ -325,7 +337,7 @@ def test_a_codegen_that_removes_its_file_or_names_one_too_long_has_failed(
     for debug in ("", "1"):
         monkeypatch.setenv("BYOC_DEBUG", debug)
         with pytest.raises(RefusedError):
-            compile_regions([region], RegionCompiler(codegen, {}), strict=False)
+            compile_regions([region], RegionCompiler(codegen, {}), strict=False, jobs=1)
         assert ("Traceback" in capfd.readouterr().err) == bool(debug)
     monkeypatch.delenv("BYOC_DEBUG")
     for length in (200, 201):
@@ -333,15 +345,18 @@ def test_a_codegen_that_removes_its_file_or_names_one_too_long_has_failed(
         monkeypatch.setattr(codegen, "compile", lambda *_, made=made: made, raising=False)
         if length == 200:
             assert (
-                compile_regions([region], RegionCompiler(codegen, {}))["r"].artifact.files == made.files
+                compile_regions([region], RegionCompiler(codegen, {}), strict=True, jobs=1)[
+                    "r"
+                ].artifact.files
+                == made.files
             )
             continue
         with pytest.raises(CompileError, match=r"the file name '\S{40}'\.\.\. is longer than 200 bytes"):
-            compile_regions([region], RegionCompiler(codegen, {}))
+            compile_regions([region], RegionCompiler(codegen, {}), strict=True, jobs=1)
     monkeypatch.undo()
     codegen.gone = True
     with pytest.raises(CompileError, match=r"r: it changed the file it was handed, r\.onnx$"):
-        compile_regions([region], RegionCompiler(codegen, {}))
+        compile_regions([region], RegionCompiler(codegen, {}), strict=True, jobs=1)
 
 
 def info(name: str, *shape: int | str | None, ranked: bool = True) -> onnx.ValueInfoProto:
@@ -358,12 +373,44 @@ def info(name: str, *shape: int | str | None, ranked: bool = True) -> onnx.Value
         (info("a", 7, 2), info("a", "n", 2), False),
         (info("a", 7, None), info("a", 8, 2), True),
         (info("a", 7), info("a", 7, 2), True),
+        (info("a", 7, 2), info("a", 7), True),
+        (info("a", "n"), info("a"), True),
+        (info("a"), info("a", "n"), True),
         (info("a"), info("a"), False),
         (info("a", ranked=False), info("a", 7, 2), False),
     ],
 )
 def test_shapes_contradict_where_both_state_an_extent(one: Any, other: Any, contradict: bool) -> None:
     assert _contradict(one, other) is contradict
+
+
+def test_a_node_for_a_context_keeps_what_is_said_of_its_region(tmp_path: Path) -> None:
+    byoc.partition(parse(CHAIN), VANILLA, output=tmp_path / "b", strategy="all-supported")
+    bundle = open_bundle(tmp_path / "b")
+    proto, entries = bundle.model(), bundle.variant.regions
+    contexts = {
+        each.name: NodeContext(
+            {"source": "acme", "notes": ""},
+            tuple(value.name for value in each.inputs),
+            tuple(value.name for value in each.outputs),
+        )
+        for each in entries
+    }
+    calls = {node.op_type: node for node in proto.graph.node if node.domain == "byoc.dla"}
+    for number, call in enumerate(calls.values()):
+        call.metadata_props.add(key="vendor.key", value=str(number))
+        call.name = "named" if number else ""
+    made = build_context_model(proto, entries, contexts)
+    found = [node for node in made.graph.node if node.domain == "com.microsoft"]
+    assert [node.name for node in found] == [entries[0].name, "named"]
+    for node, call in zip(found, calls.values(), strict=True):
+        assert list(node.metadata_props) == list(call.metadata_props)
+        assert len(node.metadata_props) > 1
+        assert (list(node.input), list(node.output)) == (list(call.input), list(call.output))
+        said = {each.name: helper.get_attribute_value(each) for each in node.attribute}
+        assert (said["source"], said["main_context"]) == (b"acme", 1)
+        assert said["onnx_model_filename"] == f"{call.op_type}.onnx".encode()
+        assert said["notes"].startswith(b"region dla_")  # an empty text of the context says nothing
 
 
 def test_types_are_stated_of_what_is_made_and_outputs_keep_theirs() -> None:

@@ -31,7 +31,7 @@ def random_problem(
         over: tuple[int, ...] = ()
         if extras and reads and rng.random() < 0.4:
             size = sizes[reads[0]]
-            makes = [buffer(size)]
+            makes = [buffer(size), *(buffer() for _ in range(rng.choice([0, 0, 1])))]
             over = tuple(b for b in reads if sizes[b] == size)
         else:
             makes = [buffer() for _ in range(rng.choice([0, 1, 1, 1, 2]) if extras else 1)]

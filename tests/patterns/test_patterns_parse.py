@@ -1,5 +1,7 @@
 """The pattern language: the parsed lines, and the messages about texts that cannot be parsed."""
 
+import re
+
 import pytest
 
 from byoc.patterns import Pattern, PatternForm, PatternLine, parse_pattern
@@ -99,3 +101,80 @@ def test_ranges_of_an_attribute_in_any_order() -> None:
     assert parse_pattern("p", "y = LeakyRelu <alpha = 2..2> (x)").lines[0].attributes[0].ranges == (
         (2, 2),
     )
+
+
+@pytest.mark.parametrize(
+    ("written", "values", "ranges"),
+    [
+        ("1", (1,), ()),
+        ("+1", (1,), ()),
+        ("-7", (-7,), ()),
+        ("1.", (1.0,), ()),
+        (".5", (0.5,), ()),
+        ("1e3", (1000.0,), ()),
+        ("-inf", (float("-inf"),), ()),
+        ("9223372036854775807", (2**63 - 1,), ()),
+        ("-9223372036854775808", (-(2**63),), ()),
+        ("99999999999999999999", (10**20 - 1,), ()),  # of 20 digits
+        ("100000000000000000000", (1e20,), ()),  # of 21
+        ("[]", ((),), ()),
+        ("[1]", ((1,),), ()),
+        ("[1, 2.5] | 3", ((1, 2.5), 3), ()),
+        ("[[1]", "a number", ()),
+        ("[1", "a number", ()),
+        ("1]", "a number", ()),
+        ("1..2", (), ((1, 2),)),
+        ("1 .. 1", (), ((1, 1),)),
+        ("-inf..0.5 | 4", (4,), ((float("-inf"), 0.5),)),
+        ("2..1", "is empty", ()),
+        ("1..", "a number", ()),
+        ('"1..2"', ("1..2",), ()),
+        ("'a|b' | \"[c]\"", ("a|b", "[c]"), ()),
+        ('"a', "is not of the form", ()),
+        ("same", 'a text is in quotes: "same"', ()),
+        ("same_upper", 'a text is in quotes: "same_upper"', ()),
+        ("a1", "'a1' is not a number", ()),
+        ("absent", (), ()),
+    ],
+)
+def test_values_of_attributes_have_the_types_that_are_written(
+    written: str, values: tuple[object, ...] | str, ranges: tuple[object, ...]
+) -> None:
+    text = f"y = acme.Op<a = {written}>(x)"
+    if isinstance(values, str):
+        with pytest.raises(ValueError, match=re.escape(values)) as caught:
+            parse_pattern("p", text)
+        assert ("in quotes" in str(caught.value)) == ("in quotes" in values)
+        return
+    (test,) = parse_pattern("p", text).forms[0].nodes[0].attributes
+    # By their text: 1 is not 1.0 here.
+    assert (repr(test.values), repr(test.ranges)) == (repr(values), repr(ranges))
+    assert (test.absent, test.text) == (written == "absent", written)
+
+
+@pytest.mark.parametrize(
+    ("written", "value", "vector", "optional"),
+    [
+        ("1", (1,), False, False),
+        ("1?", (1,), False, True),
+        ("-2.5", (-2.5,), False, False),
+        ("100000000000000000000", (1e20,), False, False),
+        ("[]", (), True, False),
+        ("[1, -inf]?", (1, float("-inf")), True, True),
+        ("[1", "is not the name of an operand", False, False),
+        ("1]", "is not the name of an operand", False, False),
+        ("[a]", "'a' is not a number", False, False),
+    ],
+)
+def test_literals_have_the_types_that_are_written(
+    written: str, value: tuple[object, ...] | str, vector: bool, optional: bool
+) -> None:
+    text = f"y = acme.Op(x, {written})"
+    if isinstance(value, str):
+        with pytest.raises(ValueError, match=value):
+            parse_pattern("p", text)
+        return
+    operand = parse_pattern("p", text).forms[0].nodes[0].operands[1]
+    assert repr(operand.value) == repr(value)
+    assert (operand.constant, operand.vector, operand.optional) == (True, vector, optional)
+    assert operand.name == "y_1"

@@ -96,3 +96,28 @@ def test_a_program_of_levels_is_exact_or_a_relaxation(features: set[str], seed: 
         fusions=(),
     )
     assert free.solve(constant).bound == pytest.approx(least(without), rel=1e-8)
+
+
+@pytest.mark.parametrize("devices", [frozenset[str](), frozenset({"two devices"})])
+def test_a_program_keeps_to_the_number_of_regions(devices: frozenset[str]) -> None:
+    """Launches are free, so that nothing else keeps it from more."""
+    tried = 0
+    for seed in range(400):
+        problem = random_problem(seed, 5, frozenset({"region count"}) | devices)
+        unlimited = replace(problem, max_regions=np.full_like(problem.max_regions, 2**62))
+        best = least(problem)
+        if problem.units < 4 or least(unlimited) > best * 0.99:
+            continue
+        program, columns, constant = build_launch_milp(problem, problem.units)
+        solution = program.solve(constant)
+        assert solution.values is not None
+        assert solution.bound == pytest.approx(best, rel=1e-8)
+        regions = columns.read_regions(solution.values)
+        labels = _read_labels(solution.values[columns.placed])
+        for device in range(1, 1 + problem.devices):
+            count = len({*regions[labels == device].tolist()})
+            assert count <= problem.max_regions[device - 1]
+        tried += 1
+        if tried == 3:
+            return
+    raise AssertionError("no number of regions was a limit")

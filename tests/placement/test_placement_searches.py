@@ -15,7 +15,6 @@ from large_problems import layered_problem
 from placement_random import FEATURES, alike, random_problem
 
 from byoc.errors import InputError
-from byoc.numerics import SearchBudget
 from byoc.placement import Placement, Problem
 from byoc.placement.strategies import LaunchAware, Makespan, Throughput
 
@@ -27,21 +26,6 @@ FEATURE_SETS = {
     "all": frozenset(FEATURES),
 }
 STRATEGIES = {"launch-aware": LaunchAware, "makespan": Makespan, "throughput": Throughput}
-
-
-@pytest.fixture
-def spent(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Return a list that gets what all budgets spend."""
-    found: list[float] = []
-    spend = SearchBudget.spend
-
-    def count(budget: SearchBudget, seconds: float) -> None:
-        if budget._whole is None:
-            found.append(seconds)
-        spend(budget, seconds)
-
-    monkeypatch.setattr(SearchBudget, "spend", count)
-    return found
 
 
 def make_problems(name: str) -> Iterator[Problem]:

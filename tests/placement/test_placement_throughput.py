@@ -21,6 +21,7 @@ from byoc.numerics import SearchBudget
 from byoc.placement import Fusion, Measure, Occupancy, Problem, find_violation, measure_loads
 from byoc.placement._form_regions import form_regions
 from byoc.placement.solvers import LoadState, UnitGroups, find_device_classes, split_chain
+from byoc.placement.solvers import _chain_split as chain_split
 from byoc.placement.strategies import Exhaustive, HostOnly, Throughput, measure_placement
 
 DEVICE = (Occupancy.device,)
@@ -119,9 +120,17 @@ def test_loads_are_kept_up_to_date_move_by_move(problem: Problem, seed: int, rng
         assert after == pytest.approx(ends, rel=1e-9, abs=max(size, 1e-9))
 
 
+@pytest.mark.parametrize("in_order", [False, True])
 @pytest.mark.parametrize("seed", sample_cases(range(30), every=2))
-def test_a_chain_is_split_as_well_as_can_be(seed: int) -> None:
-    """Every way to give each device, the host too, one segment of the order."""
+def test_a_chain_is_split_as_well_as_can_be(
+    seed: int, in_order: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every way to give each device, the host too, one segment of the order.
+
+    Where there are too many combinations of devices, the host is first, and equal devices are in a row.
+    """
+    if in_order:
+        monkeypatch.setattr(chain_split, "_MAX_STATES", 0)
     problem = random_problem(seed, 7, frozenset({"two devices", "capacity"} if seed % 2 else {"must"}))
     problem = occupying(problem, seed)
     if seed % 3 == 0:  # two alike
@@ -136,10 +145,12 @@ def test_a_chain_is_split_as_well_as_can_be(seed: int) -> None:
         )
     groups = UnitGroups.from_problem(problem)
     order = list(range(groups.count))
+    classes = find_device_classes(groups, problem.occupies)
+    rank = {device: at for at, device in enumerate([0, *(d for each in classes for d in each)])}
     best = inf
     for labels in product(range(problem.devices + 1), repeat=groups.count):
         ends = [label for at, label in enumerate(labels) if not at or labels[at - 1] != label]
-        if len(set(ends)) < len(ends):
+        if len(set(ends)) < len(ends) or (in_order and ends != sorted(ends, key=rank.__getitem__)):
             continue
         units = groups.spread(labels)
         taken = [problem.memory[units == 1 + d, d].sum() for d in range(problem.devices)]

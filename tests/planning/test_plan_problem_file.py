@@ -48,3 +48,22 @@ def test_a_row_has_a_number_for_each_device_and_memory_may_be_left_out(kind: str
             with pytest.raises(InputError) as caught:
                 parse_problem(document, Path("p"))
             assert str(caught.value) == f"p: {kind}[0].{key}: expected {expected} numbers"
+
+
+@pytest.mark.parametrize("count", [256, 257])
+def test_there_are_at_most_256_accelerators(count: int) -> None:
+    device = {"name": "d", "launch": 0.0}
+    document = {
+        "format": "byoc-placement-problem",
+        "devices": [device] * count,
+        "units": [{"name": "u", "costs": [1.0] * (1 + count), "memory": [1.0] * count}],
+        "tensors": [
+            {"producer": 0, "consumers": [], "to_device": [1.0] * count, "to_host": [1.0] * count}
+        ],
+    }
+    if count == 256:
+        problem, units = parse_problem(document, Path("p"))
+        assert (problem.devices, list(units)) == (256, ["u"])
+        return
+    with pytest.raises(InputError, match="at most 256 items"):
+        parse_problem(document, Path("p"))

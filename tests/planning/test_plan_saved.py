@@ -123,6 +123,27 @@ def test_two_that_look_alike_are_not_guessed(files: Files, tmp_path: Path) -> No
     assert set(everywhere(result).values()) == {"one"}
 
 
+def test_one_that_nothing_is_like_is_gone(files: Files, tmp_path: Path) -> None:
+    """Beside another that is renamed, and two that look alike."""
+    text = """g (float[4] x) => (float[4] y, float[4] z, float[4] v) {
+        [p] y = Relu(x)
+        [q] z = Relu(x)
+        [gone] a = Neg(x)
+        [old] v = Abs(a)
+    }"""
+    rules = files.rules("one", "Relu", "Neg", "Abs", "Sin")
+    content = saved(partition(parse(text), rules, strategy="all-supported"), tmp_path / "p.yaml")
+    names = dict.fromkeys(("p", "q", "gone", "old"), "host")
+    write(tmp_path / "p.yaml", names, signatures=content["signatures"])
+    renamed = text.replace("[p]", "[r]").replace("[q]", "[s]").replace("[old]", "[new]")
+    renamed = renamed.replace("[gone] a = Neg(x)", "[other] a = Sin(x)")
+    told = notes(partition(parse(renamed), rules, placement=tmp_path / "p.yaml"))
+    several = [note for note in told if "several nodes are like it" in note]
+    assert len(several) == 1
+    assert several[0].endswith("and several nodes are like it: 'p', 'q'; placed anew")
+    assert any("'gone'" in note for note in told)
+
+
 def test_repeated_blocks_are_told_apart_by_where_they_are(files: Files, tmp_path: Path) -> None:
     """All nodes are renamed, and one operator is another than before: what is far from it is found."""
     lines = [f"[n{i}] t{i + 1} = {'Relu' if i % 2 else 'Neg'}(t{i})" for i in range(60)]

@@ -50,6 +50,18 @@ def test_outputs_are_written_to_their_arrays_in_every_run(session: Session) -> N
             np.testing.assert_array_equal(found[name], value)
 
 
+def test_of_an_outputs_array_the_shape_is_known_when_it_is_written(session: Session) -> None:
+    """Its dtype is known before: extents may be open, and what a model states of them may be wrong."""
+    for shape in ((3,), (4, 1), ()):
+        bound = byoc.bind_tensors(session, outputs={"w2": np.zeros(shape, np.float32)})
+        with pytest.raises(InputError, match="w2"):
+            bound({"x": X, "w": W})
+    with pytest.raises(InputError, match=r"^output 'w2' is float64"):
+        byoc.bind_tensors(session, outputs={"w2": np.zeros(4)})
+    with pytest.raises(InputError, match=r"^input 'w' is float32\[3\], the model takes float32\[4\]$"):
+        byoc.bind_tensors(session, {"w": W[:3].copy()})
+
+
 def test_what_an_inputs_array_holds_is_read(session: Session) -> None:
     x, buffers = X.copy(), make_buffers()
     bound = byoc.bind_tensors(session, {"x": x, "w": W.copy()}, buffers)

@@ -4,6 +4,7 @@ import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -224,7 +225,8 @@ def test_nothing_begins_after_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(("kept", "left"), [((), False), (("a",), True)])
-def test_a_value_is_freed_after_its_last_reader(kept: Sequence[str], left: bool) -> None:
+@pytest.mark.parametrize("how", ["in order", "devices", "threads"])
+def test_a_value_is_freed_after_its_last_reader(how: str, kept: Sequence[str], left: bool) -> None:
     seen: list[Any] = []
     alive: list[bool] = []
 
@@ -243,11 +245,75 @@ def test_a_value_is_freed_after_its_last_reader(kept: Sequence[str], left: bool)
         stage("last reader", ["a", "b"], "c", lambda a, b: a + look(b)),
         stage("another", ["c"], "y", look),
     ]
+    if how == "threads":  # with one that waits for none of them
+        stages.append(stage("beside", ["x"], "z", plus(1)))
     program = StageProgram(stages, {}, ("y",), {})
-    given = program.run({"x": np.ones(4)}, kept)
+    assert program.dependencies.at_once is (how == "threads")
+    if how == "threads":
+        given = run(program, {"x": np.ones(4)}, kept)
+    elif how == "devices":
+        given = program.run({"x": np.ones(4)}, kept, None, lambda _: nullcontext())
+    else:
+        given = program.run({"x": np.ones(4)}, kept)
     assert given["y"].tolist() == [20.0] * 4
     assert alive == [True, True, left]
     assert sorted(given) == [*kept, "y"]
+
+
+class Notes:
+    """A pool of threads that notes what it is to run, and runs none of it until it is asked to."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[], Any]] = []
+
+    def submit(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        self.calls.append(lambda: call(*arguments, **options))
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 9])
+def test_no_more_threads_are_asked_for_than_can_run_something(count: int) -> None:
+    """Four at a time in all: the caller's own, and three beside."""
+    pool, asked, ran = Notes(), list[int](), list[int]()
+
+    def note(number: int) -> Callable[[int], int]:
+        def call(value: int) -> int:
+            ran.append(number)
+            asked.append(len(pool.calls))
+            return value + number
+
+        return call
+
+    stages = [stage(f"s{number}", ["x"], f"y{number}", note(number)) for number in range(count)]
+    names = tuple(f"y{number}" for number in range(count))
+    program = StageProgram(stages, {}, names, {})
+    found = program.run({"x": 1}, pool=lambda: pool)
+    assert found == {f"y{number}": 1 + number for number in range(count)}
+    assert ran == list(range(count))
+    assert asked == [min(number, 3, count - 1) for number in range(1, 1 + count)]
+    for call in pool.calls:  # that come too late find nothing to do
+        call()
+    assert len(ran) == count
+
+
+def test_a_thread_that_is_done_may_be_asked_for_again() -> None:
+    """Twice in a row there is something beside, and each time the helper of before has ended."""
+    pool, asked = Notes(), list[int]()
+
+    def help_out(value: int) -> int:
+        asked.append(len(pool.calls))
+        for call in pool.calls:
+            call()
+        pool.calls.clear()
+        return value
+
+    stages, last = list[Stage](), "x"
+    for number in range(6):
+        stages += [stage(f"a{number}", [last], f"a{number}", help_out)]
+        stages += [stage(f"b{number}", [last], f"b{number}", plus(1))]
+        last = f"a{number}"
+    program = StageProgram(stages, {}, (last,), {})
+    assert program.run({"x": 1}, pool=lambda: pool) == {last: 1}
+    assert asked == [1] * 6
 
 
 def test_what_nobody_reads_is_not_kept() -> None:

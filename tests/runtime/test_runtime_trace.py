@@ -4,6 +4,7 @@ import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -146,3 +147,20 @@ def test_a_trace_is_the_current_one_inside_its_block_alone() -> None:
             assert current_trace() is inner
         assert current_trace() is outer
     assert current_trace() is None
+
+
+@pytest.mark.parametrize("inner_first", [False, True])
+def test_of_events_that_start_together_the_longer_one_comes_first(inner_first: bool) -> None:
+    """As viewers nest them: an If before what runs in its branch, whichever is recorded first."""
+    trace = Trace()
+    outer, inner = (SimpleNamespace(name=name, device="host") for name in ("If", "branch"))
+    both = [(outer, 0.0, 3.0), (inner, 0.0, 1.0)]
+    for stage, start, end in both[::-1] if inner_first else both:
+        trace.add_event(stage, start, end, {}, {})
+    trace.add_event(inner, 1.0, 2.0, {}, {})
+    found = [each for each in trace.to_json()["traceEvents"] if each["ph"] == "X"]
+    assert [(each["name"], each["ts"], each["dur"]) for each in found] == [
+        ("If", 0, 3e6),
+        ("branch", 0, 1e6),
+        ("branch", 1e6, 1e6),
+    ]

@@ -167,3 +167,37 @@ def test_a_tampered_padding_ends_in_a_sentence(case: str, bundle: Path, tmp_path
     edit, problem = HOSTILE[case]
     with pytest.raises(InputError, match=problem):
         byoc.load(tamper(bundle, tmp_path / "b", edit))
+
+
+MASKED = """
+g (float[1, seq] x, bool[1, seq] m) => (float[1, seq] y) { a = Relu(x) y = Where(m, a, x) }
+"""
+
+
+def test_inputs_are_padded_to_the_smallest_variant_that_takes_them(tmp_path: Path) -> None:
+    variants: Any = {name: {"seq": size} for name, size in (("long", 16), ("short", 8), ("mid", 12))}
+    byoc.partition(parse(MASKED), VANILLA, output=tmp_path / "b", variants=variants, verify=False)
+    loaded = byoc.load(tmp_path / "b")
+    assert isinstance(loaded, VariantSession)
+    for size, name in ((1, "short"), (7, "short"), (8, "short"), (9, "mid"), (13, "long")):
+        x = np.arange(size, dtype=np.float32)[None] - 3
+        given = {"x": x, "m": x > 0}
+        assert loaded.choose(given) is loaded.sessions[name]
+        np.testing.assert_array_equal(loaded(given)["y"], x)
+    assert loaded.types["x"].shape == (1, "seq")
+
+
+def test_what_padding_makes_is_no_input_of_the_session(tmp_path: Path) -> None:
+    path = tmp_path / "b" / "manifest.json"
+    byoc.partition(parse(MASKED), VANILLA, output=path.parent, variants={"a": {"seq": 8}}, verify=False)
+    document = json.loads(path.read_text())
+    document["variants"][0]["padding"]["inputs"]["m"].update(value=0, made=True)
+    path.write_text(json.dumps(document))
+    loaded = byoc.load(path.parent, trust=True)
+    assert isinstance(loaded, VariantSession)
+    assert loaded.inputs == ("x",)
+    assert loaded.types.keys() == {"x"}
+    x = np.float32([[1, -2, 3]])
+    np.testing.assert_array_equal(loaded({"x": x})["y"], np.maximum(x, 0))  # it is ones, then zeros
+    with pytest.raises(InputError, match="input 'm' is made here, leave it out"):
+        loaded({"x": x, "m": x > 0})

@@ -4,6 +4,7 @@ Only numbers, no ONNX. A tensor of a model is one buffer, or several: a Concat c
 of its operands' buffers, which `links` keeps adjacent, and a view has the buffer of the tensor it views.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -212,7 +213,7 @@ def _sum_live_bytes(
     last: Sequence[int],
     over: Sequence[Buffer | None],
 ) -> tuple[int, ...]:
-    change = [0] * (len(order) + 1)
+    change = Counter[int]()
     for buffer, size in enumerate(problem.sizes):
         starts = max(first[buffer], 0) + (over[buffer] is not None)  # shared while it is written
         if last[buffer] >= 0:

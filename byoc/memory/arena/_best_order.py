@@ -89,12 +89,12 @@ def _order_segment(
 
 def _find_peak(forward: Forward, steps: tuple[int, ...]) -> tuple[int, int]:
     """Return the peak of a sequence of steps and the step at which it occurs."""
-    peak, now, state = (-1, -1), forward.start, 0
+    needed, now, state = [], forward.start, 0
     for step in steps:
-        peak = max(peak, (now + forward.extra(step, state), step))
+        needed.append((now + forward.extra(step, state), step))
         now += forward.change(step, state)
         state |= 1 << step
-    return peak
+    return max(needed)
 
 
 _ROUNDS = 16  # of swaps for one variant

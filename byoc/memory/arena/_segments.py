@@ -4,6 +4,7 @@ A step that every other step either precedes or follows is a gate: in any order,
 before it. Segments between gates are independent, smaller problems.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -59,7 +60,7 @@ def split_segments(problem: ArenaProblem) -> Iterator[Segment]:
         len(problem.steps) if b in problem.outputs else max(readers, default=-1)
         for b, readers in enumerate(problem.readers)
     ]
-    change = [0] * (len(problem.steps) + 1)
+    change = Counter[int]()
     for buffer, size in enumerate(problem.sizes):
         made = problem.maker[buffer]
         if last_read[buffer] > made:
@@ -68,7 +69,7 @@ def split_segments(problem: ArenaProblem) -> Iterator[Segment]:
                 change[last_read[buffer] + 1] -= size
     base, start = change[0], 0
     for end in _find_segment_ends(problem):
-        left = base + sum(change[start + 1 : end + 1])
+        left = base + sum(change[at] for at in range(start + 1, end + 1))
         yield _build_segment(problem, last_read, start, end, (base, left))
         base, start = left, end
 

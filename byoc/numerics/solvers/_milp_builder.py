@@ -216,7 +216,7 @@ class MilpBuilder:
 
     def solve(
         self,
-        constant: float,
+        constant: float = 0.0,
         most: float = np.inf,
         budget: SearchBudget | None = None,
         nodes: int | None = None,

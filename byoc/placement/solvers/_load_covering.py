@@ -85,8 +85,11 @@ class CoverDevices:
         return within * len(self.devices)
 
     def divide_groups(self, profit: Ints, loads: Floats, most: float) -> Floats:
-        """Return no less than the profit of a set within each load: parts of groups count, too."""
-        able = (self.costs <= most) & (profit > 0)
+        """Return no less than the profit of a set within each load: parts of groups count, too.
+
+        `profit` is int64 (groups,), of 0 or more.
+        """
+        able = self.costs <= most
         free = able & (self.costs <= 0)
         paid = np.flatnonzero(able & ~free)
         paid = paid[np.argsort(-profit[paid] / self.costs[paid], kind="stable")]
@@ -359,7 +362,7 @@ class CoverSearch:
                 if load <= target.load:
                     columns = np.append(profit[list(members)], worth[number])
                     program.add_row(0.0, columns, np.append(np.ones(len(members)), -1.0))
-        values = program.solve(0.0).values
+        values = program.solve().values
         if values is None:
             return 0.0, np.ones(count)
         target.program, target.worth = np.maximum(values[profit], 0.0), values[worth]

@@ -281,19 +281,16 @@ def coarsen(groups: UnitGroups, most_seconds: float) -> list[int]:
     def sort_key(pair: tuple[int, int]) -> tuple[float, tuple[int, int]]:
         return -weight[pair] / math.sqrt((seconds[pair[0]] + tiny) * (seconds[pair[1]] + tiny)), pair
 
-    cluster, clusters = [-1] * groups.count, 0
+    cluster = list(range(groups.count))
+    paired: set[int] = set()
     for one, other in sorted(weight, key=sort_key):
-        if cluster[one] >= 0 or cluster[other] >= 0:
+        if one in paired or other in paired:
             continue
         together = groups.costs[one] + groups.costs[other]
         together[1:][groups.memory[one] + groups.memory[other] > groups.capacity] = math.inf
         if together.min() <= most_seconds and math.isfinite(together[1:].min(initial=math.inf)):
-            cluster[one] = cluster[other] = clusters
-            clusters += 1
-    for group in range(groups.count):
-        if cluster[group] < 0:
-            cluster[group] = clusters
-            clusters += 1
+            cluster[other] = one
+            paired |= {one, other}
     number: dict[int, int] = {}
     return [number.setdefault(each, len(number)) for each in cluster]
 

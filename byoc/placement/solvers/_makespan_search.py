@@ -304,14 +304,14 @@ def _find_best_weights(costs: Floats) -> Floats:
     weights = program.add_columns(np.zeros(costs.shape[1]), 1, False)
     program.add_rows(0, (contribution[unit], 1), (weights[device], -costs[unit, device] / scale))
     program.add_row(1, weights, 1)
-    values = program.solve(0.0).values
+    values = program.solve().values
     return np.zeros(0) if values is None else np.maximum(values[weights], 0.0)
 
 
 def _iterate_weights(costs: Floats) -> Iterator[Floats]:
     """Yield weights of devices whose sums of least costs rise, in linear time.
 
-    A device that takes more than the mean gets more weight, by factors (Plotkin, Shmoys and Tardos,
+    The more a device takes, the more weight it gets, by factors (Plotkin, Shmoys and Tardos,
     Mathematics of Operations Research 20, 1995).
     """
     weight = np.ones(costs.shape[1])
@@ -323,7 +323,7 @@ def _iterate_weights(costs: Floats) -> Iterator[Floats]:
         peak = float(loads.max())
         if not 0 < peak < np.inf:
             return
-        weight = weight * np.exp((loads - loads.mean()) / peak * _STEP / math.sqrt(1 + number))
+        weight = weight * np.exp(loads / peak * _STEP / math.sqrt(1 + number))
 
 
 def _sum_least_costs(costs: Floats, weight: Floats) -> float:
