@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from byoc.passes._clean_set import describe_clean_pass, list_clean_passes
     from byoc.passes._cleaning import CleanedModel, CleanPass, clean_model
     from byoc.passes._folded_scales import FoldScales
+    from byoc.passes._idle_clamps import CLAMPS
     from byoc.passes._pass_effect import PassEffect, count_operators, is_changed, merge_effects
     from byoc.passes._pass_plugins import (
         MODEL_SCOPE,

@@ -1,6 +1,7 @@
 """The passes that come with byoc, by name: where each class is, imported when it is asked for."""
 
 BUILT_IN = {
+    "drop-clamps": "byoc.passes._idle_clamps:DropClamps",
     "drop-dropout": "byoc.passes._folded_shapes:DropDropout",
     "drop-identity": "byoc.passes._folded_shapes:DropIdentity",
     "explicit-pads": "byoc.passes._affine_folding:ExplicitPads",

@@ -7,7 +7,14 @@ from functools import partial
 from byoc.costs import AlternativeComposite, can_partition_bodies, check_trips
 from byoc.errors import InputError
 from byoc.model import TARGET_KEY, Dim, GraphIndex, Model, get_metadata, unshare_dequantize
-from byoc.passes import CleanedModel, CleanPass, ReadQuantizedOperators, clean_model, list_clean_passes
+from byoc.passes import (
+    CLAMPS,
+    CleanedModel,
+    CleanPass,
+    ReadQuantizedOperators,
+    clean_model,
+    list_clean_passes,
+)
 from byoc.patterns import (
     JointUnit,
     Mark,
@@ -61,18 +68,23 @@ def choose_clean_passes(
 
     Flatten becomes Reshape if a target takes the one only, and none the other only; BatchNormalization
     is folded if a target wants that. Operators of integers are read as QDQ groups if a target takes
-    quantized operators, and none speaks of operators of integers.
+    quantized operators, and none speaks of operators of integers. If a target takes quantized operators,
+    clamps that do nothing in integers go; one behind an operator stays if a target speaks of it, since
+    composites may be made with it.
     """
     spoken = [_list_operators(target) for target in targets]
     reshape = any("Reshape" in each and "Flatten" not in each for each in spoken)
     flatten = any("Flatten" in each and "Reshape" not in each for each in spoken)
     wants = {want for target in targets for want in target.rules.wants}
     integers = ReadQuantizedOperators.list_read_operators()
-    quantized = any(target.has_quantized_rules for target in targets) and not any(
-        "*" in each or integers & each for each in spoken
-    )
+    quantized = any(target.has_quantized_rules for target in targets)
+    clamps = frozenset().union(*(CLAMPS if "*" in each else CLAMPS & each for each in spoken))
     return list_clean_passes(
-        reshape and not flatten, "folded_batchnorm" in wants, left_out, quantized=quantized
+        reshape and not flatten,
+        "folded_batchnorm" in wants,
+        left_out,
+        quantized=quantized and not any("*" in each or integers & each for each in spoken),
+        clamps=clamps if quantized else None,
     )
 
 
