@@ -27,9 +27,9 @@ def list_clean_passes(
     """Return the passes that clean a model, in their order.
 
     `reshape` says that Flatten is to become Reshape, `batchnorm` that BatchNormalization is to be
-    folded, `quantized` that operators of integers are to be read as QDQ groups. `clamps` are the clamping
-    operators that targets have; clamps of quantized tensors stay where it is None. `left_out` are names
-    of passes that are not wanted, or `all`. Raises InputError for a name that none of them has.
+    folded, `quantized` that operators of integers are to be read as QDQ groups. `clamps` are the
+    clamping operators that targets have; clamps of quantized tensors stay where it is None. `left_out`
+    are names of passes that are not wanted, or `all`. Raises InputError for a name that none has.
     """
     known = {each.name: each for each in (*_ALWAYS, *_SOMETIMES)}
     for name in left_out:

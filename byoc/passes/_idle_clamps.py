@@ -1,9 +1,9 @@
 """The pass that drops clamps which change no number that a quantized tensor can stand for.
 
 A quantized network keeps the activations of the float network that it was made of: a Clip(0, 6) between
-DequantizeLinear and QuantizeLinear whose scale and zero point span just 0 to 6. In integers it is nothing,
-and a target without a rule for it is cut there. Clamping and quantizing are both monotone, so that it is
-enough to look at the ends.
+DequantizeLinear and QuantizeLinear whose scale and zero point span just 0 to 6. In integers it is
+nothing, and a target without a rule for it is cut there. Clamping and quantizing are both monotone, so
+that it is enough to look at the ends.
 """
 
 from collections.abc import Iterator, Sequence
@@ -268,7 +268,7 @@ def _drop_round_trip(edits: GraphEdits, number: int) -> None:
     if sizes[0] != sizes[1] or (sizes[0] != (1, 1) and attributes[0] != attributes[1]):
         return
     same = np.array_equal(before.scale, after.scale) and np.array_equal(before.point, after.point)
-    normal = _LEAST_SCALE < before.scale.min() and before.scale.max() < _LARGEST_SCALE
+    normal = before.scale.min() > _LEAST_SCALE and before.scale.max() < _LARGEST_SCALE
     given, made = index.node_inputs[maker][0], index.node_outputs[number][0]
     if same and normal and edits.bypass(number, given, made):
         edits.drop_parameters([real])
