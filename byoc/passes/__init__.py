@@ -6,7 +6,11 @@ from byoc._doors import open_door
 
 if TYPE_CHECKING:
     from byoc.passes._affine_folding import FoldBatchNormalization
-    from byoc.passes._clean_set import describe_clean_pass, list_clean_passes
+    from byoc.passes._clean_set import (
+        describe_clean_pass,
+        list_clean_passes,
+        list_offered_forms,
+    )
     from byoc.passes._cleaning import CleanedModel, CleanPass, clean_model
     from byoc.passes._folded_scales import FoldScales
     from byoc.passes._idle_clamps import CLAMPS
@@ -24,6 +28,8 @@ if TYPE_CHECKING:
         load_passes,
         load_region_pass,
     )
+    from byoc.passes._planar_forms import PlanarForm
     from byoc.passes._quantized_operators import ReadQuantizedOperators
+    from byoc.passes._twin_forms import ChosenForm, TwinForm
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

@@ -1,0 +1,187 @@
+"""Models cleaned for their targets, in the forms that these take, and the graphs that are annotated."""
+
+from collections.abc import Collection, Iterator, Sequence, Set
+from dataclasses import replace
+from functools import partial
+
+from byoc.costs import can_partition_bodies
+from byoc.errors import InputError
+from byoc.model import TARGET_KEY, GraphIndex, Model, get_metadata, is_qdq_node, unshare_dequantize
+from byoc.passes import (
+    CLAMPS,
+    ChosenForm,
+    CleanedModel,
+    CleanPass,
+    ReadQuantizedOperators,
+    TwinForm,
+    clean_model,
+    list_clean_passes,
+    list_offered_forms,
+)
+from byoc.patterns import Mark
+from byoc.rules import Target, annotate_graph
+from byoc.samples import model_samples
+
+
+def find_graphs(index: GraphIndex) -> Iterator[GraphIndex]:
+    """Yield the graphs in which regions may form: a graph, and bodies inside it that may be cut."""
+    yield index
+    for node, bodies in index.bodies.items():
+        if can_partition_bodies(index, node):
+            for body in bodies:
+                yield from find_graphs(body.index)
+
+
+def annotate_graphs(index: GraphIndex, targets: Sequence[Target]) -> dict[int, list[list[Mark]]]:
+    """Return the marks of the nodes of each graph: by the id of its index, then target, then node."""
+    return {
+        id(graph): [annotate_graph(graph, target) for target in targets] for graph in find_graphs(index)
+    }
+
+
+def clean_for_targets(
+    model: Model,
+    targets: Sequence[Target],
+    left_out: str | Collection[str] = (),
+    unwanted: Collection[str] = (),
+) -> CleanedModel:
+    """Clean a model by the passes that run without being asked for, but for those that are left out.
+
+    Nodes that no target takes get a form that one takes, but for those whose first output is `unwanted`.
+    Raises InputError for a name among `left_out` that no such pass has, and for the model of a bundle.
+    """
+    _check_not_partitioned(model)
+    names = [left_out] if isinstance(left_out, str) else left_out
+    cleaned = clean_model(model, choose_clean_passes(targets, names))
+    cleaned = _offer_forms(cleaned, targets, list_offered_forms(names), unwanted)
+    if cleaned.model is model or model.make_samples is not None:
+        return cleaned
+    # Samples are made from what reads the inputs, and are to be the same with and without clean-up.
+    return replace(cleaned, model=replace(cleaned.model, make_samples=partial(model_samples, model)))
+
+
+def _check_not_partitioned(model: Model) -> None:
+    """Raise InputError for the model of a bundle, whose regions are calls, which no rule speaks of."""
+    for node in model.structure.graph.node:
+        target = get_metadata(node, TARGET_KEY)
+        if target:
+            raise InputError(
+                f"{model.source}: is partitioned already: '{node.op_type}' is a region of {target}; "
+                "take the model that it was made of"
+            )
+
+
+def choose_clean_passes(
+    targets: Sequence[Target], left_out: Collection[str] = ()
+) -> tuple[CleanPass, ...]:
+    """Return the clean-up passes for some targets. Raises InputError as `clean_for_targets` does.
+
+    Flatten becomes Reshape if a target takes the one only, and none the other only; BatchNormalization
+    is folded if a target wants that. Operators of integers are read as QDQ groups if a target takes
+    quantized operators, and none speaks of operators of integers. If a target takes quantized operators,
+    clamps that do nothing in integers go; one behind an operator stays if a target speaks of it, since
+    composites may be made with it.
+    """
+    spoken = [_list_operators(target) for target in targets]
+    reshape = any("Reshape" in each and "Flatten" not in each for each in spoken)
+    flatten = any("Flatten" in each and "Reshape" not in each for each in spoken)
+    wants = {want for target in targets for want in target.rules.wants}
+    integers = ReadQuantizedOperators.list_read_operators()
+    quantized = any(target.has_quantized_rules for target in targets)
+    clamps = frozenset().union(*(CLAMPS if "*" in each else CLAMPS & each for each in spoken))
+    return list_clean_passes(
+        reshape and not flatten,
+        "folded_batchnorm" in wants,
+        left_out,
+        quantized=quantized and not any("*" in each or integers & each for each in spoken),
+        clamps=clamps if quantized else None,
+    )
+
+
+def _list_operators(target: Target) -> frozenset[str]:
+    """Return the operators that a rule file speaks of, in rules or composites."""
+    ruled = {operator for rule in target.rules.ops for operator in rule.op}
+    if "*" in ruled:
+        ruled |= {"Flatten", "Reshape"}
+    composed = {operator for each in target.patterns for line in each.lines for operator in line.ops}
+    return frozenset(ruled | composed)
+
+
+# Forms of nodes that targets take, where they do not take the nodes as the model has them.
+
+
+def _offer_forms(
+    cleaned: CleanedModel,
+    targets: Sequence[Target],
+    forms: Sequence[TwinForm],
+    unwanted: Collection[str] = (),
+) -> CleanedModel:
+    """Bring nodes that no target takes into a form that one takes; return the model with the effects.
+
+    Nodes that no target takes in a form stay as they are. So do those in `unwanted`, which are named by
+    their first output.
+    """
+    for form in forms:
+        made = _offer_form(cleaned.model, targets, form, frozenset(unwanted))
+        cleaned = CleanedModel(made.model, (*cleaned.effects, *made.effects))
+    return cleaned
+
+
+def _offer_form(
+    model: Model, targets: Sequence[Target], form: TwinForm, unwanted: frozenset[str]
+) -> CleanedModel:
+    candidates = {
+        _name(graph, number)
+        for graph in find_graphs(model.index)
+        for number in form.find_candidates(graph)
+    } - unwanted
+    wanted = candidates - _find_taken(model, targets) if candidates else candidates
+    refused = set(unwanted)
+    while wanted - refused:
+        chosen = ChosenForm(form, frozenset(_add_companions(model, form, wanted - refused, refused)))
+        made = clean_model(model, (chosen,))
+        taken = _find_taken(made.model, targets)
+        left = {key for name, key in chosen.made.items() if name not in taken}
+        left -= _list_qdq(made.model, chosen)
+        if not left:
+            return made
+        refused |= left
+    return CleanedModel(model)
+
+
+def _name(graph: GraphIndex, number: int) -> str:
+    return graph.node_outputs[number][0]
+
+
+def _find_taken(model: Model, targets: Sequence[Target]) -> set[str]:
+    """Return the nodes that some target takes, by their first output."""
+    quantized = any(target.has_quantized_rules for target in targets)
+    index = (unshare_dequantize(model) if quantized else model).index
+    marks = annotate_graphs(index, targets)
+    return {
+        names[0]
+        for graph in find_graphs(index)
+        for own in marks[id(graph)]
+        for names, mark in zip(graph.node_outputs, own, strict=True)
+        if names and mark.verdict
+    }
+
+
+def _add_companions(model: Model, form: TwinForm, wanted: Set[str], refused: Set[str]) -> Iterator[str]:
+    """Yield nodes and those that are worth bringing into the form with them, but for some."""
+    yield from wanted
+    for graph in find_graphs(model.index):
+        own = {i for i, names in enumerate(graph.node_outputs) if names and names[0] in wanted}
+        for number in form.find_companions(graph, own) if own else ():
+            if _name(graph, number) not in refused:
+                yield _name(graph, number)
+
+
+def _list_qdq(model: Model, chosen: ChosenForm) -> set[str]:
+    """Return the QDQ nodes in a form, which belong to the nodes beside them."""
+    return {
+        chosen.made[node.output[0]]
+        for graph in model.index.walk()
+        for node in graph.nodes
+        if is_qdq_node(node) and node.output[0] in chosen.made
+    }
