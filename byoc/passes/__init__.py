@@ -7,6 +7,7 @@ from byoc._doors import open_door
 if TYPE_CHECKING:
     from byoc.passes._affine_folding import FoldBatchNormalization
     from byoc.passes._clean_set import (
+        FORM_NAMES,
         describe_clean_pass,
         list_clean_passes,
         list_offered_forms,
@@ -30,6 +31,6 @@ if TYPE_CHECKING:
     )
     from byoc.passes._planar_forms import PlanarForm
     from byoc.passes._quantized_operators import ReadQuantizedOperators
-    from byoc.passes._twin_forms import ChosenForm, TwinForm
+    from byoc.passes._twin_forms import ChosenForm, TwinForm, find_forms
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

@@ -17,6 +17,8 @@ ALL_PASSES = "all"
 _ALWAYS = (DropIdentity(), FoldShapes(), DropDropout(), ExplicitPads())
 _SOMETIMES = (FlattenToReshape(), FoldBatchNormalization(), ReadQuantizedOperators(), DropClamps())
 _OFFERED: tuple[TwinForm, ...] = (PlanarForm(),)
+FORM_NAMES = frozenset(form.name for form in _OFFERED)
+"""The names of the forms of nodes that targets are offered."""
 
 
 def list_clean_passes(

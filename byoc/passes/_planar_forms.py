@@ -39,7 +39,7 @@ _IMAGE_OPERATORS: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "ConvTranspose": ((0, 1), (0,)),
     "QLinearConv": ((0, 3), (0,)),
     "MaxPool": ((0,), (0, 1)),
-    **dict.fromkeys(("AveragePool", "LpPool", "LRN"), ((0,), (0,))),
+    **dict.fromkeys(("AveragePool", "LpPool"), ((0,), (0,))),
     **dict.fromkeys(("GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"), ((0,), (0,))),
     **dict.fromkeys(("BatchNormalization", "GroupNormalization", "InstanceNormalization"), ((0,), (0,))),
 }

@@ -12,9 +12,18 @@ from typing import ClassVar
 
 from onnx import NodeProto, TensorProto, TypeProto
 
-from byoc.model import GraphIndex
+from byoc.model import GraphIndex, get_metadata, set_metadata
 from byoc.passes._cleaning import CleanPass
 from byoc.passes._graph_edits import GraphEdits
+
+FORM_KEY = "byoc.form"
+"""The metadata key of a node in another form: the first output of the node that it was."""
+
+
+def find_forms(index: GraphIndex) -> dict[int, str]:
+    """Return the nodes of a graph that are in another form, with the first output of what each was."""
+    keys = ((number, get_metadata(node, FORM_KEY)) for number, node in enumerate(index.nodes))
+    return {number: key for number, key in keys if key}
 
 
 @dataclass(frozen=True)
@@ -81,13 +90,11 @@ class TwinForm(CleanPass):
 class ChosenForm(CleanPass):
     """A pass that brings chosen nodes into a form, each named by its first output.
 
-    `made` gets the name of that output in the form, or of the output itself where it has no twin, to the
-    name that it had. Names of tensors are unique in all graphs of a model.
+    Names of tensors are unique in all graphs of a model.
     """
 
     form: TwinForm
     chosen: frozenset[str]
-    made: dict[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:  # type: ignore[override]
@@ -100,7 +107,7 @@ class ChosenForm(CleanPass):
 
     def edit(self, edits: GraphEdits, numbers: Sequence[int]) -> None:
         """Bring nodes into the form, and convert tensors between them and the other nodes."""
-        self.made.update(_Rewriter(self.form, edits, frozenset(numbers)).rewrite())
+        _Rewriter(self.form, edits, frozenset(numbers)).rewrite()
 
 
 @dataclass(eq=False)
@@ -120,10 +127,9 @@ class _Rewriter:
             number: each for number, each in described.items() if each is not None
         }
 
-    def rewrite(self) -> dict[str, str]:
-        """Replace the nodes in order; return the first output of each, to the name that it had."""
+    def rewrite(self) -> None:
+        """Replace the nodes in order."""
         edits, index = self.edits, self.edits.index
-        found: dict[str, str] = {}
         for number, twinned in self.twinned.items():
             reads, makes = list(index.node_inputs[number]), list(index.node_outputs[number])
             for position in sorted(twinned.inputs):
@@ -136,7 +142,7 @@ class _Rewriter:
             node = self.form.convert(edits, number, reads, makes)
             edits.note_replaced(number, f"computes in the form of {self.form.name}")
             edits.replace(number, node)
-            found[node.output[0]] = key
+            set_metadata(node, FORM_KEY, key)
             for position in sorted(twinned.outputs):
                 name = index.node_outputs[number][position]
                 if name and self._is_read_as_it_was(name):
@@ -144,7 +150,6 @@ class _Rewriter:
         edits.drop_parameters(
             name for n in self.twinned for name in index.node_inputs[n] if index.is_constant(name)
         )
-        return found
 
     def _name(self, name: str) -> str:
         """Return a new twin of a tensor, with its type."""

@@ -1,7 +1,7 @@
 """Models cleaned for their targets, in the forms that these take, and the graphs that are annotated."""
 
 from collections.abc import Collection, Iterator, Sequence, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from byoc.costs import can_partition_bodies
@@ -15,11 +15,12 @@ from byoc.passes import (
     ReadQuantizedOperators,
     TwinForm,
     clean_model,
+    find_forms,
     list_clean_passes,
     list_offered_forms,
 )
 from byoc.patterns import Mark
-from byoc.rules import Target, annotate_graph
+from byoc.rules import Annotator, Objection, Target, annotate_graph
 from byoc.samples import model_samples
 
 
@@ -44,16 +45,21 @@ def clean_for_targets(
     targets: Sequence[Target],
     left_out: str | Collection[str] = (),
     unwanted: Collection[str] = (),
+    *,
+    quantizing: bool = False,
 ) -> CleanedModel:
     """Clean a model by the passes that run without being asked for, but for those that are left out.
 
-    Nodes that no target takes get a form that one takes, but for those whose first output is `unwanted`.
-    Raises InputError for a name among `left_out` that no such pass has, and for the model of a bundle.
+    Nodes that no target takes get a form that one takes, but for those whose first output is `unwanted`;
+    with `quantizing` one that it takes once the model is quantized. Raises InputError for a name among
+    `left_out` that no such pass has, and for the model of a bundle.
     """
     _check_not_partitioned(model)
     names = [left_out] if isinstance(left_out, str) else left_out
     cleaned = clean_model(model, choose_clean_passes(targets, names))
-    cleaned = _offer_forms(cleaned, targets, list_offered_forms(names), unwanted)
+    for form in list_offered_forms(names):
+        made = _offer_form(cleaned.model, targets, form, frozenset(unwanted), quantizing)
+        cleaned = CleanedModel(made.model, (*cleaned.effects, *made.effects))
     if cleaned.model is model or model.make_samples is not None:
         return cleaned
     # Samples are made from what reads the inputs, and are to be the same with and without clean-up.
@@ -110,39 +116,34 @@ def _list_operators(target: Target) -> frozenset[str]:
 # Forms of nodes that targets take, where they do not take the nodes as the model has them.
 
 
-def _offer_forms(
-    cleaned: CleanedModel,
-    targets: Sequence[Target],
-    forms: Sequence[TwinForm],
-    unwanted: Collection[str] = (),
-) -> CleanedModel:
-    """Bring nodes that no target takes into a form that one takes; return the model with the effects.
-
-    Nodes that no target takes in a form stay as they are. So do those in `unwanted`, which are named by
-    their first output.
-    """
-    for form in forms:
-        made = _offer_form(cleaned.model, targets, form, frozenset(unwanted))
-        cleaned = CleanedModel(made.model, (*cleaned.effects, *made.effects))
-    return cleaned
-
-
 def _offer_form(
-    model: Model, targets: Sequence[Target], form: TwinForm, unwanted: frozenset[str]
+    model: Model,
+    targets: Sequence[Target],
+    form: TwinForm,
+    unwanted: frozenset[str],
+    quantizing: bool,
 ) -> CleanedModel:
-    candidates = {
-        _name(graph, number)
-        for graph in find_graphs(model.index)
-        for number in form.find_candidates(graph)
-    } - unwanted
-    wanted = candidates - _find_taken(model, targets) if candidates else candidates
+    """Bring nodes that no target takes into a form that one takes; those in `unwanted` stay."""
+    graphs = [*find_graphs(model.index)]
+    candidates = {_name(graph, n) for graph in graphs for n in form.find_candidates(graph)} - unwanted
+    if not candidates:
+        return CleanedModel(model)
+    known = {_name(graph, n): (graph, n) for graph in graphs for n, _ in enumerate(graph.nodes)}
+    taken = _Taken(model, targets, quantizing)
+    wanted = {name for name in candidates if not taken.holds(name)}
     refused = set(unwanted)
     while wanted - refused:
-        chosen = ChosenForm(form, frozenset(_add_companions(model, form, wanted - refused, refused)))
-        made = clean_model(model, (chosen,))
-        taken = _find_taken(made.model, targets)
-        left = {key for name, key in chosen.made.items() if name not in taken}
-        left -= _list_qdq(made.model, chosen)
+        chosen = frozenset(_add_companions(model, form, wanted - refused, refused))
+        made = clean_model(model, (ChosenForm(form, chosen),))
+        taken = _Taken(made.model, targets, quantizing)
+        left = {
+            key
+            for graph in find_graphs(made.model.index)
+            for number, key in find_forms(graph).items()
+            if key in chosen and not taken.holds(_name(graph, number))
+        }
+        # QDQ nodes belong to the nodes beside them, and cost nothing on the host either.
+        left = {key for key in left if not is_qdq_node(known[key][0].nodes[known[key][1]])}
         if not left:
             return made
         refused |= left
@@ -150,21 +151,49 @@ def _offer_form(
 
 
 def _name(graph: GraphIndex, number: int) -> str:
-    return graph.node_outputs[number][0]
+    return next(iter(graph.node_outputs[number]), "")
 
 
-def _find_taken(model: Model, targets: Sequence[Target]) -> set[str]:
-    """Return the nodes that some target takes, by their first output."""
-    quantized = any(target.has_quantized_rules for target in targets)
-    index = (unshare_dequantize(model) if quantized else model).index
-    marks = annotate_graphs(index, targets)
-    return {
-        names[0]
-        for graph in find_graphs(index)
-        for own in marks[id(graph)]
-        for names, mark in zip(graph.node_outputs, own, strict=True)
-        if names and mark.verdict
-    }
+@dataclass(eq=False)
+class _Taken:
+    """The nodes of a model that some target takes, also quantized where that is `quantizing`."""
+
+    model: Model
+    targets: Sequence[Target]
+    quantizing: bool
+
+    def __post_init__(self) -> None:
+        """Annotate the graphs."""
+        split = any(target.has_quantized_rules for target in self.targets)
+        index = (unshare_dequantize(self.model) if split else self.model).index
+        marks = annotate_graphs(index, self.targets)
+        self._graphs = {
+            _name(graph, n): (graph, n)
+            for graph in find_graphs(index)
+            for n, _ in enumerate(graph.nodes)
+        }
+        self._marked = {
+            name
+            for name, (graph, n) in self._graphs.items()
+            if any(own[n].verdict for own in marks[id(graph)])
+        }
+
+    def holds(self, name: str) -> bool:
+        """Return whether a target takes the node that makes a tensor, as its first output."""
+        if name in self._marked or not self.quantizing:
+            return name in self._marked
+        graph, number = self._graphs[name]
+        return any(
+            not attempt.fits and all(map(_is_about_quantization, attempt.objections))
+            for target in self.targets
+            if target.has_quantized_rules
+            for attempt in Annotator(target, graph).list_attempts(number)
+        )
+
+
+def _is_about_quantization(objection: Objection) -> bool:
+    """Return whether an objection goes where a model is quantized: to a dtype, scale or zero point."""
+    return objection.is_about_dtype or "quantiz" in objection.location
 
 
 def _add_companions(model: Model, form: TwinForm, wanted: Set[str], refused: Set[str]) -> Iterator[str]:
@@ -175,13 +204,3 @@ def _add_companions(model: Model, form: TwinForm, wanted: Set[str], refused: Set
         for number in form.find_companions(graph, own) if own else ():
             if _name(graph, number) not in refused:
                 yield _name(graph, number)
-
-
-def _list_qdq(model: Model, chosen: ChosenForm) -> set[str]:
-    """Return the QDQ nodes in a form, which belong to the nodes beside them."""
-    return {
-        chosen.made[node.output[0]]
-        for graph in model.index.walk()
-        for node in graph.nodes
-        if is_qdq_node(node) and node.output[0] in chosen.made
-    }
