@@ -31,6 +31,6 @@ if TYPE_CHECKING:
     )
     from byoc.passes._planar_forms import PlanarForm
     from byoc.passes._quantized_operators import ReadQuantizedOperators
-    from byoc.passes._twin_forms import ChosenForm, TwinForm, find_forms
+    from byoc.passes._twin_forms import ChosenForm, TwinForm, find_forms, find_twins
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

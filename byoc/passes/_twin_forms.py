@@ -26,6 +26,21 @@ def find_forms(index: GraphIndex) -> dict[int, str]:
     return {number: key for number, key in keys if key}
 
 
+_TWIN_KEY = "byoc.twin"
+"""The metadata key of a node that makes the twin of a tensor, with a number for further outputs."""
+
+
+def find_twins(index: GraphIndex) -> dict[str, str]:
+    """Return the twins in a graph, and the tensors that they stand for, which may be gone."""
+    return {
+        name: original
+        for node in index.nodes
+        if node.metadata_props
+        for position, name in enumerate(node.output)
+        if (original := get_metadata(node, f"{_TWIN_KEY}.{position}"))
+    }
+
+
 @dataclass(frozen=True)
 class TwinnedTensors:
     """The positions of the inputs and outputs of a node that have twins where it is in the form."""
@@ -112,12 +127,16 @@ class ChosenForm(CleanPass):
 
 @dataclass(eq=False)
 class _Rewriter:
-    """The edits that bring nodes of a graph into a form; `twins` are those of its tensors so far."""
+    """The edits that bring nodes of a graph into a form.
+
+    `twins` are those of its tensors so far, and `originals` the tensors by their twins.
+    """
 
     form: TwinForm
     edits: GraphEdits
     numbers: frozenset[int]
     twins: dict[str, str] = field(default_factory=dict)
+    originals: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Find the tensors that have twins."""
@@ -143,6 +162,7 @@ class _Rewriter:
             edits.note_replaced(number, f"computes in the form of {self.form.name}")
             edits.replace(number, node)
             set_metadata(node, FORM_KEY, key)
+            self._note_twins(node)
             for position in sorted(twinned.outputs):
                 name = index.node_outputs[number][position]
                 if name and self._is_read_as_it_was(name):
@@ -154,7 +174,7 @@ class _Rewriter:
     def _name(self, name: str) -> str:
         """Return a new twin of a tensor, with its type."""
         twin = self.edits.names.new_tensor(f"{name}_{self.form.suffix}")
-        self.twins[name] = twin
+        self.twins[name], self.originals[twin] = twin, name
         kind = self.edits.index.type_protos.get(name)
         if kind is not None:
             self.edits.types[twin] = self.form.change_type(kind)
@@ -169,8 +189,16 @@ class _Rewriter:
         if changed is not None:
             self.twins[name] = edits.store(changed, f"{name}_{self.form.suffix}")
         else:
-            edits.insert_before(reader, *self.form.enter(edits, name, self._name(name)))
+            nodes = self.form.enter(edits, name, self._name(name))
+            self._note_twins(nodes[-1])
+            edits.insert_before(reader, *nodes)
         return self.twins[name]
+
+    def _note_twins(self, node: NodeProto) -> None:
+        """Record in the metadata of a node which tensors its outputs are twins of."""
+        for position, name in enumerate(node.output):
+            if name in self.originals:
+                set_metadata(node, f"{_TWIN_KEY}.{position}", self.originals[name])
 
     def _is_read_as_it_was(self, name: str) -> bool:
         """Return whether something reads a tensor that does not read its twin."""
