@@ -9,6 +9,7 @@ BUILT_IN = {
     "fold-batchnorm": "byoc.passes._affine_folding:FoldBatchNormalization",
     "fold-scales": "byoc.passes._folded_scales:FoldScales",
     "fold-shapes": "byoc.passes._folded_shapes:FoldShapes",
+    "narrow-integers": "byoc.passes._narrow_integers:NarrowIntegers",
     "planar-form": "byoc.passes._planar_forms:PlanarForm",
     "read-quantized": "byoc.passes._quantized_operators:ReadQuantizedOperators",
     "simplify": "byoc.passes._simplify:Simplify",

@@ -5,7 +5,7 @@ a dilation of 1 and no padding, so that every sum has the same terms. What lies 
 brought along: elementwise operators, and those along an axis.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -23,7 +23,7 @@ from byoc.model import (
     set_attribute,
 )
 from byoc.passes._graph_edits import GraphEdits
-from byoc.passes._twin_forms import TwinForm, TwinnedTensors
+from byoc.passes._twin_forms import TwinForm, TwinnedTensors, is_among
 
 _RANK = 3  # of a batch of sequences with channels
 _AXES_OPSET = 13  # ONNX opset from which the axes of Squeeze and Unsqueeze are an input
@@ -79,9 +79,15 @@ class PlanarForm(TwinForm):
     name: ClassVar[str] = "planar-form"
     suffix: ClassVar[str] = "2d"
 
-    def find_candidates(self, index: GraphIndex) -> Iterator[int]:
+    def find_candidates(
+        self, index: GraphIndex, operators: Collection[str] | None = None
+    ) -> Iterator[int]:
         """Yield the 1-D operators of a graph that have a form in two dimensions."""
-        kinds = {id(kind) for kind in set(index.node_kinds) if kind.op_type in _IMAGE_OPERATORS}
+        kinds = {
+            id(kind)
+            for kind in set(index.node_kinds)
+            if kind.op_type in _IMAGE_OPERATORS and is_among(kind.operator, operators)
+        }
         for number, kind in enumerate(index.node_kinds) if kinds else ():
             if id(kind) in kinds and self.describe(index, number) is not None:
                 yield number
@@ -157,8 +163,11 @@ class PlanarForm(TwinForm):
         made.tensor_type.shape.dim.extend([*dims[:-1], one, *dims[-1:]])
         return made
 
-    def change_stored(self, tensor: TensorProto, edits: GraphEdits) -> TensorProto | None:
+    def change_constant(self, edits: GraphEdits, name: str) -> TensorProto | None:
         """Return a stored tensor with an axis of 1 before the last, wherever its data is."""
+        tensor = edits.index.stored_tensors.get(name)
+        if tensor is None:
+            return None
         made = TensorProto()
         made.CopyFrom(tensor)
         made.dims[:] = [*tensor.dims[:-1], 1, *tensor.dims[-1:]]
@@ -173,7 +182,7 @@ class PlanarForm(TwinForm):
             stored = index.stored_tensors.get(node.input[0])
             if stored is not None and len(stored.dims) > 1 and not _is_blocked(node):
                 axis = get_stated_attributes(node).get("axis", 1)
-                changed = self.change_stored(stored, edits)
+                changed = self.change_constant(edits, node.input[0])
                 assert changed is not None
                 node.input[0] = edits.store(changed, f"{node.input[0]}_{self.suffix}")
                 node.output[0] = twin

@@ -6,7 +6,7 @@ node reads or makes a twin in the other form. Chosen nodes hand twins on to one 
 are converted only where others read or make them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -49,6 +49,11 @@ class TwinnedTensors:
     outputs: frozenset[int]
 
 
+def is_among(operator: str, operators: Collection[str] | None) -> bool:
+    """Return whether an operator is among some that are named as in rule files."""
+    return operators is None or operator in operators or "*" in operators
+
+
 @dataclass(frozen=True)
 class TwinForm(CleanPass):
     """A form of nodes, and the pass that brings all nodes of a model into it that have it."""
@@ -56,9 +61,16 @@ class TwinForm(CleanPass):
     operators: ClassVar[frozenset[str]] = frozenset()
     suffix: ClassVar[str]
     """The end of the names of twins."""
+    dtype: ClassVar[str | None] = None
+    """The dtype that rules have to name if they may take nodes in the form; None if none matters."""
 
-    def find_candidates(self, index: GraphIndex) -> Iterator[int]:
-        """Yield the nodes of a graph that a target may take in the form and not as they are."""
+    def find_candidates(
+        self, index: GraphIndex, operators: Collection[str] | None = None
+    ) -> Iterator[int]:
+        """Yield the nodes of a graph that a target may take in the form and not as they are.
+
+        `operators` are those that count, by name as in rule files, or `*`; all where it is None.
+        """
         raise NotImplementedError
 
     def find_companions(self, index: GraphIndex, chosen: Set[int]) -> Iterator[int]:
@@ -79,8 +91,8 @@ class TwinForm(CleanPass):
         """Return the type of a tensor's twin."""
         raise NotImplementedError
 
-    def change_stored(self, tensor: TensorProto, edits: GraphEdits) -> TensorProto | None:
-        """Return the twin of a stored tensor; None where it has to be converted by nodes."""
+    def change_constant(self, edits: GraphEdits, name: str) -> TensorProto | None:
+        """Return the twin of a constant, to be stored; None where nodes have to convert it."""
         raise NotImplementedError
 
     def enter(self, edits: GraphEdits, name: str, twin: str) -> Sequence[NodeProto]:
@@ -184,8 +196,9 @@ class _Rewriter:
         """Return the twin of a tensor that a node reads, which is made before it where there is none."""
         if name in self.twins:
             return self.twins[name]
-        edits, stored = self.edits, self.edits.index.stored_tensors.get(name)
-        changed = None if stored is None else self.form.change_stored(stored, edits)
+        edits = self.edits
+        constant = edits.index.is_constant(name)
+        changed = self.form.change_constant(edits, name) if constant else None
         if changed is not None:
             self.twins[name] = edits.store(changed, f"{name}_{self.form.suffix}")
         else:

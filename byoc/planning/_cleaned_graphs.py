@@ -20,7 +20,7 @@ from byoc.passes import (
     list_offered_forms,
 )
 from byoc.patterns import Mark
-from byoc.rules import Annotator, Objection, Target, annotate_graph
+from byoc.rules import Annotator, Objection, OpRule, Target, annotate_graph
 from byoc.samples import model_samples
 
 
@@ -104,13 +104,28 @@ def choose_clean_passes(
     )
 
 
-def _list_operators(target: Target) -> frozenset[str]:
-    """Return the operators that a rule file speaks of, in rules or composites."""
-    ruled = {operator for rule in target.rules.ops for operator in rule.op}
+def _list_operators(target: Target, dtype: str | None = None) -> frozenset[str]:
+    """Return the operators that a rule file speaks of, in rules or composites.
+
+    With a `dtype` only those are returned of which a rule, or the file, names that.
+    """
+    ruled = {
+        operator
+        for rule in target.rules.ops
+        for operator in rule.op
+        if dtype is None or dtype in _list_dtypes(target, rule)
+    }
     if "*" in ruled:
         ruled |= {"Flatten", "Reshape"}
-    composed = {operator for each in target.patterns for line in each.lines for operator in line.ops}
+    patterns = () if dtype is not None else target.patterns
+    composed = {operator for each in patterns for line in each.lines for operator in line.ops}
     return frozenset(ruled | composed)
+
+
+def _list_dtypes(target: Target, rule: OpRule) -> set[str]:
+    """Return the dtypes that a rule names, for all its tensors or for one, or its file does."""
+    named = {dtype for tensor in rule.tensors.values() for dtype in tensor.dtype or ()}
+    return named | set(rule.dtype or target.rules.dtype)
 
 
 # Forms of nodes that targets take, where they do not take the nodes as the model has them.
@@ -124,8 +139,10 @@ def _offer_form(
     quantizing: bool,
 ) -> CleanedModel:
     """Bring nodes that no target takes into a form that one takes; those in `unwanted` stay."""
-    graphs = [*find_graphs(model.index)]
-    candidates = {_name(graph, n) for graph in graphs for n in form.find_candidates(graph)} - unwanted
+    targets = [target for target in targets if form.name not in target.rules.unwanted_forms]
+    spoken = frozenset().union(*(_list_operators(target, form.dtype) for target in targets))
+    graphs = [*find_graphs(model.index)] if spoken else []
+    candidates = {_name(g, n) for g in graphs for n in form.find_candidates(g, spoken)} - unwanted
     if not candidates:
         return CleanedModel(model)
     known = {_name(graph, n): (graph, n) for graph in graphs for n, _ in enumerate(graph.nodes)}
