@@ -337,6 +337,13 @@ class GraphIndex:
         return ValueRanges(self) if self.outer is None else self.outer.value_ranges.enter_body(self)
 
     @cached_property
+    def plain_ranges(self) -> "ValueRanges":
+        """The ranges of the graph's tensors in any run, also one that an index beyond its table ends."""
+        from byoc.model.ranges import PlainRanges  # noqa: PLC0415 - few graphs are asked for any
+
+        return PlainRanges(self) if self.outer is None else self.outer.plain_ranges.enter_body(self)
+
+    @cached_property
     def opsets(self) -> Mapping[str, int]:
         """Domain (the main one as the empty text) to the version of its operator set."""
         return {

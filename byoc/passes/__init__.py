@@ -6,9 +6,16 @@ from byoc._doors import open_door
 
 if TYPE_CHECKING:
     from byoc.passes._affine_folding import FoldBatchNormalization
-    from byoc.passes._clean_set import describe_clean_pass, list_clean_passes
+    from byoc.passes._clean_set import (
+        FORM_NAMES,
+        describe_clean_pass,
+        list_clean_passes,
+        list_offered_forms,
+    )
     from byoc.passes._cleaning import CleanedModel, CleanPass, clean_model
     from byoc.passes._folded_scales import FoldScales
+    from byoc.passes._idle_clamps import CLAMPS
+    from byoc.passes._narrow_integers import NarrowIntegers
     from byoc.passes._pass_effect import PassEffect, count_operators, is_changed, merge_effects
     from byoc.passes._pass_plugins import (
         MODEL_SCOPE,
@@ -23,6 +30,8 @@ if TYPE_CHECKING:
         load_passes,
         load_region_pass,
     )
+    from byoc.passes._planar_forms import PlanarForm
     from byoc.passes._quantized_operators import ReadQuantizedOperators
+    from byoc.passes._twin_forms import ChosenForm, TwinForm, find_forms, find_twins
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

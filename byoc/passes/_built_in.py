@@ -1,6 +1,7 @@
 """The passes that come with byoc, by name: where each class is, imported when it is asked for."""
 
 BUILT_IN = {
+    "drop-clamps": "byoc.passes._idle_clamps:DropClamps",
     "drop-dropout": "byoc.passes._folded_shapes:DropDropout",
     "drop-identity": "byoc.passes._folded_shapes:DropIdentity",
     "explicit-pads": "byoc.passes._affine_folding:ExplicitPads",
@@ -8,6 +9,8 @@ BUILT_IN = {
     "fold-batchnorm": "byoc.passes._affine_folding:FoldBatchNormalization",
     "fold-scales": "byoc.passes._folded_scales:FoldScales",
     "fold-shapes": "byoc.passes._folded_shapes:FoldShapes",
+    "narrow-integers": "byoc.passes._narrow_integers:NarrowIntegers",
+    "planar-form": "byoc.passes._planar_forms:PlanarForm",
     "read-quantized": "byoc.passes._quantized_operators:ReadQuantizedOperators",
     "simplify": "byoc.passes._simplify:Simplify",
 }

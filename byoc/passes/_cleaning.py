@@ -45,8 +45,12 @@ class CleanPass:
     operators: ClassVar[frozenset[str]]
     contrib_operators: ClassVar[frozenset[str]] = frozenset()
 
+    def find_nodes(self, index: GraphIndex) -> list[int]:
+        """Return the nodes of a graph that may be edited: those of the operators."""
+        return _find_nodes(index, self.operators, self.contrib_operators)
+
     def edit(self, edits: GraphEdits, numbers: Sequence[int]) -> None:
-        """Add the edits of a graph, whose nodes of the operators are given by number."""
+        """Add the edits of a graph, whose nodes from `find_nodes` are given by number."""
         raise NotImplementedError
 
     def run(self, model: ModelProto) -> ModelProto:
@@ -67,17 +71,14 @@ class CleanedModel:
 
 def clean_model(model: Model, passes: Sequence[CleanPass]) -> CleanedModel:
     """Clean a model by passes, in their order; neither it nor its index changes."""
-    wanted = {operator for each in passes for operator in each.operators}
-    contrib = {operator for each in passes for operator in each.contrib_operators}
-    if not any(_find_nodes(index, wanted, contrib) for index in model.index.walk()):
+    if not any(each.find_nodes(index) for index in model.index.walk() for each in passes):
         return CleanedModel(model)
     root = _begin_edits(model)
     before = _count_operators(model)
     effects = []
     for each in passes:
         for edits in root.walk():
-            found = _find_nodes(edits.index, each.operators, each.contrib_operators)
-            numbers = [n for n in found if n not in edits.removed]
+            numbers = [n for n in each.find_nodes(edits.index) if n not in edits.removed]
             if numbers:
                 each.edit(edits, numbers)
         change, rewritten = root.take_counts()

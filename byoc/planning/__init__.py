@@ -7,6 +7,12 @@ from byoc._doors import open_door
 if TYPE_CHECKING:
     from byoc.planning._benchmark_solution import place, solve_instance
     from byoc.planning._break_evens import SentTensor, find_break_evens, find_sent_tensors
+    from byoc.planning._cleaned_graphs import (
+        annotate_graphs,
+        choose_clean_passes,
+        clean_for_targets,
+        find_graphs,
+    )
     from byoc.planning._graph_placement import build_main_problem, name_units, plan_graphs
     from byoc.planning._graph_plan import (
         CostDoubt,
@@ -17,10 +23,6 @@ if TYPE_CHECKING:
     )
     from byoc.planning._graph_units import (
         GraphUnits,
-        annotate_graphs,
-        choose_clean_passes,
-        clean_for_targets,
-        find_graphs,
         group_graphs,
         load_units,
         split_pinned_units,

@@ -13,6 +13,7 @@ from onnx import NodeProto
 
 from byoc.errors import InputError
 from byoc.model import GraphIndex, Model, get_node_name
+from byoc.passes import find_twins
 from byoc.planning import WIDE, QuantizedWeight
 from byoc.quantization._calibration_file import read_ranges
 from byoc.quantization._coarse_tensors import describe_coarse_outputs, find_coarse_concats
@@ -327,12 +328,13 @@ def _is_quantized(model: Model) -> bool:
 
 
 def _read_ranges(model: Model, given: str | Path | Ranges) -> Ranges:
+    twins = {twin: name for graph in model.index.walk() for twin, name in find_twins(graph).items()}
     if isinstance(given, Ranges):
-        return given
+        return given.add_twins(twins)
     file = Path(given)
     found = read_ranges(file)
     found.check_names(model, file)
-    return found
+    return found.add_twins(twins)
 
 
 # Quantized nodes that onnxruntime's optimizations replace by some that do not run.

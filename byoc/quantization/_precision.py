@@ -183,6 +183,12 @@ class Precision:
                 raise InputError(f"--block {self.block}: is for --quantize {WEIGHTS} alone")
 
     @property
+    def may_quantize(self) -> bool:
+        """Whether a target that computes in integers may get a quantized model."""
+        given = self.calibration is not None or self.data is not None
+        return self.quantize in INTEGERS or (self.quantize is None and given)
+
+    @property
     def record(self) -> dict[str, str | None]:
         """The precision as the manifest records it, files by their names alone."""
         given = self.calibration

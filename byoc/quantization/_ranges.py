@@ -8,9 +8,9 @@ which are then used exactly. Scales and zero points are those of ONNX's Quantize
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from numpy.typing import NDArray
 
@@ -34,6 +34,7 @@ EIGHT_BITS = ("int8", "uint8")
 EIGHT_BIT_STEPS = 255
 """The steps of 8 bits, from the least integer to the largest."""
 
+T = TypeVar("T")
 _MAX_HINTS = 5  # names with a suggestion, in a sentence
 
 
@@ -128,3 +129,29 @@ class Ranges:
                 problems.append(f"tensors.{name}.channels: {given}")
         if problems:
             raise make_file_error(path, problems)
+
+    def add_twins(self, twins: Mapping[str, str]) -> Ranges:
+        """Return the ranges with those of twins: tensors with one more axis of 1 before the last.
+
+        `twins` maps each to the tensor whose values it has.
+        """
+
+        def add(known: Mapping[str, T]) -> dict[str, T]:
+            return {**{twin: known[name] for twin, name in twins.items() if name in known}, **known}
+
+        moved = {
+            twin: replace(given, axis=_move_axis(given.axis))
+            for twin, given in add(self.tensors).items()
+            if twin in twins and isinstance(given, GivenQuantization) and given.axis is not None
+        }
+        return replace(
+            self,
+            tensors={**add(self.tensors), **moved},
+            channels=add(self.channels),
+            usual=add(self.usual),
+        )
+
+
+def _move_axis(axis: int) -> int:
+    """Return an axis of a tensor of rank 3 in its twin of rank 4."""
+    return {-3: 0, -2: 1, 2: 3}.get(axis, axis)

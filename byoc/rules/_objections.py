@@ -38,6 +38,11 @@ class Objection:
     origin: str = ""
 
     @property
+    def is_about_dtype(self) -> bool:
+        """Whether a tensor has another dtype than is supported."""
+        return self.kind is ObjectionKind.DTYPE
+
+    @property
     def reason(self) -> str:
         """The sentence for users: the origin, which many nodes share, or what the constraint says."""
         return self.origin or self.text

@@ -275,6 +275,18 @@ class RuleFile(StrictModel):
         description="What the model is to be made into first: folded_batchnorm, BatchNormalization "
         "folded into the Conv, ConvTranspose or Gemm before it.",
     )
+    unwanted_forms: Annotated[
+        tuple[Literal["narrow-integers", "planar-form"], ...],
+        BeforeValidator(
+            lambda value: [value] if isinstance(value, str) else value,
+            json_schema_input_type=Literal["narrow-integers", "planar-form"]
+            | Annotated[list[Literal["narrow-integers", "planar-form"]], Field(min_length=1)],
+        ),
+    ] = Field(
+        default=(),
+        description="Forms that nodes are not brought into for the accelerator, though its rules take "
+        "them: planar-form, 1-D convolutions and pools as 2-D ones; narrow-integers, int64 as int32.",
+    )
     cost_model: str = Field(description="The cost model: a path, or an installed name.")
     cost_parameters: dict[str, bool | int | float | str] = Field(
         default_factory=dict,

@@ -12,8 +12,17 @@ from byoc import bundle, codegen, quantization
 from byoc.errors import InputError
 from byoc.model import choose_state_pairs, find_state_pairs, match_state_patterns
 from byoc.options import list_names, record_options
-from byoc.passes import MODEL_SCOPE, REGION_SCOPE, PassProcess, load_passes, load_region_pass
+from byoc.passes import (
+    FORM_NAMES,
+    MODEL_SCOPE,
+    REGION_SCOPE,
+    PassProcess,
+    find_forms,
+    load_passes,
+    load_region_pass,
+)
 from byoc.stages._planning_stages import Annotate, Group, Place
+from byoc.stages._rewriting import clean_rewritten
 from byoc.stages._settings_loader import choose_by_target, load_settings
 from byoc.stages._state import (
     ChosenPasses,
@@ -235,7 +244,18 @@ class Quantize:
     """
 
     def run(self, state: Rewritten) -> Prepared:
-        """Return the state with the model to be planned; the settings get targets that compute so."""
+        """Return the state with the model to be planned; the settings get targets that compute so.
+
+        Nodes that would be on the host in a form that only an accelerator wants get back the one that
+        they had, until none is left: so each form is a choice of the placement.
+        """
+        found = self._quantize(state)
+        while state.asked is not None and (left := _find_forms_on_host(found)):
+            state = clean_rewritten(state, state.asked, state.unwanted | left)
+            found = self._quantize(state)
+        return found
+
+    def _quantize(self, state: Rewritten) -> Prepared:
         precision, original = state.request.options.precision, state.loaded.original
 
         def predict(model: Model) -> float:
@@ -257,3 +277,17 @@ class Quantize:
             **take(Loaded, state), pass_effects=state.pass_effects, precision=chosen, accuracy_test=test
         )
         return replace(found, settings=replace(state.settings, targets=chosen.targets))
+
+
+def _find_forms_on_host(state: Prepared) -> frozenset[str]:
+    """Return the nodes in another form that would be on the host, by the first output that they had."""
+    if FORM_NAMES.isdisjoint(effect.name for effect in state.pass_effects):
+        return frozenset()
+    placed = Place().run(Group().run(Annotate().run(state)))
+    found: set[str] = set()
+    for graph in placed.root.walk():
+        forms = find_forms(graph.index)
+        for unit, device in zip(graph.units, graph.placement.labels.tolist(), strict=True):
+            if not device:
+                found.update(forms[node] for node in unit.nodes if node in forms)
+    return frozenset(found)

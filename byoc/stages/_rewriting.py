@@ -49,10 +49,34 @@ class Rewrite:
         rewritten, effects = rewrite_model(
             loaded.original, passes.model, loaded.samples, passes.process, compare
         )
-        cleaned = clean_for_targets(rewritten, state.settings.targets, options.no_passes)
-        return Rewritten(
-            **take(Loaded, state), rewritten=cleaned.model, pass_effects=(*effects, *cleaned.effects)
-        )
+        return clean_rewritten(state, (rewritten, effects))
+
+
+def clean_rewritten(
+    state: Loaded,
+    asked: tuple[Model, tuple[PassEffect, ...]],
+    unwanted: frozenset[str] = frozenset(),
+) -> Rewritten:
+    """Return the state with a model, as the passes that were asked for left it, cleaned for its targets.
+
+    `unwanted` names nodes that keep their form, by their first output. Raises InputError as
+    `clean_for_targets` does.
+    """
+    options, (model, effects) = state.request.options, asked
+    cleaned = clean_for_targets(
+        model,
+        state.settings.targets,
+        options.no_passes,
+        unwanted,
+        quantizing=options.precision.may_quantize,
+    )
+    return Rewritten(
+        **take(Loaded, state),
+        rewritten=cleaned.model,
+        pass_effects=(*effects, *cleaned.effects),
+        asked=asked,
+        unwanted=unwanted,
+    )
 
 
 def rewrite_model(

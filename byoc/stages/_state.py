@@ -141,6 +141,10 @@ class Rewritten(Loaded):
 
     rewritten: Model
     pass_effects: tuple[PassEffect, ...] = ()
+    asked: tuple[Model, tuple[PassEffect, ...]] | None = None
+    """The model as the passes that were asked for left it, before clean-up, with their effects."""
+    unwanted: frozenset[str] = frozenset()
+    """The nodes that keep their form, by their first output: in the other they would be on the host."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -14,6 +14,6 @@ if TYPE_CHECKING:
         limit_of_dtype,
         square,
     )
-    from byoc.model.ranges._value_ranges import NodeRange, ValueRanges
+    from byoc.model.ranges._value_ranges import NodeRange, PlainRanges, ValueRanges
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

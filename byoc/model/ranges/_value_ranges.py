@@ -292,7 +292,7 @@ class ValueRanges:
             operator = self.index.node_kinds[number].operator
             for body in bodies:
                 given = self._find_formals(number, body, operator)
-                self._bodies[number][id(body.index)] = ValueRanges(body.index, self, given)
+                self._bodies[number][id(body.index)] = type(self)(body.index, self, given)
         return self._bodies[number]
 
     def _find_formals(self, number: int, body: GraphBody, operator: str) -> dict[str, Interval]:
@@ -330,7 +330,7 @@ class ValueRanges:
         outputs = list(body.index.outputs)[skipped:]
         held = {formal: self.find(name).whole for formal, name in zip(formals, started, strict=False)}
         for _ in range(_ROUNDS):
-            inner = ValueRanges(body.index, self, {**first, **held})
+            inner = type(self)(body.index, self, {**first, **held})
             left = [
                 formal
                 for formal, output in zip(formals, outputs, strict=False)
@@ -366,6 +366,15 @@ class ValueRanges:
                 found = found.join(self.find(names[carried]).whole)  # after no iterations
             made.append(None if found is None else TensorRange(found))
         return RuleResult(tuple(made))
+
+
+@dataclass(eq=False)
+class PlainRanges(ValueRanges):
+    """The ranges of a graph's tensors in any run, also one that fails at an index beyond its table."""
+
+    @cached_property
+    def _valid(self) -> Mapping[str, Interval]:
+        return {}
 
 
 def _read_range(index: GraphIndex, name: str) -> TensorRange:

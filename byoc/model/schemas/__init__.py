@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         find_operator,
         find_schemas,
         get_schema,
+        has_kernel,
         has_runtime_schemas,
         list_onnx_domains,
         list_onnx_operators,

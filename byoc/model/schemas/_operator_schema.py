@@ -320,6 +320,40 @@ def _map_runtime_sources() -> Mapping[str, Sequence[Any]]:
     return _group_by_name(list_all())
 
 
+@cache
+def _map_kernels() -> Mapping[str, Sequence[Any]]:
+    """Return onnxruntime's kernels for CPUs by operator name, empty where it does not tell them."""
+    try:
+        state = import_module(_STATE_MODULE)
+        list_all: Callable[[], Sequence[Any]] = state.get_all_opkernel_def
+    except (ImportError, AttributeError):  # a build without it
+        return {}
+    found: dict[str, list[Any]] = {}
+    for kernel in list_all():
+        if kernel.provider == "CPUExecutionProvider":
+            found.setdefault(make_operator_name(kernel.op_name, kernel.domain), []).append(kernel)
+    return found
+
+
+def has_kernel(schema: OperatorSchema, dtypes: Mapping[str, str]) -> bool:
+    """Return whether onnxruntime runs an operator with dtypes, given by type variable, on a CPU.
+
+    It is taken to run one where it is not installed, and one that is defined by others.
+    """
+    kernels = _map_kernels().get(make_operator_name(schema.op_type, schema.domain), ())
+    if not _map_kernels() or (not kernels and schema.is_function):
+        return True
+    types = {variable: f"tensor({_C_NAMES.get(dtype, dtype)})" for variable, dtype in dtypes.items()}
+    return any(
+        kernel.version_range[0] <= schema.since_version <= kernel.version_range[1]
+        and all(
+            types.get(variable, allowed[0] if allowed else "") in allowed
+            for variable, allowed in kernel.type_constraints.items()
+        )
+        for kernel in kernels
+    )
+
+
 def _find_runtime_sources(name: str) -> Sequence[Any]:
     return () if name.startswith(_OWN_DOMAINS) else _map_runtime_sources().get(name, ())
 

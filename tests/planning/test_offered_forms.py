@@ -1,0 +1,110 @@
+"""Nodes get a form that targets take, where they are placed, and keep their own on the host."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from failing import rules
+from onnx import numpy_helper
+from support import parse
+
+import byoc
+from byoc.errors import InputError
+from byoc.passes import find_forms
+from byoc.quantization import Precision
+
+CONVOLUTIONS = "{op: [Conv, MaxPool], tensors: {X: {rank: 4}}}"
+
+
+def network(text: str, channels: int = 16) -> onnx.ModelProto:
+    """Return a model of 1-D operators, in which `w` is a weight of windows of 3, `v` one of 1."""
+    model = parse(text)
+    for name, size in (("w", 3), ("v", 1)):
+        values = np.random.default_rng(size).normal(size=(channels, channels, size)) / (channels * size)
+        model.graph.initializer.append(numpy_helper.from_array(values.astype(np.float32), name))
+    return model
+
+
+CHAIN = """m (float[1, 16, 64] x) => (float[1, 16, 32] y) {
+    a = Conv <pads = [1, 1]> (x, w)
+    b = Relu(a)
+    c = Conv <pads = [1, 1]> (b, w)
+    d = Add(c, x)
+    e = Conv(d, v)
+    y = MaxPool <kernel_shape = [2], strides = [2]> (e)
+}"""
+
+
+def operators(model: onnx.ModelProto) -> Counter[str]:
+    nodes = [*model.graph.node, *(node for each in model.functions for node in each.node)]
+    return Counter(node.op_type for node in nodes if not node.op_type.startswith("dla_"))
+
+
+def test_a_chain_of_1d_operators_is_one_region_with_one_pair_of_views(tmp_path: Path) -> None:
+    result = byoc.partition(network(CHAIN), "dla", output=tmp_path / "b", strategy="all-supported")
+    assert [region.nodes for region in result.report.regions] == [8]
+    assert result.verification is not None
+    assert result.verification.worst.relative < 1e-5
+    found = operators(result.model)
+    assert (found["Unsqueeze"], found["Squeeze"]) == (1, 1)
+    (effect,) = (each for each in result.plan.passes if each.name == "planar-form")
+    assert (effect.nodes_before["Conv"], effect.nodes_after["Conv"]) == (3, 3)
+
+
+@pytest.mark.parametrize("options", [{"strategy": "host-only"}, {"no_passes": ["planar-form"]}])
+def test_on_the_host_operators_stay_as_they_are(options: dict[str, object]) -> None:
+    model = network(CHAIN)
+    result = byoc.partition(model, "dla", **options)
+    wanted = [(node.op_type, list(node.input), list(node.output)) for node in model.graph.node]
+    found = [(node.op_type, list(node.input), list(node.output)) for node in result.model.graph.node]
+    assert found == wanted
+    assert not any(each.name == "planar-form" for each in result.plan.passes)
+
+
+def test_a_target_that_takes_1d_operators_gets_them(tmp_path: Path) -> None:
+    file = rules(tmp_path, "npu", "{op: [Conv, MaxPool], tensors: {X: {rank: [3, 4]}}}", "Relu", "Add")
+    result = byoc.partition(network(CHAIN), file, strategy="all-supported")
+    assert [region.nodes for region in result.report.regions] == [6]
+    assert "Unsqueeze" not in operators(result.model)
+
+
+def test_an_operator_between_that_is_not_taken_stays_as_it_is(tmp_path: Path) -> None:
+    file = rules(tmp_path, "npu", CONVOLUTIONS, "Relu", "Add")
+    model = network(CHAIN.replace("Relu", "Cos"))
+    result = byoc.partition(model, file, output=tmp_path / "b", strategy="all-supported")
+    assert len(result.report.regions) == 2
+    (cos,) = (node for node in result.model.graph.node if node.op_type == "Cos")
+    assert (list(cos.input), list(cos.output)) == (["a"], ["b"])
+    assert not any(entry.key == "byoc.form" for entry in cos.metadata_props)
+
+
+def test_one_that_is_refused_in_two_dimensions_as_well_stays() -> None:
+    model = network(
+        CHAIN.replace("e = Conv(d, v)", "e = Conv <strides = [9], pads = [300, 300]> (d, v)")
+    )
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    result = byoc.partition(model, "dla", strategy="all-supported")
+    forms = {key for graph in result.plan.root.walk() for key in find_forms(graph.index).values()}
+    assert {"a", "b", "c", "d"} <= forms
+    assert "e" not in forms
+
+
+def test_what_is_quantized_later_is_offered_in_the_form() -> None:
+    model = network(CHAIN)
+    ranges = byoc.calibrate(model, "random")
+    for precision in (Precision("int8", data="random"), Precision("int8", calibration=ranges)):
+        result = byoc.partition(model, "dla", precision=precision, strategy="all-supported")
+        assert [region.nodes for region in result.report.regions] == [8]
+        (region,) = result.report.regions
+        assert {tensor.dtype for tensor in (*region.inputs, *region.outputs)} == {"int8"}
+
+
+def test_explain_sees_the_form() -> None:
+    assert not byoc.explain(network(CHAIN), "dla").refusals
+
+
+def test_a_form_that_there_is_not() -> None:
+    with pytest.raises(InputError, match=r"planar-from: .* \(did you mean planar-form\?\)"):
+        byoc.partition(network(CHAIN), "dla", no_passes=["planar-from"])
