@@ -161,7 +161,8 @@ class Cause:
     `text` is the sentence, and `names` are the nodes and tensors that it quotes. `constraint` is the key
     in the rule file that refuses, with the file's name before it if inherited; `value` is what the node
     has or needs there, and `allowed` what the target takes. `flags` are those of the command line that
-    settle it. `target` is the accelerator, where several are asked. What is not known is empty.
+    settle it, `advice` what else does, in words. `target` is the accelerator, where several are asked.
+    What is not known is empty.
     """
 
     kind: CauseKind
@@ -172,6 +173,7 @@ class Cause:
     allowed: str = ""
     flags: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+    advice: str = ""
     target: str = ""
 
     def __str__(self) -> str:
@@ -185,15 +187,6 @@ class Cause:
         for name in self.names:
             text = text.replace(f" '{name}'", " '...'")
         return text
-
-    @property
-    def sort_key(self) -> tuple[str, ...]:
-        """What causes share that differ in names, values and sentences alone."""
-        if self.constraint:
-            return self.kind, self.operator, self.constraint, self.target
-        if self.flags:
-            return self.kind, *self.flags, self.target
-        return self.kind, self.operator, self.general_text, self.target
 
 
 @dataclass(frozen=True, slots=True)

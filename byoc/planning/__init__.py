@@ -5,7 +5,12 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.planning._actions import ActionFinder, edit_targets
+    from byoc.planning._actions import (
+        ActionFinder,
+        edit_targets,
+        get_integer_dtype,
+        is_float_for_integers,
+    )
     from byoc.planning._benchmark_solution import place, solve_instance
     from byoc.planning._break_evens import SentTensor, find_break_evens, find_sent_tensors
     from byoc.planning._graph_placement import build_main_problem, name_units, plan_graphs

@@ -87,7 +87,9 @@ class KnownLimits:
             if why is None and limit is not None and len(unit.nodes) > limit.nodes:
                 why = limit.reason
             if why is not None:
-                found[row] = Cause(CauseKind.CODEGEN, why)
+                own = (index.nodes[node] for node in unit.nodes)
+                named = (name for node in own for name in (node.name, *node.output) if name)
+                found[row] = Cause(CauseKind.CODEGEN, why, names=tuple(dict.fromkeys(named)))
         return found
 
 

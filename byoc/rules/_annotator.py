@@ -204,7 +204,13 @@ class Annotator:
         own = {*view.node.output, *(name for name in view.node.input if name in self.index.inputs)}
         if origin is None or origin.tensor in own:
             return objection
-        return replace(objection, origin=str(origin), flags=origin.flags, names=origin.names)
+        return replace(
+            objection,
+            origin=str(origin),
+            flags=origin.flags,
+            names=origin.names,
+            advice="" if origin.flags else origin.remedy,
+        )
 
     @cached_property
     def _host_nodes(self) -> Mapping[int, Objection]:

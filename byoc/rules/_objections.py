@@ -33,7 +33,7 @@ class Objection:
     the sentence. Where it is that a type is not known, `origin` says behind what, and what settles it.
     `value` and `allowed` are what the node has and what is supported, `flags` the flags of the command
     line that settle it, `names` the nodes and tensors that the sentence quotes, `cause` the kind of
-    cause where the kind of objection does not tell.
+    cause where the kind of objection does not tell, `advice` what settles it besides flags.
     """
 
     location: str
@@ -45,6 +45,7 @@ class Objection:
     flags: tuple[str, ...] = field(default=(), compare=False)
     names: tuple[str, ...] = field(default=(), compare=False)
     cause: CauseKind | None = field(default=None, compare=False)
+    advice: str = field(default="", compare=False)
 
     @property
     def reason(self) -> str:
@@ -59,8 +60,17 @@ class Objection:
         if kind is None:
             kind = CauseKind.CONSTRAINT if self.location else CauseKind.OTHER
         text = f"{operator}: {self.text}" if named and not self.origin else self.reason
-        constraint = "" if self.origin else self.location
-        return Cause(kind, text, operator, constraint, self.value, self.allowed, self.flags, self.names)
+        return Cause(
+            kind=kind,
+            text=text,
+            operator=operator,
+            constraint="" if self.origin else self.location,
+            value=self.value,
+            allowed=self.allowed,
+            flags=self.flags,
+            names=self.names,
+            advice=self.advice,
+        )
 
 
 @dataclass(frozen=True, slots=True)
