@@ -21,6 +21,8 @@ LIMITS = ("memory", "min_nodes", "max_nodes", "regions")
 """The keys of `limits` in a rule file that hold for placements; `batch` holds for nodes."""
 
 _PREFIX = "limits."
+# More than any accelerator has; without a limit bytes would not be counted.
+_MOST_BYTES = 1 << 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,9 @@ class _Limit:
 
 
 def drop_limits(target: Target, keys: Sequence[str]) -> Target:
-    """Return a target without some of its limits."""
-    limits = target.rules.limits.model_copy(update=dict.fromkeys(keys))
+    """Return a target without some of its limits; of memory it then has more than any model needs."""
+    free = {key: _MOST_BYTES if key == "memory" else None for key in keys}
+    limits = target.rules.limits.model_copy(update=free)
     return replace(target, rules=target.rules.model_copy(update={"limits": limits}))
 
 
