@@ -118,5 +118,5 @@ def test_all_graphs_together_keep_to_an_accelerators_limits(
     elif len(drawn) > 1 and total > memory:
         expected = f"one would hold {total} bytes of at most {memory}"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory_fit, "_measure_memory", lambda graph, number: needs[id(graph)])
+        patch.setattr(memory_fit, "measure_memory", lambda graph, number: needs[id(graph)])
         assert memory_fit.describe_excess(plan, limits) == expected
