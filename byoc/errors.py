@@ -6,9 +6,10 @@ the location in it. Any other exception that escapes is a defect of byoc.
 
 import re
 import signal
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from enum import StrEnum
 from functools import lru_cache
 from unicodedata import category
 
@@ -122,15 +123,83 @@ def _find_closest(name: str, known: tuple[str, ...]) -> list[str]:
     return same[:1] or get_close_matches(name, known, n=1, cutoff=0.6)
 
 
+class CauseKind(StrEnum):
+    """What keeps a node off a device."""
+
+    OPERATOR = "operator"
+    """no rule of the target's file is for its operator"""
+    CONSTRAINT = "constraint"
+    """it does not meet a constraint of the rule file"""
+    SIZE = "size"
+    """an extent is open, and flags can give it"""
+    TYPE = "type"
+    """something is not known, and no flag of the command line gives it"""
+    QUANTIZATION = "quantization"
+    """the rule is for quantized operators, and it is none"""
+    VALUES = "values"
+    """whole numbers may leave what the target's arithmetic promises"""
+    HOST = "host"
+    """the rule file keeps it on the host"""
+    COMPOSITE = "composite"
+    """it is taken inside a composite only"""
+    LIMIT = "limit"
+    """a hard limit of the rule file, a key of `limits`"""
+    CODEGEN = "codegen"
+    """the codegen refused it"""
+    COST = "cost"
+    """it is supported, and the placement has it on the host"""
+    GIVEN = "given"
+    """it is supported, and the placement that was given has it on the host"""
+    OTHER = "other"
+    """what only a sentence says"""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why a device does not take a node, as data; `str` gives the sentence for people.
+
+    `text` is the sentence, and `names` are the nodes and tensors that it quotes. `constraint` is the key
+    in the rule file that refuses, with the file's name before it if inherited; `value` is what the node
+    has or needs there, and `allowed` what the target takes. `flags` are those of the command line that
+    settle it, `advice` what else does, in words. `target` is the accelerator, where several are asked.
+    What is not known is empty.
+    """
+
+    kind: CauseKind
+    text: str
+    operator: str = ""
+    constraint: str = ""
+    value: str = ""
+    allowed: str = ""
+    flags: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    advice: str = ""
+    target: str = ""
+
+    def __str__(self) -> str:
+        """Return the sentence."""
+        return self.text
+
+    @property
+    def general_text(self) -> str:
+        """The sentence without the names of nodes and tensors, which differ from node to node."""
+        text = self.text
+        for name in self.names:
+            text = text.replace(f" '{name}'", " '...'")
+        return text
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Falsy if there are reasons against; these are sentences for the user, the most severe first.
 
-    `own_cpu` is True of what a compiler takes, and leaves to a CPU of the device's own.
+    `own_cpu` is True of what a compiler takes, and leaves to a CPU of the device's own. `causes` are the
+    reasons as data; there are none of reasons that are sentences alone, as those of a codegen.
     """
 
     reasons: tuple[str, ...] = ()
     own_cpu: bool = False
+    causes: tuple[Cause, ...] = field(default=(), compare=False)
 
     def __bool__(self) -> bool:
         """Return whether there is no reason against."""
@@ -145,6 +214,32 @@ YES = Verdict()
 ON_OWN_CPU = Verdict(own_cpu=True)
 
 
-def refuse(*reasons: str) -> Verdict:
-    """Make a refusal with the given reasons."""
-    return Verdict(reasons)
+def refuse(*reasons: str | Cause) -> Verdict:
+    """Make a refusal with the given reasons, which are causes where there is more than a sentence."""
+    causes = tuple(
+        reason if isinstance(reason, Cause) else Cause(CauseKind.OTHER, reason) for reason in reasons
+    )
+    return Verdict(tuple(map(str, reasons)), causes=causes)
+
+
+def join_verdicts(verdicts: Iterable[Verdict]) -> Verdict:
+    """Return the refusal with the reasons of all, each once; a yes if there are none."""
+    found = (list_causes(verdict) for verdict in verdicts)
+    return refuse(*{cause.text: cause for causes in found for cause in causes}.values())
+
+
+def join_targets(verdicts: Sequence[tuple[str, Verdict]]) -> Verdict:
+    """Return the refusal of several accelerators, each with its name: a sentence for each."""
+    return Verdict(
+        tuple(f"{target}: {verdict}" for target, verdict in verdicts),
+        causes=tuple(
+            replace(cause, target=target)
+            for target, verdict in verdicts
+            for cause in list_causes(verdict)
+        ),
+    )
+
+
+def list_causes(verdict: Verdict) -> tuple[Cause, ...]:
+    """Return the reasons of a verdict as data; of those that are sentences alone, `other` causes."""
+    return verdict.causes if verdict.causes or verdict else refuse(*verdict.reasons).causes

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
         RefusalReport,
         RegionReport,
         Report,
+        ReportedCause,
         ReportedTensor,
         Sharing,
         SizePrediction,

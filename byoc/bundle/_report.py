@@ -19,7 +19,7 @@ from pydantic import (
 from byoc.bundle._verification_report import Finite, ReportModel, VerificationReport
 from byoc.errors import InputError
 from byoc.passes import PassEffect
-from byoc.planning import BreakEven, PerturbedPlan, RegionNeighbour, WhatIf
+from byoc.planning import Action, BreakEven, PerturbedPlan, RegionNeighbour, WhatIf
 from byoc.support import Note, validate_content
 
 NoteText = Annotated[Note, PlainValidator(Note.parse, json_schema_input_type=str), PlainSerializer(str)]
@@ -162,13 +162,30 @@ class RefusalReport(ReportModel):
         return {name: value for name, value in data.items() if name != "options" or value}
 
 
+class ReportedCause(ReportModel):
+    """A cause why a node is on the host, as data; the fields are those of `Cause` of `byoc.errors`.
+
+    `general` is the sentence without the names of nodes and tensors.
+    """
+
+    kind: str
+    operator: str = ""
+    constraint: str = ""
+    value: str = ""
+    allowed: str = ""
+    flags: tuple[str, ...] = ()
+    target: str = ""
+    general: str = ""
+
+
 class HostReason(ReportModel):
     """A reason for staying on the host, and the number of nodes that it concerns.
 
     `share` is their part of the seconds that the host alone would take, None in reports of versions
     that did not tell it. `largest` is the one that takes most of them, by name or first output, and
-    `operators` are those of the nodes, the one with most seconds first. `remedy` is what a user can do,
-    empty where nothing is known.
+    `operators` are those of the nodes, the one with most seconds first. `causes` are what the sentence
+    is made of, `remedy` is what a user can do, and `actions` are the same as data; empty where nothing
+    is known.
     """
 
     reason: str
@@ -177,6 +194,8 @@ class HostReason(ReportModel):
     largest: str = ""
     operators: tuple[str, ...] = ()
     remedy: str = ""
+    causes: tuple[ReportedCause, ...] = ()
+    actions: tuple[Action, ...] = ()
 
 
 class PreciseUnitReport(ReportModel):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import repeat as repeat_value
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -131,10 +130,12 @@ def run(  # noqa: PLR0913 - the options of the verb
         write_text(places[1], measured.traces[-1].to_text())
     if form is OutputFormat.json:
         document = _write_document(session, measured)
-        print_json({**document, "padded": fitted.padded} if fitted.padded else document)
+        own = {"padded": fitted.padded} if fitted.padded else {}
+        print_json({**document, **own, **({"rows": fitted.rows} if fitted.split else {})})
         return
-    padded = f", padded: {fitted.padded}" if fitted.padded else ""
-    print_lines([f"variant {session.variant}{padded}"] if session.variant else [])
+    how = f", padded: {fitted.padded}" if fitted.padded else ""
+    how += f", {fitted.rows} rows one by one" if fitted.split else ""
+    print_lines([f"variant {session.variant}{how}"] if session.variant else [])
     print_rows([_format_row(row) for row in _make_rows(session, measured)], form)
     print_line(_describe_time(session, measured))
     for name, value in measured.outputs.items():
@@ -152,7 +153,8 @@ class _MeasuredRuns:
     """The runs of a bundle on one input: the outputs of the last, and when each stage ran.
 
     There is a trace for each run, or one for all that were in a pipeline. `in_flight` is the number of
-    runs of a pipeline that were in flight at once, None where they came one after another.
+    runs of a pipeline that were in flight at once, None where they came one after another. `rows` is the
+    number of calls of a run, of a batch that is run row by row.
     """
 
     repeats: int
@@ -160,6 +162,7 @@ class _MeasuredRuns:
     outputs: Mapping[str, Any]
     traces: Sequence[byoc.Trace]
     notes: Sequence[str]
+    rows: int = 1
 
     @property
     def seconds(self) -> float:
@@ -199,25 +202,27 @@ def _measure_runs(
     fitted: byoc.runtime.FittedInputs, repeats: int, in_flight: int | None
 ) -> _MeasuredRuns:
     """Run a bundle, with more than one run after a first one that does not count."""
-    session, given = fitted.session, fitted.inputs
     traces: list[byoc.Trace] = []
     outputs: Mapping[str, Any] = {}
     with byoc.runtime.collect_contradictions() as notes:
         if repeats > 1:
-            session.run(given)
+            fitted.run()
         if in_flight:
             traces.append(byoc.Trace())
-            runs = session.run_pipeline(repeat_value(given, repeats), in_flight, fitted.mark(traces[0]))
+            runs = fitted.run_pipeline(repeats, in_flight, traces[0])
             outputs = deque(runs, maxlen=1).pop()
         else:
             for _ in range(repeats):
                 traces.append(byoc.Trace())
-                outputs = session.run(given, fitted.mark(traces[-1]))
-    return _MeasuredRuns(repeats, in_flight, fitted.cut(outputs), traces, list(notes))
+                outputs = fitted.run(traces[-1])
+    return _MeasuredRuns(repeats, in_flight, outputs, traces, list(notes), fitted.rows)
 
 
 def _make_rows(session: byoc.Session, measured: _MeasuredRuns) -> list[dict[str, Any]]:
-    """Return a row for each segment in order of execution, with the median of its times."""
+    """Return a row for each segment in order of execution, with the median of its times.
+
+    Where a batch is run row by row, a segment's time is that of a median row, times the rows.
+    """
     rows = []
     for stage in session.stages:
         events = _find_events(stage.name, measured)
@@ -225,9 +230,9 @@ def _make_rows(session: byoc.Session, measured: _MeasuredRuns) -> list[dict[str,
             {
                 "segment": stage.name,
                 "on": stage.device,
-                "seconds": median(event.seconds for event in events),
-                "bytes_in": events[-1].bytes_read,
-                "bytes_out": events[-1].bytes_made,
+                "seconds": measured.rows * median(event.seconds for event in events),
+                "bytes_in": measured.rows * events[-1].bytes_read,
+                "bytes_out": measured.rows * events[-1].bytes_made,
             }
         )
     return rows

@@ -22,6 +22,7 @@ from byoc.costs._unit_prices import (
     stack_columns,
     weigh_costs,
 )
+from byoc.errors import Cause
 from byoc.model import GraphIndex, StatePair
 from byoc.patterns import JointUnit
 from byoc.placement import Fusion, Problem
@@ -132,7 +133,7 @@ class GraphProblem:
     """number of units with an unknown cost that was estimated"""
     estimated_seconds: NDArray[np.float64]
     """float64 (units,): seconds on the host of nodes with a shape or an operator that is not known"""
-    kept_on_host: tuple[Mapping[int, str], ...]
+    kept_on_host: tuple[Mapping[int, Cause], ...]
     """for each accelerator, unit -> reason why it may not run there: unknown cost, or refused"""
     sizes: NDArray[np.int64]
     """int64 (tensors, devices): bytes sent"""
@@ -155,7 +156,7 @@ def build_problem(  # noqa: PLR0913, PLR0917 - the parts of a problem
     settings: CostSettings,
     bodies: Mapping[int, BodyCost] = MappingProxyType({}),
     alternatives: Sequence[AlternativeComposite] = (),
-    refused: Sequence[Mapping[int, str]] = (),
+    refused: Sequence[Mapping[int, Cause]] = (),
 ) -> GraphProblem:
     """Build the placement problem of a graph's units on a host and some accelerators.
 

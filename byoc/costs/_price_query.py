@@ -26,7 +26,15 @@ from byoc.costs._cost_model import (
 from byoc.costs._graph_tasks import GraphTasks, build_tasks
 from byoc.costs._measured_costs import STAND_IN_LINE
 from byoc.costs._objective import Policy
-from byoc.errors import InputError, describe_error, must_propagate, shorten_text, suggest_nearest
+from byoc.errors import (
+    Cause,
+    CauseKind,
+    InputError,
+    describe_error,
+    must_propagate,
+    shorten_text,
+    suggest_nearest,
+)
 from byoc.model import (
     GraphIndex,
     describe_node,
@@ -209,7 +217,7 @@ def price_task(model: CostModel, task: Task) -> tuple[Price, str]:
     return Price(STAND_IN_LINE.evaluate(task.work)), why
 
 
-def keep_unknown_on_host(device: Prices, policy: Policy, taken: Sequence[bool]) -> dict[int, str]:
+def keep_unknown_on_host(device: Prices, policy: Policy, taken: Sequence[bool]) -> dict[int, Cause]:
     """Return the units that a policy keeps on the host, with the reason.
 
     `taken` marks the units that the device would accept. Only `Policy.host` keeps any.
@@ -218,7 +226,8 @@ def keep_unknown_on_host(device: Prices, policy: Policy, taken: Sequence[bool]) 
         return {}
     rows = np.flatnonzero(device.unknown & np.array(taken, np.bool_))
     return {
-        row: f"what it costs on {device.model} is not known: {device.why[row]}" for row in rows.tolist()
+        row: Cause(CauseKind.COST, f"what it costs on {device.model} is not known: {device.why[row]}")
+        for row in rows.tolist()
     }
 
 

@@ -22,7 +22,7 @@ from byoc.costs._price_query import (
     price_host_units,
 )
 from byoc.costs._transfer_costs import TransferCosts, UnitTensors
-from byoc.errors import InputError
+from byoc.errors import Cause, InputError
 from byoc.model import GraphIndex, StatePair
 from byoc.patterns import JointUnit, Unit
 from byoc.placement import UNLIMITED, Problem
@@ -227,7 +227,7 @@ class Execution:
     joules: NDArray[np.float64]
     operations: NDArray[np.float64]
     device_cost: NDArray[np.float64]
-    kept_on_host: tuple[Mapping[int, str], ...]
+    kept_on_host: tuple[Mapping[int, Cause], ...]
     estimated: int
     estimated_seconds: NDArray[np.float64]
     answers: tuple[ModelAnswers, ...]
@@ -241,7 +241,7 @@ class UnitPricer:
     units: Sequence[JointUnit]
     settings: CostSettings
     bodies: Mapping[int, BodyCost]
-    refused: Sequence[Mapping[int, str]]
+    refused: Sequence[Mapping[int, Cause]]
 
     @cached_property
     def tasks(self) -> GraphTasks:
@@ -272,7 +272,7 @@ class UnitPricer:
         estimated = host.unknown & ~self.has_bodies
         answers = [ModelAnswers.of(host, ~self.has_bodies)]
         willing = np.empty((len(self.units), len(self.settings.devices)))
-        kept: list[Mapping[int, str]] = []
+        kept: list[Mapping[int, Cause]] = []
         for number, device in enumerate(self.settings.devices):
             prices = _price_joint_units(device.costs, self.device_tasks[number], self.units, number)
             willing[:, number] = self.settings.objective.combine(prices.seconds, prices.joules)

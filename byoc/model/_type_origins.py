@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from onnx import TypeProto
+from onnx import NodeProto, TypeProto
 
-from byoc.model._dimensions import list_open_dims, name_open_dims
+from byoc.errors import InputError
+from byoc.model._dimensions import Dimensions, fix_dims, list_open_dims, name_open_dims
 from byoc.model._graph_index import GraphIndex
 from byoc.model._skeletons import replace_weights
 from byoc.model._tensor_types import Dim, read_type
-from byoc.model._walk import describe_node, walk_graphs
+from byoc.model._walk import describe_node, get_node_name, is_onnx, walk_graphs
 from byoc.model.inference import clear_output_shapes, infer_types, list_dim_names
 
 # Types that hold at run time, whatever the file states: inferred from the inputs and constants
@@ -59,15 +60,21 @@ _INTEGERS = frozenset({"int64", "int32"})
 
 @dataclass(frozen=True, slots=True)
 class TypeOrigin:
-    """Why the types behind a tensor are not known (`cause`, a sentence), and what settles it."""
+    """Why the types behind a tensor are not known (`cause`, a sentence), and what settles it.
+
+    `remedy` says it, empty where nothing does; `flags` are those of the command line that it is made of.
+    `names` are the nodes and tensors that the sentence quotes.
+    """
 
     tensor: str
     cause: str
     remedy: str
+    flags: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return for instance `dimension N of input 'x' is not fixed (--dim N=SIZE)`."""
-        return f"{self.cause} ({self.remedy})"
+        return f"{self.cause} ({self.remedy})" if self.remedy else self.cause
 
 
 def find_type_origin(index: GraphIndex, tensors: Sequence[str]) -> TypeOrigin | None:
@@ -108,9 +115,7 @@ def _find_origins(index: GraphIndex) -> dict[str, TypeOrigin]:
             if not name:
                 continue
             if _is_vague(index, name, named):
-                cause = f"the shape of '{name}', which {describe_node(node)} makes, is not known"
-                own = TypeOrigin(name, cause, "state it as value_info of the model")
-                found[name] = computed or own
+                found[name] = computed or _make_node_origin(index, node, name)
             elif computed is not None and index.get_dtype(name) in _INTEGERS:
                 carried[name] = computed
     return found
@@ -133,7 +138,7 @@ def _list_outer_origins(index: GraphIndex, named: frozenset[str]) -> Iterator[tu
             yield name, around[given[name]]
         else:
             cause = f"the shape of '{name}', an input of a body, is not known"
-            yield name, TypeOrigin(name, cause, "state it in the body")
+            yield name, TypeOrigin(name, cause, "state it in the body", names=(name,))
 
 
 def _map_body_inputs(index: GraphIndex) -> dict[str, str]:
@@ -151,9 +156,10 @@ def _make_input_origin(index: GraphIndex, name: str) -> TypeOrigin:
     shape = index.get_shape(name)
     remedy = f"--shape {name}=EXTENTS"
     if shape is None:
-        return TypeOrigin(name, f"the rank of input '{name}' is not known", remedy)
+        return TypeOrigin(name, f"the rank of input '{name}' is not known", remedy, (remedy,), (name,))
     axis = next(axis for axis, dim in enumerate(shape) if not isinstance(dim, int))
-    return TypeOrigin(name, f"dimension {axis} of input '{name}' has neither size nor name", remedy)
+    cause = f"dimension {axis} of input '{name}' has neither size nor name"
+    return TypeOrigin(name, cause, remedy, (remedy,), (name,))
 
 
 def _is_vague(index: GraphIndex, name: str, named: frozenset[str]) -> bool:
@@ -176,7 +182,82 @@ def _find_open_dims(index: GraphIndex, name: str) -> Iterator[TypeOrigin]:
         for dim in (kind.shape or ()) if kind is not None else ():
             for each in sorted(_list_names(dim) & names):
                 cause = f"dimension {each} of input '{value.name}' is not fixed"
-                yield TypeOrigin(value.name, cause, f"--dim {each}=SIZE")
+                remedy = _suggest_size(index, each)
+                yield TypeOrigin(value.name, cause, remedy, (f"--dim {each}=SIZE",), (value.name,))
+
+
+def _suggest_size(index: GraphIndex, *dims: str) -> str:
+    """Return the flags that fix open dimensions; of ranges, that these leave them open."""
+    flags = " ".join(f"--dim {dim}=SIZE" for dim in dims)
+    ranges = index.planned.ranges
+    given = [f"{dim}={ranges[dim][0]}..{ranges[dim][1]}" for dim in dims if dim in ranges]
+    return f"{flags}, since the range {' '.join(given)} leaves it open" if given else flags
+
+
+# Operators that make as much as the values say that they read, whatever the shapes of these are.
+_BY_VALUE = frozenset(
+    {"NonZero", "Compress", "Unique", "NonMaxSuppression", "StringSplit", "Loop", "If"}
+)
+# Of a dimension in a trial, where no plan counts with one: as good as any.
+_SIZE = 2
+
+
+def _make_node_origin(index: GraphIndex, node: NodeProto, name: str) -> TypeOrigin:
+    """Return the origin of a tensor of unknown shape that a node makes of what is known.
+
+    Where sizes of the model's open dimensions settle it, these are the remedy. Where it depends on
+    values, nothing is.
+    """
+    cause = f"the shape of '{name}', which {describe_node(node)} makes, is not known"
+    names = (name, get_node_name(node))
+    dims = _find_settling_dims(index, node, name)
+    if dims:
+        flags = tuple(f"--dim {dim}=SIZE" for dim in dims)
+        return TypeOrigin(name, cause, _suggest_size(index, *dims), flags, names)
+    if node.op_type in _BY_VALUE and is_onnx(node):
+        return TypeOrigin(name, f"{cause}: it depends on values", "", names=names)
+    kind = index.type_protos.get(name)
+    if kind is not None and not kind.HasField("tensor_type"):
+        return TypeOrigin(name, f"{cause}: it is no tensor", "", names=names)
+    return TypeOrigin(name, cause, "state it as value_info of the model", names=names)
+
+
+def _find_settling_dims(index: GraphIndex, node: NodeProto, name: str) -> tuple[str, ...]:
+    """Return open dimensions whose sizes make the shape of a main graph's tensor known; none if none."""
+    if index.outer is not None:
+        return ()
+    opened = tuple(dim for dim in list_open_dims(index.proto) if dim.isidentifier())
+    extents = (dim for made in node.input for dim in index.get_shape(made) or ())
+    read = {each for dim in extents for each in _list_names(dim)}
+    near = tuple(dim for dim in opened if dim in read)
+    for dims in dict.fromkeys((near, opened)):
+        if dims and name in _find_fixed(index, dims):
+            return dims
+    return ()
+
+
+_FIXED: "WeakKeyDictionary[GraphIndex, dict[tuple[str, ...], frozenset[str]]]" = WeakKeyDictionary()
+
+
+def _find_fixed(root: GraphIndex, dims: tuple[str, ...]) -> frozenset[str]:
+    """Return the tensors of a main graph that have a known shape where some dimensions have sizes."""
+    known = _FIXED.setdefault(root, {})
+    if dims not in known:
+        sizes = {dim: root.planned.sizes.get(dim, _SIZE) for dim in dims}
+        try:
+            bare = replace_weights(fix_dims(replace_weights(root.proto), Dimensions(sizes)).proto)
+            found = infer_types(bare, {}).type_protos
+        except InputError:  # the model has no such sizes
+            found = {}
+        kinds = {name: read_type(proto) for name, proto in found.items()}
+        known[dims] = frozenset(
+            name
+            for name, kind in kinds.items()
+            if kind is not None
+            and kind.shape is not None
+            and all(isinstance(dim, int) for dim in kind.shape)
+        )
+    return known[dims]
 
 
 def _list_names(dim: Dim) -> frozenset[str]:

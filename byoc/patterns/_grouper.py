@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from byoc.errors import YES, Verdict, refuse
+from byoc.errors import YES, Cause, CauseKind, Verdict, join_verdicts, refuse
 from byoc.model import GraphIndex, get_node_name
 from byoc.numerics import merge_groups, sort_topologically
 from byoc.patterns._contraction_order import ContractionOrder
@@ -88,7 +88,15 @@ def make_single_unit(index: GraphIndex, number: int, mark: Mark) -> Unit:
     """Make a unit of one node."""
     verdict = mark.verdict
     if verdict and not mark.standalone:
-        verdict = refuse(f"{index.nodes[number].op_type} is taken only inside a composite")
+        operator = index.nodes[number].op_type
+        verdict = refuse(
+            Cause(
+                CauseKind.COMPOSITE,
+                f"{operator} is taken only inside a composite",
+                operator,
+                f"{mark.rule}.standalone",
+            )
+        )
     rules = (mark.rule,) if verdict else ()
     must = bool(verdict) and mark.is_required
     return Unit(get_node_name(index.nodes[number]), (number,), verdict, rules, must=must)
@@ -126,9 +134,7 @@ class JointUnit:
     def verdicts(self) -> tuple[Verdict, ...]:
         """For each accelerator, whether it supports the whole unit; the reasons of all refused parts."""
         return tuple(
-            units[0].verdict
-            if len(units) == 1
-            else refuse(*dict.fromkeys(reason for unit in units for reason in unit.verdict.reasons))
+            units[0].verdict if len(units) == 1 else join_verdicts(unit.verdict for unit in units)
             for units in self.on_device
         )
 

@@ -7,8 +7,16 @@ paper.
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from byoc.errors import YES, Verdict, refuse
-from byoc.model import GraphIndex, describe_node, is_dequantize, is_qdq_node, is_quantize, may_be_float
+from byoc.errors import YES, Cause, CauseKind, Verdict, refuse
+from byoc.model import (
+    GraphIndex,
+    describe_node,
+    get_node_name,
+    is_dequantize,
+    is_qdq_node,
+    is_quantize,
+    may_be_float,
+)
 from byoc.patterns._contraction_order import ContractionOrder
 from byoc.patterns._matcher import Mark, Match, Unit, describe_rejection, find_matches_at
 from byoc.patterns._node_table import NodeTable
@@ -29,7 +37,7 @@ def form_qdq_groups(index: GraphIndex, units: Sequence[Unit], marks: Sequence[Ma
     and QuantizeLinear nodes around it that no rule takes are refused for that, with the reason.
     """
     has_qdq = any(kind.is_qdq for kind in {*index.node_kinds})
-    floats = {n: mark.not_quantized for n, mark in enumerate(marks) if mark.not_quantized}
+    floats = {n: _NoGroupError(mark.not_quantized) for n, mark in enumerate(marks) if mark.not_quantized}
     if not any(mark.accepts_quantized for mark in marks):
         return [_explain_lone_node(index, unit, floats) for unit in units] if floats else list(units)
     finder = _GroupFinder(index, {node: unit for unit in units for node in unit.nodes})
@@ -53,10 +61,18 @@ def form_qdq_groups(index: GraphIndex, units: Sequence[Unit], marks: Sequence[Ma
         except _NoGroupError as error:
             if not all(marks[node].accepts_plain for node in unit.nodes):
                 name = unit.composite or index.nodes[unit.nodes[0]].op_type
-                verdict = refuse(f"{name} is no whole QDQ group: {error}")
+                verdict = refuse(
+                    Cause(
+                        CauseKind.QUANTIZATION,
+                        f"{name} is no whole QDQ group: {error}",
+                        name,
+                        f"{marks[unit.nodes[0]].rule}.quantized",
+                        names=error.names,
+                    )
+                )
                 changed[unit.nodes[0]] = replace(unit, verdict=verdict, rules=(), must=False)
             else:
-                floats.update(dict.fromkeys(unit.nodes, str(error)))
+                floats.update(dict.fromkeys(unit.nodes, error))
         else:
             absorbed.update(around)
             nodes = tuple(sorted((*unit.nodes, *around)))
@@ -65,7 +81,7 @@ def form_qdq_groups(index: GraphIndex, units: Sequence[Unit], marks: Sequence[Ma
     return [_explain_lone_node(index, unit, floats) for unit in left] if has_qdq and floats else left
 
 
-def _explain_lone_node(index: GraphIndex, unit: Unit, floats: Mapping[int, str]) -> Unit:
+def _explain_lone_node(index: GraphIndex, unit: Unit, floats: "Mapping[int, _NoGroupError]") -> Unit:
     """Return a refused DequantizeLinear or QuantizeLinear with what keeps it out of a group.
 
     `floats` has the nodes that are accepted in floating point alone, and why.
@@ -82,7 +98,9 @@ def _explain_lone_node(index: GraphIndex, unit: Unit, floats: Mapping[int, str])
         return unit
     operator = describe_node(index.nodes[found])
     reason = f"{operator} is taken in floating point, not in integers: {floats[found]}"
-    return replace(unit, verdict=refuse(reason))
+    names = get_node_name(index.nodes[found]), *floats[found].names
+    cause = Cause(CauseKind.QUANTIZATION, reason, node.op_type, names=names)
+    return replace(unit, verdict=refuse(cause))
 
 
 def _join_units(index: GraphIndex, units: Sequence[Unit]) -> ContractionOrder:
@@ -97,16 +115,18 @@ def _require_quantized_rules(index: GraphIndex, unit: Unit, marks: Sequence[Mark
     """Raise _NoGroupError unless rules for quantized operators accept all computing nodes of a unit."""
     for number in unit.nodes:
         if not marks[number].accepts_quantized and not is_qdq_node(index.nodes[number]):
-            node = describe_node(index.nodes[number])
-            raise _NoGroupError(f"no rule for quantized operators takes {node}")
+            node = index.nodes[number]
+            text = f"no rule for quantized operators takes {describe_node(node)}"
+            raise _NoGroupError(text, get_node_name(node))
 
 
 def _join_group(order: ContractionOrder, nodes: Collection[int]) -> None:
     """Join nodes in an order. Raise _NoGroupError if a path leaves them and returns."""
     between = order.join(nodes)
     if between is not None:
-        node = describe_node(order.index.nodes[between])
-        raise _NoGroupError(f"a path leaves it and comes back through {node}")
+        node = order.index.nodes[between]
+        text = f"a path leaves it and comes back through {describe_node(node)}"
+        raise _NoGroupError(text, get_node_name(node))
 
 
 def check_unaccepted_nodes(index: GraphIndex, nodes: Iterable[int], marks: Sequence[Mark]) -> Verdict:
@@ -129,7 +149,12 @@ def check_unaccepted_nodes(index: GraphIndex, nodes: Iterable[int], marks: Seque
 
 
 class _NoGroupError(Exception):
-    """Nodes are not the core of a QDQ group; says why."""
+    """Nodes are not the core of a QDQ group; says why, with the nodes and tensors that are named."""
+
+    def __init__(self, text: str, *names: str) -> None:
+        """Make the error of its sentence, and of the names that this quotes."""
+        super().__init__(text)
+        self.names = names
 
 
 @dataclass(frozen=True)
@@ -167,34 +192,35 @@ class _GroupFinder:
         producer = self.index.producers.get(name, -1)
         if producer < 0:
             raise _NoGroupError(
-                f"its input '{name}' comes from outside the graph, not from a DequantizeLinear"
+                f"its input '{name}' comes from outside the graph, not from a DequantizeLinear", name
             )
         node = self.index.nodes[producer]
         if not is_dequantize(node):
-            maker = describe_node(node)
-            raise _NoGroupError(f"its input '{name}' is made by {maker}, not by a DequantizeLinear")
+            text = f"its input '{name}' is made by {describe_node(node)}, not by a DequantizeLinear"
+            raise _NoGroupError(text, name, get_node_name(node))
         readers = [user for user in self.index.consumers[name] if user not in inside]
         if readers:
-            reader = describe_node(self.index.nodes[readers[0]])
-            raise _NoGroupError(f"its input '{name}' is read by {reader}, too")
+            reader = self.index.nodes[readers[0]]
+            text = f"its input '{name}' is read by {describe_node(reader)}, too"
+            raise _NoGroupError(text, name, get_node_name(reader))
         if name in self.index.outputs:
-            raise _NoGroupError(f"its input '{name}' is an output of the graph, too")
+            raise _NoGroupError(f"its input '{name}' is an output of the graph, too", name)
         self._require_free(producer)
         return producer
 
     def _quantize_of(self, name: str, inside: set[int]) -> Iterator[int]:
         """Yield the QuantizeLinear nodes that alone read an output."""
         if name in self.index.outputs:
-            raise _NoGroupError(f"its output '{name}' is an output of the graph, and is not quantized")
+            text = f"its output '{name}' is an output of the graph, and is not quantized"
+            raise _NoGroupError(text, name)
         for number in self.index.consumers[name]:
             if number in inside:
                 continue
             node = self.index.nodes[number]
             if not is_quantize(node) or name in node.input[1:]:
                 reader = describe_node(node)
-                raise _NoGroupError(
-                    f"its output '{name}' is read by {reader}, not by a QuantizeLinear alone"
-                )
+                text = f"its output '{name}' is read by {reader}, not by a QuantizeLinear alone"
+                raise _NoGroupError(text, name, get_node_name(node))
             self._require_free(number)
             yield number
 
@@ -203,8 +229,9 @@ class _GroupFinder:
             return
         unit = self.unit_of.get(number)
         if unit is None or len(unit.nodes) > 1:
-            node = describe_node(self.index.nodes[number])
-            raise _NoGroupError(f"{node} belongs to another composite")
+            node = self.index.nodes[number]
+            text = f"{describe_node(node)} belongs to another composite"
+            raise _NoGroupError(text, get_node_name(node))
 
 
 # Every place in a graph where a composite could be, overlapping ones included.

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from byoc.placement._strategy import (
         ALL_REQUIREMENTS,
+        CHEAPER_ON_HOST,
         Measure,
         NoPlacementError,
         Placement,

@@ -5,6 +5,12 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
+    from byoc.planning._actions import (
+        ActionFinder,
+        edit_targets,
+        get_integer_dtype,
+        is_float_for_integers,
+    )
     from byoc.planning._benchmark_solution import place, solve_instance
     from byoc.planning._break_evens import SentTensor, find_break_evens, find_sent_tensors
     from byoc.planning._cleaned_graphs import (
@@ -39,6 +45,8 @@ if TYPE_CHECKING:
     )
     from byoc.planning._plan_data import (
         WIDE,
+        Action,
+        ActionKind,
         BreakEven,
         LoweredPrecision,
         PartitionedModel,

@@ -20,11 +20,13 @@ from byoc.costs import (
     price_bodies,
     sum_host_seconds,
 )
+from byoc.errors import Cause
 from byoc.model import GraphIndex, StatePair, choose_state_pairs, find_boundary, make_body_path
 from byoc.patterns import JointUnit, NodeGroup, Unit
 from byoc.placement import PerturbedDecision, Placement, Problem, evaluate, solve_problem
 from byoc.planning._graph_plan import GraphPlan, PlannedRegion, describe_decision, perturb_graph
 from byoc.planning._graph_units import GraphUnits, PinnedNodes
+from byoc.planning._limit_causes import explain_limits
 from byoc.planning._memory_fit import (
     Constraints,
     FittedPlacement,
@@ -217,7 +219,7 @@ def build_main_problem(
         if graph is index:
             break
         plans[id(graph)] = place_graph(own, settings, None)
-    nothing = tuple[Mapping[int, str], ...]({} for _ in settings.devices)
+    nothing = tuple[Mapping[int, Cause], ...]({} for _ in settings.devices)
     capacity = tuple(device.memory for device in settings.devices)
     return PlacementProblems(own, settings, None).build(Constraints(nothing, capacity))
 
@@ -261,9 +263,17 @@ def _describe_graph(
 def place_graph(graph: GraphToPlace, settings: PlanSettings, pins: PinnedNodes | None) -> GraphPlan:
     """Return the plan of a graph, whose regions have no names yet.
 
-    Raises InputError when a cost that is needed is not known, the strategy fails, or a unit that has to
-    be on an accelerator does not fit there.
+    It says which hard limits keep supported units on the host. Raises InputError when a cost that is
+    needed is not known, the strategy fails, or a unit that has to be on an accelerator does not fit
+    there.
     """
+    plan = _place_graph(graph, settings, pins)
+    limits = explain_limits(plan, settings, lambda other: _place_graph(graph, other, pins))
+    return replace(plan, limits=limits) if limits else plan
+
+
+def _place_graph(graph: GraphToPlace, settings: PlanSettings, pins: PinnedNodes | None) -> GraphPlan:
+    """Return the plan of a graph, without the limits that keep units on the host."""
     problems = PlacementProblems(graph, settings, pins)
     names = name_units(graph.index, graph.units.units)
     search = fit_memory(RegionArenas(graph.index, graph.units.units), settings.devices)

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from byoc.costs import GraphProblem
-from byoc.errors import Verdict, refuse
+from byoc.errors import Cause, CauseKind, Verdict, join_targets, refuse
 from byoc.model import BoundaryNames, GraphIndex, get_operator_name
 from byoc.patterns import JointUnit, NodeGroup, Unit
 from byoc.placement import (
@@ -147,6 +147,7 @@ class GraphPlan:
     `cost` is the same in seconds and `joules` in joules, None where these are not known. `host_only` are
     the seconds of one run of it with everything on the host, `bodies` the plans of what is inside its
     host nodes; `perturbed` says how the placement depends on the costs, where that was asked for.
+    `limits` are the hard limits of rule files that keep supported units on the host, by their numbers.
     """
 
     targets: tuple[Target, ...]
@@ -164,6 +165,7 @@ class GraphPlan:
     notes: tuple[str, ...] = ()
     pins: Mapping[int, int] = field(default_factory=dict)
     perturbed: PerturbedPlan | None = None
+    limits: Mapping[int, tuple[Cause, ...]] = field(default_factory=dict)
 
     def walk(self) -> Iterator["GraphPlan"]:
         """Yield this plan and those of all bodies inside, in the order of the nodes."""
@@ -194,8 +196,9 @@ class GraphPlan:
     @cached_property
     def _supported(self) -> tuple[Verdict, Verdict]:
         """Why supported units are on the host where the strategy chose it, and where it was given."""
-        given = "the placement that was given has it on the host"
-        return refuse(f"supported, but {self.placement.why_host}"), refuse(f"supported, but {given}")
+        given = "supported, but the placement that was given has it on the host"
+        chosen = Cause(CauseKind.COST, f"supported, but {self.placement.why_host}")
+        return refuse(chosen), refuse(Cause(CauseKind.GIVEN, given))
 
     @cached_property
     def _has_kept(self) -> bool:
@@ -212,11 +215,13 @@ class GraphPlan:
                 for kept, verdict in zip(self.graph_problem.kept_on_host, verdicts, strict=True)
             )
         if any(not verdict.reasons for verdict in verdicts):
+            if row in self.limits:
+                return refuse(*self.limits[row])
             return self._supported[row in self.pins]
         if len(self.targets) == 1:
             return verdicts[0]
         each = zip(self.targets, verdicts, strict=True)
-        return refuse(*(f"{target.name}: {verdict}" for target, verdict in each))
+        return join_targets([(target.name, verdict) for target, verdict in each])
 
     @property
     def operations(self) -> tuple[float, float]:

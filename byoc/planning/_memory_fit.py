@@ -7,16 +7,17 @@ are planned (byoc.memory) once regions are known, and where one is too large the
 again, with less room for constants or without the unit that runs where the arena is fullest.
 """
 
+import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import fsum, inf
+from math import inf
 from types import MappingProxyType
 
 import numpy as np
 
 from byoc.costs import PlacementDevice
-from byoc.errors import InputError
+from byoc.errors import Cause, CauseKind, InputError
 from byoc.memory.arena import find_live_ranges, plan_buffers
 from byoc.memory.reading import CONVENTIONS, MemoryModel, read_memory_model
 from byoc.model import GraphIndex
@@ -37,10 +38,10 @@ class Constraints:
     `capacity` is for each the bytes that constants may have.
     """
 
-    refused: tuple[Mapping[int, str], ...]
+    refused: tuple[Mapping[int, Cause], ...]
     capacity: tuple[float, ...]
 
-    def without(self, device: int, rows: Mapping[int, str]) -> "Constraints":
+    def without(self, device: int, rows: Mapping[int, Cause]) -> "Constraints":
         """Return these constraints with more units refused by an accelerator, by its position."""
         refused = list(self.refused)
         refused[device] = {**rows, **refused[device]}
@@ -135,7 +136,7 @@ def fit_memory(arenas: RegionArenas, devices: Sequence[PlacementDevice]) -> Memo
     constants held back. Raises InputError when a unit must be on an accelerator and there is no room
     for it.
     """
-    nothing: tuple[Mapping[int, str], ...] = tuple(MappingProxyType({}) for _ in devices)
+    nothing: tuple[Mapping[int, Cause], ...] = tuple(MappingProxyType({}) for _ in devices)
     constraints = Constraints(nothing, tuple(device.memory for device in devices))
     first, problem = yield constraints
     if all(device.memory == inf for device in devices):
@@ -167,8 +168,7 @@ def _refuse_too_large(
         rows = np.flatnonzero(problem.allowed[:, 1 + number]).tolist()
         needs = {row: (problem.memory[row, number], arenas.plan_arena([row]).size) for row in rows}
         too_large = {
-            row: f"limits.memory: it needs {_describe_need(*need)}, and {device.name} has "
-            f"{device.memory:.0f} bytes"
+            row: _lack_memory(device, need, f"it needs {_describe_need(*need)}, and {device.name} has")
             for row, need in needs.items()
             if sum(need) > device.memory
         }
@@ -190,9 +190,9 @@ def _fit(
             return FittedPlacement(placement, constraints)
         number, constants, arena = found
         device = devices[number]
-        why = (
-            f"limits.memory: {device.name} would need {_describe_need(constants, arena.size)} at once, "
-            f"and has {device.memory:.0f} bytes"
+        need = constants, arena.size
+        why = _lack_memory(
+            device, need, f"{device.name} would need {_describe_need(*need)} at once, and has"
         )
         if rounds >= _ROUNDS:
             here = np.flatnonzero(placement.labels == 1 + number).tolist()
@@ -213,7 +213,7 @@ def _find_too_full(
         if device.memory == inf:
             continue
         here = placement.labels == 1 + number
-        constants = fsum(problem.memory[here, number])
+        constants = math.fsum(problem.memory[here, number])
         regions = np.unique(placement.regions[here]).tolist()
         each = [
             arenas.plan_arena(np.flatnonzero(placement.regions == region).tolist()) for region in regions
@@ -223,6 +223,17 @@ def _find_too_full(
             if constants + largest.size > device.memory:
                 return number, constants, largest
     return None
+
+
+def _lack_memory(device: PlacementDevice, need: tuple[float, float], sentence: str) -> Cause:
+    """Return the cause that an accelerator has too little memory for so many bytes of both kinds."""
+    return Cause(
+        CauseKind.LIMIT,
+        f"limits.memory: {sentence} {device.memory:.0f} bytes",
+        constraint="limits.memory",
+        value=f"{math.fsum(need):.0f}",
+        allowed=f"{device.memory:.0f}",
+    )
 
 
 def _describe_need(constants: float, activations: float) -> str:
@@ -238,14 +249,14 @@ def describe_excess(plan: GraphPlan, devices: Sequence[PlacementDevice]) -> str:
             return f"{device.name} would have {regions} regions of at most {device.max_regions}"
         if device.memory == inf or len(graphs) == 1:
             continue  # a single graph was placed within its memory
-        each = [_measure_memory(graph, number) for graph in graphs]
+        each = [measure_memory(graph, number) for graph in graphs]
         total = sum(constants for constants, _ in each) + max(arena for _, arena in each)
         if total > device.memory:
             return f"{device.name} would hold {total:.0f} bytes of at most {device.memory:.0f}"
     return ""
 
 
-def _measure_memory(graph: GraphPlan, number: int) -> tuple[float, int]:
+def measure_memory(graph: GraphPlan, number: int) -> tuple[float, int]:
     """Return the bytes of a graph's constants on an accelerator, and of the largest arena there."""
     here = graph.placement.labels == number
     constants = float(graph.graph_problem.problem.memory[here, number - 1].sum())

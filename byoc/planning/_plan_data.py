@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from math import nan
 from typing import TYPE_CHECKING, Any
@@ -25,12 +26,46 @@ if TYPE_CHECKING:
     from byoc.support import Note
 
 
+class ActionKind(StrEnum):
+    """The kinds of what a user can do."""
+
+    FLAG = "flag"
+    """give flags on the command line"""
+    ADD = "add"
+    """add a rule for an operator to the rule file"""
+    RELAX = "relax"
+    """leave out a constraint of the rule file"""
+    LIMIT = "limit"
+    """set a hard limit of the rule file to a value"""
+    QUANTIZED = "quantized"
+    """write `quantized: true` in each rule of the rule file"""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Action:
+    """One thing that a user can do: `flags` to give, or an edit of the rule file of a `target`.
+
+    `operator` is the one to add a rule for, `constraint` the key to leave out or to set to `value`.
+    `FOLDER` in a flag stands for a folder of samples, or `random`.
+    """
+
+    kind: ActionKind
+    target: str = ""
+    operator: str = ""
+    constraint: str = ""
+    value: str = ""
+    flags: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """Units that a device refuses for one reason, and the gain if it took them.
+    """Units that a device refuses and would take after some actions, and the gain of these.
 
-    `gain` is in the units of the objective, for one run of the model; `offloaded` how many more nodes
-    would then be on accelerators, these included.
+    `reason` is that of the units with most work, `nodes` how many nodes they have. `actions` are all to
+    be done; there are none where nothing is known that a user can do. `gain` is in the units of the
+    objective, for one run of the model; `offloaded` how many more nodes would then be on accelerators,
+    these included. `tried` says that both are those of a plan with the actions done, else they are those
+    of the units as they are.
     """
 
     target: str
@@ -39,6 +74,8 @@ class WhatIf:
     nodes: int
     gain: float
     offloaded: int
+    actions: tuple[Action, ...] = ()
+    tried: bool = False
 
 
 @dataclass(frozen=True, slots=True)

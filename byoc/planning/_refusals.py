@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from byoc.codegen import Refusal
+from byoc.errors import Cause, CauseKind
 from byoc.model import GraphIndex, name_nodes
 from byoc.patterns import JointUnit
 from byoc.planning._graph_plan import PlannedRegion
@@ -69,7 +70,7 @@ class KnownLimits:
 
     def refused_rows(
         self, index: GraphIndex, path: str, units: Sequence[JointUnit], target: str
-    ) -> dict[int, str]:
+    ) -> dict[int, Cause]:
         """Return the units of a graph, by number, that a target turned out not to take, and why.
 
         `path` is the graph path, empty for the main graph.
@@ -86,7 +87,9 @@ class KnownLimits:
             if why is None and limit is not None and len(unit.nodes) > limit.nodes:
                 why = limit.reason
             if why is not None:
-                found[row] = why
+                own = (index.nodes[node] for node in unit.nodes)
+                named = (name for node in own for name in (node.name, *node.output) if name)
+                found[row] = Cause(CauseKind.CODEGEN, why, names=tuple(dict.fromkeys(named)))
         return found
 
 

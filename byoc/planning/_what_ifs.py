@@ -1,18 +1,20 @@
 """Gains of supporting more operators: what the best placement gains where refused units are allowed."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from byoc.errors import Cause, CauseKind, Verdict, list_causes, refuse
 from byoc.model import GraphIndex, PlannedSizes
 from byoc.placement import Sensitivity, order_canonically, reorder_placement
+from byoc.planning._actions import ActionFinder
 from byoc.planning._graph_placement import name_units, plan_graphs
 from byoc.planning._graph_plan import GraphPlan
 from byoc.planning._graph_units import GraphUnits, PinnedNode, PinnedNodes
-from byoc.planning._plan_data import PredictionAtSizes, WhatIf
+from byoc.planning._limit_causes import LIMITS, measure_need
+from byoc.planning._plan_data import Action, ActionKind, PredictionAtSizes, WhatIf
 from byoc.planning._plan_settings import PlanSettings
 
 # The predicted seconds of a placement at other sizes or costs than those it was made for.
@@ -81,46 +83,105 @@ def _pair_graphs(old: GraphIndex, new: GraphIndex) -> list[tuple[GraphIndex, Gra
     return pairs
 
 
-_MAX_TRIED = 24  # reasons, those that may gain most first
-_SHOWN = 10  # gains in the report
+_MAX_TRIED = 24  # sets of actions, those that may gain most first
 # Of minimum cuts: units and entries of tensors. Beyond them a few cuts of each graph are allowed.
 _MAX_STEPS = 60_000
 _LEAST_CUTS = 3  # minimum cuts, however large the graphs are
 _MAX_ROUNDS = 12  # of the relaxation; fewer for large graphs
 # A gain is more than the rounding of sums.
 _LEAST_SHARE = 1e-9
+# Units of all plans with actions done together: these take about as long as planning a graph of so many.
+_MAX_TRIED_UNITS = 1_000
+_OPERATORS = 3  # that are named of units of several
 
-_Key = tuple[int, str, str]
-"""A device, an operator, and the reason why the device refuses it, without names."""
+PlanWith = Callable[[Sequence[Action]], GraphPlan | None]
+"""Makes the plan of the main graph with some actions done, None where it cannot be made."""
 
-_QUOTED = re.compile(r" '([^']*)'")
+_Key = tuple[int, frozenset[Action] | tuple[str, ...]]
+"""A device, and the actions after which it takes units, or what keeps them where none are known."""
 
 
-def estimate_gains(root: GraphPlan) -> tuple[list[WhatIf], int]:
-    """Return the ten best answers to "what if it were supported", the largest gain first.
+def estimate_gains(root: GraphPlan, plan_with: PlanWith | None = None) -> tuple[list[WhatIf], int]:
+    """Return the answers to "what if it were supported", the largest gain first.
 
-    Units that are refused for the same reason count together, whatever nodes and tensors it names, and
-    those in bodies by the trips of their graph. Those that may gain most are tried, 24 at most, and in
-    large graphs fewer: the number of minimum cuts is limited by their size, never by a clock. What a
-    refused unit would take is what its device's cost model says of it; none that gains nothing is told.
-    With the answers comes the number of reasons that were left out and may gain as much.
+    Units count together that the same actions settle: a flag, a constraint, a missing rule. Where
+    nothing is known that a user can do, those do that are refused for the same reason, whatever nodes
+    and tensors it names. Those in bodies count by the trips of their graph. Questions that may gain most
+    are asked, 24 at most, and in large graphs fewer: minimum cuts are limited by their size, never by a
+    clock. What a refused unit would take is what its device's cost model says of it; none
+    that gains nothing is told. With `plan_with` the gain of actions is that of the plan with them done,
+    unless the graph is large. With the answers comes the number of questions that were left out and may
+    gain as much.
     """
     questions = _list_questions(root)
     graphs = {id(part.graph): part.graph for question in questions for part in question.parts}
     size = sum(graph.sensitivity.round_steps for graph in graphs.values())
     limit = _MAX_STEPS + _LEAST_CUTS * size
     found: list[WhatIf] = []
+    left = 0
     for number, question in enumerate(questions):
-        found = sorted(found, key=lambda each: (-each.gain, each.operator, each.reason))[:_SHOWN]
-        if len(found) == _SHOWN and question.bound <= found[-1].gain:
-            break
         spent = sum(graph.sensitivity.steps for graph in graphs.values())
         if number == _MAX_TRIED or (number and spent + size > limit):
-            return found, len(questions) - number
-        answer = question.answer()
-        if answer.gain > _LEAST_SHARE * root.placement.cost.total:
-            found.append(answer)
-    return sorted(found, key=lambda each: (-each.gain, each.operator, each.reason))[:_SHOWN], 0
+            left = len(questions) - number
+            break
+        found.append(question.answer())
+    if plan_with is not None:
+        found = list(_try_actions(root, found, plan_with))
+    least = _LEAST_SHARE * root.placement.cost.total
+    told = (each for each in found if each.gain > least)
+    return sorted(told, key=lambda each: (-each.gain, each.operator, each.reason)), left
+
+
+def _try_actions(root: GraphPlan, found: Sequence[WhatIf], plan_with: PlanWith) -> Iterator[WhatIf]:
+    """Yield answers with the gains of plans with the actions done, as far as units allow."""
+    size = sum(len(graph.units) for graph in root.walk())
+    before = _count_offloaded(root)
+    # Of a limit nothing is known but by a plan without it.
+    order = sorted(found, key=lambda each: (not any(map(_is_limit, each.actions)), -each.gain))
+    for number, each in enumerate(order):
+        may_try = bool(each.actions) and (number + 1) * size <= _MAX_TRIED_UNITS
+        plan = plan_with(each.actions) if may_try else None
+        if plan is None:
+            yield each
+            continue
+        names = [target.name for target in plan.targets]
+        needs = (
+            replace(action, value=str(_measure(action, plan, names))) if _is_limit(action) else action
+            for action in each.actions
+        )
+        gain = root.placement.cost.total - plan.placement.cost.total
+        more = _count_offloaded(plan) - before
+        yield replace(each, gain=gain, offloaded=more, actions=tuple(needs), tried=True)
+
+
+def _is_limit(action: Action) -> bool:
+    """Return whether an action sets a limit on placements, whose value is what the plan needs."""
+    return action.kind is ActionKind.LIMIT and action.constraint.rpartition(".")[2] in LIMITS
+
+
+def _measure(action: Action, plan: GraphPlan, names: Sequence[str]) -> int:
+    key = action.constraint.rpartition(".")[2]
+    return measure_need(key, list(plan.walk()), names.index(action.target))
+
+
+def _count_offloaded(root: GraphPlan) -> int:
+    """Count the nodes on accelerators but for those that byoc inserted."""
+    return sum(
+        node not in graph.index.inserted_nodes
+        for graph in root.walk()
+        for region in graph.regions
+        for node in region.nodes
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _RefusedUnit:
+    """A unit that a device does not take, by number, with the causes and how much work it is."""
+
+    row: int
+    causes: tuple[Cause, ...]
+    text: str
+    seconds: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +189,7 @@ class _PlacedGraph:
     """A placed graph and the sensitivity of its placement; units are numbered as in the plan."""
 
     plan: GraphPlan
+    finder: ActionFinder
 
     @cached_property
     def _order(self) -> tuple[Sensitivity, "np.ndarray[tuple[int], np.dtype[np.int64]]"]:
@@ -145,38 +207,42 @@ class _PlacedGraph:
     def sensitivity(self) -> Sensitivity:
         return self._order[0]
 
-    @cached_property
-    def _names(self) -> frozenset[str]:
-        """The names of the graph's nodes and tensors."""
-        index = self.plan.index
-        return frozenset([*(node.name for node in index.nodes), *index.producers, *index.type_protos])
-
-    def find_refused(self) -> Mapping[_Key, list[tuple[int, str]]]:
-        """Return the units that a device refuses for a reason and that have a cost there.
-
-        With each unit comes the reason with the names in it.
-        """
-        groups: dict[_Key, list[tuple[int, str]]] = {}
+    def find_refused(self) -> Mapping[_Key, list[_RefusedUnit]]:
+        """Return the units that a device refuses and that have a cost there, by what would settle it."""
+        groups: dict[_Key, list[_RefusedUnit]] = {}
         plan, inserted = self.plan, self.plan.index.inserted_nodes
-        texts: dict[int, tuple[str, str]] = {}  # many units have one verdict
         known = np.isfinite(plan.graph_problem.device_cost).tolist()
+        seconds = plan.graph_problem.latency.seconds[:, 0].tolist()
+        # Many units have one verdict; it is kept, so that no other gets its identity.
+        keys: dict[tuple[int, int, str], tuple[_Key, Verdict]] = {}
         for row, unit in enumerate(plan.units):
-            for device, verdict in enumerate(unit.verdicts, 1):
-                if verdict.reasons and known[row][device - 1]:
-                    if inserted and inserted.issuperset(unit.nodes):
-                        break  # what byoc puts at borders costs nothing, and goes with its neighbours
-                    if id(verdict) not in texts:
-                        texts[id(verdict)] = str(verdict), self._leave_out_names(str(verdict))
-                    reason, general = texts[id(verdict)]
-                    key = device, _name_unit(plan, row, device), general
-                    groups.setdefault(key, []).append((row, reason))
+            if inserted and inserted.issuperset(unit.nodes):
+                continue  # what byoc puts at borders costs nothing, and goes with its neighbours
+            for device in range(1, 1 + len(plan.targets)):
+                verdict = self._find_verdict(row, device)
+                if verdict or not known[row][device - 1]:
+                    continue
+                causes, name = list_causes(verdict), _name_unit(plan, row, device)
+                key = id(verdict), device, name
+                if key not in keys:
+                    keys[key] = (device, self._find_key(causes, name, device)), verdict
+                refused = _RefusedUnit(row, causes, str(verdict), seconds[row])
+                groups.setdefault(keys[key][0], []).append(refused)
         return groups
 
-    def _leave_out_names(self, reason: str) -> str:
-        """Return a reason without the names of nodes and tensors: they differ from unit to unit."""
-        if "'" not in reason:
-            return reason
-        return _QUOTED.sub(lambda found: " '...'" if found[1] in self._names else found[0], reason)
+    def _find_verdict(self, row: int, device: int) -> Verdict:
+        """Return why a device does not take a unit: its rules, or the hard limits of its file."""
+        verdict = self.plan.units[row].verdicts[device - 1]
+        if verdict and row in self.plan.limits and len(self.plan.targets) == 1:
+            return self.plan.host_reason(row)
+        kept = self.plan.graph_problem.kept_on_host[device - 1].get(row)
+        return refuse(kept) if verdict and kept is not None and kept.kind is CauseKind.LIMIT else verdict
+
+    def _find_key(
+        self, causes: Sequence[Cause], name: str, device: int
+    ) -> frozenset[Action] | tuple[str, ...]:
+        actions = self.finder.find_all(causes, self.plan.targets[device - 1])
+        return actions or (name, *(cause.general_text for cause in causes))
 
     def bound_gain(self, rows: Sequence[int], device: int) -> float:
         """Return about the most that can be gained in a run of the model."""
@@ -197,56 +263,91 @@ class _PlacedGraph:
 
 @dataclass(frozen=True, eq=False)
 class _Part:
-    """The units of a question in one graph, by number."""
+    """The units of a question in one graph."""
 
     graph: _PlacedGraph
-    rows: list[int]
+    units: list[_RefusedUnit]
+
+    @property
+    def rows(self) -> list[int]:
+        return [unit.row for unit in self.units]
 
 
 @dataclass(frozen=True, eq=False)
 class _Question:
-    """The units that a device refuses for one reason, and about the most that they can gain.
-
-    `reason` names nodes and tensors only where all units are refused for the same ones.
-    """
+    """The units that a device takes after some actions, and about the most that they can gain."""
 
     key: _Key
-    reason: str
     parts: list[_Part]
     bound: float
 
     def answer(self) -> WhatIf:
-        device, operator, _ = self.key
+        """Return the gain of the units as they are."""
+        device, actions = self.key
         gains = [part.graph.allow_units(part.rows, device) for part in self.parts]
+        plans = [part.graph.plan for part in self.parts]
         nodes = sum(len(part.graph.plan.units[row].nodes) for part in self.parts for row in part.rows)
-        target = self.parts[0].graph.plan.targets[device - 1].name
-        more = sum(offloaded for _, offloaded in gains)
-        return WhatIf(target, operator, self.reason, nodes, sum(gain for gain, _ in gains), more)
+        return WhatIf(
+            plans[0].targets[device - 1].name,
+            self._name_operators(),
+            self._describe(),
+            nodes,
+            sum(gain for gain, _ in gains),
+            sum(offloaded for _, offloaded in gains),
+            tuple(sorted(actions)) if isinstance(actions, frozenset) else (),
+        )
+
+    def _name_operators(self) -> str:
+        device = self.key[0]
+        work: dict[str, float] = {}
+        for part in self.parts:
+            for unit in part.units:
+                name = _name_unit(part.graph.plan, unit.row, device)
+                work[name] = work.get(name, 0.0) + part.graph.plan.trips * unit.seconds
+        names = sorted(work, key=lambda name: (-work[name], name))
+        more = len(names) - _OPERATORS
+        return ", ".join(names[:_OPERATORS]) + (f" and {more} more" if more > 0 else "")
+
+    def _describe(self) -> str:
+        """Return the reason of all units, without names if they differ in these, or of the largest."""
+        units = [unit for part in self.parts for unit in part.units]
+        if len({unit.text for unit in units}) == 1:
+            return units[0].text
+        general = {"; ".join(cause.general_text for cause in unit.causes) for unit in units}
+        if len(general) == 1:
+            return general.pop()
+        return max(units, key=lambda unit: (unit.seconds, unit.text)).text
 
 
 def _list_questions(root: GraphPlan) -> list[_Question]:
     """Return the questions that a plan raises, those that may gain most first."""
     parts: dict[_Key, list[_Part]] = {}
-    reasons: dict[_Key, set[str]] = {}
-    for plan in root.walk():
-        graph = _PlacedGraph(plan)
+    finder = ActionFinder(root.targets, root.index)
+    graphs = [_PlacedGraph(plan, finder) for plan in root.walk()]
+    for graph in graphs:
         for key, units in graph.find_refused().items():
-            parts.setdefault(key, []).append(_Part(graph, [row for row, _ in units]))
-            reasons.setdefault(key, set()).update(reason for _, reason in units)
-    questions = [
-        _Question(
-            key,
-            next(iter(reasons[key])) if len(reasons[key]) == 1 else key[2],
-            each,
-            _sum_bounds(each, key[0]),
-        )
-        for key, each in parts.items()
-    ]
+            parts.setdefault(key, []).append(_Part(graph, units))
+    questions = []
+    for key in parts:
+        together = list(_join_parts(parts, key))
+        bound = sum(part.graph.bound_gain(part.rows, key[0]) for part in together)
+        questions.append(_Question(key, together, bound))
     return sorted(questions, key=lambda question: -question.bound)
 
 
-def _sum_bounds(parts: Sequence[_Part], device: int) -> float:
-    return sum(part.graph.bound_gain(part.rows, device) for part in parts)
+def _join_parts(parts: Mapping[_Key, list[_Part]], wanted: _Key) -> Iterator[_Part]:
+    """Yield the units that actions settle, for each graph: those that need no others than these."""
+    device, actions = wanted
+    if not isinstance(actions, frozenset):
+        yield from parts[wanted]
+        return
+    found: dict[int, _Part] = {}
+    for (other, needed), each in parts.items():
+        if other == device and isinstance(needed, frozenset) and needed <= actions:
+            for part in each:
+                known = found.setdefault(id(part.graph), _Part(part.graph, []))
+                known.units.extend(part.units)
+    yield from found.values()
 
 
 def _name_unit(plan: GraphPlan, row: int, device: int) -> str:

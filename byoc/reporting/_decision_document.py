@@ -1,6 +1,5 @@
 """The decision document of a plan: node by node, where it runs, why, and what that costs."""
 
-import re
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from byoc.bundle import (
     DecisionDocument,
     HostReason,
 )
+from byoc.errors import YES, Verdict, list_causes
 from byoc.model import (
     GraphIndex,
     TensorType,
@@ -34,56 +34,7 @@ from byoc.model import (
 )
 from byoc.patterns import Kind
 from byoc.planning import GraphPlan, Plan, PlannedRegion, SentTensor, find_sent_tensors
-
-# Remedies for the reasons why nodes stay on the host, in one sentence each.
-
-_REMEDIES = (
-    (r".*\((?P<sizes>--(?:dim|shape) [^()]*)\).*", "give {sizes}"),
-    (r".*\((?P<what>state it [^()]*)\).*", "{what}"),
-    (
-        r".*\b(is not quantized|is no whole QDQ group)\b.*",
-        "where the model is not quantized, `--data FOLDER` or `--calibration FILE` quantizes it",
-    ),
-    (
-        r"(?P<operator>\S+) is not among the operators of (?P<target>\S+)",
-        "if {target} runs {operator}, add `op: {operator}` to the `ops` of its rule file",
-    ),
-    (
-        r".*(computes whole numbers exactly up to|instead of wrapping).*",
-        "`--values assumed` offloads it on the condition that values stay inside",
-    ),
-    (
-        r"supported, but the host is cheaper.*",
-        "it would pay with more of its neighbours there, a faster link or a faster accelerator; "
-        "`--strategy all-supported` offloads it all the same",
-    ),
-    (
-        r".*is taken only inside a composite.*",
-        "a pattern under `composites` in the rule file that matches here would take it",
-    ),
-    (
-        r".*\b(shape|rank|size|extent|dimension)s?\b.*\b(not |un)known\b.*",
-        "give the sizes of the model's inputs: `--dim NAME=SIZE` or `--shape INPUT=EXTENTS`",
-    ),
-    (
-        r"(?P<operator>[\w.]+): .*",
-        "if the accelerator can, widen its rule for {operator}: `byoc explain MODEL --op {operator}` "
-        "names the constraint",
-    ),
-)
-"""Patterns of reasons, and what to do; the first that fits counts."""
-
-
-def describe_remedy(reason: str, targets: Collection[str]) -> str:
-    """Return the remedy for a `reason` to stay on the host, empty where none is known.
-
-    `targets` are the names of the accelerators. With several, a reason has a part for each.
-    """
-    for pattern, remedy in _REMEDIES if len(targets) == 1 else ():
-        if found := re.fullmatch(pattern, reason, re.DOTALL):
-            return remedy.format_map(found.groupdict())
-    return ""
-
+from byoc.reporting._remedies import RemedyFinder, report_causes
 
 # Why nodes are on the host: reasons with their share of the work, and a remedy if one is known.
 
@@ -92,6 +43,7 @@ def describe_remedy(reason: str, targets: Collection[str]) -> str:
 class _ReasonTotals:
     """The nodes on the host for one reason, and the host's seconds of them in a run of the model."""
 
+    verdict: Verdict = YES
     nodes: int = 0
     work: float = 0.0
     largest: tuple[float, str] = (-1.0, "")
@@ -105,7 +57,7 @@ def list_host_reasons(plan: Plan) -> tuple[HostReason, ...]:
     are 0, in operations.
     """
     graphs = [(graph, _measure_work(graph)) for graph in plan.root.walk()]
-    names = [target.name for target in plan.targets]
+    remedies = RemedyFinder(plan)
     number = 0 if any(work[0].any() for _, work in graphs) else 1
     whole = float(sum(work[number].sum() for _, work in graphs))
     totals: defaultdict[str, _ReasonTotals] = defaultdict(_ReasonTotals)
@@ -118,7 +70,9 @@ def list_host_reasons(plan: Plan) -> tuple[HostReason, ...]:
             share=each.work / whole if whole else 0.0,
             largest=each.largest[1],
             operators=tuple(sorted(each.operators, key=lambda name: (-each.operators[name], name))),
-            remedy=describe_remedy(reason, names),
+            remedy=remedies.describe(each.verdict),
+            causes=report_causes(list_causes(each.verdict)),
+            actions=remedies.find_actions(each.verdict),
         )
         for reason, each in totals.items()
         if each.nodes  # without those of conversions alone
@@ -147,6 +101,7 @@ def _add_graph(totals: "defaultdict[str, _ReasonTotals]", graph: GraphPlan, work
         if id(verdict) not in texts:
             texts[id(verdict)] = str(verdict)
         each = totals[texts[id(verdict)]]
+        each.verdict = each.verdict if each.nodes else verdict
         each.nodes += count_user_nodes(graph.index, unit.nodes)
         each.work += work[row]
         if work[row] > each.largest[0]:
@@ -205,12 +160,15 @@ class _DocumentMaker:
     composites: _Numbers[str] = field(default_factory=_Numbers)
     rules: _Numbers[str] = field(default_factory=_Numbers)
     reasons: _Numbers[str] = field(default_factory=_Numbers)
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    """a verdict for each of the reasons"""
     types: _Numbers[TensorType] = field(default_factory=_Numbers)
 
     def make_document(self) -> DecisionDocument:
         """Return the whole document."""
         plan = self.plan
         sizes, names = plan.model.planned.sizes, [target.name for target in plan.targets]
+        remedies = RemedyFinder(plan)
         placed = {id(graph.index): graph for graph in plan.root.walk()}
         graphs = tuple(
             self._make_graph(index, path, around, placed.get(id(index)))
@@ -223,7 +181,8 @@ class _DocumentMaker:
             composites=tuple(self.composites),
             rules=tuple(self.rules),
             reasons=tuple(
-                DecidedReason(text=text, remedy=describe_remedy(text, names)) for text in self.reasons
+                DecidedReason(text=text, remedy=remedies.describe(self.verdicts[text]))
+                for text in self.reasons
             ),
             types=tuple(_describe_type(kind, sizes) for kind in self.types),
             graphs=graphs,
@@ -310,7 +269,7 @@ class _DocumentMaker:
             devices=tuple(labels),
             regions=tuple(placed.placement.regions.tolist()),
             reasons=tuple(
-                [-1 if labels[row] else self.reasons[str(placed.host_reason(row))] for row in rows]
+                [-1 if labels[row] else self._number_reason(placed.host_reason(row)) for row in rows]
             ),
             operations=tuple(map(_round, problem.operations.tolist())),
             seconds=tuple(
@@ -325,6 +284,11 @@ class _DocumentMaker:
             ),
             estimated=tuple(problem.estimated_seconds.nonzero()[0].tolist()),
         )
+
+    def _number_reason(self, verdict: Verdict) -> int:
+        text = str(verdict)
+        self.verdicts.setdefault(text, verdict)
+        return self.reasons[text]
 
     def _make_regions(
         self, placed: GraphPlan | None, tensors: _TensorNumbers

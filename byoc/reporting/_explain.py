@@ -9,7 +9,7 @@ from functools import cached_property
 from onnx import NodeProto
 
 from byoc.costs import build_tasks, load_host_costs, sum_host_seconds
-from byoc.errors import InputError, suggest_nearest
+from byoc.errors import Cause, InputError, list_causes, suggest_nearest
 from byoc.model import (
     GraphIndex,
     Model,
@@ -246,16 +246,15 @@ def find_refused_nodes(graph: GraphExplanation, annotator: Annotator) -> Iterato
         for number in unit.nodes:
             attempts: tuple[Attempt, ...] = ()
             if neighbour is not None:
-                name = describe_node(graph.index.nodes[neighbour])
-                reasons: tuple[Objection, ...] = (
-                    Objection("", f"it goes with {name}, which is refused"),
-                )
+                near = graph.index.nodes[neighbour]
+                text = f"it goes with {describe_node(near)}, which is refused"
+                reasons: tuple[Objection, ...] = (Objection("", text, names=(get_node_name(near),)),)
             elif (
                 is_qdq_node(graph.index.nodes[number])
                 and not graph.marks[number].verdict
                 and (unit.verdict.reasons != graph.marks[number].verdict.reasons)
             ):
-                reasons = tuple(Objection("", reason) for reason in unit.verdict.reasons)
+                reasons = tuple(_object(cause, "") for cause in list_causes(unit.verdict))
             else:
                 attempts = _attempts_against(graph, unit, number, annotator)
                 reasons = attempts[0].objections
@@ -273,11 +272,16 @@ def _attempts_against(
     if not mark.verdict:
         return tuple(tried)
     key = "standalone" if mark.accepts_plain and not mark.standalone else "quantized"
-    reasons = (Objection(f"{mark.rule}.{key}", reason) for reason in unit.verdict.reasons)
+    reasons = (_object(cause, f"{mark.rule}.{key}") for cause in list_causes(unit.verdict))
     own = Attempt(mark.rule, tuple(reasons))
     if mark.accepts_quantized and not mark.accepts_plain and not _is_near_qdq_node(graph.index, unit):
         return (*tried, own)  # the model is not quantized here, so the rule is not the nearest
     return (own, *tried)
+
+
+def _object(cause: Cause, location: str) -> Objection:
+    """Return a cause that the grouper found as an objection."""
+    return Objection(location, cause.text, names=cause.names, cause=cause.kind)
 
 
 def _is_near_qdq_node(index: GraphIndex, unit: Unit) -> bool:

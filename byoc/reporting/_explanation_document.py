@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from byoc.bundle import ReportModel, ValueCondition, ValuePromise
@@ -19,17 +19,25 @@ _EXAMPLES = 3  # nodes named for a group of refusals
 
 @dataclass(frozen=True)
 class Reason:
-    """A sentence, and the location in the rule file of the constraint that it is about, if any."""
+    """A sentence, and the location in the rule file of the constraint that it is about, if any.
+
+    `kind` is that of the cause, `value` what the node has there and `allowed` what is supported, `flags`
+    are those that settle it; empty where that is not known.
+    """
 
     place: str
     text: str
+    kind: str = ""
+    value: str = ""
+    allowed: str = ""
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class SharedReason(Reason):
     """A reason in its commonest wording; it has `others` for other nodes of the group."""
 
-    others: int
+    others: int = 0
 
 
 @dataclass(frozen=True)
@@ -190,7 +198,7 @@ def _group_refusals(refusals: Iterable[RefusedNode], total: float) -> tuple[Refu
     groups: dict[tuple[str, ...], list[RefusedNode]] = {}
     for refusal in refusals:
         key = (
-            reason.origin or reason.location or _without_names(reason.text)
+            reason.origin or reason.location or reason.make_cause().general_text
             for reason in _list_distinct(refusal)
         )
         groups.setdefault(tuple(key), []).append(refusal)
@@ -222,7 +230,8 @@ def _share_reasons(members: Sequence[RefusedNode]) -> Iterator[SharedReason]:
         several_ops = len({member.op for member in members}) > 1
         texts = Counter(short if several_ops and len(set(short)) == 1 else full)
         text = texts.most_common(1)[0][0]
-        yield SharedReason("" if reason.origin else reason.location, text, len(texts) - 1)
+        own = asdict(_make_reason(reason)) | {"text": text}
+        yield SharedReason(**own, others=len(texts) - 1)
 
 
 def _list_distinct(refusal: RefusedNode) -> list[Objection]:
@@ -278,8 +287,19 @@ def _describe_nodes(explanation: Explanation) -> tuple[NodeRow, ...]:
 
 def _list_reasons(objections: Iterable[Objection]) -> tuple[Reason, ...]:
     return tuple(
-        Reason(each.location, f"{each.text}: {each.origin}" if each.origin else each.text)
+        replace(
+            _make_reason(each),
+            place=each.location,
+            text=f"{each.text}: {each.origin}" if each.origin else each.text,
+        )
         for each in objections
+    )
+
+
+def _make_reason(objection: Objection) -> Reason:
+    cause = objection.make_cause()
+    return Reason(
+        cause.constraint, cause.text, cause.kind.value, cause.value, cause.allowed, cause.flags
     )
 
 

@@ -108,7 +108,8 @@ def _count_on_host(plan: Plan, refused: RefusedRegion, counted: set[_NodeKey]) -
     for graph in plan.root.walk():
         names, keys = name_nodes(graph.index, graph.path), set(refused.nodes)
         for row, label in enumerate(graph.placement.labels.tolist()):
-            if label == 0 and graph.graph_problem.kept_on_host[number].get(row) == refused.why:
+            kept = graph.graph_problem.kept_on_host[number].get(row)
+            if label == 0 and kept is not None and kept.text == refused.why:
                 nodes = (n for n in graph.units[row].nodes if n not in graph.index.inserted_nodes)
                 found.update((graph.path, n) for n in nodes if not keys or names.get(n) in keys)
     found -= counted

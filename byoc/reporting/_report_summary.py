@@ -1,6 +1,5 @@
 """The one-line summary of a report: what is where, what it is predicted to take, how it was verified."""
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -19,6 +18,7 @@ from byoc.passes import REGION_SCOPE, PassEffect
 from byoc.planning import WIDE, WhatIf
 from byoc.reporting._estimates import ESTIMATE_LIMIT
 from byoc.reporting._quantities import format_count, format_quantity, format_share, objective_unit
+from byoc.reporting._remedies import find_likeness
 
 # Accuracy budgets as text: the precisions of units, and what each further decibel costs.
 
@@ -214,12 +214,11 @@ _OPERATORS = 3  # for a reason, in its line
 _LEAST_GAIN = 1e-3
 # A smaller share would be shown as 0.0 %.
 _LEAST_SHARE = 5e-4
-_NAMES_AND_NUMBERS = re.compile(r"'[^']*'|\d+")
 
 
 @dataclass(frozen=True)
 class _AlikeReasons:
-    """Reasons that differ in names and numbers alone; `first` is the one with most work."""
+    """Reasons that differ in names and values alone; `first` is the one with most work."""
 
     first: HostReason
     others: int
@@ -259,10 +258,10 @@ def describe_culprit(reasons: Sequence[HostReason]) -> str:
 
 
 def _fold_reasons(reasons: Sequence[HostReason]) -> list[_AlikeReasons]:
-    """Return reasons that differ in names and numbers alone as one, the largest share first."""
-    alike: dict[str, list[HostReason]] = {}
+    """Return reasons that differ in names and values alone as one, the largest share first."""
+    alike: dict[object, list[HostReason]] = {}
     for each in reasons:
-        alike.setdefault(_NAMES_AND_NUMBERS.sub("", each.reason), []).append(each)
+        alike.setdefault(find_likeness(each.causes, each.reason), []).append(each)
     rows = []
     for same in alike.values():
         shares = [each.share for each in same if each.share is not None]

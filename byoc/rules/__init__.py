@@ -11,6 +11,12 @@ if TYPE_CHECKING:
     from byoc.rules._host_nodes import find_unmatched_names
     from byoc.rules._json_schema import make_json_schema
     from byoc.rules._objections import Attempt, Objection, is_for_want_of_sizes
+    from byoc.rules._relaxation import (
+        MISSING_OPERATOR,
+        drop_constraint,
+        operators_concerned,
+        write_quantized,
+    )
     from byoc.rules._rule_loading import (
         Target,
         find_missing_plugins,

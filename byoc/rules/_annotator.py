@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from byoc.errors import YES, refuse
+from byoc.errors import YES, CauseKind, refuse
 from byoc.expressions import compile_expression
 from byoc.model import GraphIndex, find_type_origin, get_operator_name, is_onnx, list_node_captures
 from byoc.model.schemas import INSTALL_HINT, has_runtime_schemas, list_onnx_domains
@@ -23,9 +23,9 @@ from byoc.rules._objections import (
     ObjectionKind,
     check_attribute,
     check_bounds,
+    object_to_open,
     rate_attempt,
     sort_objections,
-    suggest_sizes,
 )
 from byoc.rules._quantization_scheme import (
     SchemeChecker,
@@ -99,7 +99,7 @@ class Annotator:
         """Return the mark of a node according to the rules alone."""
         kept = self._host_nodes.get(number)
         if kept is not None:
-            return Mark(refuse(kept.text), accepts_plain=False)
+            return Mark(refuse(kept.make_cause(self._get_operator(number))), accepts_plain=False)
         if number in self._batch_objections:
             return self._try_rules(number)[0]
         signature = self._signatures.sign_node(number)
@@ -117,8 +117,11 @@ class Annotator:
         condition = self._values.find_condition(number)
         if condition is None:
             return mark
-        op = get_operator_name(self.index.nodes[number])
-        return Mark(refuse(f"{op}: {condition.objection.text}"), accepts_plain=False)
+        cause = condition.objection.make_cause(self._get_operator(number), named=True)
+        return Mark(refuse(cause), accepts_plain=False)
+
+    def _get_operator(self, number: int) -> str:
+        return get_operator_name(self.index.nodes[number])
 
     def _try_rules(self, number: int) -> tuple[Mark, bool]:
         """Return the mark of a node that is not kept on the host, and whether all like it get it, too.
@@ -127,7 +130,8 @@ class Annotator:
         """
         barred = self._find_bar(number)
         if barred is not None:
-            return Mark(refuse(barred.text), accepts_plain=False), True
+            cause = barred.make_cause(self._get_operator(number))
+            return Mark(refuse(cause), accepts_plain=False), True
         view = self._make_view(number)
         accepted: dict[bool, _LocatedRule] = {}
         refused: list[Attempt] = []
@@ -145,8 +149,10 @@ class Annotator:
         shared = ObjectionKind.UNKNOWN not in kinds
         if not accepted:
             first, *others = min(refused, key=rate_attempt).objections
-            text = first.origin or f"{view.op}: {first.text}"
-            reasons = dict.fromkeys((text, *(other.reason for other in others)))
+            causes = [first.make_cause(view.op, named=True)]
+            causes += [other.make_cause(view.op) for other in others]
+            distinct = {cause.text: cause for cause in reversed(causes)}  # the first of each counts
+            reasons = [distinct[text] for text in dict.fromkeys(cause.text for cause in causes)]
             return Mark(refuse(*reasons), accepts_plain=False), shared
         near = (each for each in refused if each.fits and view.is_quantized and True not in accepted)
         nearest = min(near, key=rate_attempt, default=None)
@@ -198,7 +204,13 @@ class Annotator:
         own = {*view.node.output, *(name for name in view.node.input if name in self.index.inputs)}
         if origin is None or origin.tensor in own:
             return objection
-        return replace(objection, origin=str(origin))
+        return replace(
+            objection,
+            origin=str(origin),
+            flags=origin.flags,
+            names=origin.names,
+            advice="" if origin.flags else origin.remedy,
+        )
 
     @cached_property
     def _host_nodes(self) -> Mapping[int, Objection]:
@@ -234,7 +246,7 @@ class Annotator:
         op = get_operator_name(node)
         if not self._find_rules(op):
             text = f"{op} is not among the operators of {self.target.name}"
-            return Objection("ops", text, ObjectionKind.OPERATOR)
+            return Objection("ops", text, ObjectionKind.OPERATOR, cause=CauseKind.OPERATOR)
         standard = is_onnx(node) or node.domain in list_onnx_domains()
         if standard and self.index.get_schema(node) is None:
             text = f"{op} has no operator schema in ONNX to check it against"
@@ -284,7 +296,7 @@ class Annotator:
         for tensor in list_node_captures(node):
             if tensor not in self.index.types:
                 text = f"the type of '{tensor}', which a body reads, is not known"
-                yield Objection(location, text, ObjectionKind.UNKNOWN)
+                yield Objection(location, text, ObjectionKind.UNKNOWN, names=(tensor,))
         for name, asked in rule.rule.tensors.items():
             if name not in seen and asked.absent is False:
                 yield Objection(f"{location}.tensors.{name}.absent", f"{name} is absent")
@@ -338,11 +350,13 @@ class Annotator:
         for position, condition in enumerate(rule.rule.where):
             holds, text = compile_expression(condition.expr).decide(view.ranged_facts)
             if not holds and not (holds is None and refused):
-                kind = ObjectionKind.UNKNOWN if holds is None else ObjectionKind.ATTRIBUTE
                 text = condition.reason if condition.reason and holds is False else text
+                place = f"{rule.location}.where[{position}]"
                 if holds is None:
-                    text += suggest_sizes(*view.list_dims(compile_expression(condition.expr).names))
-                yield Objection(f"{rule.location}.where[{position}]", text, kind)
+                    dims = view.list_dims(compile_expression(condition.expr).names)
+                    yield object_to_open(place, text, *dims)
+                else:
+                    yield Objection(place, text, ObjectionKind.ATTRIBUTE)
 
     def _run_check(self, rule: _LocatedRule, view: RuleView) -> Iterator[Objection]:
         """Yield the objection of a rule's check function, which runs last."""

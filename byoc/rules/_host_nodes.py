@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from onnx import NodeProto
 
+from byoc.errors import CauseKind
 from byoc.expressions import matches
-from byoc.model import GraphIndex, describe_node, get_operator_name
+from byoc.model import GraphIndex, describe_node, get_node_name, get_operator_name
 from byoc.rules._objections import Objection, ObjectionKind, make_unknown
 from byoc.rules._rule_loading import Target
 from byoc.rules._rule_schema import Host, Nodes
@@ -14,10 +15,11 @@ from byoc.rules._rule_schema import Host, Nodes
 
 @dataclass(frozen=True, slots=True)
 class _HostMatch:
-    """A match of a node in `host`: the location of the entry, and a name for the node."""
+    """A match of a node in `host`: the location of the entry, and the node as told, and by name."""
 
     location: str
     display_name: str
+    node: str
 
 
 def find_host_nodes(
@@ -32,14 +34,20 @@ def find_host_nodes(
     if host.after.ops or host.after.names:
         for number, source in _find_downstream(index, host.after, place).items():
             text = f"it is downstream of {source.display_name}, after which all stays on the host"
-            result[number] = Objection(source.location, text, ObjectionKind.OPERATOR)
+            result[number] = _keep(source, text)
     if host.ops or host.names:
         for number, node in enumerate(index.nodes):
             chosen = _match_node(node, host, "host", place)
             if chosen is not None:
                 text = f"{chosen.display_name} is kept on the host"
-                result[number] = Objection(chosen.location, text, ObjectionKind.OPERATOR)
+                result[number] = _keep(chosen, text)
     return result
+
+
+def _keep(match: _HostMatch, text: str) -> Objection:
+    return Objection(
+        match.location, text, ObjectionKind.OPERATOR, names=(match.node,), cause=CauseKind.HOST
+    )
 
 
 def _match_node(
@@ -47,10 +55,12 @@ def _match_node(
 ) -> _HostMatch | None:
     name = get_operator_name(node)
     if name in nodes.ops:
-        return _HostMatch(place(f"{prefix}.ops[{nodes.ops.index(name)}]"), name)
+        location = place(f"{prefix}.ops[{nodes.ops.index(name)}]")
+        return _HostMatch(location, name, get_node_name(node))
     for position, pattern in enumerate(nodes.names):
         if matches(pattern, node.name):
-            return _HostMatch(place(f"{prefix}.names[{position}]"), f"the name '{node.name}'")
+            location = place(f"{prefix}.names[{position}]")
+            return _HostMatch(location, f"the name '{node.name}'", node.name)
     return None
 
 
@@ -82,7 +92,7 @@ def _find_sources(
     node = index.nodes[number]
     chosen = _match_node(node, after, "host.after", place)
     if chosen is not None:
-        yield _HostMatch(chosen.location, describe_node(node))
+        yield _HostMatch(chosen.location, describe_node(node), get_node_name(node))
     for body in index.bodies.get(number, ()):
         for inner in range(len(body.index.nodes)):
             yield from _find_sources(body.index, inner, after, place)
@@ -145,7 +155,18 @@ def _check_inputs(index: GraphIndex, most: int, place: str) -> Iterator[tuple[st
             continue
         batch = known.shape[0] if known.shape else None
         if not isinstance(batch, int):
-            yield name, make_unknown(place, f"the batch of the model's input '{name}'")
+            yield name, make_unknown(place, f"the batch of the model's input '{name}'", batch)
         elif batch > most:
-            text = f"the batch of the model's input '{name}' is {batch}, at most {most} is supported"
-            yield name, Objection(place, text)
+            allowed = f"at most {most}"
+            text = f"the batch of the model's input '{name}' is {batch}, {allowed} is supported"
+            yield (
+                name,
+                Objection(
+                    place,
+                    text,
+                    value=str(batch),
+                    allowed=allowed,
+                    names=(name,),
+                    cause=CauseKind.LIMIT,
+                ),
+            )

@@ -7,6 +7,7 @@ from itertools import islice
 from math import ceil, isnan
 from typing import Any
 
+from byoc.errors import Cause, CauseKind
 from byoc.model import Dim, floor_divide_dims, is_dim_at_least, list_dim_names, multiply_dims
 from byoc.rules._schema_values import AttributeRule, Bounds, ElementRule, SizeBounds
 from byoc.support import format_short
@@ -30,12 +31,21 @@ class Objection:
     `location` is its location in the rule file, `ops[0].attributes.kernel_shape.each.max`, with the
     name of the file if inherited (`dla.yaml: ops[0]...`), empty if no constraint is to blame; `text` is
     the sentence. Where it is that a type is not known, `origin` says behind what, and what settles it.
+    `value` and `allowed` are what the node has and what is supported, `flags` the flags of the command
+    line that settle it, `names` the nodes and tensors that the sentence quotes, `cause` the kind of
+    cause where the kind of objection does not tell, `advice` what settles it besides flags.
     """
 
     location: str
     text: str
     kind: ObjectionKind = field(default=ObjectionKind.TENSOR, compare=False)
     origin: str = ""
+    value: str = field(default="", compare=False)
+    allowed: str = field(default="", compare=False)
+    flags: tuple[str, ...] = field(default=(), compare=False)
+    names: tuple[str, ...] = field(default=(), compare=False)
+    cause: CauseKind | None = field(default=None, compare=False)
+    advice: str = field(default="", compare=False)
 
     @property
     def is_about_dtype(self) -> bool:
@@ -46,6 +56,26 @@ class Objection:
     def reason(self) -> str:
         """The sentence for users: the origin, which many nodes share, or what the constraint says."""
         return self.origin or self.text
+
+    def make_cause(self, operator: str = "", *, named: bool = False) -> Cause:
+        """Return the objection as the cause of a node's refusal; `named` puts the operator in front."""
+        kind = self.cause
+        if kind is None and self.kind is ObjectionKind.UNKNOWN:
+            kind = CauseKind.SIZE if self.flags else CauseKind.TYPE
+        if kind is None:
+            kind = CauseKind.CONSTRAINT if self.location else CauseKind.OTHER
+        text = f"{operator}: {self.text}" if named and not self.origin else self.reason
+        return Cause(
+            kind=kind,
+            text=text,
+            operator=operator,
+            constraint="" if self.origin else self.location,
+            value=self.value,
+            allowed=self.allowed,
+            flags=self.flags,
+            names=self.names,
+            advice=self.advice,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,22 +97,28 @@ def make_unknown(place: str, subject: str, *dims: Dim) -> Objection:
 
     `dims` are the extents that it depends on: the text says how to give those that are open.
     """
-    return Objection(place, f"{subject} is not known{suggest_sizes(*dims)}", ObjectionKind.UNKNOWN)
+    return object_to_open(place, f"{subject} is not known", *dims)
 
 
-def suggest_sizes(*dims: Dim) -> str:
-    """Return ` (--dim N=SIZE)` for the open dimensions that extents depend on, if these have names."""
+def object_to_open(place: str, sentence: str, *dims: Dim) -> Objection:
+    """Make the objection of a sentence that sizes of open dimensions settle, which it says, too."""
+    flags = list_size_flags(*dims)
+    given = f" ({' '.join(flags)})" if flags else ""
+    return Objection(place, f"{sentence}{given}", ObjectionKind.UNKNOWN, flags=flags)
+
+
+def list_size_flags(*dims: Dim) -> tuple[str, ...]:
+    """Return `--dim N=SIZE` for each open dimension that extents depend on, if these have names."""
     names = sorted({name for dim in dims if isinstance(dim, str) for name in list_dim_names(dim)})
-    given = " ".join(f"--dim {format_short(name)}=SIZE" for name in names if name.isidentifier())
-    return f" ({given})" if given else ""
+    return tuple(f"--dim {format_short(name)}=SIZE" for name in names if name.isidentifier())
 
 
-def is_for_want_of_sizes(reason: str) -> bool:
-    """Return whether the reason of an objection is that something is open or unknown.
+def is_for_want_of_sizes(cause: Cause) -> bool:
+    """Return whether a node is refused since something is open or unknown.
 
     Sizes of open dimensions may settle it, and those of some do not.
     """
-    return any(told in reason for told in ("is not fixed", "is not known", "neither size nor name"))
+    return cause.kind in {CauseKind.SIZE, CauseKind.TYPE}
 
 
 def is_multiple(extent: Dim, number: int | None) -> bool:
@@ -129,8 +165,10 @@ def check_attribute(place: str, name: str, value: Any, rule: AttributeRule) -> I
         )
         return
     if rule.length is not None and len(value) not in rule.length:
-        text = f"{name} has {len(value)} elements; supported: {format_list(rule.length)}"
-        yield Objection(f"{place}.length", text, ObjectionKind.ATTRIBUTE)
+        allowed = format_list(rule.length)
+        text = f"{name} has {len(value)} elements; supported: {allowed}"
+        length = str(len(value))
+        yield Objection(f"{place}.length", text, ObjectionKind.ATTRIBUTE, value=length, allowed=allowed)
     if rule.each is not None:
         yield from islice(_check_elements(f"{place}.each", name, value, rule.each), 1)  # one is enough
 
@@ -145,8 +183,7 @@ def check_value(
 ) -> Iterator[Objection]:
     """Yield the objections to a single value."""
     if rule.one_of is not None and not any(equals_allowed(value, one) for one in rule.one_of):
-        text = f"{name} is {_format_value(value)}; supported: {format_list(rule.one_of)}"
-        yield Objection(f"{place}.one_of", text, kind)
+        yield object_to_choice(f"{place}.one_of", name, _format_value(value), rule.one_of, kind)
     yield from check_bounds(place, name, value, rule, kind)
 
 
@@ -163,14 +200,21 @@ def check_bounds(
         text = "is not a number (NaN)" if is_number else f"is {_format_value(value)}, not a number"
         yield Objection(f"{place}.{limit}", f"{name} {text}", kind)
         return
-    if low is not None and value < low:
-        yield Objection(
-            f"{place}.min", f"{name} is {value}, at least {format_limit(low)} is supported", kind
-        )
-    if high is not None and value > high:
-        yield Objection(
-            f"{place}.max", f"{name} is {value}, at most {format_limit(high)} is supported", kind
-        )
+    for key, word, limit in (("min", "at least", low), ("max", "at most", high)):
+        if limit is not None and (value < limit if key == "min" else value > limit):
+            allowed = f"{word} {format_limit(limit)}"
+            text = f"{name} is {value}, {allowed} is supported"
+            yield Objection(f"{place}.{key}", text, kind, value=str(value), allowed=allowed)
+
+
+def object_to_choice(
+    place: str, name: str, value: str, choices: Any, kind: ObjectionKind = ObjectionKind.TENSOR
+) -> Objection:
+    """Make the objection that a value is none of those that are supported."""
+    allowed = format_list(choices)
+    return Objection(
+        place, f"{name} is {value}; supported: {allowed}", kind, value=value, allowed=allowed
+    )
 
 
 def _format_value(value: Any) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from byoc.errors import CauseKind
 from byoc.model import (
     FLOAT_DTYPES,
     GraphIndex,
@@ -49,7 +50,7 @@ def check_quantization(
     found = get_quantization(index, use)
     if found is None:
         if not is_unquantized_float(index, use) or index.is_constant(use.tensor):
-            yield Objection(place, f"{name} is not quantized")
+            yield Objection(place, f"{name} is not quantized", cause=CauseKind.QUANTIZATION)
         return
     yield from _check_scales(place, name, found, rule, index)
     if rule.symmetric is not None:

@@ -16,7 +16,8 @@ from byoc.rules._objections import (
     is_at_least,
     is_multiple,
     make_unknown,
-    suggest_sizes,
+    object_to_choice,
+    object_to_open,
 )
 from byoc.rules._quantization_scheme import check_quantization, get_quantization, is_unquantized_float
 from byoc.rules._rule_schema import TensorRule
@@ -32,8 +33,9 @@ def check_shape(
         if shape is None:
             yield make_unknown(f"{place}.rank", f"the rank of {name}")
         elif len(shape) not in rule.rank:
-            text = f"{name} has rank {len(shape)}; supported: {format_list(rule.rank)}"
-            yield Objection(f"{place}.rank", text)
+            rank, allowed = str(len(shape)), format_list(rule.rank)
+            text = f"{name} has rank {rank}; supported: {allowed}"
+            yield Objection(f"{place}.rank", text, value=rank, allowed=allowed)
     yield from _check_dims(place, name, shape, rule, view)
     if rule.static is not None:
         yield from _check_static(f"{place}.static", name, shape, rule.static)
@@ -105,11 +107,10 @@ def _check_extent(
             yield make_unknown(place, what, extent)
         return
     if ends[0] != ends[1] and (rule.one_of is not None or not divides):
-        text = f"{what} is {extent}, which is not fixed{suggest_sizes(extent)}"
-        yield Objection(place, text, ObjectionKind.UNKNOWN)
+        yield object_to_open(place, f"{what} is {extent}, which is not fixed", extent)
         return
     if rule.one_of is not None and ends[0] not in rule.one_of:
-        yield Objection(f"{place}.one_of", f"{what} is {ends[0]}; supported: {format_list(rule.one_of)}")
+        yield object_to_choice(f"{place}.one_of", what, str(ends[0]), rule.one_of)
     for end in dict.fromkeys(ends):  # what holds at both ends of a range holds for all of it
         yield from _check_count(place, what, end, rule)
 
@@ -125,9 +126,9 @@ def _check_count(
         return
     yield from check_bounds(place, what, value, rule, ObjectionKind.TENSOR)
     if rule.multiple_of is not None and value % rule.multiple_of:
-        yield Objection(
-            f"{place}.multiple_of", f"{what} is {value}, a multiple of {rule.multiple_of} is supported"
-        )
+        allowed = f"a multiple of {rule.multiple_of}"
+        text = f"{what} is {value}, {allowed} is supported"
+        yield Objection(f"{place}.multiple_of", text, value=str(value), allowed=allowed)
 
 
 def parse_reference(text: str) -> tuple[str, int]:
@@ -167,8 +168,8 @@ def _check_static(
         return
     free = [position for position, extent in enumerate(shape) if not isinstance(extent, int)]
     if wanted and free:
-        text = f"dimension {free[0]} of {name} is not fixed{suggest_sizes(shape[free[0]])}"
-        yield Objection(place, text, ObjectionKind.UNKNOWN)
+        text = f"dimension {free[0]} of {name} is not fixed"
+        yield object_to_open(place, text, shape[free[0]])
     if not wanted and not free:
         yield Objection(place, f"every dimension of {name} is fixed")
 
@@ -287,19 +288,17 @@ def _check_dtype(
         if found.quantized_type is None:
             yield make_unknown(place, f"the quantized type of {use.formal}")
         elif found.quantized_type.dtype not in allowed:
-            text = (
-                f"{use.formal} is {found.quantized_type.dtype} outside; supported: "
-                f"{format_list(allowed)}"
-            )
-            yield Objection(place, text, ObjectionKind.DTYPE)
+            outside = f"{found.quantized_type.dtype} outside"
+            yield object_to_choice(place, use.formal, outside, allowed, ObjectionKind.DTYPE)
         return
     if known is None or known.dtype in allowed or (quantized and is_unquantized_float(view.index, use)):
         return
-    text = f"{use.formal} is {known.dtype}; supported: {format_list(allowed)}"
+    found_dtype = object_to_choice(place, use.formal, known.dtype, allowed, ObjectionKind.DTYPE)
     if known.dtype == FLOAT32 and view.compute_dtype in allowed:
         version = view.index.get_opset(view.node)
         text = f"{use.formal} cannot be {view.compute_dtype} in operator set {version}"
-    yield Objection(place, text, ObjectionKind.DTYPE)
+        found_dtype = replace(found_dtype, text=text)
+    yield found_dtype
 
 
 def _check_value(place: str, use: TensorUse, rule: ElementRule, view: RuleView) -> Iterator[Objection]:

@@ -10,10 +10,11 @@ from functools import cached_property
 from math import inf, isfinite
 from typing import Any, Literal
 
+from byoc.errors import CauseKind
 from byoc.model import GraphIndex, get_node_name
 from byoc.model.ranges import Interval, NodeRange, ValueRanges, limit_of_dtype
 from byoc.rules._arithmetic import Arithmetic, ArithmeticContract
-from byoc.rules._objections import Objection, ObjectionKind
+from byoc.rules._objections import Objection
 from byoc.rules._rule_loading import Target
 
 # Inputs that say where and how many. They are no larger than the tensors that they are about, and ends
@@ -43,7 +44,10 @@ class ValueCondition:
 
 @dataclass(frozen=True)
 class _Excess:
-    """A whole number that may leave a promise, with its limit; `what` says how, `subject` names it."""
+    """A whole number that may leave a promise, with its limit; `what` says how, `subject` names it.
+
+    `name` is the tensor or node in both.
+    """
 
     promise: Literal["exact_below", "overflow"]
     op: str
@@ -51,6 +55,7 @@ class _Excess:
     limit: Any
     subject: str
     what: str
+    name: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,17 +113,17 @@ class _RangeCheck:
             whole = found if found.is_finite else limit_of_dtype(dtype)
             if most is not None and whole.magnitude > most:
                 what = f"'{name}' {_describe_range(whole, dtype, most)}"
-                yield _Excess("exact_below", op, dtype, most, f"'{name}'", what)
+                yield _Excess("exact_below", op, dtype, most, f"'{name}'", what, name)
         least, dtype = _find_least(limits, ranges) if ranges.summed else (inf, "")
         if ranges.summed > least:
             reach = f"{int(ranges.summed):,}" if isfinite(ranges.summed) else "any number"
             what = f"what it adds up may reach {reach}"
-            yield _Excess("exact_below", op, dtype, int(least), f"what '{node}' adds up", what)
+            yield _Excess("exact_below", op, dtype, int(least), f"what '{node}' adds up", what, node)
         for name, dtype, found in ranges.makes:
             promised = limits[dtype].overflow if dtype in limits else "wraps"
             if promised != "wraps" and not limit_of_dtype(dtype).holds(found):
                 what = f"'{name}' may leave {dtype}"
-                yield _Excess("overflow", op, dtype, promised, f"'{name}'", what)
+                yield _Excess("overflow", op, dtype, promised, f"'{name}'", what, name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,17 +145,23 @@ class ValueChecker:
             becomes = "saturates" if found.limit == "saturates" else "may become anything"
             text = f"on {self.target.name} it {becomes} instead of wrapping"
             holds = f"{found.subject} stays within {found.dtype}"
-        objection = self._object(found.promise, found.op, found.dtype, f"{found.what}, and {text}")
+        objection = self._object(found, f"{found.what}, and {text}")
         return ValueCondition(objection, holds)
 
     @cached_property
     def _check(self) -> _RangeCheck:
         return _RangeCheck(self.target.arithmetic, self.index, self.index.value_ranges)
 
-    def _object(self, promise: str, op: str, dtype: str, text: str) -> Objection:
-        position = self.target.arithmetic.find_clause(op, dtype, promise)
-        place = self.target.locate(f"arithmetic[{position}].{promise}")
-        return Objection(place, text, ObjectionKind.TENSOR)
+    def _object(self, found: _Excess, text: str) -> Objection:
+        position = self.target.arithmetic.find_clause(found.op, found.dtype, found.promise)
+        return Objection(
+            self.target.locate(f"arithmetic[{position}].{found.promise}"),
+            text,
+            allowed=str(found.limit),
+            flags=("--values assumed",),
+            names=(found.name,),
+            cause=CauseKind.VALUES,
+        )
 
 
 def _find_least(limits: Mapping[str, Arithmetic], ranges: NodeRange) -> tuple[float, str]:

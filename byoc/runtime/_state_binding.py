@@ -381,16 +381,24 @@ class VariantStates:
         state: Mapping[str, Any],
         trace: Trace | None,
     ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Run the variant that inputs and state fit; returns and raises as `VariantState.run`."""
+        """Run the variant that inputs and state fit; returns and raises as `VariantState.run`.
+
+        Where the session splits batches, so does this: each row has its state, which is in no buffer.
+        """
         fitted = session.select({**inputs, **state})
         name = fitted.session.variant
         if name != self._last and self.on_device:  # which hands its state over
             fitted = session.select({**inputs, **state, **self.read(state)})
+        rows = session.split_rows(fitted)
+        if rows.split is not None:
+            found = rows.run(trace)
+            self._last = ""
+            return found, {}
         if name not in self._by_variant:
             rule = session.paddings.get(name)
             self._by_variant[name] = VariantState.make(fitted.session, rule, self.pairs)
         is_new = name != self._last
         with with_memory_returned() if is_new else nullcontext():
-            found = self._by_variant[name].run(fitted, trace)
+            made = self._by_variant[name].run(fitted, trace)
         self._last = name  # until then the state is where it was
-        return found
+        return made

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +29,15 @@ from byoc.runtime._trace import Trace
 class FittedInputs:
     """Inputs as a variant takes them: its session, and the arrays, padded where they have to be.
 
-    `rule` is what they are padded by, None where they fit as they are, and `sizes` what they were.
+    `rule` is what they are padded by, None where they fit as they are, and `sizes` what they were. With
+    a `split` the variant takes one row of a batch, and is run for each.
     """
 
     session: Session
     inputs: StageValues
     rule: PaddingRule | None = None
     sizes: Mapping[str, int] = field(default_factory=dict)
+    split: RowSplit | None = None
 
     @property
     def padded(self) -> str:
@@ -44,6 +47,11 @@ class FittedInputs:
         grown = ((name, self.sizes[name], size) for name, size in self.rule.dims.items())
         return ", ".join(f"{name} {own} to {size}" for name, own, size in grown if own < size)
 
+    @property
+    def rows(self) -> int:
+        """The number of calls of the variant, one unless a batch is run row by row."""
+        return 1 if self.split is None else self.split.count_rows(self.inputs)
+
     def pad(self) -> "FittedInputs":
         """Return the inputs padded to the variant, as contiguous arrays."""
         given = self.inputs if self.rule is None else pad_inputs(self.rule, self.inputs, self.sizes)
@@ -51,11 +59,30 @@ class FittedInputs:
 
     def run(self, trace: Trace | None = None) -> dict[str, Any]:
         """Return the outputs, cut where the inputs were padded; raises as `Session.run`."""
+        if self.split is not None:
+            return self.split.join([self.session.run(row, trace) for row in self._list_rows()])
         return self.cut(self.session.run(self.inputs, self.mark(trace)))
 
     def run_in_turn(self, number: int, turns: DeviceTurns, trace: Trace | None) -> dict[str, Any]:
         """Return the outputs as `run` does, each stage run when its device is free."""
+        if self.split is not None:
+            rows = self._list_rows()
+            return self.split.join([self.session.run_in_turn(row, number, turns, trace) for row in rows])
         return self.cut(self.session.run_in_turn(self.inputs, number, turns, self.mark(trace)))
+
+    def _list_rows(self) -> Iterator[StageValues]:
+        assert self.split is not None
+        return self.split.list_rows(self.inputs)
+
+    def run_pipeline(
+        self, repeats: int, in_flight: int, trace: Trace | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Yield the outputs of several runs of these inputs, as `Session.run_pipeline` does."""
+        return run_in_pipeline(
+            lambda _, number, turns: self.run_in_turn(number, turns, trace),
+            repeat(self.inputs, repeats),
+            in_flight,
+        )
 
     def mark(self, trace: Trace | None) -> Trace | None:
         """Return a trace whose events say what is padded."""
@@ -142,22 +169,18 @@ class VariantSession:
 
     def run(self, inputs: StageValues, trace: Trace | None = None) -> dict[str, Any]:
         """Return the outputs, and record each stage, with its variant, in a trace. Raises as a call."""
-        fitted = self.fit(inputs)
-        if self.split is not None and fitted.session is [*self.sessions.values()][-1]:
-            return self._run_rows(self.split, fitted, trace)
-        return fitted.run(trace)
+        return self.fit(inputs).run(trace)
 
-    def _run_rows(self, split: RowSplit, fitted: FittedInputs, trace: Trace | None) -> dict[str, Any]:
-        """Return the outputs of a batch row by row, of the open variant where that is not possible."""
+    def split_rows(self, fitted: FittedInputs) -> FittedInputs:
+        """Return inputs of the last, open variant as rows of the first, where that takes each."""
+        if self.split is None or fitted.session is not [*self.sessions.values()][-1]:
+            return fitted
         first = next(iter(self.sessions.values()))
-        count = split.count_rows(fitted.inputs)
-        rows = split.list_rows(fitted.inputs)
-        if not 1 < count <= split.most:
-            return fitted.run(trace)
-        row = next(rows)
-        if not first.fits(row):  # another dimension has another size
-            return fitted.run(trace)
-        return split.join([first.run(each, trace) for each in (row, *rows)])
+        if not 1 < self.split.count_rows(fitted.inputs) <= self.split.most:
+            return fitted
+        if not first.fits(next(self.split.list_rows(fitted.inputs))):  # another size is another one
+            return fitted
+        return FittedInputs(first, fitted.inputs, split=self.split)
 
     def run_pipeline(
         self, inputs: Iterable[StageValues], in_flight: int = 4, trace: Trace | None = None
@@ -172,18 +195,22 @@ class VariantSession:
 
     def tensors(self, inputs: StageValues, names: Collection[str] | None = None) -> dict[str, Any]:
         """Return the values of tensors by name, as `Session.tensors` does; padded ones are not cut."""
-        fitted = self.fit(inputs)
+        fitted = self._fit_whole(inputs)
         return fitted.session.tensors(fitted.inputs, names)
 
     def choose(self, inputs: StageValues) -> Session:
         """Return the session of the variant that takes the inputs, padded or not; raises as `fit`."""
-        return self.fit(inputs).session
+        return self._fit_whole(inputs).session
 
     def fit(self, inputs: StageValues) -> FittedInputs:
-        """Return the inputs as the variant takes them that fits them best.
+        """Return the inputs as the variant takes them that fits them best, as rows where it splits them.
 
         Raises InputError, which says what each variant takes, where none does.
         """
+        return self.split_rows(self._fit_whole(inputs))
+
+    def _fit_whole(self, inputs: StageValues) -> FittedInputs:
+        """Return the inputs as the variant takes them that takes all rows at once; raises as `fit`."""
         for session in self.sessions.values():
             if session.fits(inputs):
                 return FittedInputs(session, inputs)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from byoc.errors import InputError
+from byoc.errors import InputError, list_causes
 from byoc.model import Variant, find_state_pairs, read_type
 from byoc.onnxrt import has_runtime, open_session, run_session, without_optimizations
 from byoc.reporting import count_offloaded, describe_chosen_sizes
@@ -43,9 +43,9 @@ class ChooseSizes:
             return [state]
         opened = self.plan.run(state)
         wanted = (
-            is_for_want_of_sizes(reason)
+            is_for_want_of_sizes(cause)
             for _, verdict in opened.plan.host_units
-            for reason in verdict.reasons
+            for cause in list_causes(verdict)
         )
         if not any(wanted):
             return [opened]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from onnx import ModelProto
 
@@ -19,8 +19,6 @@ from byoc.planning import (
     annotate_graphs,
     computes_otherwise,
     convert_boundaries,
-    estimate_gains,
-    find_break_evens,
     find_unknown_names,
     find_unmatched_annotations,
     group_graphs,
@@ -34,7 +32,7 @@ from byoc.planning import (
 from byoc.quantization import FLOATS, WEIGHTS
 from byoc.rules import find_unmatched_names
 from byoc.stages._state import Annotated, Grouped, Outlined, Placed, Planned, Prepared, take
-from byoc.support import collect_rarely, report_step
+from byoc.support import report_step
 
 if TYPE_CHECKING:
     from byoc.boundary.convert import ConvertedModel
@@ -199,23 +197,3 @@ def _describe_lowering(
     return LoweredPrecision(
         original, precision.quantize, units=len(chosen.weights), weights=chosen.weights
     )
-
-
-PlannedT = TypeVar("PlannedT", bound=Planned)
-
-
-@dataclass(frozen=True)
-class EstimateGains:
-    """Estimate what the placement would gain if accelerators took more."""
-
-    def run(self, state: PlannedT) -> PlannedT:
-        """Fill in the plan's `what_ifs`, `untried` and `break_evens`."""
-        if not state.request.options.what_if:
-            return state
-        report_step("estimate gains")
-        root, devices = state.plan.root, state.settings.devices
-        with collect_rarely():
-            gains, untried = estimate_gains(root)
-            found = tuple(find_break_evens(root, devices))
-        plan = replace(state.plan, what_ifs=tuple(gains), untried=untried, break_evens=found)
-        return replace(state, plan=plan)

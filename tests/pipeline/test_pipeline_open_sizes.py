@@ -276,6 +276,15 @@ def test_a_batch_is_run_row_by_row_where_that_is_faster(codegen: str | None, tmp
         (expected,) = original(make(ROWS), inputs).values()
         np.testing.assert_allclose(session.run(inputs, trace)["y"], expected, rtol=1e-3, atol=1e-3)
         assert {event.variant for event in trace.events} == {variant}
+    batches = [{"x": noise(size, 32, 32, 32)} for size in (3, 1, 300, 2, 3)]
+    trace = byoc.Trace()
+    for inputs, outputs in zip(batches, session.run_pipeline(batches, 3, trace), strict=True):
+        (expected,) = original(make(ROWS), inputs).values()
+        np.testing.assert_allclose(outputs["y"], expected, rtol=1e-3, atol=1e-3)
+    segments = [
+        event for event in trace.events if event.name == session.sessions["fixed"].stages[0].name
+    ]
+    assert len([event for event in segments if event.variant == "fixed"]) == 3 + 1 + 2 + 3
     whole = byoc.load(tmp_path / "b", pad=False)
     assert isinstance(whole, VariantSession)
     assert whole.split is None
@@ -284,6 +293,51 @@ def test_a_batch_is_run_row_by_row_where_that_is_faster(codegen: str | None, tmp
     found = byoc.verify(tmp_path / "b", tmp_path / "m.onnx")
     assert [each.name for each in found.outputs] == ["fixed: y", "fixed: y, split", "open: y"]
     assert found.passed
+
+
+def test_byoc_run_runs_a_batch_row_by_row(byoc: Callable[..., Ran], tmp_path: Path) -> None:
+    ask(ROWS, tmp_path / "b", codegen="reference", strategy="launch-aware")
+    inputs = {"x": noise(3, 32, 32, 32)}
+    np.savez(tmp_path / "x.npz", **inputs)
+    run = ("run", tmp_path / "b", "--inputs", tmp_path / "x.npz", "-o", tmp_path / "y.npz")
+    for more in ((), ("--repeat", "4", "--pipeline", "2")):
+        ran = byoc(*run, *more)
+        assert ran.code == 0, ran.err
+        assert ran.out.splitlines()[0] == "variant fixed, 3 rows one by one"
+        (expected,) = original(make(ROWS), inputs).values()
+        np.testing.assert_allclose(np.load(tmp_path / "y.npz")["y"], expected, rtol=1e-3, atol=1e-3)
+    found = json.loads(byoc(*run, "--format", "json").out)
+    assert (found["variant"], found["rows"]) == ("fixed", 3)
+    alone = json.loads(byoc(*run, "--format", "json", "--no-pad").out)
+    assert (alone["variant"], "rows" in alone) == ("open", False)
+
+
+STATE = """g (float[batch, 32, 32, 32] x, float[batch, 32, 32, 32] past) => (
+    float[batch, 32, 32, 32] y, float[batch, 32, 32, 32] present
+) {
+    s = Add(x, past)
+    a = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (s, k)
+    b = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (a, k)
+    present = Tanh(b)
+    y = Relu(present)
+}"""
+
+
+def test_a_stateful_session_has_a_state_for_each_row(tmp_path: Path) -> None:
+    ask(STATE, tmp_path / "b", codegen="reference", strategy="launch-aware")
+    loaded = byoc.load(tmp_path / "b")
+    assert isinstance(loaded, VariantSession)
+    assert loaded.split is not None
+    session = byoc.open_stateful(loaded, {"past": "present"})
+    for rows in (3, 1, 2):
+        past = np.zeros((rows, 32, 32, 32), np.float32)
+        session.reset({"past": past})
+        for _ in range(3):
+            given, trace = {"x": noise(rows, 32, 32, 32)}, byoc.Trace()
+            y, past = original(make(STATE), {**given, "past": past}).values()
+            np.testing.assert_allclose(session.run(given, trace)["y"], y, rtol=1e-3, atol=1e-3)
+            assert {event.variant for event in trace.events} == {"fixed"}
+        np.testing.assert_allclose(session.state["past"], past, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("case", PLANTED)

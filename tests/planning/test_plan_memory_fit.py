@@ -97,7 +97,7 @@ def fit(
 
 
 def refused(constraints: Constraints) -> list[dict[int, str]]:
-    return [dict(each) for each in constraints.refused]
+    return [{row: str(cause) for row, cause in each.items()} for each in constraints.refused]
 
 
 def test_without_a_limit_the_first_placement_counts() -> None:

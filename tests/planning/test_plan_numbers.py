@@ -64,7 +64,8 @@ def test_what_a_target_refuses_is_by_name_by_output_and_by_size(
             expected[row] = "refused"
         elif size is not None and len(unit.nodes) > size:
             expected[row] = "too large"
-    assert limits.refused_rows(plan.root.index, "", units, "npu") == expected
+    found = limits.refused_rows(plan.root.index, "", units, "npu")
+    assert {row: str(cause) for row, cause in found.items()} == expected
     assert limits.refused_rows(plan.root.index, "", units, "other") == {}
 
 
@@ -117,5 +118,5 @@ def test_all_graphs_together_keep_to_an_accelerators_limits(
     elif len(drawn) > 1 and total > memory:
         expected = f"one would hold {total} bytes of at most {memory}"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memory_fit, "_measure_memory", lambda graph, number: needs[id(graph)])
+        patch.setattr(memory_fit, "measure_memory", lambda graph, number: needs[id(graph)])
         assert memory_fit.describe_excess(plan, limits) == expected

@@ -9,8 +9,9 @@ import pytest
 from cutting import CHAIN, HOST_ONLY, cut
 from support import VANILLA, parse
 
+from byoc.errors import Cause, CauseKind, refuse
 from byoc.pipeline import partition
-from byoc.reporting._decision_document import describe_remedy
+from byoc.reporting._remedies import RemedyFinder
 from byoc.reporting._verification_document import make_verification_report
 from byoc.verification import OutputError, Verification
 from byoc.verification._verification_result import Accuracy
@@ -95,6 +96,28 @@ def test_the_numbers_of_a_small_model(tmp_path: Path) -> None:
             "largest": "b",
             "operators": ["Sigmoid"],
             "remedy": "if dla runs Sigmoid, add `op: Sigmoid` to the `ops` of its rule file",
+            "causes": [
+                {
+                    "kind": "operator",
+                    "operator": "Sigmoid",
+                    "constraint": "ops",
+                    "value": "",
+                    "allowed": "",
+                    "flags": [],
+                    "target": "",
+                    "general": "Sigmoid is not among the operators of dla",
+                }
+            ],
+            "actions": [
+                {
+                    "kind": "add",
+                    "target": "dla",
+                    "operator": "Sigmoid",
+                    "constraint": "ops",
+                    "value": "",
+                    "flags": [],
+                }
+            ],
         }
     ]
     assert report.verification.passed is True
@@ -155,24 +178,58 @@ def test_remedies_are_those_that_reasons_state() -> None:
     text = "g (float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }"
     reasons = partition(parse(text), "nnpa").report.host_reasons
     assert [item.remedy for item in reasons] == ["give --dim N=SIZE"]
-    text = "g (float[4] x) => (int64[1, M] y) { a = NonZero(x) y = Relu(a) }"
-    remedies = {item.remedy for item in partition(parse(text), "nnpa").report.host_reasons}
+    text = "g (float[4] x) => (float[M] y) { a = x.Odd(x) y = Relu(a) }"
+    model = parse(text)
+    model.opset_import.add(domain="x", version=1)
+    remedies = {item.remedy for item in partition(model, "nnpa").report.host_reasons}
     assert "state it as value_info of the model" in remedies
 
 
+def test_nothing_is_advised_where_values_decide() -> None:
+    text = "g (float[4] x) => (float[1, M] y) { a = NonZero(x) f = Cast <to = 1> (a) y = Relu(f) }"
+    reasons = partition(parse(text), "nnpa").report.host_reasons
+    (found,) = [item for item in reasons if item.operators == ("Relu",)]
+    assert found.reason == (
+        "the shape of 'a', which NonZero 'a' makes, is not known: it depends on values"
+    )
+    assert (found.remedy, found.actions) == ("", ())
+
+
+def test_sizes_are_advised_where_they_settle_what_is_behind_a_node() -> None:
+    """The repeats are not followed while n is open, and with a size they are a constant."""
+    text = """g (float[n, 4] x) => (float[M, 4] y) {
+        s = Shape(x)
+        t = Tile(x, s)
+        y = Relu(t)
+    }"""
+    reasons = partition(parse(text), "nnpa", dims={"n": "1..4"}).report.host_reasons
+    remedies = {item.remedy for item in reasons}
+    assert not any("value_info" in remedy for remedy in remedies)
+    assert any("`--dim n=" in remedy for remedy in remedies)
+
+
+SIZE = Cause(CauseKind.SIZE, "dimension N of X is not fixed", "Conv", flags=("--dim N=SIZE",))
+RANK = Cause(CauseKind.SIZE, "the rank of 'x' is not known", "Conv", flags=("--shape x=EXTENTS",))
+WIDE = Cause(CauseKind.CONSTRAINT, "Conv: group is 2", "Conv", "ops[0].attributes.group.max")
+
+
 @pytest.mark.parametrize(
-    ("reason", "remedy"),
+    ("cause", "remedy"),
     [
-        ("Conv: W is not quantized", "--data FOLDER"),
-        ("Relu is no whole QDQ group: its input 'x' is made by Conv", "--data FOLDER"),
-        ("Conv: dimension N of X is not fixed (--dim N=SIZE)", "give --dim N=SIZE"),
-        ("the rank of input 'x' is not known (--shape x=EXTENTS)", "give --shape x=EXTENTS"),
-        ("Gather is not among the operators of npu", "add `op: Gather`"),
+        (Cause(CauseKind.QUANTIZATION, "Conv: W is not quantized", "Conv"), "--data FOLDER"),
+        (SIZE, "give --dim N=SIZE"),
+        (RANK, "give --shape x=EXTENTS"),
+        (Cause(CauseKind.OPERATOR, "Gather is not there", "Gather"), "add `op: Gather`"),
+        (Cause(CauseKind.VALUES, "Add: 'x' may be any int64", "Add"), "--values assumed"),
     ],
 )
-def test_what_a_user_can_do_comes_before_what_a_vendor_can(reason: str, remedy: str) -> None:
-    assert remedy in describe_remedy(reason, ["npu"])
-    assert not describe_remedy(reason, ["npu", "dsp"])
+def test_what_a_user_can_do_comes_before_what_a_vendor_can(cause: Cause, remedy: str) -> None:
+    plan = partition(parse(CHAIN), VANILLA).plan
+    several = partition(parse(CHAIN), [VANILLA, "nnpa"]).plan
+    for causes in ([cause], [WIDE, cause], [cause, WIDE]):
+        assert remedy in RemedyFinder(plan).describe(refuse(*causes))
+        assert not RemedyFinder(several).describe(refuse(*causes))
+    assert "widen its rule for Conv" in RemedyFinder(plan).describe(refuse(WIDE))
 
 
 def test_a_target_without_nodes_is_told_with_the_commonest_reason(tmp_path: Path) -> None:

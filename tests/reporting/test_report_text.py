@@ -74,8 +74,12 @@ def test_a_reason_names_its_operators_the_costliest_node_and_the_remedy() -> Non
     assert print_text(WHOLE, host_reasons=[reason, named])[-1].strip() == "make it narrow"
 
 
-def test_reasons_that_differ_in_names_and_numbers_are_one_line() -> None:
-    reasons = [{"reason": f"Conv: group of 'c{i}' is {i}", "nodes": 2, "share": 0.1} for i in (3, 4, 5)]
+def test_reasons_that_differ_in_names_and_values_are_one_line() -> None:
+    cause = {"kind": "constraint", "operator": "Conv", "constraint": "ops[0].attributes.group.max"}
+    reasons = [
+        {"reason": f"Conv: group of 'c{i}' is {i}", "nodes": 2, "share": 0.1, "causes": [cause]}
+        for i in (3, 4, 5)
+    ]
     alone = {"reason": "Gather is not there", "nodes": 7, "share": 0.2}
     lines = print_text(host_reasons=[alone, *reasons])[-2:]
     assert lines == [

@@ -205,7 +205,7 @@ def test_the_batch_is_that_of_the_models_inputs() -> None:
 
     assert said("3") == "yes"
     assert said("4") == "Gemm: the batch of the model's input 'x' is 4, at most 3 is supported"
-    assert said("N") == "Gemm: the batch of the model's input 'x' is not known"
+    assert said("N") == "Gemm: the batch of the model's input 'x' is not known (--dim N=SIZE)"
 
 
 def test_inputs_without_a_batch_do_not_hide_others() -> None:
