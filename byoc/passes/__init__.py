@@ -7,8 +7,10 @@ from byoc._doors import open_door
 if TYPE_CHECKING:
     from byoc.passes._affine_folding import FoldBatchNormalization
     from byoc.passes._clean_set import describe_clean_pass, list_clean_passes
-    from byoc.passes._cleaning import CleanedModel, CleanPass, clean_model
+    from byoc.passes._cleaning import CleanedModel, CleanPass, apply_edits, clean_model
     from byoc.passes._folded_scales import FoldScales
+    from byoc.passes._graph_edits import GraphEdits
+    from byoc.passes._part_clean_up import SimplifyParts
     from byoc.passes._pass_effect import PassEffect, count_operators, is_changed, merge_effects
     from byoc.passes._pass_plugins import (
         MODEL_SCOPE,

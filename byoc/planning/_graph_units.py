@@ -7,7 +7,14 @@ from functools import partial
 from byoc.costs import AlternativeComposite, can_partition_bodies, check_trips
 from byoc.errors import InputError
 from byoc.model import TARGET_KEY, Dim, GraphIndex, Model, get_metadata, unshare_dequantize
-from byoc.passes import CleanedModel, CleanPass, ReadQuantizedOperators, clean_model, list_clean_passes
+from byoc.passes import (
+    CleanedModel,
+    CleanPass,
+    ReadQuantizedOperators,
+    SimplifyParts,
+    clean_model,
+    list_clean_passes,
+)
 from byoc.patterns import (
     JointUnit,
     Mark,
@@ -52,6 +59,18 @@ def _check_not_partitioned(model: Model) -> None:
                 f"{model.source}: is partitioned already: '{node.op_type}' is a region of {target}; "
                 "take the model that it was made of"
             )
+
+
+def clean_parts(model: Model, targets: Sequence[Target], left_out: str | Collection[str] = ()) -> Model:
+    """Return a model that is the body of an operator, cleaned as models are, and of what bodies have.
+
+    Raises InputError as `clean_for_targets` does.
+    """
+    spoken = [_list_operators(target) for target in targets]
+    add_sums = any("Add" in each for each in spoken) and not any({"Sum", "*"} & each for each in spoken)
+    cleaned = clean_for_targets(model, targets, left_out).model
+    simplified = clean_model(cleaned, (SimplifyParts(add_sums),)).model
+    return clean_for_targets(simplified, targets, left_out).model
 
 
 def choose_clean_passes(
