@@ -19,7 +19,7 @@ from onnx import (
 
 from byoc.model._constants import get_constant_value
 from byoc.model._editable_graph import build_node
-from byoc.model._graph_index import GraphIndex
+from byoc.model._graph_index import RANDOM_OPERATORS, GraphIndex
 from byoc.model._graph_parts import find_called_functions, resolve_attributes
 from byoc.model._runtime_operators import list_missing_defaults
 from byoc.model._tensor_data import is_large
@@ -40,6 +40,8 @@ def has_function_body(index: GraphIndex, node: NodeProto) -> bool:
     """Return whether a function of the model, or ONNX, defines a node by other operators."""
     if _key(node) in _map_functions(index.proto.functions):
         return True
+    if node.op_type in RANDOM_OPERATORS:  # which no run of the parts can be compared with
+        return False
     schema = index.get_schema(node)
     return schema is not None and schema.is_function
 
@@ -63,7 +65,7 @@ def make_body_model(index: GraphIndex, number: int) -> ModelProto | None:
     if function is None:
         return None
     graph = GraphProto(name=node.op_type)
-    graph.node.extend(_bind_call(node, function, index.get_schema(node)))
+    graph.node.extend(_bind_call(node, function, index.get_schema(node), types))
     for name in reads:
         value = None if name in index.stored_tensors else get_constant_value(index, name)
         if name in index.stored_tensors and not is_large(index.stored_tensors[name]):
@@ -100,7 +102,7 @@ def _find_function(
     if own is not None:
         return own if _has_same_meaning(own, index) else None
     schema = index.get_schema(node)
-    if schema is None or not schema.is_function:
+    if schema is None or not has_function_body(index, node):
         return None
     found = _read_schema_functions(schema, node, types)
     return next((each for each in found if _has_same_meaning(each, index)), None)
@@ -128,10 +130,11 @@ def _has_same_meaning(function: FunctionProto, index: GraphIndex) -> bool:
     meant = _read_imports(function)
     called = _map_functions(index.proto.functions)
     for node in walk_nodes(function.node):
-        if _key(node) in called:
+        if _key(node) in called or (_is_cast_like(node) and node.input[1] in function.input):
             continue
         domain = "" if is_onnx(node) else node.domain
-        there, here = meant.get(domain, 1), index.opsets.get(domain, meant.get(domain, 1))
+        here = index.opsets.get(domain, meant.get(domain, 1))
+        there = meant.get(domain, here)  # ONNX's own bodies leave out what they have no need to say
         if there != here and not _is_same_operator(node, there, here):
             return False
     return True
@@ -141,7 +144,8 @@ def _is_same_operator(node: NodeProto, there: int, here: int) -> bool:
     """Return whether a node means the same in two versions of its operator set.
 
     Types that a version adds do not matter, nor do inputs and attributes that only one has and that the
-    node leaves out: ONNX adds these so that their defaults are what was before.
+    node leaves out: ONNX adds these so that their defaults are what was before. An attribute that became
+    an input (the axes of ReduceMean) is the same where neither is given.
     """
     old, new = (get_schema(node.op_type, node.domain, version) for version in (there, here))
     if old is None or new is None or old.deprecated != new.deprecated:
@@ -150,13 +154,12 @@ def _is_same_operator(node: NodeProto, there: int, here: int) -> bool:
         return True
     stated = {attribute.name for attribute in node.attribute}
     common = old.attributes.keys() & new.attributes.keys()
+    moved = (old.attributes[name] for name in old.attributes.keys() - new.attributes.keys())
     names = ([formal.name for formal in each.inputs[: len(node.input)]] for each in (old, new))
-    dropped = old.attributes.keys() - new.attributes.keys()
     return (
         stated <= common
-        and not dropped
+        and all(each.name in new.formals and each.default is None for each in moved)
         and all(old.attributes[each].default == new.attributes[each].default for each in common)
-        and len({len(each.inputs[: len(node.input)]) for each in (old, new)}) == 1
         and len({tuple(each) for each in names}) == 1
     )
 
@@ -215,7 +218,10 @@ class NodeCopies:
 
 
 def _bind_call(
-    node: NodeProto, function: FunctionProto, schema: OperatorSchema | None
+    node: NodeProto,
+    function: FunctionProto,
+    schema: OperatorSchema | None,
+    types: Mapping[str, TypeProto],
 ) -> list[NodeProto]:
     """Return the nodes of a function's body, as they stand for a call of it."""
     call = NodeProto()
@@ -234,11 +240,23 @@ def _bind_call(
             passed[name] = copies.names[formal]
         elif name:
             copies.names[formal] = name
-    nodes = [copies.copy(each) for each in function.node]
+    nodes = [_make_cast(copies.copy(each), types) for each in function.node]
     nodes += [build_node("Identity", [given], [name]) for name, given in passed.items()]
     for each in nodes:
         each.name = f"{whole}/{each.name or each.op_type}"
     return _drop_unread(nodes, [*filter(None, node.output)])
+
+
+def _make_cast(node: NodeProto, types: Mapping[str, TypeProto]) -> NodeProto:
+    """Return a Cast in place of a CastLike to a type that is known: ONNX's bodies need few others of 15."""
+    if not _is_cast_like(node) or node.input[1] not in types:
+        return node
+    number = types[node.input[1]].tensor_type.elem_type
+    return build_node("Cast", [node.input[0]], node.output, node.name, to=number)
+
+
+def _is_cast_like(node: NodeProto) -> bool:
+    return node.op_type == "CastLike" and is_onnx(node)
 
 
 def _drop_unread(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> list[NodeProto]:
