@@ -6,6 +6,7 @@ ONNX defines many operators by others (Gelu by Erf and Mul); a model may bring f
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 from onnx import (
     FunctionProto,
     GraphProto,
@@ -34,6 +35,10 @@ from byoc.model._walk import (
 from byoc.model.schemas import OperatorSchema, get_schema
 
 _FunctionKey = tuple[str, str, str]
+_CAST_OPSET = 6  # from which on Cast names its type as now
+_F, _I = np.float32, np.int64
+_PLAIN_VALUES = {"value_float": _F, "value_floats": _F, "value_int": _I, "value_ints": _I}
+"""The attributes of Constant, from operator set 12 on, whose values are a tensor's as well."""
 
 
 def has_function_body(index: GraphIndex, node: NodeProto) -> bool:
@@ -129,8 +134,9 @@ def _has_same_meaning(function: FunctionProto, index: GraphIndex) -> bool:
     """Return whether each node of a body is the same operator in the operator sets of the model."""
     meant = _read_imports(function)
     called = _map_functions(index.proto.functions)
+    can_lower = index.opsets.get("", 1) >= _CAST_OPSET
     for node in walk_nodes(function.node):
-        if _key(node) in called or (_is_cast_like(node) and node.input[1] in function.input):
+        if _key(node) in called or (can_lower and _is_lowered(node, function)):
             continue
         domain = "" if is_onnx(node) else node.domain
         here = index.opsets.get(domain, meant.get(domain, 1))
@@ -240,19 +246,37 @@ def _bind_call(
             passed[name] = copies.names[formal]
         elif name:
             copies.names[formal] = name
-    nodes = [_make_cast(copies.copy(each), types) for each in function.node]
+    nodes = [_lower_node(copies.copy(each), types) for each in function.node]
     nodes += [build_node("Identity", [given], [name]) for name, given in passed.items()]
     for each in nodes:
         each.name = f"{whole}/{each.name or each.op_type}"
     return _drop_unread(nodes, [*filter(None, node.output)])
 
 
-def _make_cast(node: NodeProto, types: Mapping[str, TypeProto]) -> NodeProto:
-    """Return a Cast in place of a CastLike to a type that is known: ONNX's bodies need few others of 15."""
-    if not _is_cast_like(node) or node.input[1] not in types:
-        return node
-    number = types[node.input[1]].tensor_type.elem_type
-    return build_node("Cast", [node.input[0]], node.output, node.name, to=number)
+def _lower_node(node: NodeProto, types: Mapping[str, TypeProto]) -> NodeProto:
+    """Return a node of a body as older operator sets have it, too.
+
+    A CastLike to a type that is known is a Cast, and a Constant has a tensor: beside these ONNX's bodies
+    need little that is newer than what they define.
+    """
+    if _is_cast_like(node) and node.input[1] in types:
+        number = types[node.input[1]].tensor_type.elem_type
+        return build_node("Cast", [node.input[0]], node.output, node.name, to=number)
+    if node.op_type == "Constant" and is_onnx(node) and len(node.attribute) == 1:
+        dtype = _PLAIN_VALUES.get(node.attribute[0].name)
+        if dtype is not None:
+            array = np.array(helper.get_attribute_value(node.attribute[0]), dtype)
+            value = numpy_helper.from_array(array)
+            return build_node("Constant", [], node.output, node.name, value=value)
+    return node
+
+
+def _is_lowered(node: NodeProto, function: FunctionProto) -> bool:
+    """Return whether `_lower_node` makes a node that older operator sets have."""
+    if _is_cast_like(node):
+        return node.input[1] in function.input
+    given = {attribute.name for attribute in node.attribute}
+    return node.op_type == "Constant" and is_onnx(node) and given <= {"value", *_PLAIN_VALUES}
 
 
 def _is_cast_like(node: NodeProto) -> bool:

@@ -1,4 +1,4 @@
-"""The clean-up of operators in parts: what ONNX's function bodies have only for other types or counts."""
+"""The clean-up of operators in parts: casts and sums that their bodies have for other uses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from byoc.passes._graph_edits import GraphEdits
 class SimplifyParts(CleanPass):
     """Drop casts that change nothing, make sums of two additions, and do not let variances cancel.
 
-    ONNX's bodies cast to the type that most inputs have, and write a variance as the mean of squares less
-    the square of the mean, which loses all digits where the mean is large.
+    ONNX's bodies cast to the type that most inputs have, and write a variance as the mean of squares
+    less the square of the mean, which loses all digits where the mean is large.
     """
 
     name: ClassVar[str] = "simplify-parts"
@@ -71,7 +71,7 @@ def _center_variance(edits: GraphEdits, number: int) -> None:
         return
     made = index.nodes[number].output[0]
     deviation, square = (edits.names.new_tensor(f"{made}_{what}") for what in ("deviation", "square"))
-    edits.types |= {name: index.type_protos[values] for name in (deviation, square)}
+    edits.types |= dict.fromkeys((deviation, square), index.type_protos[values])
     edits.replace(
         number,
         build_node("Sub", [values, mean.output[0]], [deviation]),

@@ -58,8 +58,8 @@ class NodeSplitter:
     def find_candidates(self, root: GraphPlan) -> dict[str, WholePrice]:
         """Return the nodes that no accelerator takes, and may take in parts, with their prices.
 
-        `root` is the plan of the model. A node whose device is given, or that a rule file keeps whole, is
-        not among them.
+        `root` is the plan of the model. A node whose device is given, or that a rule file keeps whole,
+        is not among them.
         """
         found = {}
         for graph in root.walk():
@@ -106,7 +106,7 @@ class NodeSplitter:
         return max(counts, default=0) >= max(1.0, _LEAST_TAKEN * len(placed))
 
     def _make_parts(self, index: GraphIndex, number: int) -> Model | None:
-        """Return the parts of a node as a model, None where there are none, those that are refused in parts."""
+        """Return the parts of a node as a model, refused ones in parts, too; None where it has none."""
         try:
             made = make_body_model(index, number)
             if made is None:
@@ -114,7 +114,7 @@ class NodeSplitter:
             source = f"the parts of {get_operator_name(index.nodes[number])}"
             body = prepare_model(made, source, self.model.folder)
             body = clean_parts(body, self.targets, self.left_out)
-            inner = {name: place for name, place in self._find_refused(body)}
+            inner = dict(self._find_refused(body))
             bodies = {name: self._make_parts(*place) for name, place in inner.items()}
             known = {name: place for name, place in inner.items() if bodies[name] is not None}
             if known:
@@ -218,7 +218,9 @@ def _put_parts(edits: GraphEdits, number: int, name: str, body: Model) -> None:
     copies = NodeCopies({each: each for each in outside}, edits.names.new_tensor)
     for tensor in given.graph.initializer:
         if tensor.name not in outside:
-            copies.names[tensor.name] = edits.store(TensorProto.FromString(tensor.SerializeToString()), tensor.name)
+            stored = TensorProto()
+            stored.CopyFrom(tensor)
+            copies.names[tensor.name] = edits.store(stored, tensor.name)
     parts = [copies.copy(each) for each in graph.node]
     for inner, kind in body.inference.type_protos.items():
         if inner in copies.names and inner not in outside:

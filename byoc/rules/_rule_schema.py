@@ -321,8 +321,8 @@ class RuleFile(StrictModel):
     host: Host = Field(default=Host(), description="Nodes that stay on the host whatever the rules say.")
     keep: Operators = Field(
         default=(),
-        description="Operators that are never taken apart: where they are refused they stay whole on the "
-        "host, though the rules take the operators that they are made of.",
+        description="Operators that are never taken apart: where they are refused they stay whole on "
+        "the host, though the rules take the operators that they are made of.",
     )
     annotations: dict[str, Names] = Field(
         default_factory=dict,

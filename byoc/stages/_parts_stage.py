@@ -32,7 +32,7 @@ class PlaceParts:
     """
 
     def run(self, state: Placed) -> Placed:
-        """Return the state with the better placement; that of a model with no such nodes is unchanged."""
+        """Return the state with the better placement: its own where no such node pays in parts."""
         settings = state.settings
         splitter = NodeSplitter(state.model, settings.targets, state.request.options.no_passes)
         candidates = splitter.find_candidates(state.root)
