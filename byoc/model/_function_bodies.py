@@ -3,8 +3,9 @@
 ONNX defines many operators by others (Gelu by Erf and Mul); a model may bring functions of its own.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from onnx import (
@@ -19,7 +20,7 @@ from onnx import (
 )
 
 from byoc.model._constants import get_constant_value
-from byoc.model._editable_graph import build_node
+from byoc.model._editable_graph import EditableGraph, build_node
 from byoc.model._graph_index import RANDOM_OPERATORS, GraphIndex
 from byoc.model._graph_parts import find_called_functions, resolve_attributes
 from byoc.model._runtime_operators import list_missing_defaults
@@ -80,6 +81,9 @@ def make_body_model(index: GraphIndex, number: int) -> ModelProto | None:
         else:
             graph.input.append(ValueInfoProto(name=name, type=types[name]))
     graph.output.extend(ValueInfoProto(name=n, type=index.type_protos.get(n)) for n in made)
+    edits = EditableGraph(graph)
+    edits.drop_unread()  # a body makes outputs that a call leaves out
+    edits.write_to(graph)
     functions = _map_functions(index.proto.functions)
     return helper.make_model(
         graph,
@@ -117,8 +121,7 @@ def _read_schema_functions(
     schema: OperatorSchema, node: NodeProto, types: Mapping[str, TypeProto]
 ) -> Iterator[FunctionProto]:
     """Yield the bodies by which ONNX defines a node, those for newer operator sets first."""
-    source = schema.onnx_schema
-    assert source is not None
+    source: Any = schema.onnx_schema  # ONNX's type stubs lack its functions
     given = [types.get(name, TypeProto()).SerializeToString() for name in node.input]
     for version in sorted(source.context_dependent_function_opset_versions, reverse=True):
         text = source.get_context_dependent_function_with_opset_version(
@@ -214,13 +217,14 @@ class NodeCopies:
     def _rename_body(self, body: GraphProto) -> None:
         own = {name: self.new_name(name) for name in sorted(list_own_names(body) - {""})}
         inner = replace(self, names={**self.names, **own})
-        for value in (*body.input, *body.output, *body.value_info, *body.initializer):
+        for value in (*body.input, *body.output, *body.value_info):
             value.name = inner.rename(value.name)
+        for tensor in body.initializer:
+            tensor.name = inner.rename(tensor.name)
         for sparse in body.sparse_initializer:
             sparse.values.name = inner.rename(sparse.values.name)
-        nodes = [inner.copy(node) for node in body.node]
-        del body.node[:]
-        body.node.extend(nodes)
+        for node in body.node:
+            node.CopyFrom(inner.copy(node))
 
 
 def _bind_call(
@@ -250,7 +254,7 @@ def _bind_call(
     nodes += [build_node("Identity", [given], [name]) for name, given in passed.items()]
     for each in nodes:
         each.name = f"{whole}/{each.name or each.op_type}"
-    return _drop_unread(nodes, [*filter(None, node.output)])
+    return nodes
 
 
 def _lower_node(node: NodeProto, types: Mapping[str, TypeProto]) -> NodeProto:
@@ -281,13 +285,3 @@ def _is_lowered(node: NodeProto, function: FunctionProto) -> bool:
 
 def _is_cast_like(node: NodeProto) -> bool:
     return node.op_type == "CastLike" and is_onnx(node)
-
-
-def _drop_unread(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> list[NodeProto]:
-    """Return the nodes that some outputs depend on."""
-    wanted, kept = set(outputs), []
-    for node in reversed(nodes):
-        if not wanted.isdisjoint(node.output):
-            kept.append(node)
-            wanted.update(list_reads(node))
-    return kept[::-1]
