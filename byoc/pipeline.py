@@ -34,6 +34,7 @@ from byoc.stages import (
     Outline,
     Packed,
     Place,
+    PlaceParts,
     Planned,
     Prepared,
     Quantize,
@@ -68,7 +69,7 @@ __all__ = [
 _PREPARING: Chain[Resolved, Prepared] = Chain.of(Load()) >> Rewrite() >> Quantize()
 PREPARATION: Chain[Request, list[Prepared]] = Chain.of(Resolve()) >> Each(_PREPARING)
 PLANNING: Chain[Prepared, Planned] = (
-    Chain.of(Annotate()) >> Group() >> Ask() >> Place() >> Outline() >> Convert()
+    Chain.of(Annotate()) >> Group() >> Ask() >> Place() >> PlaceParts() >> Outline() >> Convert()
 )
 
 

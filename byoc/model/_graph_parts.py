@@ -340,7 +340,7 @@ def _make_model(  # noqa: PLR0913, PLR0917 - the parts of a model
         else:
             model.graph.initializer.add().CopyFrom(index.stored_tensors[constant])
             model.graph.initializer[-1].name = constant
-    called = _find_called_functions(
+    called = find_called_functions(
         model.graph.node, {(f.domain, f.name, f.overload): f for f in functions}
     )
     model.functions.extend(called)
@@ -351,7 +351,7 @@ def _make_model(  # noqa: PLR0913, PLR0917 - the parts of a model
     return model
 
 
-def _find_called_functions(
+def find_called_functions(
     nodes: Iterable[NodeProto], functions: Mapping[tuple[str, str, str], FunctionProto]
 ) -> list[FunctionProto]:
     """Return the functions that nodes call, directly and through others, inner ones first."""

@@ -162,6 +162,9 @@ WEIGHT_KEY = "byoc.float"
 TENSOR_KEY = "byoc.tensor"
 """The metadata key for the user's name of an activation, on the Q and DQ nodes that byoc inserted."""
 
+PART_KEY = "byoc.part_of"
+"""The metadata key for the name, with its graph path, of the node that a node is a part of."""
+
 TARGET_KEY = "byoc.target"
 """The metadata key for the name of a region's target, on the region's call."""
 

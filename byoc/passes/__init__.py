@@ -12,10 +12,12 @@ if TYPE_CHECKING:
         list_clean_passes,
         list_offered_forms,
     )
-    from byoc.passes._cleaning import CleanedModel, CleanPass, clean_model
+    from byoc.passes._cleaning import CleanedModel, CleanPass, apply_edits, clean_model
     from byoc.passes._folded_scales import FoldScales
+    from byoc.passes._graph_edits import GraphEdits
     from byoc.passes._idle_clamps import CLAMPS
     from byoc.passes._narrow_integers import NarrowIntegers
+    from byoc.passes._part_clean_up import SimplifyParts
     from byoc.passes._pass_effect import PassEffect, count_operators, is_changed, merge_effects
     from byoc.passes._pass_plugins import (
         MODEL_SCOPE,

@@ -96,7 +96,7 @@ def clean_model(model: Model, passes: Sequence[CleanPass]) -> CleanedModel:
         for name in edits.list_lost()
         for path in ("", paths[id(edits.index)])
     )
-    return CleanedModel(replace(_make_model(model, root), lost=lost), tuple(effects))
+    return CleanedModel(replace(apply_edits(model, root), lost=lost), tuple(effects))
 
 
 def _count_operators(model: Model) -> Counter[str]:
@@ -136,8 +136,8 @@ def _describe_effect(
     )
 
 
-def _make_model(model: Model, root: GraphEdits) -> Model:
-    """Return a copy of a model with the edits, and the types of what is left."""
+def apply_edits(model: Model, root: GraphEdits) -> Model:
+    """Return a copy of a model with the edits of its main graph, and the types of what is left."""
     proto = copy_without(model.structure)
     edit_graph(proto.graph, root, weights=True)
     types = dict(model.inference.type_protos)

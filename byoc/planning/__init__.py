@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         split_pinned_units,
     )
     from byoc.planning._node_annotations import find_unmatched_annotations, read_annotations
+    from byoc.planning._node_parts import NodeSplitter, WholePrice, find_parts
     from byoc.planning._outlining import (
         RegionNeighbour,
         computes_otherwise,

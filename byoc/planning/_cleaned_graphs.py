@@ -13,6 +13,7 @@ from byoc.passes import (
     CleanedModel,
     CleanPass,
     ReadQuantizedOperators,
+    SimplifyParts,
     TwinForm,
     clean_model,
     find_forms,
@@ -75,6 +76,18 @@ def _check_not_partitioned(model: Model) -> None:
                 f"{model.source}: is partitioned already: '{node.op_type}' is a region of {target}; "
                 "take the model that it was made of"
             )
+
+
+def clean_parts(model: Model, targets: Sequence[Target], left_out: str | Collection[str] = ()) -> Model:
+    """Return a model that is the body of an operator, cleaned as models are, and of what bodies have.
+
+    Raises InputError as `clean_for_targets` does.
+    """
+    spoken = [_list_operators(target) for target in targets]
+    add_sums = any("Add" in each for each in spoken) and not any({"Sum", "*"} & each for each in spoken)
+    cleaned = clean_for_targets(model, targets, left_out).model
+    simplified = clean_model(cleaned, (SimplifyParts(add_sums),)).model
+    return clean_for_targets(simplified, targets, left_out).model
 
 
 def choose_clean_passes(

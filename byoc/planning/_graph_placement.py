@@ -34,6 +34,7 @@ from byoc.planning._memory_fit import (
     describe_excess,
     fit_memory,
 )
+from byoc.planning._node_parts import share_host_prices
 from byoc.planning._plan_settings import PlanSettings, require_knowledge
 from byoc.planning._repeated_blocks import cut_blocks
 
@@ -91,7 +92,10 @@ class PlacementProblems:
             settings.host, settings.devices, settings.unknown_costs, settings.objective, self.state
         )
         units, alternatives = graph.units.units, graph.units.alternatives
-        return build_problem(graph.index, units, costs, self.body_costs, alternatives, refused)
+        built = build_problem(graph.index, units, costs, self.body_costs, alternatives, refused)
+        if not settings.whole_prices:
+            return built
+        return share_host_prices(built, graph.index, units, settings.whole_prices)
 
     @cached_property
     def state(self) -> tuple[StatePair, ...]:

@@ -28,6 +28,7 @@ from byoc.model.schemas import describe_unknown_operator, list_onnx_operators
 from byoc.placement import UNLIMITED, Strategy
 from byoc.planning._graph_plan import CostDoubt, GraphPlan
 from byoc.planning._graph_units import annotate_graphs, group_graphs
+from byoc.planning._node_parts import WholePrice
 from byoc.planning._refusals import KnownLimits, SizeLimit
 from byoc.planning._saved_placement import SavedPlacement
 from byoc.rules import Target, read_library
@@ -136,7 +137,8 @@ class PlanSettings:
     node name; `unknown_costs` what to do about costs that are not known; `placement` a placement to
     keep to; `known_limits` the limits of targets that turned out in earlier rounds; `doubt` how the
     costs of the main graph are perturbed, None where they are not. `share_blocks` names the targets
-    whose regions are cut at the borders of repeated blocks. `state` maps inputs to the outputs whose
+    whose regions are cut at the borders of repeated blocks. `whole_prices` has nodes whose parts cost on
+    the host what they cost as wholes, for a trial. `state` maps inputs to the outputs whose
     values they take in the next call; None for those that are found.
     """
 
@@ -152,6 +154,7 @@ class PlanSettings:
     doubt: CostDoubt | None = None
     share_blocks: frozenset[str] = frozenset()
     state: Mapping[str, str] | None = None
+    whole_prices: Mapping[str, WholePrice] = field(default_factory=dict)
 
     @property
     def devices(self) -> tuple[PlacementDevice, ...]:

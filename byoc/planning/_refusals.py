@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from byoc.codegen import Refusal
 from byoc.errors import Cause, CauseKind
-from byoc.model import GraphIndex, name_nodes
+from byoc.model import PART_KEY, GraphIndex, get_metadata, name_nodes
 from byoc.patterns import JointUnit
 from byoc.planning._graph_plan import PlannedRegion
 from byoc.planning._plan_data import Plan, RefusedRegion
@@ -81,7 +81,7 @@ class KnownLimits:
         found = {}
         names = name_nodes(index, path) if refused else {}
         for row, unit in enumerate(units):
-            keys = (k for node in unit.nodes for k in (names.get(node), _output(index, path, node)))
+            keys = (key for node in unit.nodes for key in _keys(index, path, node, names))
             why = next((refused[key] for key in keys if key and key in refused), None)
             why = why or refused.get(_EVERYTHING)
             if why is None and limit is not None and len(unit.nodes) > limit.nodes:
@@ -212,6 +212,16 @@ def _all_names(index: GraphIndex, nodes: Sequence[int]) -> set[str]:
     for inner in (i for node in nodes for body in index.bodies.get(node, ()) for i in body.index.walk()):
         found |= {name for node in inner.nodes for name in (node.name, *node.output)}
     return found - {""}
+
+
+def _keys(index: GraphIndex, path: str, node: int, names: Mapping[int, str]) -> tuple[str | None, ...]:
+    """Return the names under which a node may be refused.
+
+    A part of a node goes by its own name alone: the last makes the tensor that the whole node makes.
+    """
+    if get_metadata(index.nodes[node], PART_KEY):
+        return (names.get(node),)
+    return names.get(node), _output(index, path, node)
 
 
 def _output(index: GraphIndex, path: str, node: int) -> str:

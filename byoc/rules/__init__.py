@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from byoc.rules._annotator import Annotator, annotate_graph
     from byoc.rules._arithmetic import Arithmetic, ArithmeticClause, ArithmeticContract
     from byoc.rules._composite_library import LibraryComposite, format_clash, read_library
-    from byoc.rules._host_nodes import find_unmatched_names
+    from byoc.rules._host_nodes import find_unmatched_names, is_kept_whole
     from byoc.rules._json_schema import make_json_schema
     from byoc.rules._objections import Attempt, Objection, is_for_want_of_sizes
     from byoc.rules._relaxation import (

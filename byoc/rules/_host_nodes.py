@@ -10,7 +10,7 @@ from byoc.expressions import matches
 from byoc.model import GraphIndex, describe_node, get_node_name, get_operator_name
 from byoc.rules._objections import Objection, ObjectionKind, make_unknown
 from byoc.rules._rule_loading import Target
-from byoc.rules._rule_schema import Host, Nodes
+from byoc.rules._rule_schema import Host, Nodes, RuleFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,20 @@ def find_host_nodes(
     return result
 
 
+<<<<<<< HEAD
 def _keep(match: _HostMatch, text: str) -> Objection:
     return Objection(
         match.location, text, ObjectionKind.OPERATOR, names=(match.node,), cause=CauseKind.HOST
     )
+=======
+def is_kept_whole(node: NodeProto, rules: RuleFile) -> bool:
+    """Return whether a file wants a node whole: it keeps it so, or speaks of it under `host`."""
+    name = get_operator_name(node)
+    host = rules.host
+    if name in (*rules.keep, *host.ops, *host.after.ops):
+        return True
+    return any(matches(pattern, node.name) for pattern in (*host.names, *host.after.names))
+>>>>>>> h/dec
 
 
 def _match_node(

@@ -12,7 +12,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from byoc.errors import InputError, suggest_nearest
 from byoc.expressions import compile_regex
 from byoc.model import DTYPES, IMAGE, WEIGHT, parse_layout
-from byoc.model.schemas import describe_unknown_operator
+from byoc.model.schemas import describe_unknown_operator, find_schemas
 from byoc.patterns import ANY_OPERATOR, Pattern, PatternForm
 from byoc.rules._arithmetic import ArithmeticClause, lint_arithmetic
 from byoc.rules._composite_library import Library, make_pattern, open_library
@@ -176,6 +176,7 @@ def _find_mistakes(
     yield from _lint_layout(content.get("layout"))
     yield from _lint_quantization(content.get("quantization"))
     yield from _lint_host(content.get("host"))
+    yield from _lint_keep(content.get("keep"))
     yield from _lint_annotations(content.get("annotations"))
     clauses = _read_parts(wrap_single_part(content.get("arithmetic")), ArithmeticClause)
     yield from lint_arithmetic(clauses, _lint_operator, lint_dtypes)
@@ -280,6 +281,18 @@ def _lint_nodes(place: str, nodes: Nodes) -> Iterator[str]:
             yield f"{place}.ops[{i}]: name the operators, '{ANY_OPERATOR}' is not one"
         yield from (f"{place}.ops[{i}]: {problem}" for problem in _lint_operator(op))
     yield from _lint_patterns(f"{place}.names", nodes.names)
+
+
+def _lint_keep(value: object) -> Iterator[str]:
+    for i, op in enumerate(_read_names(value)):
+        if op == ANY_OPERATOR:
+            yield f"keep[{i}]: name the operators, '{ANY_OPERATOR}' is not one"
+            continue
+        problems = [*_lint_operator(op)]
+        yield from (f"keep[{i}]: {problem}" for problem in problems)
+        schemas = find_schemas(op)
+        if not problems and schemas and not any(schema.is_function for schema in schemas):
+            yield f"keep[{i}]: {op} is made of no other operators, so that it is whole anyway"
 
 
 def _lint_annotations(value: object) -> Iterator[str]:

@@ -331,6 +331,11 @@ class RuleFile(StrictModel):
     )
     limits: Limits = Field(default=Limits(), description="What the accelerator has no more of.")
     host: Host = Field(default=Host(), description="Nodes that stay on the host whatever the rules say.")
+    keep: Operators = Field(
+        default=(),
+        description="Operators that are never taken apart: where they are refused they stay whole on "
+        "the host, though the rules take the operators that they are made of.",
+    )
     annotations: dict[str, Names] = Field(
         default_factory=dict,
         description="Nodes wanted on the accelerator: by a key of their metadata, regular expressions "

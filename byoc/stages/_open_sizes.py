@@ -110,7 +110,7 @@ def _name_open(state: Planned) -> Prepared:
     variant = Variant(OPEN, automatic=True)
     named = replace(state, request=replace(state.request, variant=variant))
     if state.plan.regions:
-        return Prepared(**take(Prepared, named))
+        return Prepared(**take(Prepared, named)).restore_whole()
     return replace(named, plan=replace(named.plan, variant=variant))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from byoc.codegen import Codegens
 from byoc.model import ONLY_VARIANT
@@ -157,6 +157,14 @@ class Prepared(Loaded):
     accuracy_test: AccuracyTest | None = None
     """The measure of an accuracy budget, where there is one."""
     findings: Findings = field(default_factory=Findings)
+    whole: Model | None = None
+    """The model before nodes were put in parts, for the next round of planning; None where none is."""
+
+    def restore_whole(self) -> Self:
+        """Return the state with the model as it was before nodes were put in parts."""
+        if self.whole is None:
+            return self
+        return replace(self, precision=replace(self.precision, model=self.whole), whole=None)
 
     @property
     def model(self) -> Model:
@@ -224,7 +232,7 @@ class Planned(Prepared):
         )
         if history.limits.refused == known.refused and history.limits.sizes == known.sizes:
             return replace(state, plan=replace(self.plan, refusals=history.refused))
-        return Prepared(**take(Prepared, state))
+        return Prepared(**take(Prepared, state)).restore_whole()
 
 
 # Emission.

@@ -261,6 +261,7 @@ _SUMMARIES: Mapping[str, Callable[[Any], Iterable[str]]] = {
     "Group": _summarize_group,
     "Ask": _summarize_ask,
     "Place": _summarize_place,
+    "PlaceParts": _summarize_place,
     "Outline": _summarize_outline,
     "Convert": _summarize_convert,
     "Write": _summarize_write,

@@ -92,6 +92,7 @@ state: kept
 state_pairs: {'past_*': 'present_*'}
 layout: {activations: NHWC, weights: OHWI, convert: either}
 annotations: {layer_ann: [encoder, '^head']}
+keep: [Softmax]
 quantization:
   activations: {dtype: [int8], symmetric: false, per_channel: false}
   weights: {dtype: int8, symmetric: true, per_channel: true}

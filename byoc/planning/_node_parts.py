@@ -1,0 +1,239 @@
+"""Nodes in parts: a node that no accelerator takes, as the operators that its function body has.
+
+Whether that pays is for the placement to say: it is asked about the model with such nodes in parts, at
+what the whole nodes cost on the host, and a node of which nothing is offloaded stays whole.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from onnx import NodeProto, TensorProto
+
+from byoc.costs import GraphProblem
+from byoc.errors import InputError
+from byoc.model import (
+    PART_KEY,
+    GraphIndex,
+    Model,
+    NodeCopies,
+    get_metadata,
+    get_node_name,
+    get_operator_name,
+    has_function_body,
+    make_body_model,
+    name_nodes,
+    prepare_model,
+    set_metadata,
+    walk_graph_paths,
+)
+from byoc.passes import GraphEdits, apply_edits
+from byoc.patterns import JointUnit
+from byoc.placement import Problem
+from byoc.planning._cleaned_graphs import clean_parts
+from byoc.planning._graph_plan import GraphPlan
+from byoc.rules import Target, annotate_graph, is_kept_whole
+
+# A node is offered in parts if a target takes at least this share of them: with fewer, what stays
+# on the host would be most of the node, at the transfers of several. It is a bound on effort alone.
+_LEAST_TAKEN = 0.5
+
+WholePrice = tuple[float, float, float | None]
+"""What a whole node costs on the host: in units of the objective, in seconds, and in joules."""
+
+
+@dataclass(frozen=True, eq=False)
+class NodeSplitter:
+    """Puts nodes of a model in parts, for some targets.
+
+    Nodes go by their names as `name_nodes` has them, with the paths of their graphs. `left_out` are the
+    clean-up passes that parts do without.
+    """
+
+    model: Model
+    targets: tuple[Target, ...]
+    left_out: str | Collection[str] = ()
+    _bodies: dict[str, Model | None] = field(default_factory=dict)
+
+    def find_candidates(self, root: GraphPlan) -> dict[str, WholePrice]:
+        """Return the nodes that no accelerator takes, and may take in parts, with their prices.
+
+        `root` is the plan of the model. A node whose device is given, or that a rule file keeps whole,
+        is not among them.
+        """
+        found = {}
+        for graph in root.walk():
+            index, latency = graph.index, graph.graph_problem.latency
+            refused = ~np.isfinite(latency.seconds[:, 1:]).any(axis=1) & (graph.placement.labels == 0)
+            names: Mapping[int, str] | None = None
+            for row in np.flatnonzero(refused).tolist():
+                nodes = graph.units[row].nodes
+                if len(nodes) > 1 or row in graph.pins or not self._may_split(index, nodes[0]):
+                    continue
+                names = names or name_nodes(index, graph.path)
+                if nodes[0] in names:
+                    found[names[nodes[0]]] = _read_price(graph.graph_problem, row)
+        places = self._find_places(found) if found else {}
+        return {name: found[name] for name, place in places.items() if self._is_taken(name, *place)}
+
+    def split(self, names: Collection[str]) -> Model:
+        """Return the model with some nodes in parts, each of which says of which node it is one."""
+        return _split(self.model, self._find_places(names), self._bodies)
+
+    def _find_places(self, names: Collection[str]) -> dict[str, tuple[GraphIndex, int]]:
+        return {
+            name: (index, number)
+            for path, index in walk_graph_paths(self.model.index)
+            for number, name in name_nodes(index, path).items()
+            if name in names
+        }
+
+    def _may_split(self, index: GraphIndex, number: int) -> bool:
+        node = index.nodes[number]
+        kept = any(is_kept_whole(node, target.rules) for target in self.targets)
+        return not kept and has_function_body(index, node)
+
+    def _is_taken(self, name: str, index: GraphIndex, number: int) -> bool:
+        """Return whether a target takes enough of a node's parts, which are made for that."""
+        body = self._bodies[name] = self._make_parts(index, number)
+        if body is None:
+            return False
+        placed = [n for n in range(len(body.index.nodes)) if n not in body.index.constant_nodes]
+        counts = (
+            sum(bool(marks[n].verdict) for n in placed)
+            for marks in (annotate_graph(body.index, target) for target in self.targets)
+        )
+        return max(counts, default=0) >= max(1.0, _LEAST_TAKEN * len(placed))
+
+    def _make_parts(self, index: GraphIndex, number: int) -> Model | None:
+        """Return the parts of a node as a model, refused ones in parts, too; None where it has none."""
+        try:
+            made = make_body_model(index, number)
+            if made is None:
+                return None
+            source = f"the parts of {get_operator_name(index.nodes[number])}"
+            body = prepare_model(made, source, self.model.folder)
+            body = clean_parts(body, self.targets, self.left_out)
+            inner = dict(self._find_refused(body))
+            bodies = {name: self._make_parts(*place) for name, place in inner.items()}
+            known = {name: place for name, place in inner.items() if bodies[name] is not None}
+            if known:
+                body = clean_parts(_split(body, known, bodies), self.targets, self.left_out)
+        except InputError:  # the body is not one that byoc takes, so the node stays whole
+            return None
+        made_here = {name for node in body.structure.graph.node for name in node.output}
+        return body if made_here >= {*body.index.outputs} else None
+
+    def _find_refused(self, body: Model) -> Iterator[tuple[str, tuple[GraphIndex, int]]]:
+        """Yield the nodes of a body that no target takes and that have parts of their own."""
+        for path, index in walk_graph_paths(body.index):
+            names = name_nodes(index, path)
+            marks = [annotate_graph(index, target) for target in self.targets]
+            for number, name in names.items():
+                if not any(own[number].verdict for own in marks) and self._may_split(index, number):
+                    yield name, (index, number)
+
+
+def find_parts(root: GraphPlan) -> dict[str, list[bool]]:
+    """Return the nodes that are in parts, and for each part that is placed whether it is offloaded."""
+    found: dict[str, list[bool]] = {}
+    for graph in root.walk():
+        for node, device in graph.device_of_node.items():
+            whole = get_metadata(graph.index.nodes[node], PART_KEY)
+            if whole:
+                found.setdefault(whole, []).append(device != "host")
+    return found
+
+
+def share_host_prices(
+    built: GraphProblem,
+    index: GraphIndex,
+    units: Sequence[JointUnit],
+    prices: Mapping[str, WholePrice],
+) -> GraphProblem:
+    """Return a placement problem in which the parts of a node cost on the host what the node does.
+
+    So all of them on the host are priced as the node that stays whole then.
+    """
+    rows: dict[str, list[int]] = {}
+    for row, unit in enumerate(units):
+        wholes = {get_metadata(index.nodes[node], PART_KEY) for node in unit.nodes}
+        whole = wholes.pop() if len(wholes) == 1 else ""
+        if whole in prices:
+            rows.setdefault(whole, []).append(row)
+    if not rows:
+        return built
+    shared: list[Problem | None] = []
+    for place, problem in enumerate((built.problem, built.latency, built.energy)):
+        if problem is None:
+            shared.append(None)
+            continue
+        seconds = problem.seconds.copy()
+        for whole, own in rows.items():
+            price, parts = prices[whole][place], seconds[own, 0].sum()
+            if price is not None:
+                seconds[own, 0] = seconds[own, 0] * price / parts if parts else price / len(own)
+        shared.append(problem.replace_seconds(seconds))
+    problem, latency, energy = shared
+    assert problem is not None
+    assert latency is not None
+    return replace(built, problem=problem, latency=latency, energy=energy)
+
+
+def _read_price(problem: GraphProblem, row: int) -> WholePrice:
+    energy = None if problem.energy is None else float(problem.energy.seconds[row, 0])
+    return float(problem.problem.seconds[row, 0]), float(problem.latency.seconds[row, 0]), energy
+
+
+# Edits: the parts of nodes in their places.
+
+
+def _split(
+    model: Model, places: Mapping[str, tuple[GraphIndex, int]], bodies: Mapping[str, Model | None]
+) -> Model:
+    """Return a model with the bodies of some nodes in their places."""
+    root = GraphEdits(model.index, model.folder)
+    edits_of = {id(edits.index): edits for edits in root.walk()}
+    used: dict[str, int] = {}
+    for name, (index, number) in places.items():
+        body = bodies[name]
+        assert body is not None
+        _put_parts(edits_of[id(index)], number, name, body)
+        used |= body.index.opsets
+    edited = apply_edits(model, root)
+    known = {each.domain for each in edited.structure.opset_import} | (
+        {"", "ai.onnx"} if "" in model.index.opsets else set()
+    )
+    for domain in sorted(used.keys() - known):
+        edited.structure.opset_import.add(domain=domain, version=used[domain])
+    return edited
+
+
+def _put_parts(edits: GraphEdits, number: int, name: str, body: Model) -> None:
+    """Put the nodes of a body in the place of a node, under names that are free."""
+    node, given = edits.index.nodes[number], body.index
+    typed = body.inference.typed_graph
+    graph = body.structure.graph if typed is None else typed
+    outside = {*(value.name for value in given.graph.input), *given.outputs, *edits.index.reads[number]}
+    copies = NodeCopies({each: each for each in outside}, edits.names.new_tensor)
+    for tensor in given.graph.initializer:
+        if tensor.name not in outside:
+            stored = TensorProto()
+            stored.CopyFrom(tensor)
+            copies.names[tensor.name] = edits.store(stored, tensor.name)
+    parts = [copies.copy(each) for each in graph.node]
+    for inner, kind in body.inference.type_protos.items():
+        if inner in copies.names and inner not in outside:
+            edits.types[copies.names[inner]] = kind
+    names = [edits.names.new_node(_name_part(node, each)) for each in parts]
+    edits.replace(number, *parts)
+    for part, own in zip(parts, names, strict=True):
+        part.name = own  # `replace` names the last as the whole
+        del part.metadata_props[:]
+        part.metadata_props.extend(node.metadata_props)
+        set_metadata(part, PART_KEY, name)
+
+
+def _name_part(node: NodeProto, part: NodeProto) -> str:
+    whole = f"{get_node_name(node)}/"
+    return part.name if part.name.startswith(whole) else f"{whole}{part.op_type}"
