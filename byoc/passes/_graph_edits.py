@@ -124,6 +124,11 @@ class GraphEdits(EditableGraph):
         self._rewritten += before == after
         super().replace(number, *nodes)
 
+    def insert_after(self, place: NodeProto | int, *added: NodeProto) -> None:
+        """Insert nodes after another, behind those that were inserted there before."""
+        self._counts.update(map(get_operator_name, added))
+        super().insert_after(place, *added)
+
     def remove(self, *places: NodeProto | int) -> None:
         """Remove nodes that are not read any more, or whose outputs other nodes make."""
         for number in map(self.find_number, places):
