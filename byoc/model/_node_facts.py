@@ -68,7 +68,7 @@ def unshare_dequantize(model: Model) -> Model:
     shared = {
         number: readers
         for number, node in enumerate(index.nodes)
-        if is_dequantize(node) and number not in index.constant_nodes
+        if is_dequantize(node) and number not in index.constant_nodes and _has_stored_scale(index, node)
         if (readers := _group_readers(index, number, islands))
     }
     if not shared:
@@ -101,6 +101,11 @@ def unshare_dequantize(model: Model) -> Model:
     return replace(
         model, structure=proto, inference=inference.InferenceResult(values, typed, model.inference.notes)
     )
+
+
+def _has_stored_scale(index: GraphIndex, node: NodeProto) -> bool:
+    """Return whether a DequantizeLinear can be in a QDQ group, whose scales are known beforehand."""
+    return index.is_constant(node.input[1])
 
 
 def _group_readers(index: GraphIndex, number: int, islands: Sequence[int]) -> Sequence[Sequence[int]]:

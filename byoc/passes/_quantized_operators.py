@@ -163,10 +163,15 @@ class ReadQuantizedOperators(CleanPass):
 
 @dataclass(eq=False)
 class _FormReader:
-    """The edits that replace operators of a graph; `quantities` are the tensors made so far."""
+    """The edits that replace operators of a graph; `quantities` are the tensors made so far.
+
+    `reals` are the tensors that DynamicQuantizeLinear makes as real numbers, by name of the integers: all
+    products that read one share it, so that a target can take both nodes as one.
+    """
 
     edits: GraphEdits
     quantities: dict[str, Quantity] = field(default_factory=dict)
+    reals: dict[str, str] = field(default_factory=dict)
 
     def replace_operator(self, number: int, form: FloatForm | None) -> None:
         """Replace an operator of integers by its form, where the operator set can say that."""
@@ -199,46 +204,82 @@ class _FormReader:
         self.edits.note_replaced(number, f"read as {form.op} between QDQ nodes")
 
     def replace_product(self, number: int) -> None:
-        """Replace a product of integers, the Cast behind it and the Mul by its scales."""
+        """Replace a product of integers, the Cast behind it and the Mul nodes by its scales."""
         edits, index = self.edits, self.edits.index
         node = index.nodes[number]
-        cast = self._find_only_reader(node.output[0], "Cast")
-        scaled = None if cast is None else self._find_only_reader(index.nodes[cast].output[0], "Mul")
-        if cast is None or scaled is None:
-            return
-        mul = index.nodes[scaled]
-        scales = [name for name in mul.input if name != index.nodes[cast].output[0]]
-        maker = index.producers.get(scales[0]) if len(scales) == 1 else None
-        if maker is None or index.nodes[maker].op_type != "Mul":
-            return
-        if mul.output[0] not in index.type_protos or scales[0] in index.outputs:
-            return
-        points = [*node.input[2:4], "", ""][:2]
+        found = self._find_scaling(number)
         dynamic = index.producers.get(node.input[0])
-        if dynamic is None or index.nodes[dynamic].op_type != "DynamicQuantizeLinear":
+        if found is None or dynamic is None or index.nodes[dynamic].op_type != "DynamicQuantizeLinear":
             return
+        between, last, factors = found
         _, own, point = index.nodes[dynamic].output
-        others = [name for name in index.nodes[maker].input if name != own]
-        if len(others) != 1 or points[0] not in ("", point):
+        points = [*node.input[2:4], "", ""][:2]
+        others = [name for name in factors if name != own]
+        made = index.nodes[last].output[0]
+        if len(others) != 1 or len(factors) != 2 or points[0] not in ("", point):
             return
-        axis = -1 if node.op_type == "MatMulInteger" else None
-        operands = (
-            Quantity(node.input[0], own, points[0]),
-            Quantity(node.input[1], others[0], points[1], axis),
-        )
+        weights = self._find_weights(node, others[0], points[1])
+        if weights is None or made not in index.type_protos:
+            return
+        operands = (Quantity(node.input[0], own, points[0]), weights)
         form = FloatForm(_PRODUCTS[node.op_type], operands)
         if not self._can_say(form):
             return
         nodes: list[NodeProto] = []
         reads = [self._dequantize(each, node, nodes) for each in operands]
-        operator = build_node(form.op, reads, [mul.output[0]])
+        operator = build_node(form.op, reads, [made])
         operator.attribute.extend(node.attribute)
-        edits.replace(scaled, *nodes, operator)
-        edits.note(scaled, f"{node.op_type} '{node.name or node.output[0]}' read as {form.op}")
-        edits.remove(cast)
-        edits.remove(number)
-        if len(index.consumers[scales[0]]) == 1:
-            edits.remove(maker)
+        edits.replace(last, *nodes, operator)
+        edits.note(last, f"{node.op_type} '{node.name or node.output[0]}' read as {form.op}")
+        for each in (*between, number):
+            edits.remove(each)
+
+    def _find_scaling(self, number: int) -> tuple[list[int], int, list[str]] | None:
+        """Return what scales a product of integers: nodes before the last one, this, and two factors.
+
+        They are a Cast and a Mul by the product of two scales, or a Cast and a Mul by each of them.
+        """
+        index = self.edits.index
+        cast = self._find_only_reader(index.nodes[number].output[0], "Cast")
+        first = None if cast is None else self._find_only_reader(index.nodes[cast].output[0], "Mul")
+        if cast is None or first is None:
+            return None
+        factor = _other_factor(index.nodes[first], index.nodes[cast].output[0])
+        maker = index.producers.get(factor)
+        if maker is not None and index.nodes[maker].op_type == "Mul" and factor not in index.outputs:
+            alone = len(index.consumers[factor]) == 1
+            return [cast, *([maker] if alone else [])], first, list(index.nodes[maker].input)
+        second = self._find_only_reader(index.nodes[first].output[0], "Mul")
+        if second is None:
+            return None
+        last = _other_factor(index.nodes[second], index.nodes[first].output[0])
+        return [cast, first], second, [factor, last]
+
+    def _find_weights(self, node: NodeProto, scale: str, point: str) -> Quantity | None:
+        """Return the second operand of a product; None where its scales are not those of channels.
+
+        Several scales multiply the result: along its last axis, or for a convolution along the second.
+        """
+        weights, types = node.input[1], self.edits.index.type_protos
+        is_matrix = node.op_type == "MatMulInteger"
+        axis = -1 if is_matrix else 0
+        values = find_constant_value(self.edits.index, scale, self.edits.folder)
+        if values is None:
+            return Quantity(weights, scale, point, axis)
+        extents = np.shape(values)
+        if weights not in types or node.output[0] not in types:
+            return None
+        rank = len(types[node.output[0]].tensor_type.shape.dim)
+        if len(extents) > rank or (is_matrix and len(types[weights].tensor_type.shape.dim) < 2):
+            return None
+        if np.size(values) > 1:
+            along = (*(1,) * (rank - len(extents)), *extents)
+            if along[-1 if is_matrix else 1] != np.size(values):
+                return None
+        if len(extents) > 1:  # DequantizeLinear takes one number, or a list
+            shape = (-1,) if np.size(values) > 1 else ()
+            scale = self._store(np.ascontiguousarray(np.reshape(values, shape)), scale)
+        return Quantity(weights, scale, point, axis)
 
     def replace_float_product(self, number: int) -> None:
         """Replace an operator of com.microsoft that multiplies integers and adds a bias to floats."""
@@ -343,6 +384,9 @@ class _FormReader:
         """Append the DequantizeLinear of an operand; return what it makes."""
         if isinstance(each, str):
             return each
+        dynamic = self._find_dynamic(each)
+        if dynamic is not None:
+            return self._dequantize_dynamic(each, dynamic)
         made = self._name(f"{each.tensor}_read_by_{node.output[0]}", TensorProto.FLOAT, each.tensor)
         reads = [each.tensor, *self._broadcast_constants(each)]
         nodes.append(build_node("DequantizeLinear", reads, [made], self.edits.names.new_node(made)))
@@ -350,6 +394,25 @@ class _FormReader:
             rank = len(self._find_type(each.tensor).tensor_type.shape.dim)
             nodes[-1].attribute.append(helper.make_attribute("axis", each.axis % rank))
         return made
+
+    def _find_dynamic(self, each: Quantity) -> int | None:
+        """Return the DynamicQuantizeLinear of the graph that makes an operand with its zero point."""
+        index = self.edits.index
+        number = index.producers.get(each.tensor)
+        made = [] if number is None else list(index.nodes[number].output)
+        if number is None or index.nodes[number].op_type != "DynamicQuantizeLinear":
+            return None
+        return number if made == [each.tensor, each.scale, each.zero_point] else None
+
+    def _dequantize_dynamic(self, each: Quantity, dynamic: int) -> str:
+        """Return the real numbers of a DynamicQuantizeLinear, made right behind it for all readers."""
+        if each.tensor not in self.reals:
+            made = self._name(f"{each.tensor}_real", TensorProto.FLOAT, each.tensor)
+            reads = [each.tensor, each.scale, each.zero_point]
+            operator = build_node("DequantizeLinear", reads, [made], self.edits.names.new_node(made))
+            self.edits.insert_after(dynamic, operator)
+            self.reals[each.tensor] = made
+        return self.reals[each.tensor]
 
     def _broadcast_constants(self, each: Quantity) -> list[str]:
         """Return the scale and the zero point of an operand, as many of the one as of the other."""
@@ -400,6 +463,11 @@ class _FormReader:
 
     def _find_type(self, name: str) -> TypeProto:
         return self.edits.types.get(name) or self.edits.index.type_protos[name]
+
+
+def _other_factor(product: NodeProto, name: str) -> str:
+    """Return the factor of a Mul beside another one; empty where both are the same."""
+    return next((each for each in product.input if each != name), "")
 
 
 def _keep_attributes(attributes: Sequence[AttributeProto], form: FloatForm) -> Iterator[AttributeProto]:

@@ -44,12 +44,12 @@ def find_host_nodes(
     return result
 
 
-<<<<<<< HEAD
 def _keep(match: _HostMatch, text: str) -> Objection:
     return Objection(
         match.location, text, ObjectionKind.OPERATOR, names=(match.node,), cause=CauseKind.HOST
     )
-=======
+
+
 def is_kept_whole(node: NodeProto, rules: RuleFile) -> bool:
     """Return whether a file wants a node whole: it keeps it so, or speaks of it under `host`."""
     name = get_operator_name(node)
@@ -57,7 +57,6 @@ def is_kept_whole(node: NodeProto, rules: RuleFile) -> bool:
     if name in (*rules.keep, *host.ops, *host.after.ops):
         return True
     return any(matches(pattern, node.name) for pattern in (*host.names, *host.after.names))
->>>>>>> h/dec
 
 
 def _match_node(

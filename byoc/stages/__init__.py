@@ -13,12 +13,8 @@ if TYPE_CHECKING:
     from byoc.stages._gain_stage import EstimateGains
     from byoc.stages._open_sizes import ChooseSizes, add_size_notes
     from byoc.stages._padding_stage import FindPadding
-<<<<<<< HEAD
-    from byoc.stages._planning_stages import Annotate, Convert, Group, Outline, Place
-=======
     from byoc.stages._parts_stage import PlaceParts
-    from byoc.stages._planning_stages import Annotate, Convert, EstimateGains, Group, Outline, Place
->>>>>>> h/dec
+    from byoc.stages._planning_stages import Annotate, Convert, Group, Outline, Place
     from byoc.stages._preparation_stages import Load, Quantize, Resolve
     from byoc.stages._results import Result, VariantResult, make_plan_result, make_result
     from byoc.stages._rewriting import Rewrite, rewrite_model

@@ -268,6 +268,8 @@ def _free_dynamic_products(model: ModelProto) -> ModelProto | None:
             graph.replace(node, *_make_unrounded(node, graph.names))
         elif node.op_type in _PRODUCTS and node.input[0] in rounded:
             graph.replace(node, *_make_product_of_floats(node, graph.names))
+        elif is_dequantize(node) and node.input[0] in rounded:
+            graph.replace(node, *_make_dynamic_scaling(node, graph.names))
         elif any(
             _stays_integer(each) or not rounded.isdisjoint(each.input) for each in walk_nodes([node])
         ):
@@ -283,6 +285,17 @@ def _make_unrounded(node: NodeProto, names: NameAllocator) -> Iterator[NodeProto
     yield build_node("Cast", [node.output[2]], [zero], to=TensorProto.FLOAT)
     yield build_node("Div", [node.input[0], node.output[1]], [scaled])
     yield build_node("Add", [scaled, zero], [node.output[0]])
+
+
+def _make_dynamic_scaling(node: NodeProto, names: NameAllocator) -> Iterator[NodeProto]:
+    """Yield nodes of a DequantizeLinear of numbers that are not rounded: less the zero point, scaled."""
+    read = node.input[0]
+    if len(node.input) > 2 and node.input[2]:
+        zero, centred = (names.new_tensor(node.output[0]) for _ in range(2))
+        yield build_node("Cast", [node.input[2]], [zero], to=TensorProto.FLOAT)
+        yield build_node("Sub", [read, zero], [centred])
+        read = centred
+    yield build_node("Mul", [read, node.input[1]], [node.output[0]])
 
 
 def _make_product_of_floats(node: NodeProto, names: NameAllocator) -> Iterator[NodeProto]:

@@ -29,8 +29,10 @@ from .emit_tiles import (
     compute_matmul,
     compute_normalize,
     compute_pool,
+    compute_quantize,
     emit_boxes,
     emit_concat,
+    emit_min_max,
     emit_move,
     emit_restack,
 )
@@ -42,9 +44,11 @@ from .layers import (
     LayerNetwork,
     MachineLayer,
     MatMulLayer,
+    MinMaxLayer,
     MoveLayer,
     NormalizeLayer,
     PoolLayer,
+    QuantizeLayer,
     RestackLayer,
 )
 from .lower_region import lower_region
@@ -104,6 +108,8 @@ EMITTERS: Mapping[type[MachineLayer], Emitter] = {
     ActivationLayer: partial(emit_boxes, compute_activation),
     MatMulLayer: partial(emit_boxes, compute_matmul),
     NormalizeLayer: partial(emit_boxes, compute_normalize),
+    QuantizeLayer: partial(emit_boxes, compute_quantize),
+    MinMaxLayer: emit_min_max,
     ConcatLayer: emit_concat,
     MoveLayer: emit_move,
     RestackLayer: emit_restack,

@@ -35,7 +35,8 @@ class ConvSizes:
     the input channels that cannot be cut apart, and `parameters` the numbers for each output channel.
     Sizes of elements are in bytes; that of the residual is 0 without one. `sums_wide`: the residual is
     added to sums of 32 bits by another command. `scales_channels`: each channel of the result has a
-    scale.
+    scale. `limits_bytes` are those of the limits of an input that is quantized as the program runs, 0
+    without.
     """
 
     x: Extents
@@ -53,6 +54,7 @@ class ConvSizes:
     sums_wide: bool
     sum_itemsize: int
     scales_channels: bool
+    limits_bytes: int
 
     @classmethod
     def of_layer(cls, layer: ConvLayer) -> "ConvSizes":
@@ -74,6 +76,7 @@ class ConvSizes:
             sums_wide=layer.adds_residual_apart,
             sum_itemsize=8 if layer.is_wide else 4,
             scales_channels=layer.y.has_channel_scales,
+            limits_bytes=0 if layer.limits is None else layer.limits.nbytes,
         )
 
 
@@ -132,6 +135,8 @@ def _find_slots(sizes: ConvSizes, tile: TileShape) -> dict[str, SlotNeed]:
         needs["accumulator"] = SlotNeed(results * sizes.sum_itemsize, twice=False)
     if sizes.residual_itemsize:
         needs["residual"] = SlotNeed(results * sizes.residual_itemsize)
+    if sizes.limits_bytes:
+        needs["limits"] = SlotNeed(sizes.limits_bytes)
     if sizes.sums_wide:
         needs["wide"] = SlotNeed(results * 4, twice=False)
         if sizes.scales_channels:

@@ -98,7 +98,7 @@ def _emit_tile(
 
 
 def _parameter_dtype(layer: ConvLayer) -> DType:
-    return DType.INT32 if layer.y.is_integer else DType.FLOAT32
+    return DType.INT32 if layer.x.is_integer else DType.FLOAT32
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +130,6 @@ def _add_convolution(
     field, y = area.field, layer.y
     source = TileBox(area.image, field.rows, field.cols, part)
     last = bool(flags & ConvFlags.LAST)
-    adds = last and layer.residual is not None
     wide = last and layer.adds_residual_apart
     command = Convolve(
         layer=emitting.number,
@@ -139,7 +138,7 @@ def _add_convolution(
         weights=_load_weights(result, part),
         parameters=_load_parameters(result),
         accumulator=accumulator,
-        residual=_load_residual(result) if adds and not wide else ABSENT,
+        residual=_load_stage_operand(result) if last and not wide else ABSENT,
         y=accumulator,  # of the same extents; replaced below where the result is written
         kernel=Pair(*layer.window.kernel),
         strides=Pair(*layer.window.strides),
@@ -187,7 +186,7 @@ def _load_weights(result: _ResultTile, part: AxisSpan) -> Operand:
     if isinstance(layer.weights, Int4Weights):
         extents = (1, channels.made.count, part.count)
         return result.emitting.unpack(key, array, extents, layer.weights, span)
-    dtype = DType.INT8 if layer.y.is_integer else DType.FLOAT32
+    dtype = DType.INT8 if layer.x.is_integer else DType.FLOAT32
     return result.emitting.constant(WEIGHTS, key, lambda: array, array.size, dtype, span)
 
 
@@ -200,6 +199,15 @@ def _load_parameters(result: _ResultTile) -> Operand:
     return result.emitting.constant(
         PARAMETERS, made, lambda: conv_parameters(layer, taken), count, _parameter_dtype(layer), span
     )
+
+
+def _load_stage_operand(result: _ResultTile) -> Operand:
+    """Return what the output stage reads besides the sums: a residual, limits of the input, nothing."""
+    limits = result.layer.limits
+    if limits is not None:
+        both = TensorBox(AxisSpan(0, 1), AxisSpan(0, 1), AxisSpan(0, limits.channels))
+        return result.emitting.load("limits", limits, both)
+    return ABSENT if result.layer.residual is None else _load_residual(result)
 
 
 def _load_residual(result: _ResultTile) -> Operand:

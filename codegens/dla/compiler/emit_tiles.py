@@ -16,11 +16,13 @@ from ..machine import (
     Function,
     Load,
     MatMul,
+    MinMax,
     Mul,
     Normalize,
     Operand,
     Pair,
     PoolKind,
+    Quantize,
     Scale,
     Store,
     Table,
@@ -39,10 +41,12 @@ from .layers import (
     EltwiseLayer,
     MachineLayer,
     MatMulLayer,
+    MinMaxLayer,
     MovedAxis,
     MoveLayer,
     NormalizeLayer,
     PoolLayer,
+    QuantizeLayer,
     RestackLayer,
     residual_bits,
     split_axes,
@@ -222,8 +226,10 @@ def _find_numbers(
 
 def conv_parameters(layer: ConvLayer, taken: slice) -> Array:
     """Return the parameters of some output channels of a CONV, in the order of WEIGHTS."""
-    if not layer.y.is_integer:
+    if not layer.x.is_integer:
         return layer.bias[taken].astype("<f4")
+    if layer.limits is not None:
+        return np.ascontiguousarray(_dynamic_parameters(layer)[:, taken]).astype("<i4")
     return np.ascontiguousarray(_integer_parameters(layer)[:, taken]).astype("<i4")
 
 
@@ -246,6 +252,14 @@ def _integer_parameters(layer: ConvLayer) -> Array:
         units = _split_factors(1 / y.scales, to_real_multiplier)
         rows += [np.repeat(x.zeros, times), y_zeros, *limits, *units]
     return np.stack([np.broadcast_to(row.astype(np.int64), channels) for row in rows])
+
+
+def _dynamic_parameters(layer: ConvLayer) -> Array:
+    """Return the rows of parameters of a convolution of what QUANTIZE made, int64 [9, channels]."""
+    rows = np.zeros((layer.count_parameters(), layer.y.channels), np.int64)
+    rows[1:3] = _split_factors(layer.multipliers, to_real_multiplier)
+    rows[4] = layer.bias.astype(np.float32).view(np.int32)
+    return rows
 
 
 def _split_factors(factors: Array, split: Callable[[float], tuple[int, int]]) -> Array:
@@ -334,6 +348,33 @@ def compute_normalize(emitting: LayerEmission, layer: NormalizeLayer, box: TileB
     scale, bias = factors
     made = emitting.result_operand(layer.y, box.of(layer.y))
     emitting.add_command(Normalize(emitting.number, layer.kind, x, scale, bias, made, layer.epsilon))
+    return made
+
+
+def emit_min_max(
+    machine: EmitterState, number: int, layer: MinMaxLayer, rows: AxisSpan
+) -> Iterator[TileStep]:
+    """Yield the steps that find the limits of a tensor, one box after another, regardless of `rows`."""
+    emitting, tiling = _begin_tiles(machine, number, layer, rows)
+    x, whole = layer.x, TensorBox(AxisSpan(0, 1), AxisSpan(0, 1), AxisSpan(0, layer.y.channels))
+    found, before = emitting.result_operand(layer.y, whole), ABSENT
+    for box in _result_boxes(x, AxisSpan(0, x.rows), tiling):
+        step = emitting.begin_step()
+        emitting.add_command(MinMax(number, emitting.load("x0", x, box.of(x)), before, found))
+        before = found
+        yield step
+    last = emitting.begin_step()
+    emitting.store(found, layer.y, whole)
+    yield last
+
+
+def compute_quantize(emitting: LayerEmission, layer: QuantizeLayer, box: TileBox) -> Operand:
+    """Round a box to integers between the limits of the whole tensor."""
+    x = emitting.load("x0", layer.x, box.of(layer.y))
+    both = TensorBox(AxisSpan(0, 1), AxisSpan(0, 1), AxisSpan(0, layer.limits.channels))
+    limits = emitting.load("x1", layer.limits, both)
+    made = emitting.result_operand(layer.y, box.of(layer.y))
+    emitting.add_command(Quantize(emitting.number, x, limits, made))
     return made
 
 

@@ -103,6 +103,8 @@ class _Grouping:
         self._shapes = reading.shapes
         self._constant = reading.is_constant
         self._is_weights = reading.is_weights
+        self._stored_array = reading.stored_array
+        self._dynamic = reading.dynamic_products
         self._outputs = {contract.inner for contract in reading.region.outputs}
         self._readers = Counter(name for each in reading.operations for name in each.inputs)
         self._making: dict[str, LayerGroup] = {}
@@ -157,6 +159,9 @@ class _Grouping:
         if operation.op in _CLAMPS:
             bounds = operation.inputs[1:]
             return main in _CLAMPED and all(self._constant(bound) for bound in bounds if bound)
+        if group.main.outputs[0] in self._dynamic:
+            axis = 1 if main == "Conv" else -1
+            return operation.op == "Add" and not done and self._is_bias(operation, name, axis)
         if main != "Conv" or name != group.output or not done <= {"BatchNormalization"}:
             return False
         if operation.op == "BatchNormalization":
@@ -167,6 +172,17 @@ class _Grouping:
         """Whether a product is that of a tensor by its function, the only operation so far."""
         both = {group.output, group.main.inputs[0]}
         return not group.followers and len(operation.inputs) == 2 and set(operation.inputs) == both
+
+    def _is_bias(self, operation: Operation, name: str, axis: int) -> bool:
+        """Whether a sum adds a constant to a tensor: one for each channel of an axis, or one for all."""
+        other = next((each for each in operation.inputs if each != name), "")
+        if not self._constant(other) or operation.input_quantization[1:] != (None,):
+            return False
+        made, stored = self._shapes[name], self._stored_array(other).shape
+        channels = [1] * len(made)
+        channels[axis] = made[axis]
+        full = [*[1] * (len(made) - len(stored)), *stored]
+        return full == channels or (len(full) == len(made) and set(full) == {1})
 
     def _is_residual_sum(self, operation: Operation, name: str) -> bool:
         """Whether a sum adds one computed tensor of the same shape."""

@@ -90,6 +90,10 @@ class ConvLayer(MachineLayer):
     accumulators to units of `y`, one for each output channel; they are empty in float32. `residual` is
     added to the result before the clamp. A `function` with its `parameters` is applied to real numbers
     behind that; then, and in sums of int16, `multipliers` make real numbers of accumulators.
+
+    With `limits`, those of a tensor that was quantized as the program runs, `x` is what a QuantizeLayer
+    made of it, weights are int8, and `y` is float32: `bias` is float32, and `multipliers` are the scales
+    of the weights.
     """
 
     operation = "CONV"
@@ -103,6 +107,7 @@ class ConvLayer(MachineLayer):
     residual: LayerTensor | None = None
     function: FunctionKind | None = None
     parameters: tuple[float, float] = (0.0, 0.0)
+    limits: LayerTensor | None = None
 
     @property
     def is_wide(self) -> bool:
@@ -121,8 +126,10 @@ class ConvLayer(MachineLayer):
 
     def count_parameters(self) -> int:
         """Return the rows of CONV's parameters, of a number for each output channel."""
-        if not self.y.is_integer:
+        if not self.x.is_integer:
             return 1
+        if self.limits is not None:
+            return 9
         by_channel = self.x.has_channel_scales or self.y.has_channel_scales
         return 9 if by_channel or self.computes_in_reals else 3
 
@@ -207,6 +214,28 @@ class NormalizeLayer(MachineLayer):
     scale: LayerTensor | None = None
     bias: LayerTensor | None = None
     epsilon: float = 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class MinMaxLayer(MachineLayer):
+    """The least and the greatest number of a tensor, 0 included: the two channels of one pixel."""
+
+    operation = "MINMAX"
+
+    x: LayerTensor
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizeLayer(MachineLayer):
+    """A tensor rounded to 256 integers between its `limits`, less the zero point.
+
+    In int16 they are these integers, in float32 their real numbers.
+    """
+
+    operation = "QUANTIZE"
+
+    x: LayerTensor
+    limits: LayerTensor
 
 
 @dataclass(frozen=True, eq=False)

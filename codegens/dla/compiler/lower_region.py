@@ -46,6 +46,12 @@ from .lower_convolutions import (
     lower_int4_product,
     lower_matmul,
 )
+from .lower_dynamic import (
+    find_dynamic_product,
+    lower_dequantize,
+    lower_dynamic_product,
+    lower_dynamic_quantization,
+)
 from .lower_moves import (
     lower_cast,
     lower_clamp,
@@ -84,7 +90,9 @@ LOWERINGS: Mapping[str, Callable[[NetworkBuilder, LayerGroup], None]] = {
     "Reshape": lower_reshape,
     **dict.fromkeys(("Flatten", "Squeeze", "Unsqueeze"), lower_reshape),
     "Dropout": lower_reshape,
-    **dict.fromkeys(("Identity", "DequantizeLinear", "QuantizeLinear"), lower_conversion),
+    **dict.fromkeys(("Identity", "QuantizeLinear"), lower_conversion),
+    "DequantizeLinear": lower_dequantize,
+    "DynamicQuantizeLinear": lower_dynamic_quantization,
     "Cast": lower_cast,
     "Transpose": lower_transpose,
     "Split": lower_split,
@@ -130,7 +138,11 @@ def lower_region(region: Region) -> LayerNetwork:
         raise CompileError(f"the machine has no {listed}", [n for group in unknown for n in group.nodes])
     for group in groups:
         _check_wide_inputs(builder, group)
-        LOWERINGS[group.operator](builder, group)
+        product = find_dynamic_product(builder, group)
+        if product is None:
+            LOWERINGS[group.operator](builder, group)
+        else:
+            lower_dynamic_product(builder, group, product)
     outputs = [builder.add_output(contract) for contract in region.outputs]
     return LayerNetwork(builder.layers, builder.inputs, outputs, builder.constants)
 

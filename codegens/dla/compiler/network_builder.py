@@ -65,12 +65,17 @@ class NetworkBuilder:
     """
 
     def __init__(self, reading: RegionReading) -> None:
-        """Begin with the region's inputs."""
+        """Begin with the region's inputs.
+
+        `limits` has, by name of what is quantized as the program runs, the tensor that it is made of and
+        the limits of that.
+        """
         self.reading = reading
         self.layers: list[MachineLayer] = []
         self.constants: dict[str, Array] = {}
         self.tensors: dict[str, LayerTensor] = {}
         self.plain: set[str] = set()
+        self.limits: dict[str, tuple[str, LayerTensor]] = {}
         self._arranged: dict[tuple[str, Shape, bool, Extents | None], LayerTensor] = {}
         self._shared: dict[Hashable, LayerTensor] = {}
         self._copies: Counter[str] = Counter()  # by name, so that the next one is found at once

@@ -58,6 +58,8 @@ def infer_shapes(
     given = [shape for shape in shapes if shape is not None]
     if operation.op == "Split":
         return _split_shapes(operation, given[0], target)
+    if operation.op == "DynamicQuantizeLinear":
+        return [given[0], (), ()]
     if operation.op in _SKIP_NORMALIZATIONS:
         return [given[0]] * len(operation.outputs)
     if operation.op == "GroupQueryAttention":

@@ -317,6 +317,59 @@ class RegionReading:
             found is None or (stored.dtype == np.int8 and not found.zero_point.any())
         )
 
+    @cached_property
+    def dynamic_products(self) -> Mapping[str, "DynamicProduct"]:
+        """The products of integers that are quantized as the program runs, by their results.
+
+        A tensor is quantized to integers only where all that reads it multiplies it by integers.
+        """
+        rounded = {each.outputs[0] for each in self.operations if each.op == "DynamicQuantizeLinear"}
+        outputs = {contract.inner for contract in self.region.outputs}
+        readers: dict[str, list[Operation]] = {}
+        for each in self.operations:
+            for name in dict.fromkeys(each.inputs):
+                readers.setdefault(name, []).append(each)
+        found: dict[str, DynamicProduct] = {}
+        for each in self.operations:
+            name = each.outputs[0]
+            if each.op != "DequantizeLinear" or each.inputs[0] not in rounded or name in outputs:
+                continue
+            products = [self._read_product(one, name) for one in readers.get(name, ())]
+            made = [product for product in products if product is not None]
+            if len(made) == len(products):
+                found.update((one.output, one) for one in made)
+        return found
+
+    def _read_product(self, operation: Operation, name: str) -> "DynamicProduct | None":
+        """Return a convolution or product of a tensor by constant integers; None for anything else."""
+        if (
+            operation.op not in ("Conv", "MatMul")
+            or operation.domain
+            or operation.inputs.count(name) != 1
+        ):
+            return None
+        operands = list_operands(operation)
+        weights = operands[1]
+        encoding = weights.quantization
+        if operands[0].name != name or encoding is None or not self.is_constant(weights.name):
+            return None
+        stored, is_matrix = self.stored_array(weights.name), operation.op == "MatMul"
+        axis = stored.ndim - 1 if is_matrix else 0
+        if stored.ndim != (2 if is_matrix else 4) or encoding.axis not in {None, axis}:
+            return None
+        if stored.dtype.itemsize != 1 or not encoding.is_integer or any(operation.inputs[2:]):
+            return None
+        along = (1,) * axis + (-1,) + (1,) * (stored.ndim - axis - 1)
+        centred = stored.astype(np.int64) - encoding.zero_point.astype(np.int64).reshape(along)
+        if centred.min(initial=0) < -128 or centred.max(initial=0) > 127:
+            return None
+        scales = encoding.scale.astype(np.float64).reshape(-1)
+        if not np.isfinite(scales).all():
+            return None
+        matrix = centred.T[:, :, None, None] if is_matrix else centred
+        scales = np.broadcast_to(scales, len(matrix))
+        return DynamicProduct(operation.outputs[0], name, matrix.astype(np.int8), scales)
+
     def constant_array(self, operand: Operand) -> Array:
         """Return a constant in ONNX's order of axes, dequantized if it is quantized."""
         stored = self.stored_array(operand.name)
@@ -325,6 +378,20 @@ class RegionReading:
     def stored_array(self, name: str) -> Array:
         """Return a constant in ONNX's order of axes as it is stored."""
         return self.region.constant(name, layout="")
+
+
+@dataclass(frozen=True, eq=False)
+class DynamicProduct:
+    """A convolution or product of a tensor that is quantized as the program runs, by constant integers.
+
+    `weights` are int8 [output channels, input channels of a group, rows, columns of the kernel], zero
+    points subtracted, and `scales` float64 [output channels]. `read` is the tensor, `output` the result.
+    """
+
+    output: str
+    read: str
+    weights: Array
+    scales: Array
 
 
 def _rename_inner(operation: Operation, composite: Operation) -> Operation:

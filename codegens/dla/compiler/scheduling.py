@@ -26,6 +26,7 @@ from .layers import (
     MoveLayer,
     NormalizeLayer,
     PoolLayer,
+    QuantizeLayer,
     RestackLayer,
 )
 from .tiling import (
@@ -171,7 +172,7 @@ def _memory_step(
 
 def overwritable_operands(layer: MachineLayer) -> tuple[LayerTensor, ...]:
     """Return the operands that the result of a layer can overwrite, tile by tile."""
-    if not isinstance(layer, ActivationLayer | EltwiseLayer | NormalizeLayer):
+    if not isinstance(layer, ActivationLayer | EltwiseLayer | NormalizeLayer | QuantizeLayer):
         return ()
     y = layer.y
     return tuple(x for x in layer.reads if (x.extents, x.dtype) == (y.extents, y.dtype))
@@ -229,6 +230,9 @@ def _rows_read(layer: MachineLayer) -> RowReads | None:
     same = ActivationLayer | MatMulLayer | NormalizeLayer
     if isinstance(layer, same) or (isinstance(layer, ConcatLayer) and layer.axis in (2, 3)):
         return tuple(dict.fromkeys((x.storage_name, stripes.SAME_ROW) for x in layer.reads))
+    if isinstance(layer, QuantizeLayer):
+        limits = layer.limits.storage_name, stripes.ALL_ROWS
+        return ((layer.x.storage_name, stripes.SAME_ROW), limits)
     has_all_rows = all(x.rows == layer.y.rows for x in layer.reads)
     if isinstance(layer, EltwiseLayer) and (layer.y.images == 1 or has_all_rows):
         return tuple(
@@ -244,9 +248,11 @@ def _window_rows(layer: ConvLayer | PoolLayer) -> RowReads | None:
         return None  # windows end at the borders of each image
     rows = stripes.OperandRows(window.extent[0], window.strides[0], window.pads[0])
     residual = layer.residual if isinstance(layer, ConvLayer) else None
+    limits = layer.limits if isinstance(layer, ConvLayer) else None
     return (
         (x.storage_name, rows),
         *(((residual.storage_name, stripes.SAME_ROW),) if residual is not None else ()),
+        *(((limits.storage_name, stripes.ALL_ROWS),) if limits is not None else ()),
     )
 
 

@@ -13,7 +13,16 @@ from math import ceil
 
 from ..machine import LINE, NO_PADS, ZERO, DType, MachineFigures, Operand, Pads, Pair
 from .layer_tensors import LayerTensor, SlidingWindow
-from .layers import ActivationLayer, ConvLayer, MachineLayer, MatMulLayer, NormalizeLayer, PoolLayer
+from .layers import (
+    ActivationLayer,
+    ConvLayer,
+    MachineLayer,
+    MatMulLayer,
+    MinMaxLayer,
+    NormalizeLayer,
+    PoolLayer,
+    QuantizeLayer,
+)
 
 # Spans and boxes of tensors, and the part of an input that a box of a result depends on.
 
@@ -233,8 +242,14 @@ def slot_tensors(layer: MachineLayer) -> dict[str, LayerTensor]:
     """Return the tensor of each slot, by name; slots of constants and sums have none."""
     if not isinstance(layer, ConvLayer):
         return {**{f"x{n}": x for n, x in enumerate(layer.reads)}, "y": layer.y}
-    residual = {} if layer.residual is None else {"residual": layer.residual}
-    return {"x": layer.x, **residual, "y": layer.y}
+    others = {"residual": layer.residual, "limits": layer.limits}
+    read = {slot: tensor for slot, tensor in others.items() if tensor is not None}
+    return {"x": layer.x, **read, "y": layer.y}
+
+
+def tiled_tensor(layer: MachineLayer) -> LayerTensor:
+    """Return the tensor whose boxes are the tiles of a layer: the result, but of MINMAX what it reads."""
+    return layer.x if isinstance(layer, MinMaxLayer) else layer.y
 
 
 def decreasing_parts(extent: int) -> Iterator[int]:
@@ -259,7 +274,11 @@ def simple_slots(layer: MachineLayer, tile: TileShape) -> dict[str, SlotNeed]:
         channels = min(tile.channels, x.channels)
         if isinstance(layer, MatMulLayer):  # whole rows of `a` by whole columns of `b`
             cols, channels = (cols, x.channels) if number == 0 else (x.width, channels)
+        if isinstance(layer, QuantizeLayer) and number == 1:  # both limits for each tile
+            channels = x.channels
         needs[f"x{number}"] = SlotNeed(rows * cols * channels * x.itemsize)
+    if isinstance(layer, MinMaxLayer):
+        return {**needs, "y": SlotNeed(layer.y.nbytes, twice=False)}
     needs["y"] = SlotNeed(tile.rows * tile.cols * tile.channels * layer.y.itemsize)
     by_channel = layer.y.has_channel_scales or any(x.has_channel_scales for x in layer.reads)
     if isinstance(layer, ActivationLayer) and layer.table is not None:
@@ -273,9 +292,10 @@ def find_simple_tiling(layer: MachineLayer, rows: int, budget: TileBudget) -> Ti
     """Return the tiling of so many rows of a layer other than a convolution, None if none fits.
 
     Whole rows are preferred, then all channels, which a normalization needs; and several tiles, so that
-    loads and computing overlap.
+    loads and computing overlap. Of MINMAX the rows are those that it reads, regardless of `rows`.
     """
-    y = layer.y
+    y = tiled_tensor(layer)
+    rows = y.rows if isinstance(layer, MinMaxLayer) else rows
     for doubled in (True, False):
         parts = decreasing_parts(y.channels)
         for channels in islice(parts, 1) if isinstance(layer, NormalizeLayer) else parts:

@@ -92,7 +92,8 @@ static const char *check_conv(const dla_command *c, size_t memory) {
         return "its flags are unknown";
     }
     if (floats ? c->y.dtype != DLA_FLOAT32 || c->other.dtype != DLA_FLOAT32
-               : !is_activation(&c->x) || c->y.dtype == DLA_FLOAT32 || c->other.dtype != DLA_INT8) {
+               : !is_activation(&c->x) || (c->y.dtype == DLA_FLOAT32 && !dla_is_dynamic(c)) ||
+                     c->other.dtype != DLA_INT8) {
         return "its types do not go together";
     }
     if (c->function > DLA_HARD_GATE) {
@@ -133,7 +134,11 @@ static const char *check_conv(const dla_command *c, size_t memory) {
             return "its accumulator does not fit";
         }
     }
-    if (c->residual.rows) {
+    if (dla_is_dynamic(c) && last) {
+        if ((wrong = check_table(&c->residual, 2, DLA_FLOAT32, memory)) != NULL) {
+            return wrong;
+        }
+    } else if (c->residual.rows) {
         if ((wrong = dla_check_box(&c->residual, memory)) != NULL) {
             return wrong;
         }
@@ -199,6 +204,22 @@ static const char *check_normalize(const dla_command *c, size_t memory) {
     return wrong ? wrong : check_factor(c, &c->parameters, memory);
 }
 
+/* Check MINMAX and QUANTIZE, the limits of which are two floats. */
+static const char *check_limits(const dla_command *c, size_t memory) {
+    int finds = c->opcode == DLA_MINMAX;
+    if (c->x.dtype != DLA_FLOAT32) {
+        return "its types do not go together";
+    }
+    if (!finds && (!dla_have_same_extents(&c->x, &c->y) || (c->y.dtype != DLA_FLOAT32 && c->y.dtype != DLA_INT16))) {
+        return "its types or extents do not go together";
+    }
+    if (finds && !c->other.rows) {
+        return check_table(&c->y, 2, DLA_FLOAT32, memory);
+    }
+    const char *wrong = check_table(&c->other, 2, DLA_FLOAT32, memory);
+    return wrong || !finds ? wrong : check_table(&c->y, 2, DLA_FLOAT32, memory);
+}
+
 static const char *check_compute(const dla_command *c, size_t memory) {
     const char *wrong = dla_check_box(&c->x, memory);
     int floats = c->y.dtype == DLA_FLOAT32;
@@ -259,6 +280,9 @@ static const char *check_compute(const dla_command *c, size_t memory) {
         return check_matmul(c, memory);
     case DLA_NORMALIZE:
         return check_normalize(c, memory);
+    case DLA_MINMAX:
+    case DLA_QUANTIZE:
+        return check_limits(c, memory);
     default: /* FUNCTION */
         if (c->kind > DLA_HARD_GATE) {
             return "its kind is unknown";
@@ -314,7 +338,7 @@ const char *dla_check_program(const uint8_t *program, size_t bytes, dla_sizes *s
         return "it does not begin with the magic bytes DLA1";
     }
     if (!dla_is_known_version(dla_read_word(program + 4))) {
-        return "it has another version than 4 and 5";
+        return "it has another version than 4, 5 and 6";
     }
     sizes->arena = dla_read_word(program + 8);
     sizes->scratchpad = dla_read_word(program + 12);

@@ -65,6 +65,12 @@ static const char *compute(const dla_command *c, const uint8_t *memory, uint8_t 
     case DLA_NORMALIZE:
         dla_execute_normalize(c, memory, to, result);
         return NULL;
+    case DLA_MINMAX:
+        dla_execute_minmax(c, memory, to, result);
+        return NULL;
+    case DLA_QUANTIZE:
+        dla_execute_quantize(c, memory, to, result);
+        return NULL;
     default:
         return dla_execute_elements(c, memory, to, result);
     }

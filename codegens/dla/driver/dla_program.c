@@ -66,7 +66,7 @@ dla_box dla_read_box(const uint8_t *bytes) {
 
 /* The words of each command behind its opcode and their number; 0 where there is none. */
 static uint32_t count_words(uint32_t opcode) {
-    static const uint8_t words[] = {0, 24, 23, 88, 54, 53, 52, 40, 34, 26, 1, 41, 47, 26};
+    static const uint8_t words[] = {0, 24, 23, 88, 54, 53, 52, 40, 34, 26, 1, 41, 47, 26, 34, 34};
     return opcode < sizeof words ? words[opcode] : 0;
 }
 
@@ -177,6 +177,8 @@ static void read_fields(reader *from, dla_command *command) {
         command->parameters = next_box(from);
         break;
     case DLA_TABLE:
+    case DLA_MINMAX:
+    case DLA_QUANTIZE:
         command->x = next_box(from);
         command->other = next_box(from);
         command->y = next_box(from);
@@ -238,6 +240,10 @@ uint32_t dla_count_rows(const dla_command *command) {
 
 int dla_has_output_stage(const dla_command *command) {
     return command->function != DLA_IDENTITY || command->x.dtype == DLA_INT16;
+}
+
+int dla_is_dynamic(const dla_command *command) {
+    return command->opcode == DLA_CONV && command->x.dtype == DLA_INT16 && command->y.dtype == DLA_FLOAT32;
 }
 
 const dla_box *dla_result_box(const dla_command *command) {

@@ -17,11 +17,11 @@ enum {
 enum { DLA_SOFTMAX = 0, DLA_LAYER = 1, DLA_RMS = 2 };
 enum {
     DLA_LOAD = 1, DLA_STORE, DLA_CONV, DLA_POOL, DLA_ADD, DLA_MUL, DLA_SCALE, DLA_TABLE, DLA_FUNCTION, DLA_END,
-    DLA_MATMUL, DLA_NORMALIZE, DLA_UNPACK
+    DLA_MATMUL, DLA_NORMALIZE, DLA_UNPACK, DLA_MINMAX, DLA_QUANTIZE
 };
 
 /* The version of the instruction set, and the oldest whose programs are part of it. */
-#define DLA_VERSION 5u
+#define DLA_VERSION 6u
 #define DLA_OLDEST_VERSION 4u
 
 typedef struct dla_pair {
@@ -40,7 +40,8 @@ typedef struct dla_command {
     uint32_t opcode;
     uint32_t kind;         /* of LOAD and UNPACK: the memory; of CONV: the flags; of others: the kind */
     dla_box x;             /* the first operand that is read */
-    dla_box other;         /* `b` of ADD, MUL and MATMUL, `weights` of CONV, `table` of TABLE, `scale` of NORMALIZE */
+    dla_box other;         /* `b` of ADD, MUL and MATMUL, `weights` of CONV, `table` of TABLE, `scale` of NORMALIZE,
+                            * `before` of MINMAX, `limits` of QUANTIZE */
     dla_box parameters;    /* of CONV; `bias` of NORMALIZE; `channels` of POOL, ADD, MUL and SCALE */
     dla_box accumulator, residual; /* of CONV */
     dla_box y;             /* as the program has it: where CONV writes depends on its flags */
@@ -84,6 +85,9 @@ uint32_t dla_count_rows(const dla_command *command);
 
 /* Return whether a CONV of integers makes its result in real numbers. */
 int dla_has_output_stage(const dla_command *command);
+
+/* Return whether a CONV makes real numbers of integers that QUANTIZE made; then `residual` are their limits. */
+int dla_is_dynamic(const dla_command *command);
 
 /* Return whether a number is a zero point of what a CONV of integers reads. */
 int dla_is_input_zero(const dla_command *command, int32_t zero);

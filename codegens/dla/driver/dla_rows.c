@@ -1,4 +1,4 @@
-/* What is computed of whole rows and pixels: matrix products and normalizations. */
+/* What is computed of whole rows, pixels and tensors: matrix products, normalizations, limits and levels. */
 #include "dla_kernels.h"
 #include "dla_values.h"
 
@@ -122,6 +122,61 @@ void dla_execute_normalize(const dla_command *c, const uint8_t *memory, uint8_t 
                 compute_softmax(&p);
             } else {
                 normalize_pixel(c, memory, &p);
+            }
+        }
+    }
+}
+
+#define LEVELS 255.0f /* the greatest uint8, which DynamicQuantizeLinear makes of the greatest number */
+
+void dla_execute_minmax(const dla_command *c, const uint8_t *memory, uint8_t *to, const dla_box *result) {
+    float low = 0, high = 0;
+    if (c->other.rows) {
+        low = fminf(low, read_float(memory + find_element(&c->other, 0, 0, 0)));
+        high = fmaxf(high, read_float(memory + find_element(&c->other, 0, 0, 1)));
+    }
+    for (uint32_t row = 0; row < c->x.rows; row++) {
+        for (uint32_t col = 0; col < c->x.cols; col++) {
+            for (uint32_t channel = 0; channel < c->x.channels; channel++) {
+                float value = read_float(memory + find_element(&c->x, row, col, channel));
+                low = value < low ? value : low;
+                high = value > high ? value : high;
+            }
+        }
+    }
+    write_float(to + find_element(result, 0, 0, 0), low);
+    write_float(to + find_element(result, 0, 0, 1), high);
+}
+
+/* Limit a number to those of uint8; of what is no number, 0. */
+static float limit_level(float value) {
+    return fminf(fmaxf(value, 0), LEVELS);
+}
+
+dla_levels dla_find_levels(const uint8_t *memory, const dla_box *limits) {
+    float low = read_float(memory + find_element(limits, 0, 0, 0));
+    float high = read_float(memory + find_element(limits, 0, 0, 1));
+    dla_levels found = {(high - low) / LEVELS, 0};
+    if (found.scale == 0) {
+        found.scale = 1;
+    }
+    found.zero = limit_level(rintf(-low / found.scale));
+    return found;
+}
+
+void dla_execute_quantize(const dla_command *c, const uint8_t *memory, uint8_t *to, const dla_box *result) {
+    const dla_levels levels = dla_find_levels(memory, &c->other);
+    for (uint32_t row = 0; row < c->y.rows; row++) {
+        for (uint32_t col = 0; col < c->y.cols; col++) {
+            for (uint32_t channel = 0; channel < c->y.channels; channel++) {
+                float x = read_float(memory + find_element(&c->x, row, col, channel));
+                uint8_t *place = to + find_element(result, row, col, channel);
+                float level = limit_level(rintf(x / levels.scale) + levels.zero) - levels.zero;
+                if (c->y.dtype == DLA_INT16) {
+                    write_integer(place, DLA_INT16, (int64_t)level);
+                } else {
+                    write_float(place, level * levels.scale);
+                }
             }
         }
     }

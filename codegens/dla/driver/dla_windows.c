@@ -103,10 +103,11 @@ static int64_t convolve_integer(
 typedef struct conv_channel {
     dla_scaling scaling;
     int32_t bias, mantissa, shift, y_mantissa, y_shift;
+    float real_bias; /* of a CONV into float32 */
 } conv_channel;
 
 static conv_channel read_channel(const dla_command *c, const uint8_t *memory, uint32_t o) {
-    conv_channel channel = {c->scaling, 0, 0, 0, 0, 0};
+    conv_channel channel = {c->scaling, 0, 0, 0, 0, 0, 0};
     int32_t rows[9] = {0};
     if (!(c->kind & (DLA_FIRST | DLA_LAST))) {
         return channel; /* whose sums go on alone */
@@ -120,6 +121,9 @@ static conv_channel read_channel(const dla_command *c, const uint8_t *memory, ui
     channel.shift = rows[2];
     if (count == 9) {
         channel.scaling.x_zero = rows[3];
+        memcpy(&channel.real_bias, &rows[4], sizeof channel.real_bias);
+    }
+    if (count == 9 && c->y.dtype != DLA_FLOAT32) {
         channel.scaling.y_zero = rows[4];
         channel.scaling.low = (float)rows[5];
         channel.scaling.high = (float)rows[6];
@@ -149,6 +153,20 @@ static const char *write_function(
     return NULL;
 }
 
+/* Write the real number of a sum of integers that QUANTIZE made. */
+static const char *write_real(
+    const dla_command *c, const uint8_t *memory, const conv_channel *channel, int64_t sum, uint8_t *place
+) {
+    if (!is_real_shift(channel->shift)) {
+        return "a shift is not in [-2000, 2000]";
+    }
+    const dla_levels levels = dla_find_levels(memory, &c->residual);
+    volatile double scaled = ldexp((double)sum * channel->mantissa, -channel->shift) * levels.scale;
+    float made = (float)dla_evaluate_function(c->function, scaled + channel->real_bias, c->alpha, c->beta);
+    write_float(place, clamp_float(made, &c->scaling));
+    return NULL;
+}
+
 static const char *convolve_element(
     const dla_command *c, const uint8_t *memory, const window *w, const uint8_t *before, const uint8_t *residual,
     uint32_t o, uint8_t *place
@@ -166,6 +184,9 @@ static const char *convolve_element(
     if (!(c->kind & DLA_LAST)) {
         write_integer(place, is_wide ? DLA_INT64 : DLA_INT32, sum);
         return NULL;
+    }
+    if (dla_is_dynamic(c)) {
+        return write_real(c, memory, &channel, sum, place);
     }
     if (dla_has_output_stage(c)) {
         return write_function(c, residual, &channel, sum, place);
@@ -187,7 +208,7 @@ const char *dla_execute_conv(const dla_command *c, const uint8_t *memory, uint8_
                 uint8_t *place = to + find_element(result, i, j, o);
                 const uint8_t *before = first ? NULL : memory + find_element(&c->accumulator, i, j, o);
                 const uint8_t *residual = NULL;
-                if (last && c->residual.rows) {
+                if (last && c->residual.rows && !dla_is_dynamic(c)) {
                     residual = memory + find_element(&c->residual, i, j, o);
                 }
                 if (!floats) {

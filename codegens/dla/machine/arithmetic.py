@@ -21,6 +21,7 @@ from .window_commands import FunctionKind
 
 Integers = NDArray[np.int64]
 
+_LEVELS = 255  # the greatest uint8, which DynamicQuantizeLinear makes of the greatest number
 _BITS = 31  # of a multiplier, signed 32 bits
 MAX_SHIFT = 62
 """The largest shift: a smaller factor takes every int32 to 0."""
@@ -152,6 +153,20 @@ def evaluate_function(kind: FunctionKind, x: Floats, alpha: float = 0.0, beta: f
     """
     with np.errstate(all="ignore"):  # exp of large numbers, roots of negative ones, one over 0
         return _FORMULAS[kind](x, float(np.float32(alpha)), float(np.float32(beta)))
+
+
+def find_dynamic_scale(limits: NDArray[np.float32]) -> tuple[np.float32, np.float32]:
+    """Return the scale and the zero point that QUANTIZE has for the least and the greatest number.
+
+    They are those of ONNX's DynamicQuantizeLinear, computed in float32; `limits` has two elements, of
+    which the first is at most 0, and the second at least 0.
+    """
+    low, high = (np.float32(limit) for limit in limits.reshape(-1))
+    with np.errstate(all="ignore"):  # of limits that are infinite, or next to the greatest number
+        scale = (high - low) / np.float32(_LEVELS)
+        scale = scale if scale else np.float32(1)
+        zero = np.fmin(np.fmax(np.rint(-low / scale), np.float32(0)), np.float32(_LEVELS))
+    return scale, zero
 
 
 def build_table(  # noqa: PLR0913, PLR0917 - a scale, a zero point and a type on either side

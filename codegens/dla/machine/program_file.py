@@ -7,7 +7,8 @@ classes of the instruction set alone define the format.
 
 A program is of the least version that has all it uses, so that older machines run it where they can.
 Version 5 added int16: as the type of an operand, and with it int64 sums; SCALE between integers and
-float32; POOL from one type of integers to another.
+float32; POOL from one type of integers to another. Version 6 added MINMAX, QUANTIZE, and CONV from int16
+into float32.
 """
 
 import struct
@@ -19,12 +20,25 @@ from typing import Any, get_type_hints
 from byoc.codegen import InputError
 
 from .instructions import Command, DType, End, Load, Memory, Operand, Signed, Store, Unpack
-from .window_commands import Add, Conv, Function, MatMul, Mul, Normalize, Pool, Scale, Table
+from .window_commands import (
+    Add,
+    Conv,
+    Function,
+    MatMul,
+    MinMax,
+    Mul,
+    Normalize,
+    Pool,
+    Quantize,
+    Scale,
+    Table,
+)
 
 # All commands of the instruction set, and programs, which consist of them.
 
 COMMANDS: tuple[type[Command], ...] = (
-    Load, Store, Conv, Pool, Add, Mul, Scale, Table, Function, End, MatMul, Normalize, Unpack,
+    Load, Store, Conv, Pool, Add, Mul, Scale, Table, Function, End, MatMul, Normalize, Unpack, MinMax,
+    Quantize,
 )  # fmt: skip
 
 
@@ -39,8 +53,8 @@ class Program:
 
 
 MAGIC = b"DLA1"
-VERSION = 5  # of the file's layout
-VERSIONS = (4, VERSION)
+VERSION = 6  # of the file's layout
+VERSIONS = (4, 5, VERSION)
 """The versions that are read."""
 _HEADER = struct.Struct("<4sIIII")
 _START = struct.Struct("<II")
@@ -69,7 +83,7 @@ def disassemble(content: bytes) -> Program:
         raise InputError("not a program of the dla: it does not begin with the magic bytes DLA1")
     _, version, *sizes = _HEADER.unpack_from(content)
     if version not in VERSIONS:
-        known = " and ".join(map(str, VERSIONS))
+        known = f"{', '.join(map(str, VERSIONS[:-1]))} and {VERSION}"
         raise InputError(f"the program has version {version}, but only versions {known} are supported")
     commands = tuple(_commands(content))
     if not commands or not isinstance(commands[-1], End):
@@ -79,11 +93,20 @@ def disassemble(content: bytes) -> Program:
 
 def find_version(program: Program) -> int:
     """Return the least version of the instruction set that has all that a program uses."""
-    return VERSION if any(map(_is_new, program.commands)) else VERSIONS[0]
+    if any(map(_quantizes_dynamically, program.commands)):
+        return VERSION
+    return VERSIONS[1] if any(map(_has_int16, program.commands)) else VERSIONS[0]
 
 
-def _is_new(command: Command) -> bool:
+def _quantizes_dynamically(command: Command) -> bool:
     """Return whether the versions before the last lack what a command does."""
+    if isinstance(command, Conv):
+        return command.x.dtype is DType.INT16 and command.y.dtype is DType.FLOAT32
+    return isinstance(command, MinMax | Quantize)
+
+
+def _has_int16(command: Command) -> bool:
+    """Return whether version 4 lacks what a command does, and version 5 has it."""
     operands = [value for value in vars(command).values() if isinstance(value, Operand)]
     if any(operand.dtype in (DType.INT16, DType.INT64) for operand in operands):
         return True

@@ -18,7 +18,19 @@ from byoc.codegen import InputError, Roofline, load_cost_model
 
 from .instructions import Command, DType, Load, Operand, Store
 from .program_file import Program
-from .window_commands import Add, Conv, ConvFlags, Function, MatMul, Mul, Normalize, Pool, Scale
+from .window_commands import (
+    Add,
+    Conv,
+    ConvFlags,
+    Function,
+    MatMul,
+    MinMax,
+    Mul,
+    Normalize,
+    Pool,
+    Quantize,
+    Scale,
+)
 
 
 class Engine(Enum):
@@ -49,6 +61,8 @@ def _unread_fields(command: Command) -> Iterator[str]:
         yield from _unread_by_conv(command)
     if isinstance(command, Normalize):
         yield from (name for name in ("scale", "bias") if not getattr(command, name).rows)
+    if isinstance(command, MinMax) and not command.before.rows:
+        yield "before"
     if isinstance(command, Add | Mul | Pool | Scale) and not command.channels.rows:
         yield "channels"
 
@@ -79,6 +93,8 @@ LINE = 64
 """Bytes of the scratchpad for which waiting is tracked together."""
 _FUNCTION = 4  # operations of an element, about as many as the cost models count
 _NORMALIZE = 5
+_MINMAX = 2  # a comparison for each end
+_QUANTIZE = 5  # divide, round, add, limit, subtract; of the 7 that cost models count MINMAX has two
 
 
 @dataclass(frozen=True)
@@ -245,6 +261,10 @@ def count_operations(command: Command) -> int:
         return 2 * elements * command.kernel.rows * command.kernel.cols * per_group
     if isinstance(command, Pool):
         return elements * command.kernel.rows * command.kernel.cols
+    if isinstance(command, MinMax):
+        return _MINMAX * command.x.rows * command.x.cols * command.x.channels
+    if isinstance(command, Quantize):
+        return _QUANTIZE * elements
     if isinstance(command, MatMul):
         return 2 * elements * command.a.channels
     if isinstance(command, Normalize):

@@ -173,6 +173,42 @@ class Normalize(Command):
     epsilon: float = 0.0
 
 
+@dataclass(frozen=True)
+class MinMax(Command):
+    """Find the least and the greatest number of `x`, float32, 0 included.
+
+    `y` is one row and column of two channels, float32: y[0] = min(0, x, before[0]) and
+    y[1] = max(0, x, before[1]). `before` is a box like `y`, for a tensor in several tiles, or ABSENT. What
+    is no number counts as 0.
+    """
+
+    opcode: ClassVar[int] = 14
+
+    x: Operand
+    before: Operand
+    y: Operand
+
+
+@dataclass(frozen=True)
+class Quantize(Command):
+    """Round float32 `x` to the integers that ONNX's DynamicQuantizeLinear makes of it.
+
+    `limits` are what MINMAX found of the whole tensor, low and high. All is rounded to float32:
+
+        scale = (high - low) / 255, or 1 where that is 0
+        zero = CLAMP(RHE(-low / scale)) and q = CLAMP(RHE(x / scale) + zero), limited to [0, 255]
+
+    `y` has the extents of `x`. In int16 y = q - zero, for a CONV into float32, else float32
+    y = (q - zero) * scale. What is no number becomes q = 0.
+    """
+
+    opcode: ClassVar[int] = 15
+
+    x: Operand
+    limits: Operand
+    y: Operand
+
+
 class ConvFlags(IntFlag):
     """Position of a command in a convolution with input channels split over several commands."""
 
@@ -213,6 +249,12 @@ class Conv(Command):
     x_zero of several input channels differ only where K = 1. FIRST reads biases and x_zero, LAST all.
     Without a function, and for an `x` of int8 or uint8, y = CLAMP(RHE(sum * m / 2**shift) + y_zero), and
     `residual` is ABSENT; `y` may then be int32.
+
+    Integers that QUANTIZE made: `x` is int16 and `y` float32. `residual` is what MINMAX found, and gives
+    the scale that QUANTIZE has; it is read with LAST. There are nine rows, of which y_zero holds the bits
+    of a bias in float32, and low, high, m' and shift' do not count. With the numbers of float64
+
+        y = CLAMP(f(sum * m / 2**shift * scale + bias)), rounded to float32 before it is limited.
 
     The output stage. With a function, or for an `x` of int16, there are nine rows, and LAST computes in
     real numbers between the sum and the result: m / 2**shift makes the sum one, m' / 2**shift' brings f

@@ -21,6 +21,7 @@ from ..machine import (
     Pool,
     Scale,
     evaluate_function,
+    find_dynamic_scale,
     requantize,
     saturate,
 )
@@ -155,8 +156,10 @@ _BOXES = tuple(dtype.array_type for dtype in ACTIVATIONS)
 def compute_conv(command: Conv, read: Mapping[str, Array]) -> Array:
     """Return the result of CONV, or its sums where more input channels follow."""
     floats = command.x.dtype is DType.FLOAT32
-    if floats is not (command.y.dtype is DType.FLOAT32):
-        raise FaultError("x and y are float32, or neither is")
+    if command.y.dtype is DType.FLOAT32 and command.x.dtype not in (DType.FLOAT32, DType.INT16):
+        raise FaultError("y is float32, but x is neither float32 nor int16")
+    if floats and command.y.dtype is not DType.FLOAT32:
+        raise FaultError("x is float32, but y is not")
     return _compute_float_conv(command, read) if floats else _compute_integer_conv(command, read)
 
 
@@ -188,7 +191,9 @@ def _compute_integer_conv(command: Conv, read: Mapping[str, Array]) -> Array:
     rows = _conv_parameters(command, read) if first or last else {}
     if applies and last and "y_mantissa" not in rows:
         raise FaultError("a convolution with a function or of int16 has nine rows of parameters")
-    given: dict[str, Any] = {name: rows[name] for name in _CONV_FIELDS if name in rows}
+    into_floats = command.y.dtype is DType.FLOAT32
+    taken = _CONV_FIELDS[:1] if into_floats else _CONV_FIELDS
+    given: dict[str, Any] = {name: rows[name] for name in taken if name in rows}
     command = replace(command, **given)
     sums = convolve(command, read["x"].astype(np.int32) - _input_zeros(command), read["weights"])
     kind, most = (np.int64, _WIDE) if is_wide else (np.int32, _WORD)
@@ -197,6 +202,8 @@ def _compute_integer_conv(command: Conv, read: Mapping[str, Array]) -> Array:
         raise FaultError(f"a sum leaves the range of {'48 bits' if is_wide else 'int32'}")
     if not last:
         return sums.astype(kind)
+    if into_floats:
+        return clamp_to_output(_compute_dynamic_stage(command, sums, rows, read), command)
     if applies:
         return clamp_to_output(_compute_output_stage(command, sums, rows, read), command)
     check_shifts(rows["shift"], 0, MAX_SHIFT)
@@ -251,6 +258,22 @@ def _compute_output_stage(
     made = evaluate_function(command.function, reals, command.alpha, command.beta)
     found: Array = np.rint(np.ldexp(made * rows["y_mantissa"], -y_shift)) + command.y_zero
     return found
+
+
+def _compute_dynamic_stage(
+    command: Conv, sums: Array, rows: Mapping[str, Array], read: Mapping[str, Array]
+) -> Array:
+    """Return the real numbers of sums of what QUANTIZE made, float32."""
+    check_shifts(rows["shift"], -_MOST_REAL_SHIFT, _MOST_REAL_SHIFT)
+    if "residual" not in read:
+        raise FaultError("a CONV from int16 into float32 has the limits of its input as residual")
+    limits = require_array(read["residual"], (1, 1, 2), np.float32)
+    scale, _ = find_dynamic_scale(limits)
+    bias = np.ascontiguousarray(rows["y_zero"].astype(np.int32)).view(np.float32)
+    shift = rows["shift"].astype(np.intc)
+    reals = np.ldexp(sums.astype(np.float64) * rows["mantissa"], -shift) * float(scale) + bias
+    made = evaluate_function(command.function, reals, command.alpha, command.beta)
+    return made.astype(np.float32)
 
 
 def convolve(command: Conv, x: Array, weights: Array) -> Array:

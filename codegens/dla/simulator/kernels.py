@@ -15,15 +15,18 @@ from ..machine import (
     DType,
     Function,
     MatMul,
+    MinMax,
     Mul,
     Normalize,
     NormalizeKind,
     Operand,
     Pool,
     PoolKind,
+    Quantize,
     Scale,
     Table,
     evaluate_function,
+    find_dynamic_scale,
     requantize,
     round_half_even,
     scaling_fields,
@@ -186,6 +189,24 @@ def _compute_function(command: Function, read: Mapping[str, Array]) -> Array:
     return evaluate_function(command.kind, require_floats(read["x"]), command.alpha, command.beta)
 
 
+def _compute_min_max(command: MinMax, read: Mapping[str, Array]) -> Array:
+    x = require_floats(read["x"])
+    low, high = np.fmin(x, np.float32(0)).min(), np.fmax(x, np.float32(0)).max()
+    if "before" in read:
+        before = require_array(read["before"], (1, 1, 2), np.float32)
+        low, high = np.fmin(low, before[0, 0, 0]), np.fmax(high, before[0, 0, 1])
+    return np.array([[[low, high]]], np.float32)
+
+
+def _compute_quantize(command: Quantize, read: Mapping[str, Array]) -> Array:
+    x, limits = require_floats(read["x"]), require_array(read["limits"], (1, 1, 2), np.float32)
+    if command.y.dtype not in (DType.FLOAT32, DType.INT16):
+        raise FaultError("the result of QUANTIZE is float32 or int16")
+    scale, zero = find_dynamic_scale(limits)
+    level = np.fmin(np.fmax(np.rint(x / scale) + zero, np.float32(0)), np.float32(255)) - zero
+    return level.astype(np.int16) if command.y.dtype is DType.INT16 else level * scale
+
+
 _KERNELS: Mapping[type[Command], Callable[[Any, Mapping[str, Array]], Array]] = {
     Conv: compute_conv,
     Pool: _compute_pool,
@@ -196,6 +217,8 @@ _KERNELS: Mapping[type[Command], Callable[[Any, Mapping[str, Array]], Array]] = 
     Scale: _compute_scale,
     Table: _look_up,
     Function: _compute_function,
+    MinMax: _compute_min_max,
+    Quantize: _compute_quantize,
 }
 
 
