@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, Self, TypedDict, Unpack
@@ -175,6 +175,23 @@ class Problem:
             occupies=tuple(map(Occupancy, limits.get("occupies", ("nothing",) * devices))),
             cores=limits.get("cores", 1),
         )
+
+    @cached_property
+    def without_fusions(self) -> Self:
+        """The problem without fusions, in which each unit saves the most that any fusion may save of it.
+
+        A fusion's saving is shared out by the seconds of its members. So nothing costs more here than
+        with its fusions, in all, along any path or on any device: a bound of this is one of the problem.
+        """
+        if not self.fusions:
+            return self
+        seconds = self.seconds.copy()
+        for fusion in self.fusions:
+            members = list(fusion.members)
+            alone = self.seconds[members, fusion.device]
+            left = alone * (1 - fusion.saving / alone.sum()) if alone.any() else alone
+            seconds[members, fusion.device] = np.minimum(seconds[members, fusion.device], left)
+        return replace(self, seconds=np.maximum(seconds, 0.0), fusions=())
 
     def replace_seconds(self, seconds: Floats) -> Self:
         """Return the problem with other seconds of units, float64 (units, 1 + devices).

@@ -15,7 +15,9 @@ from support import examples
 
 from byoc.placement import Fusion, Placement, Problem, find_violation, solve_problem
 from byoc.placement._form_regions import choose_fusions
-from byoc.placement.strategies import Exact, Exhaustive, LaunchAware
+from byoc.placement.strategies import Exact, Exhaustive, LaunchAware, Makespan, Throughput
+from byoc.placement.strategies._makespan import _Search
+from byoc.placement.strategies._throughput import _LoadSearch
 
 
 def ints(*values: int) -> Any:
@@ -174,3 +176,29 @@ def test_more_than_can_be_searched_are_chosen_by_the_saving_of_each_member() -> 
         *((0, 1), (4, 5), (6, 7), (8, 9), (10, 11), (12, 13)),
         (2, 3),
     ]
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("strategy", [Throughput(), Makespan()])
+def test_what_fusions_save_leaves_bounds_sound(
+    seed: int, strategy: Throughput | Makespan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = random_problem(seed, 5, frozenset({"fusions", "launch", "two devices"}))
+    best = strategy.solve(problem)
+    for search in (_LoadSearch, _Search):
+        monkeypatch.setattr(search, "try_all", lambda _: False)
+    searched = strategy.solve(problem)
+    assert searched.bound is not None
+    assert searched.bound <= best.value * (1 + 1e-9)
+
+
+def test_a_bound_loses_what_one_unit_may_save_once() -> None:
+    # All three candidates overlap: the most that the middle one may save counts once.
+    problem = replace(
+        chain([9.0, 9.0, 9.0], [1.0, 1.0, 1.0]),
+        fusions=(Fusion((0, 1), 1, 1.9), Fusion((1, 2), 1, 1.9), Fusion((0, 1, 2), 1, 2.8)),
+    )
+    alone = problem.without_fusions
+    assert not alone.fusions
+    np.testing.assert_allclose(alone.seconds[:, 1], [0.05, 0.05, 0.05])
+    assert alone.seconds[:, 0].tolist() == [9.0, 9.0, 9.0]

@@ -237,8 +237,8 @@ def makespan_lower_bound(problem: Problem, proven: float = 0.0) -> float:
     path; the least load of the busiest device, where units may be divided between devices; and `proven`,
     the seconds that `bound_by_paths` proves.
     """
-    longest = max(_longest_path(problem), least_load(problem), proven) * (1 - _ROUNDING)
-    return max(0.0, longest - math.fsum(fusion.saving for fusion in problem.fusions))
+    alone = problem.without_fusions
+    return max(_longest_path(alone), least_load(alone), proven) * (1 - _ROUNDING)
 
 
 def _longest_path(problem: Problem) -> float:

@@ -117,7 +117,7 @@ class Makespan:
         """
         scheduler = ListScheduler(problem)
         budget = SearchBudget(self.time_limit)
-        proof = bound_by_paths(problem, budget.limit(self.time_limit * _BOUND_SHARE))
+        proof = bound_by_paths(problem.without_fusions, budget.limit(self.time_limit * _BOUND_SHARE))
         starts = _Starts(problem, scheduler, SearchBudget(self.time_limit))
         launch_aware = limit_time(LaunchAware(), self.time_limit * _LAUNCH_AWARE_SHARE)
         beyond = _LAUNCH_AWARE_SECONDS * problem.devices

@@ -11,7 +11,7 @@ from byoc.errors import InputError
 from byoc.numerics import SearchBudget
 from byoc.placement._hard_limits import find_broken_limit, make_feasible, repair_labels
 from byoc.placement._placement_cost import evaluate
-from byoc.placement._problem import Ints, Problem
+from byoc.placement._problem import Bools, Ints, Problem
 from byoc.placement._strategy import (
     ALL_REQUIREMENTS,
     CHEAPER_ON_HOST,
@@ -173,11 +173,12 @@ class MinCut:
         if not problem.devices:
             labels, value = np.zeros(problem.units, np.int64), math.fsum(problem.seconds[:, 0])
             return Placement.from_labels(problem, labels, value, why_host=CHEAPER_ON_HOST)
-        value, on_device = HostDeviceCuts(problem, 1, find_persistent_sides(problem, launch=0.0)).solve()
+        value, on_device = _cut(problem)
         if value == math.inf:
             raise NoPlacementError
         labels = repair_labels(problem, on_device.astype(np.int64))
-        value -= math.fsum(fusion.saving for fusion in problem.fusions)
+        if problem.fusions:
+            value, _ = _cut(problem.without_fusions)
         placement = Placement.from_labels(problem, labels, value, why_host=CHEAPER_ON_HOST)
         if placement.cost.launch <= _NEGLIGIBLE * placement.cost.total:
             return placement
@@ -186,6 +187,10 @@ class MinCut:
             f"launches make {share:.0%} of the predicted time, and min-cut chose without regard to them"
         )
         return replace(placement, notes=(note,))
+
+
+def _cut(problem: Problem) -> tuple[float, Bools]:
+    return HostDeviceCuts(problem, 1, find_persistent_sides(problem, launch=0.0)).solve()
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ class Throughput:
             if best is None:
                 raise NoPlacementError
             return replace(best, bound=best.value * (1 - _ROUNDING), why_host=_WHY_HOST)
-        known = _bound_loads(problem, search.groups)
+        known = _bound_loads(problem.without_fusions)
         search.split()
         search.improve(known, _RUNS)
         if search.best is None:  # labels of small load break a limit: begin with what keeps them all
@@ -107,9 +107,9 @@ class Throughput:
         return replace(best, bound=min(bound, best.value), why_host=_WHY_HOST)
 
 
-def _bound_loads(problem: Problem, groups: UnitGroups) -> float:
+def _bound_loads(problem: Problem) -> float:
     """Return a lower bound on the maximal load: units may be divided, but each must run somewhere."""
-    costs = groups.costs.copy()
+    costs = UnitGroups.from_problem(problem).costs.copy()
     costs[:, 0] /= problem.cores
     return max(least_load(problem), float(costs.min(axis=1).max(initial=0.0)))
 
@@ -185,20 +185,21 @@ class _LoadSearch:
     def prove(self, bound: float) -> float:
         """Return a lower bound on the maximal load; search for less than the best in between.
 
-        `bound` is a known one, in seconds, for placements without fusions.
+        `bound` is a known one, in seconds.
         """
         assert self.best is not None
-        groups, saved = self.groups, sum(fusion.saving for fusion in self.problem.fusions)
-        if groups.count and groups.devices and bound < self.best.value + saved < np.inf:
-            search = CoverSearch(self.problem, groups, bound, self._setup)
+        alone = self.problem.without_fusions
+        groups = UnitGroups.from_problem(alone) if self.problem.fusions else self.groups
+        if groups.count and groups.devices and bound < self.best.value < np.inf:
+            search = CoverSearch(alone, groups, bound, self._setup)
             for share, runs in _PROOFS:
                 budget = self.budget.limit(self.budget.left * share)
-                search.search(self.best.value + saved, self._known, budget)
-                if search.bound >= (self.best.value + saved) * (1 - _CLOSE):
+                search.search(self.best.value, self._known, budget)
+                if search.bound >= self.best.value * (1 - _CLOSE):
                     break
                 self.improve(search.bound, runs)
             bound = search.bound
-        return max(0.0, bound * (1 - _ROUNDING) - saved)
+        return max(0.0, bound * (1 - _ROUNDING))
 
     def _split_pairs(self, labels: list[int]) -> None:
         """Examine labels of the groups, and what splitting pairs of devices makes of them."""
