@@ -135,11 +135,11 @@ def narrow_all() -> tuple[set[str], set[str]]:
 
 
 NARROWED = """
-    Abs Add ArgMax ArgMin BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast Clip Compress Concat CumSum
-    Div Equal Expand Flatten Gather GatherElements GatherND Greater GreaterOrEqual Identity Less
-    LessOrEqual MatMul Max Min Mod Mul Neg NonZero OneHot Pad Pow ReduceL1 ReduceMax ReduceMin ReduceProd ReduceSum
-    ReduceSumSquare Reshape ReverseSequence ScatterElements ScatterND Shape Sign Size Slice Split Squeeze
-    Sub Tile TopK Transpose Trilu Unsqueeze Where
+    Abs Add ArgMax ArgMin BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast Clip Compress Concat
+    CumSum Div Equal Expand Flatten Gather GatherElements GatherND Greater GreaterOrEqual Identity
+    Less LessOrEqual MatMul Max Min Mod Mul Neg NonZero OneHot Pad Pow ReduceL1 ReduceMax ReduceMin
+    ReduceProd ReduceSum ReduceSumSquare Reshape ReverseSequence ScatterElements ScatterND Shape
+    Sign Size Slice Split Squeeze Sub Tile TopK Transpose Trilu Unsqueeze Where
 """
 # Those that onnxruntime runs in int64 alone, those whose dtype an attribute says, and those of whose
 # sums byoc has no bound.
