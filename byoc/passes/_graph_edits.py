@@ -1,7 +1,7 @@
 """Edits of a graph by the clean-up: what became of nodes is noted and counted."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Self
@@ -124,15 +124,9 @@ class GraphEdits(EditableGraph):
         self._rewritten += before == after
         super().replace(number, *nodes)
 
-    def insert_before(self, place: NodeProto | int, *added: NodeProto) -> None:
-        """Insert nodes directly before another."""
+    def _count_reads(self, added: Sequence[NodeProto]) -> Sequence[NodeProto]:
         self._counts.update(map(get_operator_name, added))
-        super().insert_before(place, *added)
-
-    def insert_after(self, place: NodeProto | int, *added: NodeProto) -> None:
-        """Insert nodes after another, behind those that were inserted there before."""
-        self._counts.update(map(get_operator_name, added))
-        super().insert_after(place, *added)
+        return super()._count_reads(added)
 
     def remove(self, *places: NodeProto | int) -> None:
         """Remove nodes that are not read any more, or whose outputs other nodes make."""

@@ -87,7 +87,7 @@ def _read_bounds(edits: GraphEdits, number: int) -> tuple[str, float, float] | N
     index = edits.index
     node, names = index.nodes[number], [name for name in index.node_inputs[number] if name]
     op = node.op_type
-    given, constants = names[0], index.node_inputs[number][1:]
+    given, constants = names[0], list(index.node_inputs[number][1:])
     if op in ("Max", "Min"):
         computed = [name for name in names if not index.is_constant(name)]
         shapes = [index.get_shape(name) for name in (*computed, node.output[0])]
@@ -159,7 +159,8 @@ class _Scheme:
         with np.errstate(all="ignore"):
             quotient = np.asarray(value).astype(kind) / self.scale.astype(kind)
         rounded = np.rint(quotient.astype(np.float64)) + self.point
-        return np.clip(rounded, self.least, self.largest)
+        clipped: Array = np.clip(rounded, self.least, self.largest)
+        return clipped
 
     def merges(self, one: float, other: float) -> bool:
         """Return whether two numbers become one integer by each scale."""

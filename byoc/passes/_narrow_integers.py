@@ -22,17 +22,20 @@ from byoc.model import (
     set_attribute,
 )
 from byoc.model.ranges import Interval, limit_of_dtype
-from byoc.model.schemas import FormalParameter, OperatorSchema, has_kernel
+from byoc.model.schemas import FormalParameter, OperatorSchema, has_kernel, list_onnx_domains
 from byoc.passes._graph_edits import GraphEdits
 from byoc.passes._twin_forms import TwinForm, TwinnedTensors, is_among
 
 _WIDE, _NARROW = "int64", "int32"
-_LIMITS = limit_of_dtype(_NARROW)
+# The least number is left out: processors trap where it is divided by -1 for the rest.
+_LIMITS = Interval(limit_of_dtype(_NARROW).low + 1, limit_of_dtype(_NARROW).high)
+# What is saturated has one number more on either side.
+_SATURATED_LIMITS = Interval(_LIMITS.low + 1, _LIMITS.high - 1)
 _CLIP_OPSET = 12  # ONNX opset from which Clip takes integers
 # Their results depend on the dtype itself, or on sums that byoc's ranges do not bound.
 _LEFT = RANDOM_OPERATORS | frozenset(
     [
-        *("BitShift", "EyeLike", "Gemm", "Mean", "Optional", "ReduceL2", "ReduceLogSum"),
+        *("BitShift", "Gemm", "Mean", "Optional", "ReduceL2", "ReduceLogSum"),
         *("ReduceLogSumExp", "ReduceMean"),
     ]
 )
@@ -66,7 +69,9 @@ class NarrowIntegers(TwinForm):
         """Return the tensors of the type variables that stand for int64 and may stand for int32."""
         node, op = index.nodes[number], index.node_kinds[number].op_type
         schema = index.get_schema(node)
-        if schema is None or op in _LEFT or number in index.constant_nodes or number in index.bodies:
+        if schema is None or number in index.constant_nodes or number in index.bodies:
+            return None
+        if schema.domain not in list_onnx_domains() or op in _LEFT or _states_dtype(schema):
             return None
         tensors = _Tensors.of_node(index, number, schema)
         if any(index.get_dtype(name) is None for name in tensors.list_names()):
@@ -114,8 +119,8 @@ class NarrowIntegers(TwinForm):
         if _LIMITS.holds(index.plain_ranges.find_interval(name)):
             return [cast]
         known = index.value_ranges.find_interval(name)
-        ends = max(known.low - 1, _LIMITS.low), min(known.high + 1, _LIMITS.high)
-        bounds = [edits.store(np.array(int(end), np.int64), f"{name}_bound") for end in ends]
+        ends = int(known.low) - 1, int(known.high) + 1
+        bounds = [edits.store(np.array(end, np.int64), f"{name}_bound") for end in ends]
         limited = names.new_tensor(f"{name}_limited")
         edits.types[limited] = index.type_protos[name]
         cast.input[0] = limited
@@ -188,10 +193,18 @@ class _Tensors:
         return _LIMITS.holds(Interval.around(summed))
 
 
-def _fits(index: GraphIndex, name: str) -> bool:
-    """Return whether a tensor's values fit in int32, in every run that has a result.
+def _states_dtype(schema: OperatorSchema) -> bool:
+    """Return whether an attribute of an operator says what dtype something has; Cast's is known."""
+    stated = {"to", "dtype", "output_dtype"} & schema.attributes.keys()
+    return bool(stated) and schema.op_type != "Cast"
 
-    Before Clip took integers, in every run at all, since what does not cannot be saturated.
+
+def _fits(index: GraphIndex, name: str) -> bool:
+    """Return whether a tensor's values fit in int32: in any run, or in those that have a result.
+
+    In the latter case it may have to be saturated, which Clip does to integers from some version on.
     """
-    ranges = index.value_ranges if index.opsets.get("", 1) >= _CLIP_OPSET else index.plain_ranges
-    return _LIMITS.holds(ranges.find_interval(name))
+    if _LIMITS.holds(index.plain_ranges.find_interval(name)):
+        return True
+    known = index.value_ranges.find_interval(name)
+    return index.opsets.get("", 1) >= _CLIP_OPSET and _SATURATED_LIMITS.holds(known)

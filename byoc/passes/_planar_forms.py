@@ -7,7 +7,7 @@ brought along: elementwise operators, and those along an axis.
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -59,8 +59,8 @@ _BROADCAST = frozenset(
         *("Mean", "Min", "Mul", "Or", "PRelu", "Pow", "Sub", "Sum", "Where", "Xor"),
     ]
 )
-_ALONG_AXIS = {"Concat": None, "LogSoftmax": -1, "LpNormalization": -1, "Softmax": -1, "Split": 0}
-"""Operators along an axis, and the axis where none is stated."""
+_ALONG_AXIS = {"Concat": 1, "LogSoftmax": -1, "LpNormalization": -1, "Softmax": -1, "Split": 0}
+"""Operators along an axis, and the axis where none is stated; Concat always states it."""
 
 
 def _move_axis(axis: int, rank: int = _RANK) -> int:
@@ -93,26 +93,29 @@ class PlanarForm(TwinForm):
                 yield number
 
     def find_companions(self, index: GraphIndex, chosen: Set[int]) -> Iterator[int]:
-        """Yield what follows chosen nodes without mixing rows, and what dequantizes for them."""
-        lifted = {name for number in chosen for name in index.node_outputs[number] if name}
+        """Yield what is between chosen nodes and other 1-D operators, these, and what follows either.
+
+        What dequantizes for one of them is brought along, too.
+        """
+        lifted = {*chosen, *_Ancestors(self, index).find(chosen)}
+        made = {name for number in lifted for name in index.node_outputs[number] if name}
         for number in range(len(index.nodes)):
-            if number in chosen or lifted.isdisjoint(index.node_inputs[number]):
-                continue
-            if index.node_kinds[number].op_type in _IMAGE_OPERATORS:
+            if number in lifted or made.isdisjoint(index.node_inputs[number]):
                 continue
             twinned = self.describe(index, number)
-            if twinned is None:
-                continue
-            if any(index.node_inputs[number][i] in lifted for i in twinned.inputs):
-                lifted.update(filter(None, index.node_outputs[number]))
-                yield number
-        for number in sorted(chosen):
-            for name in index.node_inputs[number]:
-                maker = index.producers.get(name)
-                if maker is None or maker in index.constant_nodes or name in lifted:
-                    continue
-                if is_dequantize(index.nodes[maker]) and self.describe(index, maker) is not None:
-                    yield maker
+            if twinned is not None and any(index.node_inputs[number][i] in made for i in twinned.inputs):
+                lifted.add(number)
+                made.update(filter(None, index.node_outputs[number]))
+        for number in sorted(lifted):
+            makers = (index.producers.get(name) for name in index.node_inputs[number])
+            lifted.update(
+                maker
+                for maker in makers
+                if maker is not None
+                and is_dequantize(index.nodes[maker])
+                and self.describe(index, maker) is not None
+            )
+        yield from sorted(lifted - chosen)
 
     def describe(self, index: GraphIndex, number: int) -> TwinnedTensors | None:
         """Return the images of a node and what is added to them or multiplied with them."""
@@ -146,8 +149,7 @@ class PlanarForm(TwinForm):
             if "axis" in stated:
                 set_attribute(node, helper.make_attribute("axis", _move_axis(stated["axis"])))
         elif op in _ALONG_AXIS:
-            default = _ALONG_AXIS[op]
-            axis = stated.get("axis", default)
+            axis: int = stated.get("axis", _ALONG_AXIS[op])
             set_attribute(node, helper.make_attribute("axis", _move_axis(axis)))
         elif op in _CONVERTED:
             _CONVERTED[op](edits, number, node)
@@ -216,6 +218,45 @@ def _find_images(index: GraphIndex, number: int) -> tuple[Sequence[int], Sequenc
     if (op in _ALONG_AXIS or op in _CONVERTED) and _can_convert(index, number):
         return range(len(reads)) if op == "Concat" else (0,), made
     return (), ()
+
+
+@dataclass(eq=False)
+class _Ancestors:
+    """The nodes with a form that nodes depend on through nodes with a form, back to 1-D operators.
+
+    `known` says of each node whether one is among it and those before it.
+    """
+
+    form: PlanarForm
+    index: GraphIndex
+    known: dict[int, bool] = field(default_factory=dict)
+
+    def find(self, chosen: Set[int]) -> Iterator[int]:
+        """Yield those of nodes that have a form."""
+        for number in sorted(chosen):
+            self._search(number)
+        yield from (number for number, holds in self.known.items() if holds and number not in chosen)
+
+    def _search(self, start: int) -> None:
+        pending = [start]
+        while pending:
+            number = pending[-1]
+            twinned = self.form.describe(self.index, number)
+            if number in self.known or twinned is None:
+                self.known.setdefault(number, False)
+                pending.pop()
+                continue
+            reads = self.index.node_inputs[number]
+            makers = {self.index.producers.get(reads[i]) for i in twinned.inputs} - {None}
+            missing = [maker for maker in makers if maker is not None and maker not in self.known]
+            if missing:
+                pending.extend(missing)
+                continue
+            is_image = self.index.node_kinds[number].op_type in _IMAGE_OPERATORS
+            self.known[number] = is_image or any(
+                self.known[maker] for maker in makers if maker is not None
+            )
+            pending.pop()
 
 
 def _is_blocked(node: NodeProto) -> bool:

@@ -27,6 +27,7 @@ NOT_PYTHON = {
         "byoc.tensor",
         "byoc.float",
         "byoc.cleaned",
+        "byoc.form",
     ),  # metadata of nodes
 }
 NOT_OF_BYOC = {

@@ -282,7 +282,7 @@ class ValueRanges:
         if index.is_constant(name):
             return _read_range(index, name)
         if self.outer is not None and name not in index.inputs and name not in index.producers:
-            return self.outer.find(name)
+            return self._limit(name, self.outer.find(name))
         return self._limit(name, TensorRange(limit_of_dtype(index.get_dtype(name))))
 
     def _get_bodies(self, number: int) -> "dict[int, ValueRanges]":

@@ -338,10 +338,11 @@ def _map_kernels() -> Mapping[str, Sequence[Any]]:
 def has_kernel(schema: OperatorSchema, dtypes: Mapping[str, str]) -> bool:
     """Return whether onnxruntime runs an operator with dtypes, given by type variable, on a CPU.
 
-    It is taken to run one where it is not installed, and one that is defined by others.
+    It is taken to run all where it is not installed. Of one that it has no kernel for, but runs as
+    others, that is not known.
     """
     kernels = _map_kernels().get(make_operator_name(schema.op_type, schema.domain), ())
-    if not _map_kernels() or (not kernels and schema.is_function):
+    if not _map_kernels():
         return True
     types = {variable: f"tensor({_C_NAMES.get(dtype, dtype)})" for variable, dtype in dtypes.items()}
     return any(
