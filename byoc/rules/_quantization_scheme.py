@@ -277,18 +277,20 @@ def converts_between_operators(
         maker = index.producers.get(node.input[0], -1)
         readers = _find_readers(index, number)
         return maker >= 0 and plain(maker) and any(map(quantized, readers))
-    numbers = index.consumers.get(node.output[0], ())
-    inside = bool(numbers) and node.output[0] not in index.outputs
+    (made,) = node.output
+    numbers = index.consumers.get(made, ())
+    inside = bool(numbers) and made not in index.outputs
     return inside and all(map(plain, numbers)) and any(map(quantized, _find_makers(index, number)))
 
 
 def _find_readers(index: GraphIndex, number: int) -> Iterator[int]:
-    """Yield the nodes that read a quantized tensor through a DequantizeLinear."""
-    for name in index.nodes[number].output[:1]:
-        for reader in index.consumers.get(name, ()):
-            node = index.nodes[reader]
-            if is_dequantize(node) and node.input[0] == name:
-                yield from index.consumers.get(node.output[0], ())
+    """Yield the nodes that read what a QuantizeLinear makes through a DequantizeLinear."""
+    (name,) = index.nodes[number].output
+    for reader in index.consumers.get(name, ()):
+        node = index.nodes[reader]
+        if is_dequantize(node) and node.input[0] == name:
+            (made,) = node.output
+            yield from index.consumers.get(made, ())
 
 
 def _find_makers(index: GraphIndex, number: int) -> Iterator[int]:
