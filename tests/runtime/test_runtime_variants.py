@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -13,6 +14,7 @@ from support import VANILLA, parse
 
 import byoc
 from byoc.errors import InputError
+from byoc.model import TensorType
 from byoc.runtime import Session, VariantSession
 
 MODEL = "g (float[n, m] x, float[n] k) => (float[n, m] y) { a = Relu(x) y = Relu(a) }"
@@ -201,3 +203,20 @@ def test_what_padding_makes_is_no_input_of_the_session(tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded({"x": x})["y"], np.maximum(x, 0))  # it is ones, then zeros
     with pytest.raises(InputError, match="input 'm' is made here, leave it out"):
         loaded({"x": x, "m": x > 0})
+
+
+def test_a_rank_that_a_variant_does_not_know_is_known_of_none(session: VariantSession) -> None:
+    """And no extent is known of shapes of several ranks."""
+    for other, shape in (
+        (None, None),
+        ((2,), None),
+        ((2, 4, 1), None),
+        ((2, 4), ("1|2", 4)),
+        ((1, None), (1, None)),
+        ((1, 5), (1, "4|5")),
+    ):
+        types = {
+            "one": {"x": TensorType("float32", (1, 4))},
+            "two": {"x": TensorType("float32", other)},
+        }
+        assert replace(session, paddings={})._merge_shapes("x", types) == shape
