@@ -274,9 +274,9 @@ def converts_between_operators(
     if scale is None or scale.elements != 1:
         return False
     if is_quantize(node):
-        maker = index.producers.get(node.input[0], -1)
+        maker = index.producers.get(node.input[0])
         readers = _find_readers(index, number)
-        return maker >= 0 and plain(maker) and any(map(quantized, readers))
+        return maker is not None and plain(maker) and any(map(quantized, readers))
     (made,) = node.output
     numbers = index.consumers.get(made, ())
     inside = bool(numbers) and made not in index.outputs
@@ -295,8 +295,8 @@ def _find_readers(index: GraphIndex, number: int) -> Iterator[int]:
 
 def _find_makers(index: GraphIndex, number: int) -> Iterator[int]:
     """Yield the node behind the QuantizeLinear whose output a DequantizeLinear reads."""
-    maker = index.producers.get(index.nodes[number].input[0], -1)
-    if maker >= 0 and is_quantize(index.nodes[maker]):
-        source = index.producers.get(index.nodes[maker].input[0], -1)
-        if source >= 0:
+    maker = index.producers.get(index.nodes[number].input[0])
+    if maker is not None and is_quantize(index.nodes[maker]):
+        source = index.producers.get(index.nodes[maker].input[0])
+        if source is not None:
             yield source

@@ -52,6 +52,22 @@ def test_a_quantization_converts_where_it_stands_between_the_host_and_a_quantize
     assert other == [False, False, False, True, False, False, False, False]
 
 
+def test_what_comes_from_outside_has_no_maker() -> None:
+    """And is none of the last node's, whatever that is."""
+    index = indexed("""g (float[2] x, uint8[2] k) => (float[2] y, float[2] z)
+        <float s = {0.5}, uint8 z0 = {0}> {
+        q = QuantizeLinear(x, s, z0)
+        d = DequantizeLinear(q, s, z0)
+        y = Neg(d)
+        e = DequantizeLinear(k, s, z0)
+        z = Abs(e)
+    }""")
+    every = [True, True, False, True, True].__getitem__
+    found = [converts_at_boundary(index, number, every) for number in range(5)]
+    assert found == [False] * 5
+    assert not any(converts_between_operators(index, number, every, every) for number in range(5))
+
+
 def test_what_is_quantized_goes_to_a_reader_through_a_dequantization_of_it() -> None:
     """The first reader takes the numbers as they are; the second has them for its zero point."""
     index = indexed("""g (float[2] x, uint8[2] k) => (float[2] a, float[2] b, float[2] c)
