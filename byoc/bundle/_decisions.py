@@ -155,7 +155,7 @@ class DecidedGraph(StrictModel):
         columns = ("composites", "devices", "regions", "reasons", "operations", "rules")
         yield from _find_lengths(units, columns, count[1])
         yield from _find_lengths(tensors, ("types",), count[2])
-        if count[1] and len({*nodes.units} - {-1}) != count[1]:
+        if len({*nodes.units} - {-1}) != count[1]:
             yield "nodes.units"  # a unit without nodes
         if [*map(len, units.seconds)] != [count[1]] * len(tables.devices):
             yield "units.seconds"

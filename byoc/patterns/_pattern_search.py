@@ -50,7 +50,7 @@ FailureCallback = Callable[[Binding, PatternLine, int | None, str], None]
 class AttemptBudget:
     """The number of times that a line may still be tried on a node."""
 
-    left: int
+    left: int = MAX_ATTEMPTS
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class PatternSearch:
     form: PatternForm
     table: NodeTable
     free: Container[int]
-    attempts: AttemptBudget = field(default_factory=lambda: AttemptBudget(MAX_ATTEMPTS))
+    attempts: AttemptBudget = field(default_factory=AttemptBudget)
     on_failure: FailureCallback | None = None
     why_not_free: Callable[[int], str] | None = None
     """Explains to `on_failure` why a node is not free."""

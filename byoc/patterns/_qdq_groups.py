@@ -288,7 +288,7 @@ def _matches_of_pattern(pattern: Pattern, table: NodeTable, free: Container[int]
     attempts_left = max(_LEAST_ATTEMPTS, _ATTEMPTS_PER_NODE * len(table.ops))
     seen: set[frozenset[int]] = set()
     for form in pattern.forms:
-        attempts = AttemptBudget(0)
+        attempts = AttemptBudget()
         search = PatternSearch(form, table, free, attempts)
         for number in _start_nodes(form, table):
             if attempts_left <= 0:

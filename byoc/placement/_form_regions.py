@@ -411,7 +411,7 @@ def _choose(problem: Problem, numbers: list[int], acyclic: bool = False) -> list
     if len(numbers) > _MAX_CANDIDATES:
         return _choose_greedily(problem, numbers, acyclic)
     order = sorted(numbers, key=lambda number: (-problem.fusions[number].saving, number))
-    rest = [sum(problem.fusions[number].saving for number in order[i:]) for i in range(len(order) + 1)]
+    rest = [sum(problem.fusions[number].saving for number in order[i:]) for i in range(len(order))]
     best: tuple[float, list[int]] = (0.0, [])
 
     def search(place: int, taken: list[int], members: frozenset[int], saved: float) -> None:

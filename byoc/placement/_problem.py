@@ -234,7 +234,8 @@ class Problem:
         producer = self.producer[self.consumed]
         between = producer >= 0
         key = np.unique(producer[between] * self.units + self.consumers[between])
-        return key // max(self.units, 1), key % max(self.units, 1)
+        source, target = np.divmod(key, self.units)
+        return source, target
 
     @cached_property
     def listed_edges(self) -> tuple[list[int], list[int]]:

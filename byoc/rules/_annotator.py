@@ -143,8 +143,6 @@ class Annotator:
                 refused.append(attempt)
                 continue
             accepted[rule.rule.quantized] = rule
-            if len(accepted) == 2 or not self.target.has_quantized_rules:
-                break
         kinds = {objection.kind for attempt in refused for objection in attempt.objections}
         shared = ObjectionKind.UNKNOWN not in kinds
         if not accepted:

@@ -275,27 +275,29 @@ def converts_between_operators(
     if scale is None or scale.elements != 1:
         return False
     if is_quantize(node):
-        maker = index.producers.get(node.input[0], -1)
+        maker = index.producers.get(node.input[0])
         readers = _find_readers(index, number)
-        return maker >= 0 and plain(maker) and any(map(quantized, readers))
-    numbers = index.consumers.get(node.output[0], ())
-    inside = bool(numbers) and node.output[0] not in index.outputs
+        return maker is not None and plain(maker) and any(map(quantized, readers))
+    (made,) = node.output
+    numbers = index.consumers.get(made, ())
+    inside = bool(numbers) and made not in index.outputs
     return inside and all(map(plain, numbers)) and any(map(quantized, _find_makers(index, number)))
 
 
 def _find_readers(index: GraphIndex, number: int) -> Iterator[int]:
-    """Yield the nodes that read a quantized tensor through a DequantizeLinear."""
-    for name in index.nodes[number].output[:1]:
-        for reader in index.consumers.get(name, ()):
-            node = index.nodes[reader]
-            if is_dequantize(node) and node.input[0] == name:
-                yield from index.consumers.get(node.output[0], ())
+    """Yield the nodes that read what a QuantizeLinear makes through a DequantizeLinear."""
+    (name,) = index.nodes[number].output
+    for reader in index.consumers.get(name, ()):
+        node = index.nodes[reader]
+        if is_dequantize(node) and node.input[0] == name:
+            (made,) = node.output
+            yield from index.consumers.get(made, ())
 
 
 def _find_makers(index: GraphIndex, number: int) -> Iterator[int]:
     """Yield the node behind the QuantizeLinear whose output a DequantizeLinear reads."""
-    maker = index.producers.get(index.nodes[number].input[0], -1)
-    if maker >= 0 and is_quantize(index.nodes[maker]):
-        source = index.producers.get(index.nodes[maker].input[0], -1)
-        if source >= 0:
+    maker = index.producers.get(index.nodes[number].input[0])
+    if maker is not None and is_quantize(index.nodes[maker]):
+        source = index.producers.get(index.nodes[maker].input[0])
+        if source is not None:
             yield source

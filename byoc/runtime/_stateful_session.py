@@ -266,7 +266,7 @@ class StatefulSession:
         assert isinstance(session, Session)
         bound = bind_state(session, self._pairs, buffers, held)
         self._buffers = dict(bound.buffers)
-        for name in buffers if self._max_length is not None else ():
+        for name in buffers:  # of fixed extents, but with a maximal length
             if name not in self._buffers and self._find_open_axis(name) is not None:
                 present = self._pairs[name].present
                 maker = next(stage.name for stage in session.stages if present in stage.output_names)

@@ -252,6 +252,21 @@ def test_a_bundle_that_is_compiled_strictly_ends_at_the_first_refusal(
     assert not (tmp_path / "artifacts").exists()
 
 
+def test_what_was_compiled_in_one_round_is_found_in_the_next(make: Callable[..., Region]) -> None:
+    """Also by what recovers; each compiles with options of its own."""
+    codegen = Single(name_it)
+    other = RegionCompiler(codegen, {"level": "2"})
+    compiler = RegionCompiler(codegen, {}, recoveries=(other,))
+    regions = [make("a", "y_@ = Relu(x_@)")]
+    for number, each in enumerate((compiler, other), 1):
+        for _ in range(2):
+            compile_regions(regions, each, strict=True, jobs=1)
+            compiler.index_added()
+        assert codegen.asked == ["a"] * number
+    renamed = [make("b", "y_@ = Relu(x_@)")]
+    assert compile_regions(renamed, other, strict=True, jobs=1)["b"].artifact.files["code"] == b"b"
+
+
 def test_without_a_number_of_jobs_processors_count_only_where_threads_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -78,6 +78,19 @@ def test_a_wrong_document_is_refused_in_one_sentence(data: Any, name: str) -> No
     assert "\n" not in message
 
 
+def test_a_graph_may_have_no_units_and_no_units_without_nodes(data: Any) -> None:
+    changed = json.loads(json.dumps(data))
+    graph = changed["graphs"][0]
+    for row in graph["nodes"]:
+        graph["nodes"][row] = []
+    with pytest.raises(InputError, match=r"graphs\.0\.nodes\.units"):
+        read(changed)
+    graph["units"] = {
+        key: [[] for _ in column] if key == "seconds" else [] for key, column in graph["units"].items()
+    }
+    assert read(changed).graphs[0].nodes.names == ()
+
+
 def test_a_node_is_on_the_device_of_its_unit(data: Any) -> None:
     changed = json.loads(json.dumps(data))
     nodes, units = changed["graphs"][0]["nodes"], changed["graphs"][0]["units"]
@@ -119,10 +132,12 @@ def test_a_body_before_the_graph_around_it_is_refused(data: Any) -> None:
         (0, [-1, -1], True),
         (0, [-1, 0], False),
         (0, [-1, -2], False),
+        (0, [-1, 1], False),
         (1, [0, 0], True),
         (1, [0, 2], True),
         (1, [0, -1], True),
         (1, [0, 3], False),  # of three nodes
+        (1, [0, 4], False),
         (1, [0, -2], False),
         (1, [-1, -1], False),
         (1, [-1, 0], False),

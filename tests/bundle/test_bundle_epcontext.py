@@ -156,6 +156,24 @@ def test_each_region_is_a_node_with_the_path_of_its_context(install: Any, tmp_pa
         assert [dim.dim_value for dim in types[name].shape.dim] == [1, 4]
 
 
+def test_large_weights_stay_in_their_file(install: Any, tmp_path: Path) -> None:
+    """Of what stays on the host; a region's are in its context."""
+    install(Provided)
+    text = "g (float[5000] x) => (float[5000] y) { a = Relu(x) b = Pow(a, w) y = Relu(b) }"
+    proto = parse(text)
+    weights = np.arange(5000, dtype=np.float32)
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    made = emitted(proto, tmp_path / "b.byoc")
+
+    (stored,) = made.graph.initializer
+    places = {each.key: each.value for each in stored.external_data}
+    assert (stored.name, stored.data_location) == ("w", onnx.TensorProto.EXTERNAL)
+    assert places["location"] == "weights.bin"
+    assert (tmp_path / "b.byoc" / CONTEXT_MODEL_FILE).stat().st_size < weights.nbytes
+    loaded = onnx.load(tmp_path / "b.byoc" / CONTEXT_MODEL_FILE).graph.initializer[0]
+    np.testing.assert_array_equal(onnx.numpy_helper.to_array(loaded), weights)
+
+
 def test_an_input_that_nothing_reads_keeps_its_default(install: Any, tmp_path: Path) -> None:
     install(Provided)
     proto = parse(DEVICE)

@@ -179,3 +179,10 @@ def test_names_are_held_to_the_same(path: str) -> None:
     assert said == (PATHS[path] is None) == (describe_path_problem(path) == "")
     alone = jsonschema.Draft202012Validator({"$ref": "#/$defs/name", "$defs": parts}).is_valid(path)
     assert alone == is_plain_name(path) == (PATHS[path] is None and "/" not in path)
+
+
+def test_what_is_referred_to_comes_last() -> None:
+    keys = list(manifest_schema())
+    assert keys[:2] == ["$schema", "title"]
+    assert keys[-1] == "$defs"
+    assert keys[2:-1] == sorted(keys[2:-1])

@@ -246,6 +246,17 @@ def test_sequences_are_sorted_by_what_they_say(compounds: list[Compound]) -> Non
     assert packing.height(place_quickly(packing, best)) == best
 
 
+@given(blocks, st.integers(0, 12))
+def test_the_first_sequence_that_needs_no_more_than_the_goal_is_taken(
+    compounds: list[Compound], goal: int
+) -> None:
+    packing = GreedyPacking(compounds)
+    sequences = packing.by_size(), packing.by_area(), packing.by_start(), packing.by_duration()
+    tried = [packing.place(each, best_fit) for each in sequences for best_fit in (True, False)]
+    enough = [offsets for offsets in tried if packing.height(offsets) <= goal]
+    assert place_quickly(packing, goal) == (enough[0] if enough else min(tried, key=packing.height))
+
+
 @given(blocks)
 def test_the_lowest_offsets_of_a_few_are_those_of_the_best_sequence(compounds: list[Compound]) -> None:
     """For compounds of one part, as low as possible in some sequence is best."""

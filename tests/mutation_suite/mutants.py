@@ -42,7 +42,7 @@ LEFT_OUT = {"VariableReplacer", "VariableInserter", "ExceptionReplacer", "Remove
 """Operators of cosmic-ray that need arguments or make modules that cannot be imported."""
 
 
-_KEPT = re.compile(r"\b(strict|frozen|eq)=(True|False)")
+_KEPT = re.compile(r"\b(strict|frozen|eq|slots)=(True|False)")
 
 Change = tuple[Operator, str, int]
 """An operator, its name, and which of its places in a module it changes."""
@@ -182,7 +182,7 @@ def _make_mutant(root: Path, path: str, start: tuple[int, int], change: Change) 
     """Return a mutant; None where it is the same, no Python, or an assertion that is left out.
 
     cosmic-ray takes `**` in a call for a power. `strict` and `frozen` assert what holds for every input,
-    and `eq=False` that nothing compares such values.
+    `eq=False` that nothing compares such values, and `slots` that nothing adds to them.
     """
     operator, name, occurrence = change
     source = (root / path).read_text(encoding="utf-8")

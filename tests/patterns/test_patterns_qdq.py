@@ -174,6 +174,29 @@ def test_what_another_composite_has_is_not_free() -> None:
         "Conv is no whole QDQ group: QuantizeLinear 'cq' belongs to another composite"
     )
 
+    units = group_by_name(body, taken, xq=BOTH, xd=BOTH)
+    assert units["xd"].composite == "ends"
+    assert str(units["c"].verdict) == (
+        "Conv is no whole QDQ group: DequantizeLinear 'xd' belongs to another composite"
+    )
+
+
+def test_the_first_other_reader_of_an_input_is_named() -> None:
+    body = """ c = Conv (xd, wd)
+ cq = QuantizeLinear (c, s, z)
+ cd = DequantizeLinear (cq, s, z)
+ t = Tanh (xd)
+ u = Sin (xd)
+ v = Add (t, u)
+ out = Add (cd, v)
+"""
+    index = model(body).index  # whose DequantizeLinear is shared
+    every = dict.fromkeys(("t", "u", "v", "out"), PLAIN)
+    units = {unit.name: unit for unit in group_units(index, [], marks(index, **every))}
+    assert str(units["c"].verdict) == (
+        "Conv is no whole QDQ group: its input 'xd' is read by Tanh 't', too"
+    )
+
 
 def test_nothing_that_is_quantized_is_no_group() -> None:
     body = " k = Shape (x)\n c = Abs (k)\n d = Cast <to = 1> (c)\n out = Expand (x, k)\n"

@@ -38,10 +38,12 @@ from byoc.placement.solvers import (
     LoadAnnealer,
     PairSearch,
     SearchState,
+    SpentBudgetError,
     UnitGroups,
     bound_by_paths,
     build_incumbent,
     coarsen,
+    find_least_makespan,
     improve_state,
     iterate_chain_splits,
     least_load,
@@ -294,3 +296,41 @@ def test_cheap_strategies(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> No
             labels = "".join(map(str, found.labels.tolist()))
             rows.append(f"    {strategy.name}: {found.cost.total:.6g} {labels}, asked {len(asked)}")
     golden("placement/each-cheap-strategy.txt", "\n".join(rows) + "\n")
+
+
+@pytest.mark.parametrize("free", [0, 1, 2])
+def test_groups_that_take_no_time_are_put_together(free: int) -> None:
+    """Which of a pair it is, or both, is of no matter: the dearest tensor makes the first pair."""
+    problem = random_problem(2, 6, frozenset({"two devices"}))
+    seconds = problem.seconds.copy()
+    seconds[[0, 1, 2][:free], 0] = 0.0
+    groups = UnitGroups.from_problem(replace(problem, seconds=seconds))
+    found = coarsen(groups, 1e9)
+    assert len(found) == groups.count
+    assert max(map(found.count, found)) <= 2
+    backwards = UnitGroups.from_problem(replace(problem, seconds=seconds[:, [0, 2, 1]]))
+    assert len(coarsen(backwards, 1e9)) == groups.count
+
+
+def test_every_placement_of_a_few_units_is_tried(golden: Golden) -> None:
+    rows = []
+    for name, problem in make_problems(4, 2):
+        if name.startswith("layers"):
+            continue
+        scheduler = ListScheduler(problem)
+        start = build_incumbent(problem, np.zeros(problem.units, np.int64))
+        if start is None:
+            continue
+        state = SearchState.from_labels(scheduler, start.labels.tolist(), start.regions.tolist())
+        for seconds in (0.02, 1e3):
+            budget = SearchBudget(seconds)
+            try:
+                found, proven = find_least_makespan(problem, scheduler, state, budget)
+            except SpentBudgetError:
+                rows.append(f"{name}, {seconds}: spent")
+                continue
+            rows.append(
+                f"{name}, {seconds}: {found.seconds:.6g} {proven} {found.labels} {found.regions} "
+                f"spent {seconds - budget.left:.6f}"
+            )
+    golden("placement/each-least-makespan.txt", "\n".join(rows) + "\n")

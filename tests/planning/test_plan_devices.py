@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from accelerators import Files
+from support import copy_vanilla, parse
 
+import byoc
 from byoc.costs import PlacementDevice
 from byoc.options import PlanOptions
 from byoc.placement import UNLIMITED
@@ -65,3 +67,22 @@ def test_limits_of_a_rule_file(more: str, expected: dict[str, Any], tmp_path: Pa
     }
     found = describe(tmp_path, more)
     assert {name: getattr(found, name) for name in (*plain, *expected)} == {**plain, **expected}
+
+
+CELL = """g (float[1, 64] x, float[1, 64] past_key) => (float[1, 64] y, float[1, 64] present_key) {
+    present_key = Add(x, past_key)
+    y = Relu(present_key)
+}"""
+
+
+@pytest.mark.parametrize("how", ["kept", "sent"])
+def test_state_that_an_accelerator_keeps_is_not_moved_to_it(how: str, tmp_path: Path) -> None:
+    rules = tmp_path / "npu.yaml"
+    rules.write_text(f"extends: {copy_vanilla(tmp_path)}\nstate: {how}\n")
+    plan = byoc.partition(parse(CELL), rules, strategy="all-supported").plan
+    problem = plan.graph_problem.problem
+    moving = (problem.to_device > 0).any(axis=1).tolist()
+    assert moving.count(False) == (1 if how == "kept" else 0)
+    # Sent are both inputs and both outputs, or what is no state of them.
+    each = float(problem.to_device.max())
+    assert plan.cost.transfer == pytest.approx(each * (2 if how == "kept" else 4))

@@ -12,12 +12,14 @@ from accelerators import Files
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import AttributeProto, helper, numpy_helper
+from placement_oracle import chain as make_row
 from placement_random import random_problem
 from support import parse, prepared
 
 import byoc
-from byoc.errors import InputError
+from byoc.errors import YES, InputError, refuse
 from byoc.options import PlanOptions
+from byoc.patterns import JointUnit, Unit
 from byoc.placement import Fusion, Measure, Placement, Problem
 from byoc.placement.strategies._baselines import HostOnly
 from byoc.planning import (
@@ -31,6 +33,7 @@ from byoc.planning import (
 from byoc.planning import _outlining as outlining
 from byoc.planning import _repeated_blocks as blocks
 from byoc.planning._graph_placement import plan_graphs
+from byoc.planning._graph_units import _find_alternatives
 from byoc.planning._refusals import _all_names
 from byoc.stages import load_settings
 
@@ -358,3 +361,58 @@ def test_devices_of_nodes_are_called_by_their_names(parts: tuple[Any, Any, Any])
             )
         ]
         assert label_names(graph) == expected
+
+
+@pytest.mark.parametrize(
+    ("borders", "rows", "count", "size"),
+    [
+        ([0, 4, 8, 9, 10], 11, 2, 4),  # of blocks of 4, and of 1 the most
+        ([0, 1, 2, 3, 7], 11, 2, 4),
+        ([0, 1, 2, 3, 4, 5, 6], 7, 7, 1),
+        ([0, 2, 4, 6], 8, 4, 2),
+        ([0, 2, 4, 5, 6, 7, 8], 9, 5, 1),
+        ([0, 2, 4, 5, 6, 7], 8, 2, 2),  # of as many units, the larger ones
+    ],
+)
+def test_the_blocks_that_have_most_units_are_told(
+    borders: list[int], rows: int, count: int, size: int
+) -> None:
+    problem = make_row([1.0] * rows, [0.5] * rows, launch=0.25)
+    whole = Placement.from_labels(problem, np.ones(rows, np.int64))
+    found = blocks._cut_region(problem, whole, 0, np.arange(rows), borders)
+    lengths = np.diff([*borders, rows])
+    assert found.regions.tolist() == np.repeat(range(len(borders)), lengths).tolist()
+    (note,) = set(found.notes) - set(whole.notes)
+    assert note == (
+        f"a region is cut into {len(borders)}, so that its {count} blocks of {size} units can be "
+        f"compiled once; the further launches take {0.25 * (len(borders) - 1):.3g} s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("nodes", "device", "rows"),
+    [
+        ((0, 1), 1, (0, 1)),
+        ((0, 1), 2, None),  # which does not take node 1
+        ((0, 4), 2, (0, 3)),
+        ((0, 2, 3), 1, (0, 2)),
+        ((0, 2), 1, None),  # of the unit of 2 and 3 it has a part
+        ((1, 3), 1, None),
+        ((2, 3), 1, None),  # it is a unit as it is
+        ((4,), 1, None),
+        ((0, 1, 2, 3, 4), 1, (0, 1, 2, 3)),
+    ],
+)
+def test_a_composite_is_an_alternative_to_whole_units(
+    nodes: tuple[int, ...], device: int, rows: tuple[int, ...] | None
+) -> None:
+    def unit(*own: int, is_taken: bool = True) -> Unit:
+        return Unit(f"u{own[0]}", own, YES if is_taken else refuse("no"), ())
+
+    joint = [
+        JointUnit(f"j{own[0]}", own, ((unit(*own),), (unit(*own, is_taken=own != (1,)),)))
+        for own in ((0,), (1,), (2, 3), (4,))
+    ]
+    rival = unit(*nodes)
+    found = list(_find_alternatives(joint, [(device, rival)]))
+    assert [(each.device, each.rows) for each in found] == ([] if rows is None else [(device, rows)])

@@ -7,6 +7,7 @@ from support import parse
 from byoc.model import prepare_model
 from byoc.patterns import Mark
 from byoc.rules import Annotator, annotate_graph
+from byoc.rules._quantization_scheme import get_role
 from byoc.rules._rule_lint import lint_rule_file
 
 QDQ = """
@@ -280,6 +281,31 @@ def test_constants_of_one_dimension_are_a_bias_only_beside_a_weight() -> None:
     assert role("Add (d, bd)") == "Add: B is int8 outside; supported: int4"
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32"])
+@pytest.mark.parametrize("rank", [1, 2])
+@pytest.mark.parametrize("is_constant", [False, True])
+def test_what_a_quantized_tensor_is_to_its_node(dtype: str, rank: int, is_constant: bool) -> None:
+    """A constant of int32 is a bias whatever its rank, and one of one dimension beside a weight."""
+    shape = ",".join(["4"] * rank)
+    text = f"""
+        g (int8[4,4] x, {dtype}[{shape}] given) => (int8[4,4] y)
+        <float s = {{1}}, int8 z = {{0}}, {dtype} bz = {{0}}, int8[4,4] w = {{{"1," * 15}1}},
+         {dtype}[{shape}] stored = {{{",".join(["1"] * 4**rank)}}}> {{
+          d = DequantizeLinear (x, s, z)
+          wd = DequantizeLinear (w, s, z)
+          bd = DequantizeLinear ({"stored" if is_constant else "given"}, s, bz)
+          a = Gemm (d, wd, bd)
+          y = QuantizeLinear (a, s, z)
+        }}"""
+    index = prepare_model(parse(text, opset=21), "test").index
+    number = [node.op_type for node in index.nodes].index("Gemm")
+    view = Annotator(target("ops: [{op: Gemm, quantized: true}]"), index)._make_view(number)
+    roles = {use.formal: get_role(use, view) for use in view.uses}
+    bias = "bias" if rank == 1 or dtype == "int32" else "weights"
+    expected = bias if is_constant else "activations"
+    assert roles == {"A": "activations", "B": "weights", "C": expected, "Y": "activations"}
+
+
 def test_bytes_are_those_of_the_outer_side() -> None:
     assert conv("W: {bytes: {max: 6}}, X: {bytes: {max: 32}}") == "yes"
     assert conv("W: {bytes: {max: 5}}") == "the size of W in bytes is 6, at most 5 is supported"
@@ -329,12 +355,15 @@ def test_the_kind_of_rule_that_fits_comes_first() -> None:
 
 
 OPEN = """
-g (int8[4,2] x, float t, float[n] ts, int8 v, float[2,2] bs) => (int8[4,2] y)
+g (int8[4,2] x, float t, float[n] ts, int8 v, float[2,2] bs, int8[] unranked) => (int8[4,2] y)
 <float s = {{1}}, int8 z = {{0}}, float[2] two = {{1, 1}}> {{
   d = DequantizeLinear {given}
   a = Clip (d)
   y = QuantizeLinear (a, s, z)
 }}"""
+
+
+UNRANKED = "the rank of input 'unranked' is not known (--shape unranked=EXTENTS)"
 
 
 @pytest.mark.parametrize(
@@ -357,6 +386,8 @@ g (int8[4,2] x, float t, float[n] ts, int8 v, float[2,2] bs) => (int8[4,2] y)
             "input has scales for blocks, which are not supported",
         ),
         ("(x, s, z)", "axis: 0", "yes"),
+        ("<axis = 1> (unranked, two)", "axis: 1", UNRANKED),
+        ("<axis = 1> (unranked, two)", "axis: -1", UNRANKED),
         ("(x, s, z)", "same_as: min", "input must have the scale of min, which is absent"),
         ("(x, s, z)", "same_as: output", "yes"),
         ("(x, t, z)", "same_as: output", "whether output and input have one scale is not known"),

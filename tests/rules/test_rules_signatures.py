@@ -7,8 +7,10 @@ from ruling import filled, rules
 from support import OPENVINO_RULES, prepared, sample_cases
 
 from byoc.model import GraphIndex, prepare_model
+from byoc.onnxrt import INSTALL_HINT
 from byoc.patterns import Mark
 from byoc.rules import Annotator, Target, annotate_graph, load_rules
+from byoc.rules._rule_schema import RuleFile
 from byoc.zoo import load_model
 
 ROOT = Path(__file__).parents[2]
@@ -99,3 +101,55 @@ def test_marks_are_those_of_each_node_alone(name: str, rule_file: str) -> None:
     marks = annotate_graph(index, target)
     sample = range(0, len(marks), 7)
     assert [marks[n] for n in sample] == [Annotator(target, index).annotate_node(n) for n in sample]
+
+
+def test_nodes_of_other_constants_are_told_apart_where_a_rule_reads_them() -> None:
+    index = index_of("""g (float[4] x) => (float[4] y)
+        <float low = {0}, float six = {6}, float nine = {9}, float same = {6}> {
+        a = Clip (x, low, six)
+        b = Clip (a, low, nine)
+        c = Clip (b, low, same)
+        y = Clip (c, low)
+    }""")
+    for rule in (
+        "{op: Clip, where: [{expr: 'max.value[0] <= 6', reason: r}]}",
+        "{op: Clip, tensors: {max: {value: {max: 6}}}}",
+    ):
+        marks = annotate_graph(index, rules(f"[{rule}]"))
+        assert [bool(mark.verdict) for mark in marks][:3] == [True, False, True]
+
+
+@pytest.mark.parametrize("name", ["a", "alpha", "dom", "level", "named", "zeta", "", "NAME"])
+def test_there_is_no_fact_of_another_name(name: str) -> None:
+    index = index_of("g (float[4] x) => (float[4] y) { [last] y = Relu (x) }")
+    facts = Annotator(rules("[{op: Relu}]"), index)._make_view(0).facts
+    assert name not in facts
+    with pytest.raises(KeyError):
+        facts[name]
+    assert (facts["name"], facts["op"], facts["domain"], len(facts)) == ("last", "Relu", "", 7)
+    assert {*facts} == {"op", "domain", "opset", "name", "attr", "X", "Y"}
+    assert all(key in facts for key in facts)
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_onnxruntime_is_named_where_its_operators_are_not_known(
+    is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("byoc.rules._annotator.has_runtime_schemas", lambda: is_there)
+    model = filled("g (float[4] x) => (float[4] y) { y = acme.Odd (x) }")
+    model.opset_import.add(domain="acme", version=1)
+    index = prepare_model(model, "test").index
+    target = Target(
+        "test",
+        RuleFile.model_validate(
+            {
+                "target": "dla",
+                "cost_model": "dla",
+                "dtype": "float32",
+                "ops": [{"op": "acme.Odd", "tensors": {"x": {"rank": 1}}}],
+            }
+        ),
+    )
+    (mark,) = annotate_graph(index, target)
+    assert "the tensors of acme.Odd cannot be told by name" in str(mark.verdict)
+    assert (INSTALL_HINT in str(mark.verdict)) is not is_there

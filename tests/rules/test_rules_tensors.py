@@ -166,6 +166,8 @@ def test_broadcasts_of_symbolic_shapes() -> None:
     assert classify_broadcast((), ("N", 3)) == "scalar"
     assert classify_broadcast((3, 4), ("N", 3, 4)) == "other"
     assert classify_broadcast((2, 3, 4), (3, 4)) == "other"
+    assert classify_broadcast((3, 4, 5), (3, 4)) == "other"
+    assert classify_broadcast((1, 3, 1), (3, 1)) == "other"
     assert classify_broadcast((2, 3), ("N", 3)) is None
 
 

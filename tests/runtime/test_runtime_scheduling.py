@@ -316,7 +316,8 @@ def test_a_thread_that_is_done_may_be_asked_for_again() -> None:
     assert asked == [1] * 6
 
 
-def test_what_nobody_reads_is_not_kept() -> None:
+@pytest.mark.parametrize("how", ["in order", "devices"])
+def test_what_nobody_reads_is_not_kept(how: str) -> None:
     seen: list[Any] = []
 
     def two(values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -328,7 +329,9 @@ def test_what_nobody_reads_is_not_kept() -> None:
         return value if seen[0]() is None else -1
 
     stages = [Stage("one", ("x",), two, {}, ("a", "unread")), stage("two", ["a"], "y", gone)]
-    assert StageProgram(stages, {}, ("y",), {})({"x": 1}) == [2]
+    program = StageProgram(stages, {}, ("y",), {})
+    hold = nullcontext if how == "in order" else lambda _: nullcontext()
+    assert program.run({"x": 1}, hold_device=hold) == {"y": 2}
 
 
 def test_an_output_may_stand_twice_and_be_stored_or_given() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -12,8 +13,11 @@ from cutting import number_regions
 from support import VANILLA, parse
 
 import byoc
+from byoc.codegen import Region
 from byoc.errors import InputError
+from byoc.model import TensorType
 from byoc.runtime import Session, VariantSession
+from byoc.runtime import _session as loading
 
 MODEL = "g (float[n, m] x, float[n] k) => (float[n, m] y) { a = Relu(x) y = Relu(a) }"
 
@@ -201,3 +205,60 @@ def test_what_padding_makes_is_no_input_of_the_session(tmp_path: Path) -> None:
     np.testing.assert_array_equal(loaded({"x": x})["y"], np.maximum(x, 0))  # it is ones, then zeros
     with pytest.raises(InputError, match="input 'm' is made here, leave it out"):
         loaded({"x": x, "m": x > 0})
+
+
+def test_a_rank_that_a_variant_does_not_know_is_known_of_none(session: VariantSession) -> None:
+    """And no extent is known of shapes of several ranks."""
+    for other, shape in (
+        (None, None),
+        ((2,), None),
+        ((2, 4, 1), None),
+        ((2, 4), ("1|2", 4)),
+        ((1, None), (1, None)),
+        ((1, 5), (1, "4|5")),
+    ):
+        types = {
+            "one": {"x": TensorType("float32", (1, 4))},
+            "two": {"x": TensorType("float32", other)},
+        }
+        assert replace(session, paddings={})._merge_shapes("x", types) == shape
+
+
+TWINS = """g (float[n, 4] x, float[4] k) => (float[n, 4] y) {
+    a = Relu(k)
+    b = Sin(a)
+    c = Sub(x, b)
+    y = Relu(c)
+}"""
+
+
+def test_a_region_of_an_earlier_variant_runs_where_that_is_not_loaded(tmp_path: Path) -> None:
+    """By its own names, which are those of its artifact."""
+    variants: Any = {"one": {"n": 1}, "two": {"n": 2}}
+    with number_regions():
+        byoc.partition(
+            parse(TWINS),
+            VANILLA,
+            codegen="reference",
+            strategy="all-supported",
+            output=tmp_path / "b",
+            variants=variants,
+            verify=False,
+        )
+    bundle = byoc.open_bundle(tmp_path / "b")
+    twins = {name: first for name, first in bundle.identical_regions.items() if "two" in name}
+    assert {first.rpartition("_")[2] for first in twins.values()} == {"one"}
+    asked: list[str] = []
+    load_executor = loading.load_executor
+
+    def note(codegen: Any, name: str, region: Region, *more: Any) -> Any:
+        asked.append(region.name)
+        return load_executor(codegen, name, region, *more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loading, "load_executor", note)
+        loaded = byoc.load(tmp_path / "b", variant="two")
+    assert asked == ["dla_0_one", "dla_1_two"]
+    x, k = np.float32([[1, -2, 3, 4], [0, 1, -1, 2]]), np.float32([1, -2, 3, 0.5])
+    expected = np.maximum(x - np.sin(np.maximum(k, 0)), 0)
+    np.testing.assert_allclose(loaded({"x": x, "k": k})["y"], expected, rtol=1e-5)

@@ -151,12 +151,11 @@ class OperatorSchemas:
         if schema is None:
             return next((known[name] for name in node.input if name in known), None)
         type_str = self.output_types(node)[position]
-        if type_str in _FIXED:
-            return _FIXED[type_str]
         same = zip(self.input_types(node), node.input, strict=True)
-        bound = next((known[name] for t, name in same if t == type_str and name in known), None)
-        return bound or self.infer_outputs(node, _inference_inputs(node, known)).get(
-            node.output[position]
+        return (
+            _FIXED.get(type_str)
+            or next((known[name] for t, name in same if t == type_str and name in known), None)
+            or self.infer_outputs(node, _inference_inputs(node, known)).get(node.output[position])
         )
 
     def shorten_output(

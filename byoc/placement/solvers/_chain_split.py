@@ -153,16 +153,16 @@ def measure_segments(
     position = [0] * count
     for place, group in enumerate(order):
         position[group] = place
-    transfers = np.zeros((count + 2, count + 2))
-    barred = np.zeros((count + 2, count + 2))
+    transfers = np.zeros((count + 1, count + 1))
+    barred = np.zeros((count + 1, count + 1))
     for tensor in groups.tensors:
         for rows, columns, sign, cost in _find_rectangles(tensor, position, device, count):
             table, amount = (transfers, sign * cost) if cost < inf else (barred, float(sign))
             (top, bottom), left = rows, columns
             table[top, left] += amount
             table[bottom, left] -= amount
-    transfers = transfers.cumsum(axis=0).cumsum(axis=1)[: count + 1, : count + 1]
-    barred = barred.cumsum(axis=0).cumsum(axis=1)[: count + 1, : count + 1]
+    transfers = transfers.cumsum(axis=0).cumsum(axis=1)
+    barred = barred.cumsum(axis=0).cumsum(axis=1)
     execution = _sum_segments(groups.costs[chain, device])
     bytes_taken = _sum_segments(groups.memory[chain, device - 1])
     loads = execution

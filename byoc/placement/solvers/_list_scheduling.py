@@ -244,12 +244,12 @@ class _ScheduledJobs:
                     order.append(after)
         if len(order) < len(self.device):
             return None
-        rank = [0.0] * len(self.device)
+        rank = list(self.seconds)
         for job in reversed(order):
             longest = self.tail[job]
             for after, moving in self.following[job]:
                 longest = max(longest, moving + rank[after])
-            rank[job] = self.seconds[job] + longest
+            rank[job] += longest
         # Sorting is stable: of equal ranks, a job comes before those that wait for it.
         return sorted(order, key=lambda job: -rank[job])
 

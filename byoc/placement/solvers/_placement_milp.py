@@ -23,7 +23,7 @@ def find_compatible_units(problem: Problem, open_to: Bools) -> list[int]:
     edges = list(zip(*(side.tolist() for side in problem.edges), strict=True))
     for u, v in reversed(edges):
         beyond[u] |= beyond[v] | 1 << v
-        behind[u] |= behind[v] if accepted[v] else beyond[v] | 1 << v
+        behind[u] |= behind[v] if accepted[v] else beyond[v]
     every = sum(1 << unit for unit in range(units) if accepted[unit])
     apart = [0] * units
     for unit in range(units):

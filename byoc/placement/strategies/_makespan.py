@@ -330,11 +330,11 @@ def _upward_ranks(problem: Problem, around: Neighbours) -> list[tuple[float, int
     transfers = np.hstack([problem.to_device, problem.to_host])
     transfers = np.where(np.isfinite(transfers), transfers, 0.0)
     moving = (transfers.sum(axis=1) / max(1, transfers.shape[1])).tolist()
-    rank = [0.0] * problem.units
+    rank = list(average)
     for unit in reversed(range(problem.units)):
         longest = 0.0
         for tensor in around.made[unit]:
             for reader in around.consumers[tensor]:
                 longest = max(longest, moving[tensor] + rank[reader])
-        rank[unit] = average[unit] + longest
+        rank[unit] += longest
     return [(-rank[unit], unit) for unit in range(problem.units)]
