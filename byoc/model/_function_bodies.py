@@ -31,11 +31,14 @@ from byoc.model._walk import (
     list_bodies,
     list_own_names,
     list_reads,
+    make_unique_name,
     walk_nodes,
 )
 from byoc.model.schemas import OperatorSchema, get_schema
 
 _FunctionKey = tuple[str, str, str]
+# ONNX's own body hands vectors to Range, which takes scalars; onnxruntime refuses it (onnx 1.23).
+_FAULTY_BODIES = frozenset({"AffineGrid"})
 _CAST_OPSET = 6  # from which on Cast names its type as now
 _F, _I = np.float32, np.int64
 _PLAIN_VALUES = {"value_float": _F, "value_floats": _F, "value_int": _I, "value_ints": _I}
@@ -46,7 +49,8 @@ def has_function_body(index: GraphIndex, node: NodeProto) -> bool:
     """Return whether a function of the model, or ONNX, defines a node by other operators."""
     if _key(node) in _map_functions(index.proto.functions):
         return True
-    if node.op_type in RANDOM_OPERATORS:  # which no run of the parts can be compared with
+    # No run of parts that are random can be compared with anything.
+    if node.op_type in RANDOM_OPERATORS or (is_onnx(node) and node.op_type in _FAULTY_BODIES):
         return False
     schema = index.get_schema(node)
     return schema is not None and schema.is_function
@@ -241,7 +245,8 @@ def _bind_call(
     if schema is not None:
         call.attribute.extend(list_missing_defaults(call, schema))
     prefix, whole = next(filter(None, node.output)), get_node_name(node)
-    copies = NodeCopies({}, lambda name: f"{prefix}/{name}", call)
+    taken = {*types, *node.output}
+    copies = NodeCopies({}, lambda name: make_unique_name(f"{prefix}/{name}", taken), call)
     for position, formal in enumerate(function.input):
         copies.names[formal] = node.input[position] if position < len(node.input) else ""
     passed = {}

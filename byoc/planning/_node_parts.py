@@ -6,6 +6,7 @@ what the whole nodes cost on the host, and a node of which nothing is offloaded 
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import numpy as np
 from onnx import NodeProto, TensorProto
@@ -26,6 +27,7 @@ from byoc.model import (
     prepare_model,
     set_metadata,
     walk_graph_paths,
+    walk_nodes,
 )
 from byoc.passes import GraphEdits, apply_edits
 from byoc.patterns import JointUnit
@@ -195,43 +197,51 @@ def _split(
     root = GraphEdits(model.index, model.folder)
     edits_of = {id(edits.index): edits for edits in root.walk()}
     used: dict[str, int] = {}
+    typed: dict[str, NodeProto] = {}
     for name, (index, number) in places.items():
         body = bodies[name]
         assert body is not None
-        _put_parts(edits_of[id(index)], number, name, body)
+        typed |= _put_parts(edits_of[id(index)], number, name, body)
         used |= body.index.opsets
     edited = apply_edits(model, root)
-    known = {each.domain for each in edited.structure.opset_import} | (
-        {"", "ai.onnx"} if "" in model.index.opsets else set()
-    )
-    for domain in sorted(used.keys() - known):
+    for node in walk_nodes(edited.inference.typed_graph.node if edited.inference.typed_graph else ()):
+        if node.name in typed:
+            node.CopyFrom(typed[node.name])
+    for domain in sorted(used.keys() - model.index.opsets.keys()):
         edited.structure.opset_import.add(domain=domain, version=used[domain])
     return edited
 
 
-def _put_parts(edits: GraphEdits, number: int, name: str, body: Model) -> None:
-    """Put the nodes of a body in the place of a node, under names that are free."""
+def _put_parts(edits: GraphEdits, number: int, name: str, body: Model) -> dict[str, NodeProto]:
+    """Put the nodes of a body in the place of a node, under names that are free.
+
+    Returns those that have bodies of their own by name, with the types that are known in these.
+    """
     node, given = edits.index.nodes[number], body.index
-    typed = body.inference.typed_graph
-    graph = body.structure.graph if typed is None else typed
     outside = {*(value.name for value in given.graph.input), *given.outputs, *edits.index.reads[number]}
-    copies = NodeCopies({each: each for each in outside}, edits.names.new_tensor)
+    copies = NodeCopies({each: each for each in outside}, cache(edits.names.new_tensor))
     for tensor in given.graph.initializer:
         if tensor.name not in outside:
             stored = TensorProto()
             stored.CopyFrom(tensor)
             copies.names[tensor.name] = edits.store(stored, tensor.name)
-    parts = [copies.copy(each) for each in graph.node]
+    parts = [copies.copy(each) for each in given.nodes]
     for inner, kind in body.inference.type_protos.items():
         if inner in copies.names and inner not in outside:
             edits.types[copies.names[inner]] = kind
     names = [edits.names.new_node(_name_part(node, each)) for each in parts]
     edits.replace(number, *parts)
-    for part, own in zip(parts, names, strict=True):
+    graph = given.graph if body.inference.typed_graph is None else body.inference.typed_graph
+    typed = {}
+    for each, (part, own) in enumerate(zip(parts, names, strict=True)):
         part.name = own  # `replace` names the last as the whole
         del part.metadata_props[:]
         part.metadata_props.extend(node.metadata_props)
         set_metadata(part, PART_KEY, name)
+        if each in given.bodies:
+            typed[own] = copies.copy(graph.node[each])
+            typed[own].name = own
+    return typed
 
 
 def _name_part(node: NodeProto, part: NodeProto) -> str:
