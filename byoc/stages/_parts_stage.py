@@ -33,7 +33,10 @@ class PlaceParts:
 
     def run(self, state: Placed) -> Placed:
         """Return the state with the better placement: its own where no such node pays in parts."""
-        settings = state.settings
+        settings, failed = state.settings, state.findings.not_in_parts
+        if failed:
+            note = f"nodes stay whole, since the bundle with some in parts failed: {failed}"
+            return replace(state, root=replace(state.root, notes=(*state.root.notes, note)))
         splitter = NodeSplitter(state.model, settings.targets, state.request.options.no_passes)
         candidates = splitter.find_candidates(state.root)
         if not candidates:

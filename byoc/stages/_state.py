@@ -112,6 +112,8 @@ class Findings:
     """The rounds in which codegens refused regions of the variant."""
     answers: CodegenAnswers | None = None
     """What codegens answered about the model's units, None where they were not asked."""
+    not_in_parts: str = ""
+    """Why nodes stay whole: what became of a bundle in which some were in parts."""
     budget: MetBudget | None = None
     """None where there is no accuracy budget, and as long as it is not met."""
 
@@ -229,6 +231,13 @@ class Planned(Prepared):
         if history.limits.refused == known.refused and history.limits.sizes == known.sizes:
             return replace(state, plan=replace(self.plan, refusals=history.refused))
         return Prepared(**take(Prepared, state)).restore_whole()
+
+    def forgo_parts(self, why: str) -> Prepared:
+        """Return the state with all nodes whole from now on, without a plan if some were in parts."""
+        if self.whole is None:
+            return self
+        findings = replace(self.findings, not_in_parts=why)
+        return replace(Prepared(**take(Prepared, self)), findings=findings).restore_whole()
 
 
 # Emission.
