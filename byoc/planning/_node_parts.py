@@ -25,6 +25,7 @@ from byoc.model import (
     get_node_name,
     get_operator_name,
     has_function_body,
+    is_large,
     make_body_model,
     name_nodes,
     prepare_model,
@@ -312,15 +313,9 @@ def _sign_call(index: GraphIndex, number: int) -> Hashable:
         kind = index.type_protos.get(name)
         kinds.append(b"" if kind is None else kind.SerializeToString(deterministic=True))
         value = get_constant_value(index, name)
-        values.append(None if value is None else value.tobytes())
+        small = name in index.stored_tensors and not is_large(index.stored_tensors[name])
+        values.append(value.tobytes() if value is not None else name if small else None)
     attributes = sorted(each.SerializeToString(deterministic=True) for each in node.attribute)
-    operator = node.domain, node.op_type, node.overload
+    operator = node.domain, node.op_type, node.overload, *sorted(index.opsets.items())
     places = tuple(first[name] for name in node.input), tuple(map(bool, node.output))
-    return (
-        operator,
-        tuple(attributes),
-        places,
-        tuple(kinds),
-        tuple(values),
-        tuple(sorted(index.opsets.items())),
-    )
+    return operator, tuple(attributes), places, tuple(kinds), tuple(values)
