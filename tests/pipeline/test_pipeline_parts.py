@@ -87,8 +87,9 @@ def test_nodes_stay_whole_where_a_bundle_with_parts_fails(
     result = emit(rule_file, tmp_path / "b")
 
     assert on_devices(result) == {"a": "npu", "b": "host", "y": "npu"}
-    assert "nodes stay whole, since the bundle with some in parts failed: verification failed: y is off" in [
-        str(note) for note in result.plan.root.notes
-    ]
+    assert (
+        "nodes stay whole, since the bundle with some in parts failed: verification failed: y is off"
+        in [str(note) for note in result.plan.root.notes]
+    )
     with pytest.raises(InputError, match="y is off"):
         emit(rule_file, tmp_path / "c", strict=True)
