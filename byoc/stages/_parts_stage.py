@@ -83,7 +83,7 @@ def _place(
         Prepared(**take(Prepared, state)),
         precision=replace(state.precision, model=splitter.split(names)),
         settings=replace(state.settings, whole_prices=prices),
-        whole=state.model,
+        findings=replace(state.findings, whole=state.model),
     )
     placed = Place().run(Ask().run(Group().run(Annotate().run(prepared))))
     return replace(placed, settings=replace(placed.settings, whole_prices={}))

@@ -1,4 +1,4 @@
-"""Bundles with nodes in parts: verified like others, planned again when refused, whole where they fail."""
+"""Bundles with nodes in parts: verified, planned again when refused, whole where they fail."""
 
 from pathlib import Path
 from typing import Any
@@ -79,7 +79,7 @@ def test_nodes_stay_whole_where_a_bundle_with_parts_fails(
     verify = Verify.run
 
     def fail(self: Verify, state: Any) -> Any:
-        if state.whole is not None:
+        if state.findings.whole is not None:
             raise InputError("verification failed: y is off")
         return verify(self, state)
 

@@ -15,11 +15,10 @@ from failing import on_devices, rules, working
 from faulty import faulty  # noqa: F401 - a fixture
 from support import parse
 
-from byoc.codegen import Artifact, CompileError, Executor, NoOptions, Region
+from byoc.codegen import Artifact, CompileError, Executor, Region
 from byoc.pipeline import Result, partition
 
 MOST = 12  # compiles in a search, as docs/codegen.md says
-Refuses = Callable[[list[str]], bool]
 
 
 def chain(*operators: str) -> onnx.ModelProto:
@@ -40,6 +39,7 @@ def vendor(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
         model: onnx.ModelProto,
         output: Path,
         refuses: Callable[[Region], bool],
+        *,
         crash: bool = False,
         more: str = "",
         given: Mapping[str, Any] | None = None,
@@ -64,7 +64,7 @@ def vendor(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 
         vendors.install(monkeypatch, vendor=Vendor)
         folder = tmp_path_factory.mktemp("rules")
-        file = rules(folder, "npu", "Neg", "Abs", "Relu", "Add", "Sqrt", "Exp", more=more)
+        file = rules(folder, "npu", "Neg", "Abs", "Relu", "Add", "Sqrt", "Exp", "Compress", more=more)
         result = partition(
             model, file, output=output, strategy="all-supported", codegen="vendor", **options
         )
@@ -90,7 +90,7 @@ def test_one_operator_is_isolated(
     names = ["Neg", "Abs"] * length
     names[place] = "Exp"
     result, given = vendor(
-        chain(*names[:length]), tmp_path / "b", lambda region: "Exp" in operators(region), crash
+        chain(*names[:length]), tmp_path / "b", lambda region: "Exp" in operators(region), crash=crash
     )
 
     on = on_devices(result)
@@ -105,7 +105,7 @@ def test_one_operator_is_isolated(
 
 
 def test_alike_ones_are_found_with_one(vendor: Any, tmp_path: Path) -> None:
-    result, given = vendor(
+    result, _ = vendor(
         chain(*["Neg", "Exp", "Abs", "Abs"] * 5), tmp_path / "b", lambda each: "Exp" in operators(each)
     )
     on = on_devices(result)
@@ -162,7 +162,7 @@ def test_equal_pairs_are_found_with_one(vendor: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("crash", [False, True])
 def test_a_compiler_that_refuses_all(vendor: Any, tmp_path: Path, length: int, crash: bool) -> None:
     names = ["Neg", "Abs", "Relu", "Exp", "Sqrt"] * length
-    result, given = vendor(chain(*names[:length]), tmp_path / "b", lambda _: True, crash)
+    result, given = vendor(chain(*names[:length]), tmp_path / "b", lambda _: True, crash=crash)
 
     assert {*on_devices(result).values()} == {"host"}
     (refusal,) = result.report.refusals
@@ -233,7 +233,7 @@ def test_what_was_found_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.M
 def test_equal_regions_are_searched_once(vendor: Any, tmp_path: Path) -> None:
     block = ["Neg", "Abs", "Exp", "Abs"]
     model = chain(*block, "Sigmoid", *block, "Sigmoid", *block)
-    one, alone = vendor(chain(*block, "Sigmoid"), tmp_path / "a", lambda r: "Exp" in operators(r))
+    _, alone = vendor(chain(*block, "Sigmoid"), tmp_path / "a", lambda r: "Exp" in operators(r))
     many, given = vendor(model, tmp_path / "b", lambda r: "Exp" in operators(r))
 
     assert sum(device == "host" for device in on_devices(many).values()) == 3 + 2
@@ -255,5 +255,19 @@ def test_a_region_in_a_body(vendor: Any, tmp_path: Path) -> None:
     assert on["a"] == on["d"] == on["q"] == "npu"
 
 
-def test_open_sizes_are_not_searched_where_rules_want_fixed_ones() -> None:
+@pytest.mark.parametrize(("more", "searched"), [("shapes: static\n", False), ("", True)])
+def test_open_sizes_are_not_searched_where_rules_want_fixed_ones(
+    vendor: Any, tmp_path: Path, more: str, searched: bool
+) -> None:
     """No part of such a region has the sizes that the rules ask for."""
+    model = parse("""g (float[1, 4] x, bool[4] k) => (float[N] y) {
+        a = Neg(x) b = Abs(a) y = Compress(b, k)
+    }""")
+    given = {"x": ramp(1, 4), "k": np.array([True, False, True, True])}
+    result, compiled = vendor(
+        model, tmp_path / "b", lambda each: "Compress" in operators(each), more=more, given=given
+    )
+
+    assert bool(result.report.refusals[0].tried) == searched
+    assert on_devices(result)["a"] == ("npu" if searched else "host")
+    assert (len(compiled) > 1) == searched
