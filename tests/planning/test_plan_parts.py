@@ -334,3 +334,19 @@ def test_onnx_operators_in_parts(files: Files, case: Case) -> None:
             rtol=1e-2 if coarse else 1e-3,
             atol=2e-3 if coarse else 1e-5,
         )
+
+
+def test_a_variance_does_not_cancel(files: Files) -> None:
+    """The mean of squares less the square of the mean would have no digit right here."""
+    text = """g (float[4, 64] x) => (float[4, 64] y) {
+        s = Constant <value_floats = [1.0]> () a = Neg(x) [norm] b = LayerNormalization(a, s) y = Neg(b)
+    }"""
+    model = parse(text, opset=20)
+    result = plan(files, model)
+    assert wholes(result) == {"norm"}
+
+    x = (np.random.default_rng(3).normal(size=(4, 64)) + 5000).astype(np.float32)
+    exact = x.astype(np.float64)
+    exact = (exact - exact.mean(1, keepdims=True)) / np.sqrt(exact.var(1, keepdims=True) + 1e-5)
+    (got,) = run(result.model, x=x)
+    np.testing.assert_allclose(got, exact, atol=1e-2)  # x itself has 11 bits behind the point
