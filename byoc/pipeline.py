@@ -120,6 +120,11 @@ def partition(model: Source, options: Options) -> Result:
                 if all(new is old for new, old in zip(prepared, planned, strict=True)):
                     raise  # they are of none of these regions
                 report_step(f"place again: {error.refusals[0]}")
+            except InputError as error:
+                if options.strict or all(state.findings.whole is None for state in planned):
+                    raise
+                prepared = [state.forgo_parts(error.lines[0]) for state in planned]
+                report_step(f"place again, with all nodes whole: {error.lines[0]}")
 
 
 def prepare_variants(request: Request) -> list[Prepared]:

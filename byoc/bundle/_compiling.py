@@ -372,6 +372,7 @@ class _CodegenCall:
             else tuple(error.nodes),
             isinstance(error, ResourceError),
             isinstance(error, CodegenFailedError),
+            lasting=error.lasting,
         )
 
 

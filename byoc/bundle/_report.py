@@ -143,7 +143,7 @@ class RefusalReport(ReportModel):
     `nodes` are the names or first outputs of the nodes that the target does not get, and `host` is how
     many nodes are on the host because of it; a node counts only for the first refusal. `split` is the
     most nodes that regions have since one was too large, and `options` are those that the region was
-    compiled with instead.
+    compiled with instead. `tried` says what compiling parts of the region showed.
     """
 
     target: str
@@ -155,11 +155,12 @@ class RefusalReport(ReportModel):
     split: int | None
     failed: bool = False
     options: dict[str, str] = Field(default_factory=dict)
+    tried: str = ""
 
     @model_serializer(mode="wrap")
     def _leave_out_empty(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         data: dict[str, Any] = serialize(self)
-        return {name: value for name, value in data.items() if name != "options" or value}
+        return {name: value for name, value in data.items() if name not in ("options", "tried") or value}
 
 
 class ReportedCause(ReportModel):

@@ -37,6 +37,8 @@ class Refusal:
     `nodes` names the nodes at fault, as in CompileError; it is empty when the whole region is. With
     `too_large`, a region with fewer nodes may work. With `failed`, the codegen did not refuse it, but
     has a defect. With `options`, the codegen gets the region once more, compiled with these options.
+    Without `lasting` the next call may go well. `tried` says what parts of the region showed; `most` is
+    then the most nodes that a region may have, 0 where that is not at fault.
     """
 
     target: str
@@ -47,6 +49,9 @@ class Refusal:
     too_large: bool = False
     failed: bool = False
     options: Mapping[str, str] | None = None
+    lasting: bool = True
+    most: int = 0
+    tried: str = ""
 
     def __str__(self) -> str:
         """Return the refusal as a sentence."""

@@ -258,7 +258,7 @@ class Worker:
         except TimeoutError:
             hint = " (--call-timeout SECONDS allows more)" if seconds == _DEFAULT_SECONDS else ""
             raise CodegenFailedError(
-                f"{method} took longer than {seconds:g} s and was stopped{hint}"
+                f"{method} took longer than {seconds:g} s and was stopped{hint}", lasting=False
             ) from None
         except OSError:
             raise CodegenFailedError(self._describe_end(method)) from None

@@ -27,7 +27,11 @@ if TYPE_CHECKING:
         rename_tensors,
         replace_names,
     )
-    from byoc.model._function_bodies import NodeCopies, has_function_body, make_body_model
+    from byoc.model._function_bodies import (
+        NodeCopies,
+        has_function_body,
+        make_body_model,
+    )
     from byoc.model._graph_index import RANDOM_OPERATORS, GraphBody, GraphIndex
     from byoc.model._graph_parts import (
         COMPOSITE_KEY,

@@ -3,7 +3,7 @@
 ONNX defines many operators by others (Gelu by Erf and Mul); a model may bring functions of its own.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,11 +31,13 @@ from byoc.model._walk import (
     list_bodies,
     list_own_names,
     list_reads,
+    make_unique_name,
     walk_nodes,
 )
 from byoc.model.schemas import OperatorSchema, get_schema
 
-_FunctionKey = tuple[str, str, str]
+# ONNX's own body hands vectors to Range, which takes scalars; onnxruntime refuses it (onnx 1.23).
+_FAULTY_BODIES = frozenset({"AffineGrid"})
 _CAST_OPSET = 6  # from which on Cast names its type as now
 _F, _I = np.float32, np.int64
 _PLAIN_VALUES = {"value_float": _F, "value_floats": _F, "value_int": _I, "value_ints": _I}
@@ -44,9 +46,10 @@ _PLAIN_VALUES = {"value_float": _F, "value_floats": _F, "value_int": _I, "value_
 
 def has_function_body(index: GraphIndex, node: NodeProto) -> bool:
     """Return whether a function of the model, or ONNX, defines a node by other operators."""
-    if _key(node) in _map_functions(index.proto.functions):
+    if _key(node) in index.functions:
         return True
-    if node.op_type in RANDOM_OPERATORS:  # which no run of the parts can be compared with
+    # No run of parts that are random can be compared with anything.
+    if node.op_type in RANDOM_OPERATORS or (is_onnx(node) and node.op_type in _FAULTY_BODIES):
         return False
     schema = index.get_schema(node)
     return schema is not None and schema.is_function
@@ -84,21 +87,16 @@ def make_body_model(index: GraphIndex, number: int) -> ModelProto | None:
     edits = EditableGraph(graph)
     edits.drop_unread()  # a body makes outputs that a call leaves out
     edits.write_to(graph)
-    functions = _map_functions(index.proto.functions)
     return helper.make_model(
         graph,
         opset_imports=_join_imports(index, function),
         ir_version=index.proto.ir_version,
-        functions=find_called_functions(graph.node, functions),
+        functions=find_called_functions(graph.node, index.functions),
     )
 
 
-def _key(node: NodeProto) -> _FunctionKey:
+def _key(node: NodeProto) -> tuple[str, str, str]:
     return node.domain, node.op_type, node.overload
-
-
-def _map_functions(functions: Iterable[FunctionProto]) -> dict[_FunctionKey, FunctionProto]:
-    return {(each.domain, each.name, each.overload): each for each in functions}
 
 
 # The function of a node, if the model's operator sets mean what its body means.
@@ -107,7 +105,7 @@ def _map_functions(functions: Iterable[FunctionProto]) -> dict[_FunctionKey, Fun
 def _find_function(
     index: GraphIndex, node: NodeProto, types: Mapping[str, TypeProto]
 ) -> FunctionProto | None:
-    own = _map_functions(index.proto.functions).get(_key(node))
+    own = index.functions.get(_key(node))
     if own is not None:
         return own if _has_same_meaning(own, index) else None
     schema = index.get_schema(node)
@@ -136,10 +134,9 @@ def _read_schema_functions(
 def _has_same_meaning(function: FunctionProto, index: GraphIndex) -> bool:
     """Return whether each node of a body is the same operator in the operator sets of the model."""
     meant = _read_imports(function)
-    called = _map_functions(index.proto.functions)
     can_lower = index.opsets.get("", 1) >= _CAST_OPSET
     for node in walk_nodes(function.node):
-        if _key(node) in called or (can_lower and _is_lowered(node, function)):
+        if _key(node) in index.functions or (can_lower and _is_lowered(node, function)):
             continue
         domain = "" if is_onnx(node) else node.domain
         here = index.opsets.get(domain, meant.get(domain, 1))
@@ -241,7 +238,8 @@ def _bind_call(
     if schema is not None:
         call.attribute.extend(list_missing_defaults(call, schema))
     prefix, whole = next(filter(None, node.output)), get_node_name(node)
-    copies = NodeCopies({}, lambda name: f"{prefix}/{name}", call)
+    taken = {*types, *node.output}
+    copies = NodeCopies({}, lambda name: make_unique_name(f"{prefix}/{name}", taken), call)
     for position, formal in enumerate(function.input):
         copies.names[formal] = node.input[position] if position < len(node.input) else ""
     passed = {}

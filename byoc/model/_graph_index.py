@@ -344,6 +344,13 @@ class GraphIndex:
         return PlainRanges(self) if self.outer is None else self.outer.plain_ranges.enter_body(self)
 
     @cached_property
+    def functions(self) -> Mapping[tuple[str, str, str], onnx.FunctionProto]:
+        """The functions of the model by domain, name and overload."""
+        if self.outer is not None:
+            return self.outer.functions
+        return {(each.domain, each.name, each.overload): each for each in self.proto.functions}
+
+    @cached_property
     def opsets(self) -> Mapping[str, int]:
         """Domain (the main one as the empty text) to the version of its operator set."""
         return {

@@ -4,8 +4,11 @@ Whether that pays is for the placement to say: it is asked about the model with 
 what the whole nodes cost on the host, and a node of which nothing is offloaded stays whole.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 import numpy as np
 from onnx import NodeProto, TensorProto
@@ -17,15 +20,18 @@ from byoc.model import (
     GraphIndex,
     Model,
     NodeCopies,
+    get_constant_value,
     get_metadata,
     get_node_name,
     get_operator_name,
     has_function_body,
+    is_large,
     make_body_model,
     name_nodes,
     prepare_model,
     set_metadata,
     walk_graph_paths,
+    walk_nodes,
 )
 from byoc.passes import GraphEdits, apply_edits
 from byoc.patterns import JointUnit
@@ -37,9 +43,25 @@ from byoc.rules import Target, annotate_graph, is_kept_whole
 # A node is offered in parts if a target takes at least this share of them: with fewer, what stays
 # on the host would be most of the node, at the transfers of several. It is a bound on effort alone.
 _LEAST_TAKEN = 0.5
+_MOST_PARTS = 1_000  # of a node: ONNX's largest bodies have about a hundred, functions call functions
 
 WholePrice = tuple[float, float, float | None]
 """What a whole node costs on the host: in units of the objective, in seconds, and in joules."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Parts:
+    """The parts of a node, as a model of what it reads and makes, and the node that it was made for."""
+
+    node: NodeProto
+    body: Model
+
+    def map_names(self, node: NodeProto) -> dict[str, str]:
+        """Return the names around the parts, with those around another node that is alike."""
+        here = (*self.node.input, *self.node.output)
+        there = (*node.input, *node.output)
+        names = {name: name for name in self.body.index.inputs}  # those that bodies capture, too
+        return {**names, **dict(zip(here, there, strict=True))}
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +75,12 @@ class NodeSplitter:
     model: Model
     targets: tuple[Target, ...]
     left_out: str | Collection[str] = ()
-    _bodies: dict[str, Model | None] = field(default_factory=dict)
+    _parts: dict[str, _Parts] = field(default_factory=dict)
+    """the parts of candidates by name"""
+    _templates: dict[Hashable, _Parts | None] = field(default_factory=dict)
+    """the parts of nodes that are alike, made for one of them"""
+    _taken: dict[int, bool] = field(default_factory=dict)
+    """whether a target takes enough of parts, by their `id`"""
 
     def find_candidates(self, root: GraphPlan) -> dict[str, WholePrice]:
         """Return the nodes that no accelerator takes, and may take in parts, with their prices.
@@ -78,7 +105,7 @@ class NodeSplitter:
 
     def split(self, names: Collection[str]) -> Model:
         """Return the model with some nodes in parts, each of which says of which node it is one."""
-        return _split(self.model, self._find_places(names), self._bodies)
+        return _split(self.model, self._find_places(names), self._parts)
 
     def _find_places(self, names: Collection[str]) -> dict[str, tuple[GraphIndex, int]]:
         return {
@@ -90,39 +117,57 @@ class NodeSplitter:
 
     def _may_split(self, index: GraphIndex, number: int) -> bool:
         node = index.nodes[number]
-        kept = any(is_kept_whole(node, target.rules) for target in self.targets)
-        return not kept and has_function_body(index, node)
+        return has_function_body(index, node) and not any(
+            is_kept_whole(node, target.rules) for target in self.targets
+        )
 
     def _is_taken(self, name: str, index: GraphIndex, number: int) -> bool:
         """Return whether a target takes enough of a node's parts, which are made for that."""
-        body = self._bodies[name] = self._make_parts(index, number)
-        if body is None:
+        parts = self._find_parts(index, number)
+        if parts is None:
             return False
-        placed = [n for n in range(len(body.index.nodes)) if n not in body.index.constant_nodes]
-        counts = (
-            sum(bool(marks[n].verdict) for n in placed)
-            for marks in (annotate_graph(body.index, target) for target in self.targets)
-        )
-        return max(counts, default=0) >= max(1.0, _LEAST_TAKEN * len(placed))
+        self._parts[name] = parts
+        if id(parts) not in self._taken:
+            body = parts.body.index
+            placed = [n for n in range(len(body.nodes)) if n not in body.constant_nodes]
+            counts = (
+                sum(bool(marks[n].verdict) for n in placed)
+                for marks in (annotate_graph(body, target) for target in self.targets)
+            )
+            enough = max(1.0, _LEAST_TAKEN * len(placed))
+            self._taken[id(parts)] = max(counts, default=0) >= enough
+        return self._taken[id(parts)]
 
-    def _make_parts(self, index: GraphIndex, number: int) -> Model | None:
-        """Return the parts of a node as a model, refused ones in parts, too; None where it has none."""
-        try:
-            made = make_body_model(index, number)
-            if made is None:
-                return None
-            source = f"the parts of {get_operator_name(index.nodes[number])}"
-            body = prepare_model(made, source, self.model.folder)
-            body = clean_parts(body, self.targets, self.left_out)
-            inner = dict(self._find_refused(body))
-            bodies = {name: self._make_parts(*place) for name, place in inner.items()}
-            known = {name: place for name, place in inner.items() if bodies[name] is not None}
-            if known:
-                body = clean_parts(_split(body, known, bodies), self.targets, self.left_out)
-        except InputError:  # the body is not one that byoc takes, so the node stays whole
+    def _find_parts(self, index: GraphIndex, number: int) -> _Parts | None:
+        """Return the parts of a node, or of one that is like it; None where it has none."""
+        key = _sign_call(index, number)
+        if key not in self._templates:
+            try:
+                body = self._make_body(index, number)
+            except InputError:  # it is not one that byoc takes, so the node stays whole
+                body = None
+            self._templates[key] = None if body is None else _Parts(index.nodes[number], body)
+        return self._templates[key]
+
+    def _make_body(self, index: GraphIndex, number: int) -> Model | None:
+        """Return a node's body as a model, refused nodes in it in parts; None where it has none.
+
+        Raises InputError where the body is no valid model.
+        """
+        made = make_body_model(index, number)
+        if made is None:
             return None
-        made_here = {name for node in body.structure.graph.node for name in node.output}
-        return body if made_here >= {*body.index.outputs} else None
+        source = f"the parts of {get_operator_name(index.nodes[number])}"
+        body = prepare_model(made, source, self.model.folder)
+        body = clean_parts(body, self.targets, self.left_out)
+        inner = {name: (place, self._find_parts(*place)) for name, place in self._find_refused(body)}
+        parts = {name: found for name, (_, found) in inner.items() if found is not None}
+        if parts:
+            body = _split(body, {name: inner[name][0] for name in parts}, parts)
+            body = clean_parts(body, self.targets, self.left_out)
+        nodes = body.structure.graph.node
+        made_here = {name for node in nodes for name in node.output}
+        return body if len(nodes) <= _MOST_PARTS and made_here >= {*body.index.outputs} else None
 
     def _find_refused(self, body: Model) -> Iterator[tuple[str, tuple[GraphIndex, int]]]:
         """Yield the nodes of a body that no target takes and that have parts of their own."""
@@ -189,51 +234,88 @@ def _read_price(problem: GraphProblem, row: int) -> WholePrice:
 
 
 def _split(
-    model: Model, places: Mapping[str, tuple[GraphIndex, int]], bodies: Mapping[str, Model | None]
+    model: Model, places: Mapping[str, tuple[GraphIndex, int]], parts: Mapping[str, _Parts]
 ) -> Model:
-    """Return a model with the bodies of some nodes in their places."""
+    """Return a model with the parts of some nodes in their places."""
     root = GraphEdits(model.index, model.folder)
     edits_of = {id(edits.index): edits for edits in root.walk()}
     used: dict[str, int] = {}
+    typed: dict[str, NodeProto] = {}
     for name, (index, number) in places.items():
-        body = bodies[name]
-        assert body is not None
-        _put_parts(edits_of[id(index)], number, name, body)
-        used |= body.index.opsets
+        typed |= _put_parts(edits_of[id(index)], number, name, parts[name])
+        used |= parts[name].body.index.opsets
     edited = apply_edits(model, root)
-    known = {each.domain for each in edited.structure.opset_import} | (
-        {"", "ai.onnx"} if "" in model.index.opsets else set()
-    )
-    for domain in sorted(used.keys() - known):
+    for node in walk_nodes(edited.inference.typed_graph.node if edited.inference.typed_graph else ()):
+        if node.name in typed:
+            node.CopyFrom(typed[node.name])
+    for domain in sorted(used.keys() - model.index.opsets.keys()):
         edited.structure.opset_import.add(domain=domain, version=used[domain])
     return edited
 
 
-def _put_parts(edits: GraphEdits, number: int, name: str, body: Model) -> None:
-    """Put the nodes of a body in the place of a node, under names that are free."""
-    node, given = edits.index.nodes[number], body.index
-    typed = body.inference.typed_graph
-    graph = body.structure.graph if typed is None else typed
-    outside = {*(value.name for value in given.graph.input), *given.outputs, *edits.index.reads[number]}
-    copies = NodeCopies({each: each for each in outside}, edits.names.new_tensor)
+def _put_parts(edits: GraphEdits, number: int, name: str, found: _Parts) -> dict[str, NodeProto]:
+    """Put the parts of a node in its place, under names that are free.
+
+    Returns those that have bodies of their own by name, with the types that are known in these.
+    """
+    node, body, given = edits.index.nodes[number], found.body, found.body.index
+    outside = found.map_names(node)
+    before, prefix = (f"{next(filter(None, each.output))}/" for each in (found.node, node))
+
+    @cache
+    def allocate(inner: str) -> str:
+        own = inner.removeprefix(before)
+        return edits.names.new_tensor(inner if own == inner else f"{prefix}{own}")
+
+    copies = NodeCopies({**outside}, allocate)
     for tensor in given.graph.initializer:
         if tensor.name not in outside:
             stored = TensorProto()
             stored.CopyFrom(tensor)
             copies.names[tensor.name] = edits.store(stored, tensor.name)
-    parts = [copies.copy(each) for each in graph.node]
+    parts = [copies.copy(each) for each in given.nodes]
     for inner, kind in body.inference.type_protos.items():
         if inner in copies.names and inner not in outside:
             edits.types[copies.names[inner]] = kind
-    names = [edits.names.new_node(_name_part(node, each)) for each in parts]
+    names = [edits.names.new_node(_name_part(node, found.node, each)) for each in parts]
     edits.replace(number, *parts)
-    for part, own in zip(parts, names, strict=True):
+    graph = given.graph if body.inference.typed_graph is None else body.inference.typed_graph
+    typed = {}
+    for each, (part, own) in enumerate(zip(parts, names, strict=True)):
         part.name = own  # `replace` names the last as the whole
         del part.metadata_props[:]
         part.metadata_props.extend(node.metadata_props)
         set_metadata(part, PART_KEY, name)
+        if each in given.bodies:
+            typed[own] = copies.copy(graph.node[each])
+            typed[own].name = own
+    return typed
 
 
-def _name_part(node: NodeProto, part: NodeProto) -> str:
-    whole = f"{get_node_name(node)}/"
-    return part.name if part.name.startswith(whole) else f"{whole}{part.op_type}"
+def _name_part(node: NodeProto, alike: NodeProto, part: NodeProto) -> str:
+    """Return a name for a part of a node, which was made for another one that is alike."""
+    before = f"{get_node_name(alike)}/"
+    own = part.name.removeprefix(before) if part.name.startswith(before) else part.op_type
+    return f"{get_node_name(node)}/{own}"
+
+
+def _sign_call(index: GraphIndex, number: int) -> Hashable:
+    """Return what the parts of a node follow from, but for the names of what it reads and makes.
+
+    A node with bodies, which may read anything, is like no other.
+    """
+    node = index.nodes[number]
+    if number in index.bodies:
+        return id(node)
+    first = {name: place for place, name in reversed([*enumerate(node.input)])}
+    kinds, values = [], []
+    for name in first:
+        kind = index.type_protos.get(name)
+        kinds.append(b"" if kind is None else kind.SerializeToString(deterministic=True))
+        value = get_constant_value(index, name)
+        small = name in index.stored_tensors and not is_large(index.stored_tensors[name])
+        values.append(value.tobytes() if value is not None else name if small else None)
+    attributes = sorted(each.SerializeToString(deterministic=True) for each in node.attribute)
+    operator = node.domain, node.op_type, node.overload, *sorted(index.opsets.items())
+    places = tuple(first[name] for name in node.input), tuple(map(bool, node.output))
+    return operator, tuple(attributes), places, tuple(kinds), tuple(values)

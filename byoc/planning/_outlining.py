@@ -337,11 +337,29 @@ def cut_regions(
 ) -> ConvertedModel:
     """Return the model of a main graph with nothing but some regions cut out, boundaries converted.
 
-    The nodes of each region are units of the graph; `folder` is where the model's external data lies.
-    Raises InputError as `outline_regions` and `convert_boundaries`.
+    The nodes of each region are units of the graph, or of a body in it; `folder` is where the model's
+    external data lies. Raises InputError as `outline_regions` and `convert_boundaries`.
     """
-    outlined = outline(GraphCuts(index, tuple(_describe_cut(index, region) for region in regions)))
-    return convert_boundary(outlined, _describe_boundaries(index, regions), folder)
+    outlined = outline(_cut_graph(index, regions))
+    graphs = {id(region.index): region.index for region in regions}
+    boundaries = [
+        boundary
+        for graph in graphs.values()
+        for boundary in _describe_boundaries(graph, [each for each in regions if each.index is graph])
+    ]
+    return convert_boundary(outlined, boundaries, folder)
+
+
+def _cut_graph(index: GraphIndex, regions: Sequence[PlannedRegion]) -> GraphCuts:
+    """Return the cuts of some regions in a graph and in its bodies."""
+    own = {id(region.index) for region in regions}
+    around = {
+        node: [_cut_graph(body.index, regions) for body in bodies]
+        for node, bodies in index.bodies.items()
+        if any(id(inner) in own for body in bodies for inner in body.index.walk())
+    }
+    cuts = tuple(_describe_cut(index, region) for region in regions if region.index is index)
+    return GraphCuts(index, cuts, bodies=around)
 
 
 def convert_boundaries(root: GraphPlan, outlined: ModelProto, folder: Path | None) -> ConvertedModel:

@@ -118,7 +118,8 @@ class RefusalHistory:
         too_large: dict[str, list[Refusal]] = {}
         for refusal in refusals:
             region = regions[refusal.region]
-            if refusal.too_large and rounds < _ROUNDS and _is_splittable(region):
+            sized = refusal.too_large or refusal.most
+            if sized and rounds < _ROUNDS and _is_splittable(region, refusal.most):
                 too_large.setdefault(refusal.target, []).append(refusal)
             elif refusal.options is not None and rounds < _ROUNDS_BY_NODE:
                 history = history._try_options(refusal, region, paths[region.name])
@@ -131,7 +132,8 @@ class RefusalHistory:
                 reason = f"regions still fail after {rounds} rounds: {refusal.reason}"
                 history = history._refuse(replace(refusal, reason=reason), ())
         for target, own in too_large.items():
-            history = history._split(target, own, min(_halve(regions[each.region]) for each in own))
+            most = min(each.most or _halve(regions[each.region]) for each in own)
+            history = history._split(target, own, most)
         return history
 
     def _refuse(self, refusal: Refusal, nodes: tuple[str, ...]) -> "RefusalHistory":
@@ -143,6 +145,7 @@ class RefusalHistory:
             refusal.reason,
             nodes,
             failed=refusal.failed,
+            tried=refusal.tried,
         )
         limits = self.limits.with_refused(refusal.target, nodes or (_EVERYTHING,), region.why)
         return replace(self, limits=limits, refused=(*self.refused, region))
@@ -172,17 +175,25 @@ class RefusalHistory:
     def _split(self, target: str, refusals: Sequence[Refusal], most: int) -> "RefusalHistory":
         """Return the history with regions of a target limited to a number of nodes."""
         regions = [
-            RefusedRegion(target, each.region, each.codegen, each.reason, split=most)
+            RefusedRegion(
+                target,
+                each.region,
+                each.codegen,
+                each.reason,
+                split=most,
+                failed=each.failed,
+                tried=each.tried,
+            )
             for each in refusals
         ]
         limits = self.limits.with_size(target, SizeLimit(most, regions[0].why))
         return replace(self, limits=limits, refused=(*self.refused, *regions))
 
 
-def _is_splittable(region: PlannedRegion) -> bool:
-    """Return whether a target may have smaller regions instead of one."""
+def _is_splittable(region: PlannedRegion, most: int) -> bool:
+    """Return whether a target may have regions of `most` nodes, 0 for half of them, instead of one."""
     least = region.target.rules.limits.min_nodes or 0
-    return len(region.units) > 1 and _halve(region) >= least
+    return len(region.units) > 1 and (most or _halve(region)) >= least
 
 
 def _halve(region: PlannedRegion) -> int:

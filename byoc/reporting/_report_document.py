@@ -65,6 +65,7 @@ def _make_refusal_reports(plan: Plan) -> tuple[RefusalReport, ...]:
             split=each.split or None,
             failed=each.failed,
             options=dict(each.options),
+            tried=each.tried,
         )
         for each in plan.refusals
     )
@@ -91,7 +92,8 @@ def _make_refusal_notes(plan: Plan) -> Iterator[Note]:
         else:
             change = "without any node"
         refused = f"codegen {each.codegen}: {each.region}: {each.reason}"
-        yield Note("warning", f"{refused}; {each.target} is planned again {change}")
+        tried = f" ({each.tried})" if each.tried else ""
+        yield Note("warning", f"{refused}{tried}; {each.target} is planned again {change}")
 
 
 def _count_on_host(plan: Plan, refused: RefusedRegion, counted: set[_NodeKey]) -> int:

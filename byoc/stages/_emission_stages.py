@@ -25,11 +25,20 @@ from byoc.bundle import (
     write_manifest,
     write_models,
 )
-from byoc.codegen import NOTE, CodegenFailedError, CompileError, Cycles, can_estimate, estimate_region
+from byoc.codegen import (
+    NOTE,
+    CodegenFailedError,
+    CompileError,
+    Cycles,
+    RefusedError,
+    can_estimate,
+    estimate_region,
+)
 from byoc.errors import MissingRuntimeError, shorten_text
 from byoc.onnxrt import computes_in_integers, describe_machine, find_inexact_kernels, has_runtime
 from byoc.reporting import format_quantity, make_decision_document, make_report
 from byoc.stages._calibration_samples import attach_samples
+from byoc.stages._refusal_search import search_refusals
 from byoc.stages._rewriting import RegionRewriter
 from byoc.stages._state import Compiled, Emitting, Estimated, Packed, Padded, Planned, Written, take
 from byoc.support import Note, collect_rarely, resolve_path
@@ -69,7 +78,8 @@ class Write:
 class Compile:
     """Compile the regions of all variants, and write what else a bundle holds into the folder.
 
-    Raises RefusedError for the regions that codegens refuse; with `strict`, CompileError for the first.
+    Raises RefusedError for the regions that codegens refuse, with what parts of them show; with
+    `strict`, CompileError for the first.
     """
 
     def run(self, states: Sequence[Written]) -> list[Compiled]:
@@ -84,7 +94,16 @@ class Compile:
                 for region in attach_samples(state.regions, state, Path(samples))
             ]
             attempts = {name: number for state in states for name, number in _count_attempts(state)}
-            entries = compile_bundle(folder, regions, compilers, options.strict, options.jobs, attempts)
+            try:
+                entries = compile_bundle(
+                    folder, regions, compilers, options.strict, options.jobs, attempts
+                )
+            except RefusedError as error:
+                chosen = {
+                    region.name: compilers[region.target].choose(attempts.get(region.name, 0))
+                    for region in regions
+                }
+                raise RefusedError(search_refusals(states, error.refusals, chosen)) from error
         states = [replace(state, plan=_add_codegen_notes(state, entries)) for state in states]
         variants = [_describe_variant(state, entries) for state in states]
         if options.emit is not None:

@@ -33,7 +33,10 @@ class PlaceParts:
 
     def run(self, state: Placed) -> Placed:
         """Return the state with the better placement: its own where no such node pays in parts."""
-        settings = state.settings
+        settings, failed = state.settings, state.findings.not_in_parts
+        if failed:
+            note = f"nodes stay whole, since the bundle with some in parts failed: {failed}"
+            return replace(state, root=replace(state.root, notes=(*state.root.notes, note)))
         splitter = NodeSplitter(state.model, settings.targets, state.request.options.no_passes)
         candidates = splitter.find_candidates(state.root)
         if not candidates:
@@ -80,7 +83,7 @@ def _place(
         Prepared(**take(Prepared, state)),
         precision=replace(state.precision, model=splitter.split(names)),
         settings=replace(state.settings, whole_prices=prices),
-        whole=state.model,
+        findings=replace(state.findings, whole=state.model),
     )
     placed = Place().run(Ask().run(Group().run(Annotate().run(prepared))))
     return replace(placed, settings=replace(placed.settings, whole_prices={}))

@@ -112,6 +112,10 @@ class Findings:
     """The rounds in which codegens refused regions of the variant."""
     answers: CodegenAnswers | None = None
     """What codegens answered about the model's units, None where they were not asked."""
+    whole: Model | None = None
+    """The model before nodes were put in parts, for the next round; None where none is."""
+    not_in_parts: str = ""
+    """Why nodes stay whole: what became of a bundle in which some were in parts."""
     budget: MetBudget | None = None
     """None where there is no accuracy budget, and as long as it is not met."""
 
@@ -157,14 +161,14 @@ class Prepared(Loaded):
     accuracy_test: AccuracyTest | None = None
     """The measure of an accuracy budget, where there is one."""
     findings: Findings = field(default_factory=Findings)
-    whole: Model | None = None
-    """The model before nodes were put in parts, for the next round of planning; None where none is."""
 
     def restore_whole(self) -> Self:
         """Return the state with the model as it was before nodes were put in parts."""
-        if self.whole is None:
+        whole = self.findings.whole
+        if whole is None:
             return self
-        return replace(self, precision=replace(self.precision, model=self.whole), whole=None)
+        findings = replace(self.findings, whole=None)
+        return replace(self, precision=replace(self.precision, model=whole), findings=findings)
 
     @property
     def model(self) -> Model:
@@ -233,6 +237,13 @@ class Planned(Prepared):
         if history.limits.refused == known.refused and history.limits.sizes == known.sizes:
             return replace(state, plan=replace(self.plan, refusals=history.refused))
         return Prepared(**take(Prepared, state)).restore_whole()
+
+    def forgo_parts(self, why: str) -> Prepared:
+        """Return the state with all nodes whole from now on, without a plan if some were in parts."""
+        if self.findings.whole is None:
+            return self
+        findings = replace(self.findings, not_in_parts=why)
+        return replace(Prepared(**take(Prepared, self)), findings=findings).restore_whole()
 
 
 # Emission.

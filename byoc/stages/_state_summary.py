@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from byoc.model import get_operator_name, walk_graph_paths
+from byoc.planning import find_parts
 from byoc.reporting import format_count, format_effect, format_quantity, objective_unit
 from byoc.verification import NotVerified
 
@@ -142,6 +143,15 @@ def _summarize_ask(state: Grouped) -> Iterator[str]:
     yield from ("codegens were not asked",) if answers is None else answers.notes
 
 
+def _summarize_parts(state: Placed) -> Iterator[str]:
+    parts = find_parts(state.root)
+    if not parts:
+        yield "no node is in parts"
+        return
+    yield f"in parts: {', '.join(parts)}"
+    yield from _summarize_place(state)
+
+
 def _summarize_place(state: Placed) -> Iterator[str]:
     root = state.root
     for graph in root.walk():
@@ -261,7 +271,7 @@ _SUMMARIES: Mapping[str, Callable[[Any], Iterable[str]]] = {
     "Group": _summarize_group,
     "Ask": _summarize_ask,
     "Place": _summarize_place,
-    "PlaceParts": _summarize_place,
+    "PlaceParts": _summarize_parts,
     "Outline": _summarize_outline,
     "Convert": _summarize_convert,
     "Write": _summarize_write,

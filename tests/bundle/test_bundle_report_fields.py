@@ -42,17 +42,21 @@ def test_of_a_region_an_estimate_and_what_is_missing_here_stand_where_they_say_s
         assert RegionReport.model_validate_json(json.dumps(data)).model_dump(mode="json") == data
 
 
-def test_of_a_refusal_options_stand_where_there_are_some() -> None:
+def test_of_a_refusal_options_and_parts_stand_where_there_are_some() -> None:
     fields = RefusalReport.model_fields.items()
     defaults: dict[str, Any] = {
         name: field.get_default(call_default_factory=True) for name, field in fields
     }
     refusal = RefusalReport.model_construct(**defaults)
     plain = refusal.model_dump(mode="python", warnings=False)
-    assert "options" not in plain
-    assert plain.keys() == RefusalReport.model_fields.keys() - {"options"}
+    assert plain.keys() == RefusalReport.model_fields.keys() - {"options", "tried"}
     with_options = refusal.model_copy(update={"options": {"a": "1"}})
     assert with_options.model_dump(mode="python", warnings=False) == {**plain, "options": {"a": "1"}}
+    searched = refusal.model_copy(update={"tried": "2 parts of it compiled"})
+    assert searched.model_dump(mode="python", warnings=False) == {
+        **plain,
+        "tried": "2 parts of it compiled",
+    }
 
 
 def test_of_a_report_what_is_empty_is_left_out(report: Report) -> None:

@@ -80,9 +80,9 @@ def test_stages_are_watched_in_order_one_variant_after_the_other(tmp_path: Path)
     with watch_stages(watch):
         byoc.partition(model, VANILLA, output=tmp_path / "b", variants=variants, pad=False)
     expected: list[tuple[str, ...]] = [("Resolve", "one", "two")]
-    for own in (each[1:4], each[4:10]):
+    for own in (each[1:4], each[4:11]):
         expected += [(name, variant) for variant in variants for name in own]
-    for name in each[10:]:
+    for name in each[11:]:
         joint = name in {"Compile", "FindPadding", "Pack"}
         expected += [(name, *variants)] if joint else [(name, variant) for variant in variants]
     assert seen == expected

@@ -125,6 +125,7 @@ WRONG = {
     + "where: ['y.attr.axes[0] == 1', x.attr.axis == 1, 'y.shap[0] == 1', x.rank, y.op == 4]\n",
     "a parameter without a near name": HEAD + "ops: [{op: Tanh, tensors: {X: {rank: 4}}}]\n",
     "data types by other names": HEAD.replace("float32", "fp16") + "ops: [{op: Relu, dtype: qwert}]\n",
+    "what is whole anyway": RELU + "keep: [Gelux, Conv, '*', Softmax]\n",
     "nothing to drop from": RELU + "drop: {ops: [Relu]}\n",
     "a composite called as a region": RELU + 'composites: [{name: t_0, pattern: "y = Relu(x)"}]\n',
     "a composite called as a variant": RELU
@@ -147,6 +148,7 @@ def test_what_is_said_of_wrong_files(tmp_path: Path, golden: Callable[[str, str]
 FINE = {
     "another kind of rule is not hidden": "ops: [{op: Conv}, {op: Conv, quantized: true, dtype: int8}]",
     "a narrower rule hides nothing": "ops: [{op: Conv, opset: {min: 7}}, {op: Conv}]",
+    "operators that are kept whole": "keep: [Gelu, own.Block]\nops: [{op: Conv}]",
     "other data types": "ops: [{op: Conv, dtype: float16}, {op: Conv}]",
     "a tensor's own data types": "ops: [{op: Cast}, {op: Cast, tensors: {input: {dtype: int8}}}]",
     "other conditions": "ops: [{op: Conv, where: opset > 7}, {op: Conv, where: opset > 6}]",
