@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         choose_clean_passes,
         clean_for_targets,
         find_graphs,
+        find_sizes,
         group_graphs,
         load_units,
         split_pinned_units,

@@ -200,9 +200,9 @@ def _list_remarks(plan: Plan) -> Iterator[str]:
     yield from _unused_target_notes(plan)
 
 
-def count_offloaded(plan: Plan) -> int:
-    """Count the user's nodes on accelerators."""
-    return sum(_count_region_nodes(region) for region in plan.regions)
+def count_offloaded(root: GraphPlan) -> int:
+    """Count the user's nodes on accelerators, bodies included."""
+    return sum(_count_region_nodes(region) for graph in root.walk() for region in graph.regions)
 
 
 CHOSEN_SIZES = "planned for "
@@ -232,7 +232,7 @@ def describe_chosen_sizes(fixed: Plan, opened: Plan, rows: str = "") -> tuple[No
 
 
 def _count_nodes(plan: Plan) -> NodeCounts:
-    offloaded = count_offloaded(plan)
+    offloaded = count_offloaded(plan.root)
     host = _count_host_nodes(plan)
     constant = sum(count_user_nodes(index, index.constant_nodes) for index in plan.model.index.walk())
     return NodeCounts(total=offloaded + host, offloaded=offloaded, host=host, constant=constant)
