@@ -182,12 +182,29 @@ def _look_up(view: PaddedNode) -> None:
         raise NotAlignedError(f"it takes entries of axis {axis}, that of rows")
 
 
+def _sum_others(view: PaddedNode) -> None:
+    """Check a CumSum: it sums along another axis than that of rows."""
+    rank, axes = len(view.get_shape(0)), view.read_axes(1)
+    if axes is None or {axis % rank for axis in axes} & {*view.list_padded(0)}:
+        raise NotAlignedError("it sums along the axis of rows")
+
+
+def _recur(view: PaddedNode) -> None:
+    """Check an RNN, GRU or LSTM: rows are the sequences of its batch, and in no weights."""
+    if view.list_padded(0) not in ([], [1]):
+        raise NotAlignedError("rows are not its batch")
+    others = (1, 2, 3, *range(7, len(view.node.input)))
+    if any(view.get_input(at) and view.list_padded(at) for at in others):
+        raise NotAlignedError("its weights have an axis of rows")
+
+
 # Operators whose results change places as the rows do; those that mix rows end the proof of padding.
 _ALIKE = (
     *(name for name in ROW_RULES if "Rotary" not in name and not name.startswith("com.microsoft.Skip")),
     *("MatMul", "Gemm", "Transpose", "Squeeze", "Unsqueeze", "Expand", "Shape", "Size"),
     *("ConstantOfShape", "ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2"),
     *("ReduceSumSquare", "ReduceProd", "ReduceLogSum", "ReduceLogSumExp"),
+    *("ArgMax", "ArgMin", "TopK"),  # the proof of padding has them go along other axes
 )
 _FIRST = (
     *("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "GlobalAveragePool"),
@@ -199,6 +216,8 @@ _SYMMETRIES = {
     **dict.fromkeys(_FIRST, _keep_first),
     **dict.fromkeys(("Reshape", "Flatten"), _keep_place),
     **dict.fromkeys(("Concat", "Split"), _leave_axis),
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), _recur),
+    "CumSum": _sum_others,
     "Slice": _cut_others,
     "Gather": _look_up,
 }

@@ -28,6 +28,13 @@ ALIKE = (
     "b = LayerNormalization <axis = 1> (a, c46)",
     "t = Transpose <perm = [0, 2, 1]> (a) q = MatMul(a, t) b = MatMul(q, a)",
     "e = Shape(a) o = ConstantOfShape(e) p = Cos(o) b = Add(a, p)",
+    *("b = CumSum(a, last)", "b = CumSum <reverse = 1> (a, last)"),
+    "h, l = TopK <axis = 1> (a, two) m = ReduceSum <keepdims = 1> (h, one) b = Add(a, m)",
+    "k = ArgMax <axis = 2> (a) f = Cast <to = 1> (k) b = Mul(a, f)",
+    "t = Transpose <perm = [1, 0, 2]> (a) h, k, l = LSTM <hidden_size = 6> (t, wl, rl) "
+    "s = Squeeze(h, one) b = Transpose <perm = [1, 0, 2]> (s)",
+    "t = Transpose <perm = [1, 0, 2]> (a) h, k = GRU <hidden_size = 6> (t, wg, rg) "
+    "s = Squeeze(h, one) b = Transpose <perm = [1, 0, 2]> (s)",
 )
 # These need the whole batch, or the place of a row in it.
 MIXED = (
@@ -51,6 +58,10 @@ MIXED = (
     "q, z, p = DynamicQuantizeLinear(a) b = DequantizeLinear(q, z, p)",
     "b = MeanVarianceNormalization <axes = [0]> (a)",
     *("b = LpNormalization <axis = 0> (a)", "b = Hardmax <axis = 0> (a)"),
+    "h, l = TopK <axis = 0> (a, one) b = Sub(a, h)",
+    "k = ArgMax <axis = 0> (a) f = Cast <to = 1> (k) b = Mul(a, f)",
+    "h, k, l = LSTM <hidden_size = 6> (a, wl, rl) s = Squeeze(h, one) b = Neg(s)",
+    "z = NonZero(a) f = Cast <to = 1> (z) m = ReduceMax <keepdims = 0> (f) b = Add(a, m)",
 )
 STORED: Mapping[str, Any] = {
     "c6": np.linspace(-1, 1, 6, dtype=np.float32),
@@ -65,6 +76,11 @@ STORED: Mapping[str, Any] = {
     "one": np.array([1]),
     "two": np.array([2]),
     "order": np.array([3, 1, 0, 2]),
+    "last": np.array(2),
+    "wl": np.sin(np.arange(144, dtype=np.float32)).reshape(1, 24, 6) / 2,
+    "rl": np.cos(np.arange(144, dtype=np.float32)).reshape(1, 24, 6) / 2,
+    "wg": np.sin(np.arange(108, dtype=np.float32)).reshape(1, 18, 6) / 2,
+    "rg": np.cos(np.arange(108, dtype=np.float32)).reshape(1, 18, 6) / 2,
     "place": np.array(0),
     "i0": np.array(0),
     "i1": np.array(1),
@@ -121,7 +137,7 @@ def test_a_batch_that_is_mixed_is_not(step: str) -> None:
     assert isinstance(decide(model), str)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(200))
 def test_random_graphs_are_never_split_wrongly(seed: int) -> None:
     rng = np.random.default_rng(seed)
     steps = [str(step) for step in rng.choice(ALIKE, rng.integers(1, 5))]
