@@ -1,4 +1,4 @@
-"""A batch of independent rows as calls of one row each: the proof, and the arrays.
+"""A batch of independent rows as calls of one row, or of some, each: the proof, and the arrays.
 
 That a batch may be padded, by the graph's structure alone, shows that the first row's results do not
 depend on the rows behind it. (A sum over zeros that padding adds rests on values, and is refused.) It is
@@ -31,13 +31,29 @@ MOST_ROWS = 256
 class RowSplit:
     """The split of a batch into rows: its dimension, and the axes of that length in inputs and outputs.
 
-    Inputs that are not in `inputs` are the same in each call. `most` is the largest batch.
+    Inputs that are not in `inputs` are the same in each call. `most` is the largest batch, `size` the
+    rows of a call: the last one has rows that are there twice, and are cut.
     """
 
     dim: str
     most: int
     inputs: Mapping[str, int]
     outputs: Mapping[str, int]
+    size: int = 1
+
+    @property
+    def how(self) -> str:
+        """The calls of a batch in words: `row by row`, or `in calls of 4`."""
+        return "row by row" if self.size == 1 else f"in calls of {self.size}"
+
+    @property
+    def range(self) -> str:
+        """The batches that are split: `batch 2 to 256`."""
+        return f"{self.dim} {self.size + 1} to {self.most}"
+
+    def describe(self) -> str:
+        """Return the batches that are split, and how: `batch 2 to 256 row by row`."""
+        return f"{self.range} {self.how}"
 
     def count_rows(self, arrays: Mapping[str, Any]) -> int:
         """Return the number of rows of inputs, 0 where they disagree or are no arrays of such axes."""
@@ -49,22 +65,31 @@ class RowSplit:
 
     def list_rows(self, arrays: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield the inputs of each call, as contiguous arrays."""
-        for row in range(self.count_rows(arrays)):
+        count = self.count_rows(arrays)
+        for first in range(0, count, self.size):
+            rows = np.minimum(np.arange(first, first + self.size), count - 1)
             yield {
-                name: np.ascontiguousarray(np.take(value, [row], self.inputs[name]))
+                name: np.ascontiguousarray(np.take(value, rows, self.inputs[name]))
                 if name in self.inputs
                 else value
                 for name, value in arrays.items()
             }
 
-    def join(self, calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the outputs of all calls as those of one; raises InputError for one of more rows."""
+    def join(self, calls: Sequence[Mapping[str, Any]], count: int) -> dict[str, Any]:
+        """Return the outputs of all calls as those of one of `count` rows.
+
+        Raises InputError for an output of another number of rows than a call has.
+        """
         joined = {}
         for name, axis in self.outputs.items():
             rows = [np.asarray(call[name]) for call in calls]
-            if any(row.ndim <= axis or row.shape[axis] != 1 for row in rows):
-                raise InputError(f"output '{name}' is {list(rows[0].shape)}, not one row on axis {axis}")
-            joined[name] = np.concatenate(rows, axis)
+            if any(row.ndim <= axis or row.shape[axis] != self.size for row in rows):
+                what = "one row" if self.size == 1 else f"{self.size} rows"
+                raise InputError(f"output '{name}' is {list(rows[0].shape)}, not {what} on axis {axis}")
+            whole = np.concatenate(rows, axis)
+            joined[name] = (
+                whole if len(rows) * self.size == count else whole.take(np.arange(count), axis)
+            )
         return joined
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -115,9 +116,10 @@ def is_right(model: onnx.ModelProto, split: RowSplit) -> bool:
     for size in (2, 3, 7):
         x = np.random.default_rng(size).standard_normal((size, 4, 6), np.float32)
         (expected,) = session.run(None, {"x": x})
-        rows = [{"y": session.run(None, row)[0]} for row in split.list_rows({"x": x})]
-        if not np.allclose(split.join(rows)["y"], expected, rtol=1e-3, atol=1e-4):
-            return False
+        for each in (split, replace(split, size=2)):
+            rows = [{"y": session.run(None, row)[0]} for row in each.list_rows({"x": x})]
+            if not np.allclose(each.join(rows, size)["y"], expected, rtol=1e-3, atol=1e-4):
+                return False
     return True
 
 
@@ -158,6 +160,18 @@ def test_rows_are_counted_and_joined() -> None:
     rows = [*split.list_rows({"x": x, "z": z, "k": 5})]
     assert [row["z"].tolist() for row in rows] == [[0], [1], [2]]
     assert {row["k"] for row in rows} == {5}
-    np.testing.assert_array_equal(split.join([{"y": row["x"]} for row in rows])["y"], x)
+    np.testing.assert_array_equal(split.join([{"y": row["x"]} for row in rows], 3)["y"], x)
     with pytest.raises(InputError, match="not one row on axis 1"):
-        split.join([{"y": x}])
+        split.join([{"y": x}], 3)
+
+
+def test_calls_of_several_rows_are_filled_and_cut() -> None:
+    split = RowSplit("n", 8, {"x": 1, "z": 0}, {"y": 1}, 2)
+    x, z = np.arange(6).reshape(2, 3), np.arange(3)
+    calls = [*split.list_rows({"x": x, "z": z, "k": 5})]
+    assert [call["z"].tolist() for call in calls] == [[0, 1], [2, 2]]
+    np.testing.assert_array_equal(split.join([{"y": call["x"]} for call in calls], 3)["y"], x)
+    with pytest.raises(InputError, match="not 2 rows on axis 1"):
+        split.join([{"y": x}], 3)
+    assert split.describe() == "n 3 to 8 in calls of 2"
+    assert replace(split, size=1).describe() == "n 2 to 8 row by row"
