@@ -331,7 +331,7 @@ def _format_what_if(item: WhatIf, report: Report) -> str:
 
 def _format_actions(item: WhatIf) -> str:
     """Format the flags and limits that a gain takes; of rules the reason says it."""
-    parts = []
+    parts = list[str]()
     for action in item.actions:
         if action.kind is ActionKind.FLAG:
             parts += action.flags
