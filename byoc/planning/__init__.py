@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         load_units,
         split_pinned_units,
     )
+    from byoc.planning._limit_causes import shorten_search
     from byoc.planning._node_annotations import find_unmatched_annotations, read_annotations
     from byoc.planning._outlining import (
         RegionNeighbour,
