@@ -10,6 +10,8 @@ from byoc.planning._limit_causes import LIMITS, drop_limits
 from byoc.planning._plan_data import Action, ActionKind
 from byoc.rules import MISSING_OPERATOR, Target, drop_constraint, write_quantized
 
+QUANTIZED_RULE = "quantized: true"
+"""The value of an action that adds a rule for a quantized operator."""
 _ASSUME = Action(ActionKind.FLAG, flags=("--values", "assumed"))
 
 
@@ -34,7 +36,8 @@ class ActionFinder:
         found: tuple[Action, ...] = ()
         match cause.kind:
             case CauseKind.OPERATOR:
-                found = (Action(ActionKind.ADD, name, cause.operator, MISSING_OPERATOR),)
+                value = QUANTIZED_RULE if takes_integers_alone(target) else ""
+                found = (Action(ActionKind.ADD, name, cause.operator, MISSING_OPERATOR, value),)
             case CauseKind.SIZE:
                 found = self._give_sizes(cause.flags)
             case CauseKind.VALUES:
@@ -71,6 +74,11 @@ def is_float_for_integers(cause: Cause) -> bool:
     """Return whether a node computes in floating point where a target computes in integers alone."""
     allowed = cause.allowed.split(", ")
     return cause.value in FLOAT_DTYPES and all("int" in dtype for dtype in allowed)
+
+
+def takes_integers_alone(target: Target) -> bool:
+    """Return whether a target has rules for quantized operators, and takes none in floating point."""
+    return target.has_quantized_rules and all("int" in dtype for dtype in target.rules.dtype)
 
 
 def get_integer_dtype(target: Target) -> str:
@@ -117,4 +125,5 @@ def _edit(target: Target, action: Action) -> Target | None:
             return drop_limits(target, [action.constraint.rpartition(".")[2]])
         case ActionKind.QUANTIZED:
             return write_quantized(target)
-    return drop_constraint(target, action.constraint, action.operator)
+    is_quantized = action.value == QUANTIZED_RULE
+    return drop_constraint(target, action.constraint, action.operator, quantized=is_quantized)

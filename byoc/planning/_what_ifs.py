@@ -211,6 +211,7 @@ class _PlacedGraph:
         """Return the units that a device refuses and that have a cost there, by what would settle it."""
         groups: dict[_Key, list[_RefusedUnit]] = {}
         plan, inserted = self.plan, self.plan.index.inserted_nodes
+        outputs = plan.index.node_outputs
         known = np.isfinite(plan.graph_problem.device_cost).tolist()
         seconds = plan.graph_problem.latency.seconds[:, 0].tolist()
         # Many units have one verdict; it is kept, so that no other gets its identity.
@@ -218,6 +219,8 @@ class _PlacedGraph:
         for row, unit in enumerate(plan.units):
             if inserted and inserted.issuperset(unit.nodes):
                 continue  # what byoc puts at borders costs nothing, and goes with its neighbours
+            if not any(plan.index.is_used(name) for node in unit.nodes for name in outputs[node]):
+                continue  # nothing reads it, and no accelerator gets it
             for device in range(1, 1 + len(plan.targets)):
                 verdict = self._find_verdict(row, device)
                 if verdict or not known[row][device - 1]:
