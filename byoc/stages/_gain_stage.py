@@ -14,7 +14,7 @@ from byoc.stages._planning_stages import Annotate, Group, Place
 from byoc.stages._preparation_stages import Load, Quantize
 from byoc.stages._rewriting import Rewrite
 from byoc.stages._state import Planned, Prepared, Resolved, take
-from byoc.support import collect_rarely, report_step
+from byoc.support import collect_rarely, hide_steps, report_step
 
 if TYPE_CHECKING:
     from byoc.options import Options
@@ -50,8 +50,9 @@ class GainTrials:
     def plan_with(self, actions: Sequence[Action]) -> GraphPlan | None:
         """Return the plan with some actions done, None where it cannot be made."""
         try:
-            prepared = self._prepare(actions)
-            return None if prepared is None else _place(prepared)
+            with hide_steps():
+                prepared = self._prepare(actions)
+                return None if prepared is None else _place(prepared)
         except (InputError, MissingRuntimeError):  # edited rules or flags do not go with the model
             return None
 
