@@ -267,7 +267,7 @@ class CaseSolver:
         _compare_digests(case, {**digest_settings(loaded), "model": model.digest})
         settings = restrict_settings(case, loaded)
         watched = Stopwatch(settings.strategy)
-        timed = replace(settings, strategy=watched)
+        timed = replace(settings, strategy=watched, names_limits=False)
         plan = plan_graphs(model.index, timed, model.units)
         notes = []
         if model.sizes and wants_sizes(plan):

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         get_integer_dtype,
         is_float_for_integers,
         takes_integers_alone,
+        takes_quantized,
     )
     from byoc.planning._benchmark_solution import place, solve_instance
     from byoc.planning._break_evens import SentTensor, find_break_evens, find_sent_tensors

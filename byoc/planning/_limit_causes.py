@@ -104,7 +104,8 @@ def _place_without(
     )
     try:
         strategy = shorten_search(settings.strategy)
-        return place(replace(settings, targets=targets, strategy=strategy, doubt=None))
+        free = replace(settings, targets=targets, strategy=strategy, doubt=None, names_limits=False)
+        return place(free)
     except InputError:  # of a strategy that fails without limits nothing is told
         return None
 

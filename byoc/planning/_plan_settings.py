@@ -137,7 +137,8 @@ class PlanSettings:
     keep to; `known_limits` the limits of targets that turned out in earlier rounds; `doubt` how the
     costs of the main graph are perturbed, None where they are not. `share_blocks` names the targets
     whose regions are cut at the borders of repeated blocks. `state` maps inputs to the outputs whose
-    values they take in the next call; None for those that are found.
+    values they take in the next call; None for those that are found. With `names_limits` graphs are
+    placed again to say which hard limits keep units on the host; where only numbers count, they are not.
     """
 
     targets: tuple[Target, ...]
@@ -152,6 +153,7 @@ class PlanSettings:
     doubt: CostDoubt | None = None
     share_blocks: frozenset[str] = frozenset()
     state: Mapping[str, str] | None = None
+    names_limits: bool = True
 
     @property
     def devices(self) -> tuple[PlacementDevice, ...]:

@@ -15,6 +15,7 @@ from byoc.planning import (
     get_integer_dtype,
     is_float_for_integers,
     takes_integers_alone,
+    takes_quantized,
 )
 
 # Keys of rule files about shapes: sizes of the model's inputs settle what is not known there.
@@ -109,12 +110,10 @@ class RemedyFinder:
     def _describe_integers(self, cause: Cause) -> str:
         target, dtype = self.plan.target, get_integer_dtype(self.plan.target)
         quantizes = f"`--quantize {dtype} --data FOLDER` quantizes the model"
-        if target.has_quantized_rules:
+        if takes_quantized(target, cause.operator):
             return f"{target.name} takes {cause.operator} in integers: {quantizes}"
-        return (
-            f"{target.name} computes in {dtype}: write `quantized: true` in the rules of its file, "
-            f"and {quantizes}"
-        )
+        where = "its rule" if target.has_quantized_rules else "the rules of its file"
+        return f"{target.name} computes in {dtype}: write `quantized: true` in {where}, and {quantizes}"
 
 
 _SENTENCES = {

@@ -63,7 +63,9 @@ class GainTrials:
         if targets is None:
             return None
         strategy = shorten_search(state.settings.strategy)
-        settings = replace(state.settings, targets=targets, strategy=strategy, doubt=None)
+        settings = replace(
+            state.settings, targets=targets, strategy=strategy, doubt=None, names_limits=False
+        )
         ranges = state.precision.ranges
         if not flags and ranges is None:
             return Prepared(**{**take(Prepared, state), "settings": settings})

@@ -10,6 +10,9 @@ from onnx import numpy_helper
 from support import Ran, parse
 
 import byoc
+from byoc.comparison import _case_solver
+from byoc.comparison._case_solver import Stopwatch
+from byoc.placement import Placement, Problem
 from byoc.planning import find_sizes
 from byoc.stages import is_worth_sizes
 
@@ -94,3 +97,27 @@ def test_sizes_are_worth_what_they_are_predicted_to_bring(strategy: str, model: 
     assert forced.regions
     assert not is_worth_sizes(fixed, opened)  # the host is as fast with a size as without
     assert is_worth_sizes(forced, opened)  # it was asked to offload all that it can
+
+
+def test_the_seconds_of_a_strategy_are_those_of_one_search(tmp_path: Path, model: Path) -> None:
+    """Which limit keeps units on the host takes further searches, and no row says it."""
+    rules = tmp_path / "limited.yaml"
+    rules.write_text(
+        "target: t\ncost_model: dla\ndtype: any\nops: [{op: '*'}]\nlimits: {min_nodes: 30}\n"
+    )
+    asked: list[int] = []
+
+    class Counting(Stopwatch):
+        def solve(self, problem: Problem) -> Placement:
+            asked.append(problem.units)
+            return super().solve(problem)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_case_solver, "Stopwatch", Counting)
+        (row,) = byoc.compare(model, rules=rules, strategies=["all-supported"], jobs=1)
+    assert row["offloaded"] == 0.0
+    assert len(asked) == 1
+    report = byoc.partition(model, rules, strategy="all-supported").report
+    assert {cause.constraint for each in report.host_reasons for cause in each.causes} == {
+        "limits.min_nodes"
+    }

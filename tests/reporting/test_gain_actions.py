@@ -129,6 +129,18 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"dtype": "float32", "shapes": "static", "ops": [{"op": "*"}]},
         {"dims": {"n": "1..8"}},
     ),
+    "float beside rules for both": (
+        CONVS,
+        {
+            "dtype": "int8",
+            "quantization": QUANTIZATION,
+            "ops": [
+                {"op": ["Conv", "Relu", "Sigmoid"]},
+                {"op": ["Conv", "Relu", "Sigmoid"], "quantized": True},
+            ],
+        },
+        {},
+    ),
     "a missing operator of integers": (
         CONVS,
         {
