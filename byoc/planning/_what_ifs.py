@@ -128,8 +128,15 @@ def estimate_gains(root: GraphPlan, plan_with: PlanWith | None = None) -> tuple[
     if plan_with is not None:
         found = list(_try_actions(root, found, plan_with))
     least = _LEAST_SHARE * root.placement.cost.total
-    told = (each for each in found if each.gain > least)
+    told = [each for each in found if each.gain > least]
+    told = [each for each in told if not any(_does_with_less(other, each) for other in told)]
     return sorted(told, key=lambda each: (-each.gain, each.operator, each.reason)), left
+
+
+def _does_with_less(one: WhatIf, other: WhatIf) -> bool:
+    """Return whether one answer gains what another does, with some of its actions."""
+    fewer = 0 < len(one.actions) < len(other.actions) and {*one.actions} < {*other.actions}
+    return fewer and one.target == other.target and one.gain >= other.gain * (1 - _LEAST_SHARE)
 
 
 def _try_actions(root: GraphPlan, found: Sequence[WhatIf], plan_with: PlanWith) -> Iterator[WhatIf]:

@@ -409,3 +409,24 @@ def test_of_random_models_and_rules_what_is_promised_is_brought(seed: int, tmp_p
         after = plan(tmp_path, model, edited, given)
         gain = before["predicted"]["seconds"] - after["predicted"]["seconds"]
         assert gain == pytest.approx(told["gain"], rel=0.1), (told, gain)
+
+
+def test_what_fewer_actions_gain_is_told_of_these_alone(tmp_path: Path) -> None:
+    """Floor needs the size and a rule for its dtype, and is as fast on the host."""
+    text = "g (float[n,64] x) => (float[n,64] y) { a = Relu(x) b = Neg(a) y = Floor(b) }"
+    rules = {
+        "dtype": "float32",
+        "shapes": "static",
+        "ops": [{"op": ["Relu", "Neg"]}, {"op": "Floor", "opset": {"min": 20}}],
+    }
+    report = plan(tmp_path, parse(text), rules, {"keep_open": True})
+    kinds = [[action["kind"] for action in told["actions"]] for told in report["what_if"]]
+    assert sorted(kinds) == [["flag"], ["flag", "relax"]]
+    gains = [told["gain"] for told in report["what_if"]]
+    assert gains[0] > gains[1] * (1 + 1e-6)
+    (tmp_path / "free.yaml").write_text(
+        COSTS.replace("name: t", "name: t\noperators: {Floor: {overhead: 1}}")
+    )
+    slow = rules | {"cost_model": "free.yaml"}
+    report = plan(tmp_path, parse(text), slow, {"keep_open": True})
+    assert [[action["kind"] for action in told["actions"]] for told in report["what_if"]] == [["flag"]]
