@@ -127,6 +127,7 @@ def _make_cause(limit: _Limit, settings: PlanSettings, free: GraphPlan) -> Cause
         constraint=f"{_PREFIX}{limit.key}",
         value=str(need),
         allowed=str(allowed),
+        target=limit.target if len(settings.targets) > 1 else "",
     )
 
 

@@ -243,8 +243,9 @@ class _PlacedGraph:
     def _find_verdict(self, row: int, device: int) -> Verdict:
         """Return why a device does not take a unit: its rules, or the hard limits of its file."""
         verdict = self.plan.units[row].verdicts[device - 1]
-        if verdict and row in self.plan.limits and len(self.plan.targets) == 1:
-            return self.plan.host_reason(row)
+        if verdict and row in self.plan.limits:
+            names = "", self.plan.targets[device - 1].name
+            return refuse(*(each for each in self.plan.limits[row] if each.target in names))
         kept = self.plan.graph_problem.kept_on_host[device - 1].get(row)
         return refuse(kept) if verdict and kept is not None and kept.kind is CauseKind.LIMIT else verdict
 

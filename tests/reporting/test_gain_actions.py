@@ -430,3 +430,24 @@ def test_what_fewer_actions_gain_is_told_of_these_alone(tmp_path: Path) -> None:
     slow = rules | {"cost_model": "free.yaml"}
     report = plan(tmp_path, parse(text), slow, {"keep_open": True})
     assert [[action["kind"] for action in told["actions"]] for told in report["what_if"]] == [["flag"]]
+
+
+def test_a_limit_of_one_of_two_accelerators_is_its_own(tmp_path: Path) -> None:
+    (tmp_path / "costs.yaml").write_text(COSTS)
+    (tmp_path / "host.yaml").write_text(HOST)
+    files = []
+    for name, limits in (("one", {"memory": 1024}), ("two", {"min_nodes": 30})):
+        files.append(tmp_path / f"{name}.yaml")
+        rules = {"target": name, "cost_model": "costs.yaml", **limited(**limits)}
+        files[-1].write_text(yaml.safe_dump(rules))
+    options = {"strategy": "launch-aware", "host_cost_model": tmp_path / "host.yaml"}
+    before = byoc.partition(read_model(CONVS), files, **options).report
+    (told,) = [each for each in before.what_if if each.target == "one"]
+    (action,) = told.actions
+    assert (action.constraint, action.target) == ("limits.memory", "one")
+    rules = {"target": "one", "cost_model": "costs.yaml", **limited(memory=int(action.value))}
+    files[0].write_text(yaml.safe_dump(rules))
+    after = byoc.partition(read_model(CONVS), files, **options).report
+    gain = before.predicted.seconds - after.predicted.seconds
+    assert gain == pytest.approx(told.gain, rel=0.1)
+    assert {cause.target for each in before.host_reasons for cause in each.causes} == {"one"}
