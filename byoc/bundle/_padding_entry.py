@@ -80,7 +80,7 @@ def _read_input(entry: PaddedInputEntry) -> PaddedInput:
 
 
 class RowSplitEntry(StrictModel):
-    """The split of a batch into calls of one row each; the fields are those of `RowSplit`."""
+    """The split of a batch into calls of a row, or some, each; the fields are those of `RowSplit`."""
 
     dim: str = Field(description="The dimension that is the batch.")
     most: Annotated[int, Field(ge=1, le=_LARGEST_SIZE)] = Field(description="The largest batch.")
@@ -90,11 +90,14 @@ class RowSplitEntry(StrictModel):
     outputs: dict[str, Annotated[int, Field(ge=0)]] = Field(
         min_length=1, description="The axis of rows of each output."
     )
+    size: Annotated[int, Field(ge=1, le=_LARGEST_SIZE)] = Field(
+        default=1, description="The rows of a call."
+    )
 
     @property
     def split(self) -> RowSplit:
         """The split that it describes."""
-        return RowSplit(self.dim, self.most, self.inputs, self.outputs)
+        return RowSplit(self.dim, self.most, self.inputs, self.outputs, self.size)
 
 
 def describe_split(split: RowSplit) -> RowSplitEntry:
@@ -108,9 +111,9 @@ def check_split(
     outputs: Mapping[str, TensorType | None],
     place: Path,
 ) -> None:
-    """Raise InputError, which begins with `place`, unless an entry fits a model of one row.
+    """Raise InputError, which begins with `place`, unless an entry fits a model of a call's rows.
 
-    Each axis has to be there and 1 long, as far as that is known of an output, and every output has one.
+    Each axis has to be there and as long, as far as that is known of an output, which each have one.
     """
     for side, axes, known in (("input", entry.inputs, types), ("output", entry.outputs, outputs)):
         for name, axis in axes.items():
@@ -119,9 +122,11 @@ def check_split(
             is_known = side == "input" or shape is not None
             extent = shape[axis] if shape is not None and axis < len(shape) else 0
             is_open = side == "output" and not isinstance(extent, int)
-            if name not in known or (is_known and extent != 1 and not is_open):
+            if name not in known or (is_known and extent != entry.size and not is_open):
                 where = f"{place}: split: {side} {quote_name(name)}"
-                raise InputError(f"{where}: the model has no axis {axis} there that is 1 long")
+                raise InputError(
+                    f"{where}: the model has no axis {axis} there that is {entry.size} long"
+                )
     missing = sorted(outputs.keys() - entry.outputs.keys())
     if missing:
         raise InputError(f"{place}: split: nothing is said of output {quote_name(missing[0])}")

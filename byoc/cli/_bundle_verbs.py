@@ -165,7 +165,7 @@ def _list_paddings(manifest: byoc.bundle.Manifest) -> Iterator[str]:
         if text:
             yield f"{each.name}: {text}"
         if each.split is not None:
-            yield f"{each.name}: {each.split.dim} 2 to {each.split.most} row by row"
+            yield f"{each.name}: {each.split.split.describe()}"
 
 
 def _describe_precision(lowered: byoc.bundle.PrecisionReport | None) -> str:

@@ -131,10 +131,10 @@ def run(  # noqa: PLR0913 - the options of the verb
     if form is OutputFormat.json:
         document = _write_document(session, measured)
         own = {"padded": fitted.padded} if fitted.padded else {}
-        print_json({**document, **own, **({"rows": fitted.rows} if fitted.split else {})})
+        print_json({**document, **own, **({"calls": fitted.calls} if fitted.split else {})})
         return
     how = f", padded: {fitted.padded}" if fitted.padded else ""
-    how += f", {fitted.rows} rows one by one" if fitted.split else ""
+    how += f", in {fitted.calls} calls" if fitted.split else ""
     print_lines([f"variant {session.variant}{how}"] if session.variant else [])
     print_rows([_format_row(row) for row in _make_rows(session, measured)], form)
     print_line(_describe_time(session, measured))
@@ -153,8 +153,8 @@ class _MeasuredRuns:
     """The runs of a bundle on one input: the outputs of the last, and when each stage ran.
 
     There is a trace for each run, or one for all that were in a pipeline. `in_flight` is the number of
-    runs of a pipeline that were in flight at once, None where they came one after another. `rows` is the
-    number of calls of a run, of a batch that is run row by row.
+    runs of a pipeline that were in flight at once, None where they came one after another. `calls` is
+    the number of calls of a run, of a batch that is split.
     """
 
     repeats: int
@@ -162,7 +162,7 @@ class _MeasuredRuns:
     outputs: Mapping[str, Any]
     traces: Sequence[byoc.Trace]
     notes: Sequence[str]
-    rows: int = 1
+    calls: int = 1
 
     @property
     def seconds(self) -> float:
@@ -215,13 +215,13 @@ def _measure_runs(
             for _ in range(repeats):
                 traces.append(byoc.Trace())
                 outputs = fitted.run(traces[-1])
-    return _MeasuredRuns(repeats, in_flight, outputs, traces, list(notes), fitted.rows)
+    return _MeasuredRuns(repeats, in_flight, outputs, traces, list(notes), fitted.calls)
 
 
 def _make_rows(session: byoc.Session, measured: _MeasuredRuns) -> list[dict[str, Any]]:
     """Return a row for each segment in order of execution, with the median of its times.
 
-    Where a batch is run row by row, a segment's time is that of a median row, times the rows.
+    Where a batch is split, a segment's time is that of a median call, times the calls.
     """
     rows = []
     for stage in session.stages:
@@ -230,9 +230,9 @@ def _make_rows(session: byoc.Session, measured: _MeasuredRuns) -> list[dict[str,
             {
                 "segment": stage.name,
                 "on": stage.device,
-                "seconds": measured.rows * median(event.seconds for event in events),
-                "bytes_in": measured.rows * events[-1].bytes_read,
-                "bytes_out": measured.rows * events[-1].bytes_made,
+                "seconds": measured.calls * median(event.seconds for event in events),
+                "bytes_in": measured.calls * events[-1].bytes_read,
+                "bytes_out": measured.calls * events[-1].bytes_made,
             }
         )
     return rows

@@ -7,6 +7,7 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from functools import lru_cache
 from hashlib import file_digest, sha256
@@ -32,10 +33,10 @@ from byoc.costs import (
 from byoc.errors import ByocError, InputError, describe_error
 from byoc.model import GraphIndex, find_external_data, read_model_file, walk_tensors
 from byoc.placement import Placement, Problem, Strategy, count_transferred_bytes, strategy_display_name
-from byoc.planning import GraphPlan, GraphUnits, PlanSettings, load_units, plan_graphs
+from byoc.planning import GraphPlan, GraphUnits, PlanSettings, find_sizes, load_units, plan_graphs
 from byoc.reporting import collect_plan_notes
 from byoc.rules import Target
-from byoc.stages import load_settings
+from byoc.stages import is_worth_sizes, load_settings, wants_sizes
 from byoc.support import validate_content
 from byoc.zoo import ZOO, find_path, list_entries
 
@@ -209,11 +210,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class _PreparedModel:
-    """A model's graphs and units."""
+    """A model's graphs and units; `sizes` are those that may be chosen where the case gives none."""
 
     index: GraphIndex
     units: Mapping[int, GraphUnits]
     digest: str
+    sizes: Mapping[str, int]
 
 
 @dataclass
@@ -261,12 +263,26 @@ class CaseSolver:
 
     def _solve(self, case: StudyCase) -> Outcome:
         loaded = self.load_settings(case)
-        model = self._models.find(case.preparation_key, lambda: _prepare_model(case, loaded))
+        model = self._find_model(case, loaded)
         _compare_digests(case, {**digest_settings(loaded), "model": model.digest})
         settings = restrict_settings(case, loaded)
         watched = Stopwatch(settings.strategy)
-        plan = plan_graphs(model.index, replace(settings, strategy=watched), model.units)
-        return describe_plan(plan, settings) | {"solver_seconds": watched.seconds}
+        timed = replace(settings, strategy=watched, names_limits=False)
+        plan = plan_graphs(model.index, timed, model.units)
+        notes = []
+        if model.sizes and wants_sizes(plan):
+            with suppress(InputError):  # the model cannot have these sizes, and stays open
+                fixed = self._find_model(_fix_sizes(case, model.sizes), loaded)
+                other = plan_graphs(fixed.index, timed, fixed.units)
+                if is_worth_sizes(other, plan):
+                    sizes = ", ".join(f"{name} = {size}" for name, size in model.sizes.items())
+                    plan, notes = other, [f"planned for {sizes}, as partition does"]
+        found = describe_plan(plan, settings)
+        return found | {"notes": [*notes, *found["notes"]], "solver_seconds": watched.seconds}
+
+    def _find_model(self, case: StudyCase, settings: PlanSettings) -> _PreparedModel:
+        """Return the model of a case with its units, made once for the cases that share them."""
+        return self._models.find(case.preparation_key, lambda: _prepare_model(case, settings))
 
     def load_settings(self, case: StudyCase) -> PlanSettings:
         """Return the settings of a case, without its limits and its link. Raises InputError."""
@@ -283,7 +299,13 @@ def _prepare_model(case: StudyCase, settings: PlanSettings) -> _PreparedModel:
     dims, shapes, trips = (planning.get(name) for name in ("dims", "shapes", "trips"))
     left_out = planning.get("no_passes", ())
     model, units = load_units(case.model_path, settings.targets, dims, shapes, trips, left_out)
-    return _PreparedModel(model.index, units, digest)
+    sizes = {} if dims or shapes else find_sizes(model, settings.state)
+    return _PreparedModel(model.index, units, digest, sizes)
+
+
+def _fix_sizes(case: StudyCase, sizes: Mapping[str, int]) -> StudyCase:
+    """Return a case with sizes for the model's open dimensions."""
+    return replace(case, planning={**case.planning, "dims": dict(sizes)})
 
 
 def _compare_digests(case: StudyCase, found: Mapping[str, str]) -> None:

@@ -195,9 +195,7 @@ def _suggest_size(index: GraphIndex, *dims: str) -> str:
 
 
 # Operators that make as much as the values say that they read, whatever the shapes of these are.
-_BY_VALUE = frozenset(
-    {"NonZero", "Compress", "Unique", "NonMaxSuppression", "StringSplit", "Loop", "If"}
-)
+_BY_VALUE = frozenset({"NonZero", "Compress", "Unique", "NonMaxSuppression", "StringSplit"})
 # Of a dimension in a trial, where no plan counts with one: as good as any.
 _SIZE = 2
 

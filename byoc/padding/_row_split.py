@@ -1,4 +1,4 @@
-"""A batch of independent rows as calls of one row each: the proof, and the arrays.
+"""A batch of independent rows as calls of one row, or of some, each: the proof, and the arrays.
 
 That a batch may be padded, by the graph's structure alone, shows that the first row's results do not
 depend on the rows behind it. (A sum over zeros that padding adds rests on values, and is refused.) It is
@@ -31,13 +31,29 @@ MOST_ROWS = 256
 class RowSplit:
     """The split of a batch into rows: its dimension, and the axes of that length in inputs and outputs.
 
-    Inputs that are not in `inputs` are the same in each call. `most` is the largest batch.
+    Inputs that are not in `inputs` are the same in each call. `most` is the largest batch, `size` the
+    rows of a call: the last one has rows that are there twice, and are cut.
     """
 
     dim: str
     most: int
     inputs: Mapping[str, int]
     outputs: Mapping[str, int]
+    size: int = 1
+
+    @property
+    def how(self) -> str:
+        """The calls of a batch in words: `row by row`, or `in calls of 4`."""
+        return "row by row" if self.size == 1 else f"in calls of {self.size}"
+
+    @property
+    def range(self) -> str:
+        """The batches that are split: `batch 2 to 256`."""
+        return f"{self.dim} {self.size + 1} to {self.most}"
+
+    def describe(self) -> str:
+        """Return the batches that are split, and how: `batch 2 to 256 row by row`."""
+        return f"{self.range} {self.how}"
 
     def count_rows(self, arrays: Mapping[str, Any]) -> int:
         """Return the number of rows of inputs, 0 where they disagree or are no arrays of such axes."""
@@ -49,22 +65,31 @@ class RowSplit:
 
     def list_rows(self, arrays: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         """Yield the inputs of each call, as contiguous arrays."""
-        for row in range(self.count_rows(arrays)):
+        count = self.count_rows(arrays)
+        for first in range(0, count, self.size):
+            rows = np.minimum(np.arange(first, first + self.size), count - 1)
             yield {
-                name: np.ascontiguousarray(np.take(value, [row], self.inputs[name]))
+                name: np.ascontiguousarray(np.take(value, rows, self.inputs[name]))
                 if name in self.inputs
                 else value
                 for name, value in arrays.items()
             }
 
-    def join(self, calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the outputs of all calls as those of one; raises InputError for one of more rows."""
+    def join(self, calls: Sequence[Mapping[str, Any]], count: int) -> dict[str, Any]:
+        """Return the outputs of all calls as those of one of `count` rows.
+
+        Raises InputError for an output of another number of rows than a call has.
+        """
         joined = {}
         for name, axis in self.outputs.items():
             rows = [np.asarray(call[name]) for call in calls]
-            if any(row.ndim <= axis or row.shape[axis] != 1 for row in rows):
-                raise InputError(f"output '{name}' is {list(rows[0].shape)}, not one row on axis {axis}")
-            joined[name] = np.concatenate(rows, axis)
+            if any(row.ndim <= axis or row.shape[axis] != self.size for row in rows):
+                what = "one row" if self.size == 1 else f"{self.size} rows"
+                raise InputError(f"output '{name}' is {list(rows[0].shape)}, not {what} on axis {axis}")
+            whole = np.concatenate(rows, axis)
+            joined[name] = (
+                whole if len(rows) * self.size == count else whole.take(np.arange(count), axis)
+            )
         return joined
 
 
@@ -182,12 +207,29 @@ def _look_up(view: PaddedNode) -> None:
         raise NotAlignedError(f"it takes entries of axis {axis}, that of rows")
 
 
+def _sum_others(view: PaddedNode) -> None:
+    """Check a CumSum: it sums along another axis than that of rows."""
+    rank, axes = len(view.get_shape(0)), view.read_axes(1)
+    if axes is None or {axis % rank for axis in axes} & {*view.list_padded(0)}:
+        raise NotAlignedError("it sums along the axis of rows")
+
+
+def _recur(view: PaddedNode) -> None:
+    """Check an RNN, GRU or LSTM: rows are the sequences of its batch, and in no weights."""
+    if view.list_padded(0) not in ([], [1]):
+        raise NotAlignedError("rows are not its batch")
+    others = (1, 2, 3, *range(7, len(view.node.input)))
+    if any(view.get_input(at) and view.list_padded(at) for at in others):
+        raise NotAlignedError("its weights have an axis of rows")
+
+
 # Operators whose results change places as the rows do; those that mix rows end the proof of padding.
 _ALIKE = (
     *(name for name in ROW_RULES if "Rotary" not in name and not name.startswith("com.microsoft.Skip")),
     *("MatMul", "Gemm", "Transpose", "Squeeze", "Unsqueeze", "Expand", "Shape", "Size"),
     *("ConstantOfShape", "ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2"),
     *("ReduceSumSquare", "ReduceProd", "ReduceLogSum", "ReduceLogSumExp"),
+    *("ArgMax", "ArgMin", "TopK"),  # the proof of padding has them go along other axes
 )
 _FIRST = (
     *("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "GlobalAveragePool"),
@@ -199,6 +241,8 @@ _SYMMETRIES = {
     **dict.fromkeys(_FIRST, _keep_first),
     **dict.fromkeys(("Reshape", "Flatten"), _keep_place),
     **dict.fromkeys(("Concat", "Split"), _leave_axis),
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), _recur),
+    "CumSum": _sum_others,
     "Slice": _cut_others,
     "Gather": _look_up,
 }

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
         edit_targets,
         get_integer_dtype,
         is_float_for_integers,
+        takes_integers_alone,
+        takes_quantized,
     )
     from byoc.planning._benchmark_solution import place, solve_instance
     from byoc.planning._break_evens import SentTensor, find_break_evens, find_sent_tensors
@@ -29,10 +31,12 @@ if TYPE_CHECKING:
     )
     from byoc.planning._graph_units import (
         GraphUnits,
+        find_sizes,
         group_graphs,
         load_units,
         split_pinned_units,
     )
+    from byoc.planning._limit_causes import shorten_search
     from byoc.planning._node_annotations import find_unmatched_annotations, read_annotations
     from byoc.planning._node_parts import NodeSplitter, WholePrice, find_parts
     from byoc.planning._outlining import (

@@ -6,10 +6,13 @@ from functools import cached_property
 
 from byoc.errors import Cause, CauseKind
 from byoc.model import FLOAT_DTYPES, GraphIndex
+from byoc.patterns import ANY_OPERATOR
 from byoc.planning._limit_causes import LIMITS, drop_limits
 from byoc.planning._plan_data import Action, ActionKind
 from byoc.rules import MISSING_OPERATOR, Target, drop_constraint, write_quantized
 
+QUANTIZED_RULE = "quantized: true"
+"""The value of an action that adds a rule for a quantized operator."""
 _ASSUME = Action(ActionKind.FLAG, flags=("--values", "assumed"))
 
 
@@ -34,7 +37,8 @@ class ActionFinder:
         found: tuple[Action, ...] = ()
         match cause.kind:
             case CauseKind.OPERATOR:
-                found = (Action(ActionKind.ADD, name, cause.operator, MISSING_OPERATOR),)
+                value = QUANTIZED_RULE if takes_integers_alone(target) else ""
+                found = (Action(ActionKind.ADD, name, cause.operator, MISSING_OPERATOR, value),)
             case CauseKind.SIZE:
                 found = self._give_sizes(cause.flags)
             case CauseKind.VALUES:
@@ -44,7 +48,9 @@ class ActionFinder:
             case CauseKind.QUANTIZATION:
                 found = (_quantize(target),) if plain else ()
             case CauseKind.CONSTRAINT if plain and is_float_for_integers(cause):
-                if not target.has_quantized_rules:
+                if takes_quantized(target, cause.operator):
+                    found = (_quantize(target),)
+                elif not target.has_quantized_rules:
                     found = (Action(ActionKind.QUANTIZED, name, constraint="ops"), _quantize(target))
             case CauseKind.CONSTRAINT | CauseKind.HOST | CauseKind.COMPOSITE:
                 if drop_constraint(target, place, cause.operator) is not None:
@@ -71,6 +77,17 @@ def is_float_for_integers(cause: Cause) -> bool:
     """Return whether a node computes in floating point where a target computes in integers alone."""
     allowed = cause.allowed.split(", ")
     return cause.value in FLOAT_DTYPES and all("int" in dtype for dtype in allowed)
+
+
+def takes_quantized(target: Target, operator: str) -> bool:
+    """Return whether a rule of a target is for a quantized operator."""
+    rules = (rule.op for rule in target.rules.ops if rule.quantized)
+    return any(operator in ops or ANY_OPERATOR in ops for ops in rules)
+
+
+def takes_integers_alone(target: Target) -> bool:
+    """Return whether a target has rules for quantized operators, and takes none in floating point."""
+    return target.has_quantized_rules and all("int" in dtype for dtype in target.rules.dtype)
 
 
 def get_integer_dtype(target: Target) -> str:
@@ -117,4 +134,5 @@ def _edit(target: Target, action: Action) -> Target | None:
             return drop_limits(target, [action.constraint.rpartition(".")[2]])
         case ActionKind.QUANTIZED:
             return write_quantized(target)
-    return drop_constraint(target, action.constraint, action.operator)
+    is_quantized = action.value == QUANTIZED_RULE
+    return drop_constraint(target, action.constraint, action.operator, quantized=is_quantized)

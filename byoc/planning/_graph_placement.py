@@ -272,6 +272,8 @@ def place_graph(graph: GraphToPlace, settings: PlanSettings, pins: PinnedNodes |
     there.
     """
     plan = _place_graph(graph, settings, pins)
+    if not settings.names_limits:
+        return plan
     limits = explain_limits(plan, settings, lambda other: _place_graph(graph, other, pins))
     return replace(plan, limits=limits) if limits else plan
 

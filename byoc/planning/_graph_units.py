@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from byoc.costs import AlternativeComposite, check_trips
-from byoc.model import Dim, GraphIndex, Model, unshare_dequantize
+from byoc.model import Dim, GraphIndex, Model, find_state_pairs, read_type, unshare_dequantize
 from byoc.patterns import (
     JointUnit,
     Mark,
@@ -128,6 +128,25 @@ def load_units(  # noqa: PLR0913, PLR0917 - what units follow from
     if any(target.has_quantized_rules for target in targets):
         model = unshare_dequantize(model)
     return model, group_graphs(model.index, targets, annotate_graphs(model.index, targets))
+
+
+def find_sizes(model: Model, state: Mapping[str, str] | None = None) -> dict[str, int]:
+    """Return the sizes that byoc chooses for a model's open dimensions; none where none may be.
+
+    One size of each has to serve more than one call: a cache that grows has another length in each.
+    `state` has the outputs that inputs take in the next call, beside those that are found.
+    """
+    chosen = model.planned.chosen
+    return {} if chosen and _has_growing_state(model, state or {}) else chosen
+
+
+def _has_growing_state(model: Model, declared: Mapping[str, str]) -> bool:
+    """Return whether an output that is the next call's input has another shape than that input."""
+    proto = model.structure
+    kinds = {value.name: read_type(value.type) for value in (*proto.graph.input, *proto.graph.output)}
+    pairs = {pair.past: pair.present for pair in find_state_pairs(proto)} | dict(declared)
+    shapes = [[kind and kind.shape for kind in map(kinds.get, pair)] for pair in pairs.items()]
+    return any(past != present for past, present in shapes)
 
 
 def group_graphs(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from byoc.errors import Cause, CauseKind, InputError
+from byoc.placement import Strategy, limit_time
 from byoc.planning._graph_plan import GraphPlan
 from byoc.planning._memory_fit import measure_memory
 from byoc.planning._plan_settings import PlanSettings
@@ -21,6 +22,8 @@ LIMITS = ("memory", "min_nodes", "max_nodes", "regions")
 """The keys of `limits` in a rule file that hold for placements; `batch` holds for nodes."""
 
 _PREFIX = "limits."
+# Counted seconds of a search, of which there may be one for each limit and for each action.
+_MOST_SECONDS = 1.0
 # More than any accelerator has; without a limit bytes would not be counted.
 _MOST_BYTES = 1 << 60
 
@@ -31,6 +34,14 @@ class _Limit:
 
     target: str
     key: str
+
+
+def shorten_search(strategy: Strategy) -> Strategy:
+    """Return a strategy for plans that only explain another: one that counts time takes a second."""
+    limit = getattr(strategy, "time_limit", None)
+    if not isinstance(limit, (int, float)) or limit <= _MOST_SECONDS:
+        return strategy
+    return limit_time(strategy, _MOST_SECONDS)
 
 
 def drop_limits(target: Target, keys: Sequence[str]) -> Target:
@@ -92,7 +103,9 @@ def _place_without(
         for target in settings.targets
     )
     try:
-        return place(replace(settings, targets=targets, doubt=None))
+        strategy = shorten_search(settings.strategy)
+        free = replace(settings, targets=targets, strategy=strategy, doubt=None, names_limits=False)
+        return place(free)
     except InputError:  # of a strategy that fails without limits nothing is told
         return None
 
@@ -114,6 +127,7 @@ def _make_cause(limit: _Limit, settings: PlanSettings, free: GraphPlan) -> Cause
         constraint=f"{_PREFIX}{limit.key}",
         value=str(need),
         allowed=str(allowed),
+        target=limit.target if len(settings.targets) > 1 else "",
     )
 
 

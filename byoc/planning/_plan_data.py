@@ -45,7 +45,8 @@ class ActionKind(StrEnum):
 class Action:
     """One thing that a user can do: `flags` to give, or an edit of the rule file of a `target`.
 
-    `operator` is the one to add a rule for, `constraint` the key to leave out or to set to `value`.
+    `operator` is the one to add a rule for, in which `value` stands where there is one; `constraint` is
+    the key to leave out, or to set to `value`.
     `FOLDER` in a flag stands for a folder of samples, or `random`.
     """
 

@@ -139,7 +139,8 @@ class PlanSettings:
     costs of the main graph are perturbed, None where they are not. `share_blocks` names the targets
     whose regions are cut at the borders of repeated blocks. `whole_prices` has nodes whose parts cost on
     the host what they cost as wholes, for a trial. `state` maps inputs to the outputs whose
-    values they take in the next call; None for those that are found.
+    values they take in the next call; None for those that are found. With `names_limits` graphs are
+    placed again to say which hard limits keep units on the host; where only numbers count, they are not.
     """
 
     targets: tuple[Target, ...]
@@ -155,6 +156,7 @@ class PlanSettings:
     share_blocks: frozenset[str] = frozenset()
     state: Mapping[str, str] | None = None
     whole_prices: Mapping[str, WholePrice] = field(default_factory=dict)
+    names_limits: bool = True
 
     @property
     def devices(self) -> tuple[PlacementDevice, ...]:

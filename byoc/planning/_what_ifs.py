@@ -128,8 +128,15 @@ def estimate_gains(root: GraphPlan, plan_with: PlanWith | None = None) -> tuple[
     if plan_with is not None:
         found = list(_try_actions(root, found, plan_with))
     least = _LEAST_SHARE * root.placement.cost.total
-    told = (each for each in found if each.gain > least)
+    told = [each for each in found if each.gain > least]
+    told = [each for each in told if not any(_does_with_less(other, each) for other in told)]
     return sorted(told, key=lambda each: (-each.gain, each.operator, each.reason)), left
+
+
+def _does_with_less(one: WhatIf, other: WhatIf) -> bool:
+    """Return whether one answer gains what another does, with some of its actions."""
+    fewer = 0 < len(one.actions) < len(other.actions) and {*one.actions} < {*other.actions}
+    return fewer and one.target == other.target and one.gain >= other.gain * (1 - _LEAST_SHARE)
 
 
 def _try_actions(root: GraphPlan, found: Sequence[WhatIf], plan_with: PlanWith) -> Iterator[WhatIf]:
@@ -211,6 +218,7 @@ class _PlacedGraph:
         """Return the units that a device refuses and that have a cost there, by what would settle it."""
         groups: dict[_Key, list[_RefusedUnit]] = {}
         plan, inserted = self.plan, self.plan.index.inserted_nodes
+        outputs = plan.index.node_outputs
         known = np.isfinite(plan.graph_problem.device_cost).tolist()
         seconds = plan.graph_problem.latency.seconds[:, 0].tolist()
         # Many units have one verdict; it is kept, so that no other gets its identity.
@@ -218,6 +226,8 @@ class _PlacedGraph:
         for row, unit in enumerate(plan.units):
             if inserted and inserted.issuperset(unit.nodes):
                 continue  # what byoc puts at borders costs nothing, and goes with its neighbours
+            if not any(plan.index.is_used(name) for node in unit.nodes for name in outputs[node]):
+                continue  # nothing reads it, and no accelerator gets it
             for device in range(1, 1 + len(plan.targets)):
                 verdict = self._find_verdict(row, device)
                 if verdict or not known[row][device - 1]:
@@ -233,8 +243,9 @@ class _PlacedGraph:
     def _find_verdict(self, row: int, device: int) -> Verdict:
         """Return why a device does not take a unit: its rules, or the hard limits of its file."""
         verdict = self.plan.units[row].verdicts[device - 1]
-        if verdict and row in self.plan.limits and len(self.plan.targets) == 1:
-            return self.plan.host_reason(row)
+        if verdict and row in self.plan.limits:
+            names = "", self.plan.targets[device - 1].name
+            return refuse(*(each for each in self.plan.limits[row] if each.target in names))
         kept = self.plan.graph_problem.kept_on_host[device - 1].get(row)
         return refuse(kept) if verdict and kept is not None and kept.kind is CauseKind.LIMIT else verdict
 

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from onnx import NodeProto
@@ -22,9 +22,9 @@ from byoc.model import (
     walk_graph_paths,
 )
 from byoc.patterns import Mark, NearMiss, Unit, find_near_misses, group_units
-from byoc.planning import clean_for_targets
+from byoc.planning import clean_for_targets, find_sizes
 from byoc.reporting._explain_options import ExplainOptions
-from byoc.rules import Annotator, Attempt, Objection, Target, load_rules
+from byoc.rules import Annotator, Attempt, Objection, Target, is_for_want_of_sizes, load_rules
 from byoc.support import report_step, take_keywords
 from byoc.zoo import Source, load_model
 
@@ -86,7 +86,10 @@ class GraphExplanation:
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """The explanation of a model for a target. `asked` has pairs of a graph and a node number."""
+    """The explanation of a model for a target. `asked` has pairs of a graph and a node number.
+
+    `sizes` are those that byoc chose for open dimensions, as `partition` does.
+    """
 
     model: Model
     target: Target
@@ -95,6 +98,7 @@ class Explanation:
     refusals: tuple[RefusedNode, ...]
     estimated: float
     """the share of the work, in seconds on the built-in host, whose shapes or operators are not known"""
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Return the model, the accelerator and how many kinds of refusals there are."""
@@ -134,9 +138,29 @@ def explain(model: Source | Model, options: ExplainOptions) -> Explanation:
     target = rules if isinstance(rules, Target) else load_rules(str(rules))
     target = replace(target, values=options.values)
     loaded = load_model(model, options.dims, options.shapes)
-    loaded = clean_for_targets(loaded, [target], options.no_passes).model
+    opened = _explain_cleaned(loaded, target, options)
+    if options.dims or options.shapes or options.keep_open:
+        return opened
+    sizes = find_sizes(loaded)
+    if not sizes or not any(map(_wants_sizes, opened.refusals)):
+        return opened
+    try:
+        fixed = _explain_cleaned(load_model(model, sizes), target, options)
+    except InputError:  # the model cannot have these sizes, and stays open
+        return opened
+    is_better = len(fixed.refusals) < len(opened.refusals)
+    return replace(fixed, sizes=sizes) if is_better else opened
+
+
+def _explain_cleaned(model: Model, target: Target, options: ExplainOptions) -> Explanation:
+    cleaned = clean_for_targets(model, [target], options.no_passes).model
     report_step("explain")
-    return explain_model(loaded, target, options.node, options.op)
+    return explain_model(cleaned, target, options.node, options.op)
+
+
+def _wants_sizes(refusal: "RefusedNode") -> bool:
+    """Return whether a node is refused since something is open or unknown."""
+    return any(is_for_want_of_sizes(reason.make_cause()) for reason in refusal.reasons)
 
 
 def explain_model(

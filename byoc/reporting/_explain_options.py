@@ -42,6 +42,12 @@ class ExplainOptions(DimensionOptions):
             choices=("shown", "assumed"),
         ),
     )
+    keep_open: bool = declare_field(
+        False,
+        "leave open dimensions open. Otherwise, where no size is given and nodes are refused for that, "
+        "the sizes are those that `partition` chooses.",
+        Flag("Leave open what is open; else sizes that rules need are chosen.", Syntax.SWITCH),
+    )
     node: str | None = declare_field(
         None,
         "examine only the node of this name or output.",

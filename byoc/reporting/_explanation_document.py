@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from pydantic import Field
+
 from byoc.bundle import ReportModel, ValueCondition, ValuePromise
 from byoc.model import GraphIndex, get_node_name, get_operator_name
 from byoc.patterns import NearMiss, find_near_misses
@@ -137,8 +139,9 @@ class ExplainedCompute:
 class ExplanationDocument(ReportModel):
     """An explanation as data; compute is a share of all operations of the model.
 
-    `details` has a row for every node asked about, None unless it was asked for. `promises` and
-    `conditions` are as in a report, of the nodes asked about that the target takes.
+    `details` has a row for every node asked about, None unless it was asked for. `chosen_sizes` are
+    those of open dimensions that byoc chose, `promises` and `conditions` are as in a report, of the
+    nodes asked about that the target takes.
     """
 
     model: str
@@ -152,12 +155,13 @@ class ExplanationDocument(ReportModel):
     details: tuple[NodeRow, ...] | None
     promises: tuple[ValuePromise, ...] = ()
     conditions: tuple[ValueCondition, ...] = ()
+    chosen_sizes: dict[str, int] = Field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the data that JSON can represent, without `details` and promises if there are none."""
         data = super().to_json()
         optional = {"details": self.details is None}
-        optional |= {"promises": not self.promises, "conditions": not self.conditions}
+        optional |= {name: not data[name] for name in ("promises", "conditions", "chosen_sizes")}
         return {key: value for key, value in data.items() if not optional.get(key)}
 
 
@@ -183,6 +187,7 @@ def make_explanation_document(explanation: Explanation, details: bool = False) -
         details=_describe_nodes(explanation) if details else None,
         promises=find_promises(explanation.target, taken),
         conditions=find_value_conditions(explanation.target, taken),
+        chosen_sizes=dict(explanation.sizes),
     )
 
 

@@ -56,6 +56,9 @@ def _explanation_lines(found: ExplanationDocument, size: _Size) -> Iterable[str]
         f"{format_count(nodes.asked, 'node')} "
         f"taken, {refused}{_format_estimate(compute.estimated)}"
     )
+    if found.chosen_sizes:
+        sizes = ", ".join(f"{name} = {size}" for name, size in found.chosen_sizes.items())
+        yield f"At {sizes}, as it is planned (--dim chooses others, --keep-open leaves it open)"
     if found.details is not None:
         for row in found.details:
             yield from _node_lines(row, compute.estimated)

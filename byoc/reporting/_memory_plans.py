@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -33,6 +33,7 @@ from byoc.model import (
     read_model_file,
     unshare_dequantize,
 )
+from byoc.planning import find_sizes
 from byoc.reporting._quantities import format_quantity
 from byoc.support import Flag, Syntax, declare_field, report_step, take_keywords, write_text
 
@@ -138,12 +139,14 @@ def plan_memory(model: zoo.Source | Model, options: MemoryPlanOptions) -> dict[s
     wanted and there is none, and for a picture that cannot be written.
     """
     settings, reports = options.make_settings(), {}
-    for part, loaded, flat in _read_parts(model, Dimensions(options.dims or {}, options.shapes or {})):
+    given = Dimensions(options.dims or {}, options.shapes or {})
+    for part, loaded, flat, note in _read_parts(model, given):
         report_step(f"plan {loaded.source}")
         index = unshare_dequantize(loaded).index if options.fused else loaded.index
         groups = find_quantized_groups(index) if options.fused else ()
         inlined = None if flat is None else flat.index
-        reports[part] = plan_report(index, loaded.source, settings, groups, inlined)
+        report = plan_report(index, loaded.source, settings, groups, inlined)
+        reports[part] = replace(report, notes=(note, *report.notes)) if note else report
     if options.method == STRIPED and not any(report.striped for report in reports.values()):
         first = next(iter(reports.values()))
         raise InputError(
@@ -156,16 +159,19 @@ def plan_memory(model: zoo.Source | Model, options: MemoryPlanOptions) -> dict[s
 
 def _read_parts(
     source: zoo.Source | Model, given: Dimensions
-) -> Iterator[tuple[str, Model, Model | None]]:
+) -> Iterator[tuple[str, Model, Model | None, str]]:
     """Yield the models to plan, each with a name: a model (""), or a bundle's whole model and regions.
 
-    The third value of a region is its model with composites inlined; None for a whole model.
+    The third value of a region is its model with composites inlined; None for a whole model. The fourth
+    is a note on sizes that byoc chose, empty for none.
     """
     if not isinstance(source, str | Path) or not byoc.bundle.is_bundle(Path(source)):
-        yield "", zoo.load_model(source, given.dims, given.shapes), None
+        loaded, sizes = _load_with_sizes(source, given)
+        yield "", loaded, None, f"planned for {sizes} (--dim chooses others)" if sizes else ""
         return
     bundle = byoc.bundle.open_bundle(Path(source))
-    yield "whole", prepare_model(bundle.model(), f"{source}: the whole", bundle.folder, given), None
+    whole = prepare_model(bundle.model(), f"{source}: the whole", bundle.folder, given)
+    yield "whole", whole, None, ""
     for _, region, _ in bundle.regions():
         proto = read_model_file(region.path)
         name, folder = f"{source}: {region.name}", region.path.parent
@@ -175,7 +181,17 @@ def _read_parts(
             region.name,
             prepare_model(proto, name, folder, inside),
             prepare_model(flat, name, folder, inside),
+            "",
         )
+
+
+def _load_with_sizes(source: zoo.Source | Model, given: Dimensions) -> tuple[Model, str]:
+    """Return a model; where no sizes are given, with those that `partition` chooses, and told."""
+    loaded = zoo.load_model(source, given.dims, given.shapes)
+    sizes = {} if given else find_sizes(loaded)
+    if not sizes:
+        return loaded, ""
+    return zoo.load_model(source, sizes), ", ".join(f"{name} = {size}" for name, size in sizes.items())
 
 
 def describe_convention(report: MemoryReport) -> str:

@@ -14,6 +14,8 @@ from byoc.planning import (
     Plan,
     get_integer_dtype,
     is_float_for_integers,
+    takes_integers_alone,
+    takes_quantized,
 )
 
 # Keys of rule files about shapes: sizes of the model's inputs settle what is not known there.
@@ -68,21 +70,29 @@ class RemedyFinder:
         return any(kind.is_qdq for kind in {*self.plan.root.index.node_kinds})
 
     def _describe_cause(self, cause: Cause) -> str:
-        name, operator = self.plan.target.name, cause.operator
+        target, rule = self.plan.target, f"op: {cause.operator}"
+        if takes_integers_alone(target):
+            rule = f"{{{rule}, quantized: true}}"
+        sentence = _SENTENCES.get(cause.kind, "")
+        text = sentence.format(operator=cause.operator, target=target.name, rule=rule)
         match cause.kind:
             case CauseKind.SIZE:
-                return self._describe_sizes(cause)
+                text = self._describe_sizes(cause)
             case CauseKind.CONSTRAINT if is_float_for_integers(cause) and not self._is_quantized:
-                return self._describe_integers(cause)
+                text = self._describe_integers(cause)
             case CauseKind.LIMIT:
-                action = self._limits.get(cause.constraint)
-                value = cause.value if action is None else action.value
-                return f"if the accelerator can, set `{cause.constraint}` to {value} in its rule file"
+                text = self._describe_limit(cause)
             case CauseKind.TYPE:
-                return _describe_type(cause)
+                text = _describe_type(cause)
             case CauseKind.COST if cause.text != f"supported, but {CHEAPER_ON_HOST}":
-                return ""
-        return _SENTENCES[cause.kind].format(operator=operator, target=name)
+                text = ""
+        return text
+
+    def _describe_limit(self, cause: Cause) -> str:
+        """Return the limit with what a plan without it needs, or what the node does."""
+        action = self._limits.get(cause.constraint)
+        value = cause.value if action is None else action.value
+        return f"if the accelerator can, set `{cause.constraint}` to {value} in its rule file"
 
     def _describe_sizes(self, cause: Cause) -> str:
         """Return the flags; for a dimension that has a range, what to give in its place."""
@@ -100,21 +110,17 @@ class RemedyFinder:
     def _describe_integers(self, cause: Cause) -> str:
         target, dtype = self.plan.target, get_integer_dtype(self.plan.target)
         quantizes = f"`--quantize {dtype} --data FOLDER` quantizes the model"
-        if target.has_quantized_rules:
+        if takes_quantized(target, cause.operator):
             return f"{target.name} takes {cause.operator} in integers: {quantizes}"
-        return (
-            f"{target.name} computes in {dtype}: write `quantized: true` in the rules of its file, "
-            f"and {quantizes}"
-        )
+        where = "its rule" if target.has_quantized_rules else "the rules of its file"
+        return f"{target.name} computes in {dtype}: write `quantized: true` in {where}, and {quantizes}"
 
 
 _SENTENCES = {
     CauseKind.QUANTIZATION: (
         "where the model is not quantized, `--data FOLDER` or `--calibration FILE` quantizes it"
     ),
-    CauseKind.OPERATOR: (
-        "if {target} runs {operator}, add `op: {operator}` to the `ops` of its rule file"
-    ),
+    CauseKind.OPERATOR: ("if {target} runs {operator}, add `{rule}` to the `ops` of its rule file"),
     CauseKind.VALUES: "`--values assumed` offloads it on the condition that values stay inside",
     CauseKind.COST: (
         "it would pay with more of its neighbours there, a faster link or a faster accelerator; "

@@ -41,6 +41,7 @@ from byoc.support import Note
 if TYPE_CHECKING:
     from byoc.bundle import EstimateReport, VerificationReport
     from byoc.model import GraphIndex, PlannedSizes
+    from byoc.padding import RowSplit
     from byoc.planning import GraphPlan, LoweredPrecision, Plan, PlannedRegion, RefusedRegion, SentTensor
     from byoc.verification import NotVerified
 
@@ -202,19 +203,19 @@ def _list_remarks(plan: Plan) -> Iterator[str]:
     yield from _unused_target_notes(plan)
 
 
-def count_offloaded(plan: Plan) -> int:
-    """Count the user's nodes on accelerators."""
-    return sum(_count_region_nodes(region) for region in plan.regions)
+def count_offloaded(root: GraphPlan) -> int:
+    """Count the user's nodes on accelerators, bodies included."""
+    return sum(_count_region_nodes(region) for graph in root.walk() for region in graph.regions)
 
 
 CHOSEN_SIZES = "planned for "
 """How the note begins that says which sizes byoc chose; it is told above all others."""
 
 
-def describe_chosen_sizes(fixed: Plan, opened: Plan, rows: str = "") -> tuple[Note, Note]:
+def describe_chosen_sizes(fixed: Plan, opened: Plan, split: RowSplit | None = None) -> tuple[Note, Note]:
     """Return the notes of a plan whose sizes byoc chose, and of the open one that serves the others.
 
-    `rows` are the batches that a session runs row by row with the first plan: `batch 2 to 256`.
+    With a `split` a session runs some batches in several calls of the first plan.
     """
     sizes = ", ".join(f"{name} = {size}" for name, size in fixed.variant.dims.items())
     where = "on the host"
@@ -223,10 +224,10 @@ def describe_chosen_sizes(fixed: Plan, opened: Plan, rows: str = "") -> tuple[No
         where = f"with {counts.offloaded} of {format_count(counts.total, 'node')} on "
         where += " and ".join(sorted(used))
     advice = "--dim, --bucket or --variant choose others, --keep-open makes one open plan"
-    split = f"a session runs {rows} row by row; " if rows else ""
-    others = f"; {rows} only outside of sessions' calls" if rows else ""
+    rows = "" if split is None else f"a session runs {split.describe()}; "
+    others = "" if split is None else f"; {split.range} only outside of sessions' calls"
     return (
-        Note("note", f"{CHOSEN_SIZES}{sizes}; {split}other sizes run {where} ({advice})"),
+        Note("note", f"{CHOSEN_SIZES}{sizes}; {rows}other sizes run {where} ({advice})"),
         Note(
             "note", f"for all sizes but {sizes}, which are those of variant {fixed.variant.name}{others}"
         ),
@@ -234,7 +235,7 @@ def describe_chosen_sizes(fixed: Plan, opened: Plan, rows: str = "") -> tuple[No
 
 
 def _count_nodes(plan: Plan) -> NodeCounts:
-    offloaded = count_offloaded(plan)
+    offloaded = count_offloaded(plan.root)
     host = _count_host_nodes(plan)
     constant = sum(count_user_nodes(index, index.constant_nodes) for index in plan.model.index.walk())
     return NodeCounts(total=offloaded + host, offloaded=offloaded, host=host, constant=constant)

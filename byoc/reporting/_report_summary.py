@@ -15,7 +15,7 @@ from byoc.bundle import (
     VerificationReport,
 )
 from byoc.passes import REGION_SCOPE, PassEffect
-from byoc.planning import WIDE, WhatIf
+from byoc.planning import WIDE, ActionKind, WhatIf
 from byoc.reporting._estimates import ESTIMATE_LIMIT
 from byoc.reporting._quantities import format_count, format_quantity, format_share, objective_unit
 from byoc.reporting._remedies import find_likeness
@@ -326,7 +326,20 @@ def _format_what_if(item: WhatIf, report: Report) -> str:
     where = f" on {item.target}" if len(report.targets) > 1 else ""
     nodes = f" ({format_count(item.nodes, 'node')})" if item.nodes > 1 else ""
     reason = item.reason.removeprefix(f"{item.operator}: ").removeprefix(f"{item.operator} ")
-    return f"  -{saved:<9} {item.operator}{nodes}{where}: {reason}"
+    return f"  -{saved:<9} {item.operator}{nodes}{where}: {reason}{_format_actions(item)}"
+
+
+def _format_actions(item: WhatIf) -> str:
+    """Format the flags and limits that a gain takes; of rules the reason says it."""
+    parts = list[str]()
+    for action in item.actions:
+        if action.kind is ActionKind.FLAG:
+            parts += action.flags
+        elif action.kind is ActionKind.LIMIT:
+            parts.append(f"{action.constraint}: {action.value}")
+        elif action.kind is ActionKind.QUANTIZED:
+            parts.append("quantized: true")
+    return f"  [{' '.join(parts)}]" if parts else ""
 
 
 # A smaller share would be shown as 0.0 %.

@@ -196,9 +196,9 @@ def check_bounds(
         return
     is_number = isinstance(value, (int, float))  # Cast's `to` was text before opset 6
     if not is_number or isnan(value):
-        limit = "max" if low is None else "min"
+        first = "max" if low is None else "min"
         text = "is not a number (NaN)" if is_number else f"is {_format_value(value)}, not a number"
-        yield Objection(f"{place}.{limit}", f"{name} {text}", kind)
+        yield Objection(f"{place}.{first}", f"{name} {text}", kind)
         return
     for key, word, limit in (("min", "at least", low), ("max", "at most", high)):
         if limit is not None and (value < limit if key == "min" else value > limit):

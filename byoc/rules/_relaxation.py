@@ -20,15 +20,20 @@ _NO_CONSTRAINT = re.compile(r"ops\[\d+\](\.quantized)?")
 _RULE = re.compile(r"ops\[(\d+)\]")
 
 
-def drop_constraint(target: Target, location: str, op: str = "") -> Target | None:
+def drop_constraint(
+    target: Target, location: str, op: str = "", *, quantized: bool = False
+) -> Target | None:
     """Return a target with one constraint less, None if the path is not that of a constraint.
 
     `location` is the path that objections report. A constraint on data types becomes `any`. For the path
-    `ops`, the operator `op` gets a rule without constraints.
+    `ops`, the operator `op` gets a rule without constraints, for quantized operators if asked for.
     """
     rules = target.rules
     if location == MISSING_OPERATOR:
-        return replace(target, rules=_replace_value(rules, "ops", (*rules.ops, OpRule(op=(op,)))))
+        return replace(
+            target,
+            rules=_replace_value(rules, "ops", (*rules.ops, OpRule(op=(op,), quantized=quantized))),
+        )
     path = _find_merged_path(target, location)
     if not path or _NO_CONSTRAINT.fullmatch(path):
         return None

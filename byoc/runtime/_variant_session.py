@@ -30,7 +30,7 @@ class FittedInputs:
     """Inputs as a variant takes them: its session, and the arrays, padded where they have to be.
 
     `rule` is what they are padded by, None where they fit as they are, and `sizes` what they were. With
-    a `split` the variant takes one row of a batch, and is run for each.
+    a `split` the variant takes some rows of a batch, and is run for all, one call after another.
     """
 
     session: Session
@@ -48,9 +48,9 @@ class FittedInputs:
         return ", ".join(f"{name} {own} to {size}" for name, own, size in grown if own < size)
 
     @property
-    def rows(self) -> int:
-        """The number of calls of the variant, one unless a batch is run row by row."""
-        return 1 if self.split is None else self.split.count_rows(self.inputs)
+    def calls(self) -> int:
+        """The number of calls of the variant, one unless a batch is split."""
+        return 1 if self.split is None else -(-self.split.count_rows(self.inputs) // self.split.size)
 
     def pad(self) -> "FittedInputs":
         """Return the inputs padded to the variant, as contiguous arrays."""
@@ -60,14 +60,16 @@ class FittedInputs:
     def run(self, trace: Trace | None = None) -> dict[str, Any]:
         """Return the outputs, cut where the inputs were padded; raises as `Session.run`."""
         if self.split is not None:
-            return self.split.join([self.session.run(row, trace) for row in self._list_rows()])
+            calls = [self.session.run(rows, trace) for rows in self._list_rows()]
+            return self.split.join(calls, self.split.count_rows(self.inputs))
         return self.cut(self.session.run(self.inputs, self.mark(trace)))
 
     def run_in_turn(self, number: int, turns: DeviceTurns, trace: Trace | None) -> dict[str, Any]:
         """Return the outputs as `run` does, each stage run when its device is free."""
         if self.split is not None:
-            rows = self._list_rows()
-            return self.split.join([self.session.run_in_turn(row, number, turns, trace) for row in rows])
+            run = self.session.run_in_turn
+            calls = [run(rows, number, turns, trace) for rows in self._list_rows()]
+            return self.split.join(calls, self.split.count_rows(self.inputs))
         return self.cut(self.session.run_in_turn(self.inputs, number, turns, self.mark(trace)))
 
     def _list_rows(self) -> Iterator[StageValues]:
@@ -101,7 +103,7 @@ class VariantSession:
     dtypes and shapes that are given. Where there is none, the inputs are padded to the variant with the
     fewest elements of those that `paddings` lets take them, and its outputs are cut.
 
-    With a `split`, a batch that only the last, open variant takes is run by the first, row by row.
+    With a `split`, a batch that only the last, open variant takes is run by the first, in several calls.
     """
 
     sessions: Mapping[str, Session]
@@ -176,7 +178,7 @@ class VariantSession:
         if self.split is None or fitted.session is not [*self.sessions.values()][-1]:
             return fitted
         first = next(iter(self.sessions.values()))
-        if not 1 < self.split.count_rows(fitted.inputs) <= self.split.most:
+        if not self.split.size < self.split.count_rows(fitted.inputs) <= self.split.most:
             return fitted
         if not first.fits(next(self.split.list_rows(fitted.inputs))):  # another size is another one
             return fitted

@@ -11,7 +11,12 @@ if TYPE_CHECKING:
     from byoc.stages._codegen_answers import AskedUnit, find_distinct_units, write_units
     from byoc.stages._emission_stages import Compile, Estimate, Pack, Write
     from byoc.stages._gain_stage import EstimateGains
-    from byoc.stages._open_sizes import ChooseSizes, add_size_notes
+    from byoc.stages._open_sizes import (
+        ChooseSizes,
+        add_size_notes,
+        is_worth_sizes,
+        wants_sizes,
+    )
     from byoc.stages._padding_stage import FindPadding
     from byoc.stages._parts_stage import PlaceParts
     from byoc.stages._planning_stages import Annotate, Convert, Group, Outline, Place

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from byoc import quantization
-from byoc.errors import InputError
+from byoc.errors import InputError, MissingRuntimeError
 from byoc.model import FLOAT_DTYPES, GraphIndex
-from byoc.planning import edit_targets, estimate_gains, find_break_evens
+from byoc.planning import edit_targets, estimate_gains, find_break_evens, shorten_search
 from byoc.stages._planning_stages import Annotate, Group, Place
 from byoc.stages._preparation_stages import Load, Quantize
 from byoc.stages._rewriting import Rewrite
 from byoc.stages._state import Planned, Prepared, Resolved, take
-from byoc.support import collect_rarely, report_step
+from byoc.support import collect_rarely, hide_steps, report_step
 
 if TYPE_CHECKING:
     from byoc.options import Options
@@ -50,9 +50,10 @@ class GainTrials:
     def plan_with(self, actions: Sequence[Action]) -> GraphPlan | None:
         """Return the plan with some actions done, None where it cannot be made."""
         try:
-            prepared = self._prepare(actions)
-            return None if prepared is None else _place(prepared)
-        except InputError:  # the edited rules or the flags do not go with the model
+            with hide_steps():
+                prepared = self._prepare(actions)
+                return None if prepared is None else _place(prepared)
+        except (InputError, MissingRuntimeError):  # edited rules or flags do not go with the model
             return None
 
     def _prepare(self, actions: Sequence[Action]) -> Prepared | None:
@@ -61,11 +62,16 @@ class GainTrials:
         targets = edit_targets(state.settings.targets, actions)
         if targets is None:
             return None
-        settings = replace(state.settings, targets=targets)
+        strategy = shorten_search(state.settings.strategy)
+        settings = replace(
+            state.settings, targets=targets, strategy=strategy, doubt=None, names_limits=False
+        )
         ranges = state.precision.ranges
         if not flags and ranges is None:
             return Prepared(**{**take(Prepared, state), "settings": settings})
         options = replace(state.request.options, output=None, inputs=None)
+        if options.passes or options.precision.budget is not None:
+            return None  # what others' passes and a budget would do takes longer than a plan
         if ranges is None and "--quantize" in flags:
             ranges = _make_up_ranges(state.loaded.original.index)
         if ranges is not None:

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from byoc.errors import InputError, list_causes
-from byoc.model import Variant, find_state_pairs, read_type
+from byoc.model import Variant
 from byoc.onnxrt import has_runtime, open_session, run_session, without_optimizations
+from byoc.placement import CHEAPER_ON_HOST
+from byoc.planning import find_sizes
 from byoc.reporting import count_offloaded, describe_chosen_sizes
 from byoc.rules import is_for_want_of_sizes
 from byoc.samples import fits_types, model_samples
@@ -17,6 +19,7 @@ from byoc.support import Note, report_step
 
 if TYPE_CHECKING:
     from byoc.model import Model
+    from byoc.planning import GraphPlan
     from byoc.stages._chain import Stage
 
 FIXED, OPEN = "fixed", "open"
@@ -28,8 +31,8 @@ class ChooseSizes:
     """Make two variants of a model that rules refuse for its open dimensions, where that pays.
 
     The first has the sizes that plans count with, and the second stays open, for all other sizes. There
-    is one open plan as before where nodes are refused for other reasons, where no more are offloaded
-    with sizes, and where the model cannot have these. `prepare` and `plan` are the stages that a variant
+    is one open plan as before where nodes are refused for other reasons, where sizes are not worth it,
+    and where the model cannot have these. `prepare` and `plan` are the stages that a variant
     goes through; `resolved` is the state that the model was prepared from.
     """
 
@@ -42,12 +45,7 @@ class ChooseSizes:
         if not state.request.options.may_choose_sizes or not _can_have_sizes(state):
             return [state]
         opened = self.plan.run(state)
-        wanted = (
-            is_for_want_of_sizes(cause)
-            for _, verdict in opened.plan.host_units
-            for cause in list_causes(verdict)
-        )
-        if not any(wanted):
+        if not wants_sizes(opened.plan.root):
             return [opened]
         report_step("choose sizes")
         try:
@@ -56,7 +54,7 @@ class ChooseSizes:
             sizes = ", ".join(f"{name} = {size}" for name, size in _get_sizes(state).items())
             note = Note("note", f"it stays open, since it cannot be planned for {sizes}: {error}")
             return [replace(opened, plan=replace(opened.plan, notes=(*opened.plan.notes, note)))]
-        if count_offloaded(fixed.plan) <= count_offloaded(opened.plan):
+        if not is_worth_sizes(fixed.plan.root, opened.plan.root):
             return [opened]
         return [fixed, _name_open(opened)]
 
@@ -83,26 +81,40 @@ def _require_run(model: Model) -> None:
 
 
 def _get_sizes(state: Prepared) -> dict[str, int]:
-    return state.loaded.original.planned.chosen
+    return find_sizes(state.loaded.original, state.settings.state)
 
 
 def _can_have_sizes(state: Prepared) -> bool:
-    """Return whether a model has open dimensions, and one size of each serves more than one call.
+    """Return whether sizes may be chosen; of onnxruntime-genai's folders and variants see `byoc.zoo`."""
+    return bool(_get_sizes(state)) and state.loaded.genai is None
 
-    A cache that grows has another length in each call. Of onnxruntime-genai's folders and their variants
-    see `byoc.zoo`.
+
+def wants_sizes(root: GraphPlan) -> bool:
+    """Return whether a plan has nodes on the host since something is open or unknown."""
+    causes = (
+        cause
+        for graph in root.walk()
+        for _, verdict in graph.host_units
+        for cause in list_causes(verdict)
+    )
+    return any(map(is_for_want_of_sizes, causes))
+
+
+def is_worth_sizes(fixed: GraphPlan, opened: GraphPlan) -> bool:
+    """Return whether a plan with chosen sizes is better than the open one at the same sizes.
+
+    Where the strategy weighs costs, and no shape of the open model is unknown, the predicted costs of
+    both decide, and else the number of nodes on accelerators.
     """
-    return bool(_get_sizes(state)) and state.loaded.genai is None and not _has_growing_state(state)
+    one, other = fixed.placement, opened.placement
+    is_known = not any(graph.host_seconds[0] for graph in opened.walk())
+    if one.why_host == other.why_host == CHEAPER_ON_HOST and one.measure is other.measure and is_known:
+        return one.value < other.value * (1 - _ROUNDING)
+    return count_offloaded(fixed) > count_offloaded(opened)
 
 
-def _has_growing_state(state: Prepared) -> bool:
-    """Return whether an output that is the next call's input has another shape than that input."""
-    proto = state.loaded.original.structure
-    kinds = {value.name: read_type(value.type) for value in (*proto.graph.input, *proto.graph.output)}
-    pairs = {pair.past: pair.present for pair in find_state_pairs(proto)}
-    pairs.update(state.settings.state or {})
-    shapes = [[kind and kind.shape for kind in map(kinds.get, pair)] for pair in pairs.items()]
-    return any(past != present for past, present in shapes)
+# More than the rounding errors of a few sums.
+_ROUNDING = 2.0**-40
 
 
 def _name_open(state: Planned) -> Prepared:

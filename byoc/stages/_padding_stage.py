@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import ceil
 from typing import TYPE_CHECKING
 
 from byoc.errors import InputError, MissingRuntimeError
-from byoc.padding import MOST_ROWS, PaddingDecision, decide_padding, find_row_split
+from byoc.padding import MOST_ROWS, PaddingDecision, RowSplit, decide_padding, find_row_split
 from byoc.planning import predict_at
 from byoc.reporting import describe_chosen_sizes
 from byoc.samples import model_samples
@@ -117,33 +118,39 @@ class _FindPadding:
 
 
 def _find_split(fixed: Padded, opened: Padded) -> tuple[Padded, Padded]:
-    """Return both variants, the first with a batch row by row where that is right and faster."""
+    """Return both variants, the first with a batch in several calls where that is right and faster.
+
+    The batch is the only dimension of size 1, or the only one.
+    """
     sizes = read_sizes(fixed.request.variant.dims)
-    single = [name for name, size in sizes.items() if size == 1]
+    single = [name for name, size in sizes.items() if size == 1] or [*sizes]
     if len(single) != 1 or fixed.plan.lowered is not None or not fixed.plan.regions:
         return fixed, opened
-    name = single[0]
-    others = {other: size for other, size in sizes.items() if other != name}
+    name, size = single[0], sizes[single[0]]
+    others = {other: extent for other, extent in sizes.items() if other != name}
     at_most = _predict_open(opened, {**sizes, name: MOST_ROWS})
-    if not MOST_ROWS * fixed.plan.cost.total < at_most:
+    if size >= MOST_ROWS or not ceil(MOST_ROWS / size) * fixed.plan.cost.total < at_most:
         return fixed, opened
+    how = RowSplit(name, MOST_ROWS, {}, {}, size).how
     report_step("find rows")
     with collect_rarely():
         split = find_row_split(lambda dims: load_at(fixed, {**others, **dims}), name)
     if isinstance(split, str):
-        return _tell(fixed, f"a larger {name} is not run row by row: {split}"), opened
+        return _tell(fixed, f"a larger {name} is not run {how}: {split}"), opened
+    split = replace(split, size=size)
     if isinstance(fixed.verification, Verification):
         try:
-            checked = verify_split(fixed.bundle, split, load_at(fixed, {**others, name: 3}))
+            larger = load_at(fixed, {**others, name: 2 * size + 1})
+            checked = verify_split(fixed.bundle, split, larger)
             reason = describe_failure(checked)
         except (InputError, MissingRuntimeError, NotVerifiableError) as error:
             reason = f"it could not be verified: {error}"
         if reason:
-            return _tell(fixed, f"a larger {name} is not run row by row: {reason}"), opened
+            return _tell(fixed, f"a larger {name} is not run {how}: {reason}"), opened
         fixed = replace(fixed, verification=add_padded(fixed.verification, checked))
     plans = fixed.plan, opened.plan
     before = describe_chosen_sizes(*plans)
-    after = describe_chosen_sizes(*plans, f"{name} 2 to {split.most}")
+    after = describe_chosen_sizes(*plans, split)
     told = [
         replace(plan, notes=tuple(new if note == old else note for note in plan.notes))
         for plan, old, new in zip(plans, before, after, strict=True)

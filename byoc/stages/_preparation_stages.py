@@ -259,9 +259,9 @@ class Quantize:
         precision, original = state.request.options.precision, state.loaded.original
 
         def predict(model: Model) -> float:
-            trial = Prepared(
-                **take(Loaded, state), precision=quantization.ChosenPrecision(model, targets)
-            )
+            settings = replace(state.settings, names_limits=False)
+            known = take(Loaded, state) | {"settings": settings}
+            trial = Prepared(**known, precision=quantization.ChosenPrecision(model, targets))
             return Place().run(Group().run(Annotate().run(trial))).root.whole_cost.total
 
         targets = state.settings.targets

@@ -89,7 +89,14 @@ if TYPE_CHECKING:
         name_signal,
         return_free_memory,
     )
-    from byoc.support._progress import Note, format_part, report_each, report_step, show_progress
+    from byoc.support._progress import (
+        Note,
+        format_part,
+        hide_steps,
+        report_each,
+        report_step,
+        show_progress,
+    )
     from byoc.support._workspace import (
         make_temporary_folder,
         open_workspace,

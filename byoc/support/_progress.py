@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -40,7 +41,21 @@ def report_step(step: str) -> None:
 
     Names in it are printable then, as loggers write to terminals.
     """
-    _LOGGER.info("%s", escape_unprintable(step))
+    if not _HIDDEN.get():
+        _LOGGER.info("%s", escape_unprintable(step))
+
+
+_HIDDEN: ContextVar[bool] = ContextVar("hidden steps", default=False)
+
+
+@contextmanager
+def hide_steps() -> Iterator[None]:
+    """Report no steps inside the block: of what a step tries, and throws away."""
+    token = _HIDDEN.set(True)
+    try:
+        yield
+    finally:
+        _HIDDEN.reset(token)
 
 
 def report_each(items: Sequence[T], describe: Callable[[T], str]) -> Iterator[T]:

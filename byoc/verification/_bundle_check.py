@@ -123,7 +123,7 @@ class BundleCheck:
         return self._verify_rows(self._verify_padding(self._verify_whole(regions)))
 
     def _verify_rows(self, verification: Verification) -> Verification:
-        """Return a verification with the outputs of a batch that is run row by row, if any is."""
+        """Return a verification with the outputs of a batch that is run in several calls, if any is."""
         split = read_split(self.bundle)
         name = str(self.against or self.bundle.manifest.asked.get("model", ""))
         if split is None or self.given is not None or self.models.original is not None:
@@ -132,7 +132,7 @@ class BundleCheck:
             note = "rows of a batch are not compared: that takes the original (--against)"
             return replace(verification, notes=(*verification.notes, note))
         variant = self.bundle.variant.variant
-        batch = replace(variant, dims={**variant.dims, split.dim: min(split.most, 3)})
+        batch = replace(variant, dims={**variant.dims, split.dim: min(split.most, 2 * split.size + 1)})
         model = load_recorded_model(self.bundle, name, batch)
         return add_padded(verification, verify_split(self.bundle, split, model, self.thresholds))
 

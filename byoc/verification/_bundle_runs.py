@@ -98,9 +98,9 @@ class BundleRuns:
         with collect_contradictions() as found, convert_errors(InputError, "the bundle does not run"):
             sizes = {} if self.padding is None else find_unpadded_sizes(self.padding, inputs)
             given = inputs if self.padding is None else pad_inputs(self.padding, inputs, sizes)
-            rows = () if self.split is None else self.split.list_rows(given)
             if self.split is not None:
-                return self.split.join([self.session(row) for row in rows])
+                calls = [self.session(rows) for rows in self.split.list_rows(given)]
+                return self.split.join(calls, self.split.count_rows(given))
             outputs = self.session(given)
             if self.whole is not None:
                 outputs = self.whole(given)

@@ -204,17 +204,30 @@ def test_the_first_line_says_what_it_comes_to(byoc: Cli, options: list[str], fir
 
 
 @pytest.mark.usefixtures("here")
-def test_a_symbolic_dimension_is_asked_for(byoc: Cli) -> None:
+def test_an_open_dimension_has_the_size_that_is_planned_or_given(byoc: Cli) -> None:
     onnx.save(parse("g (float[N, 4] x) => (float[N, 4] y) { y = Exp(x) }"), "n.onnx")
 
-    asked = byoc("plan-memory", "n.onnx")
+    planned = byoc("plan-memory", "n.onnx", "--format", "json")
     given = byoc("plan-memory", "n.onnx", "--dim", "N=2", "--format", "json")
 
-    assert asked.code == 1
-    assert asked.err == (
-        "byoc: n.onnx: 'x' is float32[N, 4]: an extent is not known, which --dim N=SIZE may settle\n"
+    (plan,) = json.loads(planned.out)["plans"]
+    assert (plan["rows"][0]["arena"], plan["notes"][0]) == (
+        16,
+        "planned for N = 1 (--dim chooses others)",
     )
     assert json.loads(given.out)["plans"][0]["rows"][0]["arena"] == 32
+
+
+@pytest.mark.usefixtures("here")
+def test_the_length_of_a_cache_that_grows_is_asked_for(byoc: Cli) -> None:
+    text = """g (float[1, 4] x, float[P, 4] past_key) => (float[1, 4] y, float[T, 4] present_key) {
+        y = Exp(x)
+        present_key = Concat <axis = 0> (past_key, x)
+    }"""
+    onnx.save(parse(text), "n.onnx")
+    asked = byoc("plan-memory", "n.onnx")
+    assert asked.code == 1
+    assert "an extent is not known, which --dim P=SIZE may settle" in asked.err
 
 
 @pytest.mark.usefixtures("here")

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,13 @@ ALIKE = (
     "b = LayerNormalization <axis = 1> (a, c46)",
     "t = Transpose <perm = [0, 2, 1]> (a) q = MatMul(a, t) b = MatMul(q, a)",
     "e = Shape(a) o = ConstantOfShape(e) p = Cos(o) b = Add(a, p)",
+    *("b = CumSum(a, last)", "b = CumSum <reverse = 1> (a, last)"),
+    "h, l = TopK <axis = 1> (a, two) m = ReduceSum <keepdims = 1> (h, one) b = Add(a, m)",
+    "k = ArgMax <axis = 2> (a) f = Cast <to = 1> (k) b = Mul(a, f)",
+    "t = Transpose <perm = [1, 0, 2]> (a) h, k, l = LSTM <hidden_size = 6> (t, wl, rl) "
+    "s = Squeeze(h, one) b = Transpose <perm = [1, 0, 2]> (s)",
+    "t = Transpose <perm = [1, 0, 2]> (a) h, k = GRU <hidden_size = 6> (t, wg, rg) "
+    "s = Squeeze(h, one) b = Transpose <perm = [1, 0, 2]> (s)",
 )
 # These need the whole batch, or the place of a row in it.
 MIXED = (
@@ -51,6 +59,10 @@ MIXED = (
     "q, z, p = DynamicQuantizeLinear(a) b = DequantizeLinear(q, z, p)",
     "b = MeanVarianceNormalization <axes = [0]> (a)",
     *("b = LpNormalization <axis = 0> (a)", "b = Hardmax <axis = 0> (a)"),
+    "h, l = TopK <axis = 0> (a, one) b = Sub(a, h)",
+    "k = ArgMax <axis = 0> (a) f = Cast <to = 1> (k) b = Mul(a, f)",
+    "h, k, l = LSTM <hidden_size = 6> (a, wl, rl) s = Squeeze(h, one) b = Neg(s)",
+    "z = NonZero(a) f = Cast <to = 1> (z) m = ReduceMax <keepdims = 0> (f) b = Add(a, m)",
 )
 STORED: Mapping[str, Any] = {
     "c6": np.linspace(-1, 1, 6, dtype=np.float32),
@@ -65,6 +77,11 @@ STORED: Mapping[str, Any] = {
     "one": np.array([1]),
     "two": np.array([2]),
     "order": np.array([3, 1, 0, 2]),
+    "last": np.array(2),
+    "wl": np.sin(np.arange(144, dtype=np.float32)).reshape(1, 24, 6) / 2,
+    "rl": np.cos(np.arange(144, dtype=np.float32)).reshape(1, 24, 6) / 2,
+    "wg": np.sin(np.arange(108, dtype=np.float32)).reshape(1, 18, 6) / 2,
+    "rg": np.cos(np.arange(108, dtype=np.float32)).reshape(1, 18, 6) / 2,
     "place": np.array(0),
     "i0": np.array(0),
     "i1": np.array(1),
@@ -99,9 +116,10 @@ def is_right(model: onnx.ModelProto, split: RowSplit) -> bool:
     for size in (2, 3, 7):
         x = np.random.default_rng(size).standard_normal((size, 4, 6), np.float32)
         (expected,) = session.run(None, {"x": x})
-        rows = [{"y": session.run(None, row)[0]} for row in split.list_rows({"x": x})]
-        if not np.allclose(split.join(rows)["y"], expected, rtol=1e-3, atol=1e-4):
-            return False
+        for each in (split, replace(split, size=2)):
+            rows = [{"y": session.run(None, row)[0]} for row in each.list_rows({"x": x})]
+            if not np.allclose(each.join(rows, size)["y"], expected, rtol=1e-3, atol=1e-4):
+                return False
     return True
 
 
@@ -121,7 +139,7 @@ def test_a_batch_that_is_mixed_is_not(step: str) -> None:
     assert isinstance(decide(model), str)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(200))
 def test_random_graphs_are_never_split_wrongly(seed: int) -> None:
     rng = np.random.default_rng(seed)
     steps = [str(step) for step in rng.choice(ALIKE, rng.integers(1, 5))]
@@ -142,6 +160,18 @@ def test_rows_are_counted_and_joined() -> None:
     rows = [*split.list_rows({"x": x, "z": z, "k": 5})]
     assert [row["z"].tolist() for row in rows] == [[0], [1], [2]]
     assert {row["k"] for row in rows} == {5}
-    np.testing.assert_array_equal(split.join([{"y": row["x"]} for row in rows])["y"], x)
+    np.testing.assert_array_equal(split.join([{"y": row["x"]} for row in rows], 3)["y"], x)
     with pytest.raises(InputError, match="not one row on axis 1"):
-        split.join([{"y": x}])
+        split.join([{"y": x}], 3)
+
+
+def test_calls_of_several_rows_are_filled_and_cut() -> None:
+    split = RowSplit("n", 8, {"x": 1, "z": 0}, {"y": 1}, 2)
+    x, z = np.arange(6).reshape(2, 3), np.arange(3)
+    calls = [*split.list_rows({"x": x, "z": z, "k": 5})]
+    assert [call["z"].tolist() for call in calls] == [[0, 1], [2, 2]]
+    np.testing.assert_array_equal(split.join([{"y": call["x"]} for call in calls], 3)["y"], x)
+    with pytest.raises(InputError, match="not 2 rows on axis 1"):
+        split.join([{"y": x}], 3)
+    assert split.describe() == "n 3 to 8 in calls of 2"
+    assert replace(split, size=1).describe() == "n 2 to 8 row by row"

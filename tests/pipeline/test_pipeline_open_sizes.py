@@ -303,13 +303,13 @@ def test_byoc_run_runs_a_batch_row_by_row(byoc: Callable[..., Ran], tmp_path: Pa
     for more in ((), ("--repeat", "4", "--pipeline", "2")):
         ran = byoc(*run, *more)
         assert ran.code == 0, ran.err
-        assert ran.out.splitlines()[0] == "variant fixed, 3 rows one by one"
+        assert ran.out.splitlines()[0] == "variant fixed, in 3 calls"
         (expected,) = original(make(ROWS), inputs).values()
         np.testing.assert_allclose(np.load(tmp_path / "y.npz")["y"], expected, rtol=1e-3, atol=1e-3)
     found = json.loads(byoc(*run, "--format", "json").out)
-    assert (found["variant"], found["rows"]) == ("fixed", 3)
+    assert (found["variant"], found["calls"]) == ("fixed", 3)
     alone = json.loads(byoc(*run, "--format", "json", "--no-pad").out)
-    assert (alone["variant"], "rows" in alone) == ("open", False)
+    assert (alone["variant"], "calls" in alone) == ("open", False)
 
 
 STATE = """g (float[batch, 32, 32, 32] x, float[batch, 32, 32, 32] past) => (

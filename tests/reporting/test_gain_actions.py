@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 import yaml
@@ -128,6 +129,37 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
         {"dtype": "float32", "shapes": "static", "ops": [{"op": "*"}]},
         {"dims": {"n": "1..8"}},
     ),
+    "float beside rules for both": (
+        CONVS,
+        {
+            "dtype": "int8",
+            "quantization": QUANTIZATION,
+            "ops": [
+                {"op": ["Conv", "Relu", "Sigmoid"]},
+                {"op": ["Conv", "Relu", "Sigmoid"], "quantized": True},
+            ],
+        },
+        {},
+    ),
+    "a missing operator of integers": (
+        CONVS,
+        {
+            "dtype": "int8",
+            "quantization": QUANTIZATION,
+            "ops": [{"op": "Conv", "quantized": True}],
+        },
+        {"precision": byoc.Precision(data="random")},
+    ),
+    "a body": (
+        """g (float[4,64] x) => (float[4,64] y) {
+            on = Constant <value_int = 1> () go = Cast <to = 9> (on) many = Constant <value_int = 3> ()
+            z = Loop (many, go, x) <body = inner (int64 i, bool c, float[4,64] v) =>
+            (bool d, float[4,64] u) { d = Identity(c) e = Relu(v) f = Erf(e) u = Relu(f) }>
+            y = Erf(z)
+        }""",
+        {"dtype": "float32", "ops": [{"op": "Relu"}]},
+        {},
+    ),
     "whole numbers": (
         WHOLE,
         {
@@ -161,7 +193,8 @@ def apply_action(
     rules, options = json.loads(json.dumps(rules)), dict(options)
     match action["kind"]:
         case "add":
-            rules["ops"].append({"op": action["operator"]})
+            more = yaml.safe_load(action["value"]) or {}
+            rules["ops"].append({"op": action["operator"], **more})
         case "quantized":
             for rule in rules["ops"]:
                 rule["quantized"] = True
@@ -299,3 +332,122 @@ def test_all_gains_are_told_or_counted(tmp_path: Path) -> None:
     text = f"net (float[1,64] t0) => (float[1,64] y) {{ {lines} y = Relu(t12) }}"
     report = plan(tmp_path, parse(text), {"dtype": "float32", "ops": [{"op": "Relu"}]}, {})
     assert len(report["what_if"]) + report.get("what_if_left_out", 0) == len(ops)
+
+
+UNARY = ("Relu", "Neg", "Tanh", "Erf", "Exp", "Abs", "Sigmoid", "Floor")
+BINARY = ("Add", "Mul", "Max")
+
+
+def draw_model(rng: np.random.Generator) -> onnx.ModelProto:
+    """Return a graph of images: unary and binary operators, convolutions and pools."""
+    made, steps = ["x"], list[str]()
+    for number in range(int(rng.integers(3, 9))):
+        name, source = f"t{number}", str(rng.choice(made[-3:]))
+        match rng.integers(4):
+            case 0 if len(made) > 1:
+                steps.append(f"{name} = {rng.choice(BINARY)}({source}, {rng.choice(made)})")
+            case 1:
+                steps.append(f"{name} = Conv <pads = [1,1,1,1]> ({source}, w)")
+            case 2:
+                text = "MaxPool <kernel_shape = [3,3], pads = [1,1,1,1]>"
+                steps.append(f"{name} = {text} ({source})")
+            case _:
+                steps.append(f"{name} = {rng.choice(UNARY)}({source})")
+        made.append(name)
+    text = f"y = Relu({made[-1]})"
+    declared = "<float[3,3,3,3] w>" if any("Conv" in step for step in steps) else ""
+    return read_model(
+        f"g (float[2,3,8,8] x) => (float[2,3,8,8] y) {declared} {{ {' '.join(steps)} {text} }}"
+    )
+
+
+def draw_rules(rng: np.random.Generator) -> dict[str, Any]:
+    """Return rules that lack operators, constrain others, keep some on the host, and have limits."""
+    taken = [str(op) for op in rng.permutation([*UNARY, *BINARY])[: int(rng.integers(4, 11))]]
+    half = len(taken) // 2
+    constraints: list[dict[str, Any]] = [
+        {},
+        {"opset": {"max": 12}},
+        {"dtype": "float16"},
+        {"opset": {"min": 20}},
+    ]
+    ops: list[dict[str, Any]] = [{"op": taken[:half]}, {"op": taken[half:]}]
+    ops[1] |= constraints[int(rng.integers(len(constraints)))]
+    conv: list[dict[str, Any]] = [
+        {},
+        {"attributes": {"pads": {"each": {"max": 0}}}},
+        {"tensors": {"X": {"dims": {1: {"multiple_of": 4}}}}},
+        {"tensors": {"W": {"dims": {2: {"one_of": [1, 5]}}}, "X": {"rank": 3}}},
+    ]
+    ops.append({"op": "Conv", **conv[int(rng.integers(len(conv)))]})
+    ops += [{"op": "MaxPool"}] if rng.integers(2) else []
+    rules: dict[str, Any] = {"dtype": "float32", "ops": ops}
+    if rng.integers(4) == 0:
+        rules["host"] = {"ops": [taken[0]]}
+    limits: dict[str, Any] = {}
+    if rng.integers(3) == 0:
+        limits["min_nodes"] = int(rng.integers(2, 5))
+    if rng.integers(3) == 0:
+        limits["regions"] = int(rng.integers(1, 3))
+    if rng.integers(3) == 0:
+        limits["memory"] = int(rng.integers(1, 6)) * 1500
+    return rules | ({"limits": limits} if limits else {})
+
+
+SEEDS = [*range(8), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(8, 100))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_of_random_models_and_rules_what_is_promised_is_brought(seed: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(seed)
+    model, rules = draw_model(rng), draw_rules(rng)
+    before = plan(tmp_path, model, rules, {})
+    for told in before["what_if"]:
+        edited, given = rules, {}
+        for action in told["actions"]:
+            edited, given = apply_action(action, edited, given)
+        after = plan(tmp_path, model, edited, given)
+        gain = before["predicted"]["seconds"] - after["predicted"]["seconds"]
+        assert gain == pytest.approx(told["gain"], rel=0.1), (told, gain)
+
+
+def test_what_fewer_actions_gain_is_told_of_these_alone(tmp_path: Path) -> None:
+    """Floor needs the size and a rule for its dtype, and is as fast on the host."""
+    text = "g (float[n,64] x) => (float[n,64] y) { a = Relu(x) b = Neg(a) y = Floor(b) }"
+    rules = {
+        "dtype": "float32",
+        "shapes": "static",
+        "ops": [{"op": ["Relu", "Neg"]}, {"op": "Floor", "opset": {"min": 20}}],
+    }
+    report = plan(tmp_path, parse(text), rules, {"keep_open": True})
+    kinds = [[action["kind"] for action in told["actions"]] for told in report["what_if"]]
+    assert sorted(kinds) == [["flag"], ["flag", "relax"]]
+    gains = [told["gain"] for told in report["what_if"]]
+    assert gains[0] > gains[1] * (1 + 1e-6)
+    (tmp_path / "free.yaml").write_text(
+        COSTS.replace("name: t", "name: t\noperators: {Floor: {overhead: 1}}")
+    )
+    slow = rules | {"cost_model": "free.yaml"}
+    report = plan(tmp_path, parse(text), slow, {"keep_open": True})
+    assert [[action["kind"] for action in told["actions"]] for told in report["what_if"]] == [["flag"]]
+
+
+def test_a_limit_of_one_of_two_accelerators_is_its_own(tmp_path: Path) -> None:
+    (tmp_path / "costs.yaml").write_text(COSTS)
+    (tmp_path / "host.yaml").write_text(HOST)
+    files = []
+    for name, limits in (("one", {"memory": 1024}), ("two", {"min_nodes": 30})):
+        files.append(tmp_path / f"{name}.yaml")
+        rules = {"target": name, "cost_model": "costs.yaml", **limited(**limits)}
+        files[-1].write_text(yaml.safe_dump(rules))
+    options = {"strategy": "launch-aware", "host_cost_model": tmp_path / "host.yaml"}
+    before = byoc.partition(read_model(CONVS), files, **options).report
+    (told,) = [each for each in before.what_if if each.target == "one"]
+    (action,) = told.actions
+    assert (action.constraint, action.target) == ("limits.memory", "one")
+    rules = {"target": "one", "cost_model": "costs.yaml", **limited(memory=int(action.value))}
+    files[0].write_text(yaml.safe_dump(rules))
+    after = byoc.partition(read_model(CONVS), files, **options).report
+    gain = before.predicted.seconds - after.predicted.seconds
+    assert gain == pytest.approx(told.gain, rel=0.1)
+    assert {cause.target for each in before.host_reasons for cause in each.causes} == {"one"}
