@@ -16,12 +16,18 @@ _SOMETIMES = (FlattenToReshape(), FoldBatchNormalization(), ReadQuantizedOperato
 
 
 def list_clean_passes(
-    reshape: bool, batchnorm: bool, left_out: Collection[str] = (), *, quantized: bool = False
+    reshape: bool,
+    batchnorm: bool,
+    left_out: Collection[str] = (),
+    *,
+    quantized: bool = False,
+    products: bool = False,
 ) -> tuple[CleanPass, ...]:
     """Return the passes that clean a model, in their order.
 
     `reshape` says that Flatten is to become Reshape, `batchnorm` that BatchNormalization is to be
-    folded, `quantized` that operators of integers are to be read as QDQ groups. `left_out` are names of
+    folded, `quantized` that operators of integers are to be read as QDQ groups, `products` that only
+    products of what is quantized as a model runs are to be read so. `left_out` are names of
     passes that are not wanted, or `all`. Raises InputError for a name that none of them has.
     """
     known = {each.name: each for each in (*_ALWAYS, *_SOMETIMES)}
@@ -36,8 +42,10 @@ def list_clean_passes(
     wanted = {
         FlattenToReshape.name: reshape,
         FoldBatchNormalization.name: batchnorm,
-        ReadQuantizedOperators.name: quantized,
+        ReadQuantizedOperators.name: quantized or products,
     }
+    if not quantized:
+        known[ReadQuantizedOperators.name] = ReadQuantizedOperators(dynamic_only=True)
     return tuple(each for name, each in known.items() if name not in left_out and wanted.get(name, True))
 
 
@@ -49,6 +57,7 @@ def describe_clean_pass(name: str) -> str:
         FlattenToReshape.name: "where rules speak of Reshape and not of Flatten",
         FoldBatchNormalization.name: "where rules want folded_batchnorm",
         FoldScales.name: "before a model is quantized",
-        ReadQuantizedOperators.name: "where rules take QDQ groups, and none operators of integers",
+        ReadQuantizedOperators.name: "where rules take QDQ groups, and none operators of integers, "
+        "or rules want real_products",
     }
     return sometimes.get(name, "")

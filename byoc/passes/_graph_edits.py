@@ -124,10 +124,10 @@ class GraphEdits(EditableGraph):
         self._rewritten += before == after
         super().replace(number, *nodes)
 
-    def insert_after(self, place: NodeProto | int, *added: NodeProto) -> None:
-        """Insert nodes after another, behind those that were inserted there before."""
-        self._counts.update(map(get_operator_name, added))
-        super().insert_after(place, *added)
+    def add_reader(self, number: int, reader: NodeProto) -> None:
+        """Insert a node behind the one that makes what it reads."""
+        self._counts[get_operator_name(reader)] += 1
+        self.insert_after(number, reader)
 
     def remove(self, *places: NodeProto | int) -> None:
         """Remove nodes that are not read any more, or whose outputs other nodes make."""

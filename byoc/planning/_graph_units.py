@@ -61,7 +61,8 @@ def choose_clean_passes(
 
     Flatten becomes Reshape if a target takes the one only, and none the other only; BatchNormalization
     is folded if a target wants that. Operators of integers are read as QDQ groups if a target takes
-    quantized operators, and none speaks of operators of integers.
+    quantized operators, and none speaks of operators of integers; of them only the products that are
+    quantized as a model runs, if a target wants that.
     """
     spoken = [_list_operators(target) for target in targets]
     reshape = any("Reshape" in each and "Flatten" not in each for each in spoken)
@@ -72,7 +73,11 @@ def choose_clean_passes(
         "*" in each or integers & each for each in spoken
     )
     return list_clean_passes(
-        reshape and not flatten, "folded_batchnorm" in wants, left_out, quantized=quantized
+        reshape and not flatten,
+        "folded_batchnorm" in wants,
+        left_out,
+        quantized=quantized,
+        products="real_products" in wants,
     )
 
 
