@@ -92,7 +92,7 @@ FREQUENCY = 500e6
 LINE = 64
 """Bytes of the scratchpad for which waiting is tracked together."""
 # Operations of an element, about as many as the cost models count. MINMAX compares with each end.
-# QUANTIZE divides, rounds, adds, limits and subtracts: of the 7 of a DynamicQuantizeLinear MINMAX has two.
+# QUANTIZE divides, rounds, adds, limits, subtracts: of the 7 of a DynamicQuantizeLinear MINMAX has two.
 _ELEMENT_OPERATIONS = {Function: 4, Normalize: 5, MinMax: 2, Quantize: 5}
 
 
