@@ -15,6 +15,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 
 from byoc.model._node_kinds import NodeRecords, get_stated_attributes
 from byoc.model._tensor_types import Dim, TensorType, read_type
+from byoc.model._vendor_operators import infer_vendor_types
 from byoc.model._walk import get_input, is_onnx, list_bodies, walk_graphs
 from byoc.model.inference._contrib_rules import infer_contrib_types
 from byoc.model.inference._elementwise_shapes import ELEMENTWISE_RULES, ML_RULES, Types, merge_dims
@@ -484,6 +485,8 @@ def _infer(
     types: Types = []
     if schema is not None and schema.onnx_schema is not None:
         types = infer_by_onnx(known, schema.onnx_schema, scope.opsets, scope.context.ir_version)
+    name = scope.kinds[number].operator
+    types = types or infer_vendor_types(name, known.types, known.attributes)
     return types or infer_contrib_types(known)
 
 
