@@ -38,6 +38,7 @@ from byoc.model.inference._scopes import (
     contradicts,
     is_fixed,
 )
+from byoc.model.inference._sequence_types import follow_sequence, infer_from_sequence
 from byoc.model.inference._window_shapes import MATRIX_RULES, POOLS, WINDOW_RULES
 from byoc.model.schemas import get_schema
 
@@ -335,6 +336,7 @@ def settle_nodes(scope: TensorScope) -> None:
             scope.complete_types(number, types)
             continue
         function = _find_function(scope, number) if functions else None
+        follow_sequence(scope, number)
         if scope.reads_corrected(number):
             scope.forget_types(number)
         if function is not None and (number in doubtful or scope.is_wanted(number)):
@@ -390,6 +392,9 @@ def _is_doubtful(node: NodeProto) -> bool:
 
 def _infer_types(scope: TensorScope, number: int) -> Types:
     """Return the types of a node's outputs by a rule, or else by ONNX's inference of one node."""
+    taken = infer_from_sequence(scope, number)
+    if any(taken):
+        return list(taken)
     name = scope.kinds[number].operator
     rule = SHAPE_RULES.get(name)
     if rule is not None:
