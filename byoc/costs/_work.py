@@ -5,7 +5,7 @@ ONNX operator documentation; transcendental functions (Exp, a power) count as on
 in roofline models (Williams, Waterman, Patterson 2009).
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from onnx import NodeProto
@@ -15,6 +15,10 @@ from byoc.costs._work_node import CountedNode, Sizes
 from byoc.costs._work_table import CONTRIB, STANDARD, OperationCount
 from byoc.model import (
     GraphIndex,
+    TensorType,
+    count_vendor_bytes,
+    count_vendor_operations,
+    find_vendor_operator,
     get_constant_value,
     get_operator_name,
     is_dequantize,
@@ -112,13 +116,21 @@ def _count_bytes(
         for name in index.reads[i]:
             if name not in node.proto.input:  # captured by a body
                 read[name] = max(read.get(name, 0), sizes.get_bytes(name))
+        stated = _count_vendor_bytes(node)
         for number, name in enumerate(node.proto.input):
             if name:
-                read[name] = max(read.get(name, 0), count_bytes_read(node, number))
+                taken = count_bytes_read(node, number) if stated is None else stated[number]
+                read[name] = max(read.get(name, 0), taken)
         for number, name in enumerate(node.proto.output):
             if name:
                 written[name] = count_bytes_written(node, number)
     return read, written
+
+
+def _count_vendor_bytes(node: CountedNode) -> Sequence[int] | None:
+    """Return the bytes that a vendor's operator reads of each input, None where nobody says that."""
+    name = get_operator_name(node.proto)
+    return None if name in COUNTS else count_vendor_bytes(name, *_list_types(node), node.attributes)
 
 
 def _count_stored_bytes(
@@ -145,7 +157,30 @@ def find_count(node: NodeProto) -> OperationCount | None:
     name = get_operator_name(node)
     for domain in _LAYOUT_DOMAINS:
         name = name.removeprefix(domain)
-    return COUNTS.get(name)
+    return COUNTS.get(name) or _find_vendor_count(name)
+
+
+def _find_vendor_count(name: str) -> OperationCount | None:
+    """Return a row that asks the package installed for a vendor's operator, None without one."""
+    if find_vendor_operator(name) is None:
+        return None
+
+    def count(node: CountedNode) -> int:
+        return count_vendor_operations(name, *_list_types(node), node.attributes)
+
+    return OperationCount((name,), "as its package says", count)
+
+
+def _list_types(node: CountedNode) -> tuple[list[TensorType | None], list[TensorType | None]]:
+    """Return the types of a node's inputs and outputs with an int for each extent."""
+
+    def find(name: str) -> TensorType | None:
+        known = node.sizes.types.get(name) if name else None
+        if known is None or known.shape is None:
+            return None
+        return TensorType(known.dtype, node.sizes.get_shape(name))
+
+    return list(map(find, node.proto.input)), list(map(find, node.proto.output))
 
 
 def is_counted(node: NodeProto) -> bool:

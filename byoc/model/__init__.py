@@ -146,6 +146,13 @@ if TYPE_CHECKING:
     )
     from byoc.model._type_origins import find_type_origin, type_certainly
     from byoc.model._variable_constants import make_variable
+    from byoc.model._vendor_operators import (
+        CountsBytes,
+        VendorOperator,
+        count_vendor_bytes,
+        count_vendor_operations,
+        find_vendor_operator,
+    )
     from byoc.model._walk import (
         NameAllocator,
         copy_without,

@@ -22,20 +22,22 @@ FORM_NAMES = frozenset(form.name for form in _OFFERED)
 """The names of the forms of nodes that targets are offered."""
 
 
-def list_clean_passes(
+def list_clean_passes(  # noqa: PLR0913 - one for each pass that only some targets want
     reshape: bool,
     batchnorm: bool,
     left_out: Collection[str] = (),
     *,
     quantized: bool = False,
+    products: bool = False,
     clamps: Collection[str] | None = None,
 ) -> tuple[CleanPass, ...]:
     """Return the passes that clean a model, in their order.
 
     `reshape` says that Flatten is to become Reshape, `batchnorm` that BatchNormalization is to be
-    folded, `quantized` that operators of integers are to be read as QDQ groups. `clamps` are the
-    clamping operators that targets have; clamps of quantized tensors stay where it is None. `left_out`
-    are names of passes that are not wanted, or `all`. Raises InputError for a name that none has.
+    folded, `quantized` that operators of integers are to be read as QDQ groups, `products` that only
+    products of what is quantized as a model runs are to be read so. `clamps` are the clamping operators
+    that targets have; clamps of quantized tensors stay where it is None. `left_out` are names of passes
+    that are not wanted, or `all`. Raises InputError for a name that none of them has.
     """
     known = {each.name: each for each in (*_ALWAYS, *_SOMETIMES)}
     names = (*known, *(form.name for form in _OFFERED), ALL_PASSES)
@@ -50,10 +52,12 @@ def list_clean_passes(
     wanted = {
         FlattenToReshape.name: reshape,
         FoldBatchNormalization.name: batchnorm,
-        ReadQuantizedOperators.name: quantized,
+        ReadQuantizedOperators.name: quantized or products,
         DropClamps.name: clamps is not None,
     }
     known[DropClamps.name] = DropClamps(",".join(sorted(clamps or ())))
+    if not quantized:
+        known[ReadQuantizedOperators.name] = ReadQuantizedOperators(dynamic_only=True)
     return tuple(each for name, each in known.items() if name not in left_out and wanted.get(name, True))
 
 
@@ -70,7 +74,8 @@ def describe_clean_pass(name: str) -> str:
         FlattenToReshape.name: "where rules speak of Reshape and not of Flatten",
         FoldBatchNormalization.name: "where rules want folded_batchnorm",
         FoldScales.name: "before a model is quantized",
-        ReadQuantizedOperators.name: "where rules take QDQ groups, and none operators of integers",
+        ReadQuantizedOperators.name: "where rules take QDQ groups, and none operators of integers, "
+        "or rules want real_products",
         DropClamps.name: "where rules take quantized operators",
         **{form.name: "where rules take nodes in this form, and not as they are" for form in _OFFERED},
     }

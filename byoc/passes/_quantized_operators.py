@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, helper
+from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, helper, numpy_helper
 
 from byoc.model import build_node, find_constant_value, get_stated_attributes, is_onnx
 from byoc.passes._cleaning import CleanPass
@@ -125,6 +125,7 @@ _AXIS_OPSET = 13  # ONNX opset with scales by axis
 _DYNAMIC_OPSET = 11  # ONNX opset that brought DynamicQuantizeLinear
 _PRODUCTS = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
 _FLOAT_PRODUCTS = frozenset({"DynamicQuantizeMatMul", "MatMulIntegerToFloat"})
+_DYNAMIC_PRODUCTS = frozenset({*_PRODUCTS, "DynamicQuantizeMatMul"})
 _KEPT = frozenset({"MaxPool", "Reshape", "Flatten", "Transpose", "Squeeze", "Unsqueeze"})
 
 
@@ -133,8 +134,12 @@ class ReadQuantizedOperators(CleanPass):
     """Read operators of integers as operators of floating point between QDQ nodes.
 
     Results are onnxruntime's within one unit. It runs where a rule file has rules for quantized
-    operators and none speaks of the operators of integers.
+    operators and none speaks of the operators of integers. With `dynamic_only`, which runs where a rule
+    file wants `real_products`, these are the products of what DynamicQuantizeLinear makes, and
+    DynamicQuantizeMatMul.
     """
+
+    dynamic_only: bool = False
 
     name: ClassVar[str] = "read-quantized"
     operators: ClassVar[frozenset[str]] = frozenset({*FORMS, *_PRODUCTS})
@@ -150,6 +155,8 @@ class ReadQuantizedOperators(CleanPass):
         reader = _FormReader(edits)
         asked = {*numbers}
         for number, node in enumerate(edits.index.nodes):
+            if self.dynamic_only and node.op_type not in _DYNAMIC_PRODUCTS:
+                continue
             if number in asked and node.op_type in FORMS:
                 form = FORMS[node.op_type](list(node.input), get_stated_attributes(node))
                 reader.replace_operator(number, form)
@@ -165,8 +172,8 @@ class ReadQuantizedOperators(CleanPass):
 class _FormReader:
     """The edits that replace operators of a graph; `quantities` are the tensors made so far.
 
-    `reals` are the tensors that DynamicQuantizeLinear makes as real numbers, by name of the integers: all
-    products that read one share it, so that a target can take both nodes as one.
+    `reals` are the tensors that DynamicQuantizeLinear makes as real numbers, by name of the integers.
+    All products that read one share it, so that a target can take both nodes as one.
     """
 
     edits: GraphEdits
@@ -273,8 +280,9 @@ class _FormReader:
         if len(extents) > rank or (is_matrix and len(types[weights].tensor_type.shape.dim) < 2):
             return None
         if np.size(values) > 1:
-            along = (*(1,) * (rank - len(extents)), *extents)
-            if along[-1 if is_matrix else 1] != np.size(values):
+            along = (*(1,) * (rank - len(extents)), *extents)[-1 if is_matrix else 1]
+            channels = types[weights].tensor_type.shape.dim[axis].dim_value
+            if (along, channels) != (np.size(values), np.size(values)):
                 return None
         if len(extents) > 1:  # DequantizeLinear takes one number, or a list
             shape = (-1,) if np.size(values) > 1 else ()
@@ -362,10 +370,7 @@ class _FormReader:
 
     def _count_elements(self, name: str) -> int | None:
         """Return the number of elements of a scale or zero point; None where it is not known."""
-        made = next((tensor for tensor in self.edits.stored if tensor.name == name), None)
-        if made is not None:
-            return prod(made.dims)
-        value = find_constant_value(self.edits.index, name, self.edits.folder)
+        value = self._read_constant(name)
         if value is not None:
             return int(np.size(value))
         kind = self.edits.types.get(name) or self.edits.index.type_protos.get(name)
@@ -376,9 +381,15 @@ class _FormReader:
 
     def _read_constants(self, each: Quantity) -> tuple[NDArray[Any], NDArray[Any]] | None:
         """Return the scale and the zero point of an operand, None where one is not stored."""
-        names = each.scale, each.zero_point
-        scale, point = (find_constant_value(self.edits.index, name, self.edits.folder) for name in names)
+        scale, point = map(self._read_constant, (each.scale, each.zero_point))
         return None if scale is None or point is None else (scale, point)
+
+    def _read_constant(self, name: str) -> NDArray[Any] | None:
+        """Return a constant of the graph or of the edits; None for another tensor."""
+        made = next((tensor for tensor in self.edits.stored if tensor.name == name), None)
+        if made is not None:
+            return numpy_helper.to_array(made)
+        return find_constant_value(self.edits.index, name, self.edits.folder)
 
     def _dequantize(self, each: Quantity | str, node: NodeProto, nodes: list[NodeProto]) -> str:
         """Append the DequantizeLinear of an operand; return what it makes."""

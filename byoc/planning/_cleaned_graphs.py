@@ -97,7 +97,8 @@ def choose_clean_passes(
 
     Flatten becomes Reshape if a target takes the one only, and none the other only; BatchNormalization
     is folded if a target wants that. Operators of integers are read as QDQ groups if a target takes
-    quantized operators, and none speaks of operators of integers. If a target takes quantized operators,
+    quantized operators, and none speaks of operators of integers; of them only the products that are
+    quantized as a model runs, if a target wants that. If a target takes quantized operators,
     clamps that do nothing in integers go; one behind an operator stays if a target speaks of it, since
     composites may be made with it.
     """
@@ -113,6 +114,7 @@ def choose_clean_passes(
         "folded_batchnorm" in wants,
         left_out,
         quantized=quantized and not any("*" in each or integers & each for each in spoken),
+        products="real_products" in wants,
         clamps=clamps if quantized else None,
     )
 

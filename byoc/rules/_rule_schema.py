@@ -37,6 +37,7 @@ from byoc.rules._schema_values import (
 )
 from byoc.support import StrictModel
 
+WantedForm = Literal["folded_batchnorm", "real_products"]
 Broadcast = Literal["none", "scalar", "channel", "last", "other"]
 _Broadcasts = Annotated[
     tuple[Broadcast, ...],
@@ -264,16 +265,16 @@ class RuleFile(StrictModel):
         "its options: see byoc passes.",
     )
     wants: Annotated[
-        tuple[Literal["folded_batchnorm"], ...],
+        tuple[WantedForm, ...],
         BeforeValidator(
             lambda value: [value] if isinstance(value, str) else value,
-            json_schema_input_type=Literal["folded_batchnorm"]
-            | Annotated[list[Literal["folded_batchnorm"]], Field(min_length=1)],
+            json_schema_input_type=WantedForm | Annotated[list[WantedForm], Field(min_length=1)],
         ),
     ] = Field(
         default=(),
         description="What the model is to be made into first: folded_batchnorm, BatchNormalization "
-        "folded into the Conv, ConvTranspose or Gemm before it.",
+        "folded into the Conv, ConvTranspose or Gemm before it; real_products, products of "
+        "integers that DynamicQuantizeLinear makes as products of their real numbers.",
     )
     unwanted_forms: Annotated[
         tuple[Literal["narrow-integers", "planar-form"], ...],

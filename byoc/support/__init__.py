@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         CODEGENS,
         COST_MODELS,
         COSTS,
+        OPERATORS,
         PASSES,
         STRATEGIES,
         LocatedError,

@@ -156,6 +156,7 @@ COST_MODELS = "byoc.cost_models"
 CHECKS = "byoc.checks"
 COSTS = "byoc.costs"
 PASSES = "byoc.passes"
+OPERATORS = "byoc.operators"
 
 # The most characters of an unknown name in a message; few paths are longer.
 _MAX_EXTENDED = 8
@@ -170,6 +171,7 @@ _KIND_NAMES = {
     CHECKS: "check",
     COSTS: "cost model",
     PASSES: "pass",
+    OPERATORS: "operator",
 }
 
 

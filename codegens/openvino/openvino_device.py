@@ -107,6 +107,9 @@ def correct_values(model: Any, constants: Mapping[str, AnyArray]) -> None:
                     model.remove_parameter(node)
     model.validate_nodes_and_infer_types()
     for node in model.get_ordered_ops():
+        if node.get_type_name() == "Divide":
+            _correct_dynamic_quantization(ops, node)
+    for node in model.get_ordered_ops():
         kind = node.get_type_name()
         if kind not in {*_REWRITES, *_FREE_REWRITES}:
             continue
@@ -119,6 +122,83 @@ def correct_values(model: Any, constants: Mapping[str, AnyArray]) -> None:
         result = rewrite(ops, node.get_attributes(), *operands)
         for number, output in enumerate(node.outputs() if result is not None else ()):
             output.replace(result.output(number))
+
+
+_LEVELS = 255.0  # the greatest uint8, which DynamicQuantizeLinear makes of the greatest number
+
+
+def _correct_dynamic_quantization(ops: Any, quotient: Any) -> None:
+    """Make a DynamicQuantizeLinear exact, if this quotient is the one of its numbers.
+
+    OpenVINO's reader multiplies by 255 and divides by the span of the numbers, and the plug-in computes
+    a quotient as the product by 1 / x. So what lies half-way between two integers goes to the wrong one,
+    the zero point of numbers between -a and a among it. Of numbers that are all 0 the scale is 1.
+    """
+    product, span = quotient.input_values()
+    if (product.get_node().get_type_name(), span.get_node().get_type_name()) != ("Multiply", "Subtract"):
+        return
+    x, limits = product.get_node().input_value(0), span.get_node().input_values()
+    if not all(_is_limit_of(each, x) for each in limits):
+        return
+    divisions = [each for each in _list_readers(span) if each.get_type_name() == "Divide"]
+    for scaling in [each for each in divisions if _is_constant(each.input_value(1))]:
+        scale = _divide_by_levels(ops, span)
+        for other in _list_readers(scaling.output(0)):
+            dividend = other.input_value(0).get_node()
+            least = dividend.get_type_name() == "Subtract" and dividend.input_value(1) == limits[1]
+            if other.get_type_name() == "Divide" and least:  # the zero point before it is rounded
+                rounded = _divide_to_even(ops, dividend.output(0), scale)
+                other.output(0).replace(rounded.output(0))
+        quotient.output(0).replace(_divide_to_even(ops, x, scale).output(0))
+        scaling.output(0).replace(scale.output(0))
+
+
+def _list_readers(value: Any) -> list[Any]:
+    return [each.get_node() for each in value.get_target_inputs()]
+
+
+def _divide_by_levels(ops: Any, span: Any) -> Any:
+    """Return span / 255 rounded to float32, and 1 for 0: a product, and what that is off by.
+
+    span - 255 * y is exact as (span - 256 * y) + y, and a multiple of 1 / 255 is never so near to the
+    middle between two floats that the correction could be rounded to the wrong one.
+    """
+    zero, one, more, inverse = (
+        ops.constant(value, span.get_element_type()) for value in (0.0, 1.0, _LEVELS + 1, 1 / _LEVELS)
+    )
+    near = ops.multiply(span, inverse)
+    rest = ops.add(ops.subtract(span, ops.multiply(near, more)), near)
+    return ops.select(ops.equal(span, zero), one, ops.add(near, ops.multiply(rest, inverse)))
+
+
+def _divide_to_even(ops: Any, dividend: Any, divisor: Any) -> Any:
+    """Return x / y, rounded to float32 and then to a whole number, halves to even.
+
+    FloorMod divides without a reciprocal. It gives the whole numbers below and above x / (y / 2), and so
+    the mean of the two nearest whole numbers of x / y: a half where it is half-way between them.
+    """
+    half, one = (ops.constant(value, dividend.get_element_type()) for value in (0.5, 1.0))
+    divisor = ops.multiply(divisor, half)
+    inverse = ops.divide(one, divisor)
+
+    def find_floor(value: Any) -> Any:
+        whole = ops.subtract(value, ops.floor_mod(value, divisor))
+        return ops.round(ops.multiply(whole, inverse), "half_to_even")
+
+    below, above = find_floor(dividend), ops.negative(find_floor(ops.negative(dividend)))
+    upper = ops.floor(ops.multiply(ops.add(below, one), half))
+    lower = ops.ceiling(ops.multiply(ops.subtract(above, one), half))
+    return ops.round(ops.multiply(ops.add(upper, lower), half), "half_to_even")
+
+
+def _is_limit_of(value: Any, x: Any) -> bool:
+    """Return whether a value is the least or the greatest number of a tensor, or 0."""
+    node = value.get_node()
+    if node.get_type_name() not in ("Maximum", "Minimum"):
+        return False
+    found = [each.get_node() for each in node.input_values() if not _is_constant(each)]
+    kinds = [each.get_type_name() for each in found]
+    return kinds in (["ReduceMax"], ["ReduceMin"]) and found[0].input_value(0) == x
 
 
 def _follows_product(value: Any) -> bool:

@@ -99,6 +99,38 @@ def test_no_number_is_true_and_neither_greater_nor_less(tmp_path: Path) -> None:
     assert made["e"].tolist() == [False, False, True, False]
 
 
+LEVELS = {
+    "numbers around 0": np.random.default_rng(0).standard_normal((3, 5, 7)),
+    "of one sign": 3 + np.random.default_rng(1).random((3, 5, 7)),
+    "from -a to a": np.random.default_rng(2).integers(-5, 6, (3, 5, 7)) / 2,
+    "halves of a step": np.arange(105).reshape(3, 5, 7) * (255 / 104) - 0.5,
+    "halves of a unit": np.random.default_rng(3).integers(-255, 256, (3, 5, 7)) / 2,
+    "tenths": np.random.default_rng(4).integers(-255, 256, (3, 5, 7)) * np.float32(0.1),
+    "large": np.random.default_rng(5).standard_normal((3, 5, 7)) * 1e37,
+    "nothing but 0": np.zeros((3, 5, 7)),
+}
+
+
+@pytest.mark.parametrize("extents", ["3,5,7", "a,b,c"])
+def test_integers_that_are_found_as_it_runs_are_those_of_onnx(extents: str, tmp_path: Path) -> None:
+    """Integers, scale and zero point, bit for bit; a quotient by the scale is the model's own."""
+    made = f"uint8[{extents}] q, float s, uint8 z, float[{extents}] y, float t"
+    text = f"""g (float[{extents}] x) => ({made}) {{
+      q, s, z = DynamicQuantizeLinear(x)
+      y = DequantizeLinear(q, s, z)
+      t = Div(two, s)
+    }}"""
+    proto = with_stored(text, two=np.float32(2))
+    run = compiled(proto, tmp_path, "openvino")[2]
+
+    for name, numbers in LEVELS.items():
+        inputs = {"x": numbers.astype(np.float32)}
+        found, wanted = run(inputs), original(proto, inputs)
+        for each in "qszy":
+            np.testing.assert_array_equal(found[each], wanted[each], err_msg=f"{name}: {each}")
+        np.testing.assert_allclose(found["t"], wanted["t"], rtol=1e-6, err_msg=name)
+
+
 def test_an_activation_behind_a_convolution_stays_fused_with_it(tmp_path: Path) -> None:
     text = "g (float[1,2,4,4] x) => (float[1,2,2,2] y) { c = Conv(x, w) y = Relu(c) }"
     proto = with_stored(text, w=np.ones((2, 2, 3, 3), np.float32))

@@ -18,7 +18,7 @@ from byoc.pipeline import PLANNING, PREPARATION, list_emission
 
 PAGES = pages.list_pages()
 NOT_PYTHON = {
-    *("byoc.strategies", "byoc.checks"),  # groups of entry points
+    *("byoc.strategies", "byoc.checks", "byoc.operators"),  # groups of entry points
     *("byoc.NAME", "byoc.tests", "byoc.tools"),  # folders beside the package
     *(
         "byoc.composite",

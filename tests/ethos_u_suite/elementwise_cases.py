@@ -99,6 +99,11 @@ def _pairs() -> Iterator[Question]:
         yield op, [Given(shape), Stored((1,))], {}
         yield op, [Given(shape), Stored(shape)], {}
         yield op, [Stored((1,)), Given(shape)], {}
+    for shape, power, dtype in product(
+        ((1, 8, 5, 6), (2, 3)), (2, 3, -1, 0), (np.float32, np.int32, np.int64)
+    ):
+        yield "Pow", [Given(shape), np.array([power], dtype)], {}
+        yield "Pow", [np.array([power + 0.5], np.float32), Given(shape)], {}
     for op, count, shape in product(("Sum", "Max", "Min"), (1, 2, 3, 5), ((1, 8, 5, 6), (2, 3), (2,))):
         yield op, [Given(shape)] * count, {}
     yield "Sum", [Given((1, 8, 5, 6)), Given((8, 1, 1)), Given((6,))], {}

@@ -191,6 +191,7 @@ def test_the_built_in_file(name: str) -> None:
         "gated",
         "bn_relu",
         "add_relu",
+        "dynamic_quantization",
     ]
 
 

@@ -43,6 +43,25 @@ CASES = [
     ("float[N,4] x, float[4] k", "y = Mul (x, k)", "", 17, "yes"),
     ("float[N,4] x, float[M,4] k", "y = Add (x, k)", "", 17, "how B broadcasts is not known"),
     ("float[N,4] x, float[M,4] k", "y = Max (x, k)", "", 17, "broadcasts is not known"),
+    # views
+    ("int64[2] x", "y = ConstantOfShape (x)", "", 17, "yes"),
+    ("int64[N] x", "y = ConstantOfShape (x)", "", 17, "is not fixed"),
+    *(
+        (
+            f"float[4,4{more}] x, int64[4] k",
+            f"y = ReverseSequence <time_axis = {time}, batch_axis = {1 - time}> (x, k)",
+            "",
+            17,
+            "yes" if time else "time_axis is 0",
+        )
+        for time in (0, 1)
+        for more in ("", ",3")
+    ),
+    *(
+        ("float[2,3,4] x", f"y = LpNormalization <axis = {axis}, p = {p}> (x)", "", 17, "not among")
+        for axis in (-1, 0, 1, 2)
+        for p in (1, 2)
+    ),
     # values
     ("uint8[3] x", "y = Clip (x)", "", 17, "input is uint8; supported"),
     ("int32[3] x", "y = Clip (x)", "", 17, "yes"),

@@ -342,6 +342,19 @@ def test_the_float_twin_does_not_round_what_is_quantized_as_it_runs(op: str, per
     assert 1.0 < np.max(np.abs(rounded - exact)) < 100.0  # of sums of up to some thousands
 
 
+def test_the_float_twin_does_not_round_what_a_dequantize_linear_reads() -> None:
+    proto = parse(
+        "g (float[1,64] x) => (float[1,64] y) { q, s, z = DynamicQuantizeLinear(x)"
+        " y = DequantizeLinear(q, s, z) }"
+    )
+    x = X["x"].reshape(1, 64)
+
+    twin = run_float_twin(proto, None, {"x": x})["y"]
+
+    np.testing.assert_allclose(twin, x, rtol=1e-4, atol=1e-5)
+    assert np.abs(run_plain(proto, prepare_model(proto, "dynamic"), {"x": x})["y"] - x).max() > 1e-4
+
+
 def test_the_float_twin_of_operators_of_integers_is_that_of_their_qdq_groups() -> None:
     text = """g (float[1, 64] x) => (float[1, 16] y)
         <float s = {0.05}, int8 z = {3}, float ws = {0.01}, int8 wz = {0}, float t = {0.2}> {

@@ -158,7 +158,8 @@ class TensorScope:
 
     `graph` is the typed graph of the nodes, None for a function's body. `types` are the settled types,
     `values` the small values found so far, `stored` the stored tensors, `others` the names of
-    sequences, maps and optionals. `bodies` are the scopes of the nodes' bodies, `changed` the tensors
+    sequences, maps and optionals, `sequences` the types of the elements of those that are known to have
+    so many. `bodies` are the scopes of the nodes' bodies, `changed` the tensors
     whose types the graph does not state yet, `varying` those whose rank differs from run to run,
     `corrected` those of which ONNX's inference was wrong, and what follows, `made_inside` those whose
     values a body or a function gave. `known_records` are those of the nodes, `known_stated` the types
@@ -175,6 +176,7 @@ class TensorScope:
     stated_graph: GraphProto | None = None
     outer: "TensorScope | None" = None
     others: frozenset[str] = frozenset()
+    sequences: dict[str, tuple[TensorType | None, ...]] = field(default_factory=dict)
     bodies: dict[int, list["TensorScope"]] = field(default_factory=dict)
     changed: set[str] = field(default_factory=set)
     varying: set[str] = field(default_factory=set)
@@ -229,6 +231,15 @@ class TensorScope:
         while scope is not None:
             if name in scope.types:
                 return scope.types[name]
+            scope = scope.outer
+        return None
+
+    def find_sequence(self, name: str) -> tuple[TensorType | None, ...] | None:
+        """Return the types of a sequence's elements, made here or in a graph around, None if unknown."""
+        scope: TensorScope | None = self
+        while scope is not None:
+            if name in scope.sequences:
+                return scope.sequences[name]
             scope = scope.outer
         return None
 

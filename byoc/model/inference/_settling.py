@@ -15,6 +15,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 
 from byoc.model._node_kinds import NodeRecords, get_stated_attributes
 from byoc.model._tensor_types import Dim, TensorType, read_type
+from byoc.model._vendor_operators import infer_vendor_types
 from byoc.model._walk import get_input, is_onnx, list_bodies, walk_graphs
 from byoc.model.inference._contrib_rules import infer_contrib_types
 from byoc.model.inference._elementwise_shapes import ELEMENTWISE_RULES, ML_RULES, Types, merge_dims
@@ -37,6 +38,7 @@ from byoc.model.inference._scopes import (
     contradicts,
     is_fixed,
 )
+from byoc.model.inference._sequence_types import follow_sequence, infer_from_sequence
 from byoc.model.inference._window_shapes import MATRIX_RULES, POOLS, WINDOW_RULES
 from byoc.model.schemas import get_schema
 
@@ -334,6 +336,7 @@ def settle_nodes(scope: TensorScope) -> None:
             scope.complete_types(number, types)
             continue
         function = _find_function(scope, number) if functions else None
+        follow_sequence(scope, number)
         if scope.reads_corrected(number):
             scope.forget_types(number)
         if function is not None and (number in doubtful or scope.is_wanted(number)):
@@ -389,6 +392,9 @@ def _is_doubtful(node: NodeProto) -> bool:
 
 def _infer_types(scope: TensorScope, number: int) -> Types:
     """Return the types of a node's outputs by a rule, or else by ONNX's inference of one node."""
+    taken = infer_from_sequence(scope, number)
+    if any(taken):
+        return list(taken)
     name = scope.kinds[number].operator
     rule = SHAPE_RULES.get(name)
     if rule is not None:
@@ -484,6 +490,8 @@ def _infer(
     types: Types = []
     if schema is not None and schema.onnx_schema is not None:
         types = infer_by_onnx(known, schema.onnx_schema, scope.opsets, scope.context.ir_version)
+    name = scope.kinds[number].operator
+    types = types or infer_vendor_types(name, known.types, known.attributes)
     return types or infer_contrib_types(known)
 
 

@@ -134,7 +134,7 @@ class _Grouping:
         if source.quantization is not None or name in self._outputs or any(function.main.inputs[1:]):
             return False
         reads = sum(each.inputs.count(name) for each in function.operations)
-        matrix = source.main.op != "MatMul" or self._is_weights(source.operands[1])
+        matrix = source.main.op != "MatMul" or self._is_weights(source.operands[1], in_integers=False)
         rest = {each.op for each in source.followers}
         convolves = source.main.op in _CONVOLUTIONS and matrix and rest <= {"BatchNormalization", *_SUMS}
         return convolves and reads == self._readers[name]

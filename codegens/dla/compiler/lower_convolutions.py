@@ -268,7 +268,7 @@ def lower_gemm(builder: NetworkBuilder, group: LayerGroup) -> None:
 def lower_matmul(builder: NetworkBuilder, group: LayerGroup) -> None:
     """Lower a MatMul: by a constant matrix to a 1x1 convolution, whose pixels are the vectors."""
     matrix = group.operands[1]
-    if not builder.reading.is_weights(matrix):
+    if not builder.reading.is_weights(matrix, group.quantization is not None):
         return lower_matrix_product(builder, group)
     weights = _constant_weights(builder, group, matrix, _NOTHING, axis=1)
     return _add_product(builder, group, weights)

@@ -22,7 +22,7 @@ from .region_reading import DynamicProduct, find_function, list_operands
 
 
 def lower_dynamic_quantization(builder: NetworkBuilder, group: LayerGroup) -> None:
-    """Lower a DynamicQuantizeLinear: find the limits of its input, from which scale and zero point follow.
+    """Lower a DynamicQuantizeLinear: find the limits of its input, which say scale and zero point.
 
     Raises CompileError where something else than a DequantizeLinear reads what it makes.
     """
@@ -84,9 +84,10 @@ def lower_dynamic_product(builder: NetworkBuilder, group: LayerGroup, product: D
     function, parameters = find_function(group.function) if group.function else (None, (0.0, 0.0))
     weights = np.ascontiguousarray(product.weights.transpose(TO_NHWC))
     _, limits = builder.limits[product.read]
+    bias = _read_bias(builder, group, outputs)
     builder.add_layer(
         ConvLayer(
-            group.output, group.nodes, y, x, weights, _read_bias(builder, group, outputs), product.scales,
+            group.output, group.nodes, y, x, weights, bias, product.scales,
             window, groups, None, function, parameters, limits, clamp=builder.fused_clamp(group),
         )
     )  # fmt: skip

@@ -308,13 +308,13 @@ class RegionReading:
         """Whether a tensor is stored, or computed from stored tensors only."""
         return bool(name) and name not in self.shapes
 
-    def is_weights(self, operand: Operand) -> bool:
-        """Whether an operand is a constant matrix, in integers one without zero points."""
+    def is_weights(self, operand: Operand, in_integers: bool) -> bool:
+        """Whether an operand is a constant matrix, of a product in integers one without zero points."""
         if not self.is_constant(operand.name):
             return False
         stored, found = self.stored_array(operand.name), operand.quantization
         return stored.ndim == 2 and (
-            found is None or (stored.dtype == np.int8 and not found.zero_point.any())
+            not in_integers or found is None or (stored.dtype == np.int8 and not found.zero_point.any())
         )
 
     @cached_property
@@ -354,21 +354,14 @@ class RegionReading:
         if operands[0].name != name or encoding is None or not self.is_constant(weights.name):
             return None
         stored, is_matrix = self.stored_array(weights.name), operation.op == "MatMul"
-        axis = stored.ndim - 1 if is_matrix else 0
-        if stored.ndim != (2 if is_matrix else 4) or encoding.axis not in {None, axis}:
+        if stored.ndim != (2 if is_matrix else 4) or any(operation.inputs[2:]):
             return None
-        if stored.dtype.itemsize != 1 or not encoding.is_integer or any(operation.inputs[2:]):
+        found = _centre_weights(stored, encoding, stored.ndim - 1 if is_matrix else 0)
+        if found is None:
             return None
-        along = (1,) * axis + (-1,) + (1,) * (stored.ndim - axis - 1)
-        centred = stored.astype(np.int64) - encoding.zero_point.astype(np.int64).reshape(along)
-        if centred.min(initial=0) < -128 or centred.max(initial=0) > 127:
-            return None
-        scales = encoding.scale.astype(np.float64).reshape(-1)
-        if not np.isfinite(scales).all():
-            return None
-        matrix = centred.T[:, :, None, None] if is_matrix else centred
-        scales = np.broadcast_to(scales, len(matrix))
-        return DynamicProduct(operation.outputs[0], name, matrix.astype(np.int8), scales)
+        centred = found.T[:, :, None, None] if is_matrix else found
+        scales = np.broadcast_to(encoding.scale.astype(np.float64).reshape(-1), len(centred))
+        return DynamicProduct(operation.outputs[0], name, centred, scales)
 
     def constant_array(self, operand: Operand) -> Array:
         """Return a constant in ONNX's order of axes, dequantized if it is quantized."""
@@ -392,6 +385,19 @@ class DynamicProduct:
     read: str
     weights: Array
     scales: Array
+
+
+def _centre_weights(stored: Array, encoding: Quantization, axis: int) -> Array | None:
+    """Return weights less their zero points in int8; None where they do not fit, or scales do not.
+
+    Several scales must be those of `axis`, the channels of the result.
+    """
+    if encoding.axis not in {None, axis} or stored.dtype.itemsize != 1 or not encoding.is_integer:
+        return None
+    along = (1,) * axis + (-1,) + (1,) * (stored.ndim - axis - 1)
+    centred = stored.astype(np.int64) - encoding.zero_point.astype(np.int64).reshape(along)
+    fits = centred.min(initial=0) >= -128 and centred.max(initial=0) <= 127
+    return centred.astype(np.int8) if fits and np.isfinite(encoding.scale).all() else None
 
 
 def _rename_inner(operation: Operation, composite: Operation) -> Operation:

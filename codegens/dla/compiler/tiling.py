@@ -248,7 +248,7 @@ def slot_tensors(layer: MachineLayer) -> dict[str, LayerTensor]:
 
 
 def tiled_tensor(layer: MachineLayer) -> LayerTensor:
-    """Return the tensor whose boxes are the tiles of a layer: the result, but of MINMAX what it reads."""
+    """Return the tensor whose boxes are a layer's tiles: the result, but of MINMAX what it reads."""
     return layer.x if isinstance(layer, MinMaxLayer) else layer.y
 
 

@@ -91,10 +91,9 @@ FREQUENCY = 500e6
 """Cycles per second."""
 LINE = 64
 """Bytes of the scratchpad for which waiting is tracked together."""
-_FUNCTION = 4  # operations of an element, about as many as the cost models count
-_NORMALIZE = 5
-_MINMAX = 2  # a comparison for each end
-_QUANTIZE = 5  # divide, round, add, limit, subtract; of the 7 that cost models count MINMAX has two
+# Operations of an element, about as many as the cost models count. MINMAX compares with each end.
+# QUANTIZE divides, rounds, adds, limits, subtracts: of the 7 of a DynamicQuantizeLinear MINMAX has two.
+_ELEMENT_OPERATIONS = {Function: 4, Normalize: 5, MinMax: 2, Quantize: 5}
 
 
 @dataclass(frozen=True)
@@ -255,21 +254,22 @@ def count_operations(command: Command) -> int:
     target = written_operand(command)
     if target is None or engine_of(command) is Engine.DMA:
         return 0
-    elements = target.rows * target.cols * target.channels
-    if isinstance(command, Conv):
-        per_group = command.x.channels // max(command.groups, 1)
-        return 2 * elements * command.kernel.rows * command.kernel.cols * per_group
-    if isinstance(command, Pool):
-        return elements * command.kernel.rows * command.kernel.cols
-    if isinstance(command, MinMax):
-        return _MINMAX * command.x.rows * command.x.cols * command.x.channels
-    if isinstance(command, Quantize):
-        return _QUANTIZE * elements
-    if isinstance(command, MatMul):
-        return 2 * elements * command.a.channels
-    if isinstance(command, Normalize):
-        return elements * _NORMALIZE
-    return elements * (_FUNCTION if isinstance(command, Function) else 1)
+    box = command.x if isinstance(command, MinMax) else target
+    return box.rows * box.cols * box.channels * _count_element_operations(command)
+
+
+def _count_element_operations(command: Command) -> int:
+    """Return the operations for each element of a result, of MINMAX for each that it reads."""
+    match command:
+        case Conv():
+            per_group = command.x.channels // max(command.groups, 1)
+            return 2 * command.kernel.rows * command.kernel.cols * per_group
+        case Pool():
+            return command.kernel.rows * command.kernel.cols
+        case MatMul():
+            return 2 * command.a.channels
+        case _:
+            return _ELEMENT_OPERATIONS.get(type(command), 1)
 
 
 def _to_cycles(seconds: float, frequency: float) -> int:

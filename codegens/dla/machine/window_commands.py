@@ -178,8 +178,8 @@ class MinMax(Command):
     """Find the least and the greatest number of `x`, float32, 0 included.
 
     `y` is one row and column of two channels, float32: y[0] = min(0, x, before[0]) and
-    y[1] = max(0, x, before[1]). `before` is a box like `y`, for a tensor in several tiles, or ABSENT. What
-    is no number counts as 0.
+    y[1] = max(0, x, before[1]). `before` is a box like `y`, for a tensor in several tiles, or ABSENT.
+    What is no number counts as 0.
     """
 
     opcode: ClassVar[int] = 14
@@ -251,8 +251,8 @@ class Conv(Command):
     `residual` is ABSENT; `y` may then be int32.
 
     Integers that QUANTIZE made: `x` is int16 and `y` float32. `residual` is what MINMAX found, and gives
-    the scale that QUANTIZE has; it is read with LAST. There are nine rows, of which y_zero holds the bits
-    of a bias in float32, and low, high, m' and shift' do not count. With the numbers of float64
+    the scale that QUANTIZE has; it is read with LAST. There are nine rows, of which y_zero holds the
+    bits of a bias in float32, and low, high, m' and shift' do not count. With the numbers of float64
 
         y = CLAMP(f(sum * m / 2**shift * scale + bias)), rounded to float32 before it is limited.
 
