@@ -150,21 +150,6 @@ def test_questions_are_limited_by_counted_steps(tmp_path: Path, monkeypatch: pyt
     assert estimate_gains(made.root)[1] == 9
 
 
-def test_what_cannot_gain_more_than_what_is_shown_is_not_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So that it is not left out, either."""
-    lines = [f"    t{i + 1} = Tanh(t{i})" for i in range(6)]
-    text = f"net (float[1, 8] t0) => (float[1, 8] y) {{\n{chr(10).join(lines)}\n    a = Sin(t6)\n"
-    made = plan(tmp_path, text + "    b = Cos(a)\n    y = Relu(b)\n}")
-    every, untried = estimate_gains(made.root)
-    assert ([each.operator for each in every], untried) == (["Tanh", "Cos", "Sin"], 0)
-    monkeypatch.setattr(_what_ifs, "_SHOWN", 1)
-    for tried in (1, 2):
-        monkeypatch.setattr(_what_ifs, "_MAX_TRIED", tried)
-        assert estimate_gains(made.root) == (every[:1], 0)
-
-
 BODY = """net (float[1, 8] x, int64 n) => (float[1, 8] y) {
     keep = Constant <value_int = 1> ()
     go = Cast <to = 9> (keep)
