@@ -124,7 +124,7 @@ def _find_closest(name: str, known: tuple[str, ...]) -> list[str]:
 
 
 class CauseKind(StrEnum):
-    """What keeps a node off a device."""
+    """A cause that keeps a node off a device."""
 
     OPERATOR = "operator"
     """no rule of the target's file is for its operator"""

@@ -55,7 +55,7 @@ class CountsBytes(Protocol):
 
 
 def find_vendor_operator(name: str) -> VendorOperator | None:
-    """Return what is installed for an operator, named as in rule files; None where nothing is.
+    """Return the plug-in of an operator, named as in rule files; None where none is installed.
 
     Raises InputError for a plug-in that cannot be loaded, or lacks a method.
     """

@@ -136,7 +136,7 @@ def _shrink(view: BoundView) -> Interval | None:
     return None if found is None else Interval(min(found.low, 0.0) - bias, max(found.high, 0.0) + bias)
 
 
-def _saturate_hard(view: BoundView) -> Interval | None:
+def _bound_hard_sigmoid(view: BoundView) -> Interval | None:
     found = view.find(0, view.zone)
     if found is None or (not float(view.attributes.get("alpha", 0.2)) and not found.is_finite):
         return None  # 0 times infinity
@@ -163,13 +163,13 @@ def _fall_acos(found: Interval) -> Interval | None:
     return Interval(math.acos(found.high), math.acos(found.low)) if found.magnitude <= 1 else None
 
 
-def _limited(function: Callable[[float], float]) -> Callable[[float], float]:
+def _saturate(function: Callable[[float], float]) -> Callable[[float], float]:
     """Return a function like exp that is infinite where a float64 would overflow."""
     return lambda value: function(value) if value < _MOST_EXPONENT else inf
 
 
 def _sinh(value: float) -> float:
-    return math.copysign(_limited(math.sinh)(abs(value)), value)
+    return math.copysign(_saturate(math.sinh)(abs(value)), value)
 
 
 def _softplus(value: float) -> float:
@@ -205,13 +205,13 @@ FUNCTION_RULES: Mapping[str, BoundRule] = {
     "Ceil": rise(_whole(math.ceil)),
     "Celu": _bend(_celu),
     "Cos": _turn,
-    "Cosh": _map(_take_even(_limited(math.cosh))),
+    "Cosh": _map(_take_even(_saturate(math.cosh))),
     "Elu": _bend(_elu),
     "Erf": stay_between(-1.0, 1.0),
-    "Exp": rise(_limited(math.exp)),
+    "Exp": rise(_saturate(math.exp)),
     "Floor": rise(_whole(math.floor)),
     "Gelu": _gate(_LEAST_GELU),
-    "HardSigmoid": _saturate_hard,
+    "HardSigmoid": _bound_hard_sigmoid,
     "HardSwish": _gate(_LEAST_HARD_SWISH),
     "LeakyRelu": _bend(_leak),
     "Log": rise(_log, low=0.0),

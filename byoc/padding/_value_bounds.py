@@ -255,7 +255,7 @@ class ValueBounds:
         return f"nothing bounds what {view.operator} makes there ('{key[0]}')"
 
     def _bound_by_dtype(self, name: str, zone: Zone) -> Interval | None:
-        """Return what the dtype of a tensor can hold; of floats, only in the unpadded run."""
+        """Return the interval of a tensor's dtype; of floats, only in the unpadded run."""
         dtype = self.graph.get_dtype(name)
         held = limit_of_dtype(dtype)
         if held != NUMBERS:

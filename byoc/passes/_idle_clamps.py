@@ -83,7 +83,7 @@ class DropClamps(CleanPass):
 
 
 def _read_bounds(edits: GraphEdits, number: int) -> tuple[str, float, float] | None:
-    """Return what a node clamps, and its bounds; None where they are not known or it does more."""
+    """Return the clamped tensor and the bounds; None where they are not known or a node does more."""
     index = edits.index
     node, names = index.nodes[number], [name for name in index.node_inputs[number] if name]
     op = node.op_type
@@ -171,7 +171,7 @@ class _Scheme:
 
 
 def _read_scheme(edits: GraphEdits, number: int) -> _Scheme | None:
-    """Return how a QDQ node quantizes; None where that is not stored, or is not of integers."""
+    """Return the scheme of a QDQ node; None where it is not stored, or is not of integers."""
     index, names = edits.index, [*edits.index.node_inputs[number], ""]
     node = index.nodes[number]
     integers = node.output[0] if is_quantize(node) else names[0]
@@ -220,7 +220,7 @@ def _is_mover(index: GraphIndex, number: int) -> bool:
 
 
 def _find_targets(edits: GraphEdits, name: str) -> list[_Scheme] | None:
-    """Return how a tensor is quantized by all that read it; None where something else does."""
+    """Return the scheme by which all readers quantize a tensor; None where one does something else."""
     found: list[_Scheme] = []
     pending = [name]
     while pending:

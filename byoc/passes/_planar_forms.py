@@ -93,7 +93,7 @@ class PlanarForm(TwinForm):
                 yield number
 
     def find_companions(self, index: GraphIndex, chosen: Set[int]) -> Iterator[int]:
-        """Yield what is between chosen nodes and other 1-D operators, these, and what follows either.
+        """Yield the nodes between chosen ones and other 1-D operators, these, and those behind either.
 
         What dequantizes for one of them is brought along, too.
         """

@@ -242,7 +242,7 @@ class _FormReader:
             edits.remove(each)
 
     def _find_scaling(self, number: int) -> tuple[list[int], int, list[str]] | None:
-        """Return what scales a product of integers: nodes before the last one, this, and two factors.
+        """Return the scaling of a product of integers: nodes before the last, this, and two factors.
 
         They are a Cast and a Mul by the product of two scales, or a Cast and a Mul by each of them.
         """

@@ -78,7 +78,7 @@ class TwinForm(CleanPass):
         return iter(())
 
     def describe(self, index: GraphIndex, number: int) -> TwinnedTensors | None:
-        """Return which tensors of a node have twins in the form; None for one that has no such form."""
+        """Return the tensors of a node that have twins in the form; None if it has no such form."""
         raise NotImplementedError
 
     def convert(

@@ -1,4 +1,4 @@
-"""What a user can do so that a device takes more: edits of rule files, and flags, as data."""
+"""Actions of a user by which a device takes more: edits of rule files, and flags, as data."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace

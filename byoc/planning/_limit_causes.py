@@ -132,7 +132,7 @@ def _make_cause(limit: _Limit, settings: PlanSettings, free: GraphPlan) -> Cause
 
 
 def measure_need(key: str, graphs: Sequence[GraphPlan], number: int) -> int:
-    """Return what placed graphs need of a limit on an accelerator, by its position in the targets.
+    """Return the need of placed graphs for a limit on an accelerator, by its place in the targets.
 
     That is the bytes of all constants and the largest arena, the nodes of the smallest or of the largest
     region, or the number of regions.

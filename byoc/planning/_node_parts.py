@@ -300,7 +300,7 @@ def _name_part(node: NodeProto, alike: NodeProto, part: NodeProto) -> str:
 
 
 def _sign_call(index: GraphIndex, number: int) -> Hashable:
-    """Return what the parts of a node follow from, but for the names of what it reads and makes.
+    """Return all that the parts of a node follow from, but for the names of its tensors.
 
     A node with bodies, which may read anything, is like no other.
     """

@@ -1,4 +1,4 @@
-"""What a user can do about the causes that keep nodes on the host: in words, and as data."""
+"""Remedies for the causes that keep nodes on the host: in words, and as data."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -61,7 +61,7 @@ class RemedyFinder:
 
     @cached_property
     def _limits(self) -> Mapping[str, Action]:
-        """What plans without limits need of them, by their keys."""
+        """The needs of plans without limits, by the limits' keys."""
         actions = (action for each in self.plan.what_ifs if each.tried for action in each.actions)
         return {each.constraint: each for each in actions if each.kind is ActionKind.LIMIT}
 
@@ -135,7 +135,7 @@ _SENTENCES = {
 
 
 def _describe_type(cause: Cause) -> str:
-    """Return what to do where something is not known and no flag was named."""
+    """Return the advice where something is not known and no flag was named."""
     if cause.advice or not cause.constraint:
         return cause.advice
     if _SHAPES.intersection(cause.constraint.replace("[", ".").split(".")):
@@ -161,7 +161,7 @@ def report_causes(causes: Iterable[Cause]) -> tuple[ReportedCause, ...]:
 
 
 def find_likeness(causes: Sequence[ReportedCause], reason: str) -> tuple[tuple[str, ...], ...]:
-    """Return what reasons share that differ in names and values alone; without causes the reason."""
+    """Return the key that reasons share if only names and values differ; without causes the reason."""
     if not causes:
         return ((reason,),)
     return tuple(dict.fromkeys(_find_likeness(cause) for cause in causes))

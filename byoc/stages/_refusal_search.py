@@ -254,7 +254,7 @@ class PartSearch:
         }
 
     def _sign(self, unit: Unit) -> tuple[object, ...]:
-        """Return what a compiler sees of a unit alone: operators, attributes, types."""
+        """Return the view that a compiler has of a unit alone: operators, attributes, types."""
         index = self.region.index
         kinds = tuple(index.node_kinds[node] for node in unit.nodes)
         names = [

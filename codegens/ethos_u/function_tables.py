@@ -33,7 +33,7 @@ _MOST_ERROR = 0.5  # steps of the result that lines may be off
 
 
 @dataclass(frozen=True)
-class Function:
+class TabulatedFunction:
     """Operations on each element that together are a function of one tensor, `source`."""
 
     source: str
@@ -45,7 +45,9 @@ class Function:
         return self.operations[-1]
 
 
-def split_function(operations: Sequence[Operation]) -> tuple[Sequence[Operation], Function | None]:
+def split_function(
+    operations: Sequence[Operation],
+) -> tuple[Sequence[Operation], TabulatedFunction | None]:
     """Return the operations of a composite before the function at its end, and that function.
 
     It is the longest function of one tensor there. None where all tensors before and inside it are
@@ -62,7 +64,7 @@ def split_function(operations: Sequence[Operation]) -> tuple[Sequence[Operation]
         (source,) = sources
         is_open = source in before and before[source] is None
         if is_open or any(q is None for each in part[:-1] for _, q in _list_made(each)):
-            return operations[:first], Function(source, tuple(part))
+            return operations[:first], TabulatedFunction(source, tuple(part))
         return operations, None
     return operations, None
 
@@ -71,7 +73,7 @@ def _list_made(operation: Operation) -> list[tuple[str, Quantization | None]]:
     return list(zip(operation.outputs, operation.output_quantization, strict=True))
 
 
-def lower_function(function: Function, lowering: Lowering) -> None:
+def lower_function(function: TabulatedFunction, lowering: Lowering) -> None:
     """Lower a function of an int8 tensor, or of an int16 one as `choose_source_quantization` has it.
 
     Raises CompileError where the result is not int8, or no table is near enough to the function.
@@ -87,7 +89,7 @@ def lower_function(function: Function, lowering: Lowering) -> None:
         _lower_int16_table(function, source, lowering)
 
 
-def _find_quantization(function: Function) -> Quantization | None:
+def _find_quantization(function: TabulatedFunction) -> Quantization | None:
     """Return the quantization of the source where it is read."""
     return next(
         stated
@@ -97,7 +99,7 @@ def _find_quantization(function: Function) -> Quantization | None:
     )
 
 
-def lower_int8_table(function: Function, source: Value, lowering: Lowering) -> None:
+def lower_int8_table(function: TabulatedFunction, source: Value, lowering: Lowering) -> None:
     """TABLE: what DequantizeLinear, the function and QuantizeLinear make of each of the 256 integers."""
     last, wanted = function.last, lowering.result(function.last)
     assert source.quantization is not None
@@ -109,7 +111,7 @@ def lower_int8_table(function: Function, source: Value, lowering: Lowering) -> N
     lowering.finish(last, Value(tensor, source.order, wanted), limit=False)
 
 
-def choose_source_quantization(function: Function, lowering: Lowering) -> Quantization:
+def choose_source_quantization(function: TabulatedFunction, lowering: Lowering) -> Quantization:
     """Return the int16 quantization of what a function reads: its range is where the result changes."""
     wanted = lowering.result(function.last)
     if wanted.dtype != "int8":
@@ -123,7 +125,7 @@ def choose_source_quantization(function: Function, lowering: Lowering) -> Quanti
     return Quantization(np.array(reach / 2**15, np.float32), np.array(0, np.int16))
 
 
-def _lower_int16_table(function: Function, source: Value, lowering: Lowering) -> None:
+def _lower_int16_table(function: TabulatedFunction, source: Value, lowering: Lowering) -> None:
     """TABLE of int16, and its result brought to int8.
 
     There is an entry for each 128th integer. Results between are on the line from one entry to the next,
@@ -152,7 +154,7 @@ def _list_table_integers() -> Array:
 
 
 def _check_lines(
-    function: Function, entries: Array, scale: float, wanted: Quantization, lowering: Lowering
+    function: TabulatedFunction, entries: Array, scale: float, wanted: Quantization, lowering: Lowering
 ) -> None:
     """Raise CompileError where lines between entries are too far from the function.
 
@@ -189,7 +191,7 @@ def _quantize(real: Array, wanted: Quantization) -> Array:
         return wanted.quantize(np.nan_to_num(real, nan=-np.inf, posinf=np.inf, neginf=-np.inf))
 
 
-def _evaluate(function: Function, real: Array, lowering: Lowering) -> Array:
+def _evaluate(function: TabulatedFunction, real: Array, lowering: Lowering) -> Array:
     """Compute a function of real numbers, `[numbers]`, by ONNX's reference implementation."""
     nodes, constants = list[NodeProto](), {}
     for place, operation in enumerate(function.operations):

@@ -7,7 +7,7 @@ import numpy as np
 
 from byoc.codegen import CompileError, Operation
 
-from .function_tables import FUNCTIONS, Function, lower_int8_table
+from .function_tables import FUNCTIONS, TabulatedFunction, lower_int8_table
 from .lower_convolutions import scale_channels
 from .lowering import LOWERINGS, Lowering, Value, arrange, expand_rank, is_same, read_real, real_scale
 
@@ -130,7 +130,7 @@ def lower_by_table(operation: Operation, lowering: Lowering) -> None:
         raise CompileError(
             f"{operation.op} is taken of int8, its other operands constants of one element"
         )
-    function = Function(operation.inputs[position], (operation,))
+    function = TabulatedFunction(operation.inputs[position], (operation,))
     lower_int8_table(function, lowering.read(operation, position), lowering)
 
 

@@ -41,7 +41,7 @@ _NOTED_SHARE = 0.1  # if it is also this share of the region's constants
 
 
 @dataclass(frozen=True)
-class WeightFile:
+class ReferredWeights:
     """The file with all large constants of a region.
 
     `offsets` is a SHA-256, in hex, of their offsets and sizes in it.
@@ -81,7 +81,7 @@ class EmbeddedWeights:
         return {}
 
 
-def choose_weights(region: Region, options: OpenVINOOptions) -> WeightFile | EmbeddedWeights:
+def choose_weights(region: Region, options: OpenVINOOptions) -> ReferredWeights | EmbeddedWeights:
     """Return the file from which a region's blob can read its weights, or why it cannot."""
     files = _list_files(region)
     if not files:
@@ -92,14 +92,14 @@ def choose_weights(region: Region, options: OpenVINOOptions) -> WeightFile | Emb
         return EmbeddedWeights("OpenVINO is given the region in memory, where it has other nodes")
     if _PATH_PROPERTY not in openvino_core().get_property(options.device, "SUPPORTED_PROPERTIES"):
         return EmbeddedWeights(f"OpenVINO's device {options.device} reads none from a file")
-    return WeightFile(files.pop(), _digest_offsets(region))
+    return ReferredWeights(files.pop(), _digest_offsets(region))
 
 
-def find_weight_file(region: Region, artifact: Artifact) -> WeightFile | None:
+def find_weight_file(region: Region, artifact: Artifact) -> ReferredWeights | None:
     """Return the file from which an artifact's blob reads weights, None where it holds them."""
     if _FILE not in artifact.metadata:
         return None
-    return WeightFile(region.path.parent / artifact.metadata[_FILE], artifact.metadata[_OFFSETS])
+    return ReferredWeights(region.path.parent / artifact.metadata[_FILE], artifact.metadata[_OFFSETS])
 
 
 def check_weight_offsets(region: Region, artifact: Artifact) -> Verdict:
@@ -113,7 +113,9 @@ def check_weight_offsets(region: Region, artifact: Artifact) -> Verdict:
     return refuse(f"the blob reads weights at offsets in {stated.path.name} where they no longer lie")
 
 
-def describe_embedded_weights(region: Region, blob: bytes, weights: WeightFile | EmbeddedWeights) -> str:
+def describe_embedded_weights(
+    region: Region, blob: bytes, weights: ReferredWeights | EmbeddedWeights
+) -> str:
     """Return a sentence on weights of files that a blob holds, too, "" where they are few.
 
     The blob's size is taken for that of its weights.
@@ -144,7 +146,7 @@ def export_blob(
     model: Any,
     inputs: Sequence[str],
     options: OpenVINOOptions,
-    weights: WeightFile | EmbeddedWeights,
+    weights: ReferredWeights | EmbeddedWeights,
 ) -> tuple[bytes | None, str]:
     """Return the blob of a compiled region, or None and why it is not to be stored.
 

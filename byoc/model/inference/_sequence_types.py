@@ -156,7 +156,7 @@ def _join(scope: TensorScope, number: int) -> list[TensorType | None]:
 
 
 def _agree(extents: Sequence[Dim]) -> Dim:
-    """Return what all extents of an axis are: a number before a name, None where none is known."""
+    """Return the extent that all of an axis share: a number before a name, None if none is known."""
     known = [extent for extent in extents if extent is not None]
     return next((each for each in known if isinstance(each, int)), known[0] if known else None)
 

@@ -202,7 +202,7 @@ def _load_parameters(result: _ResultTile) -> Operand:
 
 
 def _load_stage_operand(result: _ResultTile) -> Operand:
-    """Return what the output stage reads besides the sums: a residual, limits of the input, nothing."""
+    """Return the input of the output stage beside the sums: a residual, limits of the input, nothing."""
     limits = result.layer.limits
     if limits is not None:
         both = TensorBox(AxisSpan(0, 1), AxisSpan(0, 1), AxisSpan(0, limits.channels))
