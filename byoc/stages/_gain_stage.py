@@ -10,6 +10,7 @@ from byoc import quantization
 from byoc.errors import InputError, MissingRuntimeError
 from byoc.model import FLOAT_DTYPES, GraphIndex
 from byoc.planning import edit_targets, estimate_gains, find_break_evens, shorten_search
+from byoc.stages._parts_stage import PlaceParts
 from byoc.stages._planning_stages import Annotate, Group, Place
 from byoc.stages._preparation_stages import Load, Quantize
 from byoc.stages._rewriting import Rewrite
@@ -86,8 +87,9 @@ class GainTrials:
 
 
 def _place(prepared: Prepared) -> GraphPlan:
-    """Return the plan of a prepared model, without regions' names."""
-    return Place().run(Group().run(Annotate().run(prepared))).root
+    """Return the plan of a prepared model, in parts where that pays, without regions' names."""
+    placed = Place().run(Group().run(Annotate().run(prepared.restore_whole())))
+    return PlaceParts().run(placed).root
 
 
 def _read_flags(actions: Sequence[Action]) -> dict[str, list[str]]:

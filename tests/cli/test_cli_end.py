@@ -88,7 +88,7 @@ def test_the_handlers_of_a_program_that_calls_it_stay(byoc: Cli) -> None:
     assert byoc("strategies").code == 0
     assert [signal.getsignal(number) for number in numbers] == before
     assert signal.set_wakeup_fd(wakeup) == wakeup
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads  # one of an earlier test may have ended meanwhile
 
 
 def test_it_runs_in_another_thread(byoc: Cli) -> None:

@@ -175,7 +175,7 @@ def test_no_transition_has_a_target_twice(pairs: list[tuple[int, int]]) -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_the_busiest_device_is_occupied_as_long_as_the_longest_unit(seed: int) -> None:
     problem = replace(random_problem(seed, 6, TWO), cores=1 + seed % 3)
-    bound = _bound_loads(problem, UnitGroups.from_problem(problem))
+    bound = _bound_loads(problem)
     costs = problem.costs.copy()
     costs[:, 0] /= problem.cores
     assert bound >= costs.min(axis=1).max()

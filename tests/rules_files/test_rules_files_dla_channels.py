@@ -33,6 +33,7 @@ def between(line: str, shape: str, given: int, made: int) -> Model:
             scale: scales if count > 1 else scales[0],
             point: points if count > 1 else points[0],
         }
+    constants |= {"low": np.float32(-0.02), "high": np.float32(0.02)}
     for name, extents in (("w", (4, 1, 3, 3)), ("o", (4, 4, 1, 1))):
         constants[name] = np.arange(np.prod(extents), dtype=np.int8).reshape(extents)
     read = {name for node in model.graph.node for name in node.input}
@@ -53,7 +54,7 @@ TAKEN = [
     ("y = Mul (d, d)", IMAGE, ONE, MANY),
     ("y = Sum (d, d)", IMAGE, ONE, MANY),
     ("y = Relu (d)", IMAGE, ONE, MANY),
-    ("y = Clip (d)", IMAGE, ONE, MANY),
+    ("y = Clip (d, low, high)", IMAGE, ONE, MANY),
     ("y = HardSwish (d)", IMAGE, ONE, MANY),
     ("y = Tanh (d)", IMAGE, ONE, MANY),
 ]

@@ -22,7 +22,7 @@ from test_runtime_trace import check
 import byoc as library
 from byoc.errors import InputError
 from byoc.model import TensorType
-from byoc.runtime import Session, Trace
+from byoc.runtime import Trace
 from byoc.samples import read_npy, read_npz, restore_dtype, write_npz
 
 Byoc = Callable[..., Ran]
@@ -134,11 +134,11 @@ def test_runs_to_come_take_no_memory(
     assert (ran.code, ran.err) == (1, "byoc: enough of it\n")
     assert all(trace.events for trace in made)  # each of a run that was over before the next one began
 
-    def refuse_lists(_: Session, inputs: object, *__: object) -> Any:
+    def refuse_lists(_: object, inputs: object, __: int) -> Any:
         raise InputError(f"{type(inputs).__name__} of the inputs")
 
     made.clear()
-    monkeypatch.setattr(Session, "run_pipeline", refuse_lists)
+    monkeypatch.setattr("byoc.runtime._variant_session.run_in_pipeline", refuse_lists)
     assert byoc(*asked, "--pipeline", "2").err == "byoc: repeat of the inputs\n"
 
 
