@@ -6,7 +6,7 @@ from ruling import target
 from support import prepared
 
 from byoc.model import GraphIndex, prepare_model
-from byoc.rules import Annotator, Target, annotate_graph, find_unmatched_names
+from byoc.rules import Annotator, Target, annotate_graph, find_unmatched_names, is_kept_whole
 
 CHAIN = """
 g (float[2] x) => (float[2] y, float[2] z) {
@@ -140,3 +140,36 @@ def test_names_in_bodies_match() -> None:
     model.graph.node[0].attribute[0].g.node[0].name = "inner"
     index = prepare_model(model, "test").index
     assert find_unmatched_names(index, target("host: {names: inner}\nops: [{op: Relu}]")) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "kept_whole"),
+    [
+        ("keep: [HardSwish]", True),
+        ("keep: [Mish]", False),
+        ("host: {ops: [HardSwish]}", True),
+        ("host: {ops: [Abs]}", False),
+        ("host: {names: 'net/y'}", True),
+        ("host: {names: 'net/x'}", False),
+        ("host: {after: {ops: [HardSwish]}}", True),
+        ("host: {after: {names: 'net/y'}}", True),
+        ("host: {after: {ops: [Abs]}}", False),
+    ],
+)
+def test_nodes_that_a_file_speaks_of_stay_whole(more: str, kept_whole: bool) -> None:
+    (node,) = named("g (float[2] x) => (float[2] y) { y = HardSwish(x) }").nodes
+    assert is_kept_whole(node, target(f"ops: [{{op: Erf}}]\n{more}").rules) is kept_whole
+
+
+def test_what_is_behind_a_node_whose_body_has_a_source_stays_on_the_host() -> None:
+    text = """g (float[2] x, bool c) => (float[2] y) {
+      a = If (c) <
+        then_branch = t () => (float[2] p) { p = Abs(x) },
+        else_branch = e () => (float[2] q) { r = Neg(x) q = Exp(r) }
+      >
+      y = Relu(a)
+    }"""
+    for op, made in (("Abs", "p"), ("Exp", "q"), ("Neg", "r")):
+        found = kept(f"{{after: {{ops: {op}}}}}", text)
+        assert found["y"] == f"it is downstream of {op} '{made}', after which all stays on the host"
+    assert kept("{after: {ops: Sin}}", text) == {}

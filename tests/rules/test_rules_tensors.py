@@ -293,3 +293,30 @@ def test_a_file_asks_what_must_be_known_of_shapes(shapes: str, refused: dict[str
         if node.op_type == "Relu"
     }
     assert {name: str(mark.verdict) for name, mark in relus.items() if not mark.verdict} == refused
+
+
+def test_of_a_value_with_several_faults_the_first_is_named() -> None:
+    text = "g (float[4] x) => (float[1, 1] y) <int64[2] s = {3, 5}> { y = Reshape(x, s) }"
+    told = verdict(text, "- {op: Reshape, tensors: {shape: {dtype: any, value: {max: 2}}}}")
+    assert ("3" in told, "5" in told) == (True, False), told
+
+
+def test_a_limit_of_the_batch_refuses_what_has_more_rows() -> None:
+    text = (
+        "g (float[{rows}, 3, 4, 4] x, float[2, 3, 1, 1] w) => (float[{rows}, 2, 4, 4] y) "
+        "{{ y = Conv(x, w) }}"
+    )
+    taken = target("ops: [{op: Conv}]\nlimits: {batch: 2}")
+    for rows in (1, 2, 3):
+        index = prepare_model(parse(text.format(rows=rows)), "test").index
+        (mark,) = annotate_graph(index, taken)
+        assert bool(mark.verdict) == (rows <= 2), rows
+    assert "2" in str(mark.verdict)
+    assert "limits.batch" in str(mark.verdict.reasons) + str(mark.verdict.causes)
+
+
+def test_a_tensor_without_a_type_is_not_known_to_be_taken() -> None:
+    model = parse("g (float[4] x) => (int64[1] y) { a = acme.Odd(x) y = Shape(a) }")
+    model.opset_import.add(domain="acme", version=1)
+    found = annotate_graph(prepare_model(model, "test").index, rules("- op: Shape"))
+    assert "the type of data is not known" in str(found[-1].verdict)
