@@ -319,4 +319,4 @@ def test_a_tensor_without_a_type_is_not_known_to_be_taken() -> None:
     model = parse("g (float[4] x) => (int64[1] y) { a = acme.Odd(x) y = Shape(a) }")
     model.opset_import.add(domain="acme", version=1)
     found = annotate_graph(prepare_model(model, "test").index, rules("- op: Shape"))
-    assert "the type of data is not known" in str(found[-1].verdict)
+    assert "which Odd 'a' makes, is not known" in str(found[-1].verdict)
