@@ -25,6 +25,7 @@ from byoc.support import Note, validate_content
 NoteText = Annotated[Note, PlainValidator(Note.parse, json_schema_input_type=str), PlainSerializer(str)]
 """A note; in JSON it is a text."""
 
+# Here and not beside the code that shares weights: options name it, and that code takes long to import.
 Sharing = Literal["copy", "link", "reference"]
 """What a bundle does with weights in the user's files: copy them, link the files, or refer to them."""
 

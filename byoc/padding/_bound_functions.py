@@ -60,8 +60,8 @@ def find_finite(view: BoundView) -> Interval | None:
     return found if found is not None and (found.is_finite or view.zone.is_unpadded) else None
 
 
-def _turn(view: BoundView) -> Interval | None:
-    """Bound a sine or a cosine, which an infinite angle makes NaN."""
+def _bound_by_one(view: BoundView) -> Interval | None:
+    """Bound sine, cosine and x / (1 + |x|): from -1 to 1, and NaN of an infinite operand."""
     return None if find_finite(view) is None else Interval(-1.0, 1.0)
 
 
@@ -176,11 +176,6 @@ def _softplus(value: float) -> float:
     return math.log1p(math.exp(value)) if value < _MOST_EXPONENT else value
 
 
-def _softsign(view: BoundView) -> Interval | None:
-    """Bound x / (1 + |x|), which an infinite x makes NaN."""
-    return None if find_finite(view) is None else Interval(-1.0, 1.0)
-
-
 def _log(value: float) -> float:
     return math.log(value) if value > 0 else -inf
 
@@ -204,7 +199,7 @@ FUNCTION_RULES: Mapping[str, BoundRule] = {
     "Atanh": rise(_atanh, -1.0, 1.0),
     "Ceil": rise(_whole(math.ceil)),
     "Celu": _bend(_celu),
-    "Cos": _turn,
+    "Cos": _bound_by_one,
     "Cosh": _map(_take_even(_saturate(math.cosh))),
     "Elu": _bend(_elu),
     "Erf": stay_between(-1.0, 1.0),
@@ -225,10 +220,10 @@ FUNCTION_RULES: Mapping[str, BoundRule] = {
     "Shrink": _shrink,
     "Sigmoid": stay_between(0.0, 1.0),
     "Sign": rise(lambda value: float((value > 0) - (value < 0))),
-    "Sin": _turn,
+    "Sin": _bound_by_one,
     "Sinh": rise(_sinh),
     "Softplus": rise(_softplus),
-    "Softsign": _softsign,
+    "Softsign": _bound_by_one,
     "Sqrt": rise(math.sqrt, low=0.0),
     "Swish": _gate(_LEAST_SWISH, "alpha"),
     "Tan": rise(math.tan, -_MOST_FOR_TANGENT, _MOST_FOR_TANGENT),

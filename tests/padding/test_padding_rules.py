@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 from support import parse
 
 from byoc.errors import InputError
-from byoc.model import Dimensions, prepare_model
+from byoc.model import RANDOM_OPERATORS, Dimensions, prepare_model
 from byoc.model.ranges import Interval
 from byoc.padding import (
     EDGE,
@@ -211,12 +211,13 @@ _OF_AXES = {
     *("Compress", "Gather", "GatherElements", "GlobalAveragePool", "InstanceNormalization"),
     *("OptionalGetElement", "Squeeze"),
 }
+# By chance such an operator would change one element alone. A Dropout draws only where it trains.
+_RANDOM = RANDOM_OPERATORS - {"Dropout"}
 # What is not bounded where padding may be, and why.
 WITHOUT_A_RULE = {
     "Hardmax": "computes along an axis",
     "Softmax": "computes along an axis",
     "LogSoftmax": "computes along an axis",
-    "RandomNormalLike": "draws a number of any size",
 }
 
 
@@ -291,7 +292,7 @@ def list_elementwise() -> Iterator[tuple[str, str, int]]:
             continue
         count = schema.min_input if schema.min_input == schema.max_input else max(schema.min_input, 1)
         counts = {count, 3} if schema.max_input > 3 else {count}
-        if schema.deprecated or not 1 <= count <= 3 or name in _OF_AXES:
+        if schema.deprecated or not 1 <= count <= 3 or name in _OF_AXES | _RANDOM:
             continue
         for each in sorted(counts):
             if is_elementwise(name, each):
