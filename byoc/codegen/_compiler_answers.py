@@ -20,9 +20,15 @@ from byoc.codegen._abilities import Keyed, Measured, Oracle, Stamped, can_estima
 from byoc.codegen._calling import ask_compatible, ask_verdicts, estimate_region, measure_seconds
 from byoc.codegen._compiler_identity import describe_compiler
 from byoc.codegen._identical_regions import digest_places, digest_regions, region_fingerprint
-from byoc.codegen._interface import Artifact, Codegen, CompileError, ResourceError, to_seconds
+from byoc.codegen._interface import (
+    Artifact,
+    Codegen,
+    CodegenFailedError,
+    CompileError,
+    ResourceError,
+    to_seconds,
+)
 from byoc.codegen._isolation import IsolatedCodegen
-from byoc.codegen._refusals import CodegenFailedError
 from byoc.codegen._region import Region
 from byoc.errors import ByocError, InputError, Verdict, must_propagate
 from byoc.model import GraphIndex, is_inserted

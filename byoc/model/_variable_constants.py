@@ -16,7 +16,7 @@ from byoc.model._editable_graph import EditableGraph
 from byoc.model._graph_index import GraphIndex
 from byoc.model._model_loading import Model, prepare_model
 from byoc.model._outline import set_ir_version
-from byoc.model._tensor_types import add_input
+from byoc.model._tensor_data import add_input
 from byoc.model._walk import copy_without
 
 

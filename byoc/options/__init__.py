@@ -11,7 +11,13 @@ from byoc._doors import open_door
 
 if TYPE_CHECKING:
     from byoc.options._partition_options import Options, record_options
-    from byoc.options._plan_options import DEFAULT_HOST_COSTS, DEFAULT_STRATEGY, PlanOptions, UnitOptions
-    from byoc.options._record_values import list_files, list_names
+    from byoc.options._plan_options import (
+        DEFAULT_HOST_COSTS,
+        DEFAULT_STRATEGY,
+        PlanOptions,
+        UnitOptions,
+        list_files,
+        list_names,
+    )
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

@@ -11,9 +11,9 @@ from typing import Any, Literal
 import byoc.placement
 from byoc import bundle, codegen, model, onnxrt, quantization, samples, verification, zoo
 from byoc.errors import InputError
-from byoc.options._compile_options import CompileOptions
-from byoc.options._plan_options import DEFAULT_STRATEGY
-from byoc.options._record_values import (
+from byoc.options._plan_options import (
+    DEFAULT_STRATEGY,
+    CompileOptions,
     record_inputs,
     record_names,
     record_thresholds,

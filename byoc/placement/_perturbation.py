@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from byoc.errors import InputError
-from byoc.placement._placement_cost import find_transfers
+from byoc.placement._hard_limits import find_transfers
 from byoc.placement._problem import Floats, Ints, Problem
 from byoc.placement._solve import order_canonically, reorder_placement, restore_order
 from byoc.placement._strategy import Measure, Placement, Robust

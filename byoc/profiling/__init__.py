@@ -13,8 +13,13 @@ if TYPE_CHECKING:
         time_whole,
     )
     from byoc.profiling._measured_costs import (
+        Clock,
         MeasurementRecords,
+        Patience,
+        Samples,
+        compare_in_turn,
         describe_machine,
+        measure_in_turn,
         time_nodes,
         write_costs,
     )
@@ -31,6 +36,5 @@ if TYPE_CHECKING:
     )
     from byoc.profiling._profile import Profile, profile
     from byoc.profiling._profile_options import HOST, ProfileOptions
-    from byoc.profiling._sampling import Clock, Patience, Samples, compare_in_turn, measure_in_turn
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

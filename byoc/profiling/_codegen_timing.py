@@ -19,8 +19,7 @@ from byoc.costs import HostLink, MeasuredWhole, Task, build_tasks, find_device_t
 from byoc.errors import YES, InputError
 from byoc.model import GraphCuts, GraphIndex, Model, OutlineGroup, RegionCut, extract_call, outline
 from byoc.patterns import Unit, group_units
-from byoc.profiling._measured_costs import MeasurementRecords
-from byoc.profiling._sampling import Clock, Patience, Samples, measure_runs
+from byoc.profiling._measured_costs import Clock, MeasurementRecords, Patience, Samples, measure_runs
 from byoc.rules import Target, annotate_graph
 from byoc.runtime import CheckedExecutor
 from byoc.samples import sample_inputs

@@ -36,10 +36,15 @@ from byoc.profiling._codegen_timing import (
     time_whole,
     without_crossing,
 )
-from byoc.profiling._measured_costs import MeasurementRecords, describe_machine, time_nodes, write_costs
+from byoc.profiling._measured_costs import (
+    MeasurementRecords,
+    Patience,
+    describe_machine,
+    time_nodes,
+    write_costs,
+)
 from byoc.profiling._prediction_error import choose_margin, describe_unseen
 from byoc.profiling._profile_options import HOST, ProfileOptions
-from byoc.profiling._sampling import Patience
 from byoc.reporting import format_count
 from byoc.rules import Target, load_rules
 from byoc.support import check_output, report_step, take_keywords

@@ -6,7 +6,7 @@ from pathlib import Path
 from time import perf_counter, process_time
 
 from byoc.model import DimensionOptions
-from byoc.profiling._sampling import Clock, Patience
+from byoc.profiling._measured_costs import Clock, Patience
 from byoc.support import Flag, Syntax, declare, declare_field
 
 HOST = "host"

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, Literal
 import numpy as np
 from pydantic import AfterValidator, Field, model_validator
 
-from byoc.quantization._ranges import DTYPES, ChannelRange, GivenQuantization, Range, Ranges
+from byoc.quantization._calibrators import DTYPES, ChannelRange, GivenQuantization, Range, Ranges
 from byoc.support import StrictModel, dump_yaml, read_yaml, write_text
 
 _FORMAT: Final = 2  # the first one had no ranges of channels

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     )
     from byoc.quantization import AccuracyTest, ChosenPrecision, KeptAccuracy, UnitPrecisions
     from byoc.samples import Sample
-    from byoc.stages._codegen_answers import CodegenAnswers
+    from byoc.stages._ask_stage import CodegenAnswers
     from byoc.verification import NotVerified, Verification
     from byoc.zoo import GenaiFolder, Source
 

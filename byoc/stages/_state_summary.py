@@ -14,7 +14,7 @@ from byoc.verification import NotVerified
 if TYPE_CHECKING:
     from byoc.model import GraphIndex, Model
     from byoc.passes import LoadedPass
-    from byoc.stages._chain import Stage
+    from byoc.stages._results import Stage
     from byoc.stages._state import (
         Annotated,
         Compiled,

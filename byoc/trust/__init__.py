@@ -13,23 +13,21 @@ if TYPE_CHECKING:
         open_or_create_key,
         read_key,
     )
-    from byoc.trust._settings import (
-        InterpreterSettings,
-        find_interpreter,
-        get_settings_file,
-        list_codegens,
-        read_settings,
-    )
     from byoc.trust._signature import (
         MAX_SIGNATURE_BYTES,
         SIGNATURE_FILE,
+        InterpreterSettings,
         SignedKind,
         Trust,
         add_trusted_key,
+        find_interpreter,
+        get_settings_file,
         get_trusted_keys_file,
         is_key,
         judge_signature,
+        list_codegens,
         make_signature,
+        read_settings,
         read_trusted_keys,
         remember_written,
         remove_trusted_key,

@@ -23,13 +23,6 @@ from onnx import ModelProto
 from byoc.errors import InputError
 from byoc.model import GraphIndex, inline_functions
 from byoc.onnxrt import open_session, run_session, with_session_mode, without_optimizations
-from byoc.verification._output_error import (
-    Difference,
-    OutputError,
-    TieBreak,
-    measure_difference,
-    measure_shift,
-)
 from byoc.verification._quantization_noise import (
     has_quantized_activations,
     make_exact_products,
@@ -46,7 +39,16 @@ from byoc.verification._thresholds import (
     Thresholds,
 )
 from byoc.verification._tie_breaks import break_ties
-from byoc.verification._unit_noise import SHARE, UnitNoise, find_computed_in
+from byoc.verification._unit_noise import (
+    SHARE,
+    Difference,
+    OutputError,
+    TieBreak,
+    UnitNoise,
+    find_computed_in,
+    measure_difference,
+    measure_shift,
+)
 
 Values = Mapping[str, Any]
 Array = NDArray[Any]

@@ -22,7 +22,7 @@ from byoc.model import GraphIndex, Model, inline_functions, prepare_model
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.rules import ArithmeticContract
 from byoc.samples import find_domains, model_samples, sample_inputs
-from byoc.verification._plain_models import open_region
+from byoc.verification._region_cutter import open_region
 from byoc.verification._region_verification import (
     LayerChecker,
     RecordedRuns,

@@ -7,8 +7,8 @@ import numpy as np
 
 from byoc.numerics import compute_cosine, compute_same_class_share, compute_signal_to_noise
 from byoc.samples import read_map_values
-from byoc.verification._output_error import OutputError
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, TOLERANCE, Thresholds
+from byoc.verification._unit_noise import OutputError
 from byoc.verification._verification_result import Accuracy
 
 

@@ -14,11 +14,10 @@ from byoc.errors import InputError, suggest_nearest
 from byoc.support import find_entry_points, get_distribution
 from byoc.zoo._classic_models import ClassicModels
 from byoc.zoo._decoder_families import GeneratedDecoders
-from byoc.zoo._provider import OnDisk, Provider, ZooEntry
 from byoc.zoo._trained_models import FetchResult, TrainedModels, read_trained_table
 from byoc.zoo._trained_models import fetch_models as fetch_trained
 from byoc.zoo._transformers import ExportedStructures, GeneratedTransformers
-from byoc.zoo._user_folders import ModelFolder, read_folders
+from byoc.zoo._user_folders import ModelFolder, OnDisk, Provider, ZooEntry, read_folders
 
 GROUP = "byoc.zoo"
 

@@ -25,9 +25,8 @@ from numpy.typing import NDArray
 
 from byoc.errors import InputError
 from byoc.support import StrictModel, open_workspace, read_yaml, report_step
-from byoc.zoo._provider import ZooEntry
 from byoc.zoo._sample_inputs import InputSpec, make_inputs
-from byoc.zoo._user_folders import get_cache_folder
+from byoc.zoo._user_folders import ZooEntry, get_cache_folder
 
 # The table of trained models, read from `trained.yaml`.
 

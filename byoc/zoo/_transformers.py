@@ -20,7 +20,6 @@ from onnx import TensorProto
 from byoc.errors import InputError, suggest_nearest
 from byoc.support import StrictModel, read_yaml
 from byoc.zoo._classic_models import IR_VERSION
-from byoc.zoo._provider import ZooEntry
 from byoc.zoo._sample_inputs import (
     InputSpec,
     UniformSpread,
@@ -29,6 +28,7 @@ from byoc.zoo._sample_inputs import (
     make_inputs,
     make_photo,
 )
+from byoc.zoo._user_folders import ZooEntry
 
 # Modern structures, exported once (tools/export_structures) and shipped with a seed for weights.
 #

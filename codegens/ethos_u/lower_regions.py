@@ -20,7 +20,7 @@ from byoc.codegen import (
     refuse,
 )
 
-from .function_tables import choose_source_quantization, lower_function, split_function
+from .lower_elementwise import choose_source_quantization, lower_function, split_function
 from .lowering import IMAGE, LOWERINGS, STORED, Lowering, Value, arrange, read_shape
 from .vela import EthosUOptions, compile_graphs, vela_version
 

@@ -21,9 +21,8 @@ from byoc.codegen import (
     refuse,
 )
 
-from .iree_compile import check_nodes, compile_region, compiler_version
+from .iree_compile import IREEOptions, check_nodes, compile_region, compiler_version
 from .iree_executor import can_cross, load_module, processor_stamp, runtime_version
-from .iree_options import IREEOptions
 
 __all__ = ["IREE"]
 

@@ -20,7 +20,7 @@ from byoc.codegen import (
     to_numpy_dtype,
 )
 
-from .iree_options import IREEOptions
+from .iree_compile import IREEOptions
 
 _MISSING = (
     "iree is not installed (pip install 'onnx-byoc[iree]'; "

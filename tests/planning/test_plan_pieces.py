@@ -30,10 +30,10 @@ from byoc.planning import (
     name_units,
     price_placement,
 )
+from byoc.planning import _graph_plan as blocks
 from byoc.planning import _outlining as outlining
-from byoc.planning import _repeated_blocks as blocks
+from byoc.planning._cleaned_graphs import _find_alternatives
 from byoc.planning._graph_placement import plan_graphs
-from byoc.planning._graph_units import _find_alternatives
 from byoc.planning._refusals import _all_names
 from byoc.stages import load_settings
 

@@ -9,7 +9,7 @@ import pytest
 from clocks import Clock
 
 from byoc.profiling import Patience, Samples, compare_in_turn, measure_in_turn
-from byoc.profiling._sampling import measure_runs
+from byoc.profiling._measured_costs import measure_runs
 
 
 def test_warm_up_does_not_count_and_what_settles_is_enough() -> None:

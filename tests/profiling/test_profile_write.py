@@ -17,7 +17,7 @@ from byoc.costs import (
     load_cost_model,
     read_cost_file,
 )
-from byoc.costs._cost_file import Energy
+from byoc.costs._cost_model import Energy
 from byoc.costs._work import Work
 from byoc.errors import InputError
 from byoc.model import TensorType

@@ -18,7 +18,6 @@ from byoc.codegen import (
 )
 
 from .layer_groups import LayerGroup, group_operations
-from .layer_tensors import check_dtype
 from .layers import LayerNetwork
 from .lower_arithmetic import (
     lower_div,
@@ -46,17 +45,15 @@ from .lower_convolutions import (
     lower_int4_product,
     lower_matmul,
 )
-from .lower_dynamic import (
-    find_dynamic_product,
-    lower_dequantize,
-    lower_dynamic_product,
-    lower_dynamic_quantization,
-)
 from .lower_moves import (
+    find_dynamic_product,
     lower_cast,
     lower_clamp,
     lower_concat,
     lower_conversion,
+    lower_dequantize,
+    lower_dynamic_product,
+    lower_dynamic_quantization,
     lower_function,
     lower_gather,
     lower_global_pool,
@@ -66,6 +63,7 @@ from .lower_moves import (
     lower_transpose,
 )
 from .network_builder import NetworkBuilder
+from .output_shapes import check_dtype
 from .region_reading import FUNCTIONS, RegionReading
 
 LOWERINGS: Mapping[str, Callable[[NetworkBuilder, LayerGroup], None]] = {
