@@ -29,14 +29,26 @@ if TYPE_CHECKING:
         DecisionDocument,
         write_decisions,
     )
-    from byoc.bundle._epcontext import CONTEXT_MODEL_FILE, require_contexts, write_context_model
+    from byoc.bundle._epcontext import (
+        CONTEXT_MODEL_FILE,
+        MODEL_TEXT,
+        hash_region_model,
+        require_contexts,
+        write_context_model,
+    )
     from byoc.bundle._manifest import (
         MANIFEST_FILE,
         HostEntry,
         Manifest,
+        PaddingEntry,
         RegionEntry,
+        RowSplitEntry,
         VariantEntry,
+        check_padding,
+        check_split,
         describe_file,
+        describe_padding,
+        describe_split,
         entry_to_contract,
     )
     from byoc.bundle._manifest_reading import (
@@ -57,14 +69,6 @@ if TYPE_CHECKING:
         require_consent,
         sign_folder,
     )
-    from byoc.bundle._padding_entry import (
-        PaddingEntry,
-        RowSplitEntry,
-        check_padding,
-        check_split,
-        describe_padding,
-        describe_split,
-    )
     from byoc.bundle._reading import (
         Bundle,
         find_rule_file_problems,
@@ -76,7 +80,6 @@ if TYPE_CHECKING:
         open_own_files,
         read_rule_file_options,
     )
-    from byoc.bundle._region_description import MODEL_TEXT, hash_region_model
     from byoc.bundle._report import (
         AccuracyReport,
         Compute,

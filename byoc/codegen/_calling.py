@@ -24,7 +24,7 @@ from byoc.codegen._interface import (
     Cycles,
     ResourceError,
 )
-from byoc.codegen.byoc_worker.values import InputCheck, takes_check_options
+from byoc.codegen.byoc_worker.link import InputCheck, takes_check_options
 from byoc.errors import (
     ByocError,
     MissingRuntimeError,

@@ -20,19 +20,17 @@ if TYPE_CHECKING:
     from byoc.comparison._compare import (
         ROW_KEYS,
         TOTAL,
+        ModelProblem,
+        OptimalityLoss,
         StrategyRow,
+        build_problem,
         compare,
+        compare_decisions,
         make_strategy_rows,
+        measure_loss,
         summarize_strategies,
     )
     from byoc.comparison._comparison_options import FAST_STRATEGIES, BucketOptions, SimplifyOptions
-    from byoc.comparison._model_problem import (
-        ModelProblem,
-        OptimalityLoss,
-        build_problem,
-        compare_decisions,
-        measure_loss,
-    )
     from byoc.comparison._placement_diff import CostChange, NodeMove, PlacementDiff, RegionChange, diff
     from byoc.comparison._rule_comparison import ComparedKind, RuleComparison, compare_rules, simplify
     from byoc.comparison._study_file import TASK_KEYS, StudyCase, TaskRow, list_tasks, make_study_schema

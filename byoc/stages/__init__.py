@@ -10,7 +10,15 @@ if TYPE_CHECKING:
     from byoc.stages._emission_stages import Compile, Estimate, Pack, Write
     from byoc.stages._gain_stage import EstimateGains, PlaceParts
     from byoc.stages._padding_stage import FindPadding
-    from byoc.stages._planning_stages import Annotate, Convert, Group, Outline, Place
+    from byoc.stages._planning_stages import (
+        Annotate,
+        Convert,
+        Group,
+        Outline,
+        Place,
+        Rewrite,
+        rewrite_model,
+    )
     from byoc.stages._preparation_stages import Load, Quantize, Resolve
     from byoc.stages._results import (
         Chain,
@@ -22,7 +30,6 @@ if TYPE_CHECKING:
         make_result,
         watch_stages,
     )
-    from byoc.stages._rewriting import Rewrite, rewrite_model
     from byoc.stages._settings_loader import (
         ChooseSizes,
         add_size_notes,

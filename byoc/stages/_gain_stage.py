@@ -19,9 +19,8 @@ from byoc.planning import (
     shorten_search,
 )
 from byoc.stages._ask_stage import Ask
-from byoc.stages._planning_stages import Annotate, Group, Place
+from byoc.stages._planning_stages import Annotate, Group, Place, Rewrite
 from byoc.stages._preparation_stages import Load, Quantize
-from byoc.stages._rewriting import Rewrite
 from byoc.stages._state import Placed, Planned, Prepared, Resolved, take
 from byoc.support import collect_rarely, hide_steps, report_step
 

@@ -13,9 +13,9 @@ from byoc.planning import predict_at
 from byoc.reporting import describe_chosen_sizes
 from byoc.samples import model_samples
 from byoc.stages._planning_stages import Annotate, Group
+from byoc.stages._preparation_stages import load_original
 from byoc.stages._results import Each
 from byoc.stages._state import Padded, Prepared, Resolved, Verified, take
-from byoc.stages._static_caches import load_original
 from byoc.support import Note, collect_rarely, report_step
 from byoc.verification import (
     NotVerifiableError,

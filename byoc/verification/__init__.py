@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         find_worst_by_count,
         require_generated,
     )
-    from byoc.verification._noise import NoiseGauge
+    from byoc.verification._noise import NoiseGauge, compare_tensors
     from byoc.verification._part_trials import compile_and_load
     from byoc.verification._quantization_noise import make_exact_products, quantized_tensors_of
     from byoc.verification._reaching import SpecialScope, compare_alone, record_region_inputs
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
         record_reference_runs,
         verify_regions,
     )
-    from byoc.verification._tensor_comparison import compare_tensors
     from byoc.verification._thresholds import (
         DEFAULT_THRESHOLDS,
         QUANTIZED_THRESHOLD,

@@ -21,10 +21,10 @@ from byoc.support import StrictModel, read_limited, require_inside, write_text
 from byoc.verification._bisection import Fault
 from byoc.verification._bundle_comparison import BundleComparison, VerificationModels
 from byoc.verification._bundle_runs import BundleRuns, Values
+from byoc.verification._noise import compare_tensors
 from byoc.verification._part_trials import run_trial, save_part
 from byoc.verification._region_cutter import RegionPart, convert_errors
 from byoc.verification._region_verification import NotVerifiableError, worst_errors
-from byoc.verification._tensor_comparison import compare_tensors
 from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
 from byoc.verification._verification_result import OutputError, RegionError, Verification
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         load_model,
     )
     from byoc.zoo._sources import ZOO, Source, name_source
-    from byoc.zoo._trained_models import FetchResult
-    from byoc.zoo._user_folders import Provider, ZooEntry
+    from byoc.zoo._trained_models import FetchResult, Provider, ZooEntry
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

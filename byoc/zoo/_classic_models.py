@@ -18,7 +18,7 @@ from onnx import TensorProto, numpy_helper
 
 from byoc.errors import InputError, suggest_nearest
 from byoc.zoo._sample_inputs import UniformSpread, derive_seed, draw_uniform, make_photo
-from byoc.zoo._user_folders import ZooEntry
+from byoc.zoo._trained_models import ZooEntry
 
 # The first with everything a partition is written with (overloads of functions, metadata of nodes),
 # and read by every onnxruntime since 1.18. From 4 on, initializers need not be inputs.

@@ -28,7 +28,7 @@ from byoc.zoo._decoders import (
     name_weight,
 )
 from byoc.zoo._sample_inputs import UniformSpread, derive_seed, draw_uniform, make_integers
-from byoc.zoo._user_folders import ZooEntry
+from byoc.zoo._trained_models import ZooEntry
 
 # The decoders that the zoo lists, and samples of a conversation for each.
 

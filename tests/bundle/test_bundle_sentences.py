@@ -22,7 +22,13 @@ from byoc.bundle import _packing as consent_module
 from byoc.bundle import _packing as signing
 from byoc.bundle import _reading as reading
 from byoc.bundle._compiling import compile_regions
-from byoc.bundle._epcontext import NodeContext, _contradict, _replace_types, build_context_model
+from byoc.bundle._epcontext import (
+    NodeContext,
+    _contradict,
+    _encode_text,
+    _replace_types,
+    build_context_model,
+)
 from byoc.bundle._manifest import RegionEntry
 from byoc.bundle._manifest_reading import find_folder_kind
 from byoc.bundle._original_weights import WeightFile, _embed, move_weights
@@ -36,7 +42,6 @@ from byoc.bundle._packing import (
     require_trusted_references,
     sign_folder,
 )
-from byoc.bundle._region_description import _encode_text
 from byoc.bundle._report import (
     EstimateReport,
     HostReason,

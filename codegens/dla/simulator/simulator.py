@@ -47,16 +47,21 @@ from ..machine import (
     written_operand,
 )
 from .kernel_convolutions import (
+    Array,
+    FaultError,
+    PlainMemory,
+    TaggedMemory,
+    check_box,
     check_shifts,
     clamp_to_output,
     compute_conv,
+    end_of,
     require_array,
     require_floats,
     require_integers,
     window_axes,
     window_view,
 )
-from .tagged_memory import Array, FaultError, PlainMemory, TaggedMemory, check_box, end_of
 
 # The compute commands of the instruction set on arrays, in numpy.
 
