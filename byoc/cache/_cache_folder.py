@@ -7,39 +7,32 @@ is recognized when it is read, and made again. The time of a file's last change 
 
 import errno
 import hashlib
-import hmac
 import json
 import os
-import secrets
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
 from byoc.errors import InputError
 from byoc.support import find_user_folder, open_workspace, remove_leftovers, report_step, write_text
-from byoc.trust import MachineKey, open_or_create_key
 
-# An entry of a cache as one file: what it holds, and a code that only the cache's owner can make.
-#
-# The file is a line that names the format, the length of a header (8 bytes, little endian), the
-# header, its code, and the blobs. The header is JSON: the entry's key, its facts, a number that no
-# other entry has, the size and code of each blob. The header's code is an HMAC-SHA-256 (RFC 2104)
-# by the key of this machine; those of blobs, which are large, are Poly1305 (RFC 8439), each by a
-# key of its own that is derived from it and the number. So what anybody else wrote, a byte that
-# changed, and an entry under the name of another are all recognized.
+# An entry of a cache as one file: a line that names the format, the length of a header (8 bytes,
+# little endian), the header, its SHA-256, and the blobs. The header is JSON: the entry's key, its
+# facts, the size and SHA-256 of each blob. So a byte that changed, and an entry under the name of
+# another, are recognized. Who may write the folder is trusted: `open_cache` takes none that
+# anybody but the user can write.
 
-_FORMAT = b"onnx-byoc cache entry 2\n"
+_FORMAT = b"onnx-byoc cache entry 3\n"
 _LENGTH_BYTES = 8  # of the header, little endian
-_CODE_BYTES = 32  # of HMAC-SHA-256
+_DIGEST_BYTES = 32  # of SHA-256
 _MAX_HEADER_BYTES = 1 << 28
 
 
 class DamagedEntryError(InputError):
-    """A file is not an entry, not of this user, or was changed after it was written."""
+    """A file is not an entry, or was changed after it was written."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,37 +43,27 @@ class CacheEntry:
     blobs: Sequence[bytes] = ()
 
 
-def write_entry(path: Path, key: str, entry: CacheEntry, owner: MachineKey) -> int:
-    """Write an entry to a new file; return the file's bytes.
-
-    Raises OSError, and MissingRuntimeError without the package `cryptography`.
-    """
-    once = secrets.token_hex(_CODE_BYTES)
-    blobs = [
-        [len(blob), _make_blob_code(blob, once, number, owner)]
-        for number, blob in enumerate(entry.blobs)
-    ]
-    described = {"key": key, "facts": dict(entry.facts), "once": once, "blobs": blobs}
+def write_entry(path: Path, key: str, entry: CacheEntry) -> int:
+    """Write an entry to a new file; return the file's bytes. Raises OSError."""
+    blobs = [[len(blob), hashlib.sha256(blob).hexdigest()] for blob in entry.blobs]
+    described = {"key": key, "facts": dict(entry.facts), "blobs": blobs}
     header = json.dumps(described, sort_keys=True).encode()
     start = _FORMAT + len(header).to_bytes(_LENGTH_BYTES, "little") + header
     with path.open("xb") as file:
-        for part in (start, _make_code(header, owner), *entry.blobs):
+        for part in (start, hashlib.sha256(header).digest(), *entry.blobs):
             file.write(part)
         return file.tell()
 
 
-def read_entry(file: IO[bytes], key: str, owner: MachineKey) -> CacheEntry:
-    """Read an entry from an open file.
-
-    Raises DamagedEntryError unless `owner` wrote it under `key`, MissingRuntimeError as `write_entry`.
-    """
-    header = _read_header(file, owner)
+def read_entry(file: IO[bytes], key: str) -> CacheEntry:
+    """Read an entry from an open file. Raises DamagedEntryError unless it was written under `key`."""
+    header = _read_header(file)
     if header["key"] != key:
         raise DamagedEntryError("it is the entry of another key")
     blobs = []
-    for number, (size, code) in enumerate(header["blobs"]):
+    for size, digest in header["blobs"]:
         blob = file.read(size)
-        if not hmac.compare_digest(_make_blob_code(blob, header["once"], number, owner), code):
+        if hashlib.sha256(blob).hexdigest() != digest:
             raise DamagedEntryError("its content is not as it was written")
         blobs.append(blob)
     if file.read(1):
@@ -88,29 +71,21 @@ def read_entry(file: IO[bytes], key: str, owner: MachineKey) -> CacheEntry:
     return CacheEntry(header["facts"], tuple(blobs))
 
 
-def read_facts(file: IO[bytes], owner: MachineKey) -> Mapping[str, Any]:
+def read_facts(file: IO[bytes]) -> Mapping[str, Any]:
     """Read the facts of an entry without its blobs. Raises DamagedEntryError."""
-    facts: Mapping[str, Any] = _read_header(file, owner)["facts"]
+    facts: Mapping[str, Any] = _read_header(file)["facts"]
     return facts
 
 
-def _read_header(file: IO[bytes], owner: MachineKey) -> Mapping[str, Any]:
+def _read_header(file: IO[bytes]) -> Mapping[str, Any]:
     if file.read(len(_FORMAT)) != _FORMAT:
         raise DamagedEntryError("it is not an entry")
     length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
     header = file.read(length) if length <= _MAX_HEADER_BYTES else b""
-    if not hmac.compare_digest(file.read(_CODE_BYTES), _make_code(header, owner)):
-        raise DamagedEntryError("it was not written with the key of this machine")
-    found: Mapping[str, Any] = json.loads(header)  # of this user: as `write_entry` made it
+    if file.read(_DIGEST_BYTES) != hashlib.sha256(header).digest():
+        raise DamagedEntryError("its header is not as it was written")
+    found: Mapping[str, Any] = json.loads(header)  # as `write_entry` made it
     return found
-
-
-def _make_blob_code(blob: bytes, once: str, number: int, owner: MachineKey) -> str:
-    return owner.make_data_code(f"{once} {number} {len(blob)}".encode(), blob).hex()
-
-
-def _make_code(header: bytes, owner: MachineKey) -> bytes:
-    return owner.make_code(_FORMAT + hashlib.sha256(header).digest())
 
 
 DEFAULT_LIMIT = 4 << 30
@@ -159,11 +134,6 @@ class Cache:
     folder: Path
     _state: dict[str, int] = field(default_factory=dict)
 
-    @cached_property
-    def owner(self) -> MachineKey:
-        """The key of this machine, by which entries are recognized. Raises InputError."""
-        return open_or_create_key()
-
     @property
     def limit(self) -> int:
         """The most bytes that the entries may have together."""
@@ -182,14 +152,11 @@ class Cache:
         self._trim(limit)
 
     def find(self, key: str) -> CacheEntry | None:
-        """Return the entry of a key, None where there is none. Removes one that is damaged.
-
-        Raises InputError when the key of this machine cannot be used.
-        """
+        """Return the entry of a key, None where there is none. Removes one that is damaged."""
         path = self._place(key)
         try:
             with os.fdopen(os.open(path, _FLAGS), "rb") as file:
-                found = read_entry(file, key, self.owner)
+                found = read_entry(file, key)
                 with suppress(OSError):
                     os.utime(file.fileno() if os.utime in os.supports_fd else path)
                 return found
@@ -202,18 +169,15 @@ class Cache:
         return None
 
     def store(self, key: str, entry: CacheEntry) -> None:
-        """Store an entry; one that is larger than the limit, or finds no room on the disk, is not.
-
-        Raises InputError as `find` does.
-        """
+        """Store an entry; one that is larger than the limit, or finds no room on the disk, is not."""
         limit = self.limit
         if sum(map(len, entry.blobs)) > limit * _KEPT_SHARE:
             return
-        owner, path = self.owner, self._place(key)
+        path = self._place(key)
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with open_workspace(self.folder) as workspace:
-                size = write_entry(workspace / "new", key, entry, owner)
+                size = write_entry(workspace / "new", key, entry)
                 (workspace / "new").replace(path)
         except OSError as error:
             report_step(f"cache: nothing is stored: {error.strerror or error}")
@@ -237,7 +201,7 @@ class Cache:
     def read_facts(self, entry: EntryInfo) -> Mapping[str, Any] | None:
         """Return the facts of an entry, None for one that is damaged or gone."""
         with suppress(OSError, DamagedEntryError), os.fdopen(os.open(entry.path, _FLAGS), "rb") as file:
-            return read_facts(file, self.owner)
+            return read_facts(file)
         return None
 
     def measure(self) -> CacheUsage:

@@ -7,7 +7,6 @@ compiler, its options, this machine.
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -51,14 +50,9 @@ class ArtifactStore:
     codegen: Codegen
     options: Any
 
-    def __post_init__(self) -> None:
-        """Make the key of this machine where there is none, since digests of regions are by it."""
-        with suppress(ByocError):
-            _ = self.cache.owner
-
     @cached_property
     def _compiler(self) -> str:
-        return hash_compiler(self.codegen, self.options, self.cache)
+        return hash_compiler(self.codegen, self.options)
 
     @property
     def is_used(self) -> bool:
@@ -131,7 +125,7 @@ class ArtifactStore:
         return all(ask_compatible(codegen, region, artifacts[region.name]) for region in regions)
 
 
-def hash_compiler(codegen: Codegen, options: Any, cache: Cache) -> str:
+def hash_compiler(codegen: Codegen, options: Any) -> str:
     """Return a hash of all that artifacts depend on besides regions, "" where nothing is to be stored.
 
     Raises CompileError, as `compile_region` does, when the codegen's `cache_key` fails.
@@ -140,13 +134,7 @@ def hash_compiler(codegen: Codegen, options: Any, cache: Cache) -> str:
         described = codegen.describe_compiler(options)
     else:
         described = describe_compiler(codegen, options)
-    if described is None:
-        return ""
-    try:
-        cache.owner.make_data_code(b"", b"")
-    except ByocError:  # without a key nobody could tell whose entries they are
-        return ""
-    return _hash_json(described)
+    return "" if described is None else _hash_json(described)
 
 
 def _restore_artifacts(entry: CacheEntry) -> list[Artifact]:
@@ -264,7 +252,7 @@ class CompilerAnswers:
 
     @cached_property
     def _compiler(self) -> str:
-        return "" if self.cache is None else hash_compiler(self.codegen, self.options, self.cache)
+        return "" if self.cache is None else hash_compiler(self.codegen, self.options)
 
     def find_verdicts(self, regions: Sequence[Region]) -> list[Verdict]:
         """Return the verdict on each region: a reason where a node is refused, and on which CPU it runs.

@@ -6,8 +6,6 @@ from byoc._doors import open_door
 
 if TYPE_CHECKING:
     from byoc.trust._machine_key import (
-        SECRET_BYTES,
-        DataCode,
         MachineKey,
         get_key_file,
         open_or_create_key,

@@ -1,11 +1,10 @@
-"""The key of this machine, in files that nobody else can write, for signatures and entries of the cache.
+"""The key of this machine, in files that nobody else can write, for signatures.
 
 It is an Ed25519 key (RFC 8032) in `$XDG_DATA_HOME/byoc/signing_key`: one line, `ed25519` and the 32
 bytes of the secret in hex. As ssh does, byoc uses it only while it is the user's alone.
 """
 
 import errno
-import hmac
 import os
 import re
 import secrets
@@ -14,12 +13,12 @@ import tempfile
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from byoc.errors import InputError, MissingRuntimeError
 from byoc.support import find_user_folder
 
-# Ed25519 (RFC 8032) and Poly1305 (RFC 8439) by the package `cryptography`, loaded when first used.
+# Ed25519 (RFC 8032) by the package `cryptography`, loaded when first used.
 
 SECRET_BYTES = 32  # of a private key of Ed25519
 SIGNATURE_BYTES = 64  # of a signature by Ed25519
@@ -84,31 +83,6 @@ def _has_small_order(public: bytes) -> bool:
     return y in {0, 1, _PRIME - 1, _Y_OF_ORDER_8, _PRIME - _Y_OF_ORDER_8}
 
 
-class DataCode(Protocol):
-    """A code of data that comes in blocks."""
-
-    def update(self, data: bytes | memoryview) -> None:
-        """Take the next block."""
-        ...
-
-    def finalize(self) -> bytes:
-        """Return the code of all blocks."""
-        ...
-
-
-def begin_poly1305(key: bytes) -> DataCode:
-    """Begin a Poly1305 code, 16 bytes; `key`, 32 bytes, is for one sequence of blocks.
-
-    It takes a sixth of the time of a SHA-256. Raises MissingRuntimeError.
-    """
-    try:
-        from cryptography.hazmat.primitives import poly1305  # noqa: PLC0415 - takes time
-    except ImportError:
-        raise MissingRuntimeError(_MISSING) from None
-    begun: DataCode = poly1305.Poly1305(key)
-    return begun
-
-
 def _load() -> Any:
     try:
         from cryptography.hazmat.primitives.asymmetric import ed25519  # noqa: PLC0415 - takes time
@@ -167,8 +141,6 @@ def _describe_problem(status: os.stat_result, path: Path, secret: bool) -> str:
     return ""
 
 
-_CODE_CONTEXT = b"onnx-byoc code 1"  # so that the secret itself is the key of signatures alone
-_DATA_CONTEXT = b"onnx-byoc data "
 _LINE = re.compile(rb"ed25519 ([0-9a-f]{64})\n")
 
 
@@ -186,24 +158,6 @@ class MachineKey:
     def sign(self, message: bytes) -> bytes:
         """Return the signature of a message, 64 bytes. Raises MissingRuntimeError."""
         return sign_message(self.secret, message)
-
-    def make_code(self, message: bytes) -> bytes:
-        """Return a code of a message that only this key makes: HMAC-SHA-256 (RFC 2104), 32 bytes."""
-        return hmac.digest(hmac.digest(self.secret, _CODE_CONTEXT, "sha256"), message, "sha256")
-
-    def begin_data_code(self, once: bytes) -> DataCode:
-        """Begin a code of large data that only this key makes: Poly1305 (RFC 8439), 16 bytes.
-
-        It is by a key that is derived from `once`, which has to be another for other data unless nobody
-        else sees the code. Raises MissingRuntimeError.
-        """
-        return begin_poly1305(self.make_code(_DATA_CONTEXT + once))
-
-    def make_data_code(self, once: bytes, data: bytes) -> bytes:
-        """Return such a code of data that is at hand. Raises MissingRuntimeError."""
-        code = self.begin_data_code(once)
-        code.update(data)
-        return code.finalize()
 
 
 def get_key_file() -> Path:

@@ -87,16 +87,6 @@ def test_an_entry_under_the_name_of_another_is_not_taken(cache: Cache) -> None:
     assert found(cache, KEYS[1]) is None
 
 
-def test_what_another_machine_wrote_is_not_taken(
-    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as other:
-        other.setenv("XDG_DATA_HOME", str(tmp_path / "other"))
-        open_cache(cache.folder).store(KEYS[0], entry())
-    assert place(cache, KEYS[0]).exists()
-    assert found(cache, KEYS[0]) is None
-
-
 def test_a_length_that_is_made_up_asks_for_no_memory(cache: Cache) -> None:
     cache.store(KEYS[0], entry())
     path = place(cache, KEYS[0])

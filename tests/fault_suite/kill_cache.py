@@ -74,7 +74,7 @@ def check_folder(folder: Path) -> int:
     assert len(entries) == sum(path.is_file() for path in (folder / "entries").rglob("*"))
     for entry in entries:
         with entry.path.open("rb") as file:
-            read_entry(file, entry.path.parent.name + entry.path.name, cache.owner)
+            read_entry(file, entry.path.parent.name + entry.path.name)
     return len(entries)
 
 

@@ -27,6 +27,7 @@ def _read_lines(module: Path, function: str) -> set[str]:
     found = [
         (node.lineno - 1, node.end_lineno)
         for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name == function
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        and node.name == function
     ]
     return {line.strip() for start, end in found or [(0, None)] for line in lines[start:end]}
