@@ -20,7 +20,7 @@ from byoc.codegen import (
 )
 from byoc.errors import InputError
 from byoc.support import read_limited, resolve_path
-from byoc.trust import SIGNATURE_FILE
+from byoc.support.trust import SIGNATURE_FILE
 
 # The JSON Schema of manifests, for other tools, derived from the types that byoc parses.
 

@@ -23,7 +23,7 @@ from byoc.bundle._manifest_reading import MAX_MANIFEST_BYTES, check_file_entry, 
 from byoc.codegen import describe_path_problem, escape_line, quote_name
 from byoc.errors import InputError, MissingRuntimeError
 from byoc.support import read_limited
-from byoc.trust import (
+from byoc.support.trust import (
     MAX_SIGNATURE_BYTES,
     SIGNATURE_FILE,
     SignedKind,

@@ -27,7 +27,6 @@ from byoc.bundle._packing import (
     require_trusted_references,
     unpack_bundle,
 )
-from byoc.cache import Cache
 from byoc.codegen import (
     UNLESS_TRUSTED,
     Artifact,
@@ -49,7 +48,8 @@ from byoc.errors import InputError, suggest_nearest
 from byoc.model import check_model, walk_tensors
 from byoc.rules import Target
 from byoc.support import check_type, make_temporary_folder, remove_temporary_folder, select_options
-from byoc.trust import Trust
+from byoc.support.cache import Cache
+from byoc.support.trust import Trust
 
 # The compilers of targets: their codegens, found by name, with the options of rule files and users.
 

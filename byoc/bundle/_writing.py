@@ -66,7 +66,7 @@ from byoc.support import (
     report_step,
     resolve_path,
 )
-from byoc.trust import SIGNATURE_FILE
+from byoc.support.trust import SIGNATURE_FILE
 from byoc.zoo import GENAI_CONFIG_FILE, GenaiFolder, choose_pipeline
 
 # Atomic writing of bundles, as folders or packed files: complete, or not at all.

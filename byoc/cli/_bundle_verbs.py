@@ -12,8 +12,8 @@ import typer
 
 import byoc
 import byoc.bundle
-import byoc.cache
-import byoc.trust
+import byoc.support.cache
+import byoc.support.trust
 from byoc import bundle, planning, reporting
 from byoc.cli._common import (
     FormatOption,
@@ -53,7 +53,7 @@ def cache(
             raise typer.BadParameter(f"{context.invoked_subcommand} prints text", param_hint="--format")
         context.obj = folder
         return
-    opened = byoc.cache.open_cache(folder)
+    opened = byoc.support.cache.open_cache(folder)
     usage, rows = opened.measure(), _list_codegens(opened)
     if form is OutputFormat.json:
         counts = {"entries": usage.entries, "bytes": usage.size, "limit": usage.limit}
@@ -78,7 +78,7 @@ def clear(
     ] = None,
 ) -> None:
     """Remove what is kept; the next run compiles it again."""
-    opened = byoc.cache.open_cache(_choose_folder(context, folder))
+    opened = byoc.support.cache.open_cache(_choose_folder(context, folder))
     removed = opened.clear(None if codegen is None else lambda facts: facts.get("codegen") == codegen)
     print_line(f"{opened.folder}: {format_count(removed, 'result')} removed")
 
@@ -94,7 +94,7 @@ def limit(
         most = parse_size(size)
     except ValueError as error:
         raise typer.BadParameter(f"{error}, such as 500MiB", param_hint="SIZE") from None
-    opened = byoc.cache.open_cache(_choose_folder(context, folder))
+    opened = byoc.support.cache.open_cache(_choose_folder(context, folder))
     opened.set_limit(most)
     print_line(f"{opened.folder}: at most {format_quantity(most, 'B')} from now on")
 
@@ -105,7 +105,7 @@ def _choose_folder(context: typer.Context, folder: Path | None) -> Path | None:
     return before if folder is None else folder
 
 
-def _list_codegens(opened: byoc.cache.Cache) -> list[dict[str, Any]]:
+def _list_codegens(opened: byoc.support.cache.Cache) -> list[dict[str, Any]]:
     """Return a row for each codegen: its entries, their bytes, and when one was last used."""
     rows: dict[str, dict[str, Any]] = {}
     for entry in opened.list_entries():
@@ -151,24 +151,28 @@ def trust(
             raise typer.BadParameter("give a bundle or a key, too", param_hint="BUNDLE|KEY")
         print_rows(_list_keys(), form)
         return
-    key = who if byoc.trust.is_key(who) else _find_signer(Path(who))
+    key = who if byoc.support.trust.is_key(who) else _find_signer(Path(who))
     if remove:
         _remove(key)
     elif key == _get_own_key():
         print_line(f"{key} is the key of this machine, which is always trusted")
     else:
-        byoc.trust.add_trusted_key(key, name or ("" if byoc.trust.is_key(who) else Path(who).name))
+        byoc.support.trust.add_trusted_key(
+            key, name or ("" if byoc.support.trust.is_key(who) else Path(who).name)
+        )
         print_line(f"Trusted from now on: {key}. Native code in bundles that it signed runs here")
 
 
 def _list_keys() -> list[dict[str, str]]:
     own = _get_own_key()
     rows = [{"key": own, "name": _OWN}] if own else []
-    return rows + [{"key": key, "name": name} for key, name in byoc.trust.read_trusted_keys().items()]
+    return rows + [
+        {"key": key, "name": name} for key, name in byoc.support.trust.read_trusted_keys().items()
+    ]
 
 
 def _get_own_key() -> str:
-    own = byoc.trust.read_key()
+    own = byoc.support.trust.read_key()
     return "" if own is None else own.public
 
 
@@ -185,7 +189,7 @@ def _find_signer(path: Path) -> str:
 def _remove(key: str) -> None:
     if key == _get_own_key():
         raise InputError(f"{key} is the key of this machine: remove its file if it is not to be used")
-    if not byoc.trust.remove_trusted_key(key):
+    if not byoc.support.trust.remove_trusted_key(key):
         raise InputError(f"{key} is not among the keys that you trust (byoc trust lists them)")
     print_line(f"Not trusted any more: {key}")
 

@@ -14,7 +14,7 @@ import typer
 
 import byoc
 import byoc.model
-import byoc.options
+import byoc.stages.options
 from byoc import bundle, comparison, reporting
 from byoc.cli._common import (
     DIFFERENT,
@@ -56,7 +56,7 @@ class DiffFlags(byoc.model.DimensionOptions):
     model: str | None = flag_field(Flag("What rule files are compared by: an ONNX file, or zoo:NAME."))
     strategy: str = flag_field(
         Flag("How the model is placed by rule files, see byoc strategies."),
-        byoc.options.DEFAULT_STRATEGY,
+        byoc.stages.options.DEFAULT_STRATEGY,
     )
     variant: str | None = flag_field(
         Flag("The variant to compare, of bundles with several.", metavar="NAME")
@@ -231,10 +231,10 @@ def _format_cost(value: float | None, unit: str) -> str:
 _MAX_NOTES = 10  # footnotes under a table; the rest is in the JSON
 
 
-@take_options(byoc.options.PlanOptions)
+@take_options(byoc.stages.options.PlanOptions)
 def compare(  # noqa: PLR0913 - the options of the verb
     models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="ONNX files, or zoo:NAME.")],
-    options: byoc.options.PlanOptions,
+    options: byoc.stages.options.PlanOptions,
     *,
     strategies: Annotated[
         str | None,
@@ -266,7 +266,7 @@ def compare(  # noqa: PLR0913 - the options of the verb
     names = () if strategies is None else _read_names(strategies)
     links = _read_links(link)
     with tests.record_errors("compare"), show_status(), reserve_stdout():
-        plain = keywords_of(options, byoc.options.PlanOptions)
+        plain = keywords_of(options, byoc.stages.options.PlanOptions)
         rows, cause = _run(
             lambda: byoc.compare(models, **plain, strategies=names, links=links, jobs=jobs)
         )

@@ -14,7 +14,6 @@ from typing import Any
 from onnx import ModelProto
 from onnx.compose import add_prefix
 
-from byoc.cache import Cache, CacheEntry
 from byoc.codegen._abilities import Keyed, Measured, Oracle, Stamped, can_estimate
 from byoc.codegen._calling import ask_compatible, ask_verdicts, estimate_region, measure_seconds
 from byoc.codegen._compiler_identity import describe_compiler
@@ -32,6 +31,7 @@ from byoc.codegen._region import Region
 from byoc.errors import ByocError, InputError, Verdict, must_propagate
 from byoc.model import GraphIndex, is_inserted
 from byoc.support import describe_failure
+from byoc.support.cache import Cache, CacheEntry
 
 # Artifacts that are not made twice: neither in one run, nor in the next.
 #

@@ -27,13 +27,13 @@ from byoc.codegen.byoc_worker.link import BrokenMessageError, write_array
 from byoc.errors import InputError, describe_error
 from byoc.model import to_numpy_dtype
 from byoc.support import Bytes, find_executing_options, find_option_problems, read_options
-from byoc.trust import get_settings_file
+from byoc.support.trust import get_settings_file
 
 if TYPE_CHECKING:
     from byoc.codegen._isolation import Measure
     from byoc.codegen._worker import Isolation, Reader
     from byoc.codegen.byoc_worker.link import SharedMemory
-    from byoc.trust import InterpreterSettings
+    from byoc.support.trust import InterpreterSettings
 
 T = TypeVar("T")
 

@@ -16,16 +16,16 @@ import numpy as np
 
 from byoc.bundle import Bundle, TrialCandidate, check_destination, open_bundle, stage_bundle
 from byoc.comparison._comparison_options import BucketOptions
+from byoc.comparison.profiling import Clock, Patience, Samples, compare_in_turn, measure_in_turn
 from byoc.errors import InputError
 from byoc.model import Model
 from byoc.onnxrt import with_threads
-from byoc.options import DEFAULT_STRATEGY, Options, PlanOptions, list_files
 from byoc.pipeline import Result, partition
 from byoc.planning import Plan
-from byoc.profiling import Clock, Patience, Samples, compare_in_turn, measure_in_turn
 from byoc.runtime import load_bundle
 from byoc.samples import model_samples, read_samples
 from byoc.stages import find_threads, load_targets
+from byoc.stages.options import DEFAULT_STRATEGY, Options, PlanOptions, list_files
 from byoc.support import (
     declare,
     declare_field,

@@ -17,9 +17,9 @@ from byoc.comparison._case_solver import check_joules
 from byoc.comparison._comparison_options import FAST_STRATEGIES, ONE_ACCELERATOR, ComparisonOptions
 from byoc.comparison._study_file import StudyCase, format_value
 from byoc.comparison._study_run import StoppedStudyError, run_cases
+from byoc.comparison.profiling import profile
 from byoc.errors import InputError, escape_unprintable
 from byoc.model import Model, get_operator_name, name_nodes
-from byoc.options import DEFAULT_STRATEGY, PlanOptions, list_files
 from byoc.placement import Ints, Placement, Problem, Strategy, solve_problem
 from byoc.planning import (
     build_main_problem,
@@ -29,9 +29,9 @@ from byoc.planning import (
     plan_graphs,
     price_placement,
 )
-from byoc.profiling import profile
 from byoc.rules import load_rules
 from byoc.stages import load_settings, load_strategy
+from byoc.stages.options import DEFAULT_STRATEGY, PlanOptions, list_files
 from byoc.support import (
     allow_named,
     check_minimum,

@@ -19,7 +19,6 @@ from byoc.codegen import Codegens, CompilerAnswers, Executable, Isolation, Oracl
 from byoc.comparison._comparison_options import SimplifyOptions
 from byoc.errors import YES, InputError, Verdict, refuse
 from byoc.model import GraphIndex, Model, find_boundary, get_node_name, is_qdq_node
-from byoc.options import PlanOptions
 from byoc.passes import PassEffect, load_pass
 from byoc.patterns import ANY_OPERATOR
 from byoc.pipeline import make_plan
@@ -28,6 +27,7 @@ from byoc.reporting import make_report
 from byoc.rules import Target, load_rules
 from byoc.samples import MAX_SAMPLES, read_samples
 from byoc.stages import AskedUnit, find_distinct_units, load_settings, rewrite_model, write_units
+from byoc.stages.options import PlanOptions
 from byoc.support import check_output, check_type, report_step, take_keywords, write_atomically
 from byoc.verification import (
     DEFAULT_THRESHOLDS,

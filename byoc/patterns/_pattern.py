@@ -15,7 +15,6 @@ from functools import cached_property
 from typing import Any
 
 from byoc.errors import suggest_nearest
-from byoc.expressions import Expression, compile_expression
 from byoc.model import RANDOM_OPERATORS
 from byoc.model.schemas import describe_unknown_operator
 from byoc.patterns import _node_table as known
@@ -28,6 +27,7 @@ from byoc.patterns._pattern_syntax import (
     parse_return,
     strip_comment,
 )
+from byoc.support.expressions import Expression, compile_expression
 
 # Checks of the lines of a pattern: names and data flow between lines, and ONNX's operators.
 

@@ -15,7 +15,6 @@ from onnx import NodeProto, TensorProto
 
 from byoc.costs import GraphProblem
 from byoc.errors import InputError, suggest_nearest
-from byoc.expressions import matches
 from byoc.model import (
     PART_KEY,
     GraphIndex,
@@ -40,6 +39,7 @@ from byoc.placement import Problem
 from byoc.planning._cleaned_graphs import HOST, PinnedNode, PinnedNodes, clean_parts
 from byoc.planning._graph_plan import GraphPlan
 from byoc.rules import Target, annotate_graph, is_kept_whole
+from byoc.support.expressions import matches
 
 # Annotations in the model: metadata of nodes that says on which device they are wanted.
 #

@@ -29,7 +29,7 @@ from byoc.support import (
     read_mapping,
     validate_content,
 )
-from byoc.trust import list_codegens
+from byoc.support.trust import list_codegens
 
 # Generations of a target's hardware: what a rule file says of each, and the choice of one.
 #

@@ -26,13 +26,13 @@ from byoc.support import report_step
 
 if TYPE_CHECKING:
     from byoc.bundle import RegionCompiler
-    from byoc.cache import Cache
     from byoc.codegen import Artifact, Region
     from byoc.costs import CostModel, Task
     from byoc.model import GraphIndex, Model
     from byoc.patterns import Unit
     from byoc.planning import GraphPlan, GraphUnits, PlanSettings
     from byoc.rules import Target
+    from byoc.support.cache import Cache
 
 
 # The answers of codegens about units of the main graph: which they take, and their seconds.

@@ -25,8 +25,8 @@ from byoc.stages._state import Placed, Planned, Prepared, Resolved, take
 from byoc.support import collect_rarely, hide_steps, report_step
 
 if TYPE_CHECKING:
-    from byoc.options import Options
     from byoc.planning import Action, GraphPlan, WholePrice
+    from byoc.stages.options import Options
 
 
 # The stage that places nodes in parts, where accelerators refuse them whole and take the parts.

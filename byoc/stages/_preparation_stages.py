@@ -11,7 +11,6 @@ import byoc.samples
 from byoc import bundle, codegen, padding, quantization
 from byoc.errors import InputError
 from byoc.model import choose_state_pairs, find_state_pairs, make_variable, match_state_patterns
-from byoc.options import list_names, record_options
 from byoc.passes import (
     FORM_NAMES,
     MODEL_SCOPE,
@@ -34,6 +33,7 @@ from byoc.stages._state import (
     Setup,
     take,
 )
+from byoc.stages.options import list_names, record_options
 from byoc.support import report_step
 from byoc.zoo import find_genai_folder, load_model, name_source
 
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from byoc.bundle import RegionCompiler
     from byoc.codegen import Codegens, Isolation
     from byoc.model import Model
-    from byoc.options import Options
     from byoc.passes import LoadedPass
     from byoc.planning import PlanSettings
     from byoc.rules import Target
+    from byoc.stages.options import Options
     from byoc.zoo import GenaiFolder
 
 

@@ -62,7 +62,7 @@ from byoc.codegen import (
     read_region,
 )
 from byoc.errors import InputError, MissingRuntimeError
-from byoc.trust import MAX_SIGNATURE_BYTES, SIGNATURE_FILE, Trust
+from byoc.support.trust import MAX_SIGNATURE_BYTES, SIGNATURE_FILE, Trust
 
 AnyBundle = Any
 

@@ -20,10 +20,10 @@ from support import VANILLA, Ran, examples, parse
 from warm_processes import WarmProcesses
 
 import byoc
-from byoc.cache import Cache, find_cache_folder, open_cache
 from byoc.codegen import read_region
 from byoc.codegen._identical_regions import digest_regions
 from byoc.errors import InputError
+from byoc.support.cache import Cache, find_cache_folder, open_cache
 
 BOTH = ["dla_0", "dla_1"]
 WEIGHT = ramp(20, 20)  # more than the 1 KiB up to which constants stay in the model

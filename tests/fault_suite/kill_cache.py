@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from cutting import DEVICE_ONLY, cut, files, without_what_ifs
 from support import parse
 
-from byoc.cache import CacheEntry, open_cache
-from byoc.cache._cache_folder import read_entry
+from byoc.support.cache import CacheEntry, open_cache
+from byoc.support.cache._cache_folder import read_entry
 
 PROGRAMS = 3
 KEYS = 40

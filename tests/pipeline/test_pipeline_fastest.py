@@ -11,10 +11,10 @@ from support import VANILLA, Ran, parse
 
 from byoc.bundle import Bundle
 from byoc.comparison import fastest
+from byoc.comparison.profiling import Patience
 from byoc.errors import InputError
 from byoc.onnxrt import get_session_settings
 from byoc.pipeline import partition
-from byoc.profiling import Patience
 from byoc.runtime import Session, load_bundle
 
 

@@ -18,8 +18,8 @@ from support import parse
 import byoc
 from byoc.bundle import Consent, judge_trust, open_bundle, pack_folder
 from byoc.errors import InputError
-from byoc.trust import _machine_key, add_trusted_key, get_key_file, read_key, read_trusted_keys
-from byoc.trust._machine_key import can_sign, derive_public_key, is_signature
+from byoc.support.trust import _machine_key, add_trusted_key, get_key_file, read_key, read_trusted_keys
+from byoc.support.trust._machine_key import can_sign, derive_public_key, is_signature
 from byoc.verification import verify_against
 
 Become = Callable[[str], Path]

@@ -7,8 +7,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import byoc.cache
 import byoc.codegen
+import byoc.support.cache
 from byoc import costs, model, samples, verification, zoo
 from byoc.support import Flag, Panel, Syntax, declare, declare_field, is_file
 
@@ -406,7 +406,7 @@ class CompileOptions(PlanOptions):
         limits = (self.compile_timeout, self.call_timeout)
         return byoc.codegen.Isolation(*limits) if self.isolate or limits != (None, None) else None
 
-    def open_cache(self) -> byoc.cache.Cache | None:
+    def open_cache(self) -> byoc.support.cache.Cache | None:
         """Open the cache of compiled regions, None where there is to be none.
 
         Raises InputError for a folder that is not used as one.
@@ -414,7 +414,7 @@ class CompileOptions(PlanOptions):
         if not self.cache:
             return None
         return (
-            byoc.cache.open_user_cache()
+            byoc.support.cache.open_user_cache()
             if self.cache_dir is None
-            else byoc.cache.open_cache(self.cache_dir)
+            else byoc.support.cache.open_cache(self.cache_dir)
         )

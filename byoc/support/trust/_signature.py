@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from byoc.errors import InputError, MissingRuntimeError, shorten_text
 from byoc.support import CODEGENS, StrictModel, find_user_folder, list_installed, read_yaml, write_text
-from byoc.trust._machine_key import MachineKey, can_sign, is_signature, read_key, read_own_file
+from byoc.support.trust._machine_key import MachineKey, can_sign, is_signature, read_key, read_own_file
 
 # The settings of a user: `$XDG_CONFIG_HOME/byoc/settings.yaml`.
 #

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.options._partition_options import Options, record_options
-    from byoc.options._plan_options import (
+    from byoc.stages.options._partition_options import Options, record_options
+    from byoc.stages.options._plan_options import (
         DEFAULT_HOST_COSTS,
         DEFAULT_STRATEGY,
         PlanOptions,

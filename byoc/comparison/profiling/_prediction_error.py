@@ -19,10 +19,17 @@ from byoc.codegen import (
     parse_codegen_options,
     to_seconds,
 )
+from byoc.comparison.profiling._measured_costs import (
+    Clock,
+    NodeTimes,
+    Patience,
+    Samples,
+    measure_runs,
+    time_nodes,
+)
 from byoc.costs import CostModel, UnseenPrediction, mean_factor, price_each_node, price_graph
 from byoc.errors import InputError
 from byoc.model import Model, get_node_name, get_operator_name
-from byoc.profiling._measured_costs import Clock, NodeTimes, Patience, Samples, measure_runs, time_nodes
 from byoc.runtime import Session
 
 _LEAST_RANKED = 3  # pairs; a rank correlation of fewer is 1 or -1

@@ -15,11 +15,17 @@ import onnx
 
 from byoc.bundle import RegionCompiler, WeightFile, move_weights
 from byoc.codegen import Codegen, Region, can_estimate, estimate_region, read_region, to_seconds
+from byoc.comparison.profiling._measured_costs import (
+    Clock,
+    MeasurementRecords,
+    Patience,
+    Samples,
+    measure_runs,
+)
 from byoc.costs import HostLink, MeasuredWhole, Task, build_tasks, find_device_tasks
 from byoc.errors import YES, InputError
 from byoc.model import GraphCuts, GraphIndex, Model, OutlineGroup, RegionCut, extract_call, outline
 from byoc.patterns import Unit, group_units
-from byoc.profiling._measured_costs import Clock, MeasurementRecords, Patience, Samples, measure_runs
 from byoc.rules import Target, annotate_graph
 from byoc.runtime import CheckedExecutor
 from byoc.samples import sample_inputs

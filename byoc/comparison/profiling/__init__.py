@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.profiling._codegen_timing import (
+    from byoc.comparison.profiling._codegen_timing import (
         MeasuredCodegen,
         measure_copies,
         measure_launch,
         time_units,
         time_whole,
     )
-    from byoc.profiling._measured_costs import (
+    from byoc.comparison.profiling._measured_costs import (
         Clock,
         MeasurementRecords,
         Patience,
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         time_nodes,
         write_costs,
     )
-    from byoc.profiling._prediction_error import (
+    from byoc.comparison.profiling._prediction_error import (
         WIDE_SPREAD,
         NodePair,
         PredictionComparison,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         rank_correlation,
         time_regions,
     )
-    from byoc.profiling._profile import Profile, profile
-    from byoc.profiling._profile_options import HOST, ProfileOptions
+    from byoc.comparison.profiling._profile import Profile, profile
+    from byoc.comparison.profiling._profile_options import HOST, ProfileOptions
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

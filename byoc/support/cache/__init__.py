@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.cache._cache_folder import (
+    from byoc.support.cache._cache_folder import (
         Cache,
         CacheEntry,
         find_cache_folder,

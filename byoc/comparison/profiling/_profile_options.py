@@ -5,8 +5,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from time import perf_counter, process_time
 
+from byoc.comparison.profiling._measured_costs import Clock, Patience
 from byoc.model import DimensionOptions
-from byoc.profiling._measured_costs import Clock, Patience
 from byoc.support import Flag, Syntax, declare, declare_field
 
 HOST = "host"

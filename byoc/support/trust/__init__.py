@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.trust._machine_key import (
+    from byoc.support.trust._machine_key import (
         MachineKey,
         get_key_file,
         open_or_create_key,
         read_key,
     )
-    from byoc.trust._signature import (
+    from byoc.support.trust._signature import (
         MAX_SIGNATURE_BYTES,
         SIGNATURE_FILE,
         InterpreterSettings,

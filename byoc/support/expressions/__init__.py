@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.expressions._evaluation import Expression, compile_expression, evaluate
-    from byoc.expressions._operations import (
+    from byoc.support.expressions._evaluation import Expression, compile_expression, evaluate
+    from byoc.support.expressions._operations import (
         MismatchError,
         NoValueError,
         NumberRange,
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         make_range,
         matches,
     )
-    from byoc.expressions._parser import (
+    from byoc.support.expressions._parser import (
         Literal,
         Member,
         Name,

@@ -12,6 +12,27 @@ from numpy.typing import NDArray
 
 from byoc.bundle import read_rule_file_options
 from byoc.codegen import Codegens, choose_isolation
+from byoc.comparison.profiling._codegen_timing import (
+    MeasuredCodegen,
+    RegionCall,
+    cut_regions,
+    list_units,
+    measure_copies,
+    measure_launch,
+    open_call,
+    time_units,
+    time_whole,
+    without_crossing,
+)
+from byoc.comparison.profiling._measured_costs import (
+    MeasurementRecords,
+    Patience,
+    describe_machine,
+    time_nodes,
+    write_costs,
+)
+from byoc.comparison.profiling._prediction_error import choose_margin, describe_unseen
+from byoc.comparison.profiling._profile_options import HOST, ProfileOptions
 from byoc.costs import (
     CostTable,
     HostLink,
@@ -24,27 +45,6 @@ from byoc.costs import (
 from byoc.errors import ByocError, InputError
 from byoc.model import Model
 from byoc.onnxrt import with_threads
-from byoc.profiling._codegen_timing import (
-    MeasuredCodegen,
-    RegionCall,
-    cut_regions,
-    list_units,
-    measure_copies,
-    measure_launch,
-    open_call,
-    time_units,
-    time_whole,
-    without_crossing,
-)
-from byoc.profiling._measured_costs import (
-    MeasurementRecords,
-    Patience,
-    describe_machine,
-    time_nodes,
-    write_costs,
-)
-from byoc.profiling._prediction_error import choose_margin, describe_unseen
-from byoc.profiling._profile_options import HOST, ProfileOptions
 from byoc.reporting import format_count
 from byoc.rules import Target, load_rules
 from byoc.support import check_output, report_step, take_keywords

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import byoc.placement
 from byoc import bundle, codegen, model, onnxrt, quantization, samples, verification, zoo
 from byoc.errors import InputError
-from byoc.options._plan_options import (
+from byoc.stages.options._plan_options import (
     DEFAULT_STRATEGY,
     CompileOptions,
     record_inputs,

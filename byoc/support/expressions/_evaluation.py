@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from typing import Any
 
-from byoc.expressions._operations import (
+from byoc.support.expressions._operations import (
     OPERATIONS,
     MismatchError,
     NoValueError,
@@ -25,7 +25,7 @@ from byoc.expressions._operations import (
     describe_kind,
     require_bool,
 )
-from byoc.expressions._parser import (
+from byoc.support.expressions._parser import (
     Comprehension,
     ExpressionNode,
     Literal,
