@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from onnx import NodeProto, TensorProto, TypeProto
 
-from byoc.boundary.contracts import _axis_terms as axes
+from byoc.boundary.contracts._axis_terms import AxisStep, AxisTerm, AxisTerms, apply_step, revert_step
 from byoc.model import (
     CAST,
     DTYPES,
@@ -127,30 +127,30 @@ def includes_cast(steps: Sequence[NodeProto]) -> bool:
 def layout_after(
     index: GraphIndex,
     steps: Sequence[NodeProto],
-    terms: axes.AxisTerms | None,
+    terms: AxisTerms | None,
     known: TensorTypes,
-) -> axes.AxisTerms | None:
+) -> AxisTerms | None:
     """Return the layout after some nodes from the one before, or None if there is no such layout.
 
     `known` gives by name the types of tensors that `index` may know less about.
     """
     for step in _axis_steps(index, steps, known):
-        terms = axes.apply_step(terms, step) if terms is not None and step is not None else None
+        terms = apply_step(terms, step) if terms is not None and step is not None else None
     return terms
 
 
 def layout_before(
     index: GraphIndex,
     steps: Sequence[NodeProto],
-    terms: axes.AxisTerms | None,
+    terms: AxisTerms | None,
     known: TensorTypes,
-) -> axes.AxisTerms | None:
+) -> AxisTerms | None:
     """Return the layout before some nodes from the one after, or None if there is no such layout.
 
     `known` gives by name the types of tensors that `index` may know less about.
     """
     for step in reversed(_axis_steps(index, steps, known)):
-        terms = axes.revert_step(terms, step) if terms is not None and step is not None else None
+        terms = revert_step(terms, step) if terms is not None and step is not None else None
     return terms
 
 
@@ -182,22 +182,22 @@ def find_rank(
 
 def _axis_steps(
     index: GraphIndex, steps: Sequence[NodeProto], known: TensorTypes
-) -> list[axes.AxisStep | None]:
+) -> list[AxisStep | None]:
     """Return the axis step of each node that makes a layout, None where it is not known."""
     return [_axis_step(index, node, known) for node in steps if node.op_type in _LAYOUT_OPS]
 
 
-def _axis_step(index: GraphIndex, node: NodeProto, known: TensorTypes) -> axes.AxisStep | None:
+def _axis_step(index: GraphIndex, node: NodeProto, known: TensorTypes) -> AxisStep | None:
     """Return the axis step of a Transpose or Reshape, or None if it is not known."""
     shape = find_shape(index, node.input[0], known)
     if node.op_type == "Transpose":
         order = get_stated_attributes(node).get("perm", reversed(range(len(shape or ()))))
-        return axes.AxisStep(tuple(order))
+        return AxisStep(tuple(order))
     target_shape = get_constant_value(index, node.input[1])
     if target_shape is None or shape is None:
         return None
     behind = [int(dim) or (shape[i] if i < len(shape) else None) for i, dim in enumerate(target_shape)]
-    return axes.AxisStep(None, shape, tuple(behind))
+    return AxisStep(None, shape, tuple(behind))
 
 
 # Paths on the host from a boundary tensor to the user's tensor that it is a form of.
@@ -295,7 +295,7 @@ def find_user_name(users: GraphIndex | None, name: str) -> str:
     return name
 
 
-def relate_layouts(users: GraphIndex | None, one: str, other: str) -> axes.AxisTerms | None:
+def relate_layouts(users: GraphIndex | None, one: str, other: str) -> AxisTerms | None:
     """Return the layout of the second tensor in the axes of the first, or None if they are unrelated.
 
     Two tensors are related if both are made of one tensor by Transposes alone.
@@ -311,7 +311,7 @@ def relate_layouts(users: GraphIndex | None, one: str, other: str) -> axes.AxisT
     # Dimension i of a tensor is dimension order[i] of the common one.
     if len(from_one) != len(from_other):
         return None
-    return tuple(axes.AxisTerm(from_one.index(dim)) for dim in from_other)
+    return tuple(AxisTerm(from_one.index(dim)) for dim in from_other)
 
 
 def _transpose_chain(users: GraphIndex, name: str) -> Mapping[str, tuple[int, ...]]:
