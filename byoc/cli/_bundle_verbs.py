@@ -25,8 +25,7 @@ from byoc.cli._common import (
     print_rows,
     show_status,
 )
-from byoc.cli._option_flags import take_options
-from byoc.cli._requirement_checks import JUnitFile, JUnitOption, leave_if_missed
+from byoc.cli._option_flags import JUnitFile, JUnitOption, leave_if_missed, take_options
 from byoc.codegen import parse_size
 from byoc.console import make_console, print_line, print_lines, print_table
 from byoc.errors import InputError

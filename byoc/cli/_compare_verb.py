@@ -26,8 +26,7 @@ from byoc.cli._common import (
     reserve_stdout,
     show_status,
 )
-from byoc.cli._option_flags import flag_field, take_options
-from byoc.cli._requirement_checks import JUnitFile, JUnitOption
+from byoc.cli._option_flags import JUnitFile, JUnitOption, flag_field, take_options
 from byoc.console import print_errors, print_line, print_lines
 from byoc.reporting import format_count, format_quantity, format_share
 from byoc.support import Flag, Syntax, check_output, keywords_of

@@ -99,10 +99,10 @@ if TYPE_CHECKING:
     from byoc.codegen._operations import Quantization as Quantization
     from byoc.codegen._region import Region as Region
     from byoc.codegen._region import find_disagreement as find_disagreement
+    from byoc.codegen._region import open_region_session as open_region_session
     from byoc.codegen._region import read_region as read_region
     from byoc.codegen._region_model import Arena as Arena
     from byoc.codegen._region_model import ArenaSlot as ArenaSlot
-    from byoc.codegen._region_session import open_region_session as open_region_session
     from byoc.codegen._worker import UNLESS_TRUSTED as UNLESS_TRUSTED
     from byoc.codegen._worker import Isolation as Isolation
     from byoc.codegen._worker import choose_isolation as choose_isolation

@@ -118,6 +118,7 @@ if TYPE_CHECKING:
         RegionCut,
         check_domains_unused,
         make_dense,
+        make_variable,
         outline,
         set_ir_version,
     )
@@ -152,7 +153,6 @@ if TYPE_CHECKING:
         write_type,
     )
     from byoc.model._type_origins import find_type_origin, type_certainly
-    from byoc.model._variable_constants import make_variable
     from byoc.model._vendor_operators import (
         CountsBytes,
         VendorOperator,

@@ -17,17 +17,15 @@ from typing import Any
 from byoc.errors import suggest_nearest
 from byoc.model import RANDOM_OPERATORS
 from byoc.model.schemas import describe_unknown_operator
-from byoc.patterns._node_table import (
+from byoc.patterns._pattern_syntax import (
+    ANY_OPERATOR,
     CONSTANT,
     OPERATORS_WITH_BODIES,
+    PatternLine,
+    PatternOperand,
     attribute_names,
     operand_counts,
     output_count,
-)
-from byoc.patterns._pattern_syntax import (
-    ANY_OPERATOR,
-    PatternLine,
-    PatternOperand,
     parse_line,
     parse_return,
     strip_comment,

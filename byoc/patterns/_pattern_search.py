@@ -17,9 +17,17 @@ from numpy.typing import NDArray
 
 from byoc.errors import YES, Verdict, refuse
 from byoc.model import GraphIndex, get_constant_value
-from byoc.patterns._node_table import COMMUTATIVE, NodeTable, attribute_names, has_variadic_output
 from byoc.patterns._pattern import PatternForm, replace_operand
-from byoc.patterns._pattern_syntax import AttributeTest, PatternLine, PatternOperand, Scalar
+from byoc.patterns._pattern_syntax import (
+    COMMUTATIVE,
+    AttributeTest,
+    NodeTable,
+    PatternLine,
+    PatternOperand,
+    Scalar,
+    attribute_names,
+    has_variadic_output,
+)
 
 MAX_ATTEMPTS = 5_000  # of matching one pattern at one node
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from byoc.quantization._accuracy_measures import KeptAccuracy
     from byoc.quantization._accuracy_test import AccuracyTest, prepare_accuracy_test
     from byoc.quantization._calibrate import calibrate
-    from byoc.quantization._calibration_options import CalibrationOptions
+    from byoc.quantization._calibration_file import CalibrationOptions
     from byoc.quantization._calibrators import Range, Ranges
     from byoc.quantization._choose_precision import ChosenPrecision, choose_precision, has_float_mode
     from byoc.quantization._precision import (

@@ -22,8 +22,7 @@ from onnx import ModelProto, TensorProto
 from byoc.errors import InputError
 from byoc.model import Model, copy_without, find_external_data
 from byoc.onnxrt import open_session, run_session, without_optimizations
-from byoc.quantization._calibration_file import write_ranges
-from byoc.quantization._calibration_options import CalibrationOptions
+from byoc.quantization._calibration_file import CalibrationOptions, write_ranges
 from byoc.quantization._calibrators import (
     BINS,
     Calibrator,

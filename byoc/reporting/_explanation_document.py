@@ -19,9 +19,8 @@ from byoc.reporting._estimates import (
     format_conditions,
     format_promises,
 )
-from byoc.reporting._explain import Explanation, GraphExplanation, RefusedNode
+from byoc.reporting._explain import Explanation, GraphExplanation, RefusedNode, compute_gains
 from byoc.reporting._quantities import format_count, format_share
-from byoc.reporting._relaxation_gains import compute_gains
 from byoc.rules import Objection
 
 _EXAMPLES = 3  # nodes named for a group of refusals

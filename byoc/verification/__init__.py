@@ -32,7 +32,15 @@ if TYPE_CHECKING:
     )
     from byoc.verification._noise import NoiseGauge, compare_tensors
     from byoc.verification._part_trials import compile_and_load
-    from byoc.verification._quantization_noise import make_exact_products, quantized_tensors_of
+    from byoc.verification._quantization_noise import (
+        DEFAULT_THRESHOLDS,
+        QUANTIZED_THRESHOLD,
+        TOLERANCE,
+        Thresholds,
+        make_exact_products,
+        quantized_tensors_of,
+        read_thresholds,
+    )
     from byoc.verification._reaching import SpecialScope, compare_alone, record_region_inputs
     from byoc.verification._region_cutter import make_reference_executor, run_plain
     from byoc.verification._region_verification import (
@@ -42,13 +50,6 @@ if TYPE_CHECKING:
         heed_contract,
         record_reference_runs,
         verify_regions,
-    )
-    from byoc.verification._thresholds import (
-        DEFAULT_THRESHOLDS,
-        QUANTIZED_THRESHOLD,
-        TOLERANCE,
-        Thresholds,
-        read_thresholds,
     )
     from byoc.verification._unit_noise import Difference, OutputError, TieBreak
     from byoc.verification._verification_result import (

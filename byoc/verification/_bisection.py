@@ -28,6 +28,7 @@ from byoc.verification._part_trials import (
     make_compiler,
     minimize_wrong,
 )
+from byoc.verification._quantization_noise import DEFAULT_THRESHOLDS, Thresholds
 from byoc.verification._reaching import InputEnds, run_alone
 from byoc.verification._region_cutter import RegionCutter, Values, open_region
 from byoc.verification._region_verification import (
@@ -41,7 +42,6 @@ from byoc.verification._region_verification import (
     record_reference_runs,
 )
 from byoc.verification._special_check import SpecialCheck, SpecialJudge
-from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
 from byoc.verification._unit_noise import OutputError
 from byoc.verification._verification_result import LayerCheck, RegionError, SpecialKind
 

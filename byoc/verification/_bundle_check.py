@@ -26,8 +26,8 @@ from byoc.verification._bundle_verification import (
     verify_split,
     write_fault,
 )
+from byoc.verification._quantization_noise import DEFAULT_THRESHOLDS, Thresholds
 from byoc.verification._region_verification import heed_promises
-from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
 from byoc.verification._verification_result import OutputError, Verification
 from byoc.zoo import ZOO
 

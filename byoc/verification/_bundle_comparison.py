@@ -22,7 +22,7 @@ from byoc.verification._bundle_runs import BundleRuns, Values, load_all_executor
 from byoc.verification._fidelity import FidelityCheck, SampleRun
 from byoc.verification._noise import NoiseGauge, measure_accuracy
 from byoc.verification._part_trials import BundleLayers, TrialOutcome, minimize_wrong
-from byoc.verification._quantization_noise import find_quantized_tensors
+from byoc.verification._quantization_noise import DEFAULT_THRESHOLDS, Thresholds, find_quantized_tensors
 from byoc.verification._reaching import (
     InputEnds,
     SpecialScope,
@@ -47,7 +47,6 @@ from byoc.verification._region_verification import (
 from byoc.verification._special_check import SpecialRun, find_scales
 from byoc.verification._special_samples import MOST_SUMMED, make_special_samples
 from byoc.verification._special_traits import SpecialTraits
-from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
 from byoc.verification._unit_noise import OutputError
 from byoc.verification._verification_result import Accuracy, RegionError, SampleKind, Verification
 

@@ -34,7 +34,12 @@ from byoc.runtime import (
 )
 from byoc.samples import Sample, describe_mismatch, list_samples
 from byoc.verification._noise import NoiseGauge
-from byoc.verification._quantization_noise import find_quantized_tensors, quantized_tensors_of
+from byoc.verification._quantization_noise import (
+    DEFAULT_THRESHOLDS,
+    Thresholds,
+    find_quantized_tensors,
+    quantized_tensors_of,
+)
 from byoc.verification._reaching import run_alone
 from byoc.verification._region_cutter import (
     convert_errors,
@@ -43,7 +48,6 @@ from byoc.verification._region_cutter import (
     open_region,
 )
 from byoc.verification._region_verification import NotVerifiableError, RecordedRuns, worst_errors
-from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
 from byoc.verification._unit_noise import OutputError
 from byoc.verification._verification_result import RewriteComparison
 from byoc.zoo import load_model

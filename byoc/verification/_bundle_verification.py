@@ -23,9 +23,9 @@ from byoc.verification._bundle_comparison import BundleComparison, VerificationM
 from byoc.verification._bundle_runs import BundleRuns, Values
 from byoc.verification._noise import compare_tensors
 from byoc.verification._part_trials import run_trial, save_part
+from byoc.verification._quantization_noise import DEFAULT_THRESHOLDS, Thresholds
 from byoc.verification._region_cutter import RegionPart, convert_errors
 from byoc.verification._region_verification import NotVerifiableError, worst_errors
-from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
 from byoc.verification._verification_result import OutputError, RegionError, Verification
 
 # A fault on disk: the smallest model that shows it, with its inputs and outputs.

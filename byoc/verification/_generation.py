@@ -34,6 +34,7 @@ from byoc.verification._generation_result import (
     run_together,
 )
 from byoc.verification._noise import compare_tensors
+from byoc.verification._quantization_noise import DEFAULT_THRESHOLDS, EPSILON, Thresholds
 from byoc.verification._region_cutter import (
     PlainModel,
     convert_errors,
@@ -41,7 +42,6 @@ from byoc.verification._region_cutter import (
     open_original,
 )
 from byoc.verification._region_verification import heed_promises
-from byoc.verification._thresholds import DEFAULT_THRESHOLDS, EPSILON, Thresholds
 from byoc.verification._unit_noise import OutputError
 from byoc.zoo import ZOO
 

@@ -26,6 +26,11 @@ from byoc.numerics import compute_cosine, compute_same_class_share, compute_sign
 from byoc.onnxrt import open_session, run_session, with_session_mode, without_optimizations
 from byoc.samples import read_map_values
 from byoc.verification._quantization_noise import (
+    DEFAULT_THRESHOLDS,
+    LEAST_SIGNAL_TO_NOISE,
+    QUANTIZED_NETWORK_TOLERANCE,
+    TOLERANCE,
+    Thresholds,
     has_quantized_activations,
     make_exact_products,
     read_qdq_groups,
@@ -33,13 +38,6 @@ from byoc.verification._quantization_noise import (
 )
 from byoc.verification._rounding_noise import AccumulationNoise, RoundingNoise, expose_tensors
 from byoc.verification._row_selection import SelectionRuns
-from byoc.verification._thresholds import (
-    DEFAULT_THRESHOLDS,
-    LEAST_SIGNAL_TO_NOISE,
-    QUANTIZED_NETWORK_TOLERANCE,
-    TOLERANCE,
-    Thresholds,
-)
 from byoc.verification._tie_breaks import break_ties
 from byoc.verification._unit_noise import (
     SHARE,

@@ -15,9 +15,8 @@ from byoc.runtime import data_inputs, load_bundle, load_executors
 from byoc.samples import NoSampleError, model_samples
 from byoc.support import report_each
 from byoc.verification._noise import NoiseGauge, compare_tensors
-from byoc.verification._quantization_noise import quantized_tensors_of
+from byoc.verification._quantization_noise import DEFAULT_THRESHOLDS, Thresholds, quantized_tensors_of
 from byoc.verification._region_cutter import PlainModel, make_reference_executor, open_region
-from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
 from byoc.verification._unit_noise import OutputError, TieBreak
 from byoc.verification._verification_result import LayerCheck, RegionError, SampleKind
 

@@ -35,8 +35,8 @@ from byoc.model import (
     replace_names,
 )
 from byoc.onnxrt import open_session, run_session, without_optimizations
+from byoc.verification._quantization_noise import TOLERANCE, Measure
 from byoc.verification._rounding_noise import MOVING
-from byoc.verification._thresholds import TOLERANCE, Measure
 
 # The error of one tensor, and whether tolerance, noise or ties explain it.
 

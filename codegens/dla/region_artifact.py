@@ -41,8 +41,8 @@ from .compiler import (
     boundary_shape,
     fill_weights,
     have_same_program,
-    lower_region,
 )
+from .compiler.compile_region import lower_region
 from .machine import DType, MachineFigures, Operand, assemble, disassemble, find_version
 from .simulator import FaultError, SimulationError, Simulator, check_box, end_of
 

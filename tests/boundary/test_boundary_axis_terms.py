@@ -2,7 +2,7 @@
 
 import pytest
 
-from byoc.boundary.contracts._axis_terms import (
+from byoc.boundary.contracts._boundary_nodes import (
     AxisStep,
     AxisTerm,
     apply_step,

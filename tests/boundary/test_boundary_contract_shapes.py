@@ -8,7 +8,7 @@ from test_boundary_contract import DOMAIN, Bounded
 
 import byoc
 from byoc.boundary.contracts import check_contracts, read_region_contracts
-from byoc.boundary.contracts._axis_terms import (
+from byoc.boundary.contracts._boundary_nodes import (
     AxisStep,
     AxisTerm,
     apply_step,

@@ -10,7 +10,7 @@ from onnx import helper
 from support import parse
 
 from byoc.boundary.contracts import RegionContext, RegionContracts, TensorContract
-from byoc.boundary.contracts._axis_terms import parse_terms
+from byoc.boundary.contracts._boundary_nodes import parse_terms
 from byoc.boundary.contracts._contract_check import HostGraph, HostView
 from byoc.boundary.contracts._region_view import TensorView
 from byoc.model import (

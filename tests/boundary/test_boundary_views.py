@@ -5,8 +5,8 @@ from onnx import TensorProto, TypeProto, helper
 from support import parse
 
 from byoc.boundary.contracts import RegionContext, is_conversion, read_region_contracts
-from byoc.boundary.contracts._axis_terms import AxisTerm, plain_terms
 from byoc.boundary.contracts._boundary_nodes import (
+    AxisTerm,
     ConversionPath,
     Scales,
     find_rank,
@@ -14,6 +14,7 @@ from byoc.boundary.contracts._boundary_nodes import (
     find_user_name,
     layout_after,
     layout_before,
+    plain_terms,
     read_scales,
 )
 from byoc.boundary.contracts._contract_check import HostGraph, _check_types

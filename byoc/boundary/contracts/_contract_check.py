@@ -14,17 +14,10 @@ from types import MappingProxyType
 import onnx
 from onnx import NodeProto, TypeProto
 
-from byoc.boundary.contracts._axis_terms import (
+from byoc.boundary.contracts._boundary_nodes import (
     UNKNOWN_LAYOUT,
     AxisTerm,
     AxisTerms,
-    format_terms,
-    pack_shape,
-    parse_terms,
-    plain_terms,
-    unpack_shape,
-)
-from byoc.boundary.contracts._boundary_nodes import (
     ConversionPath,
     RegionContext,
     find_origin,
@@ -32,12 +25,17 @@ from byoc.boundary.contracts._boundary_nodes import (
     find_rank,
     find_type,
     find_user_name,
+    format_terms,
     includes_cast,
     is_conversion,
     layout_after,
     layout_before,
+    pack_shape,
+    parse_terms,
+    plain_terms,
     read_scales,
     relate_layouts,
+    unpack_shape,
 )
 from byoc.boundary.contracts._region_view import (
     ContractError,

@@ -16,21 +16,19 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TypeProto
 from onnx.inliner import inline_local_functions
 
-from byoc.boundary.contracts._axis_terms import (
+from byoc.boundary.contracts._boundary_nodes import (
     UNKNOWN_LAYOUT,
     AxisTerms,
-    format_terms,
-    pack_shape,
-    plain_terms,
-)
-from byoc.boundary.contracts._boundary_nodes import (
     find_producer,
     find_rank,
     find_type,
+    format_terms,
     includes_cast,
     is_conversion,
     layout_after,
     layout_before,
+    pack_shape,
+    plain_terms,
     read_scales,
     scale_fields,
 )

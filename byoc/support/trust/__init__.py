@@ -5,26 +5,24 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.support.trust._machine_key import (
-        MachineKey,
-        get_key_file,
-        open_or_create_key,
-        read_key,
-    )
     from byoc.support.trust._signature import (
         MAX_SIGNATURE_BYTES,
         SIGNATURE_FILE,
         InterpreterSettings,
+        MachineKey,
         SignedKind,
         Trust,
         add_trusted_key,
         find_interpreter,
+        get_key_file,
         get_settings_file,
         get_trusted_keys_file,
         is_key,
         judge_signature,
         list_codegens,
         make_signature,
+        open_or_create_key,
+        read_key,
         read_settings,
         read_trusted_keys,
         remember_written,
