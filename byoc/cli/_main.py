@@ -45,7 +45,7 @@ _BLAS_BYTES = 48 << 20
 _BLAS_THREAD_BYTES = 42 << 20
 _VERBS = {
     "partition": ("_partition_verb:partition", "Cut a model between the host and accelerators."),
-    "explain": ("_explain_verb:explain", "Say why nodes are refused, and what would change that."),
+    "explain": ("_rules_verb:explain", "Say why nodes are refused, and what would change that."),
     "run": ("_run_verb:run", "Run a bundle, and show how long each part of it took."),
     "verify": ("_verify_verb:verify", "Check that a bundle computes what its model did."),
     "export-c": ("_export_verb:export_c", "Write a model or a bundle as a C program."),

@@ -18,9 +18,14 @@ if TYPE_CHECKING:
         measure_loads,
         repair_labels,
     )
-    from byoc.placement._perturbation import Perturbation, PerturbedDecision, Regret, perturb_costs
+    from byoc.placement._perturbation import (
+        Perturbation,
+        PerturbedDecision,
+        Regret,
+        Sensitivity,
+        perturb_costs,
+    )
     from byoc.placement._problem import UNLIMITED, Bools, Fusion, Ints, Occupancy, Problem
-    from byoc.placement._sensitivity import Sensitivity
     from byoc.placement._solve import (
         find_violation,
         normalize_placement,

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
+    from byoc.console import format_count, format_quantity, format_share, objective_unit
     from byoc.reporting._decision_document import make_decision_document
     from byoc.reporting._estimates import format_conditions, format_promises
     from byoc.reporting._explain import Explanation, Gain, compute_gains, explain, explain_model
     from byoc.reporting._explain_options import ExplainOptions
     from byoc.reporting._explanation_document import make_explanation_document, print_explanation
     from byoc.reporting._memory_plans import MemoryPlanOptions, describe_convention, plan_memory
-    from byoc.reporting._quantities import format_count, format_quantity, format_share, objective_unit
     from byoc.reporting._report_document import (
         collect_plan_notes,
         count_offloaded,

@@ -10,7 +10,7 @@ from pydantic import Field
 from rich.console import Console
 
 from byoc.bundle import ReportModel, ValueCondition, ValuePromise
-from byoc.console import print_lines
+from byoc.console import format_count, format_share, print_lines
 from byoc.model import GraphIndex, get_node_name, get_operator_name
 from byoc.patterns import NearMiss, find_near_misses
 from byoc.reporting._estimates import (
@@ -20,7 +20,6 @@ from byoc.reporting._estimates import (
     format_promises,
 )
 from byoc.reporting._explain import Explanation, GraphExplanation, RefusedNode, compute_gains
-from byoc.reporting._quantities import format_count, format_share
 from byoc.rules import Objection
 
 _EXAMPLES = 3  # nodes named for a group of refusals

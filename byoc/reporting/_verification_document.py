@@ -18,8 +18,8 @@ from byoc.bundle import (
     TieBreakReport,
     VerificationReport,
 )
+from byoc.console import format_share
 from byoc.errors import escape_unprintable
-from byoc.reporting._quantities import format_share
 from byoc.reporting._requirements import Requirements
 from byoc.support import write_text
 from byoc.verification import (

@@ -281,7 +281,7 @@ def _is_right_elsewhere(region: Region, blob: bytes, options: OpenVINOOptions) -
         given = json.dumps(format_options(options))
         asked = [str(path), str(region.path), region.name, region.target, given]
         # -P: a module in the working directory may be a stranger's.
-        command = [sys.executable, "-P", "-m", f"{__package__}.compare", *asked]
+        command = [sys.executable, "-P", "-m", f"{__package__}.openvino_worker", "compare", *asked]
         try:
             ran = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
         except subprocess.TimeoutExpired:
