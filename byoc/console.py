@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from byoc.costs import ENERGY, LATENCY, parse_objective
 from byoc.errors import escape_unprintable
 
 if TYPE_CHECKING:
@@ -41,14 +40,6 @@ def format_quantity(value: float, unit: str) -> str:
         if value >= scale:
             return f"{_format_digits(value / scale)} {prefix}{unit}"
     return f"0 {unit}" if not value else f"{value:.1e} {unit}"
-
-
-def objective_unit(objective: str) -> str:
-    """Return the unit of the values of an objective: `s`, `J`, none for a weighted sum.
-
-    Raise InputError for an unknown objective.
-    """
-    return {LATENCY: "s", ENERGY: "J"}.get(parse_objective(objective), "")
 
 
 def format_share(value: float) -> str:

@@ -15,7 +15,7 @@ import typer
 import byoc
 import byoc.model
 import byoc.stages.options
-from byoc import bundle, comparison, reporting
+from byoc import bundle, comparison, costs, reporting
 from byoc.cli._common import (
     DIFFERENT,
     FormatOption,
@@ -269,7 +269,7 @@ def compare(  # noqa: PLR0913 - the options of the verb
         rows, cause = _run(
             lambda: byoc.compare(models, **plain, strategies=names, links=links, jobs=jobs)
         )
-    _print(rows, form, reporting.objective_unit(options.objective))
+    _print(rows, form, costs.objective_unit(options.objective))
     tests.write(_make_suites(rows))
     if cause is not None:
         print_errors([f"stopped: {format_count(len(rows), 'case')} done, above"])

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         predict_unseen,
         sum_seconds,
     )
-    from byoc.costs._objective import ENERGY, LATENCY, Objective, Policy, parse_objective
+    from byoc.costs._objective import ENERGY, LATENCY, Objective, Policy, objective_unit, parse_objective
     from byoc.costs._price_query import (
         TripCount,
         can_partition_bodies,

@@ -14,7 +14,8 @@ from byoc.bundle import (
     TradePointReport,
     VerificationReport,
 )
-from byoc.console import format_count, format_quantity, format_share, objective_unit
+from byoc.console import format_count, format_quantity, format_share
+from byoc.costs import objective_unit
 from byoc.passes import REGION_SCOPE, PassEffect
 from byoc.planning import WIDE, ActionKind, WhatIf
 from byoc.reporting._estimates import ESTIMATE_LIMIT
