@@ -12,7 +12,7 @@ from byoc.bundle import Bundle
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import Dim, StatePair, TensorType, choose_state_pairs, to_numpy_dtype
 from byoc.onnxrt import with_memory_returned
-from byoc.runtime._session import Session
+from byoc.runtime._session import Session, SessionCalls
 from byoc.runtime._stage_program import StageValues, Trace
 from byoc.runtime._state_binding import (
     KeptState,
@@ -27,7 +27,7 @@ from byoc.runtime._variant_session import VariantSession
 from byoc.samples import describe_mismatch
 
 
-class StatefulSession:
+class StatefulSession(SessionCalls):
     """A session that keeps some of its inputs from call to call; `open_stateful` makes one.
 
     Call it with the other inputs by name to get the outputs that are not state. It holds the state of
@@ -100,11 +100,10 @@ class StatefulSession:
         """The inputs of the state whose buffers the model updates, none before the first call."""
         return frozenset(self._buffers) - self._variants.on_device
 
-    def __call__(self, inputs: StageValues) -> dict[str, Any]:
-        """Return the outputs that are not state, and keep those that are; raises as `run` does."""
-        return self.run(inputs)
+    def get_types(self) -> Mapping[str, TensorType]:
+        return self._session.get_types()
 
-    def run(self, inputs: StageValues, trace: Trace | None = None) -> dict[str, Any]:
+    def _run_named(self, inputs: StageValues, trace: Trace | None) -> dict[str, Any]:
         """Return the outputs that are not state, and record each stage in a trace.
 
         Raises InputError as `Session.run` does, and for an input that is state.

@@ -20,7 +20,13 @@ from byoc.padding import (
     make_padded_shapes,
     pad_inputs,
 )
-from byoc.runtime._session import Session, describe_other_kernels, load_bundle, read_tensors
+from byoc.runtime._session import (
+    Session,
+    SessionCalls,
+    describe_other_kernels,
+    load_bundle,
+    read_tensors,
+)
 from byoc.runtime._stage_program import DeviceTurns, StageValues, Trace, run_in_pipeline
 
 
@@ -95,7 +101,7 @@ class FittedInputs:
 
 
 @dataclass(frozen=True, eq=False)
-class VariantSession:
+class VariantSession(SessionCalls):
     """A loaded bundle of several variants. Call it with inputs by name to get outputs by name.
 
     `sessions` has the session of each variant by its name. A call runs the first whose inputs have the
@@ -164,12 +170,12 @@ class VariantSession:
             return None
         return tuple(map(_merge_extents, zip(*known, strict=True)))
 
-    def __call__(self, inputs: StageValues) -> dict[str, Any]:
-        """Return the outputs for inputs given as numpy arrays. Raises as `choose`, and as a session."""
-        return self.run(inputs)
+    def get_types(self) -> Mapping[str, TensorType]:
+        made = [*self.sessions.values()][-1].get_types()
+        return {**{name: made[name] for name in self.outputs if name in made}, **self.types}
 
-    def run(self, inputs: StageValues, trace: Trace | None = None) -> dict[str, Any]:
-        """Return the outputs, and record each stage, with its variant, in a trace. Raises as a call."""
+    def _run_named(self, inputs: StageValues, trace: Trace | None) -> dict[str, Any]:
+        """Return the outputs, and record each stage, with its variant, in a trace; raises as `fit`."""
         return self.fit(inputs).run(trace)
 
     def split_rows(self, fitted: FittedInputs) -> FittedInputs:
