@@ -1,4 +1,4 @@
-"""Sequences are forked, cut back and reordered; calls that do not go on from a state are one sentence."""
+"""Sequences are forked, cut back and reordered; a call that does not go on from a state is told so."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
