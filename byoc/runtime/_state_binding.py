@@ -1,6 +1,6 @@
 """State in buffers: stages that update it there are bound to them, so that no call copies it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -401,3 +401,118 @@ class VariantStates:
             made = self._by_variant[name].run(fitted, trace)
         self._last = name  # until then the state is where it was
         return made
+
+
+# A prompt in pieces: several calls in place of one that no variant takes.
+
+
+@dataclass(frozen=True)
+class PromptAxes:
+    """Along which axes a call of several tokens is cut into calls of fewer.
+
+    `tokens` has axes of inputs with an entry for each token of the call, `so_far` those with one for
+    each token until now, as of a mask, and `outputs` the axis of an output with an entry for each token.
+    `count` is the number of tokens, `sizes` those that variants take, the largest first.
+    """
+
+    tokens: Mapping[str, Sequence[int]]
+    so_far: Mapping[str, Sequence[int]]
+    outputs: Mapping[str, int]
+    count: int
+    sizes: Sequence[int]
+
+    @classmethod
+    def find(
+        cls, session: VariantSession, inputs: Arrays, pairs: Mapping[str, StatePair]
+    ) -> "PromptAxes | None":
+        """Return the axes of inputs that no variant takes at once; None where that does not help.
+
+        An axis is of tokens where its extents differ, from variant to variant or from what is given: of
+        those until now where it is at least as long as the state is in the variant with the longest one.
+        """
+        lengths = _find_lengths(session, pairs)
+        if not lengths:
+            return None
+        key, length = max(lengths.items(), key=lambda each: each[1])
+        longest = session.sessions[key]
+        tokens: dict[str, list[int]] = {}
+        so_far: dict[str, list[int]] = {}
+        sizes: set[int] = set()
+        for name, value in inputs.items():
+            for axis, extent in enumerate(np.shape(value)):
+                found = [_get_extent(each, name, axis) for each in session.sessions.values()]
+                if None in found or {*found} == {extent}:
+                    continue
+                if (_get_extent(longest, name, axis) or 0) >= max(length, 2):
+                    so_far.setdefault(name, []).append(axis)
+                else:
+                    tokens.setdefault(name, []).append(axis)
+                    sizes.update(size for size in found if size)
+        counts = {np.shape(inputs[name])[axis] for name, axes in tokens.items() for axis in axes}
+        if len(counts) != 1:
+            return None
+        states = {pair.present for pair in pairs.values()}
+        outputs = {name: _find_varying_axis(session, name) for name in session.outputs}
+        made = {n: axis for n, axis in outputs.items() if axis is not None and n not in states}
+        return cls(tokens, so_far, made, counts.pop(), sorted(sizes, reverse=True))
+
+    def cut(self, inputs: Arrays, done: int, size: int) -> dict[str, Any]:
+        """Return the inputs of `size` tokens behind the first `done`."""
+        found = dict(inputs)
+        for name, axes in self.tokens.items():
+            for axis in axes:
+                found[name] = np.take(found[name], range(done, done + size), axis)
+        for name, axes in self.so_far.items():
+            for axis in axes:
+                left = np.shape(inputs[name])[axis] - self.count + done + size
+                found[name] = np.take(found[name], range(left), axis)
+        return found
+
+    def join(self, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the outputs of all calls as those of one; of one without tokens those of the last."""
+        return {
+            name: np.concatenate([part[name] for part in parts], self.outputs[name])
+            if name in self.outputs
+            else value
+            for name, value in parts[-1].items()
+        }
+
+
+def _get_extent(session: Session, name: str, axis: int) -> int | None:
+    kind = session.types.get(name)
+    extent = kind.shape[axis] if kind is not None and kind.shape and axis < len(kind.shape) else None
+    return extent if isinstance(extent, int) else None
+
+
+def _find_lengths(session: VariantSession, pairs: Mapping[str, StatePair]) -> dict[str, int]:
+    """Return how many tokens the state of each variant has; nothing where that is not seen.
+
+    That is its extent along the axis that differs from variant to variant, or that is padded.
+    """
+    for name in pairs:
+        shapes = {key: each.types[name].shape for key, each in session.sessions.items()}
+        columns = zip(*(shape or () for shape in shapes.values()), strict=False)
+        varying = {axis for axis, extents in enumerate(columns) if len({*extents}) > 1}
+        rules = (rule.inputs[name] for rule in session.paddings.values() if name in rule.inputs)
+        varying |= {
+            axis for rule in rules for axis, dim in enumerate(rule.own_shape) if isinstance(dim, str)
+        }
+        if len(varying) == 1:
+            axis = varying.pop()
+            found = {key: _get_extent(each, name, axis) for key, each in session.sessions.items()}
+            return {key: extent for key, extent in found.items() if extent is not None}
+    return {}
+
+
+def _find_varying_axis(session: VariantSession, name: str) -> int | None:
+    """Return the only axis of an output whose extents differ between variants."""
+    shapes = {
+        kind.shape
+        for each in session.sessions.values()
+        if (kind := each.get_types().get(name)) is not None
+    }
+    if None in shapes or len({len(shape) for shape in shapes if shape is not None}) != 1:
+        return None
+    columns = zip(*(shape for shape in shapes if shape is not None), strict=True)
+    varying = [axis for axis, extents in enumerate(columns) if len({*extents}) > 1]
+    return varying[0] if len(varying) == 1 else None

@@ -16,6 +16,7 @@ from byoc.runtime._session import Session, SessionCalls
 from byoc.runtime._stage_program import StageValues, Trace
 from byoc.runtime._state_binding import (
     KeptState,
+    PromptAxes,
     VariantStates,
     bind_state,
     find_inner_types,
@@ -116,12 +117,48 @@ class StatefulSession(SessionCalls):
             self._begin(inputs)
         before = {name: np.shape(value) for name, value in self._state.items()}
         try:
+            if isinstance(self._session, VariantSession):
+                return self._go_on_in_pieces(self._session, inputs, trace)
             return self._go_on(inputs, trace)
         except InputError as error:
             misuse = self._find_misuse(inputs, before)
             if not misuse:
                 raise
             raise InputError(misuse) from error
+
+    def _go_on_in_pieces(
+        self, session: VariantSession, inputs: StageValues, trace: Trace | None
+    ) -> dict[str, Any]:
+        """Run the model as `_go_on` does; several times where no variant takes all tokens at once.
+
+        Each call takes as many of the next tokens as some variant does.
+        """
+        try:
+            session.select({**inputs, **self._state})
+        except InputError:
+            axes = PromptAxes.find(session, inputs, self._pairs)
+            if axes is None:
+                raise
+        else:
+            return self._go_on(inputs, trace)
+        parts: list[dict[str, Any]] = []
+        done = 0
+        while done < axes.count:
+            problem = InputError("no variant takes a token")
+            for size in dict.fromkeys(min(size, axes.count - done) for size in axes.sizes):
+                piece = axes.cut(inputs, done, size)
+                try:
+                    session.select({**piece, **self._state})
+                except InputError as error:
+                    problem = error
+                else:
+                    break
+            else:
+                where = f"after {done} of {axes.count} tokens: " if done else ""
+                raise InputError(f"{where}{problem}")
+            parts.append(self._go_on(piece, trace))
+            done += size
+        return axes.join(parts)
 
     def _go_on(self, inputs: StageValues, trace: Trace | None) -> dict[str, Any]:
         """Run the model on inputs and state, and keep the state that it makes."""

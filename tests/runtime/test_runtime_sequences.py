@@ -44,6 +44,16 @@ def with_variants(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return byoc.load(path)
 
 
+@pytest.fixture(scope="module")
+def in_float16(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    """A decoder in float16, open and in variants: its activations are rounded to no integers."""
+    folder = tmp_path_factory.mktemp("float16")
+    variants = {name: {**dims, "batch_size": 1} for name, dims in VARIANTS.items()}
+    cut("zoo:decoder_fp16", folder / "open", verify=False)
+    cut("zoo:decoder_fp16", folder / "variants", verify=False, variants=variants)
+    return byoc.load(folder / "open"), byoc.load(folder / "variants")
+
+
 @pytest.fixture(params=["growing", "of a maximal length", "of variants, on the device"])
 def begin(request: pytest.FixtureRequest) -> Callable[[], Any]:
     """What begins a sequence, with each kind of state."""
@@ -164,3 +174,49 @@ def test_a_mask_of_another_length_is_one_sentence(loaded: Any) -> None:
         "input 'attention_mask' is 6 long: the state has 3 tokens and the call brings 1, "
         "so that it takes 4"
     )
+
+
+def _ask(
+    session: Any, tokens: Sequence[int], before: int, trace: byoc.Trace | None = None
+) -> NDArray[Any]:
+    """Return the logits of all tokens of a call."""
+    mask = np.ones((1, before + len(tokens)), np.int64)
+    places = np.arange(before, before + len(tokens))[None]
+    inputs = {"input_ids": np.array([tokens]), "attention_mask": mask, "position_ids": places}
+    found: NDArray[Any] = session.run(inputs, trace)["logits"]
+    return found
+
+
+def _assert_near(found: NDArray[Any], expected: NDArray[Any]) -> None:
+    assert found.shape == expected.shape
+    error = np.abs(found.astype(np.float64) - expected).max()
+    assert error < 5e-3 * np.ptp(expected), "float16 has 11 bits, and sums are in another order"
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 8, 9, 15, 16, 17, 31, 32])
+def test_a_prompt_of_any_length_is_read_in_pieces(count: int, in_float16: tuple[Any, Any]) -> None:
+    """The variants read 8 tokens without a past, and one behind at most 31."""
+    whole, session = map(byoc.open_stateful, in_float16)
+    tokens = np.random.default_rng(count).integers(0, 1000, count).tolist()
+    trace = byoc.Trace()
+    _assert_near(_ask(session, tokens, 0, trace), _ask(whole, tokens, 0))
+    ran = {event.variant for event in trace.events}
+    assert ran == ({"prefill"} if count <= 8 else {"prefill", "decode"})
+    if count < 32:  # the sequence goes on as one that was read at once
+        _assert_near(_ask(session, [5], count), _ask(whole, [5], count))
+
+
+def test_a_second_prompt_is_read_behind_the_first(in_float16: tuple[Any, Any]) -> None:
+    first, second = [3, 1, 4, 1, 5], [9, 2, 6, 5, 3, 5, 8, 9, 7, 9]
+    whole, session = map(byoc.open_stateful, in_float16)
+    for each in (session, whole):
+        _ask(each, first, 0)
+    _assert_near(_ask(session, second, 5), _ask(whole, second, 5))
+
+
+def test_a_prompt_that_the_state_has_no_room_for_says_how_far_it_came(
+    in_float16: tuple[Any, Any],
+) -> None:
+    session = byoc.open_stateful(in_float16[1])
+    with pytest.raises(InputError, match=r"^after 32 of 33 tokens: no variant takes these inputs: "):
+        _ask(session, [*range(33)], 0)
