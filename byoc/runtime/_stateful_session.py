@@ -16,7 +16,6 @@ from byoc.runtime._session import Session, SessionCalls
 from byoc.runtime._stage_program import StageValues, Trace
 from byoc.runtime._state_binding import (
     KeptState,
-    PromptAxes,
     VariantStates,
     bind_state,
     find_inner_types,
@@ -24,8 +23,12 @@ from byoc.runtime._state_binding import (
     hold_tensors,
     keep_on_devices,
 )
-from byoc.runtime._variant_session import VariantSession
+from byoc.runtime._variant_session import PromptAxes, VariantSession
 from byoc.samples import describe_mismatch
+
+_MOST_LOOKING_AHEAD = (
+    1e-3  # of the effect of a token on itself: roundings are far below, a mean over all above
+)
 
 
 class StatefulSession(SessionCalls):
@@ -57,6 +60,7 @@ class StatefulSession(SessionCalls):
         self._buffers: dict[str, NDArray[Any]] = {}
         self._sizes: dict[str, int] = {}
         self._held_sizes: dict[str, int] = {}
+        self._is_causal = False  # as far as is known
         for name in self._pairs if max_length is not None else ():
             self._check_growing(name)
 
@@ -134,31 +138,52 @@ class StatefulSession(SessionCalls):
         Each call takes as many of the next tokens as some variant does.
         """
         try:
-            session.select({**inputs, **self._state})
+            return self._go_on(inputs, trace)
         except InputError:
-            axes = PromptAxes.find(session, inputs, self._pairs)
+            is_taken = session.takes({**inputs, **self._state})  # and failed
+            axes = None if is_taken else PromptAxes.find(session, inputs, self._pairs)
             if axes is None:
                 raise
-        else:
-            return self._go_on(inputs, trace)
+        if not self._is_causal:
+            self._require_causal(session, axes, inputs)
         parts: list[dict[str, Any]] = []
         done = 0
         while done < axes.count:
-            problem = InputError("no variant takes a token")
-            for size in dict.fromkeys(min(size, axes.count - done) for size in axes.sizes):
-                piece = axes.cut(inputs, done, size)
-                try:
-                    session.select({**piece, **self._state})
-                except InputError as error:
-                    problem = error
-                else:
-                    break
-            else:
+            sizes = dict.fromkeys(min(size, axes.count - done) for size in axes.sizes)
+            pieces = {size: axes.cut(inputs, done, size) for size in sizes}
+            fitting = (n for n, each in pieces.items() if session.takes({**each, **self._state}))
+            size = next(fitting, min(pieces))  # where none fits, the smallest says why
+            try:
+                parts.append(self._go_on(pieces[size], trace))
+            except InputError as error:
                 where = f"after {done} of {axes.count} tokens: " if done else ""
-                raise InputError(f"{where}{problem}")
-            parts.append(self._go_on(piece, trace))
+                raise InputError(f"{where}{error}") from error
             done += size
         return axes.join(parts)
+
+    def _require_causal(self, session: VariantSession, axes: PromptAxes, inputs: StageValues) -> None:
+        """Raise InputError unless what the model makes of a token depends on none behind it.
+
+        It is run on first tokens without a past, with the last of them changed: what it makes of the
+        others has to stay.
+        """
+        for size in sorted({2, *axes.sizes} - {1}):
+            piece = axes.cut_first(inputs, min(size, axes.count))
+            state = {name: self._make_value(name, piece) for name in self._pairs}
+            if not session.takes({**piece, **state}):
+                continue
+            one, other = (session.run({**each, **state}) for each in (piece, axes.change_last(piece)))
+            if axes.measure_looking_ahead(one, other) > _MOST_LOOKING_AHEAD:
+                raise InputError(
+                    "the prompt is longer than variants take, and cannot be read in pieces: what the "
+                    "model makes of a token depends on those behind it"
+                )
+            self._is_causal = True
+            return
+        raise InputError(
+            "no variant takes the prompt, nor two tokens without a past, by which could be seen whether "
+            "the model reads it in pieces: give its tokens one by one"
+        )
 
     def _go_on(self, inputs: StageValues, trace: Trace | None) -> dict[str, Any]:
         """Run the model on inputs and state, and keep the state that it makes."""
