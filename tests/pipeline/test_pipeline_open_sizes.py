@@ -132,7 +132,7 @@ def test_the_open_one_is_as_one_open_plan(tmp_path: Path) -> None:
     ("text", "sizes", "shapes"),
     [
         (IMAGE, {"height": 224, "width": 224}, [(1, 3, 224, 224), (1, 3, 32, 48)]),
-        (TEXT, {"batch": 1, "length": 16}, [(1, 16, 64), (2, 16, 64), (1, 5, 64)]),
+        (TEXT, {"batch": 1, "length": 128}, [(1, 128, 64), (2, 128, 64), (1, 5, 64)]),
     ],
     ids=["image", "two"],
 )
