@@ -10,9 +10,9 @@ from byoc.model import Dim, GraphIndex, TensorType, add_dims, list_dim_names
 from byoc.samples._size_limits import FittedSizes, SizeLimit, find_limits, fit_sizes
 from byoc.samples._size_relations import SizeRelations, TracedInputs, find_relations, trace_inputs
 
-# What a size counts, the plausible size, and another one. A sequence has 128 tokens: what encoders of texts
-# are usually exported and tuned for, and enough for accelerators to be worth it (benchmarks/RESULTS.md,
-# "Exports without flags"); at 16 the host is predicted to be faster for most.
+# What a size counts, the plausible size, and another one. A sequence has 128 tokens, as encoders of
+# texts are usually tuned for: enough that accelerators are worth it, while at 16 tokens the host is
+# predicted to be faster for most models (benchmarks/RESULTS.md, "Exports as they are").
 _SIZES = {
     "batch": (1, 2),
     "past": (16, 0),
@@ -105,16 +105,11 @@ class OpenSizes:
                 # The sides of an image change together, and other names one after the other.
                 groups.setdefault(kind if kind in ("image", "map") else name, []).append(name)
         fitted = fit_sizes(filled, [*groups.values()], self.limits, self.complete)
-        usual = {name: "a usual length" for name in groups if self.kinds.get(name) == "sequence"}
-        reasons = {
-            name: f"{usual[name]}, {told}"
-            if name in usual and fitted.sizes[name] == filled[name]
-            else told
-            for name, told in {**dict.fromkeys(usual, ""), **fitted.reasons}.items()
-        }
-        return FittedSizes(
-            fitted.sizes, {name: told.removesuffix(", ") for name, told in reasons.items()}
-        )
+        reasons = dict(fitted.reasons)
+        for name, kind in self.kinds.items():
+            if kind == "sequence" and name not in given and fitted.sizes[name] == filled[name]:
+                reasons[name] = ", ".join(filter(None, ("a usual length", reasons.get(name))))
+        return FittedSizes(fitted.sizes, reasons)
 
     def fill(self, free: Mapping[str, int], given: Collection[str] = ()) -> dict[str, int]:
         """Return sizes of the free names at which no calculated extent is 0, as far as there are such.

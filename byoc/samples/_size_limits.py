@@ -1,7 +1,7 @@
 """Limits that the tables and masks in a model set to its open dimensions, and sizes within them.
 
-A model rarely states how long its sequences may be, but it holds tables of that length: rows of positions
-that are gathered or cut to the length, caches of rotations, causal masks, rows for the patches of an image.
+A model rarely states how long its sequences may be, but it holds tables of that length: positions that
+are gathered or cut to the length, caches of rotations, causal masks, rows for the patches of an image.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -35,9 +35,9 @@ Complete = Callable[[Mapping[str, int]], Mapping[str, int]]
 
 @dataclass(frozen=True)
 class SizeLimit:
-    """What two extents have to be in every run that has a result: equal, or the first at most the second.
+    """Two extents that are equal in every run that has a result, or the first is at most the second.
 
-    `source` says what in the model asks for it, such as `'position_ids' has 64 entries`.
+    `source` says what in the model asks for it, such as `'position_ids' has 64 rows`.
     """
 
     one: Dim
@@ -51,7 +51,7 @@ class SizeLimit:
         return list_dim_names(self.one) | list_dim_names(self.other)
 
     def measure(self, sizes: Mapping[str, int]) -> int | None:
-        """Return by how much the first extent differs from what is allowed, None where that is unknown."""
+        """Return how far the first extent is from what is allowed, None where that is unknown."""
         one, other = evaluate_dim(self.one, sizes), evaluate_dim(self.other, sizes)
         if one is None or other is None:
             return None
@@ -135,8 +135,10 @@ _MOVED = frozenset(
         *("Tile", "Gather", "Slice"),
     ]
 )
-"""Operators whose output has the numbers of the first input. A Slice that makes it shorter may leave out the
-largest, and is not followed."""
+"""Operators whose output has the numbers of the first input.
+
+A Slice that makes it shorter may leave out the largest, and is not followed.
+"""
 
 
 def _list_gathered(graph: GraphIndex, number: int, node: NodeProto) -> Iterator[SizeLimit]:
@@ -158,7 +160,7 @@ def _get_extent(graph: GraphIndex, node: NodeProto) -> Dim:
     return shape[axis] if -len(shape) <= axis < len(shape) else None
 
 
-_FOLLOWED = _MOVED | {"Range", "CumSum", "Mul", "Add", "Sub", "Max", "Min"}
+_FOLLOWED = _MOVED | {"Mul", "Add", "Sub", "Max", "Min"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,28 +177,33 @@ class _Counting:
         return self.known[name]
 
     def _bound(self, name: str, steps: int) -> _Bounds | None:
-        value = get_constant_value(self.graph, name)
-        if value is not None:
-            return (
-                (int(value.min()), int(value.max())) if value.size and value.dtype.kind in "iu" else None
-            )
-        number, shape = self.graph.producers.get(name), self.graph.get_shape(name)
-        if name in self.graph.inputs and shape and "position" in name.lower():
-            return 0, subtract_dims(shape[-1], 1)  # the positions that a caller gives are counted, too
-        if number is None or not steps or self.graph.nodes[number].op_type not in _FOLLOWED:
-            return None
+        number = self.graph.producers.get(name)
+        if number is None or self.graph.is_constant(name):
+            return self._bound_source(name)
         node = self.graph.nodes[number]
         if node.op_type == "Range":
             return self._count(node)
         if node.op_type == "CumSum":
             return self._sum_flags(node)
+        if not steps or node.op_type not in _FOLLOWED or self._is_cut(node):
+            return None
         if node.op_type in _MOVED:
-            is_cut = node.op_type == "Slice" and self._is_shorter(node)
-            return None if is_cut else self.bound(node.input[0], steps - 1)
+            return self.bound(node.input[0], steps - 1)
         return self._calculate(node, [self.bound(each, steps - 1) for each in node.input])
 
-    def _is_shorter(self, node: NodeProto) -> bool:
-        return self.graph.get_shape(node.input[0]) != self.graph.get_shape(node.output[0])
+    def _bound_source(self, name: str) -> _Bounds | None:
+        """Return the bounds of a constant, or of positions that a caller gives: they are counted, too."""
+        value, shape = get_constant_value(self.graph, name), self.graph.get_shape(name)
+        if value is not None and value.size and value.dtype.kind in "iu":
+            return int(value.min()), int(value.max())
+        if name in self.graph.inputs and shape and "position" in name.lower():
+            return 0, subtract_dims(shape[-1], 1)
+        return None
+
+    def _is_cut(self, node: NodeProto) -> bool:
+        return node.op_type == "Slice" and self.graph.get_shape(node.input[0]) != self.graph.get_shape(
+            node.output[0]
+        )
 
     def _calculate(self, node: NodeProto, inputs: Sequence[_Bounds | None]) -> _Bounds | None:
         """Return the bounds of what is calculated from two tensors."""
@@ -218,19 +225,15 @@ class _Counting:
         """Return the bounds of a Range: it has as many numbers as its extent, one after the other."""
         start, step = (get_constant_value(self.graph, node.input[i]) for i in (0, 2))
         shape = self.graph.get_shape(node.output[0])
-        if (
-            start is None
-            or step is None
-            or not shape
-            or step.ravel()[0] != 1
-            or start.dtype.kind not in "iu"
-        ):
+        if start is None or step is None or not shape or start.dtype.kind not in "iu":
+            return None
+        if step.ravel()[0] != 1:
             return None
         low = int(start.ravel()[0])
         return low, add_dims(low - 1, shape[0])
 
     def _sum_flags(self, node: NodeProto) -> _Bounds | None:
-        """Return the bounds of a CumSum of zeros and ones, as positions of what is not left out are made."""
+        """Return the bounds of a CumSum of zeros and ones: positions of what is not left out."""
         shape, axis = self.graph.get_shape(node.input[0]), get_constant_value(self.graph, node.input[1])
         if not shape or axis is None or not self._is_flag(node.input[0]):
             return None
@@ -334,7 +337,7 @@ class _SizeSearch:
     def describe_most(
         self, limits: Sequence[SizeLimit], sizes: Mapping[str, int], names: Collection[str]
     ) -> str:
-        """Say the largest size of names that keeps all limits, and the limit; empty where any size does."""
+        """Say the largest size that keeps all limits, and which limit; empty where any size does."""
 
         def keeps(limit: SizeLimit, size: int) -> bool:
             return limit.allows(self.complete({**sizes, **dict.fromkeys(names, size)}))
