@@ -212,13 +212,14 @@ CHOSEN_SIZES = "planned for "
 """How the note begins that says which sizes byoc chose; it is told above all others."""
 
 
-def describe_chosen_sizes(fixed: Plan, opened: Plan, split: RowSplit | None = None) -> tuple[Note, Note]:
+def describe_chosen_sizes(
+    fixed: Plan, opened: Plan, planned: PlannedSizes, split: RowSplit | None = None
+) -> tuple[Note, Note]:
     """Return the notes of a plan whose sizes byoc chose, and of the open one that serves the others.
 
-    With a `split` a session runs some batches in several calls of the first plan.
+    `planned` are these sizes, with the reasons for them. With a `split` a session runs some batches in several calls of the first plan.
     """
     sizes = ", ".join(f"{name} = {size}" for name, size in fixed.variant.dims.items())
-    reasoned = opened.model.planned.describe()
     where = "on the host"
     if opened.regions:
         counts, used = _count_nodes(opened), {region.target.name for region in opened.regions}
@@ -228,7 +229,7 @@ def describe_chosen_sizes(fixed: Plan, opened: Plan, split: RowSplit | None = No
     rows = "" if split is None else f"a session runs {split.describe()}; "
     others = "" if split is None else f"; {split.range} only outside of sessions' calls"
     return (
-        Note("note", f"{CHOSEN_SIZES}{reasoned}; {rows}other sizes run {where} ({advice})"),
+        Note("note", f"{CHOSEN_SIZES}{planned.describe()}; {rows}other sizes run {where} ({advice})"),
         Note(
             "note", f"for all sizes but {sizes}, which are those of variant {fixed.variant.name}{others}"
         ),

@@ -192,7 +192,7 @@ class _Counting:
         return self._calculate(node, [self.bound(each, steps - 1) for each in node.input])
 
     def _bound_source(self, name: str) -> _Bounds | None:
-        """Return the bounds of a constant, or of positions that a caller gives: they are counted, too."""
+        """Return the bounds of a constant, or of positions that a caller counts."""
         value, shape = get_constant_value(self.graph, name), self.graph.get_shape(name)
         if value is not None and value.size and value.dtype.kind in "iu":
             return int(value.min()), int(value.max())

@@ -149,8 +149,9 @@ def _find_split(fixed: Padded, opened: Padded) -> tuple[Padded, Padded]:
             return _tell(fixed, f"a larger {name} is not run {how}: {reason}"), opened
         fixed = replace(fixed, verification=add_padded(fixed.verification, checked))
     plans = fixed.plan, opened.plan
-    before = describe_chosen_sizes(*plans)
-    after = describe_chosen_sizes(*plans, split)
+    planned = opened.loaded.original.planned
+    before = describe_chosen_sizes(*plans, planned)
+    after = describe_chosen_sizes(*plans, planned, split)
     told = [
         replace(plan, notes=tuple(new if note == old else note for note in plan.notes))
         for plan, old, new in zip(plans, before, after, strict=True)

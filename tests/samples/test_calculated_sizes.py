@@ -118,7 +118,7 @@ def test_the_growth_of_one_name_is_the_least(divisor: int, less: int, form: str)
     size = suggest_sizes(write_dims(TOKENS, {"derived": expression}).index)["seq"]
     least = next(
         seq
-        for seq in range(128, 10_000)
+        for seq in range(128, 20_000)
         if eval(expression, {"seq": seq}) >= 1  # noqa: S307
     )
     assert size == least

@@ -70,8 +70,7 @@ def make(form: str, rows: int) -> onnx.ModelProto:
 def runs(model: onnx.ModelProto, length: int) -> bool:
     try:
         original(model, {"ids": np.ones((1, length), np.int64)})
-    except Exception as error:
-        assert "onnxruntime" in type(error).__module__ or isinstance(error, InputError)
+    except InputError:
         return False
     return True
 
