@@ -184,7 +184,7 @@ def test_a_proof_by_cases_ends():
 
 @pytest.mark.parametrize("rows", [1, 5, 64])
 def test_a_table_cut_to_an_extent_has_that_extent_where_both_meet(rows: int) -> None:
-    """Every size at which it runs has the inferred shape; a table that is too short fails to broadcast."""
+    """Every size at which it runs has the inferred shape; a table that is too short is refused."""
     model = parse("""g (float[b, s, 2] x) => (float[b, n, 2] y) {
         length = Shape <start = 1, end = 2> (x)
         t = Slice(table, zero, length, one)
