@@ -4,6 +4,7 @@ BUILT_IN = {
     "drop-clamps": "byoc.passes._idle_clamps:DropClamps",
     "drop-dropout": "byoc.passes._folded_shapes:DropDropout",
     "drop-identity": "byoc.passes._folded_shapes:DropIdentity",
+    "drop-nan-guards": "byoc.passes._nan_guards:DropNanGuards",
     "explicit-pads": "byoc.passes._affine_folding:ExplicitPads",
     "flatten-to-reshape": "byoc.passes._folded_shapes:FlattenToReshape",
     "fold-batchnorm": "byoc.passes._affine_folding:FoldBatchNormalization",
