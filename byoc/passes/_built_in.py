@@ -12,6 +12,7 @@ BUILT_IN = {
     "fold-shapes": "byoc.passes._folded_shapes:FoldShapes",
     "narrow-integers": "byoc.passes._narrow_integers:NarrowIntegers",
     "planar-form": "byoc.passes._planar_forms:PlanarForm",
+    "pooled-mean": "byoc.passes._pooled_means:PooledMean",
     "read-quantized": "byoc.passes._quantized_operators:ReadQuantizedOperators",
     "simplify": "byoc.passes._simplify:Simplify",
 }
