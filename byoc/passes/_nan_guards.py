@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from byoc.model.ranges import FiniteValues
 from byoc.passes._cleaning import CleanPass
-from byoc.passes._graph_edits import GraphEdits
+from byoc.passes._simplify import GraphEdits
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import ClassVar
 from onnx import NodeProto
 
 from byoc.model import FLOAT_DTYPES, GraphIndex, build_node, get_constant_value
-from byoc.passes._graph_edits import GraphEdits
+from byoc.passes._simplify import GraphEdits
 from byoc.passes._twin_forms import TwinForm, TwinnedTensors, is_among
 
 _POOLS: Mapping[str, str] = {"ReduceMean": "GlobalAveragePool", "ReduceMax": "GlobalMaxPool"}
