@@ -28,6 +28,7 @@ import onnx
 
 import byoc
 from byoc.errors import ByocError
+from byoc.samples import model_samples
 
 # What has to be installed to compile for a target; the others come with byoc.
 _TOOLS = {
@@ -126,11 +127,13 @@ def measure(path: Path, target: str, compiled: bool, lengths: Sequence[int]) -> 
         "verified": "not compiled" if not compiled else "yes" if report.verification else "no",
         "sizes": dict(report.chosen_sizes),
     }
-    best, flags = -1.0, {}
-    for dims in list_expert_sizes(path, lengths):
+    best, flags, sizes = -1.0, {}, list_expert_sizes(path, lengths)
+    for dims in sizes:
         try:
+            if len(sizes) > 1:  # a length may be longer than the model's table of positions
+                model_samples(byoc.load_model(path, dims))
             found = byoc.partition(path, target, dims=dims, **quantized).report
-        except ByocError:  # such as a length that is longer than the model's table of positions
+        except ByocError:
             continue
         if found.compute.offloaded > best:
             best, flags = found.compute.offloaded, dims
