@@ -64,6 +64,9 @@ class PaddingEntry(StrictModel):
     outputs: dict[str, tuple[_Extent, ...]] = Field(description="The outputs that are cut, to what.")
     reads_values: bool = Field(description="Whether the proof rests on values.")
     refused: dict[str, str] = Field(description="Why other dimensions are not padded.")
+    least: Annotated[int, Field(ge=0, le=_LARGEST_EXTENT)] = Field(
+        1, description="The smallest size of each that is padded; 0 for a cache."
+    )
 
     @property
     def decision(self) -> PaddingDecision:
@@ -81,6 +84,7 @@ class PaddingEntry(StrictModel):
             self.outputs,
             self.equal,
             self.reads_values,
+            self.least,
         )
 
 
@@ -162,6 +166,7 @@ def describe_padding(decision: PaddingDecision) -> PaddingEntry:
             "outputs": dict(rule.outputs),
             "reads_values": rule.reads_values,
             "refused": dict(decision.refusals),
+            "least": rule.least,
         }
     )
 

@@ -67,12 +67,12 @@ class PaddedInput:
 class PaddingRule:
     """The dimensions that may be smaller than a variant has them, and what is done then.
 
-    `dims` has the largest size of each, that of the variant; the smallest is 1, and 0 where the model
-    writes to a cache. `equal` has dimensions that are to be of the size of another, with the name of
-    that one or an expression of it. Inputs that are not in `inputs`, and outputs that are not in
-    `outputs`, are the same for all sizes. An output is cut to its shape here. `reads_values` says that
-    the proof rests on what values are, not only on which elements each is computed from: it holds for
-    the model's own dtypes alone.
+    `dims` has the largest size of each, that of the variant, and `least` is the smallest: 1 or more, and
+    0 where the model writes to a cache. `equal` has dimensions that are to be of the size of another,
+    with the name of that one or an expression of it. Inputs that are not in `inputs`, and outputs that
+    are not in `outputs`, are the same for all sizes. An output is cut to its shape here. `reads_values`
+    says that the proof rests on what values are, not only on which elements each is computed from: it
+    holds for the model's own dtypes alone.
     """
 
     dims: Mapping[str, int]
@@ -80,30 +80,36 @@ class PaddingRule:
     outputs: Mapping[str, tuple[Dim, ...]]
     equal: Mapping[str, str] = field(default_factory=dict)
     reads_values: bool = False
+    least: int = 1
+
+    def __post_init__(self) -> None:
+        """Let a cache be empty."""
+        if self.is_static:
+            object.__setattr__(self, "least", 0)
 
     @property
     def is_static(self) -> bool:
         """Whether it is that of a model which writes to a cache of a fixed length."""
         return any(each.made for each in self.inputs.values())
 
-    @property
-    def least(self) -> int:
-        """The smallest size of a dimension."""
-        return 0 if self.is_static else 1
+    def describe_smaller(self) -> str:
+        """Return the sizes that are padded: `seq 1 to 15`."""
+        return ", ".join(f"{name} {self.least} to {size - 1}" for name, size in self.dims.items())
 
     def complete(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Return sizes of the dimensions together with those that follow from them."""
         return {**sizes, **{name: evaluate_dim(other, sizes) or 0 for name, other in self.equal.items()}}
 
     def list_trial_sizes(self) -> list[dict[str, int]]:
-        """Return sizes to verify the rule at: all at 1, and all at half of the largest.
+        """Return sizes to verify the rule at: all at the smallest, and all at half of the largest.
 
         Where the model writes to a cache, none and the largest are among them, since it is another model
         than the caller's.
         """
         found: list[dict[str, int]] = []
-        halves = {n: max(s // 2, 1) for n, s in self.dims.items()}
-        trials = [dict.fromkeys(self.dims, 1), halves]
+        least = max(self.least, 1)
+        halves = {n: max(s // 2, least) for n, s in self.dims.items()}
+        trials = [dict.fromkeys(self.dims, least), halves]
         if self.is_static:
             trials = [dict.fromkeys(self.dims, 0), *trials, dict(self.dims)]
         for sizes in trials:

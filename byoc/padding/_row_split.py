@@ -198,6 +198,11 @@ def _cut_others(view: PaddedNode) -> None:
     cut = {axis % rank for axis in (range(rank) if axes is None else axes)}
     if cut & {*view.list_padded(0)}:
         raise NotAlignedError("it cuts the axis of rows")
+    made = {axis for axis, dim in enumerate(view.get_output_shape()) if view.graph.is_padded(dim)}
+    if made - {
+        *view.list_padded(0)
+    }:  # a table that is cut to the batch has an entry of its own for each
+        raise NotAlignedError("it takes as many entries of a table as there are rows")
 
 
 def _look_up(view: PaddedNode) -> None:

@@ -4,6 +4,7 @@ BUILT_IN = {
     "drop-clamps": "byoc.passes._idle_clamps:DropClamps",
     "drop-dropout": "byoc.passes._folded_shapes:DropDropout",
     "drop-identity": "byoc.passes._folded_shapes:DropIdentity",
+    "drop-nan-guards": "byoc.passes._nan_guards:DropNanGuards",
     "explicit-pads": "byoc.passes._affine_folding:ExplicitPads",
     "flatten-to-reshape": "byoc.passes._folded_shapes:FlattenToReshape",
     "fold-batchnorm": "byoc.passes._affine_folding:FoldBatchNormalization",
@@ -11,6 +12,7 @@ BUILT_IN = {
     "fold-shapes": "byoc.passes._folded_shapes:FoldShapes",
     "narrow-integers": "byoc.passes._narrow_integers:NarrowIntegers",
     "planar-form": "byoc.passes._planar_forms:PlanarForm",
+    "pooled-mean": "byoc.passes._pooled_means:PooledMean",
     "read-quantized": "byoc.passes._quantized_operators:ReadQuantizedOperators",
     "simplify": "byoc.passes._simplify:Simplify",
 }

@@ -8,16 +8,18 @@ from byoc.passes._cleaning import CleanPass
 from byoc.passes._folded_scales import FoldScales
 from byoc.passes._folded_shapes import DropDropout, DropIdentity, FlattenToReshape, FoldShapes
 from byoc.passes._idle_clamps import DropClamps
+from byoc.passes._nan_guards import DropNanGuards
 from byoc.passes._narrow_integers import NarrowIntegers
 from byoc.passes._planar_forms import PlanarForm
+from byoc.passes._pooled_means import PooledMean
 from byoc.passes._quantized_operators import ReadQuantizedOperators
 from byoc.passes._twin_forms import TwinForm
 
 ALL_PASSES = "all"
 # Dropout behind shapes: where a folded Shape alone read what reads its mask, it does nothing either.
-_ALWAYS = (DropIdentity(), FoldShapes(), DropDropout(), ExplicitPads())
+_ALWAYS = (DropIdentity(), FoldShapes(), DropDropout(), ExplicitPads(), DropNanGuards())
 _SOMETIMES = (FlattenToReshape(), FoldBatchNormalization(), ReadQuantizedOperators(), DropClamps())
-_OFFERED: tuple[TwinForm, ...] = (PlanarForm(), NarrowIntegers())
+_OFFERED: tuple[TwinForm, ...] = (PooledMean(), PlanarForm(), NarrowIntegers())
 FORM_NAMES = frozenset(form.name for form in _OFFERED)
 """The names of the forms of nodes that targets are offered."""
 

@@ -41,7 +41,7 @@ from byoc.support import Note
 if TYPE_CHECKING:
     from byoc.bundle import EstimateReport, VerificationReport
     from byoc.model import GraphIndex, PlannedSizes
-    from byoc.padding import RowSplit
+    from byoc.padding import PaddingDecision
     from byoc.planning import GraphPlan, LoweredPrecision, Plan, PlannedRegion, RefusedRegion, SentTensor
     from byoc.verification import NotVerified
 
@@ -212,10 +212,13 @@ CHOSEN_SIZES = "planned for "
 """How the note begins that says which sizes byoc chose; it is told above all others."""
 
 
-def describe_chosen_sizes(fixed: Plan, opened: Plan, split: RowSplit | None = None) -> tuple[Note, Note]:
+def describe_chosen_sizes(
+    fixed: Plan, opened: Plan, planned: PlannedSizes, padding: PaddingDecision | None = None
+) -> tuple[Note, Note]:
     """Return the notes of a plan whose sizes byoc chose, and of the open one that serves the others.
 
-    With a `split` a session runs some batches in several calls of the first plan.
+    `planned` are these sizes, with the reasons for them. By `padding` shorter inputs are padded to them,
+    and a session runs some batches in several calls of the first plan.
     """
     sizes = ", ".join(f"{name} = {size}" for name, size in fixed.variant.dims.items())
     where = "on the host"
@@ -224,10 +227,19 @@ def describe_chosen_sizes(fixed: Plan, opened: Plan, split: RowSplit | None = No
         where = f"with {counts.offloaded} of {format_count(counts.total, 'node')} on "
         where += " and ".join(sorted(used))
     advice = "--dim, --bucket or --variant choose others, --keep-open makes one open plan"
+    rule, split = (None, None) if padding is None else (padding.rule, padding.split)
+    padded = "" if rule is None else f"{rule.describe_smaller()} is padded; "
     rows = "" if split is None else f"a session runs {split.describe()}; "
-    others = "" if split is None else f"; {split.range} only outside of sessions' calls"
+    inside = [
+        *([] if rule is None else [rule.describe_smaller()]),
+        *([] if split is None else [split.range]),
+    ]
+    others = f"; {' and '.join(inside)} only outside of sessions' calls" if inside else ""
     return (
-        Note("note", f"{CHOSEN_SIZES}{sizes}; {rows}other sizes run {where} ({advice})"),
+        Note(
+            "note",
+            f"{CHOSEN_SIZES}{planned.describe()}; {padded}{rows}other sizes run {where} ({advice})",
+        ),
         Note(
             "note", f"for all sizes but {sizes}, which are those of variant {fixed.variant.name}{others}"
         ),

@@ -1,6 +1,7 @@
 """Sessions of bundles with several variants: each call runs the one that takes inputs of its shapes."""
 
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -111,6 +112,8 @@ class VariantSession(SessionCalls):
     fewest elements of those that `paddings` lets take them, and its outputs are cut.
 
     With a `split`, a batch that only the last, open variant takes is run by the first, in several calls.
+    Where byoc chose the sizes of the first, inputs are padded to it that the open one would take, too:
+    its rule says from which size on that is faster.
     """
 
     sessions: Mapping[str, Session]
@@ -122,6 +125,11 @@ class VariantSession(SessionCalls):
         """Return the variants, and the names of inputs and outputs."""
         variants = list(self.sessions)
         return f"VariantSession({variants}, inputs={list(self.inputs)}, outputs={list(self.outputs)})"
+
+    @property
+    def is_automatic(self) -> bool:
+        """Whether byoc chose the sizes of the first variant, and the last one takes all others."""
+        return self.bundle.manifest.variants[0].automatic
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -149,7 +157,7 @@ class VariantSession(SessionCalls):
         of them takes, such as `64|1`; two extents that are alike in every variant have one name. Where
         byoc chose sizes by itself, the types are those of the variant that takes all others, too.
         """
-        if self.bundle.manifest.variants[0].automatic:
+        if self.is_automatic:
             return [*self.sessions.values()][-1].types
         kinds = {name: session.types for name, session in self.sessions.items()}
         shared = next(iter(kinds.values()))
@@ -204,7 +212,7 @@ class VariantSession(SessionCalls):
 
     def tensors(self, inputs: StageValues, names: Collection[str] | None = None) -> dict[str, Any]:
         """Return the values of tensors by name, as `Session.tensors` does; padded ones are not cut."""
-        fitted = self._fit_whole(inputs)
+        fitted = self._fit_whole(inputs, self.is_automatic)
         return fitted.session.tensors(fitted.inputs, names)
 
     def choose(self, inputs: StageValues) -> Session:
@@ -218,11 +226,18 @@ class VariantSession(SessionCalls):
         """
         return self.split_rows(self._fit_whole(inputs))
 
-    def _fit_whole(self, inputs: StageValues) -> FittedInputs:
-        """Return the inputs as the variant takes them that takes all rows at once; raises as `fit`."""
-        for session in self.sessions.values():
+    def _fit_whole(self, inputs: StageValues, unpadded: bool = False) -> FittedInputs:
+        """Return the inputs as the variant takes them that takes all rows at once; raises as `fit`.
+
+        With `unpadded` they are not padded where a variant takes them as they are.
+        """
+        for name, session in self.sessions.items():
             if session.fits(inputs):
                 return FittedInputs(session, inputs)
+            if self.is_automatic and not unpadded and name in self.paddings:
+                padded = self._pad(name, read_tensors(inputs), defaultdict(str))
+                if padded is not None:
+                    return padded.pad()
         return self.select(inputs).pad()
 
     def takes(self, inputs: StageValues) -> bool:

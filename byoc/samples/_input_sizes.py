@@ -7,14 +7,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from byoc.model import Dim, GraphIndex, TensorType, add_dims, list_dim_names
+from byoc.samples._size_limits import FittedSizes, SizeLimit, find_limits, fit_sizes
 from byoc.samples._size_relations import SizeRelations, TracedInputs, find_relations, trace_inputs
 
-# What a size counts, the plausible size, and another one.
+# What a size counts, the plausible size, and another one. A sequence has 128 tokens, as encoders of
+# texts are usually tuned for: enough that accelerators are worth it, while at 16 tokens the host is
+# predicted to be faster for most models (benchmarks/RESULTS.md, "Exports as they are").
 _SIZES = {
     "batch": (1, 2),
     "past": (16, 0),
     "step": (1, 12),
-    "sequence": (16, 11),
+    "sequence": (128, 11),
     "image": (224, 160),
     "map": (32, 48),
     "channels": (3, 3),
@@ -24,6 +27,8 @@ _SIZES = {
     "count": (8, 5),
 }
 IMAGE_CHANNELS = (1, 3, 4)
+# What no table of positions limits: a batch, channels, and the steps of a decoder, which are few.
+_UNLIMITED = ("batch", "channels", "bands", "past", "step")
 # What a dimension's name says, the first that fits.
 _NAMES = (
     ("past", r"past|cache|history|prefix"),
@@ -76,6 +81,11 @@ class OpenSizes:
         """A plausible size for each free name, filled."""
         return self.suggest({})
 
+    @cached_property
+    def limits(self) -> list[SizeLimit]:
+        """What tables and masks in the model ask of the sizes."""
+        return find_limits(self.traced.index, self.names)
+
     @property
     def others(self) -> dict[str, int]:
         """Another size for each free name, not filled."""
@@ -83,8 +93,23 @@ class OpenSizes:
 
     def suggest(self, given: Mapping[str, int]) -> dict[str, int]:
         """Return the given sizes, and plausible ones of the other free names, filled."""
+        return dict(self.explain(given).sizes)
+
+    def explain(self, given: Mapping[str, int]) -> FittedSizes:
+        """Return the sizes of `suggest`, with the reasons of those that the model says something of."""
         plausible = {name: _SIZES[kind][0] for name, kind in self.kinds.items()}
-        return self.fill({**plausible, **given}, given)
+        filled = self.fill({**plausible, **given}, given)
+        groups: dict[str, list[str]] = {}
+        for name, kind in self.kinds.items():
+            if name not in given and kind not in _UNLIMITED:
+                # The sides of an image change together, and other names one after the other.
+                groups.setdefault(kind if kind in ("image", "map") else name, []).append(name)
+        fitted = fit_sizes(filled, [*groups.values()], self.limits, self.complete)
+        reasons = dict(fitted.reasons)
+        for name, kind in self.kinds.items():
+            if kind == "sequence" and name not in given and fitted.sizes[name] == filled[name]:
+                reasons[name] = ", ".join(filter(None, ("a usual length", reasons.get(name))))
+        return FittedSizes(fitted.sizes, reasons)
 
     def fill(self, free: Mapping[str, int], given: Collection[str] = ()) -> dict[str, int]:
         """Return sizes of the free names at which no calculated extent is 0, as far as there are such.
@@ -144,8 +169,14 @@ def suggest_sizes(index: GraphIndex, given: Mapping[str, int] | None = None) -> 
     A dimension without a name is called `input[axis]`, such as `x[0]`. The sizes fit together as far as
     the operators of the model say so; nothing is run.
     """
+    return dict(explain_sizes(index, given).sizes)
+
+
+def explain_sizes(index: GraphIndex, given: Mapping[str, int] | None = None) -> FittedSizes:
+    """Return the sizes of `suggest_sizes`, and why some are what they are, by name."""
     sizes, given = find_open_sizes(index), given or {}
-    return {**sizes.complete(sizes.suggest(given)), **given}
+    found = sizes.explain(given)
+    return FittedSizes({**sizes.complete(found.sizes), **given}, found.reasons)
 
 
 def find_open_sizes(index: GraphIndex) -> OpenSizes:

@@ -241,6 +241,12 @@ def find_relations(traced: TracedInputs) -> SizeRelations:
     return found
 
 
+def list_met_extents(graph: GraphIndex, node: NodeProto) -> Iterator[tuple[Dim, Dim]]:
+    """Yield extents that meet in a node: they are equal, or one is 1 and broadcast."""
+    yield from _list_equal(graph, node)
+    yield from _list_broadcast(graph, node)
+
+
 def _list_least(graph: GraphIndex, node: NodeProto) -> Iterator[tuple[Dim, int]]:
     """Yield open extents that a window slides over, and its extents without the padding."""
     shape, attributes = graph.get_shape(get_input(node, 0)), graph.get_attributes(node)

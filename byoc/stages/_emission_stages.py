@@ -217,7 +217,9 @@ class Pack:
 
 def _describe_padding(state: Padded) -> PaddingEntry | None:
     found = state.padding
-    return None if found is None or found.split is not None else describe_padding(found)
+    if found is None or (found.split is not None and found.rule is None):
+        return None
+    return describe_padding(found)
 
 
 def _describe_split(state: Padded) -> RowSplitEntry | None:

@@ -8,6 +8,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from byoc.errors import InputError, MissingRuntimeError
+from byoc.model import find_state_pairs
 from byoc.padding import MOST_ROWS, PaddingDecision, RowSplit, decide_padding, find_row_split
 from byoc.planning import predict_at
 from byoc.reporting import describe_chosen_sizes
@@ -47,15 +48,20 @@ class FindPadding:
         """
         found = Each(_FindPadding()).run(states)
         if states[0].request.variant.automatic and states[0].request.options.pad:
-            found[:2] = _find_split(found[0], found[1])
+            fixed = _pad_shorter(_find_split(found[0], found[1]), found[1])
+            found[:2] = _renew_notes(fixed, found[1])
         return found
 
 
 @dataclass(frozen=True)
 class _FindPadding:
-    """Decide for one variant; `opened` has the models with open dimensions that were loaded before."""
+    """Decide for one variant; `opened` has the models with open dimensions that were loaded before.
+
+    Inputs are padded from the size `least` on.
+    """
 
     opened: dict[tuple[tuple[str, str], ...], Model] = field(default_factory=dict)
+    least: int = 1
 
     def run(self, state: Verified) -> Padded:
         """Return the state with what may be padded, and its verification complete."""
@@ -64,7 +70,7 @@ class _FindPadding:
         variant = state.request.variant
         if not state.request.options.pad or not variant.name or variant.automatic:
             return _finish(state, None)  # an automatic variant's other sizes have one of their own
-        found = self._find(state)
+        found = self.find(state)
         told = "" if found.padding is None else found.padding.describe()
         if not told:
             return found
@@ -87,12 +93,15 @@ class _FindPadding:
         plan = replace(state.plan, notes=(*state.plan.notes, note))
         return _finish(replace(state, plan=plan), decision)
 
-    def _find(self, state: Verified) -> Padded:
+    def find(self, state: Verified) -> Padded:
+        """Return the state with what may be padded, whatever its variant is called."""
         report_step("find padding")
         with collect_rarely():
             decision = decide_padding(
                 lambda fixed: self._open(state, fixed), read_sizes(state.request.variant.dims)
             )
+        if decision.rule is not None and self.least > 1:
+            decision = replace(decision, rule=replace(decision.rule, least=self.least))
         rule = decision.rule
         if rule is not None and (objection := _find_objection(state, rule)):
             return _finish(state, _refuse(decision, rule, objection))
@@ -117,26 +126,26 @@ class _FindPadding:
         return self.opened[key]
 
 
-def _find_split(fixed: Padded, opened: Padded) -> tuple[Padded, Padded]:
-    """Return both variants, the first with a batch in several calls where that is right and faster.
+def _find_split(fixed: Padded, opened: Padded) -> Padded:
+    """Return the variant of chosen sizes, with a batch in several calls where that is right and faster.
 
     The batch is the only dimension of size 1, or the only one.
     """
     sizes = read_sizes(fixed.request.variant.dims)
     single = [name for name, size in sizes.items() if size == 1] or [*sizes]
     if len(single) != 1 or fixed.plan.lowered is not None or not fixed.plan.regions:
-        return fixed, opened
+        return fixed
     name, size = single[0], sizes[single[0]]
     others = {other: extent for other, extent in sizes.items() if other != name}
     at_most = _predict_open(opened, {**sizes, name: MOST_ROWS})
     if size >= MOST_ROWS or not ceil(MOST_ROWS / size) * fixed.plan.cost.total < at_most:
-        return fixed, opened
+        return fixed
     how = RowSplit(name, MOST_ROWS, {}, {}, size).how
     report_step("find rows")
     with collect_rarely():
         split = find_row_split(lambda dims: load_at(fixed, {**others, **dims}), name)
     if isinstance(split, str):
-        return _tell(fixed, f"a larger {name} is not run {how}: {split}"), opened
+        return _tell(fixed, f"a larger {name} is not run {how}: {split}")
     split = replace(split, size=size)
     if isinstance(fixed.verification, Verification):
         try:
@@ -146,17 +155,63 @@ def _find_split(fixed: Padded, opened: Padded) -> tuple[Padded, Padded]:
         except (InputError, MissingRuntimeError, NotVerifiableError) as error:
             reason = f"it could not be verified: {error}"
         if reason:
-            return _tell(fixed, f"a larger {name} is not run {how}: {reason}"), opened
+            return _tell(fixed, f"a larger {name} is not run {how}: {reason}")
         fixed = replace(fixed, verification=add_padded(fixed.verification, checked))
-    plans = fixed.plan, opened.plan
-    before = describe_chosen_sizes(*plans)
-    after = describe_chosen_sizes(*plans, split)
+    return replace(fixed, padding=PaddingDecision(split=split))
+
+
+def _renew_notes(fixed: Padded, opened: Padded) -> tuple[Padded, Padded]:
+    """Return both variants; their notes on chosen sizes say what else runs on the first."""
+    plans, planned = (fixed.plan, opened.plan), opened.loaded.original.planned
+    before = describe_chosen_sizes(*plans, planned)
+    after = describe_chosen_sizes(*plans, planned, fixed.padding)
     told = [
         replace(plan, notes=tuple(new if note == old else note for note in plan.notes))
         for plan, old, new in zip(plans, before, after, strict=True)
     ]
-    fixed = replace(fixed, padding=PaddingDecision(split=split), plan=told[0])
-    return fixed, replace(opened, plan=told[1])
+    return replace(fixed, plan=told[0]), replace(opened, plan=told[1])
+
+
+def _pad_shorter(fixed: Padded, opened: Padded) -> Padded:
+    """Return the variant of chosen sizes with the padding of inputs that it is faster for, if it may be.
+
+    One dimension may be shorter, such as a length. A state that goes from call to call is not padded.
+    """
+    lengths = [name for name, size in read_sizes(fixed.request.variant.dims).items() if size > 1]
+    has_state = fixed.settings.state or find_state_pairs(fixed.loaded.original.structure)
+    if len(lengths) != 1 or not fixed.plan.regions or has_state:
+        return fixed
+    name = lengths[0]
+    least = _find_break_even(fixed, opened, name)
+    if least is None:
+        return fixed
+    size = read_sizes(fixed.request.variant.dims)[name]
+    found = _FindPadding(least=least).find(replace(fixed, padding=None))
+    decision = found.padding
+    if decision is None or decision.rule is None:
+        why = "" if decision is None else decision.refusals.get(name, "")
+        told = f"a smaller {name} than {size} is not padded: {why}"
+        return _tell(fixed, told) if why else fixed
+    split = None if fixed.padding is None else fixed.padding.split
+    return replace(found, padding=replace(decision, split=split))
+
+
+def _find_break_even(fixed: Padded, opened: Padded, name: str) -> int | None:
+    """Return the least size from which on the open plan is predicted to take longer; None if none is."""
+    sizes = read_sizes(fixed.request.variant.dims)
+    if any(graph.host_seconds[0] for graph in opened.plan.root.walk()):
+        return None  # some of it is not known
+
+    def is_faster(size: int) -> bool:
+        return not fixed.plan.cost.total < _predict_open(opened, {**sizes, name: size})
+
+    if not is_faster(1):
+        return 1
+    low, high = 1, sizes[name]
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if is_faster(middle) else (low, middle)
+    return high if high < sizes[name] else None
 
 
 def _predict_open(opened: Padded, sizes: Mapping[str, int]) -> float:

@@ -157,7 +157,7 @@ def add_size_notes(states: Sequence[Planned]) -> Sequence[Planned]:
     if not states[0].request.variant.automatic:
         return states
     fixed, opened = (state.plan for state in states)
-    notes = describe_chosen_sizes(fixed, opened)
+    notes = describe_chosen_sizes(fixed, opened, states[1].loaded.original.planned)
     return [
         replace(state, plan=replace(state.plan, notes=(note, *state.plan.notes)))
         for state, note in zip(states, notes, strict=True)

@@ -29,7 +29,7 @@ from byoc.model import (
     read_without_heavy_weights,
     walk_tensors,
 )
-from byoc.samples import suggest_sizes
+from byoc.samples import explain_sizes
 from byoc.support import find_inside, require_inside
 from byoc.zoo._catalog import brings_samples, find_path, load, sample_inputs
 from byoc.zoo._sources import ZOO, Source
@@ -309,7 +309,8 @@ def load_model(
         return model
     ranges = model.planned.ranges
     middles = {name: (low + high) // 2 for name, (low, high) in ranges.items()}
-    return replace(model, planned=PlannedSizes(suggest_sizes(model.index, middles), ranges))
+    found = explain_sizes(model.index, middles)
+    return replace(model, planned=PlannedSizes(found.sizes, ranges, found.reasons))
 
 
 def _read_model(source: Source | Model, given: Dimensions, without_heavy: bool) -> Model:

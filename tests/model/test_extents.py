@@ -2,11 +2,15 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
+from cutting import original
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import count_calls, examples
+from onnx import numpy_helper
+from support import count_calls, examples, parse
 
+from byoc.errors import InputError
 from byoc.model import (
     add_dims,
     ceil_divide_dims,
@@ -18,6 +22,7 @@ from byoc.model import (
     min_dims,
     multiply_dims,
     parse_dim,
+    prepare_model,
     subtract_dims,
 )
 
@@ -175,3 +180,31 @@ def test_a_proof_by_cases_ends():
     assert found != [None]
     few = "max(999*x + 999*y - max(x, 2*y) - max(x, 3*y), 0)"
     assert parse_dim(few) == parse_dim("999*x + 999*y - max(x, 2*y) - max(x, 3*y)")
+
+
+@pytest.mark.parametrize("rows", [1, 5, 64])
+def test_a_table_cut_to_an_extent_has_that_extent_where_both_meet(rows: int) -> None:
+    """Every size at which it runs has the inferred shape; a table that is too short is refused."""
+    model = parse("""g (float[b, s, 2] x) => (float[b, n, 2] y) {
+        length = Shape <start = 1, end = 2> (x)
+        t = Slice(table, zero, length, one)
+        y = Add(x, t)
+    }""")
+    model.graph.initializer.extend(
+        numpy_helper.from_array(value, name)
+        for name, value in {
+            "table": np.ones((1, rows, 2), np.float32),
+            "zero": np.array([0]),
+            "one": np.array([1]),
+        }.items()
+    )
+    assert prepare_model(model, "m").index.get_shape("y") == ("b", "s", 2)
+    ran = 0
+    for size in (1, 2, 5, 6, 64, 65):
+        try:
+            outputs = original(model, {"x": np.ones((3, size, 2), np.float32)})
+        except InputError:
+            continue
+        assert outputs["y"].shape == (3, size, 2)
+        ran += 1
+    assert ran >= (6 if rows == 1 else 1)

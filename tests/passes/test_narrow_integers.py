@@ -328,7 +328,7 @@ def test_a_rule_file_may_opt_out(tmp_path: Path, more: str) -> None:
 
 def test_a_form_that_there_is_not_is_named(tmp_path: Path) -> None:
     with pytest.raises(
-        InputError, match=r"vx\.yaml: unwanted_forms.*'narrow-integers' or 'planar-form'"
+        InputError, match=r"vx\.yaml: unwanted_forms.*'narrow-integers', 'planar-form' or 'pooled-mean'"
     ):
         byoc.partition(look_up(), rule_file(tmp_path, "unwanted_forms: [narrow]\n"))
 

@@ -132,7 +132,7 @@ def test_the_open_one_is_as_one_open_plan(tmp_path: Path) -> None:
     ("text", "sizes", "shapes"),
     [
         (IMAGE, {"height": 224, "width": 224}, [(1, 3, 224, 224), (1, 3, 32, 48)]),
-        (TEXT, {"batch": 1, "length": 16}, [(1, 16, 64), (2, 16, 64), (1, 5, 64)]),
+        (TEXT, {"batch": 1, "length": 128}, [(1, 128, 64), (2, 128, 64), (1, 5, 64)]),
     ],
     ids=["image", "two"],
 )
@@ -353,6 +353,83 @@ def test_rows_that_depend_on_each_other_are_not_split(case: str, tmp_path: Path)
     session = byoc.load(tmp_path / "b")
     for size in (1, 2, 3):
         inputs = {"x": noise(size, 32, 32, 32)}
+        (expected,) = original(model, inputs).values()
+        np.testing.assert_allclose(session(inputs)["y"], expected, rtol=1e-3, atol=1e-3)
+
+
+WORDS = """g (float[batch, length, 64] x) => (float[batch, length, 64] y) {
+    a = MatMul(x, m)
+    b = Relu(a)
+    c = MatMul(b, m)
+    d = Relu(c)
+    y = MatMul(d, m)
+}"""
+MIXED = {
+    "none": ("y = MatMul(d, m)", "y = MatMul(d, m)"),
+    "softmax": ("y = MatMul(d, m)", "e = MatMul(d, m) y = Softmax <axis = 1> (e)"),
+}
+
+
+def make_words(case: str) -> onnx.ModelProto:
+    """Return a model of words that a MatMul of 1,024 columns makes worth an accelerator."""
+    text = WORDS.replace("64]", "1024]").replace(*MIXED[case])
+    model = make(text)
+    weights = np.random.default_rng(0).standard_normal((1024, 1024), np.float32) / 32
+    model.graph.initializer.append(numpy_helper.from_array(weights, "m"))
+    return model
+
+
+@pytest.mark.parametrize("codegen", [None, "reference"], ids=["dla", "reference"])
+def test_lengths_are_padded_from_the_one_on_at_which_that_is_faster(
+    codegen: str | None, tmp_path: Path
+) -> None:
+    model = make_words("none")
+    result = byoc.partition(model, "dla", output=tmp_path / "b", codegen=codegen)
+
+    assert result.report.chosen_sizes == {"batch": 1, "length": 128}
+    rule = byoc.open_bundle(tmp_path / "b").manifest.variants[0].padding
+    assert rule is not None
+    assert 1 < rule.least < 128
+    note = result.report.notes[0].text
+    assert note.startswith(
+        f"planned for batch = 1, length = 128 (a usual length); length {rule.least} to 127 is padded; "
+    )
+    assert result.verification is not None
+    assert "y, padded" in {each.name for each in result.verification.outputs}
+    at = {size: byoc.partition(model, "dla", dims={"batch": 1, "length": size}) for size in (128,)}
+    for size, is_padded in ((rule.least - 1, False), (rule.least, True)):
+        host = byoc.partition(model, "dla", dims={"batch": 1, "length": size}, strategy="host-only")
+        assert (host.report.predicted.seconds > at[128].report.predicted.seconds) == is_padded
+
+    session, whole = byoc.load(tmp_path / "b"), byoc.load(tmp_path / "b", pad=False)
+    assert isinstance(session, VariantSession)
+    for size, variant in ((1, "open"), (rule.least - 1, "open"), (rule.least, "fixed"), (127, "fixed")):
+        trace, inputs = byoc.Trace(), {"x": noise(1, size, 1024)}
+        (expected,) = original(model, inputs).values()
+        np.testing.assert_allclose(session.run(inputs, trace)["y"], expected, rtol=1e-3, atol=1e-3)
+        assert {event.variant for event in trace.events} == {variant}
+        assert session.tensors(inputs, ["y"])["y"].shape == expected.shape
+        np.testing.assert_allclose(whole.run(inputs)["y"], expected, rtol=1e-3, atol=1e-3)
+    for shape in ((1, 129), (2, 128), (2, 100)):
+        inputs = {"x": noise(*shape, 1024)}
+        (expected,) = original(model, inputs).values()
+        np.testing.assert_allclose(session.run(inputs)["y"], expected, rtol=1e-3, atol=1e-3)
+    onnx.save(model, tmp_path / "m.onnx")
+    found = byoc.verify(tmp_path / "b", tmp_path / "m.onnx")
+    assert "fixed: y, padded" in {each.name for each in found.outputs}
+    assert found.passed
+
+
+def test_lengths_that_depend_on_each_other_are_not_padded(tmp_path: Path) -> None:
+    model = make_words("softmax")
+    result = byoc.partition(model, "dla", output=tmp_path / "b", codegen="reference")
+
+    assert [each.name for each in result.variants] == ["fixed", "open"]
+    assert byoc.open_bundle(tmp_path / "b").manifest.variants[0].padding is None
+    assert any("a smaller length than 128 is not padded: Softmax" in n.text for n in result.report.notes)
+    session = byoc.load(tmp_path / "b")
+    for size in (64, 127, 128):
+        inputs = {"x": noise(1, size, 1024)}
         (expected,) = original(model, inputs).values()
         np.testing.assert_allclose(session(inputs)["y"], expected, rtol=1e-3, atol=1e-3)
 

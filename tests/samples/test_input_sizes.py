@@ -22,7 +22,10 @@ from byoc.samples import sample_inputs, suggest_sizes
             "g (float[n, 64, h, w] x) => (float[n, 64, h, w] y) { y = Relu(x) }",
             {"n": 1, "h": 32, "w": 32},
         ),
-        ("g (int64[batch, seq] ids) => (int64[batch, seq] y) { y = Neg(ids) }", {"batch": 1, "seq": 16}),
+        (
+            "g (int64[batch, seq] ids) => (int64[batch, seq] y) { y = Neg(ids) }",
+            {"batch": 1, "seq": 128},
+        ),
         ("g (float[?, ?, ?, ?] x) => (float[?, ?, ?, ?] y) { y = Relu(x) }", None),
         ("g (float[2, 3] x) => (float[2, 3] y) { y = Relu(x) }", {}),
     ],
@@ -50,7 +53,7 @@ def test_names_and_places_say_what_a_dimension_counts(text: str, sizes: dict[str
         (
             """g (float[n, len] x) => (float[m, 6] y) <int64[2] to = {-1, 6}>
             { y = Reshape(x, to) }""",
-            {"n": 1, "len": 18},
+            {"n": 1, "len": 132},
         ),
     ],
 )

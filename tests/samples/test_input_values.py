@@ -28,7 +28,7 @@ def test_ids_are_below_the_rows_of_their_table() -> None:
     drawn = [_make(text, seed) for seed in range(8)]
     assert {int(value) for each in drawn for value in each["ids"].ravel()} == set(range(7))
     assert {int(value) for each in drawn for value in each["kinds"].ravel()} == {0, 1}
-    assert made["ids"].shape == made["kinds"].shape == (1, 16)
+    assert made["ids"].shape == made["kinds"].shape == (1, 128)
 
 
 def test_indices_are_below_an_open_extent() -> None:

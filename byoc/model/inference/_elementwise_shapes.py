@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from byoc.model._tensor_data import DTYPES, Dim, TensorType
-from byoc.model.inference._extents import multiply_dims
+from byoc.model.inference._extents import is_cut_to, multiply_dims
 from byoc.model.inference._moved_values import KnownNode, Rule, read_axes
 
 Shape = tuple[Dim, ...] | None
@@ -28,7 +28,10 @@ def broadcast_dims(a: Dim, b: Dim) -> Dim:
     if a == 1:
         return b
     known = [dim for dim in (a, b) if isinstance(dim, int)]
-    return known[0] if len(known) == 1 else None
+    if len(known) == 1:
+        return known[0]
+    # A table that is cut to an extent meets that extent: as long, or the run has no result.
+    return next((whole for cut, whole in ((a, b), (b, a)) if is_cut_to(cut, whole)), None)
 
 
 def broadcast_shapes(*shapes: Shape) -> Shape:

@@ -179,6 +179,18 @@ def is_dim_at_least(dim: Dim, least: int) -> bool:
         return False
 
 
+def is_cut_to(dim: Dim, whole: Dim) -> bool:
+    """Return whether an extent is the least of another one and of numbers of at least 1."""
+    if not isinstance(dim, str) or not isinstance(whole, str):
+        return False
+    atom = get_atom(_read(dim))
+    if atom is None or isinstance(atom, str) or atom[0] != "min":
+        return False
+    others = [operand for operand in atom[1] if operand != _read(whole)]
+    sizes = [get_constant(operand) for operand in others]
+    return len(others) < len(atom[1]) and all(size is not None and size > 0 for size in sizes)
+
+
 def evaluate_dim(dim: Dim, sizes: Mapping[str, int]) -> int | None:
     """Return the number that an extent is at some sizes of its names.
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
+    from byoc.model.ranges._finite_values import FiniteValues
     from byoc.model.ranges._intervals import (
         NUMBERS,
         ZERO,

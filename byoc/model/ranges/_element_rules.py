@@ -305,6 +305,7 @@ ELEMENT_RULES: Mapping[str, RangeRule] = {
     "DequantizeLinear": _dequantize,
     "Div": _divide,
     "Dropout": _drop_out,
+    "Exp": _stay_between(0, inf),
     "DynamicQuantizeLinear": _quantize,
     "Floor": _rise(round_down),
     "Max": _combine(max),

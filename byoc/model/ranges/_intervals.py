@@ -178,7 +178,9 @@ def widen_floats(found: Interval, dtype: str, roundings: float = 1) -> Interval:
     share = min(2 * _EPSILON[dtype] * roundings, 1.0)
     info = _read_float_limits(dtype)
     low, high = (_to_float(end) for end in (found.low, found.high))
-    low, high = low - abs(low) * share - info[0], high + abs(high) * share + info[0]
+    least, most = low - abs(low) * share - info[0], high + abs(high) * share + info[0]
+    # Rounding keeps the sign: a result that is exactly 0 or more is rounded to 0 or more.
+    low, high = (max(least, 0.0) if low >= 0 else least), (min(most, 0.0) if high <= 0 else most)
     return Interval(-inf if low < -info[1] else low, inf if high > info[1] else high)
 
 

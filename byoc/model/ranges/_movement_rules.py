@@ -240,7 +240,7 @@ READ_POSITIONS: Mapping[str, Sequence[int]] = {
     **dict.fromkeys(("And", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN"), ()),
     **dict.fromkeys(("Less", "LessOrEqual", "Or", "Xor", "QuantizeLinear"), ()),
     **dict.fromkeys(("DynamicQuantizeLinear", "Sigmoid", "Softmax", "HardSigmoid", "Tanh"), ()),
-    **dict.fromkeys(("Erf", "Sin", "Cos", "Softsign"), ()),
+    **dict.fromkeys(("Erf", "Sin", "Cos", "Softsign", "Exp"), ()),
     "OneHot": (2,),
 }
 """The inputs whose ranges rules ask for, where these are not all."""

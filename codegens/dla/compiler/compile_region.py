@@ -69,6 +69,7 @@ from .layers import (
 )
 from .lower_arithmetic import (
     lower_div,
+    lower_guard,
     lower_layer_normalization,
     lower_mean,
     lower_mul,
@@ -139,6 +140,7 @@ LOWERINGS: Mapping[str, Callable[[NetworkBuilder, LayerGroup], None]] = {
     "Sum": lower_sum,
     "Mul": lower_mul,
     "Sub": lower_sub,
+    "IsNaN": lower_guard,
     "Neg": lower_neg,
     "Div": lower_div,
     "Pow": lower_power,

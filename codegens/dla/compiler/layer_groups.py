@@ -154,8 +154,8 @@ class _Grouping:
 
     def _can_fuse(self, group: LayerGroup, operation: Operation, name: str) -> bool:
         main, done = group.main.op, {each.op for each in group.followers}
-        if is_gate(group.main):
-            return operation.op == "Mul" and self._is_gated(group, operation)
+        if is_gate(group.main) or main == "IsNaN":
+            return self._is_gated(group, operation) or self._is_guarded(group, operation)
         if operation.op in _CLAMPS:
             bounds = operation.inputs[1:]
             return main in _CLAMPED and all(self._constant(bound) for bound in bounds if bound)
@@ -171,7 +171,19 @@ class _Grouping:
     def _is_gated(self, group: LayerGroup, operation: Operation) -> bool:
         """Whether a product is that of a tensor by its function, the only operation so far."""
         both = {group.output, group.main.inputs[0]}
+        if not is_gate(group.main) or operation.op != "Mul":
+            return False
         return not group.followers and len(operation.inputs) == 2 and set(operation.inputs) == both
+
+    def _is_guarded(self, group: LayerGroup, operation: Operation) -> bool:
+        """Whether a Where puts zeros in the place of NaN in the tensor that was tested for it."""
+        if group.main.op != "IsNaN" or operation.op != "Where":
+            return False
+        condition, zeros, guarded = operation.inputs
+        if condition != group.output or guarded != group.main.inputs[0] or not self._constant(zeros):
+            return False
+        shape = self._shapes[guarded]
+        return not self._stored_array(zeros).any() and self._shapes[operation.outputs[0]] == shape
 
     def _is_bias(self, operation: Operation, name: str, axis: int) -> bool:
         """Whether a sum adds a constant to a tensor: one for each channel of an axis, or one for all."""

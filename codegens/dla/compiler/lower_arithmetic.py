@@ -176,6 +176,17 @@ def lower_sub(builder: NetworkBuilder, group: LayerGroup) -> None:
     builder.add_layer(EltwiseLayer(group.output, group.nodes, y, a, b, multiplies=False, clamp=clamp))
 
 
+def lower_guard(builder: NetworkBuilder, group: LayerGroup) -> None:
+    """Lower an IsNaN, and the Where that puts zeros in the place of what is NaN."""
+    if not group.followers:
+        raise CompileError("an IsNaN must be part of a Where of zeros and the same tensor", group.nodes)
+    group.require_float()
+    x, y = arrange_alone(builder, group)
+    builder.add_layer(
+        ActivationLayer(group.output, group.nodes, y, x, None, FunctionKind.NUMBER, (0.0, 0.0))
+    )
+
+
 def lower_neg(builder: NetworkBuilder, group: LayerGroup) -> None:
     """Lower a Neg to a product by -1."""
     group.require_float()

@@ -96,7 +96,7 @@ static const char *check_conv(const dla_command *c, size_t memory) {
                      c->other.dtype != DLA_INT8) {
         return "its types do not go together";
     }
-    if (c->function > DLA_HARD_GATE) {
+    if (c->function > DLA_NUMBER) {
         return "its function is unknown";
     }
     if (!dla_is_input_zero(c, c->scaling.x_zero)) {
@@ -284,7 +284,7 @@ static const char *check_compute(const dla_command *c, size_t memory) {
     case DLA_QUANTIZE:
         return check_limits(c, memory);
     default: /* FUNCTION */
-        if (c->kind > DLA_HARD_GATE) {
+        if (c->kind > DLA_NUMBER) {
             return "its kind is unknown";
         }
         if (!dla_have_same_extents(&c->x, &c->y) || c->x.dtype != DLA_FLOAT32 || !floats) {
@@ -338,7 +338,7 @@ const char *dla_check_program(const uint8_t *program, size_t bytes, dla_sizes *s
         return "it does not begin with the magic bytes DLA1";
     }
     if (!dla_is_known_version(dla_read_word(program + 4))) {
-        return "it has another version than 4, 5 and 6";
+        return "it has another version than 4, 5, 6 and 7";
     }
     sizes->arena = dla_read_word(program + 8);
     sizes->scratchpad = dla_read_word(program + 12);

@@ -129,7 +129,7 @@ static int check_compatible(const byoc_region_info *info, const char **why) {
         return BYOC_BAD_ARTIFACT;
     }
     if (!dla_is_known_version(dla_read_word((const uint8_t *)program->data + 4))) {
-        *why = "the program is for another version of the instruction set than 4 and 5";
+        *why = "the program is for another version of the instruction set than 4, 5, 6 and 7";
         return BYOC_INCOMPATIBLE;
     }
     *why = "";

@@ -70,6 +70,8 @@ double dla_evaluate_function(uint32_t kind, double x, float alpha, float beta) {
         return x / (1 + exp(-product));
     case DLA_HARD_GATE:
         return x * limit_to_one(product + beta);
+    case DLA_NUMBER:
+        return isnan(x) ? 0 : x;
     default: /* IDENTITY */
         return x;
     }

@@ -12,7 +12,8 @@ enum { DLA_FIRST = 1, DLA_LAST = 2 };
 enum { DLA_MAX = 0, DLA_AVERAGE = 1 };
 enum {
     DLA_SIGMOID, DLA_TANH, DLA_EXP, DLA_SQRT, DLA_HARD_SIGMOID, DLA_HARD_SWISH, DLA_LEAKY_RELU, DLA_ELU,
-    DLA_ERF, DLA_GELU, DLA_GELU_TANH, DLA_RECIPROCAL, DLA_SWISH, DLA_IDENTITY, DLA_HARD_GATE
+    DLA_ERF, DLA_GELU, DLA_GELU_TANH, DLA_RECIPROCAL, DLA_SWISH, DLA_IDENTITY, DLA_HARD_GATE,
+    DLA_NUMBER
 };
 enum { DLA_SOFTMAX = 0, DLA_LAYER = 1, DLA_RMS = 2 };
 enum {
@@ -21,7 +22,7 @@ enum {
 };
 
 /* The version of the instruction set, and the oldest whose programs are part of it. */
-#define DLA_VERSION 6u
+#define DLA_VERSION 7u
 #define DLA_OLDEST_VERSION 4u
 
 typedef struct dla_pair {

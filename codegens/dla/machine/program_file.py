@@ -8,7 +8,7 @@ classes of the instruction set alone define the format.
 A program is of the least version that has all it uses, so that older machines run it where they can.
 Version 5 added int16: as the type of an operand, and with it int64 sums; SCALE between integers and
 float32; POOL from one type of integers to another. Version 6 added MINMAX, QUANTIZE, and CONV from int16
-into float32.
+into float32. Version 7 added the function NUMBER.
 """
 
 import struct
@@ -172,6 +172,7 @@ _FORMULAS: Mapping[FunctionKind, Callable[[Floats, float, float], Floats]] = {
     FunctionKind.SWISH: lambda x, a, b: x / (1 + np.exp(-a * x)),
     FunctionKind.IDENTITY: lambda x, a, b: x,
     FunctionKind.HARD_GATE: lambda x, a, b: x * np.clip(a * x + b, 0, 1),
+    FunctionKind.NUMBER: lambda x, a, b: np.where(np.isnan(x), 0, x),
 }
 
 
@@ -247,8 +248,8 @@ class Program:
 
 
 MAGIC = b"DLA1"
-VERSION = 6  # of the file's layout
-VERSIONS = (4, 5, VERSION)
+VERSION = 7  # of the file's layout
+VERSIONS = (4, 5, 6, VERSION)
 """The versions that are read."""
 _HEADER = struct.Struct("<4sIIII")
 _START = struct.Struct("<II")
@@ -287,13 +288,21 @@ def disassemble(content: bytes) -> Program:
 
 def find_version(program: Program) -> int:
     """Return the least version of the instruction set that has all that a program uses."""
-    if any(map(_quantizes_dynamically, program.commands)):
+    if any(map(_makes_numbers, program.commands)):
         return VERSION
+    if any(map(_quantizes_dynamically, program.commands)):
+        return VERSIONS[2]
     return VERSIONS[1] if any(map(_has_int16, program.commands)) else VERSIONS[0]
 
 
-def _quantizes_dynamically(command: Command) -> bool:
+def _makes_numbers(command: Command) -> bool:
     """Return whether the versions before the last lack what a command does."""
+    kind = command.function if isinstance(command, Conv) else getattr(command, "kind", None)
+    return kind is FunctionKind.NUMBER
+
+
+def _quantizes_dynamically(command: Command) -> bool:
+    """Return whether versions 4 and 5 lack what a command does, and version 6 has it."""
     if isinstance(command, Conv):
         return command.x.dtype is DType.INT16 and command.y.dtype is DType.FLOAT32
     return isinstance(command, MinMax | Quantize)

@@ -110,7 +110,7 @@ class FunctionKind(IntEnum):
     """A function of one variable; the formulas are those of ONNX's operators of that name.
 
     GELU and GELU_TANH are ONNX's Gelu, exact and with the attribute `approximate`. SWISH is
-    x / (1 + exp(-alpha * x)), HARD_GATE is x * HARD_SIGMOID(x), IDENTITY is x.
+    x / (1 + exp(-alpha * x)), HARD_GATE is x * HARD_SIGMOID(x), IDENTITY is x, NUMBER is x and 0 of NaN.
     """
 
     SIGMOID = 0
@@ -128,6 +128,7 @@ class FunctionKind(IntEnum):
     SWISH = 12
     IDENTITY = 13
     HARD_GATE = 14
+    NUMBER = 15
 
 
 @dataclass(frozen=True)

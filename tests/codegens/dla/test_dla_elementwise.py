@@ -179,8 +179,14 @@ def test_a_gate_is_a_product() -> None:
         for kind in (FunctionKind.HARD_GATE, FunctionKind.HARD_SIGMOID)
     )
 
-    assert {*FunctionKind} == {*FUNCTIONS, FunctionKind.HARD_GATE}
+    assert {*FunctionKind} == {*FUNCTIONS, FunctionKind.HARD_GATE, FunctionKind.NUMBER}
     np.testing.assert_allclose(made, x * factor, rtol=1e-6)
+
+
+def test_a_number_stays_and_nan_is_zero() -> None:
+    x = np.array([-np.inf, -2.5, -0.0, 0.0, 1e-40, 3.0, np.inf, np.nan], np.float32).reshape(1, 2, 4)
+    made = run_one(lambda **boxes: Function(0, FunctionKind.NUMBER, **boxes), {"x": x}, x.shape)
+    np.testing.assert_array_equal(made, np.where(np.isnan(x), np.float32(0), x))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in FUNCTIONS if kind not in _NOT_OF_ALL])

@@ -90,7 +90,7 @@ def test_a_program_that_breaks_off_is_refused(size: int):
     ("word", "value", "message"),
     [
         (0, 7, "not a program of the dla"),
-        (1, 1, "version 1, but only versions 4, 5 and 6 are supported"),
+        (1, 1, "version 1, but only versions 4, 5, 6 and 7 are supported"),
         (5, 99, "command 0 at byte 20: no command has the opcode 99"),
         (6, 23, "command 0 at byte 20: 23 words, but LOAD has 24"),
         (8, 5, "command 0 at byte 20: 5 is not a valid Memory"),

@@ -12,7 +12,7 @@ from byoc.codegens.dla.simulator import SimulationError
 from dla_bench import onnx_run, run_one
 from dla_cases import bytes_of as random_bytes
 from dla_cases import close
-from dla_regions import agrees, bytes_of, floats, mentioned, model, network
+from dla_regions import agrees, bytes_of, executed, floats, mentioned, model, network
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import examples
@@ -300,3 +300,47 @@ def test_parts_and_powers_that_the_machine_has_not(line: str, reason: str, tmp_p
 
     with pytest.raises(CompileError, match=reason):
         network(proto, tmp_path)
+
+
+GUARDS = {
+    "guarded": ("i = IsNaN(p) y = Where(i, nothing, p)", {"nothing": np.float32(0)}, ""),
+    "not zero": (
+        "i = IsNaN(p) y = Where(i, nothing, p)",
+        {"nothing": np.float32(1)},
+        "IsNaN must be|has no Where",
+    ),
+    "another": (
+        "i = IsNaN(x) y = Where(i, nothing, p)",
+        {"nothing": np.float32(0)},
+        "IsNaN must be|has no Where",
+    ),
+    "the other way around": (
+        "i = IsNaN(p) y = Where(i, p, nothing)",
+        {"nothing": np.float32(0)},
+        "IsNaN must be|has no Where",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", GUARDS)
+def test_zeros_stand_in_the_place_of_nan(case: str, tmp_path: Path) -> None:
+    """A row that is masked altogether is NaN, and with PyTorch's guard zeros; in C as well."""
+    guard, constants, refused = GUARDS[case]
+    proto = model(
+        f"g (float[1,4,6,6] x, float[1,1,6,6] mask) => (float[1,4,6,6] y) "
+        f"{{ m = Add(x, mask) p = Softmax<axis=-1>(m) {guard} }}",
+        constants,
+    )
+    x, mask = floats(1, 4, 6, 6), np.zeros((1, 1, 6, 6), np.float32)
+    mask[..., 3:, 2:] = -np.inf
+    mask[..., 5, :] = -np.inf
+    x[0, 1, 2, 3] = np.nan
+    if refused:
+        with pytest.raises(CompileError, match=refused):
+            agrees(proto, {"x": x, "mask": mask}, tmp_path)
+        return
+    agrees(proto, {"x": x, "mask": mask}, tmp_path)
+    made = executed(proto, {"x": x, "mask": mask}, tmp_path)["y"]
+    assert not made[:, :, 5].any()
+    assert not made[0, 1, 2].any()
+    assert np.isfinite(made).all()
