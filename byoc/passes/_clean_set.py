@@ -5,8 +5,10 @@ from collections.abc import Collection
 from byoc.errors import InputError, suggest_nearest
 from byoc.passes._affine_folding import ExplicitPads, FoldBatchNormalization
 from byoc.passes._cleaning import CleanPass
+from byoc.passes._flat_forms import FlatForm
 from byoc.passes._folded_scales import FoldScales
 from byoc.passes._folded_shapes import DropDropout, DropIdentity, FlattenToReshape, FoldShapes
+from byoc.passes._frame_forms import FrameForm
 from byoc.passes._idle_clamps import DropClamps
 from byoc.passes._narrow_integers import NarrowIntegers
 from byoc.passes._planar_forms import PlanarForm
@@ -17,7 +19,7 @@ ALL_PASSES = "all"
 # Dropout behind shapes: where a folded Shape alone read what reads its mask, it does nothing either.
 _ALWAYS = (DropIdentity(), FoldShapes(), DropDropout(), ExplicitPads())
 _SOMETIMES = (FlattenToReshape(), FoldBatchNormalization(), ReadQuantizedOperators(), DropClamps())
-_OFFERED: tuple[TwinForm, ...] = (PlanarForm(), NarrowIntegers())
+_OFFERED: tuple[TwinForm, ...] = (PlanarForm(), FrameForm(), FlatForm(), NarrowIntegers())
 FORM_NAMES = frozenset(form.name for form in _OFFERED)
 """The names of the forms of nodes that targets are offered."""
 

@@ -88,14 +88,14 @@ class NarrowIntegers(TwinForm):
 
     def convert(
         self, edits: GraphEdits, number: int, inputs: Sequence[str], outputs: Sequence[str]
-    ) -> NodeProto:
+    ) -> Sequence[NodeProto]:
         """Return the node on int32."""
         node = deepcopy(edits.index.nodes[number])
         changed = list(node.output) != list(outputs)
         node.input[:], node.output[:] = inputs, outputs
         if node.op_type == "Cast" and changed:
             set_attribute(node, helper.make_attribute("to", DTYPE_NUMBERS[_NARROW]))
-        return node
+        return [node]
 
     def change_type(self, kind: TypeProto) -> TypeProto:
         """Return the type with int32 elements."""

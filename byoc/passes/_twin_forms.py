@@ -8,7 +8,7 @@ are converted only where others read or make them.
 
 from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from onnx import NodeProto, TensorProto, TypeProto
 
@@ -83,9 +83,16 @@ class TwinForm(CleanPass):
 
     def convert(
         self, edits: GraphEdits, number: int, inputs: Sequence[str], outputs: Sequence[str]
-    ) -> NodeProto:
-        """Return a node in the form, which reads and makes the given tensors."""
+    ) -> Sequence[NodeProto]:
+        """Return the nodes that a node is in the form, which read and make the given tensors.
+
+        The last of those with the operator of the node stands for it: rules are asked about that one.
+        """
         raise NotImplementedError
+
+    def for_operators(self, operators: Collection[str]) -> Self:
+        """Return the form as it suits targets whose rules speak of some operators."""
+        return self
 
     def change_type(self, kind: TypeProto) -> TypeProto:
         """Return the type of a tensor's twin."""
@@ -170,11 +177,14 @@ class _Rewriter:
                 if makes[position]:
                     makes[position] = self._name(makes[position])
             key = index.node_outputs[number][0]
-            node = self.form.convert(edits, number, reads, makes)
+            nodes = self.form.convert(edits, number, reads, makes)
             edits.note_replaced(number, f"computes in the form of {self.form.name}")
-            edits.replace(number, node)
-            set_metadata(node, FORM_KEY, key)
-            self._note_twins(node)
+            edits.replace(number, *nodes)
+            operator = index.nodes[number].op_type
+            same = [node for node in nodes if node.op_type == operator]
+            set_metadata((same or nodes)[-1], FORM_KEY, key)
+            for node in nodes:
+                self._note_twins(node)
             for position in sorted(twinned.outputs):
                 name = index.node_outputs[number][position]
                 if name and self._is_read_as_it_was(name):
