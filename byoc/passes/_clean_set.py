@@ -22,6 +22,8 @@ _SOMETIMES = (FlattenToReshape(), FoldBatchNormalization(), ReadQuantizedOperato
 _OFFERED: tuple[TwinForm, ...] = (PlanarForm(), FrameForm(), FlatForm(), NarrowIntegers())
 FORM_NAMES = frozenset(form.name for form in _OFFERED)
 """The names of the forms of nodes that targets are offered."""
+MOVING_FORM_NAMES = frozenset(form.name for form in _OFFERED if form.moves_data)
+"""The names of those for which data is moved."""
 
 
 def list_clean_passes(  # noqa: PLR0913 - one for each pass that only some targets want

@@ -1,10 +1,10 @@
 """The form of 3-D operators in two dimensions, on images whose rows are the frames of a video.
 
-`[N, C, D, H, W]` becomes `[N, C, D, H * W]`, another shape for the same bytes. It is for windows along the
-depth alone, convolutions of single elements among them, and for what takes each channel as a whole.
+`[N, C, D, H, W]` becomes `[N, C, D, H * W]`, another shape for the same bytes. It is for windows along
+the depth alone, convolutions of single elements among them, and for what takes each channel as a whole.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -21,36 +21,37 @@ from byoc.model import (
     is_qdq_node,
     set_attribute,
 )
-from byoc.passes._frame_forms import RANK, WEIGHTS, Window, keep_depth, restate, to_tensor
 from byoc.passes._graph_edits import GraphEdits
 from byoc.passes._planar_forms import (
     ALONG_AXIS,
     BROADCAST,
     IMAGE_OPERATORS,
+    SOFTMAX_OPSET,
     UNARY,
     ImageForm,
     is_blocked,
     is_plain_batchnorm,
 )
 from byoc.passes._twin_forms import TwinnedTensors
+from byoc.passes._volume_windows import RANK, WEIGHTS, Window, keep_depth, restate, to_tensor
 
 _LEAST_OPSET = (
     7  # from which operands are broadcast as now; Reshape takes its shape as an input from 5 on
 )
-_SOFTMAX_OPSET = 13  # from which Softmax is along one axis
 _WINDOWED = frozenset({*WEIGHTS, "AveragePool", "LpPool", "MaxPool"})
 _LAST = 2  # how many axes become one
 
 
 @dataclass(frozen=True)
 class FlatForm(ImageForm):
-    """Compute 3-D operators whose windows are along the depth alone, pools of all and normalizations in 2-D.
+    """Compute 3-D operators with windows along the depth, pools of all and normalizations as 2-D ones.
 
     It runs where rules take the one and not the other. Rows and columns become one axis.
     """
 
     name: ClassVar[str] = "flat-form"
     suffix: ClassVar[str] = "flat"
+    moves_data: ClassVar[bool] = True
 
     def describe(self, index: GraphIndex, number: int) -> TwinnedTensors | None:
         """Return the volumes of a node and what is added to them or multiplied with them."""
@@ -59,7 +60,8 @@ class FlatForm(ImageForm):
             return None
         reads, makes = index.node_inputs[number], index.node_outputs[number]
         made = [i for i, name in enumerate(makes) if name]
-        given = _find_volumes(index, number) if index.get_opset(node) >= _LEAST_OPSET else ()
+        find = _FINDERS.get(kind.op_type) if index.get_opset(node) >= _LEAST_OPSET else None
+        given = () if find is None else find(index, number)
         volumes = [
             *(reads[i] for i in given if kind.op_type not in BROADCAST),
             *(makes[i] for i in made),
@@ -142,30 +144,30 @@ def _is_flat(index: GraphIndex, name: str) -> bool:
     return any(isinstance(each, int) for each in shape[-_LAST:])
 
 
-def _find_volumes(index: GraphIndex, number: int) -> Collection[int]:
-    """Return the positions of what a node reads that have the form; none where it has none itself."""
-    node, op = index.nodes[number], index.node_kinds[number].op_type
-    reads, stated = index.node_inputs[number], get_stated_attributes(node)
-    if op in _WINDOWED:
-        return _find_windowed(index, number)
-    if op in IMAGE_OPERATORS:
-        return (
-            IMAGE_OPERATORS[op][0]
-            if op != "BatchNormalization" or is_plain_batchnorm(index, node)
-            else ()
-        )
-    if op in UNARY:
-        if is_qdq_node(node) and len(index.get_shape(reads[1]) or ()) > 0:
-            return () if is_blocked(node) or not _is_before(stated.get("axis", 1)) else (0,)
-        return (0,)
-    if op in BROADCAST:
-        return _find_operands(index, number)
-    if op in ALONG_AXIS:
-        old = "Softmax" in op and index.get_opset(node) < _SOFTMAX_OPSET  # it flattened before
-        if old or not _is_before(stated.get("axis", ALONG_AXIS[op])):
-            return ()
-        return range(len(reads)) if op == "Concat" else (0,)
-    return ()
+def _find_images(index: GraphIndex, number: int) -> Collection[int]:
+    """Return the positions of what an operator of images reads; none of one that trains."""
+    op = index.node_kinds[number].op_type
+    trains = op == "BatchNormalization" and not is_plain_batchnorm(index, index.nodes[number])
+    return () if trains else IMAGE_OPERATORS[op][0]
+
+
+def _find_element(index: GraphIndex, number: int) -> Collection[int]:
+    """Return the position of what an elementwise node reads; none where rows have several scales."""
+    node = index.nodes[number]
+    if is_qdq_node(node) and index.get_rank(index.node_inputs[number][1]) != 0:
+        axis = get_stated_attributes(node).get("axis", 1)
+        return (0,) if _is_before(axis) and not is_blocked(node) else ()
+    return (0,)
+
+
+def _find_along(index: GraphIndex, number: int) -> Collection[int]:
+    """Return the positions of what a node along an axis reads; none where that is of rows or columns."""
+    op = index.node_kinds[number].op_type
+    old = "Softmax" in op and index.get_opset(index.nodes[number]) < SOFTMAX_OPSET
+    axis = get_stated_attributes(index.nodes[number]).get("axis", ALONG_AXIS[op])
+    if old or not _is_before(axis):
+        return ()
+    return range(len(index.node_inputs[number])) if op == "Concat" else (0,)
 
 
 def _is_before(axis: int) -> bool:
@@ -193,7 +195,7 @@ def _find_windowed(index: GraphIndex, number: int) -> Collection[int]:
 
 
 def _find_operands(index: GraphIndex, number: int) -> Collection[int]:
-    """Return the operands with rows and columns; none where one cannot be broadcast over both at once."""
+    """Return the operands with rows and columns; none where one cannot be broadcast."""
     made = index.get_shape(index.node_outputs[number][0]) or ()
     found = []
     for position, name in enumerate(index.node_inputs[number]):
@@ -209,3 +211,13 @@ def _find_operands(index: GraphIndex, number: int) -> Collection[int]:
             return ()
         found.append(position)
     return found
+
+
+_FINDERS: Mapping[str, Callable[[GraphIndex, int], Collection[int]]] = {
+    **dict.fromkeys(IMAGE_OPERATORS, _find_images),
+    **dict.fromkeys(_WINDOWED, _find_windowed),
+    **dict.fromkeys(UNARY, _find_element),
+    **dict.fromkeys(BROADCAST, _find_operands),
+    **dict.fromkeys(ALONG_AXIS, _find_along),
+}
+"""For operators that have the form: which inputs are volumes, none where a node has none."""

@@ -7,14 +7,15 @@ each sum has the same terms as before, and integers the same results. A deeper p
 each frame, and one along the depth of what that makes.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import NodeProto, TensorProto, TypeProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, TypeProto, helper
 
 from byoc.model import (
     DTYPE_NUMBERS,
@@ -31,33 +32,38 @@ from byoc.passes._graph_edits import GraphEdits
 from byoc.passes._planar_forms import (
     ALONG_AXIS,
     BROADCAST,
+    SOFTMAX_OPSET,
     UNARY,
     ImageForm,
     is_blocked,
     is_plain_batchnorm,
 )
 from byoc.passes._twin_forms import TwinnedTensors
+from byoc.passes._volume_windows import (
+    DEPTH,
+    RANK,
+    WEIGHTS,
+    Dims,
+    Extent,
+    Tap,
+    Window,
+    drop_depth,
+    keep_depth,
+    multiply,
+    read_dims,
+    restate,
+    to_tensor,
+)
 
-RANK = 5  # of a batch of volumes with channels
-_DEPTH = 2  # the axis of frames
 _SPLIT_OPSET = 13  # ONNX opset from which the sizes of Split are an input
 _SLICE_OPSET = 10  # from which the numbers of Slice are inputs
 _LEAST_OPSET = (
     7  # from which operands are broadcast as now; Reshape takes its shape as an input from 5 on
 )
 
-WEIGHTS = {"Conv": 1, "ConvInteger": 1, "ConvTranspose": 1, "QLinearConv": 3}
-"""The operators of convolution, and the position of their weights."""
 _ZERO_POINTS = {"ConvInteger": 2, "QLinearConv": 2}
 _POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
 _GLOBAL_POOLS = frozenset({"GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"})
-_WINDOW = ("kernel_shape", "strides", "dilations", "output_shape", "output_padding")
-"""The attributes of a window with a number for each axis; `pads` has two."""
-
-Extent = int | None
-Dims = tuple[Extent, Extent, Extent, Extent, Extent]
-Tap = Sequence[int | None]
-"""For each frame that is made the one that is read, None for one of padding."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +76,7 @@ class FrameForm(ImageForm):
 
     name: ClassVar[str] = "frame-form"
     suffix: ClassVar[str] = "frames"
+    moves_data: ClassVar[bool] = True
     image_operators: ClassVar[Collection[str]] = WEIGHTS.keys() | _POOLS
 
     split: bool = field(default=False, metadata={"help": "Cut frames out by Split, not by Slice."})
@@ -79,7 +86,7 @@ class FrameForm(ImageForm):
         return type(self)("Split" in operators and not {"Slice", "*"} & {*operators})
 
     def is_source(self, index: GraphIndex, number: int) -> bool:
-        """Return whether a node has a window over rows or columns, for which there is no simpler form."""
+        """Return whether a node has a window over rows or columns: others have a simpler form."""
         if index.node_kinds[number].op_type not in self.image_operators:
             return False
         window = Window.of_node(index, number)
@@ -94,14 +101,12 @@ class FrameForm(ImageForm):
             return None
         reads, makes = index.node_inputs[number], index.node_outputs[number]
         made = [i for i, name in enumerate(makes) if name]
-        if not made or any(_read_dims(index, makes[i]) is None for i in made):
+        if not made or any(read_dims(index, makes[i]) is None for i in made):
             return None
-        given = _find_frames(index, number)
-        if (
-            not given
-            or kind.op_type not in BROADCAST
-            and any(_read_dims(index, reads[i]) is None for i in given)
-        ):
+        find = _FINDERS.get(kind.op_type)
+        given = () if find is None else find(index, number)
+        volumes = () if kind.op_type in BROADCAST else given
+        if not given or any(read_dims(index, reads[i]) is None for i in volumes):
             return None
         return TwinnedTensors(frozenset(given), frozenset(made))
 
@@ -130,9 +135,9 @@ class FrameForm(ImageForm):
         del made.tensor_type.shape.dim[:]
         if len(dims) == RANK:
             merged = type(dims[0])()
-            if all(dims[i].HasField("dim_value") for i in (0, _DEPTH)):
-                merged.dim_value = dims[0].dim_value * dims[_DEPTH].dim_value
-            elif dims[_DEPTH].dim_value == 1:
+            if all(dims[i].HasField("dim_value") for i in (0, DEPTH)):
+                merged.dim_value = dims[0].dim_value * dims[DEPTH].dim_value
+            elif dims[DEPTH].dim_value == 1:
                 merged = dims[0]
             made.tensor_type.shape.dim.extend([merged, dims[1], *dims[3:]])
         else:
@@ -140,16 +145,16 @@ class FrameForm(ImageForm):
         return made
 
     def change_constant(self, edits: GraphEdits, name: str) -> TensorProto | None:
-        """Return a stored tensor as frames: with other extents, or in another order if it has several."""
+        """Return a stored tensor as frames: with other extents, or in another order."""
         tensor = edits.index.stored_tensors.get(name)
         if tensor is None:
             value = get_constant_value(edits.index, name)
-        elif len(tensor.dims) < RANK or tensor.dims[_DEPTH] == 1:
+        elif len(tensor.dims) < RANK or tensor.dims[DEPTH] == 1:
             kept = tensor.dims[: len(tensor.dims) - 3], tensor.dims[len(tensor.dims) - 2 :]
             return restate(tensor, [extent for part in kept for extent in part])
         else:
             value = find_constant_value(edits.index, name, edits.folder)
-        if value is None or value.ndim < 3:  # noqa: PLR2004 - the last axes: depth, rows, columns
+        if value is None or value.ndim < 3:
             return None
         if value.ndim < RANK:
             return to_tensor(value.reshape(*value.shape[:-3], *value.shape[-2:]))
@@ -158,7 +163,7 @@ class FrameForm(ImageForm):
 
     def enter(self, edits: GraphEdits, name: str, twin: str) -> Sequence[NodeProto]:
         """Return the nodes that make a batch of frames of a volume."""
-        dims = _read_dims(edits.index, name)
+        dims = read_dims(edits.index, name)
         assert dims is not None
         nodes = Nodes(edits, name)
         nodes.order_frames(name, dims, twin)
@@ -166,7 +171,7 @@ class FrameForm(ImageForm):
 
     def leave(self, edits: GraphEdits, twin: str, name: str) -> Sequence[NodeProto]:
         """Return the nodes that make a volume of its frames."""
-        dims = _read_dims(edits.index, name)
+        dims = read_dims(edits.index, name)
         assert dims is not None
         nodes = Nodes(edits, name)
         n, c, d, h, w = dims
@@ -179,63 +184,36 @@ class FrameForm(ImageForm):
         return nodes.made
 
 
-def _read_dims(index: GraphIndex, name: str) -> Dims | None:
-    """Return the extents of a volume; None unless all are known but one of batch, rows and columns."""
-    shape = index.get_shape(name)
-    if shape is None or len(shape) != RANK:
-        return None
-    n, c, d, h, w = (each if isinstance(each, int) else None for each in shape)
-    if not c or not d or [n, h, w].count(None) > 1 or 0 in (n, h, w):
-        return None
-    return n, c, d, h, w
-
-
-def multiply(one: Extent, other: Extent) -> Extent:
-    """Return the product of two extents, None where one is not known."""
-    return None if one is None or other is None else one * other
-
-
-def restate(tensor: TensorProto, dims: Iterable[int]) -> TensorProto:
-    """Return a stored tensor with other extents, wherever its data is."""
-    made = TensorProto()
-    made.CopyFrom(tensor)
-    made.dims[:] = list(dims)
-    return made
-
-
-def to_tensor(value: NDArray[Any]) -> TensorProto:
-    """Return an array as a stored tensor."""
-    return numpy_helper.from_array(np.ascontiguousarray(value))
-
-
 # What is twinned.
 
 
-def _find_frames(index: GraphIndex, number: int) -> Collection[int]:
-    """Return the positions of what a node reads that are volumes; none where it has no form on frames."""
-    node, op = index.nodes[number], index.node_kinds[number].op_type
-    reads = index.node_inputs[number]
-    stated = get_stated_attributes(node)
-    if op in WEIGHTS or op in _POOLS:
-        return (0,) if _has_form(index, number) else ()
-    if op in _GLOBAL_POOLS:
-        return (0,)
-    if op == "BatchNormalization":
-        return (0,) if is_plain_batchnorm(index, node) and not any(node.output[1:]) else ()
-    if op in UNARY:
-        if is_qdq_node(node) and len(index.get_shape(reads[1]) or ()) > 0:
-            return () if is_blocked(node) or _move_axis(stated.get("axis", 1)) is None else (0,)
-        return (0,)
-    if op in BROADCAST:
-        return _find_operands(index, number)
-    if op in ALONG_AXIS:
-        axis: int = stated.get("axis", ALONG_AXIS[op]) % RANK
-        if axis == 0 or (axis == _DEPTH and op != "Concat"):
-            return ()
-        if "Softmax" in op and index.get_opset(node) < _SPLIT_OPSET:  # it flattened before
-            return ()
-        return range(len(reads)) if op == "Concat" else (0,)
-    return ()
+def _find_first(index: GraphIndex, number: int) -> Collection[int]:
+    """Return the position of the first input, which is a volume."""
+    return (0,)
+
+
+def _find_normalized(index: GraphIndex, number: int) -> Collection[int]:
+    """Return the position of what a BatchNormalization reads, unless it trains."""
+    return (0,) if is_plain_batchnorm(index, index.nodes[number]) else ()
+
+
+def _find_element(index: GraphIndex, number: int) -> Collection[int]:
+    """Return the position of what an elementwise node reads; none where frames have several scales."""
+    node = index.nodes[number]
+    if is_qdq_node(node) and index.get_rank(index.node_inputs[number][1]) != 0:
+        axis = get_stated_attributes(node).get("axis", 1) % RANK
+        return () if is_blocked(node) or axis in (0, DEPTH) else (0,)
+    return (0,)
+
+
+def _find_along(index: GraphIndex, number: int) -> Collection[int]:
+    """Return the positions of what a node along an axis reads; none where that runs over frames."""
+    op = index.node_kinds[number].op_type
+    axis: int = get_stated_attributes(index.nodes[number]).get("axis", ALONG_AXIS[op]) % RANK
+    old = "Softmax" in op and index.get_opset(index.nodes[number]) < SOFTMAX_OPSET
+    if old or axis == 0 or (axis == DEPTH and op != "Concat"):
+        return ()
+    return range(len(index.node_inputs[number])) if op == "Concat" else (0,)
 
 
 def _move_axis(axis: int) -> int | None:
@@ -245,50 +223,51 @@ def _move_axis(axis: int) -> int | None:
 
 def _find_operands(index: GraphIndex, number: int) -> Collection[int]:
     """Return the operands with a depth; none where one cannot be broadcast over frames."""
-    made = _read_dims(index, index.node_outputs[number][0])
+    made = read_dims(index, index.node_outputs[number][0])
     assert made is not None
     found = []
     for position, name in enumerate(index.node_inputs[number]):
         shape = index.get_shape(name)
         if shape is None or len(shape) > RANK:
             return ()
-        if len(shape) <= 2:  # noqa: PLR2004 - rows and columns
+        if len(shape) <= 2:  # rows and columns
             continue
-        dims = _read_dims(index, name)
+        dims = read_dims(index, name)
         known = index.is_constant(name) and shape[-3] == 1 and len(shape) < RANK
-        own = dims is not None and (dims[::2][:2] in (made[::2][:2], (1, 1)) or made[_DEPTH] == 1)
+        own = dims is not None and (dims[::2][:2] in (made[::2][:2], (1, 1)) or made[DEPTH] == 1)
         if not (known or own):
             return ()
         found.append(position)
     return found
 
 
-def _has_form(index: GraphIndex, number: int) -> bool:
-    """Return whether a convolution or pool has a form on frames, and no simpler one along the depth."""
-    node, op = index.nodes[number], index.node_kinds[number].op_type
+def _find_pooled(index: GraphIndex, number: int) -> Collection[int]:
+    """Return the position of what a pool reads; none for one along the depth alone, and for places."""
     window = Window.of_node(index, number)
-    if window is None or (op == "MaxPool" and any(node.output[1:])):
-        return False
-    if op in _POOLS:
-        return not window.is_along_depth or not window.has_depth
-    if window.has_depth and window.is_along_depth:
-        return False
-    dims = _read_dims(index, index.node_inputs[number][0])
-    taps = None if dims is None else window.list_taps(op == "ConvTranspose")
-    if dims is None or taps is None:
-        return False
-    if taps != [[*range(dims[_DEPTH] or 0)]]:
-        if any(each is None for tap in taps for each in tap) and None in dims:
-            return False  # frames of zeros have no size
-        if not _has_zero(index, number, taps) or index.get_opset(node) < _SLICE_OPSET:
-            return False
-    return _has_weights(index, number, window)
+    if window is None or any(index.node_outputs[number][1:]):
+        return ()
+    return () if window.is_along_depth and window.has_depth else (0,)
 
 
-def _has_zero(index: GraphIndex, number: int, taps: Sequence[Tap]) -> bool:
-    """Return whether it is known what frames of padding have in them, if there are any."""
-    if all(each is not None for tap in taps for each in tap):
-        return True
+def _find_convolved(index: GraphIndex, number: int) -> Collection[int]:
+    """Return the position of what a convolution reads; none for one along the depth alone.
+
+    Frames of padding have to be of a size and of a number that are known.
+    """
+    window = Window.of_node(index, number)
+    dims = read_dims(index, index.node_inputs[number][0])
+    if window is None or dims is None or (window.has_depth and window.is_along_depth):
+        return ()
+    taps = window.list_taps(index.node_kinds[number].op_type == "ConvTranspose")
+    padded = any(each is None for tap in taps for each in tap)
+    cut = taps != [[*range(window.depths[0])]]
+    known = not padded or (None not in dims and _has_zero(index, number))
+    new = not cut or index.get_opset(index.nodes[number]) >= _SLICE_OPSET
+    return (0,) if known and new and _has_weights(index, number, window) else ()
+
+
+def _has_zero(index: GraphIndex, number: int) -> bool:
+    """Return whether it is known what frames of padding have in them."""
     position = _ZERO_POINTS.get(index.node_kinds[number].op_type)
     names = index.node_inputs[number]
     if position is not None and len(names) > position and names[position]:
@@ -319,102 +298,19 @@ def _has_weights(index: GraphIndex, number: int, window: "Window") -> bool:
         return True
     outer = 1 if index.node_kinds[number].op_type == "ConvTranspose" else 0
     axis = get_stated_attributes(node).get("axis", 1) % RANK
-    return not is_blocked(node) and axis < _DEPTH and (axis == outer or window.kernel[0] == 1)
+    return not is_blocked(node) and axis < DEPTH and (axis == outer or window.kernel[0] == 1)
 
 
-@dataclass(frozen=True)
-class Window:
-    """The window of a convolution or pool over volumes; `pads` are those before and behind its depth.
-
-    `is_along_depth` says that it has one element of each frame, and `depths` are those of what is read
-    and made.
-    """
-
-    kernel: tuple[int, ...]
-    stride: int
-    dilation: int
-    pads: tuple[int, int]
-    is_along_depth: bool
-    depths: tuple[int, int]
-
-    @classmethod
-    def of_node(cls, index: GraphIndex, number: int) -> "Window | None":
-        """Return the window of a node; None where it is not known."""
-        node, op = index.nodes[number], index.node_kinds[number].op_type
-        stated = get_stated_attributes(node)
-        given, made = (
-            _read_dims(index, name)
-            for name in (index.node_inputs[number][0], index.node_outputs[number][0])
-        )
-        shape: Any = stated.get("kernel_shape")
-        if shape is None and op in WEIGHTS:
-            shape = (index.get_shape(index.node_inputs[number][WEIGHTS[op]]) or ())[2:]
-        if shape is None or len(shape) != RANK - 2 or not all(isinstance(each, int) for each in shape):
-            return None
-        if given is None or made is None or not given[_DEPTH] or not made[_DEPTH]:
-            return None
-        strides, dilations = (stated.get(each, [1, 1, 1]) for each in ("strides", "dilations"))
-        pads = stated.get("pads", [0] * 6)
-        shapes = any(any(stated.get(each, ())) for each in ("output_shape", "output_padding"))
-        along = (
-            [*shape[1:], *strides[1:]] == [1, 1, 1, 1]
-            and not any([*pads[1:3], *pads[4:]])
-            and not shapes
-        )
-        own = cls(
-            tuple(shape),
-            strides[0],
-            dilations[0],
-            (pads[0], pads[3]),
-            along,
-            (given[_DEPTH], made[_DEPTH]),
-        )
-        return own._pad(stated, op)
-
-    def _pad(self, stated: Mapping[str, Any], op: str) -> "Window | None":
-        """Return the window with the padding along its depth that it leaves to `auto_pad`."""
-        automatic = stated.get("auto_pad", "NOTSET")
-        if automatic == "VALID":
-            return self._with_pads(0, 0)
-        if op == "ConvTranspose" and (automatic != "NOTSET" or stated.get("output_shape")):
-            return (
-                self._with_pads(0, 0)
-                if not self.has_depth and self.depths[0] == self.depths[1]
-                else None
-            )
-        if automatic == "NOTSET":
-            return self
-        # As ONNX has it: a window for every `stride` frames, an odd one more behind for SAME_UPPER.
-        given, made = self.depths
-        total = (made - 1) * self.stride + (self.kernel[0] - 1) * self.dilation + 1 - given
-        if total < 0 and self.has_depth:
-            return None  # onnxruntime cuts what is not under any window
-        less, more = max(total, 0) // 2, max(total, 0) - max(total, 0) // 2
-        return self._with_pads(*((less, more) if automatic == "SAME_UPPER" else (more, less)))
-
-    def _with_pads(self, before: int, behind: int) -> "Window":
-        return Window(
-            self.kernel, self.stride, self.dilation, (before, behind), self.is_along_depth, self.depths
-        )
-
-    @property
-    def has_depth(self) -> bool:
-        """Whether the window reads other frames than those that it makes one of."""
-        return self.kernel[0] > 1 or self.stride > 1 or any(self.pads)
-
-    def list_taps(self, transposed: bool) -> list[Tap]:
-        """Return for each step of the kernel along the depth which frames are under it."""
-        given, made = self.depths
-        taps = []
-        for step in range(self.kernel[0]):
-            shift = step * self.dilation - self.pads[0]
-            if transposed:  # which frame adds to one, through this step
-                places = [frame - shift for frame in range(made)]
-                found = [each // self.stride if each % self.stride == 0 else -1 for each in places]
-            else:
-                found = [frame * self.stride + shift for frame in range(made)]
-            taps.append([place if 0 <= place < given else None for place in found])
-        return taps
+_FINDERS: Mapping[str, Callable[[GraphIndex, int], Collection[int]]] = {
+    **dict.fromkeys(WEIGHTS, _find_convolved),
+    **dict.fromkeys(_POOLS, _find_pooled),
+    **dict.fromkeys(_GLOBAL_POOLS, _find_first),
+    "BatchNormalization": _find_normalized,
+    **dict.fromkeys(UNARY, _find_element),
+    **dict.fromkeys(BROADCAST, _find_operands),
+    **dict.fromkeys(ALONG_AXIS, _find_along),
+}
+"""For operators that have a form on frames: which inputs are volumes, none where a node has none."""
 
 
 # Nodes.
@@ -488,12 +384,12 @@ class _Convolution:
         """Return the node, behind those that give it the frames under its kernel, and its weights."""
         index, node = self.edits.index, self.node
         given = index.node_inputs[self.number][0]
-        window, dims = Window.of_node(index, self.number), _read_dims(index, given)
+        window, dims = Window.of_node(index, self.number), read_dims(index, given)
         assert window is not None
         assert dims is not None
         nodes = Nodes(self.edits, given)
         taps = window.list_taps(node.op_type == "ConvTranspose")
-        if taps != [[*range(dims[_DEPTH] or 0)]]:
+        if taps != [[*range(dims[DEPTH] or 0)]]:
             node.input[0] = self._stack(nodes, node.input[0], dims, taps)
         position = WEIGHTS[node.op_type]
         node.input[position] = self._change_weights(nodes, node.input[position])
@@ -562,7 +458,7 @@ class _Convolution:
         self, nodes: Nodes, frames: str, dims: tuple[Extent, ...], cuts: Sequence[int]
     ) -> dict[int, str]:
         """Add a Split; return its outputs by the first frame in each."""
-        sizes = [end - start for start, end in zip(cuts, cuts[1:], strict=False)]
+        sizes = [end - start for start, end in pairwise(cuts)]
         if len(sizes) == 1:
             return {0: frames}
         edits = self.edits
@@ -708,29 +604,6 @@ def _find_runs(tap: Tap, step: int) -> Iterable[tuple[int | None, int, int]]:
         frames = frames[count:]
 
 
-def drop_depth(node: NodeProto) -> None:
-    """Remove the depth from the attributes of a window."""
-    stated = get_stated_attributes(node)
-    for name in _WINDOW:
-        if name in stated:
-            set_attribute(node, helper.make_attribute(name, stated[name][1:]))
-    if "pads" in stated:
-        pads = stated["pads"]
-        set_attribute(node, helper.make_attribute("pads", [*pads[1:3], *pads[4:]]))
-
-
-def keep_depth(node: NodeProto) -> None:
-    """Leave the depth alone in the attributes of a window, along rows; columns have a window of one."""
-    stated = get_stated_attributes(node)
-    for name in _WINDOW:
-        if name in stated:
-            one = 0 if name == "output_padding" else 1
-            set_attribute(node, helper.make_attribute(name, [stated[name][0], one]))
-    if "pads" in stated:
-        pads = stated["pads"]
-        set_attribute(node, helper.make_attribute("pads", [pads[0], 0, pads[3], 0]))
-
-
 def _convert_pool(edits: GraphEdits, number: int, node: NodeProto) -> Sequence[NodeProto]:
     """Return a pool on each frame, and one along the depth of what that makes.
 
@@ -739,7 +612,7 @@ def _convert_pool(edits: GraphEdits, number: int, node: NodeProto) -> Sequence[N
     """
     index = edits.index
     reads, makes = index.node_inputs[number][0], index.node_outputs[number][0]
-    given, made = _read_dims(index, reads), _read_dims(index, makes)
+    given, made = read_dims(index, reads), read_dims(index, makes)
     assert given is not None
     assert made is not None
     n, c, depth, *_ = given
@@ -768,7 +641,7 @@ def _convert_pool(edits: GraphEdits, number: int, node: NodeProto) -> Sequence[N
         return nodes.made
     deep.output[0] = edits.names.new_tensor(f"{makes}_deep")
     deep.name = edits.names.new_node(deep.output[0])
-    dims = (n, c, made[_DEPTH], multiply(h, w))
+    dims = (n, c, made[DEPTH], multiply(h, w))
     edits.types[deep.output[0]] = helper.make_tensor_type_proto(number_of, dims)
     nodes.order_frames(deep.output[0], made, output)
     return nodes.made

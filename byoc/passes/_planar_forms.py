@@ -29,7 +29,7 @@ _RANK = 3  # of a batch of sequences with channels
 _AXES_OPSET = 13  # ONNX opset from which the axes of Squeeze and Unsqueeze are an input
 _BROADCAST_OPSET = 7  # from which operands are broadcast without an attribute that says so
 _INPUTS_OPSET = 11  # from which Pad and Resize take their numbers as inputs
-_SOFTMAX_OPSET = 13  # from which Softmax is along one axis
+SOFTMAX_OPSET = 13  # from which Softmax is along one axis
 
 
 # The operators of images, with the positions of what they read and make that are images or weights.
@@ -306,7 +306,7 @@ def _can_convert(index: GraphIndex, number: int) -> bool:
     op, stated, opset = node.op_type, get_stated_attributes(node), index.get_opset(node)
     names = [*index.node_inputs[number], "", "", "", "", ""]
     if op in ("Softmax", "LogSoftmax"):
-        return opset >= _SOFTMAX_OPSET
+        return opset >= SOFTMAX_OPSET
     if op == "Pad":
         pads = get_constant_value(index, names[1]) if names[1] else None
         return opset >= _INPUTS_OPSET and not names[3] and pads is not None and pads.size == 2 * _RANK

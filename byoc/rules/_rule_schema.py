@@ -135,6 +135,7 @@ PatternTexts = Annotated[
 ]
 
 
+_FormName = Literal["flat-form", "frame-form", "narrow-integers", "planar-form"]
 _Library = Annotated[str, Field(json_schema_extra={"x-offered": "library"})]
 
 
@@ -277,16 +278,20 @@ class RuleFile(StrictModel):
         "integers that DynamicQuantizeLinear makes as products of their real numbers.",
     )
     unwanted_forms: Annotated[
-        tuple[Literal["narrow-integers", "planar-form"], ...],
+        tuple[_FormName, ...],
         BeforeValidator(
             lambda value: [value] if isinstance(value, str) else value,
-            json_schema_input_type=Literal["narrow-integers", "planar-form"]
-            | Annotated[list[Literal["narrow-integers", "planar-form"]], Field(min_length=1)],
+            json_schema_input_type=_FormName
+            | Annotated[
+                list[_FormName],
+                Field(min_length=1),
+            ],
         ),
     ] = Field(
         default=(),
         description="Forms that nodes are not brought into for the accelerator, though its rules take "
-        "them: planar-form, 1-D convolutions and pools as 2-D ones; narrow-integers, int64 as int32.",
+        "them: planar-form, 1-D convolutions and pools as 2-D ones; frame-form, 3-D ones as 2-D ones on "
+        "frames; flat-form, those along the depth as 2-D ones; narrow-integers, int64 as int32.",
     )
     cost_model: str = Field(description="The cost model: a path, or an installed name.")
     cost_parameters: dict[str, bool | int | float | str] = Field(

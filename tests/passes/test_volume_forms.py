@@ -1,4 +1,4 @@
-"""3-D operators as 2-D ones compute the same, whatever their attributes: on frames, and on flat images."""
+"""3-D operators as 2-D ones compute the same, whatever their attributes, on frames and flat images."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -105,7 +105,9 @@ def weights(name: str, *shape: int, dtype: Any = np.float32) -> onnx.TensorProto
 def windows() -> Iterator[dict[str, Any]]:
     """Yield attributes of windows: kernels, strides, dilations and padding of each kind, by axis."""
     for depth, space in itertools.product((1, 2, 3), ((1, 1), (3, 2))):
-        for stride, dilation, pads in itertools.product((1, 2), (1, 2), ((0, 0), (1, 1), (0, 2), (2, 0))):
+        for stride, dilation, pads in itertools.product(
+            (1, 2), (1, 2), ((0, 0), (1, 1), (0, 2), (2, 0))
+        ):
             if max(pads) >= depth:
                 continue
             rows = 1 if space == (3, 2) else 0
@@ -140,7 +142,9 @@ def test_conv(group: int, batch: int) -> None:
 
 @pytest.mark.parametrize("group", [1, 2])
 def test_conv_transpose(group: int) -> None:
-    for depth, stride, dilation, out, space in itertools.product((1, 2, 3), (1, 2), (1, 2), (0, 1), (1, 2)):
+    for depth, stride, dilation, out, space in itertools.product(
+        (1, 2, 3), (1, 2), (1, 2), (0, 1), (1, 2)
+    ):
         if out >= stride:  # onnxruntime takes no more
             continue
         for pads in ((0, 0), (1, 0), (1, 1)):
@@ -348,7 +352,7 @@ def test_convolutions_of_integers_are_exact(
 
 @pytest.mark.parametrize("zero", [100, 0])
 def test_quantized_convolutions_read_what_is_dequantized(zero: int) -> None:
-    """What gives them the frames under the kernel is between DequantizeLinear and QuantizeLinear, too."""
+    """What gives them frames is between DequantizeLinear and QuantizeLinear, too."""
     model = parse(
         f"""m (float[2, 4, 4, 6, 5] x) => (float[2, 4, 2, 6, 5] y)
         <float s = {{0.125}}, uint8 z = {{{zero}}}, float[4] ws = {{0.125, 0.25, 0.0625, 0.0625}},
@@ -372,11 +376,16 @@ def test_quantized_convolutions_read_what_is_dequantized(zero: int) -> None:
     stored = {each.name: each for each in made.graph.initializer}
     for node in made.graph.node:
         if node.op_type in ("Conv", "Concat", "Split"):
-            assert {makers[name].op_type for name in node.input if name in makers} == {"DequantizeLinear"}
+            assert {makers[name].op_type for name in node.input if name in makers} == {
+                "DequantizeLinear"
+            }
             assert {readers[name] for name in node.output if name in readers} == {"QuantizeLinear"}
         if node.op_type == "Conv":
             stored_weights = stored[makers[node.input[1]].input[0]]
-            assert (stored_weights.data_type, list(stored_weights.dims)) == (TensorProto.INT8, [4, 12, 3, 3])
+            assert (stored_weights.data_type, list(stored_weights.dims)) == (
+                TensorProto.INT8,
+                [4, 12, 3, 3],
+            )
     assert "w" not in stored
 
 
@@ -403,8 +412,10 @@ def test_what_has_no_such_form_stays() -> None:
     for text in (
         "m (float[2, 4, 5, 6] x) => (float[2, 4, 1, 1] y) { y = GlobalAveragePool(x) }",
         "m (float[2, 4, 5, 6, 7] x) => (float[2, 4, 5, 6, 7] y) { y = Relu(x) }",
-        "m (float[N, 4, 5, H, W] x) => (float[N, 4, 5, P, Q] y) { y = MaxPool <kernel_shape = [1, 2, 2]> (x) }",
-        "m (float[2, 4, D, 6, 7] x) => (float[2, 4, E, 5, 6] y) { y = MaxPool <kernel_shape = [2, 2, 2]> (x) }",
+        """m (float[N, 4, 5, H, W] x) => (float[N, 4, 5, P, Q] y)
+        { y = MaxPool <kernel_shape = [1, 2, 2]> (x) }""",
+        """m (float[2, 4, D, 6, 7] x) => (float[2, 4, E, 5, 6] y)
+        { y = MaxPool <kernel_shape = [2, 2, 2]> (x) }""",
     ):
         model = parse(text)
         for split in (False, True):
