@@ -108,6 +108,7 @@ if TYPE_CHECKING:
         outline,
         set_ir_version,
     )
+    from byoc.model._own_bodies import list_own_bodies
     from byoc.model._planned_sizes import PlannedSizes
     from byoc.model._qdq import is_dequantize, is_qdq_node, is_quantize
     from byoc.model._runtime_operators import state_function_defaults
