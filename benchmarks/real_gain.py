@@ -37,11 +37,11 @@ from common import machine
 import byoc
 from byoc import zoo
 from byoc.comparison import fastest
+from byoc.comparison.profiling import Clock, Patience, Samples, measure_in_turn
 from byoc.errors import ByocError
 from byoc.model import Model
 from byoc.onnxrt import open_session, session_runner, with_threads
 from byoc.pipeline import partition
-from byoc.profiling import Clock, Patience, Samples, measure_in_turn
 from byoc.samples import model_samples
 from byoc.zoo import load_model
 

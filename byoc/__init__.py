@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from byoc.comparison import list_tasks as list_tasks
     from byoc.comparison import simplify as simplify
     from byoc.comparison import study as study
+    from byoc.comparison.profiling import Profile as Profile
+    from byoc.comparison.profiling import profile as profile
     from byoc.errors import ByocError as ByocError
     from byoc.errors import InputError as InputError
     from byoc.errors import MissingRuntimeError as MissingRuntimeError
@@ -36,14 +38,11 @@ if TYPE_CHECKING:
     from byoc.errors import Verdict as Verdict
     from byoc.memory.report import MemoryReport as MemoryReport
     from byoc.model import Model as Model
-    from byoc.options import Options as Options
     from byoc.pipeline import Result as Result
     from byoc.pipeline import partition as partition
     from byoc.planning import Plan as Plan
     from byoc.planning import place as place
     from byoc.planning import save_placement as save_placement
-    from byoc.profiling import Profile as Profile
-    from byoc.profiling import profile as profile
     from byoc.quantization import Budget as Budget
     from byoc.quantization import Precision as Precision
     from byoc.quantization import Ranges as Ranges
@@ -66,6 +65,7 @@ if TYPE_CHECKING:
     from byoc.runtime import load as load
     from byoc.runtime import open_stateful as open_stateful
     from byoc.samples import Preprocessing as Preprocessing
+    from byoc.stages.options import Options as Options
     from byoc.standalone import ExportedProgram as ExportedProgram
     from byoc.standalone import ProgramVerification as ProgramVerification
     from byoc.standalone import export_c as export_c

@@ -16,7 +16,6 @@ from byoc import bundle, quantization, stages
 from byoc.codegen import Codegens, RefusedError
 from byoc.errors import InputError
 from byoc.model import Model
-from byoc.options import Options
 from byoc.planning import Plan, PlanSettings
 from byoc.stages import (
     Annotate,
@@ -51,6 +50,7 @@ from byoc.stages import (
     make_result,
     take,
 )
+from byoc.stages.options import Options
 from byoc.support import collect_rarely, report_step, resolve_path, show_progress, take_keywords
 from byoc.zoo import Source, choose_pipeline
 

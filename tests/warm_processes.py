@@ -36,7 +36,7 @@ _OF_CODEGENS = ("byoc.codegens.openvino.openvino_blob",)
 _LOADED = (
     *("pytest", "byoc.cli._partition_verb", "byoc.comparison._case_schedulers", "byoc.pipeline"),
     *("byoc.stages._emission_stages", "byoc.stages._verify_stage", "byoc.stages._padding_stage"),
-    *("byoc.placement.strategies._optimizing", "byoc.bundle._staging", "byoc.bundle._compiler_loading"),
+    *("byoc.placement.strategies._optimizing", "byoc.bundle._writing", "byoc.bundle._reading"),
     *("byoc.runtime._session", "byoc.reporting._verification_document"),
 )
 _IMPORTS = f"import {', '.join(_LOADED)}"

@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.bundle._compiler_loading import (
-        find_rule_file_problems,
-        load_compilers,
-        read_rule_file_options,
-    )
     from byoc.bundle._compiling import RegionCompiler, spread_refusal
-    from byoc.bundle._consent import Consent, judge_maker, judge_trust, require_consent
     from byoc.bundle._decisions import (
         DECISIONS_FILE,
         DecidedBoundary,
@@ -35,73 +29,100 @@ if TYPE_CHECKING:
         DecisionDocument,
         write_decisions,
     )
-    from byoc.bundle._epcontext import CONTEXT_MODEL_FILE, require_contexts, write_context_model
-    from byoc.bundle._genai_files import write_genai_files
+    from byoc.bundle._epcontext import (
+        CONTEXT_MODEL_FILE,
+        MODEL_TEXT,
+        hash_region_model,
+        require_contexts,
+        write_context_model,
+    )
     from byoc.bundle._manifest import (
         MANIFEST_FILE,
         HostEntry,
         Manifest,
-        RegionEntry,
-        VariantEntry,
-        describe_file,
-        entry_to_contract,
-    )
-    from byoc.bundle._manifest_reading import FAULT_FILE, PROGRAM_FILE, FolderKind, find_folder_kind
-    from byoc.bundle._manifest_schema import manifest_schema
-    from byoc.bundle._original_weights import OriginalFiles, WeightFile, move_weights
-    from byoc.bundle._packing import is_packed_name, pack_folder, read_signature, sign_folder
-    from byoc.bundle._padding_entry import (
         PaddingEntry,
+        RegionEntry,
         RowSplitEntry,
+        VariantEntry,
         check_padding,
         check_split,
+        describe_file,
         describe_padding,
         describe_split,
+        entry_to_contract,
     )
-    from byoc.bundle._reading import Bundle, inspect, is_bundle, judge_path, open_bundle, open_own_files
-    from byoc.bundle._region_description import MODEL_TEXT, hash_region_model
+    from byoc.bundle._manifest_reading import (
+        FAULT_FILE,
+        PROGRAM_FILE,
+        FolderKind,
+        find_folder_kind,
+        manifest_schema,
+    )
+    from byoc.bundle._original_weights import OriginalFiles, WeightFile, move_weights
+    from byoc.bundle._packing import (
+        Consent,
+        is_packed_name,
+        judge_maker,
+        judge_trust,
+        pack_folder,
+        read_signature,
+        require_consent,
+        sign_folder,
+    )
+    from byoc.bundle._reading import (
+        Bundle,
+        find_rule_file_problems,
+        inspect,
+        is_bundle,
+        judge_path,
+        load_compilers,
+        open_bundle,
+        open_own_files,
+        read_rule_file_options,
+    )
     from byoc.bundle._report import (
+        AccuracyReport,
         Compute,
         EstimateReport,
+        Finite,
         HostReason,
         NodeCounts,
         OpenDimension,
+        OutputAccuracy,
         PrecisionReport,
         PredictedCosts,
         QuantizedWeightReport,
+        ReachReport,
         RefusalReport,
         RegionReport,
         Report,
         ReportedCause,
         ReportedTensor,
+        ReportModel,
         Sharing,
         SizePrediction,
+        TensorErrorReport,
+        TieBreakReport,
         TradePointReport,
         TrialCandidate,
         ValueCondition,
         ValuePromise,
-    )
-    from byoc.bundle._rewritten_regions import write_rewritten
-    from byoc.bundle._staging import check_destination, stage_bundle, stage_packed_file
-    from byoc.bundle._verification_report import (
-        AccuracyReport,
-        Finite,
-        OutputAccuracy,
-        ReachReport,
-        ReportModel,
-        TensorErrorReport,
-        TieBreakReport,
         VerificationReport,
     )
     from byoc.bundle._writing import (
         MODEL_FILE,
         build_manifest,
+        check_destination,
         compile_bundle,
         describe_variant,
+        stage_bundle,
+        stage_packed_file,
         write_bundle,
+        write_genai_files,
         write_manifest,
         write_models,
         write_regions,
+        write_rewritten,
     )
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

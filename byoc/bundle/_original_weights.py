@@ -33,7 +33,7 @@ from byoc.model import (
     write_raw_bytes,
 )
 from byoc.support import clone_file, is_utf8, open_workspace, resolve_path
-from byoc.trust import SIGNATURE_FILE
+from byoc.support.trust import SIGNATURE_FILE
 
 FileCopy = Literal["reflink", "hard link", "copy"]
 """What a file at another path is: it shares the blocks of the first, is the same file, or a copy."""

@@ -14,8 +14,8 @@ import byoc
 import byoc.bundle
 import byoc.costs
 import byoc.model
-import byoc.options
-from byoc import codegen, comparison, profiling, runtime, samples, verification
+import byoc.stages.options
+from byoc import codegen, comparison, runtime, samples, verification
 from byoc.cli._common import (
     FormatOption,
     OutputFormat,
@@ -25,9 +25,10 @@ from byoc.cli._common import (
     show_status,
 )
 from byoc.cli._option_flags import LoadOptions, read_pairs, take_options
+from byoc.comparison import profiling
+from byoc.comparison.profiling import HOST
 from byoc.console import print_errors, print_line, print_lines
 from byoc.errors import InputError
-from byoc.profiling import HOST
 from byoc.reporting import format_count, format_quantity
 from byoc.support import keywords_of
 
@@ -116,10 +117,10 @@ def compare_costs(  # noqa: PLR0913 - the options of the verb
         raise typer.BadParameter("the loss is that of the default strategy", param_hint="--strategy")
     _refuse_bundles(models, loss or bool(measured), bool(rules or costs or pairs))
     if measured and rules:
-        asked = byoc.options.PlanOptions(
+        asked = byoc.stages.options.PlanOptions(
             rules, cost_model=costs, host_cost_model=host_costs, cost_options=pairs
         )
-        judge = byoc.options.PlanOptions(
+        judge = byoc.stages.options.PlanOptions(
             rules,
             cost_model=measured,
             host_cost_model=measured_host or host_costs,
@@ -162,7 +163,7 @@ def compare_costs(  # noqa: PLR0913 - the options of the verb
                     regions += [(name, each) for each in timed]
                 if loss:
                     show(f"{name}: measure units")
-                    asked = byoc.options.PlanOptions(
+                    asked = byoc.stages.options.PlanOptions(
                         rules, cost_model=costs, host_cost_model=host_costs, cost_options=pairs
                     )
                     losses.append(comparison.measure_loss(name, asked, seconds, repeats))

@@ -25,7 +25,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from byoc.cli._process_end import ending_by_signals, without_silent_end
+from byoc.cli._common import ending_by_signals, without_silent_end
 from byoc.console import make_warnings_printable, print_errors, print_line, print_traceback
 from byoc.errors import (
     InputError,
@@ -45,7 +45,7 @@ _BLAS_BYTES = 48 << 20
 _BLAS_THREAD_BYTES = 42 << 20
 _VERBS = {
     "partition": ("_partition_verb:partition", "Cut a model between the host and accelerators."),
-    "explain": ("_explain_verb:explain", "Say why nodes are refused, and what would change that."),
+    "explain": ("_rules_verb:explain", "Say why nodes are refused, and what would change that."),
     "run": ("_run_verb:run", "Run a bundle, and show how long each part of it took."),
     "verify": ("_verify_verb:verify", "Check that a bundle computes what its model did."),
     "export-c": ("_export_verb:export_c", "Write a model or a bundle as a C program."),
@@ -55,10 +55,10 @@ _VERBS = {
         "Show what is in a bundle: decision, regions, boundary, files.",
     ),
     "report": ("_bundle_verbs:report", "Draw a bundle's report for a browser: one file, no network."),
-    "trust": ("_folder_verbs:trust", "Trust whoever signed a bundle, or list whom you trust."),
+    "trust": ("_bundle_verbs:trust", "Trust whoever signed a bundle, or list whom you trust."),
     "pack": ("_bundle_verbs:pack", "Pack a bundle into one file that every verb opens."),
     "diff": (
-        "_diff_verb:diff",
+        "_compare_verb:diff",
         "Compare two placements: moved nodes, reasons, and costs.",
     ),
     "compare": ("_compare_verb:compare", "Place models by several strategies, and compare the results."),
@@ -68,8 +68,8 @@ _VERBS = {
         "Solve the cases of a study, or plot their results.",
     ),
     "tasks": ("_place_verb:tasks", "List the distinct units of a model, for tools to price."),
-    "cache": ("_folder_verbs:app", "Show what is kept of earlier compiles, clear it, or limit it."),
-    "calibrate": ("_calibrate_verb:calibrate", "Measure the ranges of a model's tensors on data."),
+    "cache": ("_bundle_verbs:app", "Show what is kept of earlier compiles, clear it, or limit it."),
+    "calibrate": ("_model_verbs:calibrate", "Measure the ranges of a model's tensors on data."),
     "profile": ("_cost_verbs:profile", "Measure operators on this machine, and write a cost model."),
     "compare-costs": (
         "_cost_verbs:compare_costs",
@@ -83,7 +83,7 @@ _VERBS = {
     "passes": ("_plugin_verbs:passes", "List the installed passes, or show one and its options."),
     "simplify": ("_model_verbs:simplify", "Fold a model's constants and shapes, and compare it."),
     "new-codegen": ("_plugin_verbs:new_codegen", "Write a complete package for a codegen of your own."),
-    "zoo": ("_zoo_verb:app", "List the models that zoo:NAME gives, or fetch trained ones."),
+    "zoo": ("_model_verbs:app", "List the models that zoo:NAME gives, or fetch trained ones."),
     "rules": ("_rules_verb:app", "List rule files, check one, or help to write one."),
 }
 """The function (or Typer application) of each verb, and the first sentence of its docstring."""

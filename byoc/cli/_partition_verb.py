@@ -28,8 +28,7 @@ from byoc.cli._common import (
     reserve_stdout,
     show_status,
 )
-from byoc.cli._option_flags import read_pairs, take_options
-from byoc.cli._requirement_checks import JUnitFile, JUnitOption, leave_if_missed
+from byoc.cli._option_flags import JUnitFile, JUnitOption, leave_if_missed, read_pairs, take_options
 from byoc.console import make_console, print_errors, print_line, print_lines
 from byoc.errors import suggest_nearest
 from byoc.support import Panel, check_output, keywords_of, write_text

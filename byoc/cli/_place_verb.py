@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 import byoc
-import byoc.options
+import byoc.stages.options
 from byoc import comparison
 from byoc.cli._common import (
     FormatOption,
@@ -33,10 +33,10 @@ from byoc.support import keywords_of, write_text
 _MAX_SHOWN = 40  # rows on a terminal; the file has all
 
 
-@take_options(byoc.options.UnitOptions)
+@take_options(byoc.stages.options.UnitOptions)
 def tasks(
     model: Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")],
-    options: byoc.options.UnitOptions,
+    options: byoc.stages.options.UnitOptions,
     *,
     form: Annotated[
         TableFormat, typer.Option("--format", help="text, csv, or json: a list of rows.")
@@ -50,7 +50,7 @@ def tasks(
     with show_status(), reserve_stdout():
         rows = [
             row.to_json()
-            for row in byoc.list_tasks(model, **keywords_of(options, byoc.options.UnitOptions))
+            for row in byoc.list_tasks(model, **keywords_of(options, byoc.stages.options.UnitOptions))
         ]
     if form is TableFormat.json:
         print_json(rows)

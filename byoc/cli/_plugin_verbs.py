@@ -12,7 +12,7 @@ import typer
 
 import byoc
 import byoc.passes
-from byoc import codegen, costs, trust
+from byoc import codegen, costs
 from byoc.cli._common import FormatOption, OutputFormat, print_json, print_rows, reserve_stdout
 from byoc.console import print_line, print_lines
 from byoc.errors import InputError
@@ -28,6 +28,7 @@ from byoc.support import (
     list_installed,
     list_plugin_options,
     load_plugin,
+    trust,
 )
 
 TableRow = dict[str, Any]

@@ -12,22 +12,47 @@ import typer
 
 import byoc
 import byoc.rules
-from byoc import comparison, patterns
+from byoc import comparison, patterns, reporting
 from byoc.cli._common import (
     DIFFERENT,
     NOT_VERIFIED,
     FormatOption,
     OutputFormat,
+    VerboseOption,
     print_json,
     print_rows,
     reserve_stdout,
     show_status,
 )
+from byoc.cli._option_flags import take_options
 from byoc.cli._plugin_verbs import TableRow, make_file_rows
-from byoc.console import print_line, print_lines
+from byoc.console import make_console, print_line, print_lines
 from byoc.errors import InputError
 from byoc.reporting import format_count
-from byoc.support import ANNOTATIONS
+from byoc.support import ANNOTATIONS, keywords_of
+
+# `byoc explain`: why an accelerator refuses nodes, and what would change that.
+
+
+@take_options(reporting.ExplainOptions, first=("rules", "node", "op"))
+def explain(
+    model: Annotated[str, typer.Argument(help="An ONNX file, or zoo:NAME.")],
+    options: reporting.ExplainOptions,
+    verbose: VerboseOption = False,
+    form: FormatOption = OutputFormat.text,
+) -> None:
+    """Say why nodes are refused, and what would change that.
+
+    Each refusal names the rule that came nearest and the gain of relaxing it."""
+    with show_status(), reserve_stdout():
+        explanation = byoc.explain(model, **keywords_of(options, reporting.ExplainOptions))
+        details = options.node is not None or options.op is not None
+        found = reporting.make_explanation_document(explanation, details=details)
+    if form is OutputFormat.json:
+        print_json(found.to_json())
+    else:
+        reporting.print_explanation(found, make_console(), verbose=verbose)
+
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 

@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 import byoc
 from byoc import comparison, reporting
 from byoc.cli._common import print_json, reserve_stdout, show_status
-from byoc.cli._requirement_checks import JUnitFile, JUnitOption
+from byoc.cli._option_flags import JUnitFile, JUnitOption
 from byoc.console import print_errors, print_lines
 from byoc.reporting import format_count
 from byoc.support import check_output, show_progress

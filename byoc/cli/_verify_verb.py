@@ -29,12 +29,13 @@ from byoc.cli._option_flags import (
     DEFAULT_LOAD_OPTIONS,
     DRIVER_FLAG,
     RUNTIME_FLAG,
+    JUnitFile,
+    JUnitOption,
     LoadOptions,
     check_drivers,
     flag_field,
     take_options,
 )
-from byoc.cli._requirement_checks import JUnitFile, JUnitOption
 from byoc.console import print_line, print_lines
 from byoc.errors import InputError
 from byoc.reporting import format_count, format_share

@@ -72,37 +72,37 @@ if TYPE_CHECKING:
     from byoc.codegen._interface import NOTE as NOTE
     from byoc.codegen._interface import AnyArray as AnyArray
     from byoc.codegen._interface import Artifact as Artifact
+    from byoc.codegen._interface import ArtifactError as ArtifactError
     from byoc.codegen._interface import Codegen as Codegen
+    from byoc.codegen._interface import CodegenFailedError as CodegenFailedError
     from byoc.codegen._interface import CompileError as CompileError
     from byoc.codegen._interface import Cycles as Cycles
     from byoc.codegen._interface import Executor as Executor
     from byoc.codegen._interface import NotHereError as NotHereError
+    from byoc.codegen._interface import Refusal as Refusal
+    from byoc.codegen._interface import RefusedError as RefusedError
     from byoc.codegen._interface import ResourceError as ResourceError
+    from byoc.codegen._interface import resolve_node_names as resolve_node_names
     from byoc.codegen._interface import to_seconds as to_seconds
+    from byoc.codegen._isolated_abilities import MAX_PATH as MAX_PATH
+    from byoc.codegen._isolated_abilities import describe_path_problem as describe_path_problem
+    from byoc.codegen._isolated_abilities import escape_line as escape_line
     from byoc.codegen._isolated_abilities import examine_executor as examine_executor
+    from byoc.codegen._isolated_abilities import find_same_paths as find_same_paths
+    from byoc.codegen._isolated_abilities import is_plain_name as is_plain_name
     from byoc.codegen._isolated_abilities import measure_executor as measure_executor
+    from byoc.codegen._isolated_abilities import parse_strict_json as parse_strict_json
+    from byoc.codegen._isolated_abilities import quote_name as quote_name
     from byoc.codegen._isolation import Examine as Examine
     from byoc.codegen._isolation import Measure as Measure
     from byoc.codegen._operations import Operation as Operation
     from byoc.codegen._operations import Quantization as Quantization
-    from byoc.codegen._refusals import ArtifactError as ArtifactError
-    from byoc.codegen._refusals import CodegenFailedError as CodegenFailedError
-    from byoc.codegen._refusals import Refusal as Refusal
-    from byoc.codegen._refusals import RefusedError as RefusedError
-    from byoc.codegen._refusals import resolve_node_names as resolve_node_names
     from byoc.codegen._region import Region as Region
-    from byoc.codegen._region_arena import Arena as Arena
-    from byoc.codegen._region_arena import ArenaSlot as ArenaSlot
-    from byoc.codegen._region_files import find_disagreement as find_disagreement
-    from byoc.codegen._region_files import read_region as read_region
-    from byoc.codegen._region_session import open_region_session as open_region_session
-    from byoc.codegen._untrusted import MAX_PATH as MAX_PATH
-    from byoc.codegen._untrusted import describe_path_problem as describe_path_problem
-    from byoc.codegen._untrusted import escape_line as escape_line
-    from byoc.codegen._untrusted import find_same_paths as find_same_paths
-    from byoc.codegen._untrusted import is_plain_name as is_plain_name
-    from byoc.codegen._untrusted import parse_strict_json as parse_strict_json
-    from byoc.codegen._untrusted import quote_name as quote_name
+    from byoc.codegen._region import find_disagreement as find_disagreement
+    from byoc.codegen._region import open_region_session as open_region_session
+    from byoc.codegen._region import read_region as read_region
+    from byoc.codegen._region_model import Arena as Arena
+    from byoc.codegen._region_model import ArenaSlot as ArenaSlot
     from byoc.codegen._worker import UNLESS_TRUSTED as UNLESS_TRUSTED
     from byoc.codegen._worker import Isolation as Isolation
     from byoc.codegen._worker import choose_isolation as choose_isolation

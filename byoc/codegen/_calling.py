@@ -16,9 +16,15 @@ from typing import TYPE_CHECKING, Any
 from onnx import ModelProto
 
 from byoc.codegen._abilities import Context
-from byoc.codegen._interface import Artifact, CompileError, Cycles, ResourceError
-from byoc.codegen._refusals import ArtifactError, CodegenFailedError
-from byoc.codegen.byoc_worker.values import InputCheck, takes_check_options
+from byoc.codegen._interface import (
+    Artifact,
+    ArtifactError,
+    CodegenFailedError,
+    CompileError,
+    Cycles,
+    ResourceError,
+)
+from byoc.codegen.byoc_worker.link import InputCheck, takes_check_options
 from byoc.errors import (
     ByocError,
     MissingRuntimeError,

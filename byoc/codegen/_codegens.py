@@ -23,7 +23,7 @@ from byoc.support import (
     load_plugin,
     read_options,
 )
-from byoc.trust import find_interpreter, read_settings
+from byoc.support.trust import find_interpreter, read_settings
 
 if TYPE_CHECKING:
     from byoc.codegen._compiler_identity import CodegenDescription

@@ -7,7 +7,6 @@ compiler, its options, this machine.
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,18 +14,24 @@ from typing import Any
 from onnx import ModelProto
 from onnx.compose import add_prefix
 
-from byoc.cache import Cache, CacheEntry
 from byoc.codegen._abilities import Keyed, Measured, Oracle, Stamped, can_estimate
 from byoc.codegen._calling import ask_compatible, ask_verdicts, estimate_region, measure_seconds
 from byoc.codegen._compiler_identity import describe_compiler
 from byoc.codegen._identical_regions import digest_places, digest_regions, region_fingerprint
-from byoc.codegen._interface import Artifact, Codegen, CompileError, ResourceError, to_seconds
+from byoc.codegen._interface import (
+    Artifact,
+    Codegen,
+    CodegenFailedError,
+    CompileError,
+    ResourceError,
+    to_seconds,
+)
 from byoc.codegen._isolation import IsolatedCodegen
-from byoc.codegen._refusals import CodegenFailedError
 from byoc.codegen._region import Region
 from byoc.errors import ByocError, InputError, Verdict, must_propagate
 from byoc.model import GraphIndex, is_inserted
 from byoc.support import describe_failure
+from byoc.support.cache import Cache, CacheEntry
 
 # Artifacts that are not made twice: neither in one run, nor in the next.
 #
@@ -45,14 +50,9 @@ class ArtifactStore:
     codegen: Codegen
     options: Any
 
-    def __post_init__(self) -> None:
-        """Make the key of this machine where there is none, since digests of regions are by it."""
-        with suppress(ByocError):
-            _ = self.cache.owner
-
     @cached_property
     def _compiler(self) -> str:
-        return hash_compiler(self.codegen, self.options, self.cache)
+        return hash_compiler(self.codegen, self.options)
 
     @property
     def is_used(self) -> bool:
@@ -125,7 +125,7 @@ class ArtifactStore:
         return all(ask_compatible(codegen, region, artifacts[region.name]) for region in regions)
 
 
-def hash_compiler(codegen: Codegen, options: Any, cache: Cache) -> str:
+def hash_compiler(codegen: Codegen, options: Any) -> str:
     """Return a hash of all that artifacts depend on besides regions, "" where nothing is to be stored.
 
     Raises CompileError, as `compile_region` does, when the codegen's `cache_key` fails.
@@ -134,13 +134,7 @@ def hash_compiler(codegen: Codegen, options: Any, cache: Cache) -> str:
         described = codegen.describe_compiler(options)
     else:
         described = describe_compiler(codegen, options)
-    if described is None:
-        return ""
-    try:
-        cache.owner.make_data_code(b"", b"")
-    except ByocError:  # without a key nobody could tell whose entries they are
-        return ""
-    return _hash_json(described)
+    return "" if described is None else _hash_json(described)
 
 
 def _restore_artifacts(entry: CacheEntry) -> list[Artifact]:
@@ -258,7 +252,7 @@ class CompilerAnswers:
 
     @cached_property
     def _compiler(self) -> str:
-        return "" if self.cache is None else hash_compiler(self.codegen, self.options, self.cache)
+        return "" if self.cache is None else hash_compiler(self.codegen, self.options)
 
     def find_verdicts(self, regions: Sequence[Region]) -> list[Verdict]:
         """Return the verdict on each region: a reason where a node is refused, and on which CPU it runs.

@@ -6,10 +6,8 @@ contracts, and the constants' bytes.
 """
 
 import hashlib
-import secrets
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from weakref import WeakKeyDictionary
@@ -28,7 +26,6 @@ from onnx import (
 
 from byoc.boundary.contracts import TensorContract
 from byoc.codegen._region import Region
-from byoc.errors import ByocError, MissingRuntimeError
 from byoc.model import (
     COMPOSITE_KEY,
     PURPOSE_KEY,
@@ -41,13 +38,11 @@ from byoc.model import (
     walk_tensors,
     write_raw_bytes,
 )
-from byoc.trust import SECRET_BYTES, DataCode, MachineKey, read_key
 
 # The identity of a region as one hash, names included: of the same hash, they compile to the same.
 #
 # Of the model counts everything but its name, documentation, provenance, and where in which file a
-# constant lies. Of the contracts counts everything. Digests of constants, which are large, are
-# codes by the key of this machine: other machines, and a machine whose key changed, have others.
+# constant lies. Of the contracts counts everything.
 
 METADATA_KEYS = (PURPOSE_KEY, COMPOSITE_KEY)
 """The metadata of a node that a codegen may read; the rest is provenance."""
@@ -55,7 +50,6 @@ METADATA_KEYS = (PURPOSE_KEY, COMPOSITE_KEY)
 # The digests of a region's constants, by name.
 _CONSTANTS: "WeakKeyDictionary[Region, dict[str, bytes]]" = WeakKeyDictionary()
 _REGIONS: "WeakKeyDictionary[Region, bytes]" = WeakKeyDictionary()
-_OWN_KEY = MachineKey(secrets.token_bytes(SECRET_BYTES))
 
 
 _Location = tuple[ExternalData, int, int]
@@ -64,13 +58,12 @@ _Location = tuple[ExternalData, int, int]
 
 @dataclass(frozen=True)
 class _RegionFolder:
-    """The data that regions of one folder share: this machine's key, files of constants by name.
+    """The data that regions of one folder share: files of constants by name.
 
     `digests` are those of constants that were read: regions of several variants have the same.
     """
 
     path: Path
-    key: MachineKey
     files: dict[str, Path] = field(default_factory=dict)
     digests: dict[_Location, bytes] = field(default_factory=dict)
 
@@ -197,41 +190,21 @@ def _digest_tensor(tensor: TensorProto, region: Region) -> bytes:
     known = None if location is None else folder.digests.get(location)
     if known is not None:
         return known
-    try:  # one `once` for all, since the codes are hashed before anybody sees them
-        code: DataCode = folder.key.begin_data_code(b"constant")
-    except MissingRuntimeError:
-        code = _Sha256Code()
-    write_raw_bytes(tensor, folder.path, code.update, folder.files)
-    digest = code.finalize()
+    sha256 = hashlib.sha256()
+    write_raw_bytes(tensor, folder.path, sha256.update, folder.files)
+    digest = sha256.digest()
     if location is not None:
         folder.digests[location] = digest
     return digest
 
 
 def _find_folder(region: Region) -> _RegionFolder:
-    """Return the folder of a region; where the machine has no key, its key is one of this process."""
     path = region.path.parent
     found = next((each for each in _FOLDERS if each.path == path), None)
     if found is None:
-        key = None
-        with suppress(ByocError):
-            key = read_key()
-        found = _RegionFolder(path, key or _OWN_KEY)
+        found = _RegionFolder(path)
         _FOLDERS[:] = [found]
     return found
-
-
-class _Sha256Code:
-    """A SHA-256 as a DataCode, for where there is no `cryptography`."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.sha256()
-
-    def update(self, data: bytes | memoryview) -> None:
-        self._hash.update(data)
-
-    def finalize(self) -> bytes:
-        return self._hash.digest()
 
 
 _STRUCTURES: "WeakKeyDictionary[Region, str]" = WeakKeyDictionary()

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from byoc import onnxrt
 from byoc.codegen._abilities import Context, DriverSources
 from byoc.codegen._compiler_identity import read_description
-from byoc.codegen._interface import Artifact, Cycles, Executor
-from byoc.codegen._refusals import CodegenFailedError
+from byoc.codegen._interface import Artifact, CodegenFailedError, Cycles, Executor
 from byoc.codegen._worker import PATH_VARIABLE, RaisedInWorkerError, Worker
 from byoc.codegen.byoc_worker.link import (
     BrokenMessageError,

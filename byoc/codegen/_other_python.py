@@ -21,20 +21,19 @@ from byoc.codegen._compiler_identity import CodegenDescription, describe_byoc, d
 from byoc.codegen._interface import API_VERSION
 from byoc.codegen._isolated_abilities import ABILITY_CLASSES, add_abilities
 from byoc.codegen._isolation import IsolatedCodegen, ask_worker, read_nothing, read_pairs_of_texts
-from byoc.codegen._region import Region
-from byoc.codegen._region_files import read_region
+from byoc.codegen._region import Region, read_region
 from byoc.codegen._worker import PATH_VARIABLE, RaisedInWorkerError, Worker
 from byoc.codegen.byoc_worker.link import BrokenMessageError, write_array
 from byoc.errors import InputError, describe_error
 from byoc.model import to_numpy_dtype
 from byoc.support import Bytes, find_executing_options, find_option_problems, read_options
-from byoc.trust import get_settings_file
+from byoc.support.trust import get_settings_file
 
 if TYPE_CHECKING:
     from byoc.codegen._isolation import Measure
     from byoc.codegen._worker import Isolation, Reader
     from byoc.codegen.byoc_worker.link import SharedMemory
-    from byoc.trust import InterpreterSettings
+    from byoc.support.trust import InterpreterSettings
 
 T = TypeVar("T")
 

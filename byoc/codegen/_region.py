@@ -1,24 +1,34 @@
 """A region to compile: its model, contracts, constants, types, operations and samples."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 import onnx.inliner
 
-from byoc.boundary.contracts import TensorContract, find_convolution_weights, pack_weight
-from byoc.codegen._interface import AnyArray, CompileError
+from byoc.boundary.contracts import (
+    UNKNOWN_LAYOUT,
+    TensorContract,
+    find_convolution_weights,
+    pack_weight,
+    read_region_contracts,
+)
+from byoc.codegen._interface import AnyArray, CompileError, Executor
 from byoc.codegen._operations import Operation, quantize_operations, read_operations
 from byoc.codegen._region_model import fold_region_model, infer_all_types
+from byoc.errors import InputError
 from byoc.model import (
     DTYPES,
     WEIGHT,
     ConversionError,
     ExternalData,
+    GraphIndex,
     TensorType,
     convert_ir_version,
     convert_opset,
@@ -34,11 +44,14 @@ from byoc.model import (
     to_numpy_dtype,
     walk_tensors,
 )
+from byoc.onnxrt import bind_session, open_session, session_runner
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
 
-    from byoc.codegen._region_arena import Arena
+    from byoc.boundary.contracts import RegionContracts
+    from byoc.codegen._region_model import Arena
+    from byoc.model import TensorLayout
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +111,7 @@ class Region:
             raise CompileError(str(error), error.nodes) from None
         return model
 
-    def graph(self, fold: bool = False, inline: bool = False) -> "gs.Graph":
+    def graph(self, fold: bool = False, inline: bool = False) -> gs.Graph:
         """Return the model as an onnx_graphsurgeon Graph, which the caller may change and export.
 
         `fold` and `inline` are as in `load`; all constants are in memory. A composite is a node whose
@@ -147,7 +160,7 @@ class Region:
         left = [each.name if boundary else each.inner for each in self.outputs]
         return quantize_operations(found, left, self._find_constant)
 
-    def arena(self, alignment: int = 64) -> "Arena":
+    def arena(self, alignment: int = 64) -> Arena:
         """Plan the region's activation memory: an order of operations and an offset for each tensor.
 
         The arena is as small as the planner finds. Sizes and offsets are multiples of `alignment` bytes.
@@ -156,7 +169,7 @@ class Region:
         row-major layout; a target with packed layouts, where some Reshape is a copy, plans with
         `byoc.memory`, as `codegens/dla` does. Raises InputError when a tensor's extents are not known.
         """
-        from byoc.codegen._region_arena import plan_arena  # noqa: PLC0415 - it loads scipy
+        from byoc.codegen._region_model import plan_arena  # noqa: PLC0415 - it loads scipy
 
         return plan_arena(self._folded_model, self.inputs, self.outputs, self.name, alignment)
 
@@ -299,3 +312,113 @@ class Region:
     @cached_property
     def _convolution_weights(self) -> Mapping[str, str]:
         return find_convolution_weights(self.model)
+
+
+# Reading of a region's model from disk as a `Region`.
+
+
+def read_region(
+    path: Path,
+    name: str,
+    target: str,
+    contracts: RegionContracts | None = None,
+    weights: TensorLayout | None = None,
+) -> Region:
+    """Read the region whose model is at a path.
+
+    Without `contracts` they are derived from the model, with `weights` as the layout of its convolution
+    weights; the user's names of converted tensors are then unknown.
+    """
+    proto = onnx.load(path, load_external_data=False)
+    found = contracts or _read_contracts(proto, path.parent, weights)
+    return Region(
+        name=name,
+        target=target,
+        path=path,
+        inputs=found.inputs,
+        outputs=found.outputs,
+        composites=tuple(node.op_type for node in proto.graph.node if node.domain == f"byoc.{target}"),
+        constants=found.constants,
+    )
+
+
+def find_disagreement(model: onnx.ModelProto, folder: Path, contracts: RegionContracts) -> str:
+    """Return the first tensor on which contracts and a region's model disagree; "" when they agree.
+
+    `folder` holds the model's external data.
+    """
+    words = {contract.layout for contract in contracts.constants if contract.layout}
+    weights = parse_layout(words.pop()) if len(words) == 1 else None
+    found = _read_contracts(model, folder, weights)
+    for stated, read in (
+        (contracts.inputs, found.inputs),
+        (contracts.outputs, found.outputs),
+        (contracts.constants, found.constants),
+    ):
+        if [each.name for each in stated] != [each.name for each in read]:
+            names = {each.name for each in stated} ^ {each.name for each in read}
+            return min(names, default=read[0].name if read else "")
+        for one, other in zip(stated, read, strict=True):
+            if one.inner != other.inner or not one.view.is_same(other.view):
+                return one.name
+    return ""
+
+
+def _read_contracts(
+    proto: onnx.ModelProto, folder: Path, weights: TensorLayout | None
+) -> RegionContracts:
+    index = GraphIndex.of_model(proto)
+    found = read_region_contracts(proto, {}, folder, weights, index)
+    if all(contract.layout != UNKNOWN_LAYOUT for contract in (*found.inputs, *found.outputs)):
+        return found
+    # Types of inner tensors may be missing: infer them.
+    return read_region_contracts(proto, {}, folder, weights)
+
+
+# A region's own ONNX on onnxruntime, whatever the model states of shapes.
+
+
+class RegionSession:
+    """An executor that runs a region's model on onnxruntime; its tensors may be bound to arrays.
+
+    Stated shapes may be wrong, so the model is opened without them. onnxruntime expands some operators
+    only where it knows shapes (LinearAttention, CausalConvWithState); where it cannot load or run the
+    model without, it does so with the stated ones.
+    """
+
+    def __init__(self, region: Region) -> None:
+        """Open the region's model. Raises InputError where that fails, and MissingRuntimeError."""
+        self._region = region
+        try:
+            self._session = open_session(region.open_model, region.path.parent)
+        except InputError:
+            self._session = open_session(region.model, region.path.parent)
+            self._run = self._run_stated
+        else:
+            self._run = session_runner(self._session)
+
+    def __call__(self, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the outputs by name. Raises InputError where onnxruntime refuses to run."""
+        try:
+            return self._run(inputs)
+        except InputError as error:
+            try:
+                return self._run_stated(inputs)
+            except InputError:
+                raise error from None
+
+    def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> Executor | None:
+        """Return an executor that reads and writes some tensors where they lie; see `bind_session`."""
+        return bind_session(self._session, inputs, outputs)
+
+    @cached_property
+    def _run_stated(self) -> Executor:
+        return session_runner(open_session(self._region.model, self._region.path.parent))
+
+
+def open_region_session(region: Region) -> RegionSession:
+    """Return an executor that runs a region's model on onnxruntime.
+
+    Raises InputError where onnxruntime cannot load it, and MissingRuntimeError without onnxruntime.
+    """
+    return RegionSession(region)

@@ -20,8 +20,13 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Protocol, TypeVar
 
-from byoc.codegen._interface import CompileError, NotHereError, ResourceError
-from byoc.codegen._refusals import ArtifactError, CodegenFailedError
+from byoc.codegen._interface import (
+    ArtifactError,
+    CodegenFailedError,
+    CompileError,
+    NotHereError,
+    ResourceError,
+)
 from byoc.codegen.byoc_worker.link import (
     LENGTH_BYTES,
     MOST_ANSWER_BYTES,

@@ -34,8 +34,16 @@ from byoc.codegen._calling import (
 )
 from byoc.codegen._codegens import find_codegen, find_wrong_options, parse_codegen_options
 from byoc.codegen._compiler_identity import describe_compiler, write_description
-from byoc.codegen._interface import Artifact, CompileError, Cycles, Executor, NotHereError, ResourceError
-from byoc.codegen._refusals import ArtifactError, CodegenFailedError
+from byoc.codegen._interface import (
+    Artifact,
+    ArtifactError,
+    CodegenFailedError,
+    CompileError,
+    Cycles,
+    Executor,
+    NotHereError,
+    ResourceError,
+)
 from byoc.codegen._worker import PATH_VARIABLE
 from byoc.codegen.byoc_worker.link import (
     SharedMemory,

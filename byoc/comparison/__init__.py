@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.comparison._autotune import fastest
     from byoc.comparison._buckets import (
         BucketChoice,
         BucketRow,
         choose_buckets,
         choose_row,
         choose_sizes,
+        fastest,
         make_log_normal,
         pick_candidates,
         read_lengths,
@@ -20,18 +20,20 @@ if TYPE_CHECKING:
     from byoc.comparison._compare import (
         ROW_KEYS,
         TOTAL,
+        ModelProblem,
+        OptimalityLoss,
         StrategyRow,
+        build_problem,
         compare,
+        compare_decisions,
         make_strategy_rows,
+        measure_loss,
         summarize_strategies,
     )
     from byoc.comparison._comparison_options import FAST_STRATEGIES, BucketOptions, SimplifyOptions
-    from byoc.comparison._model_problem import ModelProblem, build_problem
-    from byoc.comparison._optimality_loss import OptimalityLoss, compare_decisions, measure_loss
     from byoc.comparison._placement_diff import CostChange, NodeMove, PlacementDiff, RegionChange, diff
-    from byoc.comparison._rule_comparison import ComparedKind, RuleComparison, compare_rules
-    from byoc.comparison._simplification import simplify
-    from byoc.comparison._study_file import StudyCase, make_study_schema
+    from byoc.comparison._rule_comparison import ComparedKind, RuleComparison, compare_rules, simplify
+    from byoc.comparison._study_file import TASK_KEYS, StudyCase, TaskRow, list_tasks, make_study_schema
     from byoc.comparison._study_plots import plot_study
     from byoc.comparison._study_results import (
         ASKED_COLUMNS,
@@ -46,6 +48,5 @@ if TYPE_CHECKING:
         write_results,
     )
     from byoc.comparison._study_run import StoppedStudyError, StudyResult, study
-    from byoc.comparison._task_list import TASK_KEYS, TaskRow, list_tasks
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

@@ -9,7 +9,7 @@ from pathlib import Path
 from byoc import samples
 from byoc.errors import InputError
 from byoc.model import DimensionOptions
-from byoc.options import PlanOptions
+from byoc.stages.options import PlanOptions
 from byoc.support import Flag, Syntax, declare_field
 
 # The options of `choose_buckets`.

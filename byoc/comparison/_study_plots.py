@@ -9,7 +9,7 @@ from math import exp, fsum, log
 from pathlib import Path
 from typing import Any
 
-from byoc.comparison._figures import SUFFIXES, escape_label, make_figure, render_figure, save_figure
+from byoc.comparison._compare import SUFFIXES, escape_label, make_figure, render_figure, save_figure
 from byoc.comparison._study_results import (
     HEADINGS,
     StudyRow,

@@ -6,9 +6,26 @@ from byoc._doors import open_door
 
 if TYPE_CHECKING:
     from byoc.costs._build_problem import GraphProblem, build_problem
-    from byoc.costs._cost_file import CostFile, HostLink, MeasuredMachine
-    from byoc.costs._cost_model import FAMILIES, CostModel, EstimatingCosts, Price, Task, Unknown
-    from byoc.costs._graph_tasks import GraphTasks, build_tasks
+    from byoc.costs._cost_model import (
+        FAMILIES,
+        CostFile,
+        CostModel,
+        EstimatingCosts,
+        HostLink,
+        MeasuredMachine,
+        Price,
+        Task,
+        Unknown,
+    )
+    from byoc.costs._graph_tasks import (
+        Fallback,
+        GraphTasks,
+        Priced,
+        build_tasks,
+        with_link,
+        with_parameters,
+        with_seconds,
+    )
     from byoc.costs._load_cost_model import (
         check_fallback,
         find_host_beside,
@@ -30,8 +47,7 @@ if TYPE_CHECKING:
         predict_unseen,
         sum_seconds,
     )
-    from byoc.costs._model_wrappers import Fallback, Priced, with_link, with_parameters, with_seconds
-    from byoc.costs._objective import ENERGY, LATENCY, Objective, Policy, parse_objective
+    from byoc.costs._objective import ENERGY, LATENCY, Objective, Policy, objective_unit, parse_objective
     from byoc.costs._price_query import (
         TripCount,
         can_partition_bodies,

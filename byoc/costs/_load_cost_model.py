@@ -7,10 +7,9 @@ from typing import Any, TypeVar
 
 import onnx
 
-from byoc.costs._cost_file import CostFile
-from byoc.costs._cost_model import CostModel
+from byoc.costs._cost_model import CostFile, CostModel
+from byoc.costs._graph_tasks import Fallback
 from byoc.costs._measured_costs import CostTable, Linear
-from byoc.costs._model_wrappers import Fallback
 from byoc.costs._roofline import Roofline
 from byoc.errors import InputError, describe_error, suggest_nearest
 from byoc.support import (

@@ -12,8 +12,18 @@ import scipy
 from numpy.typing import NDArray
 from pydantic import AfterValidator, Field, field_validator
 
-from byoc.costs._cost_file import Amount, MeasuredCostFile, Number, Seconds
-from byoc.costs._cost_model import Price, Task, Unknown, canonical_attributes, list_families, price_parts
+from byoc.costs._cost_model import (
+    Amount,
+    MeasuredCostFile,
+    Number,
+    Price,
+    Seconds,
+    Task,
+    Unknown,
+    canonical_attributes,
+    list_families,
+    price_parts,
+)
 from byoc.costs._work import Work
 from byoc.errors import suggest_nearest
 from byoc.model import DTYPE_NUMBERS

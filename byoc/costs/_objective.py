@@ -91,3 +91,11 @@ class Policy(StrEnum):
     def on_host(self) -> "Policy":
         """The policy for the host's own costs: `host` becomes `estimate`."""
         return Policy.estimate if self is Policy.host else self
+
+
+def objective_unit(objective: str) -> str:
+    """Return the unit of the values of an objective: `s`, `J`, none for a weighted sum.
+
+    Raise InputError for an unknown objective.
+    """
+    return {LATENCY: "s", ENERGY: "J"}.get(parse_objective(objective), "")

@@ -7,8 +7,18 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from byoc.costs._cost_file import DEFAULT, Amount, CostFile, Number, Positive, Seconds, check_dtypes
-from byoc.costs._cost_model import Price, Task, Unknown
+from byoc.costs._cost_model import (
+    DEFAULT,
+    Amount,
+    CostFile,
+    Number,
+    Positive,
+    Price,
+    Seconds,
+    Task,
+    Unknown,
+    check_dtypes,
+)
 from byoc.costs._work import Work
 from byoc.support import StrictModel
 

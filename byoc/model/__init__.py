@@ -11,14 +11,18 @@ if TYPE_CHECKING:
         get_constant_value,
         list_folded_reads,
     )
-    from byoc.model._dimension_options import (
+    from byoc.model._dimensions import (
         ONLY_VARIANT,
         VARIANT_NAME,
         DimensionOptions,
+        Dimensions,
+        PlannedSizes,
         Variant,
+        list_open_dims,
+        name_extents,
+        name_open_dims,
         read_recorded_dimensions,
     )
-    from byoc.model._dimensions import Dimensions, list_open_dims, name_extents, name_open_dims
     from byoc.model._editable_graph import (
         EditableGraph,
         EditableModel,
@@ -47,7 +51,13 @@ if TYPE_CHECKING:
         resolve_attributes,
         walk_graph_paths,
     )
-    from byoc.model._heavy_weights import HeavyWeights, find_non_text, read_without_heavy_weights
+    from byoc.model._heavy_weights import (
+        HeavyWeights,
+        find_non_text,
+        inline_functions,
+        read_without_heavy_weights,
+        replace_weights,
+    )
     from byoc.model._images import find_images, find_weights
     from byoc.model._layouts import (
         IMAGE,
@@ -92,7 +102,10 @@ if TYPE_CHECKING:
         get_purpose,
         get_stated_attributes,
         infer_body_input_types,
+        is_dequantize,
         is_inserted,
+        is_qdq_node,
+        is_quantize,
         mark_inserted,
         set_metadata,
     )
@@ -105,14 +118,11 @@ if TYPE_CHECKING:
         RegionCut,
         check_domains_unused,
         make_dense,
+        make_variable,
         outline,
         set_ir_version,
     )
     from byoc.model._own_bodies import list_own_bodies
-    from byoc.model._planned_sizes import PlannedSizes
-    from byoc.model._qdq import is_dequantize, is_qdq_node, is_quantize
-    from byoc.model._runtime_operators import state_function_defaults
-    from byoc.model._skeletons import inline_functions, replace_weights
     from byoc.model._state_pairs import (
         StatePair,
         choose_state_pairs,
@@ -120,39 +130,37 @@ if TYPE_CHECKING:
         match_state_patterns,
     )
     from byoc.model._tensor_data import (
-        ExternalData,
-        count_bytes,
-        embed_external_data,
-        find_external_data,
-        is_large,
-        read_array,
-        read_raw_bytes,
-        write_raw_bytes,
-    )
-    from byoc.model._tensor_types import (
         DTYPE_NUMBERS,
         DTYPES,
         FLOAT_DTYPES,
         Dim,
+        ExternalData,
         TensorType,
         clear_shape,
         count_bits,
+        count_bytes,
+        embed_external_data,
+        find_external_data,
         get_stated_types,
+        is_large,
         make_native,
         rate_knowledge,
+        read_array,
+        read_raw_bytes,
         read_tensor_types,
         read_type,
         to_numpy_dtype,
+        write_raw_bytes,
         write_type,
     )
     from byoc.model._type_origins import find_type_origin, type_certainly
-    from byoc.model._variable_constants import make_variable
     from byoc.model._vendor_operators import (
         CountsBytes,
         VendorOperator,
         count_vendor_bytes,
         count_vendor_operations,
         find_vendor_operator,
+        state_function_defaults,
     )
     from byoc.model._walk import (
         NameAllocator,

@@ -14,8 +14,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from byoc.errors import InputError
 from byoc.model._graph_index import GraphIndex
-from byoc.model._tensor_data import read_array
-from byoc.model._tensor_types import read_type
+from byoc.model._tensor_data import read_array, read_type
 from byoc.model._walk import copy_without
 
 _MAX_ELEMENTS = 1024  # of a value that is followed: shapes, indices, axes; weights are not

@@ -24,8 +24,8 @@ from byoc.model._editable_graph import EditableGraph, build_node
 from byoc.model._graph_index import RANDOM_OPERATORS, GraphIndex
 from byoc.model._graph_parts import find_called_functions, resolve_attributes
 from byoc.model._own_bodies import has_own_body, make_own_body
-from byoc.model._runtime_operators import list_missing_defaults
 from byoc.model._tensor_data import is_large
+from byoc.model._vendor_operators import list_missing_defaults
 from byoc.model._walk import (
     get_node_name,
     is_onnx,

@@ -14,6 +14,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto, TypeProto
 
+from byoc.model._dimensions import NOTHING_OPEN, PlannedSizes
 from byoc.model._node_kinds import (
     NodeKind,
     NodeRecords,
@@ -22,9 +23,14 @@ from byoc.model._node_kinds import (
     infer_body_input_types,
     is_inserted,
 )
-from byoc.model._planned_sizes import NOTHING_OPEN, PlannedSizes
-from byoc.model._tensor_data import is_large
-from byoc.model._tensor_types import Dim, TensorType, get_graph_types, rate_knowledge, read_tensor_types
+from byoc.model._tensor_data import (
+    Dim,
+    TensorType,
+    get_graph_types,
+    is_large,
+    rate_knowledge,
+    read_tensor_types,
+)
 from byoc.model._walk import is_onnx, list_captures, list_own_names, list_reads
 from byoc.model.schemas import OperatorSchema, get_schema
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper
 
 from byoc.model._editable_graph import build_node
-from byoc.model._tensor_types import DTYPE_NUMBERS, Dim, TensorType, count_bits
+from byoc.model._tensor_data import DTYPE_NUMBERS, Dim, TensorType, count_bits
 from byoc.model.schemas import get_schema
 
 IMAGE = "NCHW"

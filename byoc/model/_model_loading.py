@@ -20,16 +20,13 @@ from google.protobuf.message import DecodeError, EncodeError
 from onnx import ModelProto, NodeProto, TensorProto, TypeProto
 
 from byoc.errors import InputError
-from byoc.model._dimensions import Dimensions, fix_dims, name_open_dims
+from byoc.model._dimensions import NOTHING_OPEN, Dimensions, PlannedSizes, fix_dims, name_open_dims
 from byoc.model._graph_index import GraphIndex
-from byoc.model._heavy_weights import HeavyWeights, find_non_text
-from byoc.model._node_kinds import NodeRecords, list_distinct_nodes
-from byoc.model._planned_sizes import NOTHING_OPEN, PlannedSizes
-from byoc.model._qdq import normalize_qdq
-from byoc.model._runtime_operators import hide_runtime_operators
-from byoc.model._skeletons import make_skeleton, replace_weights
+from byoc.model._heavy_weights import HeavyWeights, find_non_text, make_skeleton, replace_weights
+from byoc.model._node_kinds import NodeRecords, list_distinct_nodes, normalize_qdq
 from byoc.model._tensor_data import check_tensor
 from byoc.model._unique_names import make_names_unique
+from byoc.model._vendor_operators import hide_runtime_operators
 from byoc.model._walk import copy_without, describe_node, sort_nodes, walk_distinct_tensors, walk_nodes
 from byoc.model.inference import (
     InferenceResult,

@@ -13,16 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
-from byoc.expressions import make_range
 from byoc.model import inference
 from byoc.model._constants import get_constant_value
 from byoc.model._editable_graph import EditableGraph, replace_names
 from byoc.model._graph_index import GraphIndex
-from byoc.model._qdq import is_dequantize, is_qdq_node, is_quantize
-from byoc.model._tensor_types import FLOAT_DTYPES, Dim, TensorType, count_bits
+from byoc.model._node_kinds import is_dequantize, is_qdq_node, is_quantize
+from byoc.model._tensor_data import FLOAT_DTYPES, Dim, TensorType, count_bits
 from byoc.model._walk import copy_without, list_node_names, list_tensor_names
 from byoc.model.inference import bound_dim
 from byoc.numerics import merge_groups
+from byoc.support.expressions import make_range
 
 if TYPE_CHECKING:
     from byoc.model._model_loading import Model

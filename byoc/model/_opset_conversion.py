@@ -17,7 +17,7 @@ from onnx import (
 from byoc.errors import InputError
 from byoc.model._constants import get_constant_value
 from byoc.model._graph_index import GraphIndex
-from byoc.model._skeletons import make_skeleton
+from byoc.model._heavy_weights import make_skeleton
 from byoc.model._walk import describe_node, get_node_name, is_onnx, list_tensor_names, make_unique_name
 from byoc.model.inference import infer_types
 from byoc.model.schemas import OperatorSchema, get_schema

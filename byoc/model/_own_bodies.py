@@ -23,7 +23,7 @@ from onnx import FunctionProto, NodeProto, TypeProto, helper, numpy_helper
 from byoc.model._constants import get_constant_value
 from byoc.model._editable_graph import build_node
 from byoc.model._graph_index import GraphIndex
-from byoc.model._tensor_types import Dim
+from byoc.model._tensor_data import Dim
 from byoc.model._walk import is_onnx
 
 _AXES_OPSETS = {"ReduceSum": 13, "Squeeze": 13, "Unsqueeze": 13, "ReduceMean": 18, "ReduceMax": 18}

@@ -14,9 +14,9 @@ from onnx import ModelProto, NodeProto
 from onnx.inliner import inline_local_functions
 
 from byoc.errors import InputError, suggest_nearest
+from byoc.model._heavy_weights import replace_weights
 from byoc.model._node_kinds import get_stated_attributes
-from byoc.model._skeletons import replace_weights
-from byoc.model._tensor_types import TensorType, read_type
+from byoc.model._tensor_data import TensorType, read_type
 from byoc.model._walk import get_input, is_onnx, walk_nodes
 from byoc.model.schemas import get_schema
 

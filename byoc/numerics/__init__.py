@@ -12,7 +12,12 @@ if TYPE_CHECKING:
         compute_signal_to_noise,
         convert_to_db,
     )
-    from byoc.numerics._ordering import find_cycle, merge_groups, round_up, sort_topologically
-    from byoc.numerics._search_budget import SearchBudget
+    from byoc.numerics._search_budget import (
+        SearchBudget,
+        find_cycle,
+        merge_groups,
+        round_up,
+        sort_topologically,
+    )
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
         use_equal_types,
     )
     from byoc.onnxrt._onnxruntime import (
+        HOST_MODES,
         INSTALL_HINT,
+        HostMode,
+        SessionMode,
         bind_session,
         get_session_settings,
         has_runtime,
@@ -35,6 +38,5 @@ if TYPE_CHECKING:
         open_provider_session,
         register_provider,
     )
-    from byoc.onnxrt._session_modes import HOST_MODES, HostMode, SessionMode
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -25,8 +25,19 @@ from byoc.onnxrt._exact_products import (
     use_exact_products,
 )
 from byoc.onnxrt._ort_values import is_foreign_type, parse_type, run_foreign, run_stoppable
-from byoc.onnxrt._session_modes import SessionMode
 from byoc.support import return_free_memory
+
+# The modes in which sessions of onnxruntime compute.
+
+SessionMode = Literal["definition", "exact", "fast"]
+"""How sessions compute: operator by operator on one thread, to compare with (`definition`); as users run
+models (`exact`): the same where activations are quantized, and optimized elsewhere; or optimized
+everywhere (`fast`), where steps of quantization may come out one unit off."""
+
+HostMode = Literal["exact", "fast"]
+HOST_MODES: tuple[HostMode, ...] = ("exact", "fast")
+"""The modes that a user chooses from, the default first."""
+
 
 _KERNEL_SUFFIX = "_kernel_time"  # what the profiler adds to a node's name
 _FATAL_ONLY = 4  # errors come back as exceptions, and need not be printed as well

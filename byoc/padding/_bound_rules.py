@@ -13,8 +13,7 @@ import numpy as np
 
 from byoc.model import to_numpy_dtype
 from byoc.model.ranges import ZERO, Interval, square
-from byoc.padding._bound_functions import FUNCTION_RULES
-from byoc.padding._bound_matrix_rules import MATRIX_BOUND_RULES, BoundRule, BoundView
+from byoc.padding._bound_matrix_rules import FUNCTION_RULES, MATRIX_BOUND_RULES, BoundRule, BoundView
 from byoc.padding._padded_graph import UNPADDED, Part, map_moved_axes
 
 _UNIT = Interval(0.0, 1.0)

@@ -13,28 +13,30 @@ if TYPE_CHECKING:
         list_clean_passes,
         list_offered_forms,
     )
-    from byoc.passes._cleaning import CleanedModel, CleanPass, apply_edits, clean_model
+    from byoc.passes._cleaning import CleanedModel, CleanPass, SimplifyParts, apply_edits, clean_model
     from byoc.passes._folded_scales import FoldScales
-    from byoc.passes._graph_edits import GraphEdits
     from byoc.passes._idle_clamps import CLAMPS
     from byoc.passes._narrow_integers import NarrowIntegers
-    from byoc.passes._part_clean_up import SimplifyParts
-    from byoc.passes._pass_effect import PassEffect, count_operators, is_changed, merge_effects
     from byoc.passes._pass_plugins import (
         MODEL_SCOPE,
         REGION_SCOPE,
         LoadedPass,
         Pass,
+        PassEffect,
         PassFailedError,
         PassProcess,
         apply_pass,
+        count_operators,
         find_interface_change,
+        is_changed,
         load_pass,
         load_passes,
         load_region_pass,
+        merge_effects,
     )
     from byoc.passes._planar_forms import PlanarForm
     from byoc.passes._quantized_operators import ReadQuantizedOperators
+    from byoc.passes._simplify import GraphEdits
     from byoc.passes._twin_forms import VIEW_KEY, ChosenForm, TwinForm, find_forms, find_twins
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

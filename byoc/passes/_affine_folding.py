@@ -22,7 +22,7 @@ from byoc.model import (
     set_attribute,
 )
 from byoc.passes._cleaning import CleanPass
-from byoc.passes._graph_edits import GraphEdits
+from byoc.passes._simplify import GraphEdits
 
 _DTYPES = frozenset({"float16", "float32", "float64"})
 _VIEWS = frozenset({"Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten"})

@@ -26,7 +26,7 @@ from byoc.passes._affine_folding import (
     store_floats,
 )
 from byoc.passes._cleaning import CleanPass
-from byoc.passes._graph_edits import GraphEdits
+from byoc.passes._simplify import GraphEdits
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from byoc.model import (
     rate_knowledge,
 )
 from byoc.passes._cleaning import CleanPass
-from byoc.passes._graph_edits import GraphEdits
+from byoc.passes._simplify import GraphEdits
 
 # Passes that drop what does nothing: Dropout that does not train, and Identity.
 

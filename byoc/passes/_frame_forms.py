@@ -28,7 +28,6 @@ from byoc.model import (
     is_qdq_node,
     set_attribute,
 )
-from byoc.passes._graph_edits import GraphEdits
 from byoc.passes._planar_forms import (
     ALONG_AXIS,
     BROADCAST,
@@ -38,6 +37,7 @@ from byoc.passes._planar_forms import (
     is_blocked,
     is_plain_batchnorm,
 )
+from byoc.passes._simplify import GraphEdits
 from byoc.passes._twin_forms import TwinnedTensors
 from byoc.passes._volume_windows import (
     DEPTH,

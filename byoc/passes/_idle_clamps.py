@@ -24,7 +24,7 @@ from byoc.model import (
 )
 from byoc.model.ranges import limit_of_dtype
 from byoc.passes._cleaning import CleanPass
-from byoc.passes._graph_edits import GraphEdits
+from byoc.passes._simplify import GraphEdits
 
 CLAMPS = frozenset({"Clip", "Max", "Min", "Relu"})
 """The operators that clamp, Max and Min by constants."""

@@ -23,7 +23,7 @@ from byoc.model import (
 )
 from byoc.model.ranges import Interval, limit_of_dtype
 from byoc.model.schemas import FormalParameter, OperatorSchema, has_kernel, list_onnx_domains
-from byoc.passes._graph_edits import GraphEdits
+from byoc.passes._simplify import GraphEdits
 from byoc.passes._twin_forms import TwinForm, TwinnedTensors, is_among
 
 _WIDE, _NARROW = "int64", "int32"

@@ -22,7 +22,7 @@ from byoc.model import (
     is_qdq_node,
     set_attribute,
 )
-from byoc.passes._graph_edits import GraphEdits
+from byoc.passes._simplify import GraphEdits
 from byoc.passes._twin_forms import TwinForm, TwinnedTensors, is_among
 
 _RANK = 3  # of a batch of sequences with channels

@@ -18,7 +18,7 @@ from onnx import AttributeProto, NodeProto, TensorProto, TypeProto, helper, nump
 
 from byoc.model import build_node, find_constant_value, get_stated_attributes, is_onnx
 from byoc.passes._cleaning import CleanPass
-from byoc.passes._graph_edits import GraphEdits
+from byoc.passes._simplify import GraphEdits
 
 # The forms of operators of integers: what each computes in floating point, and between which
 # scales.

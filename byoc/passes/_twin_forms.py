@@ -14,7 +14,7 @@ from onnx import NodeProto, TensorProto, TypeProto
 
 from byoc.model import GraphIndex, get_metadata, set_metadata
 from byoc.passes._cleaning import CleanPass
-from byoc.passes._graph_edits import GraphEdits
+from byoc.passes._simplify import GraphEdits
 
 FORM_KEY = "byoc.form"
 """The metadata key of a node in another form: the first output of the node that it was."""

@@ -21,15 +21,15 @@ from byoc.model import (
     describe_node,
     is_onnx,
 )
-from byoc.patterns._node_table import (
+from byoc.patterns._pattern import Pattern, PatternForm
+from byoc.patterns._pattern_search import Binding, PatternSearch
+from byoc.patterns._pattern_syntax import (
     NodeTable,
+    PatternLine,
     counts_trailing_inputs,
     function_label,
     strip_trailing_empty,
 )
-from byoc.patterns._pattern import Pattern, PatternForm
-from byoc.patterns._pattern_search import Binding, PatternSearch
-from byoc.patterns._pattern_syntax import PatternLine
 
 # The attempts that a search for a path through the outside counts as, after the first at a node.
 PATH_ATTEMPTS = 200

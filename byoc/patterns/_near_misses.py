@@ -14,10 +14,9 @@ from byoc.patterns._matcher import (
     check_conditions,
     describe_rejection,
 )
-from byoc.patterns._node_table import NodeTable
 from byoc.patterns._pattern import Pattern, PatternForm, lines_needed
 from byoc.patterns._pattern_search import AttemptBudget, Binding, PatternSearch
-from byoc.patterns._pattern_syntax import PatternLine
+from byoc.patterns._pattern_syntax import NodeTable, PatternLine
 from byoc.patterns._qdq_groups import check_unaccepted_nodes, free_nodes
 
 _MAX_AROUND = 2_000  # nodes around one, for what a pattern lacks

@@ -15,19 +15,22 @@ from functools import cached_property
 from typing import Any
 
 from byoc.errors import suggest_nearest
-from byoc.expressions import Expression, compile_expression
 from byoc.model import RANDOM_OPERATORS
 from byoc.model.schemas import describe_unknown_operator
-from byoc.patterns import _node_table as known
-from byoc.patterns._node_table import CONSTANT
 from byoc.patterns._pattern_syntax import (
     ANY_OPERATOR,
+    CONSTANT,
+    OPERATORS_WITH_BODIES,
     PatternLine,
     PatternOperand,
+    attribute_names,
+    operand_counts,
+    output_count,
     parse_line,
     parse_return,
     strip_comment,
 )
+from byoc.support.expressions import Expression, compile_expression
 
 # Checks of the lines of a pattern: names and data flow between lines, and ONNX's operators.
 
@@ -160,7 +163,7 @@ def _operator_name_problems(node: PatternLine) -> Iterator[str]:
             yield f"'{op}' is there twice"
         elif op != ANY_OPERATOR and (problem := describe_unknown_operator(op)):
             yield problem
-        elif op in known.OPERATORS_WITH_BODIES:
+        elif op in OPERATORS_WITH_BODIES:
             yield f"{op} has bodies, and no pattern matches a node that has some"
         elif op == "Constant":
             yield "a Constant is never matched: write a name with '!', or its value"
@@ -168,7 +171,7 @@ def _operator_name_problems(node: PatternLine) -> Iterator[str]:
 
 def _operand_count_problems(node: PatternLine) -> Iterator[str]:
     count = len(node.operands)
-    limits = {op: known.operand_counts(op) for op in node.ops}
+    limits = {op: operand_counts(op) for op in node.ops}
     most_of_all = max((most for _, most in filter(None, limits.values())), default=0)
     if None in limits.values():
         most_of_all = sys.maxsize
@@ -184,7 +187,7 @@ def _operand_count_problems(node: PatternLine) -> Iterator[str]:
         elif any(not operand.optional for operand in beyond) or count > most_of_all:
             yield f"the number of operands of {op} is {count}, at most {most} is possible"
     for op in node.ops:
-        possible = known.output_count(op)
+        possible = output_count(op)
         if possible is not None and len(node.outputs) > possible:
             yield f"the number of outputs of {op} is {len(node.outputs)}, at most {possible} is possible"
 
@@ -195,7 +198,7 @@ def _attribute_problems(node: PatternLine) -> Iterator[str]:
         if test.name in seen:
             yield f"{test.name} is there twice"
         seen.add(test.name)
-        of_ops = [known.attribute_names(op) for op in node.ops]
+        of_ops = [attribute_names(op) for op in node.ops]
         if ANY_OPERATOR in node.ops or any(names is None or test.name in names for names in of_ops):
             continue
         possible = {name for names in of_ops for name in names or ()}

@@ -17,10 +17,17 @@ from numpy.typing import NDArray
 
 from byoc.errors import YES, Verdict, refuse
 from byoc.model import GraphIndex, get_constant_value
-from byoc.patterns import _node_table as operators
-from byoc.patterns._node_table import COMMUTATIVE, NodeTable
 from byoc.patterns._pattern import PatternForm, replace_operand
-from byoc.patterns._pattern_syntax import AttributeTest, PatternLine, PatternOperand, Scalar
+from byoc.patterns._pattern_syntax import (
+    COMMUTATIVE,
+    AttributeTest,
+    NodeTable,
+    PatternLine,
+    PatternOperand,
+    Scalar,
+    attribute_names,
+    has_variadic_output,
+)
 
 MAX_ATTEMPTS = 5_000  # of matching one pattern at one node
 
@@ -276,7 +283,7 @@ def check_node(line: PatternLine, number: int, table: NodeTable) -> Verdict:
 
 def _output_problem(line: PatternLine, op: str, outputs: tuple[str, ...]) -> str | None:
     wanted, present = len(line.outputs), len(outputs)
-    if any(line.outputs[present:]) or (wanted != present and operators.has_variadic_output(op)):
+    if any(line.outputs[present:]) or (wanted != present and has_variadic_output(op)):
         return f"it makes {present}, the pattern wants {wanted}"
     if any(name and not tensor for name, tensor in zip(line.outputs, outputs, strict=False)):
         return "it leaves out an output that the pattern wants"
@@ -284,7 +291,7 @@ def _output_problem(line: PatternLine, op: str, outputs: tuple[str, ...]) -> str
 
 
 def _attribute_problem(test: AttributeTest, op: str, values: Mapping[str, Any]) -> str | None:
-    possible = operators.attribute_names(op)
+    possible = attribute_names(op)
     if possible is not None and test.name not in possible:
         return None  # a line may have several operators, some without the attribute
     value = values.get(test.name)

@@ -19,10 +19,9 @@ from byoc.model import (
 )
 from byoc.patterns._contraction_order import ContractionOrder
 from byoc.patterns._matcher import Mark, Match, Unit, describe_rejection, find_matches_at
-from byoc.patterns._node_table import NodeTable
 from byoc.patterns._pattern import Pattern, PatternForm
 from byoc.patterns._pattern_search import MAX_ATTEMPTS, AttemptBudget, PatternSearch
-from byoc.patterns._pattern_syntax import ANY_OPERATOR
+from byoc.patterns._pattern_syntax import ANY_OPERATOR, NodeTable
 
 
 def form_qdq_groups(index: GraphIndex, units: Sequence[Unit], marks: Sequence[Mark]) -> list[Unit]:

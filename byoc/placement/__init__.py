@@ -11,11 +11,21 @@ from byoc._doors import open_door
 
 if TYPE_CHECKING:
     from byoc.placement._form_regions import find_components
-    from byoc.placement._hard_limits import repair_labels
-    from byoc.placement._perturbation import Perturbation, PerturbedDecision, Regret, perturb_costs
-    from byoc.placement._placement_cost import Cost, count_transferred_bytes, evaluate, measure_loads
+    from byoc.placement._hard_limits import (
+        Cost,
+        count_transferred_bytes,
+        evaluate,
+        measure_loads,
+        repair_labels,
+    )
+    from byoc.placement._perturbation import (
+        Perturbation,
+        PerturbedDecision,
+        Regret,
+        Sensitivity,
+        perturb_costs,
+    )
     from byoc.placement._problem import UNLIMITED, Bools, Fusion, Ints, Occupancy, Problem
-    from byoc.placement._sensitivity import Sensitivity
     from byoc.placement._solve import (
         find_violation,
         normalize_placement,

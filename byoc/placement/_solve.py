@@ -18,8 +18,7 @@ from byoc.placement._form_regions import (
     find_region_components,
     is_contraction_acyclic,
 )
-from byoc.placement._hard_limits import find_broken_limit
-from byoc.placement._placement_cost import Cost, evaluate
+from byoc.placement._hard_limits import Cost, evaluate, find_broken_limit
 from byoc.placement._problem import Fusion, Ints, Problem
 from byoc.placement._strategy import (
     NoPlacementError,

@@ -9,7 +9,7 @@ from typing import Protocol, Self
 
 from byoc.errors import InputError, shorten_text
 from byoc.placement._form_regions import choose_fusions, form_regions
-from byoc.placement._placement_cost import Cost, evaluate
+from byoc.placement._hard_limits import Cost, evaluate
 from byoc.placement._problem import UNLIMITED, Ints, Problem
 
 # More than the rounding errors by which two sums of the same costs can differ.

@@ -5,21 +5,29 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.planning._actions import (
+    from byoc.planning._benchmark_solution import place, solve_instance
+    from byoc.planning._break_evens import (
         ActionFinder,
+        SentTensor,
         edit_targets,
+        find_break_evens,
+        find_sent_tensors,
         get_integer_dtype,
         is_float_for_integers,
+        shorten_search,
         takes_integers_alone,
         takes_quantized,
     )
-    from byoc.planning._benchmark_solution import place, solve_instance
-    from byoc.planning._break_evens import SentTensor, find_break_evens, find_sent_tensors
     from byoc.planning._cleaned_graphs import (
+        GraphUnits,
         annotate_graphs,
         choose_clean_passes,
         clean_for_targets,
         find_graphs,
+        find_sizes,
+        group_graphs,
+        load_units,
+        split_pinned_units,
     )
     from byoc.planning._graph_placement import build_main_problem, name_units, plan_graphs
     from byoc.planning._graph_plan import (
@@ -29,16 +37,13 @@ if TYPE_CHECKING:
         PerturbedPlan,
         PlannedRegion,
     )
-    from byoc.planning._graph_units import (
-        GraphUnits,
-        find_sizes,
-        group_graphs,
-        load_units,
-        split_pinned_units,
+    from byoc.planning._node_parts import (
+        NodeSplitter,
+        WholePrice,
+        find_parts,
+        find_unmatched_annotations,
+        read_annotations,
     )
-    from byoc.planning._limit_causes import shorten_search
-    from byoc.planning._node_annotations import find_unmatched_annotations, read_annotations
-    from byoc.planning._node_parts import NodeSplitter, WholePrice, find_parts
     from byoc.planning._outlining import (
         RegionNeighbour,
         computes_otherwise,

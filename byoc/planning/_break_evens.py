@@ -1,16 +1,297 @@
 """Break-evens: what would have to change where the host runs supported units more cheaply."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from byoc.costs import PlacementDevice, transfer_prices
-from byoc.model import fix_type
-from byoc.placement import Ints, Placement, Problem, count_transferred_bytes, evaluate, find_components
+from byoc.errors import Cause, CauseKind, InputError
+from byoc.model import FLOAT_DTYPES, GraphIndex, fix_type
+from byoc.patterns import ANY_OPERATOR
+from byoc.placement import (
+    Ints,
+    Placement,
+    Problem,
+    Strategy,
+    count_transferred_bytes,
+    evaluate,
+    find_components,
+    limit_time,
+)
 from byoc.planning._graph_plan import GraphPlan, PlannedRegion
-from byoc.planning._plan_data import BreakEven
+from byoc.planning._memory_fit import measure_memory
+from byoc.planning._plan_data import Action, ActionKind, BreakEven
+from byoc.planning._plan_settings import PlanSettings
+from byoc.rules import MISSING_OPERATOR, Target, drop_constraint, write_quantized
+
+# The hard limits of rule files that keep supported units on the host: needs, and what is allowed.
+#
+# A strategy says of a unit that it is on the host, and not by which limit. So a graph is placed
+# again without the limits, then without each of them, and what moves to an accelerator then is told
+# to be held back by that one. Nothing is placed again where all that is supported is on
+# accelerators, or where there are no limits.
+
+LIMITS = ("memory", "min_nodes", "max_nodes", "regions")
+"""The keys of `limits` in a rule file that hold for placements; `batch` holds for nodes."""
+
+_PREFIX = "limits."
+# Counted seconds of a search, of which there may be one for each limit and for each action.
+_MOST_SECONDS = 1.0
+# More than any accelerator has; without a limit bytes would not be counted.
+_MOST_BYTES = 1 << 60
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """A limit that a target's rule file sets."""
+
+    target: str
+    key: str
+
+
+def shorten_search(strategy: Strategy) -> Strategy:
+    """Return a strategy for plans that only explain another: one that counts time takes a second."""
+    limit = getattr(strategy, "time_limit", None)
+    if not isinstance(limit, (int, float)) or limit <= _MOST_SECONDS:
+        return strategy
+    return limit_time(strategy, _MOST_SECONDS)
+
+
+def drop_limits(target: Target, keys: Sequence[str]) -> Target:
+    """Return a target without some of its limits; of memory it then has more than any model needs."""
+    free = {key: _MOST_BYTES if key == "memory" else None for key in keys}
+    limits = target.rules.limits.model_copy(update=free)
+    return replace(target, rules=target.rules.model_copy(update={"limits": limits}))
+
+
+def explain_limits(
+    plan: GraphPlan, settings: PlanSettings, place: Callable[[PlanSettings], GraphPlan]
+) -> Mapping[int, tuple[Cause, ...]]:
+    """Return the limits that keep units of a plan on the host, by the number of the unit.
+
+    `place` places the graph with other settings. Where no limit alone does it, there are all that are
+    set.
+    """
+    limits = [
+        _Limit(target.name, key)
+        for target in settings.targets
+        for key in LIMITS
+        if getattr(target.rules.limits, key) is not None
+    ]
+    held = _find_held(plan) if limits else frozenset[int]()
+    if not held:
+        return {}
+    free = _place_without(limits, settings, place)
+    left = held - (held if free is None else _find_held(free))
+    if free is None or not left:
+        return {}
+    found: dict[int, tuple[Cause, ...]] = {}
+    for limit in limits if len(limits) > 1 else ():
+        other = _place_without([limit], settings, place)
+        if other is not None:
+            rows = left - _find_held(other) - found.keys()
+            found |= dict.fromkeys(rows, (_make_cause(limit, settings, other),))
+    together = tuple(_make_cause(limit, settings, free) for limit in limits)
+    return dict.fromkeys(left - found.keys(), together) | found
+
+
+def _find_held(plan: GraphPlan) -> frozenset[int]:
+    """Return the units on the host that limits alone may keep off an accelerator."""
+    rows = set(np.flatnonzero(plan.placement.labels == 0).tolist()) - plan.pins.keys()
+    return frozenset(row for row in rows if any(_may_be_on(plan, row)))
+
+
+def _may_be_on(plan: GraphPlan, row: int) -> Iterator[bool]:
+    """Yield for each accelerator whether limits alone may keep a unit off it."""
+    for verdict, kept in zip(plan.units[row].verdicts, plan.graph_problem.kept_on_host, strict=True):
+        yield bool(verdict) and (row not in kept or kept[row].kind is CauseKind.LIMIT)
+
+
+def _place_without(
+    limits: Sequence[_Limit], settings: PlanSettings, place: Callable[[PlanSettings], GraphPlan]
+) -> GraphPlan | None:
+    """Return the plan without some limits, None where the strategy finds none."""
+    targets = tuple(
+        drop_limits(target, [limit.key for limit in limits if limit.target == target.name])
+        for target in settings.targets
+    )
+    try:
+        strategy = shorten_search(settings.strategy)
+        free = replace(settings, targets=targets, strategy=strategy, doubt=None, names_limits=False)
+        return place(free)
+    except InputError:  # of a strategy that fails without limits nothing is told
+        return None
+
+
+def _make_cause(limit: _Limit, settings: PlanSettings, free: GraphPlan) -> Cause:
+    """Return a limit as a cause, with what the plan without it needs."""
+    number = [target.name for target in settings.targets].index(limit.target)
+    allowed = getattr(settings.targets[number].rules.limits, limit.key)
+    need = measure_need(limit.key, [free], number)
+    sentences = {
+        "memory": f"{limit.target} would need {need} bytes, and has {allowed}",
+        "min_nodes": f"its region would have {need} nodes, and {allowed} are the fewest",
+        "max_nodes": f"its region would have {need} nodes, and {allowed} are the most",
+        "regions": f"{limit.target} would have {need} regions, and {allowed} are the most",
+    }
+    return Cause(
+        CauseKind.LIMIT,
+        f"{_PREFIX}{limit.key}: {sentences[limit.key]}",
+        constraint=f"{_PREFIX}{limit.key}",
+        value=str(need),
+        allowed=str(allowed),
+        target=limit.target if len(settings.targets) > 1 else "",
+    )
+
+
+def measure_need(key: str, graphs: Sequence[GraphPlan], number: int) -> int:
+    """Return the need of placed graphs for a limit on an accelerator, by its place in the targets.
+
+    That is the bytes of all constants and the largest arena, the nodes of the smallest or of the largest
+    region, or the number of regions.
+    """
+    if key == "memory":
+        each = [measure_memory(graph, number + 1) for graph in graphs]
+        return int(sum(constants for constants, _ in each) + max(arena for _, arena in each))
+    target = graphs[0].targets[number].name
+    sizes = [
+        len(region.nodes) for graph in graphs for region in graph.regions if region.target.name == target
+    ]
+    if key == "regions":
+        return len(sizes)
+    return (min if key == "min_nodes" else max)(sizes, default=0)
+
+
+# Actions of a user by which a device takes more: edits of rule files, and flags, as data.
+
+QUANTIZED_RULE = "quantized: true"
+"""The value of an action that adds a rule for a quantized operator."""
+_ASSUME = Action(ActionKind.FLAG, flags=("--values", "assumed"))
+
+
+@dataclass(frozen=True, eq=False)
+class ActionFinder:
+    """Finds the actions that take causes away, for the targets of a plan of a model.
+
+    `index` is that of the main graph.
+    """
+
+    targets: Sequence[Target]
+    index: GraphIndex
+
+    def find_all(self, causes: Iterable[Cause], target: Target) -> frozenset[Action]:
+        """Return the actions that take all of some causes away together, none where nothing is known."""
+        found = [self.find_actions(cause, target) for cause in causes]
+        return frozenset(action for each in found for action in each) if all(found) else frozenset()
+
+    def find_actions(self, cause: Cause, target: Target) -> tuple[Action, ...]:
+        """Return the actions that take a cause away together, none where nothing is known."""
+        name, place, plain = target.name, cause.constraint, not self._is_quantized
+        found: tuple[Action, ...] = ()
+        match cause.kind:
+            case CauseKind.OPERATOR:
+                value = QUANTIZED_RULE if takes_integers_alone(target) else ""
+                found = (Action(ActionKind.ADD, name, cause.operator, MISSING_OPERATOR, value),)
+            case CauseKind.SIZE:
+                found = self._give_sizes(cause.flags)
+            case CauseKind.VALUES:
+                found = (_ASSUME,)
+            case CauseKind.LIMIT:
+                found = (_set_limit(name, cause),)
+            case CauseKind.QUANTIZATION:
+                found = (_quantize(target),) if plain else ()
+            case CauseKind.CONSTRAINT if plain and is_float_for_integers(cause):
+                if takes_quantized(target, cause.operator):
+                    found = (_quantize(target),)
+                elif not target.has_quantized_rules:
+                    found = (Action(ActionKind.QUANTIZED, name, constraint="ops"), _quantize(target))
+            case CauseKind.CONSTRAINT | CauseKind.HOST | CauseKind.COMPOSITE:
+                if drop_constraint(target, place, cause.operator) is not None:
+                    found = (Action(ActionKind.RELAX, name, constraint=place),)
+        return found
+
+    def _give_sizes(self, flags: Iterable[str]) -> tuple[Action, ...]:
+        """Return the flags with the sizes that the plan counts with; none where it has none."""
+        sizes, given = self.index.planned.sizes, list[str]()
+        for flag in flags:
+            option, _, wanted = flag.partition(" ")
+            name = wanted.partition("=")[0]
+            if option != "--dim" or name not in sizes:
+                return ()
+            given += [option, f"{name}={sizes[name]}"]
+        return (Action(ActionKind.FLAG, flags=tuple(given)),)
+
+    @cached_property
+    def _is_quantized(self) -> bool:
+        return any(kind.is_qdq for kind in {*self.index.node_kinds})
+
+
+def is_float_for_integers(cause: Cause) -> bool:
+    """Return whether a node computes in floating point where a target computes in integers alone."""
+    allowed = cause.allowed.split(", ")
+    return cause.value in FLOAT_DTYPES and all("int" in dtype for dtype in allowed)
+
+
+def takes_quantized(target: Target, operator: str) -> bool:
+    """Return whether a rule of a target is for a quantized operator."""
+    rules = (rule.op for rule in target.rules.ops if rule.quantized)
+    return any(operator in ops or ANY_OPERATOR in ops for ops in rules)
+
+
+def takes_integers_alone(target: Target) -> bool:
+    """Return whether a target has rules for quantized operators, and takes none in floating point."""
+    return target.has_quantized_rules and all("int" in dtype for dtype in target.rules.dtype)
+
+
+def get_integer_dtype(target: Target) -> str:
+    """Return the type of activations that a target's rule file asks for first."""
+    part = target.rules.quantization.activations
+    dtypes: Collection[str] = (part.dtype if part is not None else None) or target.rules.dtype or ()
+    return next((dtype for dtype in dtypes if "int" in dtype), "int8")
+
+
+def _quantize(target: Target) -> Action:
+    flags = ("--quantize", get_integer_dtype(target), "--data", "FOLDER")
+    return Action(ActionKind.FLAG, flags=flags)
+
+
+def _set_limit(target: str, cause: Cause) -> Action:
+    """Return the action that widens a limit; what a placement needs of one is known of a whole plan."""
+    known = cause.constraint.rpartition(".")[2] not in LIMITS
+    value = cause.value if known else ""
+    return Action(ActionKind.LIMIT, target, constraint=cause.constraint, value=value)
+
+
+def edit_targets(targets: Sequence[Target], actions: Iterable[Action]) -> tuple[Target, ...] | None:
+    """Return targets with rule files edited as some actions say; None where one cannot be.
+
+    A limit is left out, whatever its value is to be. Flags edit nothing but `--values`.
+    """
+    found = list(targets)
+    for action in actions:
+        for number, target in enumerate(found):
+            if action == _ASSUME:
+                found[number] = replace(target, values="assumed")
+            if action.target != target.name:
+                continue
+            edited = _edit(target, action)
+            if edited is None:
+                return None
+            found[number] = edited
+    return tuple(found)
+
+
+def _edit(target: Target, action: Action) -> Target | None:
+    match action.kind:
+        case ActionKind.LIMIT:
+            return drop_limits(target, [action.constraint.rpartition(".")[2]])
+        case ActionKind.QUANTIZED:
+            return write_quantized(target)
+    is_quantized = action.value == QUANTIZED_RULE
+    return drop_constraint(target, action.constraint, action.operator, quantized=is_quantized)
+
 
 # Boundary tensors that are sent in a run, as the placement counts them: bytes and seconds.
 

@@ -1,12 +1,22 @@
 """Models cleaned for their targets, in the forms that these take, and the graphs that are annotated."""
 
-from collections.abc import Collection, Iterator, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from functools import partial
 
-from byoc.costs import can_partition_bodies
+from byoc.costs import AlternativeComposite, can_partition_bodies, check_trips
 from byoc.errors import InputError
-from byoc.model import TARGET_KEY, GraphIndex, Model, get_metadata, is_qdq_node, unshare_dequantize
+from byoc.model import (
+    TARGET_KEY,
+    Dim,
+    GraphIndex,
+    Model,
+    find_state_pairs,
+    get_metadata,
+    is_qdq_node,
+    read_type,
+    unshare_dequantize,
+)
 from byoc.passes import (
     CLAMPS,
     ChosenForm,
@@ -20,9 +30,21 @@ from byoc.passes import (
     list_clean_passes,
     list_offered_forms,
 )
-from byoc.patterns import Mark
+from byoc.patterns import (
+    JointUnit,
+    Mark,
+    Unit,
+    group_units,
+    group_with_alternatives,
+    join_units,
+    make_single_unit,
+    open_units,
+    sort_units,
+)
+from byoc.placement import Problem
 from byoc.rules import Annotator, Objection, OpRule, Target, annotate_graph
 from byoc.samples import model_samples
+from byoc.zoo import Source, load_model
 
 
 def find_graphs(index: GraphIndex) -> Iterator[GraphIndex]:
@@ -237,3 +259,219 @@ def _add_companions(model: Model, form: TwinForm, wanted: Set[str], refused: Set
         for number in form.find_companions(graph, own) if own else ():
             if _name(graph, number) not in refused:
                 yield _name(graph, number)
+
+
+# The graphs of a model that are placed, and their units: annotated and grouped for each target.
+
+# Nodes whose device is given, by a saved placement or by annotations in the model.
+
+HOST = "host"
+"""The name of the host wherever a device is named."""
+
+_MAX_NAMES = 5  # of nodes in a sentence
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedNode:
+    """A node's name for messages, the number of its device (0: the host), and who says so."""
+
+    name: str
+    device: int
+    source: str
+
+
+@dataclass(frozen=True, eq=False)
+class PinnedNodes:
+    """The nodes whose device is given: by node number, for each graph by the id of its index.
+
+    `notes` are sentences for the user about nodes that could not be placed so; each is there once.
+    """
+
+    wanted: Mapping[int, Mapping[int, PinnedNode]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    def override(self, other: "PinnedNodes") -> "PinnedNodes":
+        """Return the nodes of both; where both give a device, that of this one counts."""
+        graphs = dict.fromkeys((*other.wanted, *self.wanted))
+        wanted = {
+            graph: {**other.wanted.get(graph, {}), **self.wanted.get(graph, {})} for graph in graphs
+        }
+        return PinnedNodes(wanted, [*self.notes, *other.notes])
+
+    def find_devices(
+        self, index: GraphIndex, units: Sequence[JointUnit], problem: Problem
+    ) -> dict[int, int]:
+        """Return the device of each unit of a graph that holds pinned nodes, by the unit's number.
+
+        A unit whose nodes are pinned to several devices, or to one that does not take it, is left out
+        and noted.
+        """
+        wanted = self.wanted.get(id(index), {})
+        pins: dict[int, int] = {}
+        split: list[PinnedNode] = []
+        refused: list[PinnedNode] = []
+        for row, unit in enumerate(units if wanted else ()):
+            found = [wanted[node] for node in unit.nodes if node in wanted]
+            devices = {node.device for node in found}
+            if len(devices) > 1:
+                split += found
+                continue
+            for device in devices:
+                if device and not problem.allowed[row, device]:
+                    refused += found
+                else:
+                    pins[row] = device
+        self._note("on several devices, and now run as one", split)
+        self._note("not taken by the device", refused)
+        return pins
+
+    def _note(self, what: str, nodes: Sequence[PinnedNode]) -> None:
+        for source in dict.fromkeys(node.source for node in nodes):
+            note = describe_nodes(source, what, [node.name for node in nodes if node.source == source])
+            if note not in self.notes:
+                self.notes.append(note)
+
+
+def describe_nodes(source: str, what: str, names: Sequence[str]) -> str:
+    """Return a sentence about nodes that are placed anew: who named them, what is wrong, their names."""
+    return f"{source}: {what}: {list_names(names)}; placed anew"
+
+
+def list_names(names: Sequence[str]) -> str:
+    """Return the first names in quotes, and how many more there are."""
+    listed = ", ".join(f"'{name}'" for name in names[:_MAX_NAMES])
+    return f"{listed} and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else listed
+
+
+@dataclass(frozen=True, eq=False)
+class GraphUnits:
+    """The units of a graph in topological order, and overlapping composites that are left open."""
+
+    units: list[JointUnit]
+    alternatives: list[AlternativeComposite]
+
+
+def load_units(  # noqa: PLR0913, PLR0917 - what units follow from
+    source: Source | Model,
+    targets: Sequence[Target],
+    dims: Mapping[str, int | str] | None = None,
+    shapes: Mapping[str, Sequence[Dim]] | None = None,
+    trips: Mapping[str, float] | None = None,
+    no_passes: str | Collection[str] = (),
+) -> tuple[Model, dict[int, GraphUnits]]:
+    """Load, clean and group a model for some targets; return it with the units of its graphs.
+
+    `dims` and `shapes` are those of `load_model`, `trips` the trip counts that the user gives, by node,
+    `no_passes` the clean-up passes that are left out. Raises InputError as `load_model`,
+    `clean_for_targets` and `check_trips` do.
+    """
+    model = clean_for_targets(load_model(source, dims, shapes), targets, no_passes).model
+    check_trips(model.index, trips or {})
+    if any(target.has_quantized_rules for target in targets):
+        model = unshare_dequantize(model)
+    return model, group_graphs(model.index, targets, annotate_graphs(model.index, targets))
+
+
+def find_sizes(model: Model, state: Mapping[str, str] | None = None) -> dict[str, int]:
+    """Return the sizes that byoc chooses for a model's open dimensions; none where none may be.
+
+    One size of each has to serve more than one call: a cache that grows has another length in each.
+    `state` has the outputs that inputs take in the next call, beside those that are found.
+    """
+    chosen = model.planned.chosen
+    return {} if chosen and _has_growing_state(model, state or {}) else chosen
+
+
+def _has_growing_state(model: Model, declared: Mapping[str, str]) -> bool:
+    """Return whether an output that is the next call's input has another shape than that input."""
+    proto = model.structure
+    kinds = {value.name: read_type(value.type) for value in (*proto.graph.input, *proto.graph.output)}
+    pairs = {pair.past: pair.present for pair in find_state_pairs(proto)} | dict(declared)
+    shapes = [[kind and kind.shape for kind in map(kinds.get, pair)] for pair in pairs.items()]
+    return any(past != present for past, present in shapes)
+
+
+def group_graphs(
+    index: GraphIndex, targets: Sequence[Target], marks: Mapping[int, Sequence[Sequence[Mark]]]
+) -> dict[int, GraphUnits]:
+    """Return the units of each graph, by the id of its index, from the marks of its nodes."""
+    return {id(graph): _group(graph, targets, marks[id(graph)]) for graph in find_graphs(index)}
+
+
+def split_pinned_units(
+    index: GraphIndex,
+    units: Mapping[int, GraphUnits],
+    marks: Mapping[int, Sequence[Sequence[Mark]]],
+    pins: PinnedNodes,
+) -> dict[int, GraphUnits]:
+    """Return the units of each graph, composites split whose nodes are pinned to several devices.
+
+    An edit that brings nodes together can make a composite of what was placed apart. QDQ groups stay:
+    their nodes are supported together or not at all.
+    """
+    found = dict(units)
+    for graph in find_graphs(index):
+        wanted = pins.wanted.get(id(graph))
+        if not wanted:
+            continue
+        own, each = units[id(graph)], marks[id(graph)]
+        split = [
+            unit
+            for unit in own.units
+            if len({wanted[node].device for node in unit.nodes if node in wanted}) > 1
+            and _can_split(unit, each)
+        ]
+        if split:
+            nodes = [node for unit in split for node in unit.nodes]
+            kept = [unit for unit in own.units if unit not in split]
+            parts = sort_units(graph, [*kept, *(_make_single(graph, node, each) for node in nodes)])
+            rivals = [(each.device, each.unit) for each in own.alternatives]
+            found[id(graph)] = replace(
+                own, units=parts, alternatives=[*_find_alternatives(parts, rivals)]
+            )
+    return found
+
+
+def _can_split(unit: JointUnit, marks: Sequence[Sequence[Mark]]) -> bool:
+    """Return whether rules that accept a unit's nodes accept each by itself."""
+    quantized = any(part.kind == "qdq" for parts in unit.on_device for part in parts)
+    return not quantized and all(own[node].accepts_plain for own in marks for node in unit.nodes)
+
+
+def _make_single(index: GraphIndex, node: int, marks: Sequence[Sequence[Mark]]) -> JointUnit:
+    units = [make_single_unit(index, node, own[node]) for own in marks]
+    return JointUnit(units[0].name, (node,), tuple((unit,) for unit in units))
+
+
+def _group(index: GraphIndex, targets: Sequence[Target], marks: Sequence[Sequence[Mark]]) -> GraphUnits:
+    """Return the units of a graph: grouped for each target, and joined over all targets."""
+    each: list[list[Unit]] = []
+    rivals: list[tuple[int, Unit]] = []
+    for device, (target, own) in enumerate(zip(targets, marks, strict=True), 1):
+        if target.rules.overlaps == "placement":
+            units, overlapping = group_with_alternatives(index, target.patterns, own)
+            rivals += [(device, unit) for unit in overlapping]
+        else:
+            units = group_units(index, target.patterns, own)
+        each.append(units)
+    if len(targets) > 1:
+        each, opened = open_units(index, each, marks)
+        rivals += [(device, unit) for device, units in enumerate(opened, 1) for unit in units]
+    joined = join_units(index, each, marks)
+    return GraphUnits(joined, [*_find_alternatives(joined, rivals)])
+
+
+def _find_alternatives(
+    units: Sequence[JointUnit], rivals: Sequence[tuple[int, Unit]]
+) -> Iterator[AlternativeComposite]:
+    """Yield the composites whose nodes are whole units, as the rows of these."""
+    row_of = {node: row for row, unit in enumerate(units) for node in unit.nodes}
+    for device, unit in rivals:
+        rows = tuple(sorted({row_of[node] for node in unit.nodes}))
+        covered = sum(len(units[row].nodes) for row in rows)
+        if (
+            len(rows) > 1
+            and covered == len(unit.nodes)
+            and all(units[row].is_supported(device - 1) for row in rows)
+        ):
+            yield AlternativeComposite(device, rows, unit)

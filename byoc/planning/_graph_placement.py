@@ -24,9 +24,15 @@ from byoc.errors import Cause
 from byoc.model import GraphIndex, StatePair, choose_state_pairs, find_boundary, make_body_path
 from byoc.patterns import JointUnit, NodeGroup, Unit
 from byoc.placement import PerturbedDecision, Placement, Problem, evaluate, solve_problem
-from byoc.planning._graph_plan import GraphPlan, PlannedRegion, describe_decision, perturb_graph
-from byoc.planning._graph_units import GraphUnits, PinnedNodes
-from byoc.planning._limit_causes import explain_limits
+from byoc.planning._break_evens import explain_limits
+from byoc.planning._cleaned_graphs import GraphUnits, PinnedNodes
+from byoc.planning._graph_plan import (
+    GraphPlan,
+    PlannedRegion,
+    cut_blocks,
+    describe_decision,
+    perturb_graph,
+)
 from byoc.planning._memory_fit import (
     Constraints,
     FittedPlacement,
@@ -36,7 +42,6 @@ from byoc.planning._memory_fit import (
 )
 from byoc.planning._node_parts import free_host_views, share_host_prices
 from byoc.planning._plan_settings import PlanSettings, require_knowledge
-from byoc.planning._repeated_blocks import cut_blocks
 
 # The placement problems of one graph: costs of its units and bodies, constraints, given placements.
 

@@ -26,8 +26,8 @@ from byoc.errors import InputError, suggest_nearest
 from byoc.model import DTYPE_NUMBERS, TensorLayout, build_node, parse_layout, prepare_model
 from byoc.model.schemas import describe_unknown_operator, list_onnx_operators
 from byoc.placement import UNLIMITED, Strategy
+from byoc.planning._cleaned_graphs import annotate_graphs, group_graphs
 from byoc.planning._graph_plan import CostDoubt, GraphPlan
-from byoc.planning._graph_units import annotate_graphs, group_graphs
 from byoc.planning._node_parts import WholePrice
 from byoc.planning._refusals import KnownLimits, SizeLimit
 from byoc.planning._saved_placement import SavedPlacement

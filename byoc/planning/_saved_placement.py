@@ -17,7 +17,7 @@ from pydantic import Field
 
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import GraphIndex, name_nodes, walk_graph_paths
-from byoc.planning._graph_units import HOST, PinnedNode, PinnedNodes, describe_nodes, list_names
+from byoc.planning._cleaned_graphs import HOST, PinnedNode, PinnedNodes, describe_nodes, list_names
 from byoc.planning._plan_data import Plan
 from byoc.support import StrictModel, dump_yaml, read_yaml, write_text
 from byoc.zoo import name_source

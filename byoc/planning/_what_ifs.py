@@ -9,11 +9,10 @@ import numpy as np
 from byoc.errors import Cause, CauseKind, Verdict, list_causes, refuse
 from byoc.model import GraphIndex, PlannedSizes
 from byoc.placement import Sensitivity, order_canonically, reorder_placement
-from byoc.planning._actions import ActionFinder
+from byoc.planning._break_evens import LIMITS, ActionFinder, measure_need
+from byoc.planning._cleaned_graphs import GraphUnits, PinnedNode, PinnedNodes
 from byoc.planning._graph_placement import name_units, plan_graphs
 from byoc.planning._graph_plan import GraphPlan
-from byoc.planning._graph_units import GraphUnits, PinnedNode, PinnedNodes
-from byoc.planning._limit_causes import LIMITS, measure_need
 from byoc.planning._plan_data import Action, ActionKind, PredictionAtSizes, WhatIf
 from byoc.planning._plan_settings import PlanSettings
 

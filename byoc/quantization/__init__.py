@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from byoc.quantization._accuracy_measures import KeptAccuracy
     from byoc.quantization._accuracy_test import AccuracyTest, prepare_accuracy_test
     from byoc.quantization._calibrate import calibrate
-    from byoc.quantization._calibration_options import CalibrationOptions
+    from byoc.quantization._calibration_file import CalibrationOptions
+    from byoc.quantization._calibrators import Range, Ranges
     from byoc.quantization._choose_precision import ChosenPrecision, choose_precision, has_float_mode
     from byoc.quantization._precision import (
         FLOATS,
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
         update_taken,
     )
     from byoc.quantization._precision_problem import UnitPrecisions
-    from byoc.quantization._ranges import Range, Ranges
     from byoc.quantization._trade_search import PlanTrial, TradeSearch
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

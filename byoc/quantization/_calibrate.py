@@ -22,18 +22,21 @@ from onnx import ModelProto, TensorProto
 from byoc.errors import InputError
 from byoc.model import Model, copy_without, find_external_data
 from byoc.onnxrt import open_session, run_session, without_optimizations
-from byoc.quantization._calibration_file import write_ranges
-from byoc.quantization._calibration_options import CalibrationOptions
+from byoc.quantization._calibration_file import CalibrationOptions, write_ranges
 from byoc.quantization._calibrators import (
     BINS,
     Calibrator,
+    ChannelRange,
+    GivenQuantization,
     Histogram,
+    Range,
+    Ranges,
     count_values,
     find_calibrator,
     find_edges,
 )
-from byoc.quantization._coarse_tensors import find_usual_ends
-from byoc.quantization._observed_model import (
+from byoc.quantization._equalization import find_usual_ends
+from byoc.quantization._prepare_model import (
     EXTREMES,
     add_extremes,
     add_outputs,
@@ -42,7 +45,6 @@ from byoc.quantization._observed_model import (
     find_activations,
     find_free_outputs,
 )
-from byoc.quantization._ranges import ChannelRange, GivenQuantization, Range, Ranges
 from byoc.samples import Sample, SampleSource, find_samples, hash_values
 from byoc.support import check_output, report_step, show_progress, take_keywords, write_atomically
 from byoc.zoo import Source, load_model

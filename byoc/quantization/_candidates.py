@@ -33,15 +33,15 @@ from byoc.patterns import (
     free_nodes,
     group_matches,
 )
-from byoc.quantization._arithmetic import (
+from byoc.quantization._calibrators import DTYPES, ChannelRange, GivenQuantization, Range
+from byoc.quantization._channel_statistics import CHANNELS
+from byoc.quantization._precision import (
     WEIGHTED,
     QuantizationParams,
     ScaleRequirement,
     compute_params,
     is_depthwise,
 )
-from byoc.quantization._channel_statistics import CHANNELS
-from byoc.quantization._ranges import DTYPES, ChannelRange, GivenQuantization, Range
 from byoc.rules import OpRule, QuantizedRule, QuantizedTensors, Target
 
 _DEFAULT_DTYPE = "int8"

@@ -16,7 +16,7 @@ from onnx import NodeProto
 
 from byoc.model import GraphIndex, find_constant_value, get_stated_attributes, is_onnx
 from byoc.numerics import merge_groups
-from byoc.quantization._arithmetic import is_depthwise
+from byoc.quantization._precision import is_depthwise
 
 Integers = NDArray[np.int64]
 _HOMOGENEOUS = frozenset(

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from onnx import NodeProto, helper
 
 from byoc.model import EditableGraph, Model, build_node, copy_without, prepare_model, set_attribute
-from byoc.quantization._arithmetic import read_constant
+from byoc.quantization._calibrators import EIGHT_BIT_STEPS
 from byoc.quantization._channel_classes import ChannelChain, find_chains
 from byoc.quantization._channel_statistics import CHANNELS, ChannelStatistics, measure_channels
-from byoc.quantization._ranges import EIGHT_BIT_STEPS
+from byoc.quantization._precision import read_constant
 from byoc.samples import model_samples
 
 # Writing a model in which some convolutions are computed in groups of channels.

@@ -16,13 +16,13 @@ from byoc.model import GraphIndex, Model, get_node_name
 from byoc.passes import find_twins
 from byoc.planning import WIDE, QuantizedWeight
 from byoc.quantization._calibration_file import read_ranges
-from byoc.quantization._coarse_tensors import describe_coarse_outputs, find_coarse_concats
-from byoc.quantization._network_ends import find_tail_units
+from byoc.quantization._calibrators import EIGHT_BITS, Ranges
+from byoc.quantization._equalization import describe_coarse_outputs, find_coarse_concats
 from byoc.quantization._precision import DEFAULT_BLOCK, FLOATS, WEIGHTS, Precision
 from byoc.quantization._precision_problem import UnitPrecisions
+from byoc.quantization._prepare_model import find_tail_units
 from byoc.quantization._quantize_model import QuantizedModel, WideUnits, quantize
 from byoc.quantization._quantize_weights import quantize_weights
-from byoc.quantization._ranges import EIGHT_BITS, Ranges
 from byoc.rules import Target, require_dtype
 from byoc.samples import NO_PREPROCESSING
 from byoc.support import Note, report_step

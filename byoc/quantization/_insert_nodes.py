@@ -32,13 +32,13 @@ from byoc.model import (
     to_numpy_dtype,
     write_type,
 )
-from byoc.quantization._arithmetic import (
+from byoc.quantization._candidates import QuantizationCandidate
+from byoc.quantization._precision import (
     QuantizationParams,
     is_same_form,
     quantize_bias,
     quantize_values,
 )
-from byoc.quantization._candidates import QuantizationCandidate
 from byoc.quantization._scheme import ConstantStore, QuantizationScheme, QuantizedConstant
 
 

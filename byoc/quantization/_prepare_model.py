@@ -6,16 +6,18 @@ QuantizeLinear (domain com.microsoft), which could stand beside any version: ONN
 reference implementation and the compilers of the regions know only ONNX's operators.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from onnx import NodeProto
+import onnx
+from onnx import ModelProto, NodeProto, helper
 
-from byoc.errors import InputError
+from byoc.errors import InputError, suggest_nearest
 from byoc.model import (
     MIN_IR,
+    VIEW_OPERATORS,
     ConversionError,
     EditableGraph,
     GraphIndex,
@@ -23,13 +25,248 @@ from byoc.model import (
     build_node,
     convert_opset,
     copy_without,
+    get_node_name,
+    is_onnx,
     prepare_model,
     set_ir_version,
 )
 from byoc.passes import FoldBatchNormalization, FoldScales, clean_model
 from byoc.patterns import Match, find_matches, parse_pattern
+from byoc.quantization._channel_statistics import CHANNELS, add_channel_reductions
+from byoc.quantization._equalization import has_fixed_range
+from byoc.quantization._precision import WEIGHTED, is_depthwise
 from byoc.rules import read_library
 from byoc.samples import model_samples
+
+# Models extended to output the tensors, or their extremes, that calibration observes.
+#
+# Tensors inside the bodies of If, Loop and Scan cannot be outputs of a model, and are left out.
+
+FLOATS = ("float32", "float16")
+EXTREMES = ("low", "high", "check", "size")
+"""What is given out of each tensor in the first pass: `check` is 0 when all is finite, else NaN."""
+
+_OPSET = 17  # of the operators added to a model that uses none of ONNX's own
+
+
+def find_activations(index: GraphIndex) -> list[str]:
+    """Return the tensors of the main graph that can be calibrated: floats that are not constant."""
+    names_of = (name for node in index.nodes for name in node.output if name)
+    return [name for name in (*index.inputs, *names_of) if not _find_obstacle(index, name)]
+
+
+def check_tensors(index: GraphIndex, names: Sequence[str]) -> None:
+    """Raise InputError for a tensor that cannot be calibrated, with the reason."""
+    for name in names:
+        objection = _find_obstacle(index, name)
+        if objection:
+            raise InputError(f"'{name}' cannot be calibrated: {objection}")
+
+
+def _find_obstacle(index: GraphIndex, name: str) -> str:
+    if name not in index.producers and name not in index.inputs and name not in index.initializers:
+        inner = (graph for graph in index.walk() if graph is not index)
+        if any(name in graph.producers or name in graph.inputs for graph in inner):
+            return "it is inside the body of a node"
+        return f"the model has no such tensor{suggest_nearest(name, [*index.inputs, *index.producers])}"
+    if index.is_constant(name):
+        return "it is a constant"
+    kind = index.types.get(name)
+    if kind is None:
+        return "it is not a tensor, or its type is unknown"
+    return "" if kind.dtype in FLOATS else f"it is of {kind.dtype}, not of {' or '.join(FLOATS)}"
+
+
+def find_free_outputs(index: GraphIndex, tensors: Collection[str]) -> list[str]:
+    """Return those tensors that are outputs of the model, and whose range no operator fixes."""
+    return [
+        name
+        for name in index.outputs
+        if name in tensors and name in index.producers and not has_fixed_range(index, name)
+    ]
+
+
+def count_channels(index: GraphIndex, tensors: Sequence[str]) -> dict[str, int]:
+    """Return the number of channels of those tensors that a depthwise convolution reads.
+
+    That is where a scale for each channel helps: no other channel makes up for one that is inexact.
+    Channels whose number is not known are left out.
+    """
+    found = {}
+    for name in tensors:
+        readers = (index.nodes[number] for number in index.consumers.get(name, ()))
+        for channels in (index.get_shape(name) or ())[CHANNELS : CHANNELS + 1]:
+            if isinstance(channels, int) and any(is_depthwise(index, node) for node in readers):
+                found[name] = channels
+    return found
+
+
+def add_extremes(
+    index: GraphIndex,
+    tensors: Sequence[str],
+    by_channel: Collection[str] = (),
+    whole: Sequence[str] = (),
+) -> ModelProto:
+    """Return a model that outputs the `EXTREMES` of each tensor, tensor after tensor.
+
+    Behind these it outputs the least and the greatest values of the channels, `[C]` each, of the tensors
+    `by_channel`, in the order of `tensors`. They are computed inside the model, so that it outputs only
+    a few numbers and its memory use stays the same. The `whole` tensors come last, as they are.
+    """
+    result = _copy_without_outputs(index)
+    prefix = _free_prefix(index)
+    outputs_of_channels: list[str] = []
+    for number, name in enumerate(tensors):
+        names_of = {what: f"{prefix}{number}.{what}" for what in ("value", "zero", *EXTREMES)}
+        # onnxruntime has no reductions of float16.
+        cast = build_node("Cast", [name], [names_of["value"]], to=onnx.TensorProto.FLOAT)
+        half = index.types[name].dtype == "float16"
+        result.graph.node.extend([cast] if half else [])
+        result.graph.node.extend(_make_reductions(names_of["value"] if half else name, names_of))
+        result.graph.output.extend(onnx.ValueInfoProto(name=names_of[what]) for what in EXTREMES)
+        if name in by_channel:
+            value = names_of["value"] if half else name
+            steps = [("ReduceMin", value), ("ReduceMax", value)]
+            outputs_of_channels += add_channel_reductions(
+                result, steps, index.get_rank(name) or 0, f"{prefix}{number}.channels"
+            )
+    last = (*outputs_of_channels, *whole)
+    result.graph.output.extend(onnx.ValueInfoProto(name=name) for name in last)
+    return result
+
+
+def _make_reductions(value: str, names_of: dict[str, str]) -> Iterator[NodeProto]:
+    yield build_node("ReduceMin", [value], [names_of["low"]], keepdims=0)
+    yield build_node("ReduceMax", [value], [names_of["high"]], keepdims=0)
+    # Neither of these says that there is a NaN; the difference is zero but for infinities and NaN.
+    yield build_node("Sub", [value, value], [names_of["zero"]])
+    yield build_node("ReduceSum", [names_of["zero"]], [names_of["check"]], keepdims=0)
+    yield build_node("Size", [value], [names_of["size"]])
+
+
+def add_outputs(index: GraphIndex, tensors: Sequence[str]) -> ModelProto:
+    """Return a model that outputs the given tensors in that order."""
+    result = _copy_without_outputs(index)
+    prefix = _free_prefix(index)
+    for number, name in enumerate(tensors):
+        output = name
+        if name not in index.producers:  # an input that is also an output is no good everywhere
+            output = f"{prefix}{number}"
+            result.graph.node.append(build_node("Identity", [name], [output]))
+        result.graph.output.append(onnx.ValueInfoProto(name=output))
+    return result
+
+
+def _copy_without_outputs(index: GraphIndex) -> ModelProto:
+    result = copy_without(index.proto, "output")
+    if "" not in index.opsets:
+        result.opset_import.append(helper.make_opsetid("", _OPSET))
+    return result
+
+
+def _free_prefix(index: GraphIndex) -> str:
+    """Return a prefix that no name in the main graph begins with."""
+    prefix = "byoc.calibrate."
+    while any(
+        name.startswith(prefix) for name in (*index.inputs, *index.producers, *index.stored_tensors)
+    ):
+        prefix += "_"
+    return prefix
+
+
+# The ends of a network: units before its first linear operators, behind its last ones, before
+# outputs.
+#
+# Little is computed there, and what is rounded there is never averaged: a Concat of boxes and
+# scores has one scale for both, the Sigmoid of a score near zero a step of 1/255, and so has a
+# sample before it is normalized.
+
+
+def find_tail_units(index: GraphIndex, units: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Return the units (nodes by name) without a linear operator in them or behind them."""
+    linear: set[int] = set()
+    for number in reversed(range(len(index.nodes))):
+        readers = {user for name in index.nodes[number].output for user in index.consumers.get(name, ())}
+        if _is_linear(index, number) or not linear.isdisjoint(readers):
+            linear.add(number)
+    return _find_units_without(index, units, linear)
+
+
+def find_tail_before(
+    index: GraphIndex, units: Mapping[str, Sequence[str]], output: str
+) -> tuple[str, ...]:
+    """Return the tail of one output: the units of `find_tail_units` that it depends on."""
+    seen: set[int] = set()
+    waiting = [output]
+    while waiting:
+        number = index.producers.get(waiting.pop())
+        if number is not None and number not in seen:
+            seen.add(number)
+            waiting += index.reads[number]
+    before = {get_node_name(index.nodes[number]) for number in seen}
+    return tuple(name for name in find_tail_units(index, units) if not before.isdisjoint(units[name]))
+
+
+def find_head_units(index: GraphIndex, units: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Return the units (nodes by name) without a linear operator in them or before them."""
+    linear: set[int] = set()
+    for number in range(len(index.nodes)):
+        makers = {index.producers[name] for name in index.reads[number] if name in index.producers}
+        if _is_linear(index, number) or not linear.isdisjoint(makers):
+            linear.add(number)
+    return _find_units_without(index, units, linear)
+
+
+def _find_units_without(
+    index: GraphIndex, units: Mapping[str, Sequence[str]], numbers: Collection[int]
+) -> tuple[str, ...]:
+    names = {get_node_name(index.nodes[number]) for number in numbers}
+    return tuple(name for name, nodes in units.items() if names.isdisjoint(nodes))
+
+
+def find_units_before(
+    index: GraphIndex, units: Mapping[str, Sequence[str]], tensors: Collection[str]
+) -> tuple[str, ...]:
+    """Return the units (nodes by name) that make tensors, nearest first.
+
+    Views and nodes in no unit round nothing: the search goes on to what makes their operands.
+    """
+    owners = {node: name for name, nodes in units.items() for node in nodes}
+    found: dict[str, None] = {}
+    seen: set[int] = set()
+    waiting = list(tensors)
+    while waiting:
+        number = index.producers.get(waiting.pop(0))
+        if number is None or number in seen:
+            continue
+        seen.add(number)
+        unit = owners.get(get_node_name(index.nodes[number]))
+        if unit is not None:
+            found[unit] = None
+        if unit is None or _is_view(index, number):
+            waiting += index.reads[number]
+    return tuple(found)
+
+
+def list_read_tensors(
+    index: GraphIndex, units: Mapping[str, Sequence[str]], names: Collection[str]
+) -> tuple[str, ...]:
+    """Return the tensors that some of the units read, and none of them makes."""
+    nodes = {node for name in names for node in units[name]}
+    numbers = [number for number, node in enumerate(index.nodes) if get_node_name(node) in nodes]
+    made = {name for number in numbers for name in index.nodes[number].output}
+    return tuple(name for number in numbers for name in index.reads[number] if name not in made)
+
+
+def _is_linear(index: GraphIndex, number: int) -> bool:
+    node = index.nodes[number]
+    return is_onnx(node) and (node.op_type in WEIGHTED or number in index.bodies)
+
+
+def _is_view(index: GraphIndex, number: int) -> bool:
+    node = index.nodes[number]
+    return is_onnx(node) and node.op_type in VIEW_OPERATORS
+
 
 PER_CHANNEL = 13
 """From here on QuantizeLinear and DequantizeLinear have an axis."""

@@ -9,23 +9,29 @@ from typing import Any, NamedTuple
 from byoc.errors import InputError
 from byoc.model import GraphIndex, Model
 from byoc.quantization._accuracy_measures import SampleValues, run_with_logits
-from byoc.quantization._coarse_tensors import (
+from byoc.quantization._calibrators import Ranges
+from byoc.quantization._equalization import (
     CoarseConcat,
     count_usual_steps,
     describe_steps,
     find_coarse_concats,
 )
-from byoc.quantization._network_ends import (
+from byoc.quantization._prepare_model import (
+    SIXTEEN_BITS,
     find_head_units,
     find_tail_before,
     find_units_before,
     list_read_tensors,
+    upgrade_opset,
 )
-from byoc.quantization._output_accuracies import LEAST_GAIN, OutputAccuracies, measure_outputs
-from byoc.quantization._prepare_model import SIXTEEN_BITS, upgrade_opset
-from byoc.quantization._quantization_variants import QuantizationVariant, VariantMaker
+from byoc.quantization._quantization_variants import (
+    LEAST_GAIN,
+    OutputAccuracies,
+    QuantizationVariant,
+    VariantMaker,
+    measure_outputs,
+)
 from byoc.quantization._quantize_model import QuantizedModel, WideUnits
-from byoc.quantization._ranges import Ranges
 from byoc.quantization._weight_rounding import MAX_INPUTS, count_large_nodes
 
 # Finer units before outputs: the last ones in floating point, those before them in 16 bits.

@@ -12,6 +12,7 @@ from byoc.errors import InputError, Verdict, suggest_nearest
 from byoc.model import GraphIndex, Model, get_node_name, is_qdq_node, unshare_dequantize
 from byoc.patterns import group_units
 from byoc.planning import WIDE
+from byoc.quantization._calibrators import EIGHT_BITS, GivenQuantization, Ranges
 from byoc.quantization._candidates import (
     QuantizationCandidate,
     TargetRequirements,
@@ -29,7 +30,6 @@ from byoc.quantization._prepare_model import (
     upgrade_ir,
     upgrade_opset,
 )
-from byoc.quantization._ranges import EIGHT_BITS, GivenQuantization, Ranges
 from byoc.quantization._scheme import ConstantStore, QuantizationScheme, choose_scheme
 from byoc.rules import Annotator, Target
 

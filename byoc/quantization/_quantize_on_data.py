@@ -10,6 +10,7 @@ from typing import Any
 from byoc.model import GraphIndex, Model, copy_without, set_metadata
 from byoc.patterns import Match, find_matches
 from byoc.quantization._accuracy_measures import run_with_logits
+from byoc.quantization._calibrators import EIGHT_BIT_STEPS, Range, Ranges
 from byoc.quantization._candidates import FINER_KEY
 from byoc.quantization._channel_groups import GroupedModel, find_channel_groups
 from byoc.quantization._channel_statistics import CHANNELS, measure_channels
@@ -21,7 +22,6 @@ from byoc.quantization._quantization_variants import (
     VariantMaker,
 )
 from byoc.quantization._quantize_model import prepare_floats, quantize
-from byoc.quantization._ranges import EIGHT_BIT_STEPS, Range, Ranges
 from byoc.rules import Target
 from byoc.samples import find_samples
 from byoc.support import report_step

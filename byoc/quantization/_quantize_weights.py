@@ -31,8 +31,7 @@ from byoc.model import (
     prepare_model,
 )
 from byoc.planning import QuantizedWeight
-from byoc.quantization._arithmetic import read_constant
-from byoc.quantization._precision import LEAST_BLOCK
+from byoc.quantization._precision import LEAST_BLOCK, read_constant
 from byoc.quantization._prepare_model import SIXTEEN_BITS, upgrade_ir, upgrade_opset
 from byoc.rules import Annotator, Target
 from byoc.samples import model_samples

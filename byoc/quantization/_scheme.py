@@ -12,7 +12,18 @@ from onnx import NodeProto
 
 from byoc.errors import YES, Verdict, refuse
 from byoc.model import GraphIndex, describe_node, get_stated_attributes, is_onnx, may_be_float
-from byoc.quantization._arithmetic import (
+from byoc.quantization._calibrators import GivenQuantization, Range, Ranges
+from byoc.quantization._candidates import (
+    QuantizationCandidate,
+    TensorRequirement,
+    combine_requirements,
+    compute_channel_params,
+    compute_class_params,
+    convert_given,
+    find_scale_classes,
+    shares_scale,
+)
+from byoc.quantization._precision import (
     OPERANDS,
     WEIGHTED,
     Float32Array,
@@ -27,17 +38,6 @@ from byoc.quantization._arithmetic import (
     read_constant,
     widen_scales,
 )
-from byoc.quantization._candidates import (
-    QuantizationCandidate,
-    TensorRequirement,
-    combine_requirements,
-    compute_channel_params,
-    compute_class_params,
-    convert_given,
-    find_scale_classes,
-    shares_scale,
-)
-from byoc.quantization._ranges import GivenQuantization, Range, Ranges
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,23 +5,13 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
+    from byoc.console import format_count, format_quantity, format_share
     from byoc.reporting._decision_document import make_decision_document
     from byoc.reporting._estimates import format_conditions, format_promises
-    from byoc.reporting._explain import Explanation, explain, explain_model
+    from byoc.reporting._explain import Explanation, Gain, compute_gains, explain, explain_model
     from byoc.reporting._explain_options import ExplainOptions
-    from byoc.reporting._explanation_document import make_explanation_document
-    from byoc.reporting._explanation_text import print_explanation
-    from byoc.reporting._junit import (
-        JUnitCase,
-        JUnitSuite,
-        make_generation_suite,
-        make_report_suite,
-        make_verification_suite,
-        write_junit,
-    )
+    from byoc.reporting._explanation_document import make_explanation_document, print_explanation
     from byoc.reporting._memory_plans import MemoryPlanOptions, describe_convention, plan_memory
-    from byoc.reporting._quantities import format_count, format_quantity, format_share, objective_unit
-    from byoc.reporting._relaxation_gains import Gain, compute_gains
     from byoc.reporting._report_document import (
         collect_plan_notes,
         count_offloaded,
@@ -38,13 +28,19 @@ if TYPE_CHECKING:
     )
     from byoc.reporting._rule_check import RuleCheck, check_rules
     from byoc.reporting._verification_document import (
+        JUnitCase,
+        JUnitSuite,
         RegionErrorReport,
         make_error_rows,
         make_fault_report,
         make_full_verification_report,
         make_generation_report,
+        make_generation_suite,
         make_position_rows,
+        make_report_suite,
         make_sequence_rows,
+        make_verification_suite,
+        write_junit,
     )
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from byoc.bundle import ValueCondition, ValuePromise
+from byoc.console import format_count, format_quantity, format_share
 from byoc.costs import is_counted
 from byoc.model import (
     GraphIndex,
@@ -14,7 +15,6 @@ from byoc.model import (
     get_operator_name,
 )
 from byoc.planning import GraphPlan, Plan
-from byoc.reporting._quantities import format_count, format_quantity, format_share
 from byoc.rules import Arithmetic, Target, list_conditions
 from byoc.support import Note
 

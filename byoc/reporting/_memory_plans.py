@@ -12,6 +12,7 @@ from onnx.inliner import inline_local_functions
 import byoc.bundle
 from byoc import zoo
 from byoc.codegen import SIZE_UNITS, parse_size
+from byoc.console import format_quantity
 from byoc.errors import InputError, suggest_nearest
 from byoc.memory.arena import METHODS
 from byoc.memory.reading import CONVENTIONS, find_quantized_groups
@@ -34,7 +35,6 @@ from byoc.model import (
     unshare_dequantize,
 )
 from byoc.planning import find_sizes
-from byoc.reporting._quantities import format_quantity
 from byoc.support import Flag, Syntax, declare_field, report_step, take_keywords, write_text
 
 

@@ -23,6 +23,7 @@ from byoc.bundle import (
     SizePrediction,
     TradePointReport,
 )
+from byoc.console import format_count, format_quantity
 from byoc.model import name_nodes
 from byoc.placement import Measure
 from byoc.planning import find_neighbours, find_sent_tensors
@@ -35,7 +36,6 @@ from byoc.reporting._estimates import (
     list_placed_nodes,
     make_estimate_notes,
 )
-from byoc.reporting._quantities import format_count, format_quantity
 from byoc.support import Note
 
 if TYPE_CHECKING:

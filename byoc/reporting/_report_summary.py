@@ -14,10 +14,11 @@ from byoc.bundle import (
     TradePointReport,
     VerificationReport,
 )
+from byoc.console import format_count, format_quantity, format_share
+from byoc.costs import objective_unit
 from byoc.passes import REGION_SCOPE, PassEffect
 from byoc.planning import WIDE, ActionKind, WhatIf
 from byoc.reporting._estimates import ESTIMATE_LIMIT
-from byoc.reporting._quantities import format_count, format_quantity, format_share, objective_unit
 from byoc.reporting._remedies import find_likeness
 
 # Accuracy budgets as text: the precisions of units, and what each further decibel costs.

@@ -15,10 +15,9 @@ from byoc.bundle import (
     ReportedTensor,
     TrialCandidate,
 )
-from byoc.console import print_lines, print_table
+from byoc.console import format_count, format_quantity, print_lines, print_table
 from byoc.planning import DoubtfulUnit, PerturbedPlan
 from byoc.reporting._estimates import format_conditions, format_promises
-from byoc.reporting._quantities import format_count, format_quantity
 from byoc.reporting._report_document import CHOSEN_SIZES, SLOWER_THAN_HOST, format_changes
 from byoc.reporting._report_summary import (
     describe_culprit,

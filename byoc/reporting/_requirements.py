@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import TYPE_CHECKING
 
+from byoc.console import format_count, format_share
 from byoc.errors import InputError, RequirementError
-from byoc.reporting._quantities import format_count, format_share
 from byoc.support import Flag, Panel, Syntax, check_types, declare_field
 
 if TYPE_CHECKING:

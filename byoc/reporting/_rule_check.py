@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import byoc.costs
-from byoc import bundle, codegen, passes, planning, trust
+from byoc import bundle, codegen, passes, planning
 from byoc.errors import InputError
 from byoc.rules import Target, find_missing_plugins, load_rules, split_generation
-from byoc.support import check_type
+from byoc.support import check_type, trust
 
 
 @dataclass(frozen=True)

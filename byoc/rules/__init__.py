@@ -11,18 +11,16 @@ if TYPE_CHECKING:
     from byoc.rules._host_nodes import find_unmatched_names, is_kept_whole
     from byoc.rules._json_schema import make_json_schema
     from byoc.rules._objections import Attempt, Objection, is_for_want_of_sizes
-    from byoc.rules._relaxation import (
-        MISSING_OPERATOR,
-        drop_constraint,
-        operators_concerned,
-        write_quantized,
-    )
     from byoc.rules._rule_loading import (
+        MISSING_OPERATOR,
         Target,
+        drop_constraint,
         find_missing_plugins,
         load_rules,
+        operators_concerned,
         require_dtype,
         split_generation,
+        write_quantized,
     )
     from byoc.rules._rule_schema import OpRule
     from byoc.rules._schema_values import ANY_DTYPE, QuantizedRule, QuantizedTensors

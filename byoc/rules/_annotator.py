@@ -11,7 +11,6 @@ from functools import cached_property
 from typing import Any, Literal
 
 from byoc.errors import YES, CauseKind, refuse
-from byoc.expressions import compile_expression
 from byoc.model import GraphIndex, find_type_origin, get_operator_name, is_onnx, list_node_captures
 from byoc.model.schemas import INSTALL_HINT, has_runtime_schemas, list_onnx_domains
 from byoc.patterns import ANY_OPERATOR, Mark
@@ -37,6 +36,7 @@ from byoc.rules._rule_schema import OpRule
 from byoc.rules._tensor_constraints import check_known_shape, check_tensor
 from byoc.rules._value_check import ValueChecker
 from byoc.support import CHECKS, load_function
+from byoc.support.expressions import compile_expression
 
 __all__ = ["Annotator", "Attempt", "Objection", "annotate_graph"]
 

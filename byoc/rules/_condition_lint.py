@@ -8,20 +8,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from byoc.errors import suggest_nearest
-from byoc.expressions import (
-    Expression,
-    Literal,
-    MismatchError,
-    NoValueError,
-    OperatorCall,
-    StepLimitError,
-    compile_expression,
-    describe_kind,
-    evaluate,
-    find_paths,
-    path_of,
-    walk_tree,
-)
 from byoc.model import DTYPE_NUMBERS, QUANTIZED_FACTS, TENSOR_FACTS
 from byoc.model.schemas import (
     OperatorVersions,
@@ -35,6 +21,20 @@ from byoc.rules._rule_schema import Condition, OpRule, TensorRule
 from byoc.rules._schema_values import EACH_DIM, AttributeRule, ElementRule
 from byoc.rules._tensor_constraints import parse_reference
 from byoc.support import CHECKS, format_short, list_installed
+from byoc.support.expressions import (
+    Expression,
+    Literal,
+    MismatchError,
+    NoValueError,
+    OperatorCall,
+    StepLimitError,
+    compile_expression,
+    describe_kind,
+    evaluate,
+    find_paths,
+    path_of,
+    walk_tree,
+)
 
 _LINE_FACTS = (*TENSOR_FACTS, "op", "domain", "opset", "attr")
 _ATTRIBUTE_SAMPLES: Mapping[str, Any] = {

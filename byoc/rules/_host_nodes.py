@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from onnx import NodeProto
 
 from byoc.errors import CauseKind
-from byoc.expressions import matches
 from byoc.model import GraphIndex, describe_node, get_node_name, get_operator_name
 from byoc.rules._objections import Objection, ObjectionKind, make_unknown
 from byoc.rules._rule_loading import Target
 from byoc.rules._rule_schema import Host, Nodes, RuleFile
+from byoc.support.expressions import matches
 
 
 @dataclass(frozen=True, slots=True)

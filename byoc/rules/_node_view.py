@@ -7,7 +7,6 @@ from typing import Any
 
 from onnx import NodeProto
 
-from byoc.expressions import Member, Name, compile_expression, walk_tree
 from byoc.model import (
     Dim,
     GraphIndex,
@@ -22,6 +21,7 @@ from byoc.model import (
 )
 from byoc.model.schemas import FormalParameter, OperatorSchema
 from byoc.rules._rule_schema import OpRule
+from byoc.support.expressions import Member, Name, compile_expression, walk_tree
 
 # Signatures of nodes: nodes of one signature are the same to the rules of a file.
 #

@@ -247,7 +247,7 @@ def converts_at_boundary(index: GraphIndex, number: int, quantized: Callable[[in
 
     `quantized` tells whether a rule accepts a node between DequantizeLinear and QuantizeLinear. Scale
     and zero point must be constants. Nodes that byoc inserted are not units of their own: the boundary
-    stage places them (`byoc.boundary.convert._tidy_quantization`).
+    stage places them (`byoc.boundary.convert._cast_regions`).
     """
     node = index.nodes[number]
     if is_inserted(node) or not all(index.is_constant(name) for name in node.input[1:] if name):

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from byoc.errors import InputError, suggest_nearest
-from byoc.expressions import compile_regex
 from byoc.model import DTYPES, IMAGE, WEIGHT, list_own_bodies, parse_layout
 from byoc.model.schemas import describe_unknown_operator, find_schemas
 from byoc.patterns import ANY_OPERATOR, Pattern, PatternForm
@@ -30,6 +29,7 @@ from byoc.rules._rule_schema import (
 )
 from byoc.rules._schema_values import ANY_DTYPE, Names, Quantization, wrap_single_part
 from byoc.support import format_short, validate_content
+from byoc.support.expressions import compile_regex
 
 # More than a file of 500 rules for one operator needs.
 _MAX_COMPARISONS = 200_000

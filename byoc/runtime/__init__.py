@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.runtime._bound_session import BoundSession, bind_tensors
+    from byoc.runtime._bound_session import (
+        BoundSession,
+        RegionDrivers,
+        bind_tensors,
+        load_with_provider,
+        use_drivers,
+    )
     from byoc.runtime._executors import (
         CheckedExecutor,
         RegionFailedError,
@@ -15,12 +21,11 @@ if TYPE_CHECKING:
         rename_executor,
     )
     from byoc.runtime._program_builder import data_inputs
-    from byoc.runtime._provider_session import RegionDrivers, load_with_provider, use_drivers
     from byoc.runtime._runtimes import DRIVER_RUNTIME, RUNTIMES
     from byoc.runtime._session import Session, describe_other_kernels, load_bundle, load_executors
     from byoc.runtime._shape_check import collect_contradictions
+    from byoc.runtime._stage_program import Trace, TraceEvent
     from byoc.runtime._stateful_session import StatefulSession, open_stateful
-    from byoc.runtime._trace import Trace, TraceEvent
     from byoc.runtime._variant_session import (
         FittedInputs,
         VariantSession,

@@ -29,9 +29,11 @@ from byoc.runtime._stage_program import (
     Stage,
     StageProgram,
     StageValues,
+    Trace,
+    current_trace,
+    record_into,
     run_in_pipeline,
 )
-from byoc.runtime._trace import Trace, current_trace, record_into
 from byoc.samples import ArrayForm, describe_mismatch
 
 

@@ -21,8 +21,7 @@ from byoc.padding import (
     pad_inputs,
 )
 from byoc.runtime._session import Session, describe_other_kernels, load_bundle, read_tensors
-from byoc.runtime._stage_program import DeviceTurns, StageValues, run_in_pipeline
-from byoc.runtime._trace import Trace
+from byoc.runtime._stage_program import DeviceTurns, StageValues, Trace, run_in_pipeline
 
 
 @dataclass(frozen=True, eq=False)

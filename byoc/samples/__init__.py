@@ -7,16 +7,25 @@ from byoc._doors import open_door
 if TYPE_CHECKING:
     from byoc.samples._arrays import (
         ArrayForm,
+        SpecialValues,
+        count_turns,
         describe_mismatch,
         fits_types,
+        list_halves,
+        list_special_values,
         read_map_values,
         read_npy,
         read_npz,
         restore_dtype,
+        spread_values,
         write_npz,
     )
-    from byoc.samples._decoder_inputs import DecoderInputs, find_decoder_inputs
-    from byoc.samples._image_inputs import NO_PREPROCESSING, Preprocessing
+    from byoc.samples._image_inputs import (
+        NO_PREPROCESSING,
+        DecoderInputs,
+        Preprocessing,
+        find_decoder_inputs,
+    )
     from byoc.samples._input_sizes import suggest_sizes
     from byoc.samples._input_values import find_domains, sample_inputs
     from byoc.samples._sample_folder import MAX_SAMPLES, find_samples, read_samples
@@ -28,13 +37,6 @@ if TYPE_CHECKING:
         hash_values,
         list_samples,
         model_samples,
-    )
-    from byoc.samples._special_values import (
-        SpecialValues,
-        count_turns,
-        list_halves,
-        list_special_values,
-        spread_values,
     )
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

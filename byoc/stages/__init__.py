@@ -5,25 +5,41 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.stages._ask_stage import Ask
+    from byoc.stages._ask_stage import Ask, AskedUnit, find_distinct_units, write_units
     from byoc.stages._budget_stage import MeetBudget
-    from byoc.stages._chain import Chain, Each, Stage, watch_stages
-    from byoc.stages._codegen_answers import AskedUnit, find_distinct_units, write_units
     from byoc.stages._emission_stages import Compile, Estimate, Pack, Write
-    from byoc.stages._gain_stage import EstimateGains
-    from byoc.stages._open_sizes import (
+    from byoc.stages._gain_stage import EstimateGains, PlaceParts
+    from byoc.stages._padding_stage import FindPadding
+    from byoc.stages._planning_stages import (
+        Annotate,
+        Convert,
+        Group,
+        Outline,
+        Place,
+        Rewrite,
+        rewrite_model,
+    )
+    from byoc.stages._preparation_stages import Load, Quantize, Resolve
+    from byoc.stages._results import (
+        Chain,
+        Each,
+        Result,
+        Stage,
+        VariantResult,
+        make_plan_result,
+        make_result,
+        watch_stages,
+    )
+    from byoc.stages._settings_loader import (
         ChooseSizes,
         add_size_notes,
+        find_threads,
         is_worth_sizes,
+        load_settings,
+        load_strategy,
+        load_targets,
         wants_sizes,
     )
-    from byoc.stages._padding_stage import FindPadding
-    from byoc.stages._parts_stage import PlaceParts
-    from byoc.stages._planning_stages import Annotate, Convert, Group, Outline, Place
-    from byoc.stages._preparation_stages import Load, Quantize, Resolve
-    from byoc.stages._results import Result, VariantResult, make_plan_result, make_result
-    from byoc.stages._rewriting import Rewrite, rewrite_model
-    from byoc.stages._settings_loader import find_threads, load_settings, load_strategy, load_targets
     from byoc.stages._state import (
         ChosenPasses,
         Emitting,

@@ -23,7 +23,7 @@ from byoc.support import report_step
 if TYPE_CHECKING:
     from byoc.planning import GraphPlan, Plan
     from byoc.quantization import AccuracyTest, KeptAccuracy
-    from byoc.stages._chain import Stage
+    from byoc.stages._results import Stage
     from byoc.stages._state import Prepared
 
 

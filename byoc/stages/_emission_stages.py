@@ -37,10 +37,10 @@ from byoc.codegen import (
 from byoc.errors import MissingRuntimeError, shorten_text
 from byoc.onnxrt import computes_in_integers, describe_machine, find_inexact_kernels, has_runtime
 from byoc.reporting import format_quantity, make_decision_document, make_report
-from byoc.stages._calibration_samples import attach_samples
+from byoc.stages._planning_stages import RegionRewriter
 from byoc.stages._refusal_search import search_refusals
-from byoc.stages._rewriting import RegionRewriter
 from byoc.stages._state import Compiled, Emitting, Estimated, Packed, Padded, Planned, Written, take
+from byoc.stages._verify_stage import attach_samples
 from byoc.support import Note, collect_rarely, resolve_path
 from byoc.verification import NotVerified
 

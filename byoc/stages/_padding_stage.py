@@ -12,10 +12,10 @@ from byoc.padding import MOST_ROWS, PaddingDecision, RowSplit, decide_padding, f
 from byoc.planning import predict_at
 from byoc.reporting import describe_chosen_sizes
 from byoc.samples import model_samples
-from byoc.stages._chain import Each
 from byoc.stages._planning_stages import Annotate, Group
+from byoc.stages._preparation_stages import load_original
+from byoc.stages._results import Each
 from byoc.stages._state import Padded, Prepared, Resolved, Verified, take
-from byoc.stages._static_caches import load_original
 from byoc.support import Note, collect_rarely, report_step
 from byoc.verification import (
     NotVerifiableError,

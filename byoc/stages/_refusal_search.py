@@ -18,8 +18,8 @@ from byoc.model import find_boundary
 from byoc.numerics import merge_groups
 from byoc.planning import cut_regions
 from byoc.reporting import format_count
-from byoc.stages._codegen_answers import compile_alone
-from byoc.stages._rewriting import RegionRewriter
+from byoc.stages._ask_stage import compile_alone
+from byoc.stages._planning_stages import RegionRewriter
 from byoc.support import report_step
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from byoc.bundle import Bundle, EstimateReport, RegionCompiler, WeightFile
     from byoc.codegen import Refusal, Region
     from byoc.model import GraphIndex, Model, Variant
-    from byoc.options import Options
     from byoc.padding import PaddingDecision, PaddingRule
     from byoc.passes import LoadedPass, PassEffect, PassProcess
     from byoc.patterns import Mark
@@ -34,7 +33,8 @@ if TYPE_CHECKING:
     )
     from byoc.quantization import AccuracyTest, ChosenPrecision, KeptAccuracy, UnitPrecisions
     from byoc.samples import Sample
-    from byoc.stages._codegen_answers import CodegenAnswers
+    from byoc.stages._ask_stage import CodegenAnswers
+    from byoc.stages.options import Options
     from byoc.verification import NotVerified, Verification
     from byoc.zoo import GenaiFolder, Source
 

@@ -6,15 +6,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from byoc.costs import objective_unit
 from byoc.model import get_operator_name, walk_graph_paths
 from byoc.planning import find_parts
-from byoc.reporting import format_count, format_effect, format_quantity, objective_unit
+from byoc.reporting import format_count, format_effect, format_quantity
 from byoc.verification import NotVerified
 
 if TYPE_CHECKING:
     from byoc.model import GraphIndex, Model
     from byoc.passes import LoadedPass
-    from byoc.stages._chain import Stage
+    from byoc.stages._results import Stage
     from byoc.stages._state import (
         Annotated,
         Compiled,

@@ -40,7 +40,7 @@ from byoc.support import (
     resolve_path,
     take_keywords,
 )
-from byoc.trust import SIGNATURE_FILE
+from byoc.support.trust import SIGNATURE_FILE
 from byoc.zoo import ZOO, Source
 
 # The components of a program, and the texts of their licences.

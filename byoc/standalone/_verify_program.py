@@ -17,7 +17,7 @@ from byoc.errors import InputError, MissingRuntimeError, shorten_text
 from byoc.standalone._export import FORMAT, SAMPLE_FILE
 from byoc.standalone._source_text import WEIGHTS_FILE
 from byoc.support import check_type, read_limited, require_inside, split_command
-from byoc.trust import judge_signature
+from byoc.support.trust import judge_signature
 
 _COMPILER_VARIABLE = "BYOC_CC"
 _DEFAULT_COMMAND = "cc -O2"

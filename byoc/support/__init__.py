@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.support._c_compiler import build_shared_library, split_command
     from byoc.support._declaration import (
         DIMS_FLAG,
         SHAPES_FLAG,
@@ -20,18 +19,6 @@ if TYPE_CHECKING:
         declare_field,
         keywords_of,
         take_keywords,
-    )
-    from byoc.support._files import (
-        check_output,
-        clone_file,
-        find_inside,
-        find_user_folder,
-        is_utf8,
-        read_limited,
-        require_inside,
-        resolve_path,
-        write_atomically,
-        write_text,
     )
     from byoc.support._plugin_options import (
         SIZE_UNITS,
@@ -84,11 +71,13 @@ if TYPE_CHECKING:
         read_requirements,
     )
     from byoc.support._process import (
+        build_shared_library,
         collect_rarely,
         describe_exit,
         end_with_parent,
         name_signal,
         return_free_memory,
+        split_command,
     )
     from byoc.support._progress import (
         Note,
@@ -99,11 +88,21 @@ if TYPE_CHECKING:
         show_progress,
     )
     from byoc.support._workspace import (
+        check_output,
+        clone_file,
+        find_inside,
+        find_user_folder,
+        is_utf8,
         make_temporary_folder,
         open_workspace,
+        read_limited,
         remove_leftovers,
         remove_temporary_folder,
         replace_path,
+        require_inside,
+        resolve_path,
+        write_atomically,
+        write_text,
     )
     from byoc.support._yamlfile import (
         StrictModel,

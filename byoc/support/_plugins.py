@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Any, cast
 
 from byoc.errors import InputError, describe_error, must_propagate, shorten_text, suggest_nearest
-from byoc.support._files import find_inside
+from byoc.support._workspace import find_inside
 
 # Name, version and requirements of installed distributions.
 #

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
 
 from byoc.errors import InputError, suggest_nearest
-from byoc.support._files import read_text
+from byoc.support._workspace import read_text
 
 # Content checked by pydantic types: all mistakes at once, each with its location.
 

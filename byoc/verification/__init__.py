@@ -8,17 +8,19 @@ if TYPE_CHECKING:
     from byoc.verification._bisection import Fault, bisect_region
     from byoc.verification._bundle_check import BundleCheck, bisect, verify, verify_against
     from byoc.verification._bundle_comparison import VerificationModels, find_added_errors
+    from byoc.verification._bundle_runs import compare_models, compare_regions
     from byoc.verification._bundle_verification import (
         add_padded,
         choose_samples,
         describe_failure,
+        rerun_fault,
         verify_bundle,
         verify_independence,
         verify_padding,
         verify_samples,
         verify_split,
+        write_fault,
     )
-    from byoc.verification._fault_files import rerun_fault, write_fault
     from byoc.verification._generation import GenerationCheck, GenerationOptions, verify_generation
     from byoc.verification._generation_result import (
         Generation,
@@ -28,13 +30,19 @@ if TYPE_CHECKING:
         find_worst_by_count,
         require_generated,
     )
-    from byoc.verification._model_comparison import compare_models, compare_regions
-    from byoc.verification._noise import NoiseGauge
-    from byoc.verification._output_error import Difference, OutputError, TieBreak
+    from byoc.verification._noise import NoiseGauge, compare_tensors
     from byoc.verification._part_trials import compile_and_load
-    from byoc.verification._plain_models import make_reference_executor, run_plain
-    from byoc.verification._quantization_noise import make_exact_products, quantized_tensors_of
+    from byoc.verification._quantization_noise import (
+        DEFAULT_THRESHOLDS,
+        QUANTIZED_THRESHOLD,
+        TOLERANCE,
+        Thresholds,
+        make_exact_products,
+        quantized_tensors_of,
+        read_thresholds,
+    )
     from byoc.verification._reaching import SpecialScope, compare_alone, record_region_inputs
+    from byoc.verification._region_cutter import make_reference_executor, run_plain
     from byoc.verification._region_verification import (
         NotVerifiableError,
         RecordedRuns,
@@ -43,14 +51,7 @@ if TYPE_CHECKING:
         record_reference_runs,
         verify_regions,
     )
-    from byoc.verification._tensor_comparison import compare_tensors
-    from byoc.verification._thresholds import (
-        DEFAULT_THRESHOLDS,
-        QUANTIZED_THRESHOLD,
-        TOLERANCE,
-        Thresholds,
-        read_thresholds,
-    )
+    from byoc.verification._unit_noise import Difference, OutputError, TieBreak
     from byoc.verification._verification_result import (
         LayerCheck,
         LayerError,

@@ -17,7 +17,6 @@ from byoc.model import get_metadata, is_qdq_node, prepare_model
 from byoc.runtime import load_executor, rename_executor
 from byoc.support import report_step
 from byoc.verification._layer_probe import LayerProbe
-from byoc.verification._output_error import OutputError
 from byoc.verification._part_trials import (
     BundleLayers,
     NotTried,
@@ -29,9 +28,9 @@ from byoc.verification._part_trials import (
     make_compiler,
     minimize_wrong,
 )
-from byoc.verification._plain_models import open_region
+from byoc.verification._quantization_noise import DEFAULT_THRESHOLDS, Thresholds
 from byoc.verification._reaching import InputEnds, run_alone
-from byoc.verification._region_cutter import RegionCutter, Values
+from byoc.verification._region_cutter import RegionCutter, Values, open_region
 from byoc.verification._region_verification import (
     RecordedRuns,
     RunJudge,
@@ -43,7 +42,7 @@ from byoc.verification._region_verification import (
     record_reference_runs,
 )
 from byoc.verification._special_check import SpecialCheck, SpecialJudge
-from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
+from byoc.verification._unit_noise import OutputError
 from byoc.verification._verification_result import LayerCheck, RegionError, SpecialKind
 
 

@@ -24,10 +24,10 @@ from byoc.verification._bundle_verification import (
     verify_padding,
     verify_samples,
     verify_split,
+    write_fault,
 )
-from byoc.verification._fault_files import write_fault
+from byoc.verification._quantization_noise import DEFAULT_THRESHOLDS, Thresholds
 from byoc.verification._region_verification import heed_promises
-from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
 from byoc.verification._verification_result import OutputError, Verification
 from byoc.zoo import ZOO
 

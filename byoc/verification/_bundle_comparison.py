@@ -20,22 +20,21 @@ from byoc.samples import describe_mismatch, model_samples, sample_inputs
 from byoc.support import report_each, report_step
 from byoc.verification._bundle_runs import BundleRuns, Values, load_all_executors
 from byoc.verification._fidelity import FidelityCheck, SampleRun
-from byoc.verification._noise import NoiseGauge
-from byoc.verification._output_error import OutputError
+from byoc.verification._noise import NoiseGauge, measure_accuracy
 from byoc.verification._part_trials import BundleLayers, TrialOutcome, minimize_wrong
-from byoc.verification._plain_models import (
-    PlainModel,
-    convert_errors,
-    make_reference_executor,
-    open_original,
-)
-from byoc.verification._quantization_noise import find_quantized_tensors
+from byoc.verification._quantization_noise import DEFAULT_THRESHOLDS, Thresholds, find_quantized_tensors
 from byoc.verification._reaching import (
     InputEnds,
     SpecialScope,
     compare_alone,
     compare_under_contract,
     vary_inputs,
+)
+from byoc.verification._region_cutter import (
+    PlainModel,
+    convert_errors,
+    make_reference_executor,
+    open_original,
 )
 from byoc.verification._region_verification import (
     NotVerifiableError,
@@ -48,8 +47,7 @@ from byoc.verification._region_verification import (
 from byoc.verification._special_check import SpecialRun, find_scales
 from byoc.verification._special_samples import MOST_SUMMED, make_special_samples
 from byoc.verification._special_traits import SpecialTraits
-from byoc.verification._tensor_comparison import measure_accuracy
-from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
+from byoc.verification._unit_noise import OutputError
 from byoc.verification._verification_result import Accuracy, RegionError, SampleKind, Verification
 
 

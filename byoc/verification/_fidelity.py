@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from onnx import ModelProto
 
 from byoc.verification._noise import ROUNDING, NoiseGauge
-from byoc.verification._output_error import Fidelity, OutputError
-from byoc.verification._thresholds import Thresholds
+from byoc.verification._quantization_noise import Thresholds
+from byoc.verification._unit_noise import Fidelity, OutputError
 
 Array = NDArray[Any]
 Values = Mapping[str, Any]

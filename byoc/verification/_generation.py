@@ -33,16 +33,16 @@ from byoc.verification._generation_result import (
     open_right_loops,
     run_together,
 )
-from byoc.verification._output_error import OutputError
-from byoc.verification._plain_models import (
+from byoc.verification._noise import compare_tensors
+from byoc.verification._quantization_noise import DEFAULT_THRESHOLDS, EPSILON, Thresholds
+from byoc.verification._region_cutter import (
     PlainModel,
     convert_errors,
     make_reference_executor,
     open_original,
 )
 from byoc.verification._region_verification import heed_promises
-from byoc.verification._tensor_comparison import compare_tensors
-from byoc.verification._thresholds import DEFAULT_THRESHOLDS, EPSILON, Thresholds
+from byoc.verification._unit_noise import OutputError
 from byoc.zoo import ZOO
 
 

@@ -14,10 +14,13 @@ from byoc.model import Model, inline_functions, to_numpy_dtype
 from byoc.onnxrt import open_session, run_session, with_session_mode, without_optimizations
 from byoc.runtime import Session, StatefulSession, Trace, VariantSession
 from byoc.samples import DecoderInputs
-from byoc.verification._output_error import OutputError, measure_difference
-from byoc.verification._quantization_noise import make_exact_products
+from byoc.verification._quantization_noise import (
+    QUANTIZED_NETWORK_TOLERANCE,
+    Thresholds,
+    make_exact_products,
+)
 from byoc.verification._rounding_noise import AccumulationNoise
-from byoc.verification._thresholds import QUANTIZED_NETWORK_TOLERANCE, Thresholds
+from byoc.verification._unit_noise import OutputError, measure_difference
 
 # Loops of tokens: a decoder that reads a prompt and then what was chosen, its state fed back.
 

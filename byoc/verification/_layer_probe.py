@@ -31,10 +31,9 @@ from byoc.model import (
 )
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.verification._noise import NoiseGauge
-from byoc.verification._output_error import OutputError
-from byoc.verification._quantization_noise import quantized_tensors_of
+from byoc.verification._quantization_noise import Thresholds, quantized_tensors_of
 from byoc.verification._region_cutter import RegionCutter, RegionPart
-from byoc.verification._thresholds import Thresholds
+from byoc.verification._unit_noise import OutputError
 from byoc.verification._verification_result import LayerError
 
 Array = NDArray[Any]

@@ -22,11 +22,10 @@ from byoc.model import TensorLayout, parse_layout
 from byoc.runtime import CheckedExecutor, load_executor
 from byoc.support import report_step
 from byoc.verification._layer_probe import LayerProbe, LayerRun, measure_layer
-from byoc.verification._output_error import OutputError
-from byoc.verification._plain_models import make_reference_executor
-from byoc.verification._region_cutter import RegionCutter, RegionPart, Values
+from byoc.verification._quantization_noise import Thresholds
+from byoc.verification._region_cutter import RegionCutter, RegionPart, Values, make_reference_executor
 from byoc.verification._region_verification import RunJudge, compare_run, worst_errors
-from byoc.verification._thresholds import Thresholds
+from byoc.verification._unit_noise import OutputError
 from byoc.verification._verification_result import LayerCheck
 
 T = TypeVar("T")

@@ -22,7 +22,8 @@ from byoc.model import GraphIndex, Model, inline_functions, prepare_model
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.rules import ArithmeticContract
 from byoc.samples import find_domains, model_samples, sample_inputs
-from byoc.verification._plain_models import open_region
+from byoc.verification._quantization_noise import Thresholds
+from byoc.verification._region_cutter import open_region
 from byoc.verification._region_verification import (
     LayerChecker,
     RecordedRuns,
@@ -32,7 +33,6 @@ from byoc.verification._region_verification import (
 from byoc.verification._rounding_noise import expose_tensors
 from byoc.verification._special_check import SpecialCheck
 from byoc.verification._special_samples import Ends
-from byoc.verification._thresholds import Thresholds
 from byoc.verification._verification_result import RegionError, SampleKind
 
 # The ends of what inputs can be: from the roles of the model's inputs, and from ranges of values.

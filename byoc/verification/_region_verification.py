@@ -14,12 +14,10 @@ from byoc.rules import Arithmetic, ArithmeticContract
 from byoc.runtime import data_inputs, load_bundle, load_executors
 from byoc.samples import NoSampleError, model_samples
 from byoc.support import report_each
-from byoc.verification._noise import NoiseGauge
-from byoc.verification._output_error import OutputError, TieBreak
-from byoc.verification._plain_models import PlainModel, make_reference_executor, open_region
-from byoc.verification._quantization_noise import quantized_tensors_of
-from byoc.verification._tensor_comparison import compare_tensors
-from byoc.verification._thresholds import DEFAULT_THRESHOLDS, Thresholds
+from byoc.verification._noise import NoiseGauge, compare_tensors
+from byoc.verification._quantization_noise import DEFAULT_THRESHOLDS, Thresholds, quantized_tensors_of
+from byoc.verification._region_cutter import PlainModel, make_reference_executor, open_region
+from byoc.verification._unit_noise import OutputError, TieBreak
 from byoc.verification._verification_result import LayerCheck, RegionError, SampleKind
 
 Values = Mapping[str, Any]

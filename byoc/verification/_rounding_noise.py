@@ -31,7 +31,7 @@ from byoc.model import (
     is_onnx,
 )
 from byoc.onnxrt import open_session, run_session, without_optimizations
-from byoc.verification._thresholds import EPSILON
+from byoc.verification._quantization_noise import EPSILON
 
 Array = NDArray[Any]
 Values = Mapping[str, Any]

@@ -29,9 +29,8 @@ from byoc.model import (
     is_onnx,
 )
 from byoc.onnxrt import open_session, run_session, without_optimizations
-from byoc.verification._output_error import TieBreak
 from byoc.verification._rounding_noise import expose_tensors
-from byoc.verification._unit_noise import is_computed
+from byoc.verification._unit_noise import TieBreak, is_computed
 
 # Choices whose indices are outputs (TopK, ArgMax, ArgMin, MaxPool), checked by the keys they
 # choose.

@@ -16,9 +16,9 @@ from byoc.codegen import Executor, Region
 from byoc.errors import InputError
 from byoc.model import inline_functions, prepare_model
 from byoc.rules import Arithmetic, ArithmeticContract, find_exceeded
-from byoc.verification._output_error import OutputError
-from byoc.verification._plain_models import open_region
-from byoc.verification._quantization_noise import quantized_tensors_of
+from byoc.verification._noise import compare_tensors
+from byoc.verification._quantization_noise import TOLERANCE, Thresholds, quantized_tensors_of
+from byoc.verification._region_cutter import open_region
 from byoc.verification._region_verification import RecordedRuns, compare_run
 from byoc.verification._special_samples import (
     MOST_SUMMED,
@@ -30,8 +30,7 @@ from byoc.verification._special_samples import (
     measure_whole,
 )
 from byoc.verification._special_traits import SpecialTraits
-from byoc.verification._tensor_comparison import compare_tensors
-from byoc.verification._thresholds import TOLERANCE, Thresholds
+from byoc.verification._unit_noise import OutputError
 from byoc.verification._verification_result import SPECIAL_NAMES, RegionError, SpecialKind
 
 Array = NDArray[Any]

@@ -19,9 +19,9 @@ from google.protobuf.message import EncodeError
 from numpy.typing import NDArray
 
 from byoc.errors import InputError
-from byoc.verification._output_error import TieBreak
+from byoc.verification._quantization_noise import EPSILON, Thresholds
 from byoc.verification._row_selection import IndexChoice, RowSelection, SelectionRuns
-from byoc.verification._thresholds import EPSILON, Thresholds
+from byoc.verification._unit_noise import TieBreak
 
 # Rows of one array found again among those of another, each at most once, within a radius.
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from byoc.errors import InputError
-from byoc.verification._output_error import OutputError, TieBreak
+from byoc.verification._unit_noise import OutputError, TieBreak
 
 # The results of comparing quantized layers alone.
 

@@ -20,10 +20,14 @@ if TYPE_CHECKING:
     from byoc.zoo._catalog import fetch, find_path, find_problems, list_entries, load, sample_inputs
     from byoc.zoo._classic_models import load_structure
     from byoc.zoo._genai_folder import CONFIG_FILE as GENAI_CONFIG_FILE
-    from byoc.zoo._genai_folder import GenaiFolder, choose_pipeline
-    from byoc.zoo._model_loading import find_genai_folder, find_samples, load_model
-    from byoc.zoo._provider import Provider, ZooEntry
+    from byoc.zoo._genai_folder import (
+        GenaiFolder,
+        choose_pipeline,
+        find_genai_folder,
+        find_samples,
+        load_model,
+    )
     from byoc.zoo._sources import ZOO, Source, name_source
-    from byoc.zoo._trained_models import FetchResult
+    from byoc.zoo._trained_models import FetchResult, Provider, ZooEntry
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
 from byoc.errors import InputError, suggest_nearest
-from byoc.zoo._provider import ZooEntry
 from byoc.zoo._sample_inputs import UniformSpread, derive_seed, draw_uniform, make_photo
+from byoc.zoo._trained_models import ZooEntry
 
 # The first with everything a partition is written with (overloads of functions, metadata of nodes),
 # and read by every onnxruntime since 1.18. From 4 on, initializers need not be inputs.

@@ -27,8 +27,8 @@ from byoc.zoo._decoders import (
     make_decoder,
     name_weight,
 )
-from byoc.zoo._provider import ZooEntry
 from byoc.zoo._sample_inputs import UniformSpread, derive_seed, draw_uniform, make_integers
+from byoc.zoo._trained_models import ZooEntry
 
 # The decoders that the zoo lists, and samples of a conversation for each.
 

@@ -34,14 +34,15 @@ from .c_compiler import (
     library_stamp,
 )
 from .c_source import (
+    CExecutor,
     check_nodes,
     compiler,
     emit_source,
     have_same_source,
+    load_functions,
     refused_nodes,
     separate_region,
 )
-from .shared_library import CExecutor, load_functions
 
 __all__ = ["C"]
 

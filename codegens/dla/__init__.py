@@ -12,8 +12,7 @@ from byoc.codegen import YES, Artifact, Cycles, DriverSources, Executor, Region,
 
 from .compiler import NAME, DLAOptions, check_nodes, compile_region
 from .machine import VERSIONS, read_figures
-from .program_executor import make_executor
-from .region_artifact import ISA, exchange_weights, make_artifact, read_cycles
+from .region_artifact import ISA, exchange_weights, make_artifact, make_executor, read_cycles
 
 __all__ = ["DLA"]
 

@@ -25,9 +25,15 @@ from byoc.codegen import (
 )
 
 from . import lower_convolutions, lower_data, lower_elementwise, lower_pools
-from .lower_regions import check_nodes, find_refused, lower_region
+from .lower_regions import (
+    EthosUOptions,
+    check_nodes,
+    compile_graph,
+    find_refused,
+    lower_region,
+    vela_version,
+)
 from .reference_model import find_reference_model
-from .vela import EthosUOptions, compile_graph, vela_version
 
 __all__ = ["EthosU"]
 

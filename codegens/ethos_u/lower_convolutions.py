@@ -7,6 +7,17 @@ import numpy as np
 
 from byoc.codegen import CompileError, Operation, Quantization
 
+from .lower_pools import (
+    Filters,
+    Window,
+    convolve,
+    find_begins,
+    fit_window,
+    order_image,
+    pad_ahead,
+    read_image,
+    read_pair,
+)
 from .lowering import (
     IMAGE,
     LOWERINGS,
@@ -23,17 +34,6 @@ from .lowering import (
 )
 from .tosa_file import Array
 from .tosa_graph import Tensor
-from .windows import (
-    Filters,
-    Window,
-    convolve,
-    find_begins,
-    fit_window,
-    order_image,
-    pad_ahead,
-    read_image,
-    read_pair,
-)
 
 # Operators that scale and shift each channel of an image alone.
 

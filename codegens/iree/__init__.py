@@ -21,9 +21,16 @@ from byoc.codegen import (
     refuse,
 )
 
-from .iree_compile import check_nodes, compile_region, compiler_version
-from .iree_executor import can_cross, load_module, processor_stamp, runtime_version
-from .iree_options import IREEOptions
+from .iree_executor import (
+    IREEOptions,
+    can_cross,
+    check_nodes,
+    compile_region,
+    compiler_version,
+    load_module,
+    processor_stamp,
+    runtime_version,
+)
 
 __all__ = ["IREE"]
 

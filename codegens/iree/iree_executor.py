@@ -1,31 +1,248 @@
 """Run a compiled module on numpy arrays."""
 
 import hashlib
+import json
 import platform
+import re
+import subprocess
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import onnx
 
 from byoc.codegen import (
+    YES,
     AnyArray,
+    CompileError,
     InputError,
     MissingRuntimeError,
     NotHereError,
+    Region,
+    SingleNode,
     TensorContract,
+    Verdict,
+    check_each_node,
+    find_refused_nodes,
+    node_names,
+    refuse,
+    shorten_text,
     to_numpy_dtype,
 )
 
-from .iree_options import IREEOptions
+# Compile regions and single nodes with IREE, in a worker process since a model may crash it.
+
+# Options of the codegen `iree`, and IREE's flags for them.
+
+_TRIPLES = {
+    "x86_64": "x86_64-unknown-linux-eabi-elf",
+    "aarch64": "aarch64-unknown-linux-eabi-elf",
+    "riscv64": "riscv64-unknown-linux-eabi-elf",
+    "wasm32": "wasm32-unknown-unknown",
+}
+_MACHINES = {"AMD64": "x86_64", "arm64": "aarch64"}  # as other systems name them
+_FEATURES = {"riscv64": "+m,+a,+f,+d,+c", "wasm32": "+simd128"}
+_PROCESSORS = {"cuda": "sm_80", "vulkan": "vp_android_baseline_2022"}
+
+
+@dataclass(frozen=True)
+class IREEOptions:
+    """Options of the codegen `iree`.
+
+    `target` is what regions are compiled for; `host` is this computer with all that its processor can
+    do. `processor` and `features` say more about a target: a CPU and its features by their names in
+    LLVM, CUDA's architecture, Vulkan's target. With `threads` 1 a run keeps to the thread that calls;
+    with 0 IREE starts as many as it likes. `level` is how hard the compiler tries. `im2col` computes
+    convolutions as products of matrices.
+    """
+
+    target: Literal["host", "x86_64", "aarch64", "riscv64", "wasm32", "vulkan", "cuda", "vmvx"] = field(
+        default="host", metadata={"help": "what to compile for; vmvx is IREE's interpreter"}
+    )
+    processor: str = field(
+        default="",
+        metadata={"help": "LLVM's name of a CPU, CUDA's architecture or Vulkan's target; empty: any"},
+    )
+    features: str = field(default="", metadata={"help": "LLVM's features of a CPU: +v,+zvl256b"})
+    threads: Literal[0, 1] = field(
+        default=0, metadata={"help": "1: runs keep to the thread that calls; 0 leaves it to IREE"}
+    )
+    level: Literal["O0", "O1", "O2", "O3"] = field(
+        default="O2", metadata={"help": "how hard the compiler tries"}
+    )
+    im2col: bool = field(default=True, metadata={"help": "compute convolutions as products of matrices"})
+
+    @property
+    def machine(self) -> str:
+        """The target, and for `host` the name of this machine."""
+        if self.target != "host":
+            return self.target
+        return _MACHINES.get(platform.machine(), platform.machine())
+
+    @property
+    def is_for_this_cpu(self) -> bool:
+        """Whether the code may use all that this processor can do."""
+        return (self.target == "host" and not self.processor) or self.processor == "host"
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The flags of IREE's compiler.
+
+        Debug symbols name a temporary file, and with them no two artifacts of a region are the same.
+        """
+        return (
+            "--iree-input-type=onnx",
+            f"--iree-opt-level={self.level}",
+            "--iree-opt-data-tiling=false",
+            f"--iree-global-opt-use-im2col-for-convs={str(self.im2col).lower()}",
+            "--iree-vm-bytecode-module-strip-source-map=true",
+            "--iree-vm-emit-polyglot-zip=false",
+            *self._target_flags,
+        )
+
+    @property
+    def _target_flags(self) -> tuple[str, ...]:
+        processor = self.processor or _PROCESSORS.get(self.target, "")
+        if self.target == "cuda":
+            return ("--iree-hal-target-device=cuda", f"--iree-cuda-target={processor}")
+        if self.target == "vulkan":
+            return ("--iree-hal-target-device=vulkan", f"--iree-vulkan-target={processor}")
+        backend = "vmvx" if self.target == "vmvx" else "llvm-cpu"
+        local = (
+            "--iree-hal-target-device=local",
+            f"--iree-hal-local-target-device-backends={backend}",
+        )
+        return local if self.target == "vmvx" else (*local, *self._cpu_flags)
+
+    @property
+    def _cpu_flags(self) -> tuple[str, ...]:
+        abi = ("--iree-llvmcpu-target-abi=lp64d",) if self.machine == "riscv64" else ()
+        common = ("--iree-llvmcpu-debug-symbols=false", *abi)
+        if self.is_for_this_cpu:
+            return (*common, "--iree-llvmcpu-target-cpu=host")
+        return (
+            *common,
+            f"--iree-llvmcpu-target-triple={_TRIPLES.get(self.machine, self.machine)}",
+            f"--iree-llvmcpu-target-cpu={self.processor or 'generic'}",
+            f"--iree-llvmcpu-target-cpu-features={self.features or _FEATURES.get(self.machine, '')}",
+        )
+
 
 _MISSING = (
     "iree is not installed (pip install 'onnx-byoc[iree]'; "
     "--codegen reference runs on onnxruntime instead)"
 )
+_PATIENCE = 1800.0  # seconds for one region, or all nodes of a model
+_MAX_CHARACTERS = 300  # of IREE's message in a sentence
+_MARK = "byoc-node-"
+_AT_NODE = re.compile(rf'"{_MARK}(\d+)"')
+_ERROR = re.compile(r"^.*?\berror: (?:loc\([^)]*\): )?(.*)$", re.MULTILINE)
+_NO_LOWERING = re.compile(r"failed to legalize operation '([\w.]+)'(?:.*?\bname = \"(onnx\.\w+)\")?")
+
+
+@cache
+def compiler_version() -> str:
+    """Return the version of IREE's compiler. Raises MissingRuntimeError if it is not installed."""
+    try:
+        return version("iree-base-compiler")
+    except PackageNotFoundError:
+        raise MissingRuntimeError(_MISSING) from None
+
+
+def compile_region(region: Region, options: IREEOptions) -> bytes:
+    """Return the compiled module of a region.
+
+    Raises CompileError with IREE's reason and the nodes at fault, as far as they are known.
+    """
+    model = region.load(fold=True, inline=True)
+    names = node_names(model.graph.node)
+    for number, node in enumerate(model.graph.node):
+        node.name = f"{_MARK}{number}"  # which messages then name
+    with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
+        path = Path(folder) / "0.onnx"
+        onnx.save(model, path, save_as_external_data=True, location="weights.bin")
+        ((why, lasting),) = _run_worker(folder, 1, options)
+        if not why:
+            return path.with_suffix(".vmfb").read_bytes()
+    found = {names[int(number)] for number in _AT_NODE.findall(why) if int(number) < len(names)}
+    nodes = [name for name in names if name in found] or _refused_nodes(region, options)
+    raise CompileError(_shorten_message(why), nodes, lasting=lasting)
+
+
+def check_nodes(model: onnx.ModelProto, options: IREEOptions) -> Sequence[Verdict]:
+    """Return for each node of a model's graph whether IREE compiles it alone."""
+    compiler_version()
+    with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
+        numbers = count()
+
+        def save(single: SingleNode) -> int:
+            number = next(numbers)
+            path = Path(folder) / f"{number}.onnx"
+            path.write_bytes(single.standard_model().SerializeToString())
+            return number
+
+        order = check_each_node(model, save)
+        answers = [why for why, _ in _run_worker(folder, next(numbers), options)]
+    verdicts = [refuse(_shorten_message(why)) if why else YES for why in answers]
+    return [verdicts[number] for number in order]
+
+
+def _refused_nodes(region: Region, options: IREEOptions) -> list[str]:
+    """Return the nodes of a region that IREE does not compile alone; none if that is unknown."""
+
+    def load() -> onnx.ModelProto:
+        return region.load(fold=True, inline=True)
+
+    return find_refused_nodes(load, lambda model: check_nodes(model, options))
+
+
+def _run_worker(folder: str, number: int, options: IREEOptions) -> list[tuple[str, bool]]:
+    """Compile the files 0.onnx, 1.onnx, ... in a folder; restart a worker that crashes.
+
+    Return for each what IREE says against it, and whether it would say so again.
+    """
+    answers: list[tuple[str, bool]] = []
+    flags = json.dumps(options.flags)
+    while len(answers) < number:
+        module = f"{__package__}.compile_worker"
+        # -P: a module in the working directory may be a stranger's.
+        command = [sys.executable, "-P", "-m", module, folder, str(len(answers)), flags]
+        try:
+            ran = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
+        except subprocess.TimeoutExpired:
+            why = f"IREE gave no answer in {_PATIENCE:g} s"
+            raise CompileError(why, lasting=False) from None
+        answers += [(json.loads(line), True) for line in ran.stdout.splitlines()]
+        if len(answers) < number:
+            answers.append((_explain_end(Path(folder) / f"{len(answers)}.txt", ran), False))
+    return answers
+
+
+def _explain_end(messages: Path, ran: "subprocess.CompletedProcess[str]") -> str:
+    """Return why a worker ended: IREE's compiler ends its process where it does not know a CPU."""
+    text = messages.read_text(errors="replace") if messages.exists() else ran.stderr
+    if ran.returncode > 0 and text.strip():
+        return text
+    return f"its compiler ended with {ran.returncode}"
+
+
+def _shorten_message(text: str) -> str:
+    """Return the sentence in which IREE says why, without its dumps of code."""
+    errors = _ERROR.findall(text)
+    first = errors[0] if errors else " ".join(text.split())
+    missing = _NO_LOWERING.match(first)
+    if missing:
+        return f"IREE has no lowering for {missing[2] or missing[1]}"
+    return shorten_text(f"IREE refuses: {first}", _MAX_CHARACTERS)
+
+
 _FUNCTION = "region"
 _ELEMENTS = {
     **{"float16": "FLOAT_16", "float32": "FLOAT_32", "float64": "FLOAT_64", "bfloat16": "BFLOAT_16"},

@@ -26,6 +26,7 @@ from byoc.codegen import (
 )
 
 from .openvino_blob import (
+    OpenVINOExecutor,
     check_weight_offsets,
     choose_weights,
     describe_embedded_weights,
@@ -33,7 +34,6 @@ from .openvino_blob import (
     find_weight_file,
 )
 from .openvino_device import compile_region_model, device_stamp, import_blob, openvino_package
-from .openvino_executor import OpenVINOExecutor
 from .openvino_integers import check_nodes, choose_exact_options, choose_safe_options, refused_nodes
 from .openvino_options import OpenVINOOptions
 

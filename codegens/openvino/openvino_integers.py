@@ -77,7 +77,7 @@ def _compile_files(folder: str, number: int, options: OpenVINOOptions) -> list[V
     while len(answers) < number:
         given = json.dumps(format_options(options))
         # -P: a module in the working directory may be a stranger's.
-        worker = [sys.executable, "-P", "-m", f"{__package__}.answer"]
+        worker = [sys.executable, "-P", "-m", f"{__package__}.openvino_worker", "answer"]
         command = [*worker, folder, str(len(answers)), given]
         try:
             ran = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)

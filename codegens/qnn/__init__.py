@@ -26,10 +26,8 @@ from byoc.codegen import (
     session_runner,
 )
 
-from .context_compiler import QNNOptions, compile_context, require_package, shorten_error
-from .provider import PROVIDER, node_assignment, open_session
-from .qnn_check import check_nodes
-from .qnn_model import adapt_model
+from .context_compiler import QNNOptions, check_nodes, compile_context, require_package, shorten_error
+from .qnn_model import PROVIDER, adapt_model, node_assignment, open_session
 
 __all__ = ["QNN"]
 

@@ -1,4 +1,4 @@
-"""Options of the codegen `qnn`, and the provider's settings for them.
+"""Options of the codegen `qnn`, and the qnn_model's settings for them.
 
 Compile a model in another process, and read the result.
 """
@@ -15,12 +15,22 @@ from typing import Any, Literal
 
 import onnx
 from google.protobuf.message import EncodeError
-from onnx import NodeProto
+from onnx import ModelProto, NodeProto
+from onnx.inliner import inline_local_functions
 
-from byoc.codegen import CompileError, MissingRuntimeError, shorten_text
+from byoc.codegen import (
+    YES,
+    CompileError,
+    MissingRuntimeError,
+    SingleNode,
+    Verdict,
+    check_each_node,
+    refuse,
+    shorten_text,
+)
 
-from . import provider
-from .qnn_model import ProviderModel
+from . import qnn_model
+from .qnn_model import ProviderModel, adapt_model
 
 
 @dataclass(frozen=True)
@@ -28,7 +38,7 @@ class QNNOptions:
     """Options of the codegen `qnn`.
 
     `htp_arch` is the version of the Hexagon tensor processor, `soc_model` Qualcomm's number of the chip
-    (0: any). `optimization` is the provider's `htp_graph_finalization_optimization_mode`. `timeout` is
+    (0: any). `optimization` is the qnn_model's `htp_graph_finalization_optimization_mode`. `timeout` is
     the limit for compiling a region, in seconds.
     """
 
@@ -50,7 +60,7 @@ class QNNOptions:
 
     @property
     def settings(self) -> dict[str, str]:
-        """The provider's settings for compiling."""
+        """The qnn_model's settings for compiling."""
         return {
             "htp_arch": self.htp_arch,
             "soc_model": str(self.soc_model),
@@ -76,7 +86,7 @@ _CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 class CompileAnswer:
     """The result of compiling: the model of the context if there is one, and the assignment of nodes.
 
-    `left` has the positions of nodes of the original that the provider leaves to others, each with the
+    `left` has the positions of nodes of the original that the qnn_model leaves to others, each with the
     reason or an empty string. `strays` has the operators of such nodes that onnxruntime inserted.
     `error` is onnxruntime's reason if there is no context; `left` is then from the log, and both may be
     empty.
@@ -113,11 +123,11 @@ class CompileAnswer:
 def require_package() -> Any:
     """Return the package onnxruntime_qnn. Raises MissingRuntimeError if it cannot be loaded."""
     try:
-        provider.provider_devices()
+        qnn_model.provider_devices()
         import onnxruntime_qnn  # noqa: PLC0415 - optional
     except ImportError:
         raise MissingRuntimeError(_MISSING) from None
-    except Exception as error:  # as in provider
+    except Exception as error:  # as in qnn_model
         raise MissingRuntimeError(
             f"onnxruntime-qnn cannot be used here: {shorten_error(error)}"
         ) from None
@@ -125,23 +135,23 @@ def require_package() -> Any:
 
 
 def compile_context(model: ProviderModel, options: QNNOptions) -> CompileAnswer:
-    """Compile a model with the provider. Raises CompileError if its process fails or hangs."""
+    """Compile a model with the qnn_model. Raises CompileError if its process fails or hangs."""
     with tempfile.TemporaryDirectory(prefix="byoc-") as name:
         folder = Path(name)
         try:
-            (folder / provider.MODEL).write_bytes(model.proto.SerializeToString())
+            (folder / qnn_model.MODEL).write_bytes(model.proto.SerializeToString())
         except (ValueError, EncodeError):
             raise CompileError("it holds more than 2 GB, which a model without files cannot") from None
-        (folder / provider.SETTINGS).write_text(json.dumps(options.settings), encoding="utf-8")
+        (folder / qnn_model.SETTINGS).write_text(json.dumps(options.settings), encoding="utf-8")
         log = _run_provider(folder, options.timeout)
-        answer = json.loads((folder / provider.ANSWER).read_text(encoding="utf-8"))
-        path = folder / provider.CONTEXT
+        answer = json.loads((folder / qnn_model.ANSWER).read_text(encoding="utf-8"))
+        path = folder / qnn_model.CONTEXT
         context = onnx.load(path) if path.exists() and not answer["error"] else None
     reasons = _refusal_reasons(log)
-    others = [(name, op) for who, name, op in answer["nodes"] or () if who != provider.PROVIDER]
+    others = [(name, op) for who, name, op in answer["nodes"] or () if who != qnn_model.PROVIDER]
     names = [name for name, _ in others]
     if answer["error"]:  # what onnxruntime took apart to offer it again in pieces is in the log alone
-        taken = {name for who, name, _ in answer["nodes"] or () if who == provider.PROVIDER}
+        taken = {name for who, name, _ in answer["nodes"] or () if who == qnn_model.PROVIDER}
         names += [name for name in reasons if name not in taken]
     left = _refused_positions(model, names, reasons)
     strays = sorted({op for name, op in others if model.origin_of(name) is None})
@@ -155,10 +165,10 @@ def shorten_error(error: Exception) -> str:
 
 
 def _run_provider(folder: Path, timeout: float) -> str:
-    """Run the provider on a folder and return its log."""
+    """Run the qnn_model on a folder and return its log."""
     log = folder / "log.txt"
     with log.open("wb") as file:
-        command = [sys.executable, "-P", str(Path(provider.__file__)), str(folder)]
+        command = [sys.executable, "-P", str(Path(qnn_model.__file__)), str(folder)]
         try:
             ran = subprocess.run(
                 command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, timeout=timeout, check=False
@@ -166,14 +176,14 @@ def _run_provider(folder: Path, timeout: float) -> str:
         except subprocess.TimeoutExpired:
             why = f"QNN took longer than {timeout:g} s and was stopped"
             raise CompileError(why, lasting=False) from None
-    if not (folder / provider.ANSWER).exists():
+    if not (folder / qnn_model.ANSWER).exists():
         why = f"QNN's compiler crashes: its process ended with {ran.returncode}"
         raise CompileError(why, lasting=False)
     return log.read_text(encoding="utf-8", errors="replace")
 
 
 def _refusal_reasons(log: str) -> dict[str, str]:
-    """Return the reasons for refused nodes from the log of the provider, by name of the node."""
+    """Return the reasons for refused nodes from the log of the qnn_model, by name of the node."""
     found: dict[str, str] = {}
     for match in _FAILED.finditer(log):
         for name in _NAME.findall(match["nodes"]):
@@ -191,3 +201,43 @@ def _refused_positions(
         if position is not None:
             left[position] = left.get(position) or reasons.get(name.partition("_")[0], "")
     return dict(sorted(left.items()))
+
+
+# Check the nodes of a model with the provider.
+
+_SILENT = "QNN leaves it to the CPU, and does not say why"
+
+
+def check_nodes(model: ModelProto, options: QNNOptions) -> Sequence[Verdict]:
+    """Return for each node of a model's graph whether the provider supports it.
+
+    The whole model is tried first, since a quantized operator includes its neighbours. If it does not
+    compile, each node is tried alone. Raises MissingRuntimeError.
+    """
+    require_package()
+    whole = _try_compile(model, options)
+    if isinstance(whole, CompileAnswer) and (whole.left or not whole.error):
+        left = whole.left
+        count = len(model.graph.node)
+        return [refuse(left[place] or _SILENT) if place in left else YES for place in range(count)]
+    return check_each_node(model, lambda single: _check_node(single, options))
+
+
+def _check_node(single: SingleNode, options: QNNOptions) -> Verdict:
+    answer = _try_compile(single.model, options)
+    if isinstance(answer, CompileError):
+        return refuse(str(answer))
+    try:
+        answer.require_context()
+    except CompileError as error:
+        reasons = [why for why in answer.left.values() if why]
+        return refuse(reasons[0] if reasons else str(error))
+    return YES
+
+
+def _try_compile(model: onnx.ModelProto, options: QNNOptions) -> CompileAnswer | CompileError:
+    inlined = inline_local_functions(model) if model.functions else model
+    try:
+        return compile_context(adapt_model(model, inlined), options)
+    except CompileError as error:
+        return error

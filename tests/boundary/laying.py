@@ -13,7 +13,7 @@ from support import prepared
 
 from byoc.boundary.convert import BoundaryFormat, RegionBoundary
 from byoc.boundary.convert._convert_boundary import insert_layouts
-from byoc.boundary.convert._model_editor import ModelEditor
+from byoc.boundary.convert._tensor_transfers import ModelEditor
 from byoc.model import (
     LAYOUT,
     GraphCuts,

@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 from byoc.boundary.convert import BoundaryFormat, RegionBoundary
 from byoc.boundary.convert._cast_regions import cast_regions
-from byoc.boundary.convert._model_editor import ModelEditor
+from byoc.boundary.convert._tensor_transfers import ModelEditor
 from byoc.model import (
     CAST,
     GraphCuts,

@@ -2,15 +2,23 @@
 
 import pytest
 
-from byoc.boundary.contracts import _axis_terms as axes
-from byoc.boundary.contracts._axis_terms import AxisStep, AxisTerm
+from byoc.boundary.contracts._boundary_nodes import (
+    AxisStep,
+    AxisTerm,
+    apply_step,
+    format_terms,
+    pack_shape,
+    parse_terms,
+    revert_step,
+    unpack_shape,
+)
 from byoc.model import Dim
 
 Terms = tuple[AxisTerm, ...]
 
 
 def terms(layout: str) -> Terms:
-    found = axes.parse_terms(layout, 4)
+    found = parse_terms(layout, 4)
     assert found is not None
     return found
 
@@ -48,7 +56,7 @@ NCHW4C = (N, C, H, W, AxisTerm(1, 4))
     ],
 )
 def test_a_step_leads_from_terms_to_terms(before: Terms, step: AxisStep, after: Terms | None) -> None:
-    assert axes.apply_step(before, step) == after
+    assert apply_step(before, step) == after
 
 
 @pytest.mark.parametrize(
@@ -61,7 +69,7 @@ def test_a_step_leads_from_terms_to_terms(before: Terms, step: AxisStep, after: 
     ],
 )
 def test_a_step_is_reverted(after: Terms, step: AxisStep, before: Terms | None) -> None:
-    assert axes.revert_step(after, step) == before
+    assert revert_step(after, step) == before
 
 
 @pytest.mark.parametrize(
@@ -77,7 +85,7 @@ def test_a_step_is_reverted(after: Terms, step: AxisStep, before: Terms | None) 
     ],
 )
 def test_a_layout_is_written(layout: Terms, text: str) -> None:
-    assert axes.format_terms(layout) == text
+    assert format_terms(layout) == text
 
 
 @pytest.mark.parametrize(
@@ -91,7 +99,7 @@ def test_a_layout_is_written(layout: Terms, text: str) -> None:
     ],
 )
 def test_a_layout_is_read(text: str, layout: Terms | None) -> None:
-    assert axes.parse_terms(text, 3) == layout
+    assert parse_terms(text, 3) == layout
 
 
 @pytest.mark.parametrize(
@@ -106,10 +114,10 @@ def test_a_layout_is_read(text: str, layout: Terms | None) -> None:
     ],
 )
 def test_a_shape_is_packed(shape: tuple[Dim, ...], layout: Terms, packed: tuple[Dim, ...]) -> None:
-    assert axes.pack_shape(shape, layout) == packed
+    assert pack_shape(shape, layout) == packed
 
 
 def test_a_shape_is_unpacked_unless_it_has_blocks() -> None:
-    assert axes.unpack_shape((2, 6, 8, 3), (N, H, W, C)) == (2, 3, 6, 8)
-    assert axes.unpack_shape((2, 2, 6, 8, 4), NCHW4C) is None
-    assert axes.unpack_shape((2, 6, 8), (N, H, W, C)) is None
+    assert unpack_shape((2, 6, 8, 3), (N, H, W, C)) == (2, 3, 6, 8)
+    assert unpack_shape((2, 2, 6, 8, 4), NCHW4C) is None
+    assert unpack_shape((2, 6, 8), (N, H, W, C)) is None

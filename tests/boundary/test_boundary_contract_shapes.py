@@ -7,9 +7,15 @@ from support import parse
 from test_boundary_contract import DOMAIN, Bounded
 
 import byoc
-from byoc.boundary.contracts import _axis_terms as axes
 from byoc.boundary.contracts import check_contracts, read_region_contracts
-from byoc.boundary.contracts._axis_terms import AxisStep, AxisTerm
+from byoc.boundary.contracts._boundary_nodes import (
+    AxisStep,
+    AxisTerm,
+    apply_step,
+    format_terms,
+    plain_terms,
+    revert_step,
+)
 from byoc.bundle import open_bundle
 from byoc.model import GraphIndex, get_stated_types, infer_types, read_type
 
@@ -170,12 +176,11 @@ def test_blocks_are_put_together_forwards_and_split_backwards() -> None:
     merge = AxisStep(None, (1, 2, 4, 3, 3), (1, 8, 3, 3))
     split = AxisStep(None, merge.after, merge.before)
     turn = AxisStep((0, 1, 4, 2, 3), (1, 2, 3, 3, 4), merge.before)
-    assert axes.apply_step(packed, merge) == axes.plain_terms(4)
-    assert axes.revert_step(axes.plain_terms(4), merge) == packed
-    assert axes.revert_step(packed, split) == axes.plain_terms(4)
-    assert axes.format_terms(axes.revert_step(packed, turn) or ()) == "NCHW4c"
+    assert apply_step(packed, merge) == plain_terms(4)
+    assert revert_step(plain_terms(4), merge) == packed
+    assert revert_step(packed, split) == plain_terms(4)
+    assert format_terms(revert_step(packed, turn) or ()) == "NCHW4c"
     # Blocks of another axis are not put together with this one.
     assert (
-        axes.apply_step((AxisTerm(0), AxisTerm(1), AxisTerm(2, 4), AxisTerm(2), AxisTerm(3)), merge)
-        is None
+        apply_step((AxisTerm(0), AxisTerm(1), AxisTerm(2, 4), AxisTerm(2), AxisTerm(3)), merge) is None
     )

@@ -5,7 +5,7 @@ import pytest
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 from support import parse, prepared
 
-from byoc.boundary.convert._model_editor import ModelEditor
+from byoc.boundary.convert._tensor_transfers import ModelEditor
 from byoc.model import GraphCuts, OutlineGroup, RegionCut, outline
 
 TEXT = """g (float[2] x, bool c) => (float[2] y) {

@@ -5,8 +5,8 @@ from onnx import TensorProto, TypeProto, helper
 from support import parse
 
 from byoc.boundary.contracts import RegionContext, is_conversion, read_region_contracts
-from byoc.boundary.contracts import _axis_terms as axes
 from byoc.boundary.contracts._boundary_nodes import (
+    AxisTerm,
     ConversionPath,
     Scales,
     find_rank,
@@ -14,6 +14,7 @@ from byoc.boundary.contracts._boundary_nodes import (
     find_user_name,
     layout_after,
     layout_before,
+    plain_terms,
     read_scales,
 )
 from byoc.boundary.contracts._contract_check import HostGraph, _check_types
@@ -29,7 +30,7 @@ from byoc.model import (
     prepare_model,
 )
 
-N, C, H, W = axes.plain_terms(4)
+N, C, H, W = plain_terms(4)
 
 FLOAT, BYTES = TensorType("float32", (2, 3)), TensorType("int8", (2, 3))
 
@@ -171,7 +172,7 @@ TURNED = """g (float[2, 3, 6, 8] x) => (float[2, 6, 8, 3] y) {
 
 def test_the_layout_before_steps_is_that_of_their_input() -> None:
     index = prepare_model(parse(TURNED), "test").index
-    assert layout_before(index, index.nodes, axes.plain_terms(4), {}) == (N, W, C, H)
+    assert layout_before(index, index.nodes, plain_terms(4), {}) == (N, W, C, H)
     assert layout_before(index, index.nodes, None, {}) is None
     assert layout_before(index, [], (N, H, W, C), {}) == (N, H, W, C)
 
@@ -180,9 +181,9 @@ def test_the_layout_before_steps_needs_no_shape() -> None:
     bare = GraphIndex(
         parse("g (x) => (y) { a = Identity(x)  y = Transpose <perm = [0, 2, 1]> (a) }"), {}
     )
-    assert layout_before(bare, bare.nodes, axes.plain_terms(3), {}) == (N, H, C)
+    assert layout_before(bare, bare.nodes, plain_terms(3), {}) == (N, H, C)
     none = GraphIndex(parse("g (x) => (y) { y = Transpose(x) }"), {})  # turns all axes: how many?
-    assert layout_before(none, none.nodes, axes.plain_terms(3), {}) is None
+    assert layout_before(none, none.nodes, plain_terms(3), {}) is None
 
 
 def test_a_reshape_has_a_layout_where_both_shapes_are_known() -> None:
@@ -191,7 +192,7 @@ def test_a_reshape_has_a_layout_where_both_shapes_are_known() -> None:
     blocks = {"x": TensorType("float32", (1, 3, 2, 4, 5))}
     index = GraphIndex(parse(text), {})
     fixed, other = index.nodes[:1], index.nodes[1:]
-    plain, split = axes.plain_terms(4), (N, C, H, axes.AxisTerm(2, 4), W)
+    plain, split = plain_terms(4), (N, C, H, AxisTerm(2, 4), W)
     assert layout_after(index, fixed, plain, known) == split
     assert layout_before(index, fixed, split, known) == plain
     assert layout_after(index, fixed, split, blocks) == split  # the same shape

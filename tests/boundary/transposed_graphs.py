@@ -11,7 +11,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from byoc.boundary.convert import BoundaryFormat, RegionBoundary, TransposeShares
 from byoc.boundary.convert._convert_boundary import insert_layouts, minimize_transposes
-from byoc.boundary.convert._model_editor import ModelEditor
+from byoc.boundary.convert._tensor_transfers import ModelEditor
 from byoc.model import LAYOUT, TensorLayout, get_purpose, parse_layout, walk_graphs
 
 SHAPE = (1, 2, 3, 4)

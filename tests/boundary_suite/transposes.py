@@ -31,7 +31,7 @@ import byoc  # noqa: E402
 from byoc import zoo  # noqa: E402
 from byoc.boundary.convert import RegionBoundary  # noqa: E402
 from byoc.boundary.convert._convert_boundary import minimize_transposes  # noqa: E402
-from byoc.boundary.convert._model_editor import ModelEditor  # noqa: E402
+from byoc.boundary.convert._tensor_transfers import ModelEditor  # noqa: E402
 from byoc.errors import ByocError  # noqa: E402
 from byoc.placement.strategies import AllSupported  # noqa: E402
 from byoc.rules import load_rules  # noqa: E402

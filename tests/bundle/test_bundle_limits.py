@@ -16,7 +16,7 @@ from warm_processes import WarmProcesses
 from byoc.bundle import open_bundle
 from byoc.bundle._manifest_reading import list_files, parse_manifest
 from byoc.codegen import parse_strict_json
-from byoc.codegen._untrusted import MAX_JSON_VALUES
+from byoc.codegen._isolated_abilities import MAX_JSON_VALUES
 from byoc.errors import InputError
 from byoc.support import read_limited
 
@@ -43,7 +43,7 @@ def test_a_repeated_key_is_found_in_one_pass(monkeypatch: pytest.MonkeyPatch) ->
     def load(_: str, *, object_pairs_hook: Callable[[Any], Any], **__: object) -> Any:
         return object_pairs_hook(pairs)
 
-    monkeypatch.setattr("byoc.codegen._untrusted.json.loads", load)
+    monkeypatch.setattr("byoc.codegen._isolated_abilities.json.loads", load)
     CountedKey.compared = 0
     with pytest.raises(ValueError, match="the key 'k4999' stands twice"):
         parse_strict_json(b"{}")
@@ -59,7 +59,7 @@ def test_values_are_counted_before_they_are_made(
     def fail(*_: object, **__: object) -> None:
         raise AssertionError("it is parsed")
 
-    monkeypatch.setattr("byoc.codegen._untrusted.json.loads", fail)
+    monkeypatch.setattr("byoc.codegen._isolated_abilities.json.loads", fail)
     with pytest.raises(InputError, match=f"not a manifest: it has more than {MAX_JSON_VALUES} values"):
         parse_manifest(content, tmp_path)
     assert list_files(content) is None

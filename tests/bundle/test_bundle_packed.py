@@ -245,7 +245,7 @@ def test_a_failure_keeps_the_packed_bundle(
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("byoc.bundle._staging.pack_folder", full)
+    monkeypatch.setattr("byoc.bundle._writing.pack_folder", full)
     with pytest.raises(InputError, match=r"zip: cannot be written: No space left on device"):
         cut(parse(DEVICE_ONLY), packed)
     assert packed.read_bytes() == before

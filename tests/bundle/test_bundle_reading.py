@@ -29,9 +29,9 @@ from byoc.bundle import (
     open_bundle,
     pack_folder,
 )
-from byoc.bundle._consent import NO_CONSENT
 from byoc.bundle._manifest import FileEntry, TypeEntry, copy_and_hash
 from byoc.bundle._manifest_reading import check_file_entry, list_files, parse_manifest, resolve_inside
+from byoc.bundle._packing import NO_CONSENT
 from byoc.bundle._reading import _close
 from byoc.errors import InputError
 from byoc.pipeline import partition

@@ -13,8 +13,7 @@ from support import Ran, parse
 
 from byoc import bundle
 from byoc.bundle import manifest_schema
-from byoc.bundle._manifest_reading import parse_manifest
-from byoc.bundle._manifest_schema import SCHEMA_FILE
+from byoc.bundle._manifest_reading import SCHEMA_FILE, parse_manifest
 from byoc.codegen import describe_path_problem, is_plain_name
 from byoc.errors import InputError
 from byoc.pipeline import partition

@@ -16,33 +16,42 @@ from support import VANILLA, parse
 
 import byoc
 from byoc.bundle import RefusalReport, RegionCompiler, RegionReport, Report, open_bundle
-from byoc.bundle import _consent as consent_module
 from byoc.bundle import _original_weights as originals
 from byoc.bundle import _original_weights as references
+from byoc.bundle import _packing as consent_module
 from byoc.bundle import _packing as signing
 from byoc.bundle import _reading as reading
 from byoc.bundle._compiling import compile_regions
-from byoc.bundle._consent import (
-    NO_CONSENT,
-    Consent,
-    judge_trust,
-    require_consent,
-    require_trusted_references,
+from byoc.bundle._epcontext import (
+    NodeContext,
+    _contradict,
+    _encode_text,
+    _replace_types,
+    build_context_model,
 )
-from byoc.bundle._epcontext import NodeContext, _contradict, _replace_types, build_context_model
 from byoc.bundle._manifest import RegionEntry
 from byoc.bundle._manifest_reading import find_folder_kind
 from byoc.bundle._original_weights import WeightFile, _embed, move_weights
-from byoc.bundle._packing import is_packed_name, read_signature, sign_folder
-from byoc.bundle._region_description import _encode_text
+from byoc.bundle._packing import (
+    NO_CONSENT,
+    Consent,
+    is_packed_name,
+    judge_trust,
+    read_signature,
+    require_consent,
+    require_trusted_references,
+    sign_folder,
+)
 from byoc.bundle._report import (
     EstimateReport,
     HostReason,
     PrecisionReport,
     PredictedCosts,
+    ReachReport,
+    TensorErrorReport,
     TrialCandidate,
+    VerificationReport,
 )
-from byoc.bundle._verification_report import ReachReport, TensorErrorReport, VerificationReport
 from byoc.codegen import (
     UNLESS_TRUSTED,
     Artifact,
@@ -53,7 +62,7 @@ from byoc.codegen import (
     read_region,
 )
 from byoc.errors import InputError, MissingRuntimeError
-from byoc.trust import MAX_SIGNATURE_BYTES, SIGNATURE_FILE, Trust
+from byoc.support.trust import MAX_SIGNATURE_BYTES, SIGNATURE_FILE, Trust
 
 AnyBundle = Any
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from noting_vendor import vendor  # noqa: F401 - a fixture
 
-from byoc.cache import Cache, open_cache
+from byoc.support.cache import Cache, open_cache
 
 
 @pytest.fixture

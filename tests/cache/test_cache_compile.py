@@ -20,11 +20,10 @@ from support import VANILLA, Ran, examples, parse
 from warm_processes import WarmProcesses
 
 import byoc
-from byoc.cache import Cache, find_cache_folder, open_cache
 from byoc.codegen import read_region
 from byoc.codegen._identical_regions import digest_regions
 from byoc.errors import InputError
-from byoc.trust import get_key_file, open_or_create_key
+from byoc.support.cache import Cache, find_cache_folder, open_cache
 
 BOTH = ["dla_0", "dla_1"]
 WEIGHT = ramp(20, 20)  # more than the 1 KiB up to which constants stay in the model
@@ -330,27 +329,6 @@ def test_what_is_damaged_is_compiled_again(vendor: Vendor, tmp_path: Path) -> No
     assert vendor.cut(parse(UNLIKE), tmp_path / "second")[1] == BOTH
     assert read_bundle(tmp_path / "first") == read_bundle(tmp_path / "second")
     assert vendor.cut(parse(UNLIKE), tmp_path / "second")[1] == []
-
-
-def test_what_a_stranger_compiled_is_not_taken(
-    vendor: Vendor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as stranger:
-        stranger.setenv("XDG_DATA_HOME", str(tmp_path / "stranger"))
-        vendor.cut(parse(UNLIKE), tmp_path / "b")
-    assert len(open_cache().list_entries()) == 2
-    assert vendor.cut(parse(UNLIKE), tmp_path / "b")[1] == BOTH
-
-
-def test_without_a_key_nothing_is_kept(
-    vendor: Vendor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    open_or_create_key()
-    get_key_file().chmod(0o644)
-    for _ in range(2):
-        assert vendor.cut(parse(UNLIKE), tmp_path / "b")[1] == BOTH
-    assert open_cache().list_entries() == []
 
 
 def test_a_folder_that_is_not_used_is_one_sentence(

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from support import examples
 from warm_processes import WarmProcesses
 
-from byoc.cache import Cache, CacheEntry, find_cache_folder, open_cache, open_user_cache
-from byoc.cache import _cache_folder as folders
 from byoc.errors import InputError
+from byoc.support.cache import Cache, CacheEntry, find_cache_folder, open_cache, open_user_cache
+from byoc.support.cache import _cache_folder as folders
 
 KILL = Path(__file__).parents[1] / "fault_suite/kill_cache.py"
 KEYS = [f"{number:064x}" for number in range(16)]
@@ -85,16 +85,6 @@ def test_an_entry_under_the_name_of_another_is_not_taken(cache: Cache) -> None:
     place(cache, KEYS[1]).parent.mkdir(parents=True, exist_ok=True)
     place(cache, KEYS[0]).rename(place(cache, KEYS[1]))
     assert found(cache, KEYS[1]) is None
-
-
-def test_what_another_machine_wrote_is_not_taken(
-    cache: Cache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as other:
-        other.setenv("XDG_DATA_HOME", str(tmp_path / "other"))
-        open_cache(cache.folder).store(KEYS[0], entry())
-    assert place(cache, KEYS[0]).exists()
-    assert found(cache, KEYS[0]) is None
 
 
 def test_a_length_that_is_made_up_asks_for_no_memory(cache: Cache) -> None:

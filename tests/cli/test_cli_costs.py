@@ -6,7 +6,7 @@ import pytest
 
 from byoc.cli._common import OutputFormat
 from byoc.cli._cost_verbs import print_comparison
-from byoc.profiling import PredictionComparison, Samples
+from byoc.comparison.profiling import PredictionComparison, Samples
 
 
 def compared(number: int, spread: float = 0.0) -> PredictionComparison:

@@ -17,7 +17,7 @@ from support import VANILLA, Ran, parse
 from wrecking import Wreck
 
 from byoc import long_calls
-from byoc.cli._process_end import _Ending
+from byoc.cli._common import _Ending
 from byoc.long_calls import waiting_for, watch_calls
 
 NET = "g (float[1, 4] x) => (float[1, 4] y) { y = Relu(x) }"

@@ -13,7 +13,7 @@ from support import parse
 from byoc.codegen import CodegenDescription, Isolation, read_region
 from byoc.codegen._other_python import OtherPythonCodegen, OtherPythonProgram
 from byoc.codegen.byoc_worker.link import BrokenMessageError, SharedMemory
-from byoc.trust import InterpreterSettings
+from byoc.support.trust import InterpreterSettings
 
 INTERPRETER = InterpreterSettings(python="/opt/python", module="a:A")
 JSON = st.recursive(

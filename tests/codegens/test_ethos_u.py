@@ -11,8 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from byoc.codegens.ethos_u import EthosU
-from byoc.codegens.ethos_u.lower_regions import lower_region
-from byoc.codegens.ethos_u.vela import EthosUOptions, TooSlowError, compile_graphs
+from byoc.codegens.ethos_u.lower_regions import EthosUOptions, TooSlowError, compile_graphs, lower_region
 from compiling import refusal, region
 from cutting import original
 from ethos_u_models import CASES, Case

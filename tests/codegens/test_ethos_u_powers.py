@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from byoc.codegens.ethos_u.lower_regions import lower_region
-from byoc.codegens.ethos_u.vela import EthosUOptions, compile_graphs
+from byoc.codegens.ethos_u.lower_regions import EthosUOptions, compile_graphs, lower_region
 from compiling import region
 from onnx import numpy_helper
 from support import parse

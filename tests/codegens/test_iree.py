@@ -252,7 +252,7 @@ def test_a_network_is_cut_compiled_and_verified(name: str, tmp_path: Path) -> No
 
 
 def _machine() -> str:
-    from byoc.codegens.iree.iree_options import IREEOptions  # noqa: PLC0415 - optional
+    from byoc.codegens.iree.iree_executor import IREEOptions  # noqa: PLC0415 - optional
 
     return str(IREEOptions().machine)
 

@@ -205,7 +205,7 @@ def test_a_blob_that_computes_something_else_is_not_stored(
 def _import_anyhow(made: Any, inputs: dict[str, np.ndarray]) -> Any:
     """Return what a region's blob computes, stored or not."""
     from byoc.codegens.openvino import openvino_device as device  # noqa: PLC0415 - what is asked
-    from byoc.codegens.openvino.openvino_executor import OpenVINOExecutor  # noqa: PLC0415
+    from byoc.codegens.openvino.openvino_blob import OpenVINOExecutor  # noqa: PLC0415
     from byoc.codegens.openvino.openvino_options import OpenVINOOptions  # noqa: PLC0415
 
     model, names = device.compile_region_model(made, OpenVINOOptions())

@@ -27,8 +27,7 @@ from byoc.costs import (
     load_host_costs,
     with_link,
 )
-from byoc.costs._cost_file import Energy
-from byoc.costs._cost_model import includes_conversions
+from byoc.costs._cost_model import Energy, includes_conversions
 from byoc.costs._price_query import price_nodes
 from byoc.errors import YES, refuse
 from byoc.model import QUANTIZE, GraphIndex, mark_inserted, parse_layout, prepare_model

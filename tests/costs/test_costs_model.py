@@ -17,7 +17,7 @@ from byoc.costs import (
     load_device_costs,
     load_host_costs,
 )
-from byoc.costs._cost_file import Energy
+from byoc.costs._cost_model import Energy
 from byoc.costs._roofline import OperatorFigures
 from byoc.costs._work import Work
 from byoc.errors import InputError

@@ -9,6 +9,7 @@ from support import prepared
 
 import byoc
 from byoc.boundary.convert import BoundaryFormat
+from byoc.comparison.profiling._measured_costs import format_costs
 from byoc.costs import (
     CostSettings,
     Fallback,
@@ -28,7 +29,6 @@ from byoc.errors import YES, InputError
 from byoc.patterns import Mark, group_units, join_units
 from byoc.placement import Occupancy
 from byoc.placement.solvers import ListScheduler
-from byoc.profiling._measured_costs import format_costs
 
 TEXT = """
 kind: roofline

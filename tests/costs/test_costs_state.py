@@ -14,7 +14,7 @@ from byoc.costs import CostSettings, GraphProblem, HostLink, PlacementDevice, bu
 from byoc.errors import YES, InputError
 from byoc.model import StatePair
 from byoc.patterns import Mark, group_units, join_units
-from byoc.placement._placement_cost import _transfer_seconds
+from byoc.placement._hard_limits import _transfer_seconds
 
 # What each call computes of its input and the state; in `alone` nothing else reads the next state.
 BODIES = {

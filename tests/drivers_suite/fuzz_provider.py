@@ -18,8 +18,8 @@ from pathlib import Path
 from fuzz import SANITIZED, compile_regions
 
 from byoc.bundle import RegionEntry
+from byoc.bundle._epcontext import describe_region
 from byoc.bundle._manifest import contract_to_entry
-from byoc.bundle._region_description import describe_region
 from byoc.codegen import Artifact, Region, find_codegen
 from byoc.codegen.drivers import get_include_folder
 from byoc.onnxrt import get_provider_folder

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
-from byoc.codegens.ethos_u.lower_regions import lower_region
-from byoc.codegens.ethos_u.vela import (
+from byoc.codegens.ethos_u.lower_regions import (
     CompiledGraph,
     EthosUOptions,
     TooSlowError,
     compile_graphs,
+    lower_region,
     vela_version,
 )
 from one_node import OneNode

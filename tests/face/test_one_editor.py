@@ -18,7 +18,7 @@ WRITERS = {
     "boundary/convert/_casting_rewrite.py": "bodies and functions rewritten node by node",
     "bundle/_original_weights.py": "the file as a whole",
     "codegen/_emx_definitions.py": "a model of the caller's, whose nodes are changed as they are read",
-    "codegen/_region_arena.py": "some nodes of a model, in the order of a plan",
+    "codegen/_region_model.py": "some nodes of a model, in the order of a plan",
     "model/_constants.py": "what folding leaves",
     "model/_model_loading.py": "the order of a file",
     "model/_node_kinds.py": "nodes with labels, each copied once",

@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from cutting import DEVICE_ONLY, cut, files, without_what_ifs
 from support import parse
 
-from byoc.cache import CacheEntry, open_cache
-from byoc.cache._cache_folder import read_entry
+from byoc.support.cache import CacheEntry, open_cache
+from byoc.support.cache._cache_folder import read_entry
 
 PROGRAMS = 3
 KEYS = 40
@@ -74,7 +74,7 @@ def check_folder(folder: Path) -> int:
     assert len(entries) == sum(path.is_file() for path in (folder / "entries").rglob("*"))
     for entry in entries:
         with entry.path.open("rb") as file:
-            read_entry(file, entry.path.parent.name + entry.path.name, cache.owner)
+            read_entry(file, entry.path.parent.name + entry.path.name)
     return len(entries)
 
 

@@ -15,7 +15,6 @@ from cutting import planned
 
 from byoc.costs import CostModel, Task, _load_cost_model, build_tasks, load_cost_model
 from byoc.errors import InputError, escape_unprintable
-from byoc.expressions import NumberRange, compile_expression
 from byoc.model import Model, prepare_model, read_model_file
 from byoc.patterns import find_near_misses, group_units
 from byoc.placement import Strategy
@@ -23,6 +22,7 @@ from byoc.placement.strategies import AllSupported, MinCut
 from byoc.quantization._calibration_file import read_ranges, write_ranges
 from byoc.rules import Target, annotate_graph, load_rules
 from byoc.support import _plugins
+from byoc.support.expressions import NumberRange, compile_expression
 
 PERMISSIVE = """
 target: all

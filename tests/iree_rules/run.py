@@ -28,9 +28,13 @@ from onnx import numpy_helper
 _TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(_TESTS), str(_TESTS / "onnx_suite")]
 
-from byoc.codegens.iree.iree_compile import _run_worker, _shorten_message  # noqa: E402
-from byoc.codegens.iree.iree_executor import can_cross, load_module  # noqa: E402
-from byoc.codegens.iree.iree_options import IREEOptions  # noqa: E402
+from byoc.codegens.iree.iree_executor import (  # noqa: E402  # noqa: E402
+    IREEOptions,
+    _run_worker,
+    _shorten_message,
+    can_cross,
+    load_module,
+)
 from differing import differs  # noqa: E402 - needs the path
 from suite import Case, collect  # noqa: E402 - needs the path
 

@@ -19,8 +19,8 @@ from byoc.memory.arena import (
     plan_buffers,
 )
 from byoc.memory.arena import _packing as packing_module
-from byoc.memory.arena._arena_planner import METHODS
 from byoc.memory.arena._best_order import (
+    METHODS,
     SegmentWalker,
     _find_peak,
     _growing_limits,

@@ -20,8 +20,7 @@ from byoc.memory.arena import (
     find_live_ranges,
     plan_by_methods,
 )
-from byoc.memory.arena._arena_planner import METHODS
-from byoc.memory.arena._best_order import find_best_order, vary_order
+from byoc.memory.arena._best_order import METHODS, find_best_order, vary_order
 from byoc.memory.arena._packing import (
     CompoundPart,
     build_compounds,

@@ -5,8 +5,8 @@ from collections.abc import Container
 from byoc.model import GraphIndex
 from byoc.patterns import Match, Pattern
 from byoc.patterns._matcher import find_matches_at
-from byoc.patterns._node_table import NodeTable
 from byoc.patterns._pattern_search import PatternSearch
+from byoc.patterns._pattern_syntax import NodeTable
 
 
 def match_at(pattern: Pattern, node: int, index: GraphIndex, free: Container[int]) -> Match | None:

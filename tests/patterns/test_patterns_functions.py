@@ -11,7 +11,7 @@ from byoc.model import Composite, prepare_model
 from byoc.model._graph_parts import make_composite_functions
 from byoc.model.schemas import list_onnx_operators
 from byoc.patterns import parse_pattern
-from byoc.patterns._node_table import function_label
+from byoc.patterns._pattern_syntax import function_label
 from byoc.placement.strategies import AllSupported
 from byoc.rules import OpRule, Target
 from byoc.rules._rule_schema import CompositeRule, RuleFile

@@ -17,14 +17,6 @@ from byoc.patterns import _near_misses as near_misses
 from byoc.patterns import _qdq_groups as qdq
 from byoc.patterns._contraction_order import ContractionOrder
 from byoc.patterns._near_misses import _describe_progress, _nodes_around
-from byoc.patterns._node_table import (
-    NodeTable,
-    counts_trailing_inputs,
-    has_variadic_output,
-    operand_counts,
-    output_count,
-    strip_trailing_empty,
-)
 from byoc.patterns._pattern import PatternForm, lines_needed, replace_operand
 from byoc.patterns._pattern_search import (
     PatternSearch,
@@ -36,7 +28,17 @@ from byoc.patterns._pattern_search import (
     _output_problem,
     check_node,
 )
-from byoc.patterns._pattern_syntax import AttributeTest, PatternLine, PatternOperand
+from byoc.patterns._pattern_syntax import (
+    AttributeTest,
+    NodeTable,
+    PatternLine,
+    PatternOperand,
+    counts_trailing_inputs,
+    has_variadic_output,
+    operand_counts,
+    output_count,
+    strip_trailing_empty,
+)
 from byoc.patterns._qdq_groups import find_matches
 
 ACCEPTED = Mark(YES, "ops[0]")

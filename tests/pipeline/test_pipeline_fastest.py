@@ -11,10 +11,10 @@ from support import VANILLA, Ran, parse
 
 from byoc.bundle import Bundle
 from byoc.comparison import fastest
+from byoc.comparison.profiling import Patience
 from byoc.errors import InputError
 from byoc.onnxrt import get_session_settings
 from byoc.pipeline import partition
-from byoc.profiling import Patience
 from byoc.runtime import Session, load_bundle
 
 
@@ -29,7 +29,7 @@ def takes(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
                 run()
             return [[each - 0.001, each, each + 0.001] for each in seconds]
 
-        monkeypatch.setattr("byoc.comparison._autotune.measure_in_turn", in_turn)
+        monkeypatch.setattr("byoc.comparison._buckets.measure_in_turn", in_turn)
 
     return replace
 
@@ -87,7 +87,7 @@ def test_a_cut_is_kept_only_where_it_is_faster_beyond_the_noise(
     cut: list[float], kept: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(
-        "byoc.comparison._autotune.measure_in_turn", lambda *_, **__: [[1.0, 1.0, 1.0, 1.0], cut]
+        "byoc.comparison._buckets.measure_in_turn", lambda *_, **__: [[1.0, 1.0, 1.0, 1.0], cut]
     )
 
     result = fastest(parse(CHAIN), VANILLA, output=tmp_path / "b")
@@ -109,7 +109,7 @@ def test_candidates_run_on_the_threads_of_the_codegen(
         threads.append(get_session_settings()[2])
         return real(bundle)
 
-    monkeypatch.setattr("byoc.comparison._autotune.load_bundle", load)
+    monkeypatch.setattr("byoc.comparison._buckets.load_bundle", load)
     options = {"codegen_options": {"threads": "1"}, "output": tmp_path / "b"}
 
     result = fastest("zoo:shufflenet", "openvino-cpu", **options, patience=Patience(0, 1, 1))

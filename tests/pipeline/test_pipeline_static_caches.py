@@ -9,7 +9,7 @@ import pytest
 from support import parse
 
 import byoc
-from byoc.codegen._region_session import RegionSession
+from byoc.codegen._region import RegionSession
 from byoc.errors import InputError
 
 DECODER = """g (int64[1, n] ids, float[1, 2, past, 4] past_key)

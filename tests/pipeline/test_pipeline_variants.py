@@ -22,7 +22,7 @@ from byoc.errors import InputError, RequirementError
 from byoc.reporting import Requirements
 from byoc.runtime import VariantSession
 from byoc.stages import _padding_stage
-from byoc.stages._static_caches import load_original
+from byoc.stages._preparation_stages import load_original
 
 EVERYTHING = "target: npu\ncost_model: openvino-cpu\ncodegen: reference\ndtype: any\nops: [{op: '*'}]\n"
 PREFILL = {"sequence_length": 64, "past_sequence_length": 0, "total_sequence_length": 64}

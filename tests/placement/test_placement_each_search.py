@@ -29,7 +29,7 @@ from byoc.placement import (
     perturb_costs,
 )
 from byoc.placement._form_regions import choose_fusions, form_regions
-from byoc.placement._sensitivity import Sensitivity
+from byoc.placement._perturbation import Sensitivity
 from byoc.placement.solvers import (
     Cooling,
     CoverSearch,

@@ -10,7 +10,7 @@ from support import sample_cases
 
 from byoc.errors import InputError
 from byoc.placement import Placement, Problem, Sensitivity, find_violation
-from byoc.placement import _sensitivity as module
+from byoc.placement import _perturbation as module
 from byoc.placement.strategies import Exhaustive
 
 CASES = [

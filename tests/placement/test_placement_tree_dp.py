@@ -15,7 +15,7 @@ from placement_oracle import COSTS, chain, problems, slow_optimum, thorough
 from byoc.placement import Placement, Problem, find_violation
 from byoc.placement._hard_limits import find_broken_limit
 from byoc.placement.solvers import ForestSolver, Neighbours
-from byoc.placement.solvers._forest import _device_sets
+from byoc.placement.solvers._unit_groups import _device_sets
 from byoc.placement.strategies import Exhaustive, TreeDP
 
 SETS_OF_THREE = [some for count in range(4) for some in combinations((1, 2, 3), count)]

@@ -18,7 +18,6 @@ from support import parse, prepared
 
 import byoc
 from byoc.errors import YES, InputError, refuse
-from byoc.options import PlanOptions
 from byoc.patterns import JointUnit, Unit
 from byoc.placement import Fusion, Measure, Placement, Problem
 from byoc.placement.strategies._baselines import HostOnly
@@ -30,12 +29,13 @@ from byoc.planning import (
     name_units,
     price_placement,
 )
+from byoc.planning import _graph_plan as blocks
 from byoc.planning import _outlining as outlining
-from byoc.planning import _repeated_blocks as blocks
+from byoc.planning._cleaned_graphs import _find_alternatives
 from byoc.planning._graph_placement import plan_graphs
-from byoc.planning._graph_units import _find_alternatives
 from byoc.planning._refusals import _all_names
 from byoc.stages import load_settings
+from byoc.stages.options import PlanOptions
 
 LOOP = """net (float[1, 8] x, int64 n) => (float[1, 8] y) {
     keep = Constant <value_int = 1> ()

@@ -10,10 +10,10 @@ from accelerators import Files, devices
 from support import prepared
 
 from byoc.codegen import Refusal
-from byoc.options import PlanOptions
 from byoc.pipeline import make_plan
 from byoc.planning import Plan, RefusalHistory
 from byoc.stages import load_settings
+from byoc.stages.options import PlanOptions
 
 CHAIN = """g (float[64] x) => (float[64] y) {
     a = Neg(x)

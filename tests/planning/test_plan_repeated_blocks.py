@@ -13,7 +13,7 @@ from support import VANILLA, parse
 
 import byoc
 from byoc.errors import InputError
-from byoc.planning._repeated_blocks import find_borders
+from byoc.planning._graph_plan import find_borders
 from byoc.runtime import load
 
 LAYERS = 5

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from byoc.options import Options, PlanOptions
 from byoc.stages import find_threads, load_settings, load_targets
+from byoc.stages.options import Options, PlanOptions
 
 RULES = "openvino-cpu"
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from support import parse
 
 from byoc.codegen import find_codegen
+from byoc.comparison.profiling import MeasuredCodegen, Patience
+from byoc.comparison.profiling._prediction_error import choose_margin
+from byoc.comparison.profiling._profile import MeasuredCut, describe_link, fit_link, time_cuts
 from byoc.costs import HostLink, UnseenPrediction
 from byoc.model import prepare_model
-from byoc.profiling import MeasuredCodegen, Patience
-from byoc.profiling._prediction_error import choose_margin
-from byoc.profiling._profile import MeasuredCut, describe_link, fit_link, time_cuts
 
 PATIENCE = Patience(warmup=0, least=2, most=2)
 COPIES = HostLink(bandwidth=1e11, latency=1e-7)

@@ -13,8 +13,7 @@ from support import prepared
 from vendors import CompileOnly
 
 from byoc.codegen import Artifact, CompileError, Cycles, Executor, Region, find_codegen
-from byoc.costs import MeasuredWhole
-from byoc.profiling import (
+from byoc.comparison.profiling import (
     MeasuredCodegen,
     MeasurementRecords,
     Patience,
@@ -24,6 +23,7 @@ from byoc.profiling import (
     time_units,
     time_whole,
 )
+from byoc.costs import MeasuredWhole
 from byoc.rules import Target, load_rules
 
 TEXT = """

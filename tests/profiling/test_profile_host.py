@@ -8,11 +8,7 @@ import pytest
 from clocks import Clock
 from support import parse, prepared
 
-from byoc.costs import CostTable
-from byoc.errors import InputError
-from byoc.model import prepare_model
-from byoc.onnxrt import open_session
-from byoc.profiling import (
+from byoc.comparison.profiling import (
     MeasurementRecords,
     Patience,
     PredictionComparison,
@@ -23,8 +19,12 @@ from byoc.profiling import (
     rank_correlation,
     time_nodes,
 )
-from byoc.profiling._measured_costs import NodeTimes
-from byoc.profiling._prediction_error import compare_host_times
+from byoc.comparison.profiling._measured_costs import NodeTimes
+from byoc.comparison.profiling._prediction_error import compare_host_times
+from byoc.costs import CostTable
+from byoc.errors import InputError
+from byoc.model import prepare_model
+from byoc.onnxrt import open_session
 from byoc.runtime import Session
 from byoc.runtime._stage_program import Stage, StageProgram
 

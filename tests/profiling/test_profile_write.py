@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from byoc.comparison.profiling import MeasurementRecords, describe_machine, write_costs
+from byoc.comparison.profiling import _measured_costs as write
+from byoc.comparison.profiling._profile import _describe_wide_entries
 from byoc.costs import (
     CostTable,
     HostLink,
@@ -17,13 +20,10 @@ from byoc.costs import (
     load_cost_model,
     read_cost_file,
 )
-from byoc.costs._cost_file import Energy
+from byoc.costs._cost_model import Energy
 from byoc.costs._work import Work
 from byoc.errors import InputError
 from byoc.model import TensorType
-from byoc.profiling import MeasurementRecords, describe_machine, write_costs
-from byoc.profiling import _measured_costs as write
-from byoc.profiling._profile import _describe_wide_entries
 from byoc.support import COST_MODELS, check_output, find_file
 
 SHAPE = TensorType("float32", (1, 8))

@@ -17,8 +17,8 @@ from byoc.patterns import group_units
 from byoc.placement import Strategy
 from byoc.planning import Plan
 from byoc.quantization import Range, Ranges
+from byoc.quantization._calibrators import GivenQuantization
 from byoc.quantization._quantize_model import QuantizedModel, quantize
-from byoc.quantization._ranges import GivenQuantization
 from byoc.rules import Target, annotate_graph
 from byoc.rules._rule_schema import RuleFile
 from byoc.verification import run_plain

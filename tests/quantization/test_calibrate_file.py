@@ -12,7 +12,7 @@ from support import prepared
 from byoc.errors import InputError
 from byoc.quantization import Range, Ranges
 from byoc.quantization._calibration_file import format_ranges, read_ranges, write_ranges
-from byoc.quantization._ranges import DTYPES, ChannelRange, GivenQuantization
+from byoc.quantization._calibrators import DTYPES, ChannelRange, GivenQuantization
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False, width=32)
 POSITIVE = st.floats(min_value=0, exclude_min=True, allow_infinity=False, width=32)

@@ -6,13 +6,13 @@ from onnx.helper import make_node
 from quantizing import built, weights
 
 from byoc.model import Model
-from byoc.quantization._output_accuracies import (
+from byoc.quantization._quantization_trials import FinerUnits, OutputRefinement, list_rows, merge_units
+from byoc.quantization._quantization_variants import (
     CoarseAccuracy,
     OutputAccuracies,
     measure_sign_accuracy,
     measure_size_accuracy,
 )
-from byoc.quantization._quantization_trials import FinerUnits, OutputRefinement, list_rows, merge_units
 
 SHAPE = [1, 8, 6, 6]
 UNITS = {f"c{number}": [f"c{number}"] for number in range(4)}

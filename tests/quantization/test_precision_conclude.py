@@ -13,7 +13,6 @@ from support import VANILLA, parse
 
 from byoc.errors import InputError
 from byoc.model import Model, is_inserted, prepare_model
-from byoc.options import Options
 from byoc.pipeline import PLANNING, PlanVariant, partition, prepare_variants
 from byoc.quantization import (
     Budget,
@@ -28,6 +27,7 @@ from byoc.quantization import (
 )
 from byoc.rules import load_rules
 from byoc.stages import MeetBudget, Prepared, Request, take
+from byoc.stages.options import Options
 from byoc.support import Note, show_progress
 
 NEEDS = "needs the ranges of tensors (--calibration FILE, or --data FOLDER to measure them)"

@@ -8,11 +8,11 @@ import pytest
 from calibrating import wide_inputs, wide_network
 from choosing import find_cost
 
-from byoc.options import Options
 from byoc.pipeline import PLANNING, prepare_variants
 from byoc.quantization import Budget, Precision, UnitPrecisions
 from byoc.quantization._precision_problem import Level
 from byoc.stages import MeetBudget, Request
+from byoc.stages.options import Options
 
 
 def test_choices_cost_what_their_plans_cost(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from support import VANILLA
 
 from byoc.errors import InputError
 from byoc.quantization import Ranges
-from byoc.quantization._ranges import GivenQuantization
+from byoc.quantization._calibrators import GivenQuantization
 from byoc.rules import load_rules
 
 

@@ -23,7 +23,7 @@ from quantizing import (
 
 from byoc.errors import InputError
 from byoc.quantization import Range
-from byoc.quantization._ranges import GivenQuantization
+from byoc.quantization._calibrators import GivenQuantization
 from byoc.verification import run_plain
 
 

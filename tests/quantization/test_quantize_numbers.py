@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from byoc.quantization._arithmetic import (
+from byoc.quantization._precision import (
     QuantizationParams,
     ScaleRequirement,
     compute_params,

@@ -15,11 +15,14 @@ from support import examples
 from byoc.model import Model
 from byoc.quantization import Precision, Range, Ranges, _quantization_trials, calibrate, choose_precision
 from byoc.quantization._accuracy_measures import find_logits, measure_noise_by_sample, run_with_logits
-from byoc.quantization._coarse_tensors import count_usual_steps, fix_ranges
-from byoc.quantization._network_ends import find_head_units, find_tail_units
-from byoc.quantization._output_accuracies import measure_outputs, measure_size_accuracy
+from byoc.quantization._equalization import count_usual_steps, fix_ranges
+from byoc.quantization._prepare_model import find_head_units, find_tail_units
 from byoc.quantization._quantization_trials import QuantizationTrials, QuantizedOnData
-from byoc.quantization._quantization_variants import measure_bias_shifts
+from byoc.quantization._quantization_variants import (
+    measure_bias_shifts,
+    measure_outputs,
+    measure_size_accuracy,
+)
 from byoc.quantization._quantize_model import prepare_floats
 from byoc.quantization._quantize_on_data import DataQuantizer
 from byoc.samples import NO_PREPROCESSING

@@ -15,7 +15,7 @@ from support import examples, prepared
 from byoc import zoo
 from byoc.model import Model, prepare_model
 from byoc.reporting import Explanation, compute_gains, explain_model
-from byoc.reporting._relaxation_gains import drop_constraint
+from byoc.reporting._explain import drop_constraint
 from byoc.rules import Target, load_rules
 from byoc.rules._rule_schema import RuleFile
 

@@ -10,7 +10,7 @@ from support import VANILLA, parse
 from byoc import explain
 from byoc.pipeline import partition
 from byoc.reporting import make_explanation_document
-from byoc.reporting._explanation_text import _SCREEN, _explanation_lines
+from byoc.reporting._explanation_document import _SCREEN, _explanation_lines
 from byoc.reporting._report_text import summarize_report
 
 # Relu and Add are among the operators of dla; behind `o` nothing has a known shape.

@@ -10,9 +10,9 @@ from support import sample_cases
 import byoc
 from byoc import zoo
 from byoc.reporting import BRIEF, SCREEN, make_explanation_document, print_explanation, print_report
+from byoc.zoo._catalog import ExportedStructures, GeneratedTransformers
 from byoc.zoo._classic_models import ClassicModels
 from byoc.zoo._decoder_families import GeneratedDecoders
-from byoc.zoo._transformers import ExportedStructures, GeneratedTransformers
 
 LINES = 50
 WIDTH = 100

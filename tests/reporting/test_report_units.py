@@ -2,7 +2,8 @@
 
 import pytest
 
-from byoc.reporting import format_count, format_quantity, format_share, objective_unit
+from byoc.costs import objective_unit
+from byoc.reporting import format_count, format_quantity, format_share
 
 
 @pytest.mark.parametrize(

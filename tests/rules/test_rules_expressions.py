@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import count_calls, examples
 
-from byoc.expressions import NoValueError, compile_expression, evaluate
-from byoc.expressions._parser import TYPES, parse_expression
+from byoc.support.expressions import NoValueError, compile_expression, evaluate
+from byoc.support.expressions._parser import TYPES, parse_expression
 
 ATOMS = st.sampled_from(
     [

@@ -7,13 +7,13 @@ import pytest
 from support import count_calls
 
 from byoc.errors import InputError
-from byoc.expressions import compile_expression
 from byoc.reporting import check_rules
 from byoc.rules import OpRule, load_rules
 from byoc.rules import _rule_lint as lint
 from byoc.rules._rule_schema import RuleFile
 from byoc.support import _yamlfile as yamlfile
 from byoc.support import read_yaml, validate_content
+from byoc.support.expressions import compile_expression
 
 HEAD = "target: npu\ncost_model: dla\ndtype: float32\n"
 

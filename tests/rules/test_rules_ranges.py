@@ -8,9 +8,9 @@ import pytest
 from ruling import rules
 from support import parse
 
-from byoc.expressions import NumberRange, compile_expression
 from byoc.model import Dimensions, prepare_model
 from byoc.rules import annotate_graph
+from byoc.support.expressions import NumberRange, compile_expression
 
 TEXT = "g (float[N,8] x, float[M,8] z) => (float[L,8] y) { y = Concat <axis = 0> (x, z) }"
 

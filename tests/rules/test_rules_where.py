@@ -10,10 +10,10 @@ from ruling import rules, target, verdict
 from support import prepared
 
 from byoc.errors import InputError
-from byoc.expressions import compile_expression, compile_regex, matches
 from byoc.rules import annotate_graph
 from byoc.rules._rule_lint import lint_rule_file
 from byoc.support import _plugins as plugins
+from byoc.support.expressions import compile_expression, compile_regex, matches
 
 CONV = """
 g (float[1,4,9,9] x) => (float[1,4,7,5] y) <float[4,2,3,5] w, float[4] b> {

@@ -11,7 +11,7 @@ from native_codegen import Native
 from support import parse
 
 from byoc.codegen import Artifact, Region
-from byoc.trust import _signature
+from byoc.support.trust import _signature
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ import byoc
 from byoc.errors import InputError
 from byoc.onnxrt import build_provider, open_provider_session, register_provider
 from byoc.support import build_shared_library
-from byoc.trust import open_or_create_key, read_settings, read_trusted_keys
+from byoc.support.trust import open_or_create_key, read_settings, read_trusted_keys
 
 PROVIDER_NAME = "byoc"
 _KEY = "cd" * 32

@@ -17,7 +17,7 @@ import byoc as library
 from byoc.bundle import open_bundle, pack_folder
 from byoc.codegen import Isolation, choose_isolation
 from byoc.errors import InputError
-from byoc.trust import add_trusted_key, read_key
+from byoc.support.trust import add_trusted_key, read_key
 from byoc.verification import bisect_region, rerun_fault, write_fault
 
 Become = Callable[[str], Path]

@@ -15,7 +15,7 @@ from warm_processes import WarmProcesses
 import byoc
 from byoc.bundle import judge_trust, open_bundle
 from byoc.errors import InputError
-from byoc.trust import (
+from byoc.support.trust import (
     Trust,
     add_trusted_key,
     get_key_file,
@@ -149,7 +149,7 @@ def test_without_a_home_folder_nothing_fails(monkeypatch: pytest.MonkeyPatch) ->
         open_or_create_key()
 
 
-CREATE = "from byoc.trust import open_or_create_key; print(open_or_create_key().secret.hex())"
+CREATE = "from byoc.support.trust import open_or_create_key; print(open_or_create_key().secret.hex())"
 
 
 def test_processes_that_create_the_key_at_once_agree(

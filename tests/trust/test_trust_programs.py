@@ -11,7 +11,7 @@ from support import Ran, parse
 
 from byoc.errors import InputError
 from byoc.standalone import export_c, verify_program
-from byoc.trust import make_signature, open_or_create_key
+from byoc.support.trust import make_signature, open_or_create_key
 
 pytest.importorskip("emx_onnx_cgen")
 pytest.importorskip("onnxruntime")

@@ -18,8 +18,8 @@ from support import parse
 import byoc
 from byoc.bundle import Consent, judge_trust, open_bundle, pack_folder
 from byoc.errors import InputError
-from byoc.trust import _machine_key, add_trusted_key, get_key_file, read_key, read_trusted_keys
-from byoc.trust._machine_key import can_sign, derive_public_key, is_signature
+from byoc.support.trust import _signature, add_trusted_key, get_key_file, read_key, read_trusted_keys
+from byoc.support.trust._signature import can_sign, derive_public_key, is_signature
 from byoc.verification import verify_against
 
 Become = Callable[[str], Path]
@@ -226,7 +226,7 @@ def test_a_signature_made_of_zeros_signs_nothing(bundle: Path, native: type[Nati
 
 def test_keys_of_small_order_sign_nothing() -> None:
     """For a quarter of all messages the equation holds for the key 0 and the signature 0."""
-    prime, eighth = _machine_key._PRIME, _machine_key._Y_OF_ORDER_8
+    prime, eighth = _signature._PRIME, _signature._Y_OF_ORDER_8
     curve = -121665 * pow(121666, -1, prime)
     assert (curve * eighth**4 + 2 * eighth**2 - 1) % prime == 0
     for y in (0, 1, prime - 1, eighth, prime - eighth, prime, prime + 1):
@@ -245,7 +245,7 @@ def test_keys_of_makers_can_sign(secret: bytes) -> None:
 
 def test_what_is_no_point_can_sign_nothing() -> None:
     """Roots as in RFC 8032, 5.1.3: x = (u / v)^((p + 3) / 8), or that times a root of -1."""
-    prime = _machine_key._PRIME
+    prime = _signature._PRIME
     curve = -121665 * pow(121666, -1, prime)
     found = []
     for y in range(2, 100):

@@ -14,7 +14,7 @@ from support import Ran
 import byoc as library
 from byoc.codegen import Codegens, Isolation
 from byoc.errors import InputError
-from byoc.trust import read_key
+from byoc.support.trust import read_key
 
 KEY = "cd" * 32
 

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from support import sample_cases
 
-from byoc.zoo._transformers import ExportedStructures
+from byoc.zoo._catalog import ExportedStructures
 
 NAMES = [entry.name for entry in ExportedStructures().entries()]
 # A network of convolutions, attention, and a detector with data-dependent extents.

@@ -7,7 +7,7 @@ import pytest
 
 import byoc
 from byoc.errors import InputError
-from byoc.zoo._transformers import GeneratedTransformers, make_transformer
+from byoc.zoo._catalog import GeneratedTransformers, make_transformer
 
 
 def test_the_small_one_is_valid_and_all_its_shapes_are_known() -> None:

@@ -7,7 +7,7 @@ import onnx
 from onnx import TensorProto
 
 import byoc
-from byoc.zoo._transformers import FOLDER, ExportedStructures
+from byoc.zoo._catalog import FOLDER, ExportedStructures
 
 KERNELS = {"Conv", "Gemm", "MatMul"}
 STOCHASTIC = {"Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"}

@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from byoc.errors import InputError
-from byoc.zoo._transformers import ExportedStructures
+from byoc.zoo._catalog import ExportedStructures
 
 
 @pytest.mark.parametrize(

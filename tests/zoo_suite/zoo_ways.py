@@ -12,12 +12,12 @@ from strategies import Alternating, Random
 
 import byoc
 from byoc.bundle import open_bundle
-from byoc.options import Options
 from byoc.pipeline import emit
 from byoc.placement.strategies import AllSupported
 from byoc.quantization import ChosenPrecision
 from byoc.rules import load_rules
 from byoc.stages import ChosenPasses, LoadedModel, Planned, Request, Setup, load_settings
+from byoc.stages.options import Options
 from byoc.verification import NotVerifiableError, NotVerified, Verification, verify_bundle
 
 COSTS = (

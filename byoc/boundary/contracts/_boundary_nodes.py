@@ -7,16 +7,17 @@ of byoc's own nodes only say that byoc inserted them, and for what kind of conve
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from onnx import NodeProto, TensorProto, TypeProto
 
-from byoc.boundary.contracts import _axis_terms as axes
 from byoc.model import (
     CAST,
     DTYPES,
+    IMAGE,
     LAYOUT,
     TENSOR_KEY,
     BoundaryNames,
@@ -35,6 +36,149 @@ from byoc.model import (
     read_tensor_types,
     read_type,
 )
+
+# Axis terms: the position of each axis of a tensor, or block of an axis, after Transposes and
+# Reshapes.
+#
+# Each dimension of a packed tensor is an `AxisTerm`: an axis of the plain tensor (size 0; whole, or
+# the rest of it after blocks are split off), or a block of an axis. Layouts are written in the
+# notation of `byoc.model._layouts`, but are derived here independently of it, so that an error in
+# either one is detected.
+
+UNKNOWN_LAYOUT = "?"
+"""The layout of a contract whose conversion steps lead to no layout that has a name."""
+
+
+class AxisTerm(NamedTuple):
+    """A dimension of a packed tensor: an axis of the plain tensor, or a block of `size` elements."""
+
+    axis: int
+    size: int = 0
+
+
+AxisTerms = tuple[AxisTerm, ...]
+
+
+class AxisStep(NamedTuple):
+    """A Transpose (`order`), or a Reshape (`order` is None) with the shapes before and after it."""
+
+    order: tuple[int, ...] | None
+    before: tuple[Dim, ...] = ()
+    after: tuple[Dim, ...] = ()
+
+
+def plain_terms(rank: int) -> AxisTerms:
+    """Return the terms of a tensor in ONNX's own layout."""
+    return tuple(AxisTerm(axis) for axis in range(rank))
+
+
+def apply_step(terms: AxisTerms, step: AxisStep) -> AxisTerms | None:
+    """Return the terms after a step from those before it, or None if it belongs to no layout."""
+    if step.order is not None:
+        return tuple(terms[i] for i in step.order) if len(step.order) == len(terms) else None
+    groups = _match_dims(step.before, step.after)
+    if groups is None or len(terms) != len(groups):
+        return _merge_blocks(terms, step)
+    terms_after: list[AxisTerm] = []
+    for term, (_, *others) in zip(terms, groups, strict=True):
+        sizes = [step.after[i] for i in others]  # numbers, or the dimensions would not match
+        terms_after.append(term)
+        terms_after += [AxisTerm(term.axis, size) for size in sizes if isinstance(size, int)]
+    return tuple(terms_after)
+
+
+def revert_step(terms: AxisTerms, step: AxisStep) -> AxisTerms | None:
+    """Return the terms before a step from those after it, or None if it belongs to no layout."""
+    if step.order is None:
+        return apply_step(terms, AxisStep(None, step.after, step.before))
+    if len(step.order) != len(terms):
+        return None
+    return tuple(terms[step.order.index(dim)] for dim in range(len(terms)))
+
+
+def _merge_blocks(terms: AxisTerms, step: AxisStep) -> AxisTerms | None:
+    """Return the terms after a Reshape that joins blocks with the axis they were split off from."""
+    groups = _match_dims(step.after, step.before)
+    if groups is None or len(terms) != len(step.before):
+        return None
+    terms_after: list[AxisTerm] = []
+    for group in groups:
+        first, *others = (terms[dim] for dim in group)
+        if any(term.axis != first.axis or not term.size for term in others):
+            return None
+        terms_after.append(AxisTerm(first.axis, first.size * prod(term.size for term in others)))
+    return tuple(terms_after)
+
+
+def format_terms(terms: AxisTerms) -> str:
+    """Return a layout in the notation of rule files; empty for the plain layout.
+
+    A layout outside that notation (another rank than 4, an axis after a block) is described by its axes:
+    `axes 0, 2, 1`.
+    """
+    if terms == plain_terms(len(terms)):
+        return ""
+    axes = max(term.axis for term in terms) + 1
+    if axes != len(IMAGE):
+        return "axes " + ", ".join(f"{axis}" + f" by {size}" * bool(size) for axis, size in terms)
+    return "".join(f"{size}{IMAGE[axis].lower()}" if size else IMAGE[axis] for axis, size in terms)
+
+
+def parse_terms(layout: str, rank: int) -> AxisTerms | None:
+    """Parse a layout in the notation of rule files; None if it is not a layout of images."""
+    if not layout:
+        return plain_terms(rank)
+    terms, size = [], ""
+    for letter in layout:
+        if letter.isdigit():
+            size += letter
+        elif letter.upper() in IMAGE:
+            terms.append(AxisTerm(IMAGE.index(letter.upper()), int(size or 0)))
+            size = ""
+        else:
+            return None
+    return tuple(terms)
+
+
+def pack_shape(shape: Sequence[Dim], terms: AxisTerms) -> tuple[Dim, ...]:
+    """Return the shape of a plain tensor in a layout; extents are rounded up to whole blocks."""
+    found: list[Dim] = []
+    for axis, size in terms:
+        dim = shape[axis]
+        blocks = prod(term.size for term in terms if term.axis == axis and term.size)
+        found.append(
+            size or (-(-dim // blocks) if isinstance(dim, int) else dim if blocks == 1 else None)
+        )
+    return tuple(found)
+
+
+def unpack_shape(shape: Sequence[Dim], terms: AxisTerms) -> tuple[Dim, ...] | None:
+    """Return the plain shape of a transposed tensor, or None if its layout has blocks."""
+    if len(shape) != len(terms) or any(term.size for term in terms):
+        return None
+    return tuple(shape[terms.index(AxisTerm(axis))] for axis in range(len(terms)))
+
+
+def _match_dims(whole: Sequence[Dim], split: Sequence[Dim]) -> tuple[tuple[int, ...], ...] | None:
+    """Return for each dimension of one shape the dimensions of another into which it is split."""
+    groups: list[tuple[int, ...]] = []
+    at = 0
+    for dim in whole:
+        if at >= len(split):
+            return None
+        inner, product = [at], split[at]
+        at += 1
+        while isinstance(dim, int) and isinstance(product, int) and product < dim and at < len(split):
+            following = split[at]
+            if not isinstance(following, int):
+                return None
+            inner.append(at)
+            product *= following
+            at += 1
+        if isinstance(dim, int) and isinstance(product, int) and product != dim:
+            return None
+        groups.append(tuple(inner))
+    return tuple(groups) if at == len(split) else None
 
 
 @dataclass(frozen=True)
@@ -127,30 +271,30 @@ def includes_cast(steps: Sequence[NodeProto]) -> bool:
 def layout_after(
     index: GraphIndex,
     steps: Sequence[NodeProto],
-    terms: axes.AxisTerms | None,
+    terms: AxisTerms | None,
     known: TensorTypes,
-) -> axes.AxisTerms | None:
+) -> AxisTerms | None:
     """Return the layout after some nodes from the one before, or None if there is no such layout.
 
     `known` gives by name the types of tensors that `index` may know less about.
     """
     for step in _axis_steps(index, steps, known):
-        terms = axes.apply_step(terms, step) if terms is not None and step is not None else None
+        terms = apply_step(terms, step) if terms is not None and step is not None else None
     return terms
 
 
 def layout_before(
     index: GraphIndex,
     steps: Sequence[NodeProto],
-    terms: axes.AxisTerms | None,
+    terms: AxisTerms | None,
     known: TensorTypes,
-) -> axes.AxisTerms | None:
+) -> AxisTerms | None:
     """Return the layout before some nodes from the one after, or None if there is no such layout.
 
     `known` gives by name the types of tensors that `index` may know less about.
     """
     for step in reversed(_axis_steps(index, steps, known)):
-        terms = axes.revert_step(terms, step) if terms is not None and step is not None else None
+        terms = revert_step(terms, step) if terms is not None and step is not None else None
     return terms
 
 
@@ -182,22 +326,22 @@ def find_rank(
 
 def _axis_steps(
     index: GraphIndex, steps: Sequence[NodeProto], known: TensorTypes
-) -> list[axes.AxisStep | None]:
+) -> list[AxisStep | None]:
     """Return the axis step of each node that makes a layout, None where it is not known."""
     return [_axis_step(index, node, known) for node in steps if node.op_type in _LAYOUT_OPS]
 
 
-def _axis_step(index: GraphIndex, node: NodeProto, known: TensorTypes) -> axes.AxisStep | None:
+def _axis_step(index: GraphIndex, node: NodeProto, known: TensorTypes) -> AxisStep | None:
     """Return the axis step of a Transpose or Reshape, or None if it is not known."""
     shape = find_shape(index, node.input[0], known)
     if node.op_type == "Transpose":
         order = get_stated_attributes(node).get("perm", reversed(range(len(shape or ()))))
-        return axes.AxisStep(tuple(order))
+        return AxisStep(tuple(order))
     target_shape = get_constant_value(index, node.input[1])
     if target_shape is None or shape is None:
         return None
     behind = [int(dim) or (shape[i] if i < len(shape) else None) for i, dim in enumerate(target_shape)]
-    return axes.AxisStep(None, shape, tuple(behind))
+    return AxisStep(None, shape, tuple(behind))
 
 
 # Paths on the host from a boundary tensor to the user's tensor that it is a form of.
@@ -295,7 +439,7 @@ def find_user_name(users: GraphIndex | None, name: str) -> str:
     return name
 
 
-def relate_layouts(users: GraphIndex | None, one: str, other: str) -> axes.AxisTerms | None:
+def relate_layouts(users: GraphIndex | None, one: str, other: str) -> AxisTerms | None:
     """Return the layout of the second tensor in the axes of the first, or None if they are unrelated.
 
     Two tensors are related if both are made of one tensor by Transposes alone.
@@ -311,7 +455,7 @@ def relate_layouts(users: GraphIndex | None, one: str, other: str) -> axes.AxisT
     # Dimension i of a tensor is dimension order[i] of the common one.
     if len(from_one) != len(from_other):
         return None
-    return tuple(axes.AxisTerm(from_one.index(dim)) for dim in from_other)
+    return tuple(AxisTerm(from_one.index(dim)) for dim in from_other)
 
 
 def _transpose_chain(users: GraphIndex, name: str) -> Mapping[str, tuple[int, ...]]:

@@ -14,8 +14,10 @@ from types import MappingProxyType
 import onnx
 from onnx import NodeProto, TypeProto
 
-from byoc.boundary.contracts import _axis_terms as axes
 from byoc.boundary.contracts._boundary_nodes import (
+    UNKNOWN_LAYOUT,
+    AxisTerm,
+    AxisTerms,
     ConversionPath,
     RegionContext,
     find_origin,
@@ -23,12 +25,17 @@ from byoc.boundary.contracts._boundary_nodes import (
     find_rank,
     find_type,
     find_user_name,
+    format_terms,
     includes_cast,
     is_conversion,
     layout_after,
     layout_before,
+    pack_shape,
+    parse_terms,
+    plain_terms,
     read_scales,
     relate_layouts,
+    unpack_shape,
 )
 from byoc.boundary.contracts._region_view import (
     ContractError,
@@ -172,7 +179,7 @@ class HostGraph:
         return self._build_view(side, path, neighbour, inner_terms)
 
     def _boundary_type(
-        self, path: ConversionPath, terms: axes.AxisTerms | None, border: axes.AxisTerms | None
+        self, path: ConversionPath, terms: AxisTerms | None, border: AxisTerms | None
     ) -> TensorType | None:
         """Return an output's type at the boundary according to the user's tensor made of it."""
         crossing = find_type(self.index.type_protos, path.tensors[0])
@@ -186,8 +193,8 @@ class HostGraph:
             dtype = crossing.dtype
         if known.shape is None or terms is None or border is None:
             return TensorType(dtype, crossing.shape)
-        plain = axes.unpack_shape(known.shape, terms)
-        return TensorType(dtype, crossing.shape if plain is None else axes.pack_shape(plain, border))
+        plain = unpack_shape(known.shape, terms)
+        return TensorType(dtype, crossing.shape if plain is None else pack_shape(plain, border))
 
     def _find_layout(
         self,
@@ -195,18 +202,16 @@ class HostGraph:
         path: ConversionPath,
         neighbour: TensorContract | None,
         node: NodeProto | None,
-    ) -> axes.AxisTerms | None:
+    ) -> AxisTerms | None:
         """Return the layout at the end of a path, in the axes of the region's tensor."""
         rank = self._find_rank(index, path)
         if rank is None:
             return None
         if neighbour is not None:
-            return _map_axes(
-                axes.parse_terms(neighbour.layout, rank), self._relate(path, neighbour.tensor)
-            )
+            return _map_axes(parse_terms(neighbour.layout, rank), self._relate(path, neighbour.tensor))
         layout = get_metadata(node, LAYOUT_KEY) if node is not None else ""
         form = (
-            axes.plain_terms(rank)
+            plain_terms(rank)
             if not layout or path.end in self.context.user_types
             else self._node_layout(layout, rank)
         )
@@ -242,23 +247,23 @@ class HostGraph:
         ]
         return next((original for here, original in pairs if here == name), name)
 
-    def _node_layout(self, layout: str, rank: int) -> axes.AxisTerms | None:
+    def _node_layout(self, layout: str, rank: int) -> AxisTerms | None:
         """Return the layout, in the user's axes, of a tensor at a node marked with a layout.
 
         A node marked with the plain layout holds a tensor that the user has in another layout. If the
         regions use exactly one layout it is that one; otherwise nothing is known.
         """
-        terms = axes.parse_terms(layout, rank)
-        if terms != axes.plain_terms(rank):
+        terms = parse_terms(layout, rank)
+        if terms != plain_terms(rank):
             return terms
         every = (c for each in self.contracts.values() for c in (*each.inputs, *each.outputs))
         words = {contract.layout for contract in every if contract.layout}
-        user_terms = axes.parse_terms(words.pop(), rank) if len(words) == 1 else None
+        user_terms = parse_terms(words.pop(), rank) if len(words) == 1 else None
         if user_terms is None or any(term.size for term in user_terms):
             return None
-        return tuple(axes.AxisTerm(user_terms.index(axes.AxisTerm(axis))) for axis in range(rank))
+        return tuple(AxisTerm(user_terms.index(AxisTerm(axis))) for axis in range(rank))
 
-    def _relate(self, path: ConversionPath, name: str) -> axes.AxisTerms | None:
+    def _relate(self, path: ConversionPath, name: str) -> AxisTerms | None:
         """Return the layout of another of the user's tensors in the axes of the region's tensor."""
         return relate_layouts(self.context.user_index, path.inner, self.context.origins.get(name, name))
 
@@ -274,7 +279,7 @@ class HostGraph:
         side: TensorView,
         path: ConversionPath,
         neighbour: TensorContract | None,
-        inner_terms: axes.AxisTerms | None,
+        inner_terms: AxisTerms | None,
     ) -> HostView:
         """Build a view; `inner_terms` is the layout at the point where the scales were found."""
         if path.scales is not None:
@@ -306,18 +311,18 @@ class HostGraph:
         return node.op_type in self.contracts and node.domain.startswith("byoc.")
 
 
-def _format_layout(terms: axes.AxisTerms | None, known: axes.AxisTerms | None) -> str | None:
+def _format_layout(terms: AxisTerms | None, known: AxisTerms | None) -> str | None:
     """Format a layout; None if the layout at the other end of the path is not known."""
     if known is None:
         return None
-    return axes.format_terms(terms) if terms is not None else axes.UNKNOWN_LAYOUT
+    return format_terms(terms) if terms is not None else UNKNOWN_LAYOUT
 
 
-def _map_axes(terms: axes.AxisTerms | None, relation: axes.AxisTerms | None) -> axes.AxisTerms | None:
+def _map_axes(terms: AxisTerms | None, relation: AxisTerms | None) -> AxisTerms | None:
     """Express terms in other axes, given the layout of their tensor in those axes."""
     if terms is None or relation is None:
         return terms
-    return tuple(axes.AxisTerm(relation[axis].axis, size) for axis, size in terms)
+    return tuple(AxisTerm(relation[axis].axis, size) for axis, size in terms)
 
 
 @dataclass(frozen=True, eq=False)

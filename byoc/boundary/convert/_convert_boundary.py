@@ -6,10 +6,9 @@ from pathlib import Path
 
 from onnx import ModelProto, NodeProto, TypeProto, helper
 
-from byoc.boundary.convert._cast_regions import cast_regions
+from byoc.boundary.convert._cast_regions import cast_regions, tidy_quantization
 from byoc.boundary.convert._form_rewrite import rewrite_graph
 from byoc.boundary.convert._layout_graph import choose_forms, find_layout_graph
-from byoc.boundary.convert._model_editor import ModelEditor, RegionCall, find_owner
 from byoc.boundary.convert._movable_operators import (
     AxisOrder,
     GraphTensors,
@@ -17,8 +16,7 @@ from byoc.boundary.convert._movable_operators import (
     identity_order,
     read_order,
 )
-from byoc.boundary.convert._tensor_transfers import RegionBoundary
-from byoc.boundary.convert._tidy_quantization import tidy_quantization
+from byoc.boundary.convert._tensor_transfers import ModelEditor, RegionBoundary, RegionCall, find_owner
 from byoc.model import (
     LAYOUT,
     LAYOUT_KEY,

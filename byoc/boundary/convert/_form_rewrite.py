@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from byoc.boundary.convert._layout_graph import ChosenForms, LayoutGraph
-from byoc.boundary.convert._model_editor import RegionCall
 from byoc.boundary.convert._movable_operators import (
     AxisOrder,
     GraphTensors,
@@ -18,6 +17,7 @@ from byoc.boundary.convert._movable_operators import (
     permute_axis,
     transpose_type,
 )
+from byoc.boundary.convert._tensor_transfers import RegionCall
 from byoc.model import (
     LAYOUT,
     LAYOUT_KEY,

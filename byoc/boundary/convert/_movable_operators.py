@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, TypeProto, numpy_helper
 
-from byoc.boundary.convert._model_editor import ModelEditor
-from byoc.boundary.convert._tensor_transfers import RegionBoundary, TransposeShares
+from byoc.boundary.convert._tensor_transfers import ModelEditor, RegionBoundary, TransposeShares
 from byoc.model import (
     DTYPES,
     EditableGraph,

@@ -24,22 +24,20 @@ import numpy as np
 
 from . import Artifact, CompileError, Cycles, NotHereError, Region, ResourceError, Verdict
 from .link import (
-    SharedMemory,
-    end_with_parent,
-    read_array,
-    read_files,
-    receive_frame,
-    send_frame,
-    write_array,
-    write_files,
-)
-from .values import (
     InputCheck,
     OptionsError,
+    SharedMemory,
     describe_options,
+    end_with_parent,
     make_options,
+    read_array,
+    read_files,
     read_value,
+    receive_frame,
+    send_frame,
     takes_check_options,
+    write_array,
+    write_files,
 )
 
 if TYPE_CHECKING:

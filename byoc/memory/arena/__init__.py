@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.memory.arena._arena_planner import METHODS, plan_buffers, plan_by_methods
     from byoc.memory.arena._arena_problem import (
         ArenaPlan,
         ArenaProblem,
@@ -13,6 +12,7 @@ if TYPE_CHECKING:
         Buffer,
         find_live_ranges,
     )
+    from byoc.memory.arena._best_order import METHODS, plan_buffers, plan_by_methods
     from byoc.memory.arena._packing import (
         Compound,
         CompoundPart,

@@ -11,8 +11,10 @@ from byoc.memory.arena import (
     pack_under,
     search_offsets,
 )
-from byoc.memory.scratchpad._residency_choice import (
+from byoc.memory.scratchpad._scratchpad_plan import (
+    AccessSchedule,
     BufferResidency,
+    Residency,
     ResidencyChoice,
     count_buffer_traffic,
     count_moved_bytes,
@@ -21,7 +23,6 @@ from byoc.memory.scratchpad._residency_choice import (
     find_residency_overwrites,
     grow_choice,
 )
-from byoc.memory.scratchpad._scratchpad_plan import AccessSchedule, Residency
 from byoc.numerics import SearchBudget
 
 Stay = tuple[Buffer, int, int]

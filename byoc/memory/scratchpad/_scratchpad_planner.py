@@ -12,9 +12,16 @@ from numpy.typing import NDArray
 from byoc.errors import InputError
 from byoc.memory.arena import Buffer, Compound, GreedyPacking, search_offsets
 from byoc.memory.scratchpad._addresses import AddressedChoice, assign_addresses, fit_addresses
-from byoc.memory.scratchpad._residency_choice import (
+from byoc.memory.scratchpad._scratchpad_plan import (
+    AccessSchedule,
+    Action,
     BufferResidency,
+    LoadAction,
+    Residency,
     ResidencyChoice,
+    RunAction,
+    ScratchpadPlan,
+    StoreAction,
     count_moved_bytes,
     count_occupied,
     count_staging,
@@ -22,15 +29,6 @@ from byoc.memory.scratchpad._residency_choice import (
     find_traffic,
     grow_choice,
     keep_nothing,
-)
-from byoc.memory.scratchpad._scratchpad_plan import (
-    AccessSchedule,
-    Action,
-    LoadAction,
-    Residency,
-    RunAction,
-    ScratchpadPlan,
-    StoreAction,
 )
 from byoc.numerics import SearchBudget
 from byoc.numerics.solvers import MilpBuilder

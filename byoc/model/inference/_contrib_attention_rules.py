@@ -6,7 +6,7 @@ query, P of the past, T of both, N heads, H the size of one head.
 
 from collections.abc import Mapping, Sequence
 
-from byoc.model._tensor_types import Dim
+from byoc.model._tensor_data import Dim
 from byoc.model.inference._elementwise_shapes import (
     Shape,
     Types,

@@ -5,7 +5,7 @@ The shapes are those of onnxruntime's documentation (docs/ContribOperators.md) a
 
 from collections.abc import Mapping
 
-from byoc.model._tensor_types import DTYPES, Dim, TensorType
+from byoc.model._tensor_data import DTYPES, Dim, TensorType
 from byoc.model.inference._contrib_attention_rules import ATTENTION_RULES, MATRIX_RULES
 from byoc.model.inference._elementwise_shapes import Shape, Types, broadcast_shapes, keep_type, make_type
 from byoc.model.inference._extents import (

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from byoc.model._tensor_types import DTYPES, Dim, TensorType
+from byoc.model._tensor_data import DTYPES, Dim, TensorType
 from byoc.model.inference._extents import multiply_dims
 from byoc.model.inference._moved_values import KnownNode, Rule, read_axes
 

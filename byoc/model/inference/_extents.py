@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache, reduce
 from itertools import product
 
-from byoc.model._tensor_types import Dim, TensorType
+from byoc.model._tensor_data import Dim, TensorType
 from byoc.model.inference._polynomials import (
     CACHE_SIZE,
     MAX_POWER,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import ceil, isfinite
 
-from byoc.model._tensor_types import DTYPES, Dim, TensorType
+from byoc.model._tensor_data import DTYPES, Dim, TensorType
 from byoc.model.inference._elementwise_shapes import (
     Shape,
     Types,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
 from byoc.model._node_kinds import KnownKinds, NodeKind, NodeRecords
-from byoc.model._tensor_types import Dim, TensorType, get_graph_types, read_tensor_types, write_type
+from byoc.model._tensor_data import Dim, TensorType, get_graph_types, read_tensor_types, write_type
 from byoc.model._walk import is_onnx
 from byoc.model.inference._elementwise_shapes import Types, merge_dims
 from byoc.model.inference._extents import list_dim_names, parse_dim

@@ -14,7 +14,7 @@ import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 
 from byoc.model._node_kinds import NodeRecords, get_stated_attributes
-from byoc.model._tensor_types import Dim, TensorType, read_type
+from byoc.model._tensor_data import Dim, TensorType, read_type
 from byoc.model._vendor_operators import infer_vendor_types
 from byoc.model._walk import get_input, is_onnx, list_bodies, walk_graphs
 from byoc.model.inference._contrib_rules import infer_contrib_types
@@ -25,7 +25,9 @@ from byoc.model.inference._movement_shapes import CUTTING_RULES, MOVEMENT_RULES
 from byoc.model.inference._scope_values import (
     describe_node,
     find_value,
+    follow_sequence,
     infer_by_onnx,
+    infer_from_sequence,
     read_values,
     record_made_inside,
     type_by_values,
@@ -38,7 +40,6 @@ from byoc.model.inference._scopes import (
     contradicts,
     is_fixed,
 )
-from byoc.model.inference._sequence_types import follow_sequence, infer_from_sequence
 from byoc.model.inference._window_shapes import MATRIX_RULES, POOLS, WINDOW_RULES
 from byoc.model.schemas import get_schema
 

@@ -16,7 +16,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, h
 
 from byoc.errors import InputError
 from byoc.model._node_kinds import NodeRecords
-from byoc.model._tensor_types import (
+from byoc.model._tensor_data import (
     DTYPE_NUMBERS,
     Dim,
     get_graph_types,

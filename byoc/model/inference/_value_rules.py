@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
-from byoc.model._tensor_types import FLOAT_DTYPES, Dim, to_numpy_dtype
+from byoc.model._tensor_data import FLOAT_DTYPES, Dim, to_numpy_dtype
 from byoc.model.inference._extents import (
     add_dims,
     ceil_divide_dims,

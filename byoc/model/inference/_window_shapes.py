@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from byoc.errors import InputError
-from byoc.model._tensor_types import Dim, TensorType
+from byoc.model._tensor_data import Dim, TensorType
 from byoc.model._walk import describe_node
 from byoc.model.inference._elementwise_shapes import (
     Shape,

@@ -5,7 +5,7 @@ from functools import reduce
 from math import inf, isfinite, sqrt
 from operator import add, sub
 
-from byoc.model._tensor_types import FLOAT_DTYPES
+from byoc.model._tensor_data import FLOAT_DTYPES
 from byoc.model.ranges._intervals import (
     MAX_PARTS,
     NUMBERS,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byoc.model._constants import find_constant_value
-from byoc.model._tensor_types import FLOAT_DTYPES, Dim
+from byoc.model._tensor_data import FLOAT_DTYPES, Dim
 from byoc.model.ranges._intervals import (
     NUMBERS,
     Interval,

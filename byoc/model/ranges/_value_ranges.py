@@ -9,7 +9,7 @@ import numpy as np
 
 from byoc.model._constants import find_constant_value, get_constant_value
 from byoc.model._graph_index import GraphBody, GraphIndex
-from byoc.model._tensor_types import FLOAT_DTYPES
+from byoc.model._tensor_data import FLOAT_DTYPES
 from byoc.model.ranges._element_rules import ELEMENT_RULES
 from byoc.model.ranges._intervals import (
     MAX_PARTS,

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
         iterate_chain_splits,
         split_chain,
     )
-    from byoc.placement.solvers._forest import ForestSolver, build_induced_forest, build_spanning_forest
     from byoc.placement.solvers._host_device_cut import (
         HostDeviceCuts,
         LabelExpansion,
@@ -52,6 +51,12 @@ if TYPE_CHECKING:
         sum_execution,
         sum_transfers,
     )
-    from byoc.placement.solvers._unit_groups import Neighbours, UnitGroups
+    from byoc.placement.solvers._unit_groups import (
+        ForestSolver,
+        Neighbours,
+        UnitGroups,
+        build_induced_forest,
+        build_spanning_forest,
+    )
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

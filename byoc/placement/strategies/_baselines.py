@@ -8,8 +8,7 @@ import numpy as np
 
 from byoc.errors import InputError
 from byoc.placement._form_regions import form_regions
-from byoc.placement._hard_limits import find_broken_limit, make_feasible, repair_labels
-from byoc.placement._placement_cost import measure_loads
+from byoc.placement._hard_limits import find_broken_limit, make_feasible, measure_loads, repair_labels
 from byoc.placement._problem import Floats, Ints, Problem
 from byoc.placement._strategy import (
     ALL_REQUIREMENTS,

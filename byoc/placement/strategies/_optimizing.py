@@ -9,8 +9,7 @@ import numpy as np
 
 from byoc.errors import InputError
 from byoc.numerics import SearchBudget
-from byoc.placement._hard_limits import find_broken_limit, make_feasible, repair_labels
-from byoc.placement._placement_cost import evaluate
+from byoc.placement._hard_limits import evaluate, find_broken_limit, make_feasible, repair_labels
 from byoc.placement._problem import Bools, Ints, Problem
 from byoc.placement._strategy import (
     ALL_REQUIREMENTS,

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, prod
 
-from .layer_tensors import INT16, Extents, SlidingWindow
 from .layers import ConvLayer, Int4Weights
+from .output_shapes import INT16, Extents, SlidingWindow
 from .tiling import (
     CHANNEL_BYTES,
     SlotNeed,

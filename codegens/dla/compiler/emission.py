@@ -18,8 +18,8 @@ import numpy as np
 from byoc.codegen import ResourceError
 
 from ..machine import Command, DType, Load, Memory, Operand, Store, Unpack
-from .layer_tensors import Array, LayerTensor, dtype_of
 from .layers import ConvLayer, Int4Weights, LayerNetwork, MachineLayer
+from .output_shapes import Array, LayerTensor, dtype_of
 from .scheduling import AddressMap, TensorAddress
 from .tiling import LayerSlots, SlotNeed, TensorBox, TileBudget, Tiling, dense_operand, slot_tensors
 

@@ -33,7 +33,6 @@ from ..machine import (
 )
 from ..machine import Pool as PoolCommand
 from .emission import EmitterState, LayerEmission, LayerT, TileStep, begin_layer, require_tiling
-from .layer_tensors import Array, Clamp, LayerTensor, dtype_of
 from .layers import (
     ActivationLayer,
     ConcatLayer,
@@ -51,6 +50,7 @@ from .layers import (
     residual_bits,
     split_axes,
 )
+from .output_shapes import Array, Clamp, LayerTensor, dtype_of
 from .tiling import (
     ALIGNMENT,
     AxisSpan,

@@ -15,7 +15,7 @@ import numpy as np
 from byoc.codegen import CompileError, InputError
 
 from ..machine import FunctionKind, NormalizeKind, to_multiplier
-from .layer_tensors import INT16, Array, Clamp, LayerTensor, SlidingWindow
+from .output_shapes import INT16, Array, Clamp, LayerTensor, SlidingWindow
 
 # Weights of four bits, which stay packed in WEIGHTS and are unpacked while they are loaded.
 

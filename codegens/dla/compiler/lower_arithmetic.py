@@ -11,9 +11,9 @@ from byoc.codegen import CompileError
 
 from ..machine import FunctionKind, NormalizeKind
 from .layer_groups import LayerGroup
-from .layer_tensors import Extents, LayerTensor, Shape, matrix_extents, memory_extents
 from .layers import ActivationLayer, EltwiseLayer, NormalizeLayer
 from .network_builder import LayerArithmetic, NetworkBuilder
+from .output_shapes import Extents, LayerTensor, Shape, matrix_extents, memory_extents
 from .region_reading import Operand
 
 # Lower normalizations of vectors: each is one command for the channels of many pixels.

@@ -18,9 +18,9 @@ from byoc.codegen import CompileError
 
 from ..machine import NormalizeKind
 from .layer_groups import LayerGroup
-from .layer_tensors import Array, Clamp, Extents, LayerTensor, Shape, is_reordered
 from .layers import ActivationLayer, ConcatLayer, MoveLayer, NormalizeLayer
 from .network_builder import LayerArithmetic, NetworkBuilder
+from .output_shapes import Array, Clamp, Extents, LayerTensor, Shape, is_reordered
 from .region_reading import Operand
 
 # Lower rotary embeddings: the rotation of pairs of channels by angles of positions.

@@ -9,7 +9,9 @@ from byoc.codegen import CompileError, Operation
 
 from ..machine import split_bytes
 from .layer_groups import LayerGroup
-from .layer_tensors import (
+from .layers import ConvLayer, Int4Weights, MatMulLayer
+from .network_builder import NetworkBuilder
+from .output_shapes import (
     INT16,
     TO_NHWC,
     Array,
@@ -18,10 +20,8 @@ from .layer_tensors import (
     Shape,
     SlidingWindow,
     matrix_extents,
+    window_of,
 )
-from .layers import ConvLayer, Int4Weights, MatMulLayer
-from .network_builder import NetworkBuilder
-from .output_shapes import window_of
 from .region_reading import Operand, find_function, list_operands
 
 # Lower products of computed matrices, as attention has them.

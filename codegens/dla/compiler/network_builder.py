@@ -14,7 +14,17 @@ from byoc.codegen import CompileError, Operation, TensorContract
 from ..machine import FunctionKind
 from . import layers as limits
 from .layer_groups import LayerGroup
-from .layer_tensors import (
+from .layers import (
+    ActivationLayer,
+    BoundaryPort,
+    ConvLayer,
+    EltwiseLayer,
+    MachineLayer,
+    MatMulLayer,
+    MoveLayer,
+    RestackLayer,
+)
+from .output_shapes import (
     FROM_NHWC,
     INTEGERS,
     TO_NHWC,
@@ -32,16 +42,6 @@ from .layer_tensors import (
     needs_reordering,
     onnx_order_extents,
     to_memory_layout,
-)
-from .layers import (
-    ActivationLayer,
-    BoundaryPort,
-    ConvLayer,
-    EltwiseLayer,
-    MachineLayer,
-    MatMulLayer,
-    MoveLayer,
-    RestackLayer,
 )
 from .region_reading import Operand, RegionReading, list_operands, read_encoding
 

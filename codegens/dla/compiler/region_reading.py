@@ -10,8 +10,7 @@ import onnx
 from byoc.codegen import CompileError, Operation, Quantization, Region, TensorContract
 
 from ..machine import FunctionKind
-from .layer_tensors import FROM_NHWC, Array, Shape
-from .output_shapes import infer_shapes
+from .output_shapes import FROM_NHWC, Array, Shape, infer_shapes
 
 # The machine's functions by operator, and those of a tensor times a function of it.
 

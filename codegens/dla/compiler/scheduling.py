@@ -13,7 +13,6 @@ from byoc.codegen import scratchpad as levels
 
 from ..machine import Memory, Operand
 from .conv_tiling import find_conv_tiling, list_conv_slots
-from .layer_tensors import LayerTensor, dtype_of
 from .layers import (
     ActivationLayer,
     BoundaryPort,
@@ -29,6 +28,7 @@ from .layers import (
     QuantizeLayer,
     RestackLayer,
 )
+from .output_shapes import LayerTensor, dtype_of
 from .tiling import (
     AxisSpan,
     TensorBox,

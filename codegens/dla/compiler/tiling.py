@@ -12,7 +12,6 @@ from itertools import count, islice
 from math import ceil
 
 from ..machine import LINE, NO_PADS, ZERO, DType, MachineFigures, Operand, Pads, Pair
-from .layer_tensors import LayerTensor, SlidingWindow
 from .layers import (
     ActivationLayer,
     ConvLayer,
@@ -23,6 +22,7 @@ from .layers import (
     PoolLayer,
     QuantizeLayer,
 )
+from .output_shapes import LayerTensor, SlidingWindow
 
 # Spans and boxes of tensors, and the part of an input that a box of a result depends on.
 

@@ -1,19 +1,5 @@
 """The machine: instructions, operands, arithmetic, the program file, and timing."""
 
-from .arithmetic import (
-    MAX_SHIFT,
-    build_table,
-    evaluate_function,
-    find_dynamic_scale,
-    requantize,
-    round_half_even,
-    saturate,
-    shift_half_even,
-    split_bytes,
-    to_common_multipliers,
-    to_multiplier,
-    to_real_multiplier,
-)
 from .instructions import (
     ABSENT,
     ACTIVATIONS,
@@ -31,13 +17,25 @@ from .instructions import (
     Unpack,
 )
 from .program_file import (
+    MAX_SHIFT,
     VERSIONS,
     Program,
     assemble,
+    build_table,
     disassemble,
+    evaluate_function,
+    find_dynamic_scale,
     find_version,
     format_command,
     format_program,
+    requantize,
+    round_half_even,
+    saturate,
+    shift_half_even,
+    split_bytes,
+    to_common_multipliers,
+    to_multiplier,
+    to_real_multiplier,
 )
 from .timing import (
     LINE,

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import onnx
+from byoc.codegens.dla.compiler.compile_region import lower_region
 from byoc.codegens.dla.compiler.layers import LayerNetwork
-from byoc.codegens.dla.compiler.lower_region import lower_region
 from onnx import numpy_helper
 
 from byoc.codegen import Region, find_codegen, parse_codegen_options, read_region

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from byoc.codegens.dla.compiler.layer_tensors import Clamp, LayerTensor
 from byoc.codegens.dla.compiler.layers import (
     ActivationLayer,
     ConcatLayer,
@@ -19,6 +18,7 @@ from byoc.codegens.dla.compiler.lower_convolutions import (
     normalization_weights,
     requantize_weights,
 )
+from byoc.codegens.dla.compiler.output_shapes import Clamp, LayerTensor
 from dla_regions import agrees, bytes_of, floats, mentioned, model, network
 
 from byoc.codegen import CompileError

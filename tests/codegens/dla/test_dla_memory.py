@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from byoc.codegens.dla.machine import DType, Operand
 from byoc.codegens.dla.simulator import FaultError
-from byoc.codegens.dla.simulator.tagged_memory import PlainMemory, TaggedMemory
+from byoc.codegens.dla.simulator.kernel_convolutions import PlainMemory, TaggedMemory
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 from byoc.codegens.dla.compiler.emission import WeightsImage
 from byoc.codegens.dla.compiler.emit_tiles import conv_parameters
-from byoc.codegens.dla.compiler.layer_tensors import Clamp, LayerTensor, SlidingWindow
 from byoc.codegens.dla.compiler.layers import ConvLayer
+from byoc.codegens.dla.compiler.output_shapes import Clamp, LayerTensor, SlidingWindow
 
 
 def test_arrays_lie_one_behind_the_other() -> None:

@@ -28,7 +28,7 @@ from byoc.codegens.dla.machine import (
     to_multiplier,
 )
 from byoc.codegens.dla.simulator import SimulationError, Simulator
-from byoc.codegens.dla.simulator.kernels import compute
+from byoc.codegens.dla.simulator.simulator import compute
 from dla_bench import FIGURES, Array, box, program
 
 F32 = DType.FLOAT32

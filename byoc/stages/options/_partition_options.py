@@ -1,0 +1,345 @@
+"""The choices of a partitioning run, and their record in the manifest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import byoc.placement
+from byoc import bundle, codegen, model, onnxrt, quantization, samples, verification, zoo
+from byoc.errors import InputError
+from byoc.stages.options._plan_options import (
+    DEFAULT_STRATEGY,
+    CompileOptions,
+    record_inputs,
+    record_names,
+    record_thresholds,
+    record_value,
+    record_variants,
+)
+from byoc.support import Flag, Panel, Syntax, declaration_of, declare_field
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(CompileOptions):
+    """All choices of a partitioning run. Raises InputError for a timeout or a gate that is none."""
+
+    output: str | Path | None = declare_field(
+        None,
+        "where to write the bundle; without it nothing is compiled or verified. An existing bundle "
+        "is replaced, whole; anything else that is there is left alone.",
+        Flag(
+            "Write the bundle here (.zip: packed); else only plan.",
+            Syntax.PATH,
+            names=("--output", "-o"),
+        ),
+    )
+    variants: Mapping[str, Mapping[str, int | str]] | None = declare_field(
+        None,
+        "variants of the bundle by name: for each the open dimensions that are its own, as in `dims`. "
+        "They share the weights, and the inputs of a call choose one by their shapes.",
+        Flag(
+            "A variant of the bundle, with sizes of its own, such as decode:seq=1,past=256.",
+            Syntax.VARIANTS,
+            names=("--variant",),
+            metavar="NAME:DIM=SIZE,...",
+            panel=Panel.BUNDLE,
+        ),
+        record_variants,
+    )
+    variable: str | Sequence[str] = declare_field(
+        (),
+        "constants that are inputs of the model and of its regions, with their value as the default, by "
+        "names or patterns (`*lora*`): weights of an adapter that calls may exchange.",
+        Flag(
+            "Make this constant an input with a default, which calls may exchange: '*lora*'.",
+            Syntax.LIST,
+            metavar="NAME",
+            panel=Panel.BUNDLE,
+        ),
+        record_names,
+    )
+    buckets: Mapping[str, Sequence[int]] | None = declare_field(
+        None,
+        "sizes of one open dimension: a variant for each, called after it (`seq_16`).",
+        Flag(
+            "A variant for each of these sizes of a dimension: seq=1,16,128.",
+            Syntax.BUCKETS,
+            names=("--bucket",),
+            metavar="DIM=SIZE,...",
+            panel=Panel.BUNDLE,
+        ),
+        lambda buckets: {name: list(sizes) for name, sizes in buckets.items()} if buckets else None,
+    )
+    keep_open: bool = declare_field(
+        False,
+        "make one plan in which open dimensions stay open. Otherwise, where no size is given and rules "
+        "refuse nodes for that, byoc chooses sizes, and makes a variant with these and an open one.",
+        Flag(
+            "Make one open plan; else sizes that rules need are chosen, and others run on it.",
+            Syntax.SWITCH,
+            panel=Panel.BUNDLE,
+        ),
+    )
+    pad: bool = declare_field(
+        True,
+        "find out which dimensions of variants may be smaller: inputs are padded then, and outputs cut, "
+        "where the model's graph proves that padding changes nothing.",
+        Flag(
+            "Find out where inputs smaller than a variant's may be padded.",
+            Syntax.ON_OFF,
+            panel=Panel.BUNDLE,
+        ),
+        lambda pad: None if pad else False,
+    )
+    static_cache: bool = declare_field(
+        False,
+        "give the caches of variants with a past one length, before and after a call, where a Concat "
+        "makes them longer: new rows are written to their places. A past may then be shorter.",
+        Flag(
+            "Give caches that a Concat makes longer one length in variants with a past.",
+            Syntax.SWITCH,
+            panel=Panel.BUNDLE,
+        ),
+        lambda static: static or None,
+    )
+    weights: bundle.Sharing = declare_field(
+        "copy",
+        "what to do with weights in files beside the model: `copy` them into the bundle, `link` the "
+        "files into it (a reflink, else a hard link), or leave them where they are, with a `reference`. "
+        "What byoc changes or makes is in the bundle.",
+        Flag(
+            "Copy weights that lie in files beside the model, link the files, or refer to them.",
+            choices=("copy", "link", "reference"),
+            panel=Panel.BUNDLE,
+        ),
+        lambda weights: None if weights == "copy" else weights,
+    )
+    strategy: str = declare_field(
+        DEFAULT_STRATEGY,
+        "the placement strategy's name (`byoc.strategies` entry points).",
+        Flag("How to place the units: see byoc strategies."),
+        record_value,
+    )
+    robust: str | None = declare_field(
+        None,
+        "take the placement of least regret at the perturbed costs, `mean` or `worst`.",
+        Flag(
+            "With --perturb: take the placement whose regret is least on average, or at worst.",
+            choices=tuple(choice.value for choice in byoc.placement.Robust),
+            panel=Panel.PLACEMENT,
+        ),
+        record_value,
+    )
+    placement: str | Path | None = declare_field(
+        None,
+        "a file that says where some nodes are to be, as `save_placement` writes it.",
+        Flag(
+            "A file that fixes the device of some nodes; --save-placement writes one.",
+            Syntax.PATH,
+            panel=Panel.PLACEMENT,
+        ),
+        lambda path: None if path is None else zoo.name_source(path),
+        record_none=True,
+    )
+    annotations: str | None = declare_field(
+        None,
+        "the metadata key of nodes in the model whose value names the device that they are wanted on: "
+        "`host` or a target.",
+        Flag(
+            "Place nodes on the device that their metadata of this key names.",
+            metavar="KEY",
+            panel=Panel.PLACEMENT,
+        ),
+        record_value,
+    )
+    precision: quantization.Precision = declare_field(
+        quantization.NATIVE,
+        "what regions compute in, and what scales are concluded from.",
+        record=lambda precision: precision.record,
+    )
+    host_mode: onnxrt.HostMode = declare_field(
+        onnxrt.HOST_MODES[0],
+        "how the host computes quantized activations, here and whenever the bundle runs: `exact`, as "
+        "ONNX defines them, or `fast`, as onnxruntime fuses them, which moves results by units. What is "
+        "verified is what runs.",
+        Flag(
+            "Compute quantized activations on the host as ONNX defines them, or sooner.",
+            choices=onnxrt.HOST_MODES,
+            panel=Panel.BUNDLE,
+        ),
+        lambda mode: None if mode == onnxrt.HOST_MODES[0] else mode,
+    )
+    inputs: str | Path | samples.Inputs | Sequence[samples.Inputs] | None = declare_field(
+        None,
+        "what the bundle is verified on instead of made samples: an `.npz` file, a folder as "
+        "`calibrate` reads it, or one or several mappings of arrays by the names of the inputs.",
+        Flag("Verify on these samples, by the names of the inputs.", metavar="FILE|FOLDER"),
+        record_inputs,
+    )
+    verify: bool = declare_field(
+        True,
+        "run the bundle and the original on samples and compare, if onnxruntime is there.",
+        Flag("Run the result and the original, and compare.", Syntax.ON_OFF, panel=Panel.BUNDLE),
+    )
+    ask: Literal["legality", "costs", "both"] | None = declare_field(
+        None,
+        "what codegens are asked about the model's units before these are placed: `legality`, which of "
+        "them the compiler takes, `costs`, how many seconds they take, or `both`.",
+        Flag(
+            "Ask the codegen before placing: which units its compiler takes, their seconds, or both.",
+            choices=("legality", "costs", "both"),
+            panel=Panel.PLACEMENT,
+        ),
+        record_value,
+    )
+    share_blocks: bool = declare_field(
+        False,
+        "cut regions at the borders of repeated blocks, a decoder's layers, so that one is compiled "
+        "for all; the codegen has to take weights, and each block is launched by itself.",
+        Flag(
+            "Cut regions into their repeated blocks, which are compiled once.",
+            Syntax.SWITCH,
+            panel=Panel.PLACEMENT,
+        ),
+        lambda share: share or None,
+    )
+    gate: bool | float | verification.Thresholds = declare_field(
+        False,
+        "compare each region alone with plain onnxruntime; those that are off by more than this go "
+        "elsewhere, as if they were refused. True takes verification's thresholds; a number is the "
+        "largest error of floats as a share of the range.",
+        Flag(
+            "Run each region alone, too; one whose error is too large goes back to the host.",
+            Syntax.SWITCH,
+            panel=Panel.BUNDLE,
+        ),
+        lambda gate: record_thresholds(read_gate(gate)),
+        record_none=True,
+    )
+    emit: Literal["epcontext"] | None = declare_field(
+        None,
+        "`epcontext` puts `model_ctx.onnx` into the bundle, the host's model with an EPContext node "
+        "for each region, which ONNX Runtime loads with the codegen's provider, or byoc's and a driver.",
+        Flag(
+            "Put a model with EPContext nodes into the bundle, for ONNX Runtime.",
+            choices=("epcontext",),
+            panel=Panel.BUNDLE,
+        ),
+        record_value,
+    )
+    what_if: bool = declare_field(
+        True,
+        "estimate what would be gained if the accelerators supported more.",
+        Flag(
+            "Estimate what would be gained if more were supported.", Syntax.ON_OFF, panel=Panel.PLACEMENT
+        ),
+    )
+    sign: bool = declare_field(
+        True,
+        "sign the bundle with the key of this machine, so that native code in it runs here, and where "
+        "the user trusts that key.",
+        Flag("Sign the bundle with the key of this machine.", Syntax.ON_OFF, panel=Panel.BUNDLE),
+    )
+    progress: Callable[[str], None] | None = declare_field(
+        None, "called with the name of each step as it begins."
+    )
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a timeout that is no time, a gate below 0, variants that are none."""
+        _ = self.isolation, self.largest_errors, self.list_variants()
+        if self.static_cache and not (self.variants or self.buckets):
+            raise InputError(
+                "--static-cache is for variants, whose sizes say how long a cache is (--variant)"
+            )
+
+    def list_variants(self) -> tuple[model.Variant, ...]:
+        """Return the variants of the bundle; a single one without a name where none are asked for.
+
+        Raises InputError as `list_variants` of the options room does.
+        """
+        return list_variants(self.variants or {}, self.buckets or {}, self.dims or {})
+
+    @property
+    def may_choose_sizes(self) -> bool:
+        """Whether byoc may choose sizes of open dimensions: nobody did, or asked for one plan."""
+        given = self.dims or self.shapes or self.variants or self.buckets or self.static_cache
+        one = self.keep_open or self.placement is not None or self.emit is not None
+        return not (given or one)
+
+    @property
+    def largest_errors(self) -> verification.Thresholds | None:
+        """The largest errors of a region by itself, None for any error."""
+        return read_gate(self.gate)
+
+
+def read_gate(gate: bool | float | verification.Thresholds) -> verification.Thresholds | None:
+    """Return the largest errors of a region by itself, None for any. Raises InputError below 0."""
+    if isinstance(gate, verification.Thresholds):
+        return gate
+    if isinstance(gate, bool):
+        return verification.DEFAULT_THRESHOLDS if gate else None
+    if not gate >= 0:
+        raise InputError(f"gate {gate:g}: not an error of at least 0")
+    return verification.Thresholds(
+        dict.fromkeys(verification.TOLERANCE, gate), asked=frozenset(verification.TOLERANCE)
+    )
+
+
+def record_options(source: zoo.Source, options: Options) -> dict[str, Any]:
+    """Return the options as the manifest keeps them: plain JSON, files by their names alone."""
+    record: dict[str, Any] = {"model": zoo.name_source(source)}
+    for each in fields(options):
+        declaration, value = declaration_of(each), getattr(options, each.name)
+        if declaration is None or declaration.record is None:
+            continue
+        recorded = declaration.record(value)
+        if recorded is not None or declaration.record_none:
+            record[each.name] = recorded
+    return record
+
+
+# The variants of a bundle, as the options name them.
+
+
+def list_variants(
+    variants: Mapping[str, Mapping[str, int | str]],
+    buckets: Mapping[str, Sequence[int]],
+    dims: Mapping[str, int | str],
+) -> tuple[model.Variant, ...]:
+    """Return the variants that are asked for, those of `buckets` last; without any, one without a name.
+
+    `dims` are the dimensions that all variants share. Raises InputError for a name that none can have,
+    two that differ in case alone, a dimension that is given for all, too, and buckets of two dimensions.
+    """
+    found = [model.Variant(name, own) for name, own in variants.items()]
+    found += _list_buckets(buckets)
+    for each in found:
+        if not re.fullmatch(model.VARIANT_NAME, each.name) or not codegen.is_plain_name(each.name):
+            raise InputError(
+                f"variant '{each.name}': a name is a letter, and then at most 39 letters, digits or "
+                "underscores"
+            )
+        twice = next((name for name in each.dims if name in dims), None)
+        if twice is not None:
+            raise InputError(f"variant {each}: dimension {twice}={dims[twice]} is given for all")
+    same = codegen.find_same_paths(each.name for each in found)
+    if same is not None:
+        raise InputError(f"variants {same[0]} and {same[1]} cannot be told apart on every system")
+    if len({each.name for each in found}) < len(found):
+        names = [each.name for each in found]
+        raise InputError(f"variant {next(n for n in names if names.count(n) > 1)} is given twice")
+    return tuple(found) or (model.ONLY_VARIANT,)
+
+
+def _list_buckets(buckets: Mapping[str, Sequence[int]]) -> Iterator[model.Variant]:
+    """Yield a variant for each size of a dimension, called after both."""
+    if len(buckets) > 1:
+        raise InputError(f"buckets of {' and '.join(buckets)}: one dimension can have buckets")
+    for name, sizes in buckets.items():
+        plain = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
+        for size in sizes:
+            yield model.Variant(f"{plain}_{size}", {name: size})
