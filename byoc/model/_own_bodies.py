@@ -154,8 +154,9 @@ def make_own_body(
 def _normalize(body: _Body) -> _Made:
     """LpNormalization: a quotient by the norm along an axis, 0 where that is 0.
 
-    A norm of float32 numbers that is a root of a sum of squares is 0, or above the least normal number,
-    which stands for 0 then: 0 divided by it is 0.
+    The root of a sum of squares is 0, or at least that of the least number above 0. So it is clamped to
+    that, and what it is 0 for is multiplied by 0, all else by 1: this takes no comparison, which
+    many accelerators lack. Squares of small numbers may be 0 where these are not.
     """
     x, dtype = body.inputs[0], body.dtype()
     p, axis = body.attributes["p"], body.attributes["axis"]
@@ -164,8 +165,11 @@ def _normalize(body: _Body) -> _Made:
     powers = body.add("Abs", x) if p == 1 else body.add("Mul", x, x)
     norm = body.power(body.reduce("ReduceSum", powers, [axis]), 1 / p)
     if p == 2 and dtype != "float16" and body.opset >= _CLIP_OPSET:
-        least = np.finfo(np.dtype(dtype)).tiny
-        return body.add("Div", x, body.add("Clip", norm, body.constant(least)))
+        least = float(np.sqrt(np.finfo(np.dtype(dtype)).smallest_subnormal, dtype=np.float64))
+        quotient = body.add("Div", x, body.add("Clip", norm, body.constant(least)))
+        large = body.add("Mul", norm, body.constant(2 / least))
+        one = body.add("Clip", large, body.constant(0), body.constant(1))
+        return body.add("Mul", quotient, one)
     is_zero = body.add("Equal", norm, body.constant(0))
     return body.add("Div", x, body.add("Where", is_zero, body.constant(1), norm))
 

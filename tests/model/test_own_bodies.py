@@ -42,6 +42,9 @@ def list_cases(opset: int) -> Iterator[Case]:
         x = floats(3, 4, 5, dtype=dtype)
         for axis, p in itertools.product((-1, 0, 1), (1, 2)):
             yield build_node("LpNormalization", ["x"], ["y"], axis=axis, p=p), {"x": x}, {}
+        small = np.array([[1e-30, 2e-30], [1e-22, -1e-22], [0, 0], [1e30, 1e30]], dtype)
+        for p in (1, 2):
+            yield build_node("LpNormalization", ["x"], ["y"], axis=1, p=p), {"x": small}, {}
     image, line = floats(2, 3, 6, 5), floats(2, 3, 7)
     yield from list_pools(image, line)
     for x, epsilon in itertools.product((image, line, floats(2, 3, 2, 3, 4)), (1e-5, 0.1)):
