@@ -23,8 +23,8 @@ from onnx import FunctionProto, NodeProto, TypeProto, helper, numpy_helper
 from byoc.model._constants import get_constant_value
 from byoc.model._editable_graph import build_node
 from byoc.model._graph_index import GraphIndex
+from byoc.model._node_kinds import get_operator_name
 from byoc.model._tensor_data import Dim
-from byoc.model._walk import is_onnx
 
 _AXES_OPSETS = {"ReduceSum": 13, "Squeeze": 13, "Unsqueeze": 13, "ReduceMean": 18, "ReduceMax": 18}
 """The ONNX operator sets from which the axes of operators are an input."""
@@ -33,6 +33,8 @@ _SPLIT_OPSET = 13  # from which the sizes of Split are an input
 _CLIP_OPSET = 12  # from which Clip takes numbers of all widths, with bounds as inputs
 _DILATED_OPSET = 19  # from which AveragePool has dilations
 _PLACES_OPSET = 13  # from which Hardmax is along one axis, and ArgMax may take the last of equals
+_AXIS_OPSET = 13  # from which DequantizeLinear has scales along an axis
+_HIDDEN = -10_000.0  # onnxruntime's default of `mask_filter_value`, which hidden keys get
 _FLOATS = ("float32", "float64", "float16")
 _IMAGE = 2  # axes of batch and channels, before those of an image
 
@@ -124,11 +126,11 @@ _Made = str | Sequence[str] | None
 
 def has_own_body(node: NodeProto) -> bool:
     """Return whether nodes of an operator may have a body of this module."""
-    return node.op_type in _BODIES and is_onnx(node)
+    return get_operator_name(node) in _BODIES
 
 
 def list_own_bodies() -> frozenset[str]:
-    """Return the operators of ONNX that have a body of this module."""
+    """Return the operators that have a body of this module, by name as in rule files."""
     return frozenset(_BODIES)
 
 
@@ -144,7 +146,7 @@ def make_own_body(
     body = _Body(index, node, types)
     if index.get_dtype(node.input[0]) is None or index.get_shape(node.input[0]) is None:
         return None
-    made = _BODIES[node.op_type](body)
+    made = _BODIES[get_operator_name(node)](body)
     return None if made is None else body.finish(made)
 
 
@@ -421,6 +423,72 @@ def _mark_largest(body: _Body) -> _Made:
     return body.add("Cast", body.add("Equal", place, places), to=number)
 
 
+# Attention in integers, of onnxruntime.
+
+
+def _attend(body: _Body) -> _Made:
+    """com.microsoft.QAttention: attention in floating point, on what its integers stand for.
+
+    The products of its integers are those of these real numbers. Masks are left out, one number for each
+    key, or how many keys there are. One with a past has no body.
+    """
+    shape, width = body.shape(), body.shape(1)[-1:]
+    heads, masks = body.attributes.get("num_heads"), body.shape(5) if body.has(5) else ()
+    past = body.has(8) or any(body.node.output[1:]) or body.attributes.get("do_rotary", 0)
+    known = [each for each in (*shape[1:2], *width) if isinstance(each, int)]
+    if past or len(shape) != 3 or len(known) < 2 or not heads or body.opset < _AXIS_OPSET:
+        return None
+    if len(masks) > 2 or (len(masks) == 1 and masks != shape[:1]):
+        return None
+    length, size = known[0], known[1] // 3 // heads
+    projected = body.add("Add", body.add("MatMul", *_dequantize(body)), body.inputs[2])
+    parts = body.reshape(projected, [-1, length, 3, heads, size])
+    turned = body.add("Transpose", parts, perm=[2, 0, 3, 1, 4])
+    taken = [body.add("Gather", turned, body.constant(i, "int64"), axis=0) for i in range(3)]
+    query, key, value = taken
+    scores = body.add("MatMul", query, body.add("Transpose", key, perm=[0, 1, 3, 2]))
+    factor = body.attributes.get("scale") or 1 / np.sqrt(size)
+    scores = body.add("Mul", scores, body.constant(factor, "float32"))
+    scores = _mask(body, scores, len(masks), length)
+    made = body.add("MatMul", body.add("Softmax", scores, axis=-1), value)
+    return body.reshape(body.add("Transpose", made, perm=[0, 2, 1, 3]), [-1, length, known[1] // 3])
+
+
+def _dequantize(body: _Body) -> tuple[str, str]:
+    """Return the real numbers that input and weights of a QAttention stand for."""
+    made = []
+    for given, scale, zero in ((0, 3, 6), (1, 4, 7)):
+        parameters = [place for place in (scale, zero) if body.has(place)]
+        columns = prod(each for each in body.shape(scale) if isinstance(each, int)) > 1
+        names = [
+            body.inputs[place] if columns else body.reshape(body.inputs[place], [])
+            for place in parameters
+        ]
+        made.append(
+            body.add("DequantizeLinear", body.inputs[given], *names, axis=1 if columns else None)
+        )
+    return made[0], made[1]
+
+
+def _mask(body: _Body, scores: str, rank: int, length: int) -> str:
+    """Add to scores what hides keys: those of padding, and those behind the query."""
+    hidden = body.attributes.get("mask_filter_value") or _HIDDEN
+    if rank:
+        mask = body.inputs[5]
+        if rank == 1:
+            places = body.constant(np.arange(length)[None], "int32")
+            shown = body.add("Less", places, body.reshape(mask, [-1, 1]))
+        else:
+            shown = body.add("Greater", mask, body.constant(0, "int32"))
+        zero, low = body.constant(0, "float32"), body.constant(hidden, "float32")
+        added = body.add("Where", shown, zero, low)
+        scores = body.add("Add", scores, body.reshape(added, [-1, 1, 1, length]))
+    if body.attributes.get("unidirectional", 0):
+        behind = np.triu(np.full((length, length), np.finfo(np.float32).min), 1)
+        scores = body.add("Add", scores, body.constant(behind, "float32"))
+    return scores
+
+
 _BODIES: Mapping[str, Callable[[_Body], _Made]] = {
     "Abs": _take_absolute,
     "GlobalAveragePool": _pool_all("AveragePool"),
@@ -440,6 +508,7 @@ _BODIES: Mapping[str, Callable[[_Body], _Made]] = {
     "ReduceSum": _sum_by_means,
     "Slice": _slice_by_splits,
     "Squeeze": _view_by_reshape,
+    "com.microsoft.QAttention": _attend,
     "Unsqueeze": _view_by_reshape,
 }
-"""For operators of ONNX's main domain: what writes the body of a node, as far as that is possible."""
+"""For operators: what writes the body of a node, as far as that is possible."""

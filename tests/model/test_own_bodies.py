@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from support import parse
 
 from byoc.model import build_node, has_function_body, list_own_bodies, make_body_model, prepare_model
@@ -160,8 +160,8 @@ def test_bodies_compute_what_their_operators_do(opset: int) -> None:
             want, got = run(model, case[1]), run(body, given)
         assert (got.dtype, got.shape) == (want.dtype, want.shape), case[0]
         np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6, err_msg=str(case[0]))
-    missing = {"Hardmax"} if opset < 13 else set()
-    assert covered == list_own_bodies() - missing
+    others = {"com.microsoft.QAttention", *(["Hardmax"] if opset < 13 else [])}
+    assert covered == list_own_bodies() - others
 
 
 def test_no_operator_is_made_of_itself() -> None:
@@ -229,3 +229,47 @@ def test_others_of_the_name_have_none() -> None:
     m (float[2, 3] x) => (float[2, 3] y) { y = own.Abs(x) }"""
     index = prepare_model(onnx.parser.parse_model(text), "m").index
     assert not has_function_body(index, index.nodes[0])
+
+
+def attention(masks: tuple[int, ...], columns: bool, zero: int, **attributes: Any) -> onnx.ModelProto:
+    """Return a model of a QAttention of 2 sequences of 5 with 4 heads of 8."""
+    values = [
+        helper.make_tensor_value_info("x", TensorProto.UINT8, (2, 5, 16)),
+        *([helper.make_tensor_value_info("m", TensorProto.INT32, masks)] if masks else []),
+    ]
+    scales = rng().uniform(0.01, 0.02, 96 if columns else ()).astype(np.float32)
+    zeros = np.full(scales.shape, zero, np.int8)
+    stored = {
+        "w": rng().integers(-60, 60, (16, 96)).astype(np.int8), "b": floats(96), "xs": np.float32(0.02),
+        "ws": scales, "xz": np.uint8(100), "wz": zeros,
+    }  # fmt: skip
+    reads = ["x", "w", "b", "xs", "ws", "m" if masks else "", "xz", "wz"]
+    node = build_node("QAttention", reads, ["y"], domain="com.microsoft", num_heads=4, **attributes)
+    tensors = [numpy_helper.from_array(np.asarray(each), name) for name, each in stored.items()]
+    made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, (2, 5, 32))]
+    graph = helper.make_graph([node], "g", values, made, tensors)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+@pytest.mark.parametrize("masks", [(), (2, 5), (2,)])
+@pytest.mark.parametrize("causal", [0, 1])
+@pytest.mark.parametrize(("columns", "zero"), [(False, 0), (True, 0), (False, 3)])
+def test_attention_in_integers(masks: tuple[int, ...], causal: int, columns: bool, zero: int) -> None:
+    for more in ({}, {"scale": 0.2}):
+        model = attention(masks, columns, zero, unidirectional=causal, **more)
+        body = make_body_model(prepare_model(model, "test").index, 0)
+        assert body is not None
+        x = rng().integers(0, 255, (2, 5, 16)).astype(np.uint8)
+        mask = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]) if len(masks) == 2 else np.array([3, 5])
+        given = {"x": x, **({"m": mask.astype(np.int32)} if masks else {})}
+        inner = {"w": numpy_helper.to_array(model.graph.initializer[0])}  # large weights stay outside
+        got = run(body, {**given, **inner})
+        np.testing.assert_allclose(got, run(model, given), rtol=1e-5, atol=1e-5)
+
+
+def test_attention_with_a_past_has_no_body() -> None:
+    model = attention((), False, 0)
+    model.graph.node[0].output.append("past")
+    model.graph.output.append(helper.make_tensor_value_info("past", 1, None))
+    assert make_body_model(prepare_model(model, "test").index, 0) is None
