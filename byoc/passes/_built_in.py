@@ -11,6 +11,7 @@ BUILT_IN = {
     "fold-scales": "byoc.passes._folded_scales:FoldScales",
     "fold-shapes": "byoc.passes._folded_shapes:FoldShapes",
     "frame-form": "byoc.passes._frame_forms:FrameForm",
+    "narrow-doubles": "byoc.passes._narrow_doubles:NarrowDoubles",
     "narrow-integers": "byoc.passes._narrow_integers:NarrowIntegers",
     "planar-form": "byoc.passes._planar_forms:PlanarForm",
     "read-quantized": "byoc.passes._quantized_operators:ReadQuantizedOperators",

@@ -10,6 +10,7 @@ from byoc.passes._folded_scales import FoldScales
 from byoc.passes._folded_shapes import DropDropout, DropIdentity, FlattenToReshape, FoldShapes
 from byoc.passes._frame_forms import FrameForm
 from byoc.passes._idle_clamps import DropClamps
+from byoc.passes._narrow_doubles import NarrowDoubles
 from byoc.passes._narrow_integers import NarrowIntegers
 from byoc.passes._planar_forms import PlanarForm
 from byoc.passes._quantized_operators import ReadQuantizedOperators
@@ -19,7 +20,13 @@ ALL_PASSES = "all"
 # Dropout behind shapes: where a folded Shape alone read what reads its mask, it does nothing either.
 _ALWAYS = (DropIdentity(), FoldShapes(), DropDropout(), ExplicitPads())
 _SOMETIMES = (FlattenToReshape(), FoldBatchNormalization(), ReadQuantizedOperators(), DropClamps())
-_OFFERED: tuple[TwinForm, ...] = (PlanarForm(), FrameForm(), FlatForm(), NarrowIntegers())
+_OFFERED: tuple[TwinForm, ...] = (
+    PlanarForm(),
+    FrameForm(),
+    FlatForm(),
+    NarrowIntegers(),
+    NarrowDoubles(),
+)
 FORM_NAMES = frozenset(form.name for form in _OFFERED)
 """The names of the forms of nodes that targets are offered."""
 MOVING_FORM_NAMES = frozenset(form.name for form in _OFFERED if form.moves_data)

@@ -105,6 +105,10 @@ class TwinForm(CleanPass):
         """
         raise NotImplementedError
 
+    def allow_loss(self) -> Self:
+        """Return the form as targets have it that allow for a loss of digits."""
+        return self
+
     def for_operators(self, operators: Collection[str]) -> Self:
         """Return the form as it suits targets whose rules speak of some operators."""
         return self

@@ -179,6 +179,8 @@ def _offer_form(
     targets = [target for target in targets if form.name not in target.rules.unwanted_forms]
     spoken = frozenset().union(*(_list_operators(target, form.dtype) for target in targets))
     form = form.for_operators(spoken)
+    if targets and all("narrow_doubles" in target.rules.wants for target in targets):
+        form = form.allow_loss()
     graphs = [*find_graphs(model.index)] if spoken else []
     candidates = {_name(g, n) for g in graphs for n in form.find_candidates(g, spoken)} - unwanted
     if not candidates:
