@@ -122,6 +122,7 @@ if TYPE_CHECKING:
         outline,
         set_ir_version,
     )
+    from byoc.model._own_bodies import list_own_bodies
     from byoc.model._state_pairs import (
         StatePair,
         choose_state_pairs,

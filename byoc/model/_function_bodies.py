@@ -23,6 +23,7 @@ from byoc.model._constants import get_constant_value
 from byoc.model._editable_graph import EditableGraph, build_node
 from byoc.model._graph_index import RANDOM_OPERATORS, GraphIndex
 from byoc.model._graph_parts import find_called_functions, resolve_attributes
+from byoc.model._own_bodies import has_own_body, make_own_body
 from byoc.model._tensor_data import is_large
 from byoc.model._vendor_operators import list_missing_defaults
 from byoc.model._walk import (
@@ -45,14 +46,14 @@ _PLAIN_VALUES = {"value_float": _F, "value_floats": _F, "value_int": _I, "value_
 
 
 def has_function_body(index: GraphIndex, node: NodeProto) -> bool:
-    """Return whether a function of the model, or ONNX, defines a node by other operators."""
+    """Return whether a function of the model, ONNX or byoc defines a node by other operators."""
     if _key(node) in index.functions:
         return True
     # No run of parts that are random can be compared with anything.
     if node.op_type in RANDOM_OPERATORS or (is_onnx(node) and node.op_type in _FAULTY_BODIES):
         return False
     schema = index.get_schema(node)
-    return schema is not None and schema.is_function
+    return schema is not None and (schema.is_function or has_own_body(node))
 
 
 def make_body_model(index: GraphIndex, number: int) -> ModelProto | None:
@@ -111,8 +112,9 @@ def _find_function(
     schema = index.get_schema(node)
     if schema is None or not has_function_body(index, node):
         return None
-    found = _read_schema_functions(schema, node, types)
-    return next((each for each in found if _has_same_meaning(each, index)), None)
+    found = _read_schema_functions(schema, node, types) if schema.is_function else iter(())
+    known = next((each for each in found if _has_same_meaning(each, index)), None)
+    return known or make_own_body(index, node, types)
 
 
 def _read_schema_functions(

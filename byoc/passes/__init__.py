@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from byoc.passes._affine_folding import FoldBatchNormalization
     from byoc.passes._clean_set import (
         FORM_NAMES,
+        MOVING_FORM_NAMES,
         describe_clean_pass,
         list_clean_passes,
         list_offered_forms,
@@ -37,6 +38,6 @@ if TYPE_CHECKING:
     from byoc.passes._pooled_means import PooledMean
     from byoc.passes._quantized_operators import ReadQuantizedOperators
     from byoc.passes._simplify import GraphEdits
-    from byoc.passes._twin_forms import ChosenForm, TwinForm, find_forms, find_twins
+    from byoc.passes._twin_forms import VIEW_KEY, ChosenForm, TwinForm, find_forms, find_twins
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

@@ -5,10 +5,13 @@ from collections.abc import Collection
 from byoc.errors import InputError, suggest_nearest
 from byoc.passes._affine_folding import ExplicitPads, FoldBatchNormalization
 from byoc.passes._cleaning import CleanPass
+from byoc.passes._flat_forms import FlatForm
 from byoc.passes._folded_scales import FoldScales
 from byoc.passes._folded_shapes import DropDropout, DropIdentity, FlattenToReshape, FoldShapes
+from byoc.passes._frame_forms import FrameForm
 from byoc.passes._idle_clamps import DropClamps
 from byoc.passes._nan_guards import DropNanGuards
+from byoc.passes._narrow_doubles import NarrowDoubles
 from byoc.passes._narrow_integers import NarrowIntegers
 from byoc.passes._planar_forms import PlanarForm
 from byoc.passes._pooled_means import PooledMean
@@ -19,9 +22,18 @@ ALL_PASSES = "all"
 # Dropout behind shapes: where a folded Shape alone read what reads its mask, it does nothing either.
 _ALWAYS = (DropIdentity(), FoldShapes(), DropDropout(), ExplicitPads(), DropNanGuards())
 _SOMETIMES = (FlattenToReshape(), FoldBatchNormalization(), ReadQuantizedOperators(), DropClamps())
-_OFFERED: tuple[TwinForm, ...] = (PooledMean(), PlanarForm(), NarrowIntegers())
+_OFFERED: tuple[TwinForm, ...] = (
+    PooledMean(),
+    PlanarForm(),
+    FrameForm(),
+    FlatForm(),
+    NarrowIntegers(),
+    NarrowDoubles(),
+)
 FORM_NAMES = frozenset(form.name for form in _OFFERED)
 """The names of the forms of nodes that targets are offered."""
+MOVING_FORM_NAMES = frozenset(form.name for form in _OFFERED if form.moves_data)
+"""The names of those for which data is moved."""
 
 
 def list_clean_passes(  # noqa: PLR0913 - one for each pass that only some targets want

@@ -71,12 +71,12 @@ class NarrowIntegers(TwinForm):
         schema = index.get_schema(node)
         if schema is None or number in index.constant_nodes or number in index.bodies:
             return None
-        if schema.domain not in list_onnx_domains() or op in _LEFT or _states_dtype(schema):
+        if schema.domain not in list_onnx_domains() or op in _LEFT or states_dtype(schema):
             return None
-        tensors = _Tensors.of_node(index, number, schema)
+        tensors = NodeTensors.of_node(index, number, schema)
         if any(index.get_dtype(name) is None for name in tensors.list_names()):
             return None  # a sequence, or nothing is known
-        narrowed = [name for name in schema.variables if tensors.can_narrow(name)]
+        narrowed = [name for name in schema.variables if _can_narrow(tensors, name)]
         dtypes = tensors.read_dtypes() | dict.fromkeys(narrowed, _NARROW)
         if not narrowed or not has_kernel(schema, dtypes):
             return None
@@ -88,14 +88,14 @@ class NarrowIntegers(TwinForm):
 
     def convert(
         self, edits: GraphEdits, number: int, inputs: Sequence[str], outputs: Sequence[str]
-    ) -> NodeProto:
+    ) -> Sequence[NodeProto]:
         """Return the node on int32."""
         node = deepcopy(edits.index.nodes[number])
         changed = list(node.output) != list(outputs)
         node.input[:], node.output[:] = inputs, outputs
         if node.op_type == "Cast" and changed:
             set_attribute(node, helper.make_attribute("to", DTYPE_NUMBERS[_NARROW]))
-        return node
+        return [node]
 
     def change_type(self, kind: TypeProto) -> TypeProto:
         """Return the type with int32 elements."""
@@ -133,7 +133,7 @@ class NarrowIntegers(TwinForm):
 
 
 @dataclass(frozen=True, eq=False)
-class _Tensors:
+class NodeTensors:
     """The inputs and outputs of a node with their formal parameters."""
 
     index: GraphIndex
@@ -142,7 +142,7 @@ class _Tensors:
     made_formals: Sequence[FormalParameter]
 
     @classmethod
-    def of_node(cls, index: GraphIndex, number: int, schema: OperatorSchema) -> "_Tensors":
+    def of_node(cls, index: GraphIndex, number: int, schema: OperatorSchema) -> "NodeTensors":
         """Return the tensors of a node."""
         return cls(
             index,
@@ -165,35 +165,44 @@ class _Tensors:
         )
         return {formal.type_str: index.get_dtype(name) or "" for formal, name in pairs if name}
 
-    def can_narrow(self, variable: str) -> bool:
-        """Return whether a type variable stands for int64, and int32 would hold all its tensors."""
-        index, number = self.index, self.number
-        reads, makes = index.node_inputs[number], index.node_outputs[number]
-        given = [
-            name
-            for formal, name in zip(self.read_formals, reads, strict=True)
-            if name and formal.type_str == variable
-        ]
-        made = [
-            name
-            for formal, name in zip(self.made_formals, makes, strict=True)
-            if name and formal.type_str == variable
-        ]
+    def list_of(self, variable: str) -> tuple[list[str], list[str]]:
+        """Return the tensors of a type variable, those that the node reads and those that it makes."""
+        reads, makes = self.index.node_inputs[self.number], self.index.node_outputs[self.number]
+        given, made = (
+            [
+                name
+                for formal, name in zip(formals, names, strict=True)
+                if name and formal.type_str == variable
+            ]
+            for formals, names in ((self.read_formals, reads), (self.made_formals, makes))
+        )
+        return given, made
+
+    def stands_for(self, variable: str, wide: str, narrow: str) -> bool:
+        """Return whether a type variable stands for one dtype, and may stand for another."""
+        index, (given, made) = self.index, self.list_of(variable)
         formals = {each.type_str: each for each in (*self.read_formals, *self.made_formals)}
         formal = formals.get(variable)
-        if formal is None or _NARROW not in formal.dtypes or variable.startswith("tensor("):
+        if formal is None or narrow not in formal.dtypes or variable.startswith("tensor("):
             return False
-        if not formal.homogeneous or any(index.get_dtype(name) != _WIDE for name in (*given, *made)):
+        if not formal.homogeneous or any(index.get_dtype(name) != wide for name in (*given, *made)):
             return False
-        if not given and (not made or index.node_kinds[number].op_type != "Cast"):
-            return False  # nothing is of the variable, or an attribute says what it is
-        if not all(_fits(index, name) for name in (*given, *made)):
-            return False
-        summed = index.value_ranges.describe_node(number, ()).summed if made else 0
-        return _LIMITS.holds(Interval.around(summed))
+        # Or else nothing is of the variable, or an attribute says what it is.
+        return bool(given) or (bool(made) and index.node_kinds[self.number].op_type == "Cast")
 
 
-def _states_dtype(schema: OperatorSchema) -> bool:
+def _can_narrow(tensors: NodeTensors, variable: str) -> bool:
+    """Return whether a type variable stands for int64, and int32 would hold all its tensors."""
+    if not tensors.stands_for(variable, _WIDE, _NARROW):
+        return False
+    index, (given, made) = tensors.index, tensors.list_of(variable)
+    if not all(_fits(index, name) for name in (*given, *made)):
+        return False
+    summed = index.value_ranges.describe_node(tensors.number, ()).summed if made else 0
+    return _LIMITS.holds(Interval.around(summed))
+
+
+def states_dtype(schema: OperatorSchema) -> bool:
     """Return whether an attribute of an operator says what dtype something has; Cast's is known."""
     stated = {"to", "dtype", "output_dtype"} & schema.attributes.keys()
     return bool(stated) and schema.op_type != "Cast"

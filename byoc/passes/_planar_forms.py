@@ -29,11 +29,11 @@ _RANK = 3  # of a batch of sequences with channels
 _AXES_OPSET = 13  # ONNX opset from which the axes of Squeeze and Unsqueeze are an input
 _BROADCAST_OPSET = 7  # from which operands are broadcast without an attribute that says so
 _INPUTS_OPSET = 11  # from which Pad and Resize take their numbers as inputs
-_SOFTMAX_OPSET = 13  # from which Softmax is along one axis
+SOFTMAX_OPSET = 13  # from which Softmax is along one axis
 
 
 # The operators of images, with the positions of what they read and make that are images or weights.
-_IMAGE_OPERATORS: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+IMAGE_OPERATORS: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "Conv": ((0, 1), (0,)),
     "ConvInteger": ((0, 1), (0,)),
     "ConvTranspose": ((0, 1), (0,)),
@@ -45,7 +45,7 @@ _IMAGE_OPERATORS: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 }
 # What each attribute of a window is along the new axis.
 _NEUTRAL = {"kernel_shape": 1, "strides": 1, "dilations": 1, "output_shape": 1, "output_padding": 0}
-_UNARY = frozenset(
+UNARY = frozenset(
     [
         *("Abs", "Cast", "Ceil", "Celu", "Clip", "Cos", "DequantizeLinear", "Dropout", "Elu", "Erf"),
         *("Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu", "Log", "Mish"),
@@ -53,13 +53,15 @@ _UNARY = frozenset(
         *("Sin", "Softplus", "Softsign", "Sqrt", "Swish", "Tanh", "ThresholdedRelu"),
     ]
 )
-_BROADCAST = frozenset(
+"""Operators on each element of their first input."""
+BROADCAST = frozenset(
     [
         *("Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max"),
         *("Mean", "Min", "Mul", "Or", "PRelu", "Pow", "Sub", "Sum", "Where", "Xor"),
     ]
 )
-_ALONG_AXIS = {"Concat": 1, "LogSoftmax": -1, "LpNormalization": -1, "Softmax": -1, "Split": 0}
+"""Operators on each element, whose operands are broadcast."""
+ALONG_AXIS = {"Concat": 1, "LogSoftmax": -1, "LpNormalization": -1, "Softmax": -1, "Split": 0}
 """Operators along an axis, and the axis where none is stated; Concat always states it."""
 
 
@@ -70,30 +72,33 @@ def _move_axis(axis: int, rank: int = _RANK) -> int:
 
 
 @dataclass(frozen=True)
-class PlanarForm(TwinForm):
-    """Compute 1-D convolutions, pools and normalizations as 2-D ones, on images of one row.
+class ImageForm(TwinForm):
+    """A form of convolutions, pools and normalizations on images of another rank."""
 
-    It runs where rules take the one and not the other.
-    """
+    image_operators: ClassVar[Collection[str]] = IMAGE_OPERATORS
+    """The operators of images that have the form for their own sake."""
 
-    name: ClassVar[str] = "planar-form"
-    suffix: ClassVar[str] = "2d"
+    def is_source(self, index: GraphIndex, number: int) -> bool:
+        """Return whether a node that has the form is worth bringing into it for its own sake."""
+        return index.node_kinds[number].op_type in self.image_operators
 
     def find_candidates(
         self, index: GraphIndex, operators: Collection[str] | None = None
     ) -> Iterator[int]:
-        """Yield the 1-D operators of a graph that have a form in two dimensions."""
+        """Yield the operators of images of a graph that have the form."""
         kinds = {
             id(kind)
             for kind in set(index.node_kinds)
-            if kind.op_type in _IMAGE_OPERATORS and is_among(kind.operator, operators)
+            if kind.op_type in self.image_operators and is_among(kind.operator, operators)
         }
         for number, kind in enumerate(index.node_kinds) if kinds else ():
-            if id(kind) in kinds and self.describe(index, number) is not None:
+            if id(kind) not in kinds or self.describe(index, number) is None:
+                continue
+            if self.is_source(index, number):
                 yield number
 
     def find_companions(self, index: GraphIndex, chosen: Set[int]) -> Iterator[int]:
-        """Yield the nodes between chosen ones and other 1-D operators, these, and those behind either.
+        """Yield the nodes between chosen ones and other such operators, these, and those behind either.
 
         What dequantizes for one of them is brought along, too.
         """
@@ -117,6 +122,17 @@ class PlanarForm(TwinForm):
             )
         yield from sorted(lifted - chosen)
 
+
+@dataclass(frozen=True)
+class PlanarForm(ImageForm):
+    """Compute 1-D convolutions, pools and normalizations as 2-D ones, on images of one row.
+
+    It runs where rules take the one and not the other.
+    """
+
+    name: ClassVar[str] = "planar-form"
+    suffix: ClassVar[str] = "2d"
+
     def describe(self, index: GraphIndex, number: int) -> TwinnedTensors | None:
         """Return the images of a node and what is added to them or multiplied with them."""
         kind = index.node_kinds[number]
@@ -125,7 +141,7 @@ class PlanarForm(TwinForm):
         given, made = _find_images(index, number)
         reads, makes = index.node_inputs[number], index.node_outputs[number]
         names = [*(reads[i] for i in given), *(makes[i] for i in made)]
-        if kind.op_type in _BROADCAST:  # operands of rank 2 have a twin of rank 3
+        if kind.op_type in BROADCAST:  # operands of rank 2 have a twin of rank 3
             names = [name for name in names if index.get_rank(name) != _RANK - 1]
         if not given or not made or any(index.get_rank(name) != _RANK for name in names):
             return None
@@ -133,12 +149,12 @@ class PlanarForm(TwinForm):
 
     def convert(
         self, edits: GraphEdits, number: int, inputs: Sequence[str], outputs: Sequence[str]
-    ) -> NodeProto:
-        """Return a node on images of one row."""
+    ) -> Sequence[NodeProto]:
+        """Return the node on images of one row."""
         node = deepcopy(edits.index.nodes[number])
         node.input[:], node.output[:] = inputs, outputs
         op, stated = node.op_type, get_stated_attributes(node)
-        if op in _IMAGE_OPERATORS:
+        if op in IMAGE_OPERATORS:
             for name, neutral in _NEUTRAL.items():
                 if name in stated:
                     set_attribute(node, helper.make_attribute(name, [neutral, *stated[name]]))
@@ -148,12 +164,12 @@ class PlanarForm(TwinForm):
         elif is_qdq_node(node):
             if "axis" in stated:
                 set_attribute(node, helper.make_attribute("axis", _move_axis(stated["axis"])))
-        elif op in _ALONG_AXIS:
-            axis: int = stated.get("axis", _ALONG_AXIS[op])
+        elif op in ALONG_AXIS:
+            axis: int = stated.get("axis", ALONG_AXIS[op])
             set_attribute(node, helper.make_attribute("axis", _move_axis(axis)))
         elif op in _CONVERTED:
             _CONVERTED[op](edits, number, node)
-        return node
+        return [node]
 
     def change_type(self, kind: TypeProto) -> TypeProto:
         """Return the type of an image of one row."""
@@ -182,7 +198,7 @@ class PlanarForm(TwinForm):
         if maker is not None and maker in index.constant_nodes and is_dequantize(index.nodes[maker]):
             node = deepcopy(index.nodes[maker])
             stored = index.stored_tensors.get(node.input[0])
-            if stored is not None and len(stored.dims) > 1 and not _is_blocked(node):
+            if stored is not None and len(stored.dims) > 1 and not is_blocked(node):
                 axis = get_stated_attributes(node).get("axis", 1)
                 changed = self.change_constant(edits, node.input[0])
                 assert changed is not None
@@ -205,29 +221,29 @@ def _find_images(index: GraphIndex, number: int) -> tuple[Sequence[int], Sequenc
     node, op = index.nodes[number], index.node_kinds[number].op_type
     reads, makes = index.node_inputs[number], index.node_outputs[number]
     made = [i for i, name in enumerate(makes) if name]
-    if op in _IMAGE_OPERATORS:
-        given, named = _IMAGE_OPERATORS[op]
-        plain = op != "BatchNormalization" or _is_plain_batchnorm(index, node)
+    if op in IMAGE_OPERATORS:
+        given, named = IMAGE_OPERATORS[op]
+        plain = op != "BatchNormalization" or is_plain_batchnorm(index, node)
         return (given, [i for i in named if i in made]) if plain else ((), ())
-    if op in _UNARY:
-        return ((), ()) if is_qdq_node(node) and _is_blocked(node) else ((0,), made)
-    if op in _BROADCAST and index.get_opset(node) >= _BROADCAST_OPSET:
+    if op in UNARY:
+        return ((), ()) if is_qdq_node(node) and is_blocked(node) else ((0,), made)
+    if op in BROADCAST and index.get_opset(node) >= _BROADCAST_OPSET:
         ranks = [index.get_rank(name) for name in reads]
         known = [rank for rank in ranks if rank is not None and rank <= _RANK]
         return [i for i, rank in enumerate(known) if rank > 1], made if len(known) == len(ranks) else ()
-    if (op in _ALONG_AXIS or op in _CONVERTED) and _can_convert(index, number):
+    if (op in ALONG_AXIS or op in _CONVERTED) and _can_convert(index, number):
         return range(len(reads)) if op == "Concat" else (0,), made
     return (), ()
 
 
 @dataclass(eq=False)
 class _Ancestors:
-    """The nodes with a form that nodes depend on through nodes with a form, back to 1-D operators.
+    """The nodes with a form that nodes depend on through nodes with a form, back to their sources.
 
     `known` says of each node whether one is among it and those before it.
     """
 
-    form: PlanarForm
+    form: ImageForm
     index: GraphIndex
     known: dict[int, bool] = field(default_factory=dict)
 
@@ -252,18 +268,19 @@ class _Ancestors:
             if missing:
                 pending.extend(missing)
                 continue
-            is_image = self.index.node_kinds[number].op_type in _IMAGE_OPERATORS
-            self.known[number] = is_image or any(
+            is_source = self.form.is_source(self.index, number)
+            self.known[number] = is_source or any(
                 self.known[maker] for maker in makers if maker is not None
             )
             pending.pop()
 
 
-def _is_blocked(node: NodeProto) -> bool:
+def is_blocked(node: NodeProto) -> bool:
+    """Return whether a QDQ node has a scale for each block."""
     return bool(get_stated_attributes(node).get("block_size", 0))
 
 
-def _is_plain_batchnorm(index: GraphIndex, node: NodeProto) -> bool:
+def is_plain_batchnorm(index: GraphIndex, node: NodeProto) -> bool:
     """Return whether a BatchNormalization has one scale for each channel, and does not train."""
     stated = get_stated_attributes(node)
     trains = stated.get("training_mode", 0) or any(node.output[1:])
@@ -289,7 +306,7 @@ def _can_convert(index: GraphIndex, number: int) -> bool:
     op, stated, opset = node.op_type, get_stated_attributes(node), index.get_opset(node)
     names = [*index.node_inputs[number], "", "", "", "", ""]
     if op in ("Softmax", "LogSoftmax"):
-        return opset >= _SOFTMAX_OPSET
+        return opset >= SOFTMAX_OPSET
     if op == "Pad":
         pads = get_constant_value(index, names[1]) if names[1] else None
         return opset >= _INPUTS_OPSET and not names[3] and pads is not None and pads.size == 2 * _RANK

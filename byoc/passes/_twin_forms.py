@@ -6,9 +6,9 @@ node reads or makes a twin in the other form. Chosen nodes hand twins on to one 
 are converted only where others read or make them.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from onnx import NodeProto, TensorProto, TypeProto
 
@@ -20,11 +20,24 @@ FORM_KEY = "byoc.form"
 """The metadata key of a node in another form: the first output of the node that it was."""
 
 
-def find_forms(index: GraphIndex) -> dict[int, str]:
-    """Return the nodes of a graph that are in another form, with the first output of what each was."""
-    keys = ((number, get_metadata(node, FORM_KEY)) for number, node in enumerate(index.nodes))
+def find_forms(index: GraphIndex, *, moving: bool = False) -> dict[int, str]:
+    """Return the nodes of a graph that are in another form, with the first output of what each was.
+
+    With `moving` only those are returned in whose form data is moved.
+    """
+    keys = (
+        (number, get_metadata(node, FORM_KEY))
+        for number, node in enumerate(index.nodes)
+        if not moving or get_metadata(node, _MOVES_KEY)
+    )
     return {number: key for number, key in keys if key}
 
+
+_MOVES_KEY = "byoc.form.moves"
+"""The metadata key of a node in whose form data is moved: the name of the form."""
+
+VIEW_KEY = "byoc.form.view"
+"""The metadata key of a node that moves what another one reads or makes in its form: the form's name."""
 
 _TWIN_KEY = "byoc.twin"
 """The metadata key of a node that makes the twin of a tensor, with a number for further outputs."""
@@ -63,6 +76,8 @@ class TwinForm(CleanPass):
     """The end of the names of twins."""
     dtype: ClassVar[str | None] = None
     """The dtype that rules have to name if they may take nodes in the form; None if none matters."""
+    moves_data: ClassVar[bool] = False
+    """Whether a node needs others in the form that move what it reads or makes."""
 
     def find_candidates(
         self, index: GraphIndex, operators: Collection[str] | None = None
@@ -83,9 +98,20 @@ class TwinForm(CleanPass):
 
     def convert(
         self, edits: GraphEdits, number: int, inputs: Sequence[str], outputs: Sequence[str]
-    ) -> NodeProto:
-        """Return a node in the form, which reads and makes the given tensors."""
+    ) -> Sequence[NodeProto]:
+        """Return the nodes that a node is in the form, which read and make the given tensors.
+
+        The last of those with the operator of the node stands for it: rules are asked about that one.
+        """
         raise NotImplementedError
+
+    def allow_loss(self) -> Self:
+        """Return the form as targets have it that allow for a loss of digits."""
+        return self
+
+    def for_operators(self, operators: Collection[str]) -> Self:
+        """Return the form as it suits targets whose rules speak of some operators."""
+        return self
 
     def change_type(self, kind: TypeProto) -> TypeProto:
         """Return the type of a tensor's twin."""
@@ -170,15 +196,21 @@ class _Rewriter:
                 if makes[position]:
                     makes[position] = self._name(makes[position])
             key = index.node_outputs[number][0]
-            node = self.form.convert(edits, number, reads, makes)
+            nodes = self.form.convert(edits, number, reads, makes)
             edits.note_replaced(number, f"computes in the form of {self.form.name}")
-            edits.replace(number, node)
-            set_metadata(node, FORM_KEY, key)
-            self._note_twins(node)
+            edits.replace(number, *nodes)
+            operator = index.nodes[number].op_type
+            same = [node for node in nodes if node.op_type == operator]
+            self._note_form((same or nodes)[-1], key)
+            self._note_views(node for node in nodes if node is not (same or nodes)[-1])
+            for node in nodes:
+                self._note_twins(node)
             for position in sorted(twinned.outputs):
                 name = index.node_outputs[number][position]
                 if name and self._is_read_as_it_was(name):
-                    edits.insert_after(number, *self.form.leave(edits, self.twins[name], name))
+                    views = self.form.leave(edits, self.twins[name], name)
+                    self._note_views(views)
+                    edits.insert_after(number, *views)
         edits.drop_parameters(
             name for n in self.twinned for name in index.node_inputs[n] if index.is_constant(name)
         )
@@ -204,8 +236,20 @@ class _Rewriter:
         else:
             nodes = self.form.enter(edits, name, self._name(name))
             self._note_twins(nodes[-1])
+            self._note_views(nodes)
             edits.insert_before(reader, *nodes)
         return self.twins[name]
+
+    def _note_form(self, node: NodeProto, key: str) -> None:
+        """Record in the metadata of a node what it was."""
+        set_metadata(node, FORM_KEY, key)
+        if self.form.moves_data:
+            set_metadata(node, _MOVES_KEY, self.form.name)
+
+    def _note_views(self, nodes: Iterable[NodeProto]) -> None:
+        """Record in the metadata of nodes that only the form needs them."""
+        for node in nodes if self.form.moves_data else ():
+            set_metadata(node, VIEW_KEY, self.form.name)
 
     def _note_twins(self, node: NodeProto) -> None:
         """Record in the metadata of a node which tensors its outputs are twins of."""

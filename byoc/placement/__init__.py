@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from byoc.placement._strategy import (
         ALL_REQUIREMENTS,
         CHEAPER_ON_HOST,
+        LAUNCH,
         Measure,
         NoPlacementError,
         Placement,

@@ -178,6 +178,9 @@ def _offer_form(
     """Bring nodes that no target takes into a form that one takes; those in `unwanted` stay."""
     targets = [target for target in targets if form.name not in target.rules.unwanted_forms]
     spoken = frozenset().union(*(_list_operators(target, form.dtype) for target in targets))
+    form = form.for_operators(spoken)
+    if targets and all("narrow_doubles" in target.rules.wants for target in targets):
+        form = form.allow_loss()
     graphs = [*find_graphs(model.index)] if spoken else []
     candidates = {_name(g, n) for g in graphs for n in form.find_candidates(g, spoken)} - unwanted
     if not candidates:

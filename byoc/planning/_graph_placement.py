@@ -40,7 +40,7 @@ from byoc.planning._memory_fit import (
     describe_excess,
     fit_memory,
 )
-from byoc.planning._node_parts import share_host_prices
+from byoc.planning._node_parts import free_host_views, share_host_prices
 from byoc.planning._plan_settings import PlanSettings, require_knowledge
 
 # The placement problems of one graph: costs of its units and bodies, constraints, given placements.
@@ -98,6 +98,8 @@ class PlacementProblems:
         )
         units, alternatives = graph.units.units, graph.units.alternatives
         built = build_problem(graph.index, units, costs, self.body_costs, alternatives, refused)
+        if settings.free_views:
+            built = free_host_views(built, graph.index, units)
         if not settings.whole_prices:
             return built
         return share_host_prices(built, graph.index, units, settings.whole_prices)

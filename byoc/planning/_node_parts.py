@@ -6,11 +6,12 @@ what the whole nodes cost on the host, and a node of which nothing is offloaded 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto
 
 from byoc.costs import GraphProblem
@@ -33,7 +34,7 @@ from byoc.model import (
     walk_graph_paths,
     walk_nodes,
 )
-from byoc.passes import GraphEdits, apply_edits
+from byoc.passes import VIEW_KEY, GraphEdits, apply_edits
 from byoc.patterns import JointUnit
 from byoc.placement import Problem
 from byoc.planning._cleaned_graphs import HOST, PinnedNode, PinnedNodes, clean_parts
@@ -305,18 +306,49 @@ def share_host_prices(
             rows.setdefault(whole, []).append(row)
     if not rows:
         return built
-    shared: list[Problem | None] = []
-    for place, problem in enumerate((built.problem, built.latency, built.energy)):
-        if problem is None:
-            shared.append(None)
-            continue
-        seconds = problem.seconds.copy()
+
+    def share(place: int, seconds: NDArray[np.float64]) -> None:
         for whole, own in rows.items():
             price, parts = prices[whole][place], seconds[own, 0].sum()
             if price is not None:
                 seconds[own, 0] = seconds[own, 0] * price / parts if parts else price / len(own)
-        shared.append(problem.replace_seconds(seconds))
-    problem, latency, energy = shared
+
+    return _change_prices(built, share)
+
+
+def free_host_views(built: GraphProblem, index: GraphIndex, units: Sequence[JointUnit]) -> GraphProblem:
+    """Return a placement problem in which nodes that only the form of others needs are free on the host.
+
+    So what is on the host is priced about as in the form that it gets back there.
+    """
+    views = [
+        row
+        for row, unit in enumerate(units)
+        if all(get_metadata(index.nodes[node], VIEW_KEY) for node in unit.nodes)
+    ]
+
+    def free(_: int, seconds: NDArray[np.float64]) -> None:
+        seconds[views, 0] = 0
+
+    return _change_prices(built, free) if views else built
+
+
+def _change_prices(
+    built: GraphProblem, change: Callable[[int, NDArray[np.float64]], None]
+) -> GraphProblem:
+    """Return a placement problem with other prices of units.
+
+    `change` gets the place in a price (see `WholePrice`), and prices by unit and device to be edited.
+    """
+    changed: list[Problem | None] = []
+    for place, problem in enumerate((built.problem, built.latency, built.energy)):
+        if problem is None:
+            changed.append(None)
+            continue
+        seconds = problem.seconds.copy()
+        change(place, seconds)
+        changed.append(problem.replace_seconds(seconds))
+    problem, latency, energy = changed
     assert problem is not None
     assert latency is not None
     return replace(built, problem=problem, latency=latency, energy=energy)

@@ -138,7 +138,8 @@ class PlanSettings:
     keep to; `known_limits` the limits of targets that turned out in earlier rounds; `doubt` how the
     costs of the main graph are perturbed, None where they are not. `share_blocks` names the targets
     whose regions are cut at the borders of repeated blocks. `whole_prices` has nodes whose parts cost on
-    the host what they cost as wholes, for a trial. `state` maps inputs to the outputs whose
+    the host what they cost as wholes, for a trial; in one with `free_views` nodes that only the form of
+    others needs cost nothing there. `state` maps inputs to the outputs whose
     values they take in the next call; None for those that are found. With `names_limits` graphs are
     placed again to say which hard limits keep units on the host; where only numbers count, they are not.
     """
@@ -157,6 +158,7 @@ class PlanSettings:
     state: Mapping[str, str] | None = None
     whole_prices: Mapping[str, WholePrice] = field(default_factory=dict)
     names_limits: bool = True
+    free_views: bool = False
 
     @property
     def devices(self) -> tuple[PlacementDevice, ...]:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from byoc.errors import InputError, suggest_nearest
-from byoc.model import DTYPES, IMAGE, WEIGHT, parse_layout
+from byoc.model import DTYPES, IMAGE, WEIGHT, list_own_bodies, parse_layout
 from byoc.model.schemas import describe_unknown_operator, find_schemas
 from byoc.patterns import ANY_OPERATOR, Pattern, PatternForm
 from byoc.rules._arithmetic import ArithmeticClause, lint_arithmetic
@@ -291,7 +291,8 @@ def _lint_keep(value: object) -> Iterator[str]:
         problems = [*_lint_operator(op)]
         yield from (f"keep[{i}]: {problem}" for problem in problems)
         schemas = find_schemas(op)
-        if not problems and schemas and not any(schema.is_function for schema in schemas):
+        defined = op in list_own_bodies() or any(schema.is_function for schema in schemas)
+        if not problems and schemas and not defined:
             yield f"keep[{i}]: {op} is made of no other operators, so that it is whole anyway"
 
 

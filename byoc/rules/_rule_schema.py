@@ -37,7 +37,7 @@ from byoc.rules._schema_values import (
 )
 from byoc.support import StrictModel
 
-WantedForm = Literal["folded_batchnorm", "real_products"]
+WantedForm = Literal["folded_batchnorm", "narrow_doubles", "real_products"]
 Broadcast = Literal["none", "scalar", "channel", "last", "other"]
 _Broadcasts = Annotated[
     tuple[Broadcast, ...],
@@ -135,6 +135,9 @@ PatternTexts = Annotated[
 ]
 
 
+_FormName = Literal[
+    "flat-form", "frame-form", "narrow-doubles", "narrow-integers", "planar-form", "pooled-mean"
+]
 _Library = Annotated[str, Field(json_schema_extra={"x-offered": "library"})]
 
 
@@ -274,22 +277,26 @@ class RuleFile(StrictModel):
         default=(),
         description="What the model is to be made into first: folded_batchnorm, BatchNormalization "
         "folded into the Conv, ConvTranspose or Gemm before it; real_products, products of "
-        "integers that DynamicQuantizeLinear makes as products of their real numbers.",
+        "integers that DynamicQuantizeLinear makes as products of their real numbers; narrow_doubles, "
+        "float64 computed in float32 where digits are lost, too.",
     )
     unwanted_forms: Annotated[
-        tuple[Literal["narrow-integers", "planar-form", "pooled-mean"], ...],
+        tuple[_FormName, ...],
         BeforeValidator(
             lambda value: [value] if isinstance(value, str) else value,
-            json_schema_input_type=Literal["narrow-integers", "planar-form", "pooled-mean"]
+            json_schema_input_type=_FormName
             | Annotated[
-                list[Literal["narrow-integers", "planar-form", "pooled-mean"]], Field(min_length=1)
+                list[_FormName],
+                Field(min_length=1),
             ],
         ),
     ] = Field(
         default=(),
         description="Forms that nodes are not brought into for the accelerator, though its rules take "
-        "them: planar-form, 1-D convolutions and pools as 2-D ones; pooled-mean, means over images as "
-        "global pools; narrow-integers, int64 as int32.",
+        "them: planar-form, 1-D convolutions and pools as 2-D ones; frame-form, 3-D ones as 2-D ones on "
+        "frames; flat-form, those along the depth as 2-D ones; pooled-mean, means over images as "
+        "global pools; narrow-integers, int64 as int32; narrow-doubles, float64 as float32 where no "
+        "digit is lost.",
     )
     cost_model: str = Field(description="The cost model: a path, or an installed name.")
     cost_parameters: dict[str, bool | int | float | str] = Field(

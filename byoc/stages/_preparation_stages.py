@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,18 +15,22 @@ from byoc.model import choose_state_pairs, find_state_pairs, make_variable, matc
 from byoc.passes import (
     FORM_NAMES,
     MODEL_SCOPE,
+    MOVING_FORM_NAMES,
     REGION_SCOPE,
     PassProcess,
     find_forms,
     load_passes,
     load_region_pass,
 )
+from byoc.placement import LAUNCH
+from byoc.planning import find_graphs
 from byoc.stages._planning_stages import Annotate, Group, Place, clean_rewritten
 from byoc.stages._settings_loader import choose_by_target, load_settings
 from byoc.stages._state import (
     ChosenPasses,
     Loaded,
     LoadedModel,
+    Placed,
     Prepared,
     Request,
     Resolved,
@@ -300,10 +305,25 @@ class Quantize:
         """Return the state with the model to be planned; the settings get targets that compute so.
 
         Nodes that would be on the host in a form that only an accelerator wants get back the one that
-        they had, until none is left: so each form is a choice of the placement.
+        they had, until none is left: so each form is a choice of the placement. Where forms move data,
+        the cheapest of three plans counts: that one, one found at what the host needs for the forms that
+        it had, and one without these forms. A strategy that does not weigh costs gets the first.
         """
+        found = self._settle(state)
+        moving = not MOVING_FORM_NAMES.isdisjoint(effect.name for effect in found.pass_effects)
+        if not moving or LAUNCH not in getattr(state.settings.strategy, "honours", ()):
+            return found
+        plain = self._settle(state, _list_forms)
+        plans = [plain, found, self._settle(state, partial(_find_forms_on_host, free_views=True))]
+        return min(plans, key=lambda each: _place(each).root.whole_cost.total)
+
+    def _settle(
+        self, state: Rewritten, find_unwanted: Callable[[Prepared], frozenset[str]] | None = None
+    ) -> Prepared:
+        """Return the model to be planned without unwanted forms, by default those on the host."""
+        find = find_unwanted or _find_forms_on_host
         found = self._quantize(state)
-        while state.asked is not None and (left := _find_forms_on_host(found)):
+        while state.asked is not None and (left := find(found)):
             state = clean_rewritten(state, state.asked, state.unwanted | left)
             found = self._quantize(state)
         return found
@@ -332,11 +352,25 @@ class Quantize:
         return replace(found, settings=replace(state.settings, targets=chosen.targets))
 
 
-def _find_forms_on_host(state: Prepared) -> frozenset[str]:
-    """Return the nodes in another form that would be on the host, by the first output that they had."""
+def _place(state: Prepared) -> Placed:
+    return Place().run(Group().run(Annotate().run(state)))
+
+
+def _list_forms(state: Prepared) -> frozenset[str]:
+    """Return the nodes in whose form data is moved, or else those in another form on the host."""
+    graphs = find_graphs(state.precision.model.index)
+    moving = {name for graph in graphs for name in find_forms(graph, moving=True).values()}
+    return frozenset(moving) if moving else _find_forms_on_host(state)
+
+
+def _find_forms_on_host(state: Prepared, *, free_views: bool = False) -> frozenset[str]:
+    """Return the nodes in another form that would be on the host, by the first output that they had.
+
+    With `free_views` what moves data for them costs nothing on the host.
+    """
     if FORM_NAMES.isdisjoint(effect.name for effect in state.pass_effects):
         return frozenset()
-    placed = Place().run(Group().run(Annotate().run(state)))
+    placed = _place(replace(state, settings=replace(state.settings, free_views=free_views)))
     found: set[str] = set()
     for graph in placed.root.walk():
         forms = find_forms(graph.index)

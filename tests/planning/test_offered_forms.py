@@ -108,3 +108,65 @@ def test_explain_sees_the_form() -> None:
 def test_a_form_that_there_is_not() -> None:
     with pytest.raises(InputError, match=r"planar-from: .* \(did you mean planar-form\?\)"):
         byoc.partition(network(CHAIN), "dla", no_passes=["planar-from"])
+
+
+VOLUMES = """m (float[1, 16, 4, 28, 28] x) => (float[1, 16] y) {
+    a = Conv <pads = [1, 1, 1, 1, 1, 1]> (x, w)
+    b = Relu(a)
+    c = Conv <pads = [1, 1, 1, 1, 1, 1]> (b, w)
+    d = Add(c, x)
+    e = Conv <strides = [2, 2, 2]> (d, v)
+    f = MaxPool <kernel_shape = [2, 2, 2], strides = [2, 2, 2]> (e)
+    g = GlobalAveragePool(f)
+    y = Flatten(g)
+}"""
+
+
+def video(group: int = 1) -> onnx.ModelProto:
+    """Return a model of 3-D operators, whose convolutions are in groups."""
+    model = parse(VOLUMES.replace("<pads", f"<group = {group}, pads"))
+    for name, size, inner in (("w", 3, 16 // group), ("v", 1, 16)):
+        values = np.random.default_rng(size).normal(size=(16, inner, size, size, size)) / (16 * size)
+        model.graph.initializer.append(numpy_helper.from_array(values.astype(np.float32), name))
+    return model
+
+
+def test_3d_operators_are_one_region_of_frames(tmp_path: Path) -> None:
+    result = byoc.partition(video(), "dla", output=tmp_path / "b", strategy="all-supported")
+    assert len(result.report.regions) == 1
+    assert result.verification is not None
+    assert result.verification.worst.relative < 1e-5
+    found = operators(result.model)
+    assert found["Conv"] == 3
+    assert not {"Slice", "Pad"} & found.keys()  # dla has Split alone
+
+
+def test_forms_that_move_data_are_taken_where_they_pay() -> None:
+    """Moving frames costs more than a cheap network saves; then it stays as it is."""
+    for model, pays in ((video(16), False), (video(), True)):
+        plain = byoc.partition(model, "dla", no_passes=["frame-form", "flat-form"])
+        result = byoc.partition(model, "dla")
+        cost, before = (each.plan.root.whole_cost.total for each in (result, plain))
+        used = {each.name for each in result.plan.passes} & {"frame-form", "flat-form"}
+        assert (bool(used), cost < before) == (pays, pays)
+        assert cost <= before
+
+
+def test_rule_files_leave_forms_of_volumes_out(tmp_path: Path) -> None:
+    more = "unwanted_forms: [frame-form, flat-form]"
+    for text, used in (("", True), (more, False)):
+        file = tmp_path / f"npu{len(text)}.yaml"
+        path = rules(
+            tmp_path, "npu", "{op: [Conv, MaxPool], tensors: {X: {rank: 4}}}", "Reshape", "Slice"
+        )
+        file.write_text(f"{Path(path).read_text()}\n{text}\n")
+        result = byoc.partition(video(), file, strategy="all-supported")
+        assert bool({each.name for each in result.plan.passes} & {"frame-form"}) == used
+
+
+def test_quantized_3d_convolutions_are_verified(tmp_path: Path) -> None:
+    precision = Precision("int8", data="random")
+    output = tmp_path / "b"
+    result = byoc.partition(video(), "dla", output=output, precision=precision, strategy="all-supported")
+    assert result.verification is not None
+    assert result.verification.worst.relative < 0.1

@@ -83,7 +83,7 @@ cost_parameters: {peak.float32: 1.0e+12, launch: 1.0e-6}
 codegen_options: {speed: high, tiles: 4, fast: true, share: 0.5}
 passes: {conv-to-matmul: {least_channels: 4}, quiet: {}}
 wants: [folded_batchnorm]
-unwanted_forms: [planar-form, narrow-integers]
+unwanted_forms: [planar-form, narrow-integers, frame-form, flat-form]
 cost_model: dla
 regions: phase
 overlaps: placement
