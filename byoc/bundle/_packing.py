@@ -305,16 +305,19 @@ def judge_maker(bundle: "Bundle") -> Trust:
     return judge_signature(read_signature(bundle.folder), bundle.manifest.digest)
 
 
-def require_consent(bundle: "Bundle") -> None:
+def require_consent(bundle: "Bundle", by_drivers: bool = False) -> None:
     """Raise InputError unless the user allows what loading the regions of a bundle executes.
 
     A codegen that executes what is in the bundle has the class attribute `native = True`; it needs a
-    trusted bundle.
+    trusted bundle. With `by_drivers` its `load` is not called, and a codegen whose driver the user's
+    settings name is not looked at, so that its interpreter need not be there.
     """
     judged: Trust | None = None
     for region in bundle.manifest.regions:
         name = region.codegen
         bundle.consent.require_allowed(name, f"{bundle.display_path}: region {region.name} is for")
+        if by_drivers and bundle.codegens.has_driver_in_settings(name):
+            continue
         if not getattr(bundle.codegens.find(name), "native", False):
             continue
         judged = judged or judge_trust(bundle)

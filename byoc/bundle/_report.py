@@ -118,7 +118,7 @@ class VerificationReport(ReportModel):
     `largest_relative_error` is None if one is not finite, `accuracy` if no precision was lowered,
     `judge` if onnxruntime computed what is expected, and `reach` if regions were not compared. The
     errors are the worst on some `samples`. `tie_breaks` are those of outputs and regions, of most rows
-    first.
+    first. `layers_not_compared` says which regions' quantized layers were not compared alone, and why.
     """
 
     against: str
@@ -131,6 +131,7 @@ class VerificationReport(ReportModel):
     reach: ReachReport | None = None
     notes: tuple[str, ...] = ()
     tie_breaks: tuple[TieBreakReport, ...] = ()
+    layers_not_compared: str = ""
 
 
 NoteText = Annotated[Note, PlainValidator(Note.parse, json_schema_input_type=str), PlainSerializer(str)]

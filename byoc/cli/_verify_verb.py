@@ -381,6 +381,8 @@ def _format_verdict(verification: byoc.Verification) -> str:
     more = f"; {format_count(left, 'region')} not compared" if left else ""
     large = verification.reach.too_large
     more += f"; {format_count(large, 'region')} too large to be asked special values" if large else ""
+    if verification.layers_not_compared:
+        more += f"; {verification.layers_not_compared}"
     return f"Verified: {right} within what is allowed{more}."
 
 

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from byoc.codegen._identical_regions import find_alike as find_alike
     from byoc.codegen._identical_regions import find_identical as find_identical
     from byoc.codegen._identical_regions import region_structure as region_structure
+    from byoc.codegen._importer_forms import write_wanted_forms as write_wanted_forms
     from byoc.codegen._interface import API_VERSION as API_VERSION
     from byoc.codegen._interface import NOTE as NOTE
     from byoc.codegen._interface import AnyArray as AnyArray
@@ -106,6 +107,7 @@ if TYPE_CHECKING:
     from byoc.codegen._worker import UNLESS_TRUSTED as UNLESS_TRUSTED
     from byoc.codegen._worker import Isolation as Isolation
     from byoc.codegen._worker import choose_isolation as choose_isolation
+    from byoc.codegen._worker import limit_trial as limit_trial
     from byoc.costs import Roofline as Roofline
     from byoc.costs import load_cost_model as load_cost_model
     from byoc.errors import ON_OWN_CPU as ON_OWN_CPU

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnx import ModelProto
 
-from byoc.codegen._abilities import Context
+from byoc.codegen._abilities import Context, DriverSources
 from byoc.codegen._interface import (
     Artifact,
     ArtifactError,
@@ -24,9 +24,11 @@ from byoc.codegen._interface import (
     Cycles,
     ResourceError,
 )
-from byoc.codegen.byoc_worker.link import InputCheck, takes_check_options
+from byoc.codegen.byoc_worker.executors import InputCheck
+from byoc.codegen.byoc_worker.link import takes_check_options
 from byoc.errors import (
     ByocError,
+    InputError,
     MissingRuntimeError,
     Verdict,
     get_error_text,
@@ -39,6 +41,7 @@ from byoc.support import describe_failure
 if TYPE_CHECKING:
     from byoc.codegen._abilities import (
         ContextSource,
+        Driven,
         Estimating,
         Executable,
         Keyed,
@@ -210,6 +213,23 @@ def read_context(codegen: ContextSource, artifact: Artifact) -> Context:
     if not isinstance(context, Context):
         raise TypeError(f"`context` gave a {type(context).__name__} instead of a Context")
     return context
+
+
+def ask_driver(codegen: Driven) -> DriverSources:
+    """Return the sources of a codegen's driver. Raises InputError where it gives something else."""
+    who = f"codegen {getattr(codegen, 'name', type(codegen).__name__)}"
+    try:
+        with _wait_for(codegen, "driver"):
+            given: Any = codegen.driver()
+    except ByocError as error:
+        raise InputError(f"{who}: {get_error_text(error)}") from error
+    except BaseException as error:  # a plug-in can fail in any way
+        if must_propagate(error):
+            raise
+        raise InputError(f"{who}: driver failed with {describe_failure(error)}") from error
+    if not isinstance(given, DriverSources):
+        raise InputError(f"{who}: driver gave {type(given).__name__}, not DriverSources")
+    return given
 
 
 def _wait_for(codegen: object, what: str) -> AbstractContextManager[None]:

@@ -8,9 +8,11 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from byoc.codegen._abilities import has_driver, has_model_driver
+from byoc.codegen._calling import ask_driver
 from byoc.codegen._compiler_identity import describe_codegen
 from byoc.codegen._interface import API_VERSION, Codegen
-from byoc.codegen._isolated_abilities import find_isolated
+from byoc.codegen._isolated_abilities import escape_line, find_isolated
 from byoc.codegen._isolation import IsolatedCodegen, import_codegen
 from byoc.codegen._worker import UNLESS_TRUSTED, Isolation, Worker, has_worker_processes
 from byoc.errors import InputError
@@ -26,19 +28,27 @@ from byoc.support import (
 from byoc.support.trust import find_interpreter, read_settings
 
 if TYPE_CHECKING:
+    from byoc.codegen._abilities import DriverSources
     from byoc.codegen._compiler_identity import CodegenDescription
     from byoc.codegen._other_python import OtherPythonCodegen
+    from byoc.support.trust import InterpreterSettings
 
 
 # Lookup of a codegen by name, and the options that it declares.
 
 
 def find_codegen(name: str) -> Codegen:
-    """Return the installed codegen of a name, which runs in this process.
+    """Return the codegen of a name: in another Python if the settings say so, else in this process.
 
-    Raises InputError when there is none, when it cannot be loaded or is not a codegen, when it
-    implements an unsupported version of the interface, or when its `name` is another one.
+    It is the look-up of `Codegens`, for who needs one codegen. Raises InputError when there is none,
+    when it cannot be loaded or is not a codegen, when it implements an unsupported version of the
+    interface, or when its `name` is another one.
     """
+    return Codegens().find(name)
+
+
+def load_installed(name: str) -> Codegen:
+    """Return the installed codegen of a name, in this process. Raises InputError as `find_codegen`."""
     found: Codegen = load_plugin(
         CODEGENS, name, lambda kind: _instantiate(kind, name), read_settings().codegens
     )
@@ -178,16 +188,63 @@ class Codegens:
             elif self.isolation is None or (
                 self.isolation.unless_trusted and not has_worker_processes()
             ):
-                return find_codegen(name)
+                return load_installed(name)
             else:
                 self._found[name] = find_isolated(name, self.isolation)
         return self._found[name]
+
+    def find_driver(self, name: str) -> DriverSources | None:
+        """Return the sources of a codegen's driver, None where it has none.
+
+        A driver that the user's settings name needs no interpreter. Raises InputError as `find_codegen`
+        does, where `driver` fails, and for a driver of another name or whose files are not there.
+        """
+        interpreter = find_interpreter(name)
+        sources = None if interpreter is None else _read_driver_settings(name, interpreter)
+        if sources is None:
+            codegen = self.find(name)
+            if not has_driver(codegen):
+                return None
+            sources = ask_driver(codegen)
+        _check_driver(name, sources)
+        return sources
+
+    def needs_model_driver(self, name: str) -> bool:
+        """Return whether the driver of a codegen is made of the models of a bundle's regions.
+
+        Raises InputError as `find_codegen` does.
+        """
+        return not self.has_driver_in_settings(name) and has_model_driver(self.find(name))
+
+    def has_driver_in_settings(self, name: str) -> bool:
+        """Return whether the user's settings name a codegen's driver."""
+        interpreter = find_interpreter(name)
+        return interpreter is not None and interpreter.driver is not None
 
     def close(self) -> None:
         """End the worker processes; the next call of a codegen starts another."""
         for codegen in self._found.values():
             if isinstance(codegen, IsolatedCodegen):
                 codegen.close()
+
+
+def _read_driver_settings(name: str, interpreter: InterpreterSettings) -> DriverSources | None:
+    if interpreter.driver is None:
+        return None
+    from byoc.codegen._other_python import read_driver_settings  # noqa: PLC0415 - as above
+
+    return read_driver_settings(name, interpreter)
+
+
+def _check_driver(name: str, sources: DriverSources) -> None:
+    """Raise InputError for a driver of another name, or whose sources are not there."""
+    if sources.name != name:
+        raise InputError(
+            f"codegen {name}: its driver calls itself '{escape_line(sources.name)}': rename either"
+        )
+    for file in sources.files:
+        if not file.is_file():
+            raise InputError(f"codegen {name}: its driver's source {file}: there is no such file")
 
 
 def choose_worker_isolation(codegen: Codegen) -> Isolation:
@@ -211,7 +268,7 @@ def describe_codegens(names: Iterable[str]) -> dict[str, CodegenDescription | In
                     found[name] = opened.enter_context(closing(configured)).description
                     continue
                 if not has_worker_processes():
-                    found[name] = describe_codegen(find_codegen(name))
+                    found[name] = describe_codegen(load_installed(name))
                     continue
                 if worker is None or not worker.is_alive:
                     worker = opened.enter_context(closing(Worker({})))

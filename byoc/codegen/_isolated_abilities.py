@@ -10,13 +10,15 @@ from contextlib import AbstractContextManager
 from functools import partial
 from math import isfinite
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from unicodedata import normalize
 
+import numpy as np
 from onnx import ModelProto
 
 from byoc import onnxrt
 from byoc.codegen._calling import RemoteExecutor, run_executor, take_turns
+from byoc.codegen._interface import CodegenFailedError
 from byoc.codegen._isolation import (
     IsolatedCodegen,
     copy_region,
@@ -24,8 +26,10 @@ from byoc.codegen._isolation import (
     read_context,
     read_driver,
     read_estimate,
+    read_nothing,
     read_number,
     read_optional_artifact,
+    read_optional_number,
     read_outputs,
     read_pairs_of_texts,
     read_seconds,
@@ -41,9 +45,11 @@ if TYPE_CHECKING:
     from byoc.codegen._interface import AnyArray, Artifact, Cycles, Executor
     from byoc.codegen._isolation import Examine, Measure
     from byoc.codegen._region import Region
-    from byoc.codegen._worker import Isolation, Worker
+    from byoc.codegen._worker import Isolation, Reader, Worker
     from byoc.codegen.byoc_worker.link import SharedMemory
     from byoc.errors import Verdict
+
+T = TypeVar("T")
 
 
 # Names of a bundle's files: relative paths that are valid on every system and in a zip.
@@ -275,46 +281,174 @@ class _IsolatedExecutor(RemoteExecutor):
     """A region that is loaded in a codegen's process, and loaded again in the next one after it died."""
 
     def __init__(self, codegen: IsolatedCodegen, region: Region, artifact: Artifact) -> None:
-        self._codegen, self._region, self._artifact = codegen, region, artifact
+        self.codegen = codegen
+        self._region, self._artifact = region, artifact
         self._settings = onnxrt.get_session_settings()
         self._loaded_in: Worker | None = None
         self._number = 0
         self._load()
 
     def __call__(self, inputs: Mapping[str, Any]) -> Mapping[str, AnyArray]:
-        codegen, write = self._codegen, partial(_write_inputs, inputs)
-        with codegen.lock:
-            self._load_again()
-            return codegen.call("run", read_outputs, write, executor=self._number)
+        with self.codegen.lock:
+            return _run_remotely(self.codegen, self.load_again(), inputs)
+
+    def bind(
+        self, inputs: Mapping[str, AnyArray], outputs: Mapping[str, AnyArray]
+    ) -> _BoundRemotely | None:
+        """Bind the executor to arrays of its process, to and from which these are copied at each run.
+
+        None where it cannot be bound, or where two of the arrays overlap without being the same.
+        """
+        places = _number_arrays([*inputs.values(), *outputs.values()])
+        if places is None:
+            return None
+        bound = _BoundRemotely(self, inputs, outputs, places)
+        return bound if bound.is_bound() else None
+
+    def allocate(self, pairs: Mapping[str, str]) -> _RemoteState | None:
+        """Make room for states in the executor's process, None where it keeps none."""
+        with self.codegen.lock:
+            asked = {"executor": self.load_again(), "pairs": list(pairs.items())}
+            number = self.codegen.call("allocate", read_optional_number, **asked)
+            return None if number is None else _RemoteState(self.codegen, number)
 
     def measure(self, inputs: Mapping[str, Any], measure: Measure) -> list[float]:
-        codegen, write = self._codegen, partial(_write_inputs, inputs)
-        with codegen.lock:
-            self._load_again()
-            return codegen.measure(self._number, write, measure)
+        with self.codegen.lock:
+            number = self.load_again()
+            return self.codegen.measure(number, partial(_write_inputs, inputs), measure)
 
     def examine(self, inputs: Mapping[str, Any], examine: Examine) -> list[str]:
-        codegen, write = self._codegen, partial(_write_inputs, inputs)
+        codegen, write = self.codegen, partial(_write_inputs, inputs)
         if not codegen.examines:
             return list(examine(self, inputs))
         with codegen.lock:
-            self._load_again()
-            return codegen.call("examine", read_sentences, write, executor=self._number, examine=examine)
+            number = self.load_again()
+            return codegen.call("examine", read_sentences, write, executor=number, examine=examine)
 
-    def _load_again(self) -> None:
-        """Load the region where the process is not the one that it was loaded in."""
-        if self._loaded_in is not self._codegen.worker:
+    def load_again(self) -> int:
+        """Return its number; it is loaded where the process is not the one that it was loaded in."""
+        if self._loaded_in is not self.codegen.worker:
             with onnxrt.with_session_settings(self._settings):
                 self._load()
+        return self._number
 
     def _load(self) -> None:
-        codegen = self._codegen
+        codegen = self.codegen
         with codegen.lock:
             worker = codegen.worker
             write = partial(_write_artifact, self._artifact)
             self._number = codegen.call("load", read_number, write, region=self._region)
             self._loaded_in = worker
-            weakref.finalize(self, worker.released.append, self._number).atexit = False
+            _release_with(self, worker, self._number)
+
+
+class _BoundRemotely(RemoteExecutor):
+    """An executor that is bound to arrays of its process, and to the caller's here."""
+
+    def __init__(
+        self,
+        executor: _IsolatedExecutor,
+        inputs: Mapping[str, AnyArray],
+        outputs: Mapping[str, AnyArray],
+        places: Sequence[int],
+    ) -> None:
+        self._executor, self._inputs, self._outputs = executor, inputs, outputs
+        self._places = places
+        self._bound_in: Worker | None = None
+        self._number: int | None = None
+
+    def is_bound(self) -> bool:
+        """Bind it in the process that there is now; return whether it could be."""
+        codegen = self._executor.codegen
+        with codegen.lock:
+            number = self._executor.load_again()
+            if self._bound_in is not codegen.worker:
+                asked = {"executor": number, **self._name_places()}
+                self._number = codegen.call("bind", read_optional_number, self._write_arrays, **asked)
+                self._bound_in = codegen.worker
+                if self._number is not None:
+                    _release_with(self, codegen.worker, self._number)
+            return self._number is not None
+
+    def __call__(self, inputs: Mapping[str, Any]) -> Mapping[str, AnyArray]:
+        codegen = self._executor.codegen
+        with codegen.lock:
+            if not self.is_bound() or self._number is None:
+                raise CodegenFailedError("its process was started again, and does not bind it any more")
+            made = _run_remotely(codegen, self._number, {**inputs, **self._inputs})
+        for name, array in self._outputs.items():
+            if name in made:
+                array[...] = made[name]
+        return {**made, **{name: each for name, each in self._outputs.items() if name in made}}
+
+    def _name_places(self) -> dict[str, Any]:
+        count = len(self._inputs)
+        return {
+            "bound_inputs": list(zip(self._inputs, self._places[:count], strict=True)),
+            "bound_outputs": list(zip(self._outputs, self._places[count:], strict=True)),
+        }
+
+    def _write_arrays(self, memory: SharedMemory) -> dict[str, Any]:
+        found = dict(zip(self._places, (*self._inputs.values(), *self._outputs.values()), strict=True))
+        return {"arrays": [write_array(found[place], memory) for place in sorted(found)]}
+
+
+class _RemoteState:
+    """States of one sequence in the process of a codegen, which are lost where that ends."""
+
+    def __init__(self, codegen: IsolatedCodegen, number: int) -> None:
+        self._codegen, self._number = codegen, number
+        self._worker = codegen.worker
+        _release_with(self, self._worker, number)
+
+    def reset(self, values: Mapping[str, AnyArray]) -> None:
+        self._call("reset", read_nothing, values)
+
+    def step(self, inputs: Mapping[str, AnyArray]) -> Mapping[str, AnyArray]:
+        return self._call("step", read_outputs, inputs)
+
+    def read(self) -> Mapping[str, AnyArray]:
+        return self._call("read", read_outputs, {})
+
+    def _call(self, method: str, read: Reader[T], inputs: Mapping[str, AnyArray]) -> T:
+        with self._codegen.lock:
+            if not self._worker.is_alive:
+                raise CodegenFailedError("its process ended, and the states that it kept are lost")
+            return self._codegen.call(method, read, partial(_write_inputs, inputs), state=self._number)
+
+
+def _run_remotely(
+    codegen: IsolatedCodegen, number: int, inputs: Mapping[str, Any]
+) -> Mapping[str, AnyArray]:
+    """Run an executor of a process by its number."""
+    return codegen.call("run", read_outputs, partial(_write_inputs, inputs), executor=number)
+
+
+def _release_with(owner: object, worker: Worker, number: int) -> None:
+    """Have a process forget an executor or a state when its object here goes."""
+    weakref.finalize(owner, worker.released.append, number).atexit = False
+
+
+def _number_arrays(arrays: Sequence[AnyArray]) -> list[int] | None:
+    """Return a number for each array, the same for those that are the same bytes.
+
+    None where two overlap otherwise: another process cannot have them so.
+    """
+    first: list[AnyArray] = []
+    found = []
+    for array in arrays:
+        same = [k for k, each in enumerate(first) if _is_same_array(each, array)]
+        if not same and any(np.may_share_memory(each, array) for each in first):
+            return None
+        found.append(same[0] if same else len(first))
+        if not same:
+            first.append(array)
+    return found
+
+
+def _is_same_array(one: AnyArray, other: AnyArray) -> bool:
+    places = [(each.ctypes.data, each.dtype, each.shape, each.strides) for each in (one, other)]
+    return one is other or (places[0] == places[1] and one.size > 0)
 
 
 def measure_executor(run: Executor, inputs: Mapping[str, Any], measure: Measure) -> list[float]:

@@ -66,6 +66,10 @@ def read_number(result: Any, _: SharedMemory) -> int:
     return result
 
 
+def read_optional_number(result: Any, memory: SharedMemory) -> int | None:
+    return None if result is None else read_number(result, memory)
+
+
 def read_outputs(result: Any, memory: SharedMemory) -> dict[str, AnyArray]:
     return {name: read_array(entry, memory) for name, entry in read_pairs(result)}
 

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import Message
 
-from byoc.codegen._abilities import is_in_version
+from byoc.codegen._abilities import DriverSources, is_in_version
 from byoc.codegen._compiler_identity import CodegenDescription, describe_byoc, describe_options
 from byoc.codegen._interface import API_VERSION
 from byoc.codegen._isolated_abilities import ABILITY_CLASSES, add_abilities
@@ -117,11 +117,14 @@ class OtherPythonCodegen(IsolatedCodegen):
             self._program.options = None if options is None else _make_options(options)
             flags: dict[str, Any] = {n: result["flags"][n] is True for n in result["flags"]}
             api = API_VERSION if result["api"] is None else int(result["api"])
-            known = [name for name in ABILITY_CLASSES if is_in_version(name, api)]
+            known = {name for name in ABILITY_CLASSES if is_in_version(name, api)}
+            has = known.intersection(result["abilities"])
+            if self.interpreter.driver is not None:
+                has.add("driver")
             return CodegenDescription(
                 str(result["summary"]),
                 api,
-                tuple(name for name in known if name in result["abilities"]),
+                tuple(name for name in ABILITY_CLASSES if name in has),
                 describe_options(self._program.options),
                 interpreter=str(result["interpreter"]),
                 recovery_options=tuple(
@@ -140,7 +143,28 @@ def find_in_other_python(
     """Return a codegen of the user's settings. Raises InputError where it cannot be loaded."""
     found = OtherPythonCodegen(name, isolation, interpreter)
     add_abilities(found)
+    if interpreter.driver is not None:
+        kind = type(found)
+        found.__class__ = type(kind.__name__, (_DriverInSettings, kind), {})
     return found
+
+
+class _DriverInSettings(OtherPythonCodegen):
+    """A codegen whose driver the user's settings name."""
+
+    def driver(self) -> DriverSources:
+        """Return the sources, without asking the interpreter."""
+        found = read_driver_settings(self.name, self.interpreter)
+        assert found is not None
+        return found
+
+
+def read_driver_settings(codegen: str, interpreter: InterpreterSettings) -> DriverSources | None:
+    """Return the driver that the settings name for a codegen, None where they name none."""
+    named = interpreter.driver
+    if named is None:
+        return None
+    return DriverSources(codegen, tuple(map(Path, named.sources)), tuple(named.libraries))
 
 
 def _make_options(described: list[dict[str, Any]]) -> type:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
 
     from byoc.boundary.contracts import RegionContracts
+    from byoc.codegen._importer_forms import Want
     from byoc.codegen._region_model import Arena
     from byoc.model import TensorLayout
 
@@ -84,16 +85,20 @@ class Region:
         *,
         opset: int | None = None,
         ir_version: int | None = None,
+        wants: Sequence[Want] = (),
     ) -> onnx.ModelProto:
         """Return the model with all its constants in memory.
 
         With `inline`, each composite is replaced by its body, which leaves standard operators only. With
         `fold`, nodes with only constant inputs are computed, which leaves the nodes that the rules
         accepted. `opset` and `ir_version` are what a compiler reads: the model is converted by ONNX's
-        version converter, which implies `inline`. Raises CompileError, with the node where it is known,
-        for what cannot be said in these versions.
+        version converter, which implies `inline`, as `wants` does, the forms that its importer reads:
+        `zero_points` are written out, as are `inputs` that are left out in front of others, `constants`
+        are initializers, and there is no `identity` but one that gives an output. Raises CompileError,
+        with the node where it is known, for what cannot be said in these versions and forms.
         """
-        converted = opset is not None or ir_version is not None
+        wants = (wants,) if isinstance(wants, str) else tuple(wants)
+        converted = opset is not None or ir_version is not None or bool(wants)
         model = onnx.load(self.path, load_external_data=False)
         if (inline or converted) and model.functions:
             model = onnx.inliner.inline_local_functions(
@@ -109,6 +114,10 @@ class Region:
                 convert_ir_version(model, ir_version)
         except ConversionError as error:
             raise CompileError(str(error), error.nodes) from None
+        if wants:  # few ask for forms, which need the inference of types
+            from byoc.codegen._importer_forms import write_wanted_forms  # noqa: PLC0415
+
+            write_wanted_forms(model, wants)
         return model
 
     def graph(self, fold: bool = False, inline: bool = False) -> gs.Graph:

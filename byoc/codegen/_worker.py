@@ -14,8 +14,9 @@ import socket
 import subprocess
 import sys
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Protocol, TypeVar
@@ -97,6 +98,9 @@ Reader = Callable[[Any, SharedMemory], T]
 """Reads the result of an answer; raises BrokenMessageError."""
 
 _DEFAULT_SECONDS = 3600.0  # above what compilers take, below what a nightly build waits for
+TRIAL_SECONDS = 120.0
+"""The most seconds of a call for a finer finding, without which a run goes on: twice what compilers of
+NPUs take for a network of a hundred layers."""
 _LEAST_IMPORT_SECONDS = 60.0  # for importing an SDK, however short the limit of calls is
 _MOST_SECONDS = 1_000_000  # sockets wait for at most 2^31 ms
 _LOOK_SECONDS = 0.2  # how often it is looked whether a silent worker still runs
@@ -133,13 +137,27 @@ class Isolation:
                 )
 
     def find_limit(self, method: str) -> float:
-        """Return the most seconds that a method may take."""
+        """Return the most seconds that a method may take: fewer in a trial, without limits given."""
         given = [each for each in (self.compile_timeout, self.call_timeout) if each is not None]
         if method == "import" and given:  # of packages of any size, which is not what limits are for
             return max(*given, _LEAST_IMPORT_SECONDS)
         if method in {"compile", "compile_all", "take_weights"} and given:
             return given[0]
-        return _DEFAULT_SECONDS if self.call_timeout is None else self.call_timeout
+        default = TRIAL_SECONDS if _is_trial.get() and not given else _DEFAULT_SECONDS
+        return default if self.call_timeout is None else self.call_timeout
+
+
+_is_trial: ContextVar[bool] = ContextVar("is_trial", default=False)
+
+
+@contextmanager
+def limit_trial() -> Iterator[None]:
+    """Limit the calls of codegens inside to `TRIAL_SECONDS`, where they are in worker processes."""
+    token = _is_trial.set(True)
+    try:
+        yield
+    finally:
+        _is_trial.reset(token)
 
 
 UNLESS_TRUSTED = Isolation(unless_trusted=True)
@@ -261,7 +279,11 @@ class Worker:
                 raise BrokenMessageError("it is too long")
             return self._receive(length, deadline)
         except TimeoutError:
-            hint = " (--call-timeout SECONDS allows more)" if seconds == _DEFAULT_SECONDS else ""
+            hint = (
+                " (--call-timeout SECONDS allows more)"
+                if seconds in {_DEFAULT_SECONDS, TRIAL_SECONDS}
+                else ""
+            )
             raise CodegenFailedError(
                 f"{method} took longer than {seconds:g} s and was stopped{hint}", lasting=False
             ) from None

@@ -20,6 +20,7 @@ from typing import Any
 from byoc.codegen._calling import (
     ask_cache_key,
     ask_compatible,
+    ask_driver,
     ask_verdicts,
     compile_region,
     compile_together,
@@ -32,7 +33,7 @@ from byoc.codegen._calling import (
     run_executor,
     take_turns,
 )
-from byoc.codegen._codegens import find_codegen, find_wrong_options, parse_codegen_options
+from byoc.codegen._codegens import find_wrong_options, load_installed, parse_codegen_options
 from byoc.codegen._compiler_identity import describe_compiler, write_description
 from byoc.codegen._interface import (
     Artifact,
@@ -40,20 +41,17 @@ from byoc.codegen._interface import (
     CodegenFailedError,
     CompileError,
     Cycles,
-    Executor,
     NotHereError,
     ResourceError,
 )
 from byoc.codegen._worker import PATH_VARIABLE
+from byoc.codegen.byoc_worker.executors import ExecutorTable
 from byoc.codegen.byoc_worker.link import (
     SharedMemory,
     end_with_parent,
-    list_declared,
-    read_array,
     read_files,
     receive_frame,
     send_frame,
-    write_array,
     write_files,
 )
 from byoc.errors import ByocError, InputError, MissingRuntimeError, Verdict, get_error_text
@@ -75,14 +73,11 @@ class CodegenService:
         """Begin without a codegen; the first request names it."""
         self._memory = memory
         self._codegen: Any = None
-        self._executors: dict[int, Executor] = {}
-        self._outputs: dict[int, tuple[str, ...]] = {}
-        self._loaded = 0
+        self._table = ExecutorTable(memory)
 
     def answer(self, method: str, request: Request) -> Any:
         """Return the result of a request as JSON; its large parts are in the memory."""
-        for number in request.get("released", ()):
-            self._executors.pop(number, None)
+        self._table.release(request.get("released", ()))
         methods: Mapping[str, Callable[[Request], Any]] = {
             "import": self._find,
             "options": self._check_options,
@@ -93,7 +88,12 @@ class CodegenService:
             "compile_all": self._compile_all,
             "take_weights": self._take_weights,
             "load": self._load,
-            "run": self._run,
+            "run": self._table.run,
+            "bind": self._table.bind,
+            "allocate": self._table.allocate,
+            "reset": self._table.reset,
+            "step": self._table.step,
+            "read": self._table.read,
             "measure": self._measure,
             "examine": self._examine,
             "compatible": self._compatible,
@@ -110,7 +110,7 @@ class CodegenService:
         os.environ.pop(PATH_VARIABLE, None)
         if request["path"] is not None:
             os.environ[PATH_VARIABLE] = request["path"]
-        self._codegen = find_codegen(request["codegen"])
+        self._codegen = load_installed(request["codegen"])
         return write_description(self._codegen)
 
     def _check_options(self, request: Request) -> Any:
@@ -148,29 +148,18 @@ class CodegenService:
 
     def _load(self, request: Request) -> Any:
         region, artifact = request["region"], self._read_artifact(request)
-        self._loaded += 1
-        self._executors[self._loaded] = load_region(self._codegen, region, artifact)
-        self._outputs[self._loaded] = tuple(value.name for value in region.outputs)
-        return self._loaded
-
-    def _run(self, request: Request) -> Any:
-        number = request["executor"]
-        inputs = {name: read_array(entry, self._memory) for name, entry in request["inputs"]}
-        outputs = list_declared(run_executor(self._executors[number], inputs), self._outputs[number])
-        self._memory.clear()
-        return [[name, write_array(value, self._memory)] for name, value in outputs.items()]
+        run = load_region(self._codegen, region, artifact)
+        return self._table.add(run, dict.fromkeys((value.name for value in region.outputs), ""))
 
     def _measure(self, request: Request) -> Any:
-        run = self._executors[request["executor"]]
-        inputs = {name: read_array(entry, self._memory) for name, entry in request["inputs"]}
+        run, inputs = self._table.find(request["executor"]), self._table.read_inputs(request)
         return list(request["measure"](lambda: run_executor(run, inputs)))
 
     def _examine(self, request: Request) -> Any:
         is_concurrent = getattr(self._codegen, "concurrent", False)
         lock = nullcontext() if is_concurrent else RLock()
-        run = take_turns(self._executors[request["executor"]], lock)
-        inputs = {name: read_array(entry, self._memory) for name, entry in request["inputs"]}
-        return list(request["examine"](run, inputs))
+        run = take_turns(self._table.find(request["executor"]), lock)
+        return list(request["examine"](run, self._table.read_inputs(request)))
 
     def _compatible(self, request: Request) -> Any:
         artifact = self._read_artifact(request)
@@ -191,7 +180,7 @@ class CodegenService:
         return asdict(read_context(self._codegen, self._read_artifact(request)))
 
     def _describe_driver(self) -> Any:
-        sources = self._codegen.driver()
+        sources = ask_driver(self._codegen)
         files = list(map(str, sources.files))
         return {"name": sources.name, "files": files, "libraries": list(sources.libraries)}
 

@@ -431,9 +431,15 @@ def _format_verification(report: Report) -> str:
         return (
             f"verified{but}{on}{by}, largest error {size} of the output's range"
             f"{_format_explanation(verification)}{_format_ties(verification)}"
-            f"{_format_reach(verification.reach)}{kept}"
+            f"{_format_reach(verification.reach)}{kept}{_format_layers(verification)}"
         )
     return "not verified" if report.verification_missing else f"not verified: {report.not_verified}"
+
+
+def _format_layers(verification: VerificationReport) -> str:
+    """Format which layers were not compared; empty where all were, or there were none to compare."""
+    left = verification.layers_not_compared
+    return f"; {left}" if left else ""
 
 
 def _format_left(count: int, total: int) -> str:

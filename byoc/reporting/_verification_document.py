@@ -356,6 +356,7 @@ def make_verification_report(verification: Verification) -> VerificationReport:
         accuracy=accuracy if verification.original else None,
         samples=verification.samples,
         judge=verification.judge or None,
+        layers_not_compared=verification.layers_not_compared,
         reach=ReachReport.model_validate(verification.reach) if verification.regions else None,
         notes=verification.notes,
         tie_breaks=tuple(map(TieBreakReport.model_validate, verification.tie_breaks)),

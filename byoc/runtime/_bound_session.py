@@ -17,7 +17,7 @@ import onnx
 from numpy.typing import NDArray
 
 from byoc.bundle import CONTEXT_MODEL_FILE, MODEL_TEXT, Bundle, hash_region_model, require_consent
-from byoc.codegen import Executor, has_driver, has_model_driver
+from byoc.codegen import Executor
 from byoc.codegen.drivers import DriverLibrary, build_driver
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import GraphIndex, TensorType, read_type
@@ -63,7 +63,7 @@ class RegionDrivers:
 
         It is raised, too, for a library in `use_drivers` of a codegen that the bundle does not have.
         """
-        require_consent(self.bundle)
+        require_consent(self.bundle, by_drivers=True)
         names = {region.codegen for region in self.bundle.variant.regions}
         for name in _given.get():
             if name not in names:
@@ -78,20 +78,20 @@ class RegionDrivers:
             if region.codegen in _given.get():
                 found[region.codegen] = _given.get()[region.codegen]
                 continue
-            codegen = self.bundle.codegens.find(region.codegen)
-            if has_model_driver(codegen):
+            if self.bundle.codegens.needs_model_driver(region.codegen):
                 raise InputError(
                     f"{self.bundle.display_path}: region {region.name}: a driver of codegen "
                     f"{region.codegen} is made of the bundle: make one (byoc make-driver), and name it "
                     f"(--driver {region.codegen}=FILE)"
                 )
-            if not has_driver(codegen):
+            sources = self.bundle.codegens.find_driver(region.codegen)
+            if sources is None:
                 raise InputError(
                     f"{self.bundle.display_path}: region {region.name}: codegen {region.codegen} has no "
                     f"driver, by which {DRIVER_RUNTIME} runs regions"
                 )
             library = self._folder / f"{region.codegen}.so"
-            found[region.codegen] = build_driver(codegen.driver(), library)
+            found[region.codegen] = build_driver(sources, library)
         return found
 
     def open_regions(self) -> dict[str, Executor]:
@@ -111,7 +111,7 @@ class RegionDrivers:
         firsts = {
             entry.name: entries[entry.same_as or entry.name]
             for entry in self.bundle.variant.regions
-            if has_model_driver(self.bundle.codegens.find(entry.codegen))
+            if self.bundle.codegens.needs_model_driver(entry.codegen)
         }
         return {
             name: {MODEL_TEXT: hash_region_model(self.bundle.folder, first)}

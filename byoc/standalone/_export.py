@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from byoc.bundle import PROGRAM_FILE, is_bundle, open_bundle, sign_folder
-from byoc.codegen import DriverSources, find_codegen, has_driver
+from byoc.codegen import DriverSources
 from byoc.codegen.drivers import get_include_folder
 from byoc.errors import InputError
 from byoc.standalone._export_options import ExportOptions
@@ -213,14 +213,17 @@ def _read_graph(model: Source, options: ExportOptions) -> ProgramGraph:
 
 
 def _find_drivers(graph: ProgramGraph) -> list[DriverSources]:
+    """Return the drivers of a bundle's regions. Raises InputError where a codegen has none."""
+    if graph.bundle is None:
+        return []
     found = []
     for name in dict.fromkeys(call.codegen for call in graph.regions.values()):
-        codegen = find_codegen(name)
-        if not has_driver(codegen):
+        sources = graph.bundle.codegens.find_driver(name)
+        if sources is None:
             raise InputError(
                 f"{graph.source}: codegen {name} has no driver in C, so its regions run in Python alone"
             )
-        found.append(codegen.driver())
+        found.append(sources)
     return found
 
 

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from byoc.boundary.contracts import TensorContract
 from byoc.bundle import MODEL_TEXT, Bundle, hash_region_model, open_bundle
-from byoc.codegen import DriverSources, Region, has_driver, has_model_driver
+from byoc.codegen import DriverSources, Region
 from byoc.codegen.drivers import build_driver
 from byoc.errors import InputError
 from byoc.model import DTYPE_NUMBERS, count_bits
@@ -38,7 +38,7 @@ def write_model_driver(
     """
     codegen = _choose_codegen(bundle, codegen)
     entries = [each for each in bundle.manifest.regions if each.codegen == codegen and not each.same_as]
-    if not has_model_driver(bundle.codegens.find(codegen)):
+    if not bundle.codegens.needs_model_driver(codegen):
         raise InputError(
             f"{bundle.display_path}: codegen {codegen} has no driver in C, and does not say that its "
             "regions compute what their models do (model_driver), of which byoc makes one"
@@ -99,9 +99,9 @@ def make_driver(
     """
     opened = bundle if isinstance(bundle, Bundle) else open_bundle(bundle, None)
     name = _choose_codegen(opened, codegen)
-    found = opened.codegens.find(name)
-    if has_driver(found):
-        build_driver(found.driver(), Path(library), compiler)
+    own = opened.codegens.find_driver(name)
+    if own is not None:
+        build_driver(own, Path(library), compiler)
         return name
     with TemporaryDirectory(prefix="byoc-") as folder:
         sources = write_model_driver(opened, name, Path(folder), byte_order)

@@ -15,7 +15,7 @@ from onnx import ValueInfoProto
 from onnx.inliner import inline_local_functions, inline_selected_functions
 
 from byoc.bundle import Bundle
-from byoc.codegen import Artifact, Region, has_model_driver
+from byoc.codegen import Artifact, Region
 from byoc.errors import InputError
 from byoc.memory.reading import TensorSizes
 from byoc.model import (
@@ -183,12 +183,12 @@ def read_model_graph(
 def read_bundle_graph(bundle: Bundle) -> ProgramGraph:
     """Return the partitioned graph of a bundle, with the zoo's sample where a model of the zoo was cut.
 
-    Regions that compute what their models do (`has_model_driver`) are nodes of the host in it.
+    Regions that compute what their models do (`model_driver`) are nodes of the host in it.
     """
     inlined = {
         entry.target
         for entry in bundle.variant.regions
-        if has_model_driver(bundle.codegens.find(entry.codegen))
+        if bundle.codegens.needs_model_driver(entry.codegen)
     }
     model = replace(
         load_model(bundle.folder / bundle.variant.model), make_samples=_find_original_samples(bundle)

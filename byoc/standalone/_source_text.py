@@ -1,6 +1,7 @@
 """The text of a program's own source, `model.h` and `model.c`, and the file of its constants."""
 
 import hashlib
+import re
 import struct
 import sys
 from collections.abc import Iterable, Sequence
@@ -259,6 +260,11 @@ class _StepWriter:
         )
 
 
+def name_driver_table(codegen: str) -> str:
+    """Return the name of a codegen's driver in a program: what C has no letter for is an underscore."""
+    return "byoc_driver_" + re.sub(r"[^A-Za-z0-9_]", "_", codegen)
+
+
 def _copy_inputs(graph: ProgramGraph, steps: ProgramSteps, names: Sequence[str]) -> list[str]:
     found = []
     for i, name in enumerate(names):
@@ -327,9 +333,9 @@ class RegionText:
             "regions.c.in",
             {
                 "externs": "".join(
-                    f"extern const byoc_driver byoc_driver_{name};\n" for name in codegens
+                    f"extern const byoc_driver {name_driver_table(name)};\n" for name in codegens
                 ),
-                "drivers": ", ".join(f"&byoc_driver_{call.codegen}" for call in calls),
+                "drivers": ", ".join(f"&{name_driver_table(call.codegen)}" for call in calls),
                 "names": ", ".join(quote(call.region.name) for call in calls),
                 "blob_names": ", ".join(quote(name) for name, _ in flat),
                 "blob_offsets": ", ".join(str(weights.add_bytes(content)) for _, content in flat),

@@ -189,6 +189,7 @@ _ACCUMULATION = "the order in which contractions add up"
 _ACTIVATIONS = "rounding the activations to integers"
 _PRODUCTS = "rounding the activations of products, as accuracy_level lets them be"
 _UNITS = "the layers before, one unit off"
+_ANY_UNITS = "the layers before, up to half of their results one unit off"
 _CASTS = "the casts before, one unit off"
 _SHORT = "bfloat16"
 _COMPUTED = f"computing in {_SHORT}"
@@ -201,7 +202,7 @@ class NoiseGauge:
 
     Each run that this takes is made when it is first needed. `folder` holds the external data of the
     model, and `expected` what plain onnxruntime computes without optimizations. Where `exposed`, the
-    tensors are not outputs of the model.
+    tensors are not outputs of the model. `share` of each layer's results may be a unit off.
     """
 
     model: ModelProto
@@ -209,6 +210,7 @@ class NoiseGauge:
     inputs: Values
     expected: Values
     exposed: tuple[str, ...] = ()
+    share: float = SHARE
 
     @cached_property
     def quantized(self) -> bool:
@@ -308,7 +310,8 @@ class NoiseGauge:
                 found[name] = allowed.largest if actual_error.power <= allowed.power else 0.0
             if error.measure == "units" and error.absolute > max(found.values()):
                 largest = self._measure_units(compared, actual.get(error.name), error.name, thresholds)
-                found[_UNITS] = min(largest, max(most, thresholds.units))
+                source = _UNITS if self.share == SHARE else _ANY_UNITS
+                found[source] = min(largest, max(most, thresholds.units))
         source = max(found, key=lambda name: found[name])
         return {"noise": found[source], "noise_source": source if found[source] else ""}
 
@@ -350,7 +353,7 @@ class NoiseGauge:
         """Return the outputs of other right executions of a quantized network.
 
         They are onnxruntime's with optimizations, and with an eighth of each layer's results moved by
-        one unit.
+        one unit, or a larger `share` of them.
         """
         return tuple(filter(None, (self._optimized, *self._unit_noise.runs)))
 
@@ -362,7 +365,7 @@ class NoiseGauge:
         runs = [run.get(name) for run in self._unit_noise.runs]
         moved = [measure_difference(self.expected[name], run) for run in runs]
         largest = max((each.largest for each in moved), default=0.0)
-        power = SHARE * thresholds.units**2 + max((each.power for each in moved), default=0.0)
+        power = self.share * thresholds.units**2 + max((each.power for each in moved), default=0.0)
         shifts = (measure_shift(self.expected[name], run) for run in runs)
         shift = SHARE * thresholds.units + _NOISE_SIDES * max(shifts, default=0.0)
         if not largest or measure_difference(wanted, got).power > power:
@@ -444,7 +447,7 @@ class NoiseGauge:
             groups = read_qdq_groups(self._flat, self.folder)
         except InputError:
             groups = None
-        return UnitNoise(groups or self._flat, self.folder, self.inputs)
+        return UnitNoise(groups or self._flat, self.folder, self.inputs, share=self.share)
 
     @cached_property
     def _computed_short(self) -> set[str]:

@@ -16,8 +16,16 @@ import numpy as np
 import onnx
 
 from byoc.bundle import Bundle, RegionCompiler
-from byoc.codegen import Executable, Executor, Region, drop_executing_options, read_region
+from byoc.codegen import (
+    Executable,
+    Executor,
+    Region,
+    drop_executing_options,
+    limit_trial,
+    read_region,
+)
 from byoc.errors import InputError
+from byoc.long_calls import waiting_for
 from byoc.model import TensorLayout, parse_layout
 from byoc.runtime import CheckedExecutor, load_executor
 from byoc.support import report_step
@@ -264,7 +272,12 @@ class BundleLayers:
             if not probe.layers:
                 return None
             report_step(f"compare the layers of {region.name}")
-            return check_layers(probe, make_compiler(self.bundle, region.name), runs, self.thresholds)
+            compiler = make_compiler(self.bundle, region.name)
+            with (
+                waiting_for(f"the layers of {region.name}, compiled with each as an output"),
+                limit_trial(),
+            ):
+                return check_layers(probe, compiler, runs, self.thresholds)
         except (InputError, ValueError) as error:
             return LayerCheck(not_compared=str(error))
 

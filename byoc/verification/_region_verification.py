@@ -17,7 +17,7 @@ from byoc.support import report_each
 from byoc.verification._noise import NoiseGauge, compare_tensors
 from byoc.verification._quantization_noise import DEFAULT_THRESHOLDS, Thresholds, quantized_tensors_of
 from byoc.verification._region_cutter import PlainModel, make_reference_executor, open_region
-from byoc.verification._unit_noise import OutputError, TieBreak
+from byoc.verification._unit_noise import LARGEST_SHARE, SHARE, OutputError, TieBreak
 from byoc.verification._verification_result import LayerCheck, RegionError, SampleKind
 
 Values = Mapping[str, Any]
@@ -203,8 +203,9 @@ def compare_recorded(  # noqa: PLR0913, PLR0917 - some have a default
     """Compute the error of the recorded runs of a region: each against its ONNX on the same inputs.
 
     Where outputs are not equal, `check_layers` compares the quantized layers alone: if each is right, an
-    output beyond its tolerance is as well. `plain` is its ONNX, opened. Raise InputError if the region
-    cannot be run plainly.
+    output beyond its tolerance is as well. Where they cannot be compared, outputs are allowed what right
+    layers, up to half of whose results are a unit off, add up to. `plain` is its ONNX, opened. Raise
+    InputError if the region cannot be run plainly.
     """
     if not actual.values:
         return RegionError(region.name, runs=0, sample="none")
@@ -218,10 +219,11 @@ def compare_recorded(  # noqa: PLR0913, PLR0917 - some have a default
     if layers is not None and layers.explains:
         found = [tuple(_explain_error(error, thresholds) for error in errors) for errors in found]
     elif layers is None or not layers.problem:
+        share = SHARE if layers is None else LARGEST_SHARE
         found = [
             errors
             if all(error.within for error in errors)
-            else compare_run(region, inputs, wanted, made, thresholds)
+            else compare_run(region, inputs, wanted, made, thresholds, share)
             for errors, (inputs, wanted, made) in zip(found, runs, strict=True)
         ]
     wrong = _find_wrong_inputs(found, actual.values)
@@ -240,11 +242,19 @@ def _explain_error(error: OutputError, thresholds: Thresholds) -> OutputError:
     return replace(error, noise=error.absolute, noise_source=LAYERS)
 
 
-def compare_run(
-    region: Region, inputs: Values, expected: Values, actual: Values, thresholds: Thresholds
+def compare_run(  # noqa: PLR0913, PLR0917 - one has a default
+    region: Region,
+    inputs: Values,
+    expected: Values,
+    actual: Values,
+    thresholds: Thresholds,
+    share: float = SHARE,
 ) -> tuple[OutputError, ...]:
-    """Compute the errors of the outputs of one run of a region."""
-    gauge = NoiseGauge(region.open_model, region.path.parent, inputs, expected)
+    """Compute the errors of the outputs of one run of a region.
+
+    `share` is that of each layer's results which may be a unit off.
+    """
+    gauge = NoiseGauge(region.open_model, region.path.parent, inputs, expected, share=share)
     return gauge.compare(actual, thresholds, quantized_tensors_of(region))
 
 

@@ -12,7 +12,7 @@ way between two neighbours, two right executions take either.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +243,13 @@ _SEEDS = (1, 2)
 SHARE = 1 / 8
 """The share of the results of each layer that is moved, half of them up and half of them down."""
 
+LARGEST_SHARE = 1 / 2
+"""The largest share of a right layer's results that are a unit off.
+
+An error of at most half a unit before rounding, up as often as down, leaves each result within one unit,
+and moves at most every second one.
+"""
+
 CAST_SHARE = 1 / 64
 """The share of the results of each cast that is moved.
 
@@ -266,12 +273,14 @@ class UnitNoise:
 
     `folder` holds the external data of the model. Outputs are what their own layers make: what is moved
     are the activations that they read. With `casts`, what casts to short floats make is moved instead.
+    `share` is that of a layer's results which is moved.
     """
 
     model: ModelProto
     folder: Path | None
     inputs: Values
     casts: bool = False
+    share: float = SHARE
 
     @cached_property
     def runs(self) -> tuple[Values, ...]:
@@ -324,7 +333,7 @@ class UnitNoise:
         result = copy_without(self.model, "value_info")
         graph = EditableGraph(result.graph)
         readers = {name: graph.names.new_tensor(f"{name}_moved") for name in moved}
-        move = _move_last_places if self.casts else _move_by_units
+        move = _move_last_places if self.casts else partial(_move_by_units, share=self.share)
         for number, node in enumerate(graph.nodes):
             replace_names(node.input, readers)
             for name in filter(moved.__contains__, node.output):
@@ -388,10 +397,10 @@ def is_computed(index: GraphIndex, name: str) -> bool:
     return False
 
 
-def _move_by_units(
-    graph: EditableGraph, name: str, made: str, point: Any, seed: int
+def _move_by_units(  # noqa: PLR0913, PLR0917 - as `_move_last_places`, and the share
+    graph: EditableGraph, name: str, made: str, point: Any, seed: int, share: float
 ) -> Iterator[NodeProto]:
-    """Yield nodes that move some elements of a tensor of integers by one, up or down.
+    """Yield nodes that move a share of the elements of a tensor of integers by one, up or down.
 
     `point` is a number of their dtype.
     """
@@ -400,7 +409,7 @@ def _move_by_units(
     real, drawn, step, wide, sum_, low, high = names
     limits = (np.iinfo(dtype).min, np.iinfo(dtype).max)
     bounds = [graph.store(np.array(limit, np.int32), f"{made}_limit") for limit in limits]
-    most = 1 / (1 - SHARE)  # numbers beyond 1 are truncated to 1, all others to 0
+    most = 1 / (1 - share)  # numbers beyond 1 are truncated to 1, all others to 0
     yield build_node("Cast", [name], [real], to=TensorProto.FLOAT)
     yield build_node("RandomUniformLike", [real], [drawn], low=-most, high=most, seed=float(seed))
     yield build_node("Cast", [drawn], [step], to=TensorProto.INT32)

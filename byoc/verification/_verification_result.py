@@ -198,7 +198,10 @@ class RegionError:
             return self.problem
         if self.layer_problem:
             return self.layer_problem
-        return f"its output '{worst.name}' {worst.problem or f'is off {worst.error_phrase}'}"
+        found = f"its output '{worst.name}' {worst.problem or f'is off {worst.error_phrase}'}"
+        return (
+            f"{found}; {self.layers}" if self.layers is not None and self.layers.not_compared else found
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +264,16 @@ class Verification:
         if never:
             found.append(f"{_list_names(never)} not compared: no inputs that were tried reach it")
         return "; ".join(found)
+
+    @property
+    def layers_not_compared(self) -> str:
+        """Which layers were not compared alone and why, as part of a sentence; empty for none."""
+        left = {each.name: each.layers.not_compared for each in self.regions if each.layers is not None}
+        reasons = {name: reason for name, reason in left.items() if reason}
+        if not reasons:
+            return ""
+        first = next(iter(reasons.values()))
+        return f"the quantized layers of {_list_names(list(reasons))} were not compared alone: {first}"
 
     @property
     def passed(self) -> bool:

@@ -25,12 +25,14 @@ from byoc.codegen import (
     NotHereError,
     Region,
     ResourceError,
+    _worker,
     ask_verdicts,
     compile_region,
     compile_together,
     describe_codegens,
     estimate_region,
     exchange_weights,
+    limit_trial,
     load_region,
     measure_executor,
     measure_seconds,
@@ -108,6 +110,22 @@ def test_a_bundle_by_an_older_python_is_verified_and_run(
         in (asked.out + asked.err)
     )
     assert byoc("verify", tmp_path / "m.byoc").code == 0
+
+
+def test_a_trial_has_a_limit_of_its_own_unless_the_user_gave_one(
+    configure: Configure, region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_worker, "TRIAL_SECONDS", 1.0)
+    configure(does="compile hang")
+    with closing(Codegens()) as codegens, limit_trial(), pytest.raises(CodegenFailedError) as raised:
+        compile_region(codegens.find(NAME), region, {})
+    assert str(raised.value) == (
+        "compile took longer than 1 s and was stopped (--call-timeout SECONDS allows more)"
+    )
+    with limit_trial():
+        assert Isolation(call_timeout=7).find_limit("compile") == 7
+        assert Isolation().find_limit("compile") == 1
+    assert Isolation().find_limit("compile") > 1
 
 
 def test_a_region_is_there_what_it_is_here(
@@ -342,7 +360,11 @@ def test_the_documentation_followed_to_the_letter(
 ) -> None:
     page = (PLUG_IN.parents[2] / "docs" / "codegen.md").read_text("utf-8")
     section = page.partition("### In another Python\n")[2].partition("\n## ")[0]
-    code, settings, commands = re.findall(r"^```\w+\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```\w+\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    code, settings, commands, with_driver = blocks
+    write_settings(with_driver)
+    with closing(Codegens()) as codegens, pytest.raises(InputError, match=r"acme_driver.c: there is no"):
+        codegens.find_driver("acme")
     (tmp_path / "acme_byoc.py").write_text(code)
     settings = settings.replace("/opt/acme/venv/bin/python", old_python)
     write_settings(settings.replace("/opt/acme/plugin", str(tmp_path)))

@@ -59,7 +59,17 @@ def test_json(wrong: Path, byoc: Byoc) -> None:
     told = json.loads(ran.out)
     assert list(told) == [
         *("against", "passed", "largest_relative_error", "outputs", "accuracy"),
-        *("samples", "judge", "reach", "notes", "tie_breaks", "boundary", "regions", "not_compared"),
+        *(
+            "samples",
+            "judge",
+            "reach",
+            "notes",
+            "tie_breaks",
+            "layers_not_compared",
+            "boundary",
+            "regions",
+            "not_compared",
+        ),
         "not_here",
     ]
     assert not told["passed"]

@@ -1,6 +1,8 @@
 """Quantized layers of a region are compared alone: faults that rounding hides are found and named."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -8,10 +10,12 @@ import planted_layers
 import pytest
 import vendors
 from onnx import helper, numpy_helper
-from support import sample_cases
+from support import Ran, sample_cases
 
 import byoc
+from byoc import verify
 from byoc.bundle import open_bundle
+from byoc.codegen import Artifact, CompileError, Region
 from byoc.verification import _layer_probe
 from byoc.verification._layer_probe import LayerRun, QuantizedLayer
 
@@ -221,6 +225,38 @@ def test_the_layer_that_is_off_by_less_than_a_unit_everywhere_is_named(
     fault = byoc.bisect(bundle, "dla", bundle.parent / "m.onnx", inputs=inputs)
     assert (fault.op, fault.operation) == ("conv_relu", "r1")
     assert "on average" in str(fault)
+
+
+class OneOutputAlone(planted_layers.RoughMachine):
+    """Takes regions of one output, as compilers of some devices do."""
+
+    def compile(self, region: Region, options: Any) -> Artifact:
+        if len(region.outputs) > 1:
+            raise CompileError("a network has one output")
+        return super().compile(region, options)
+
+
+def test_where_layers_cannot_be_compared_it_is_said_beside_the_verdict(
+    bundle: Path,
+    inputs: dict[str, np.ndarray],
+    monkeypatch: pytest.MonkeyPatch,
+    byoc: Callable[..., Ran],
+) -> None:
+    vendors.install(monkeypatch, rough=OneOutputAlone)
+    said = "were not compared alone: a network has one output"
+    found = verify(bundle, bundle.parent / "m.onnx", inputs=inputs)
+    assert found.passed
+    assert found.layers_not_compared.endswith(said)
+    np.savez(bundle.parent / "x.npz", **inputs)
+    ran = byoc("verify", bundle, "--inputs", bundle.parent / "x.npz")
+    assert said in ran.out.splitlines()[-1]
+    assert ran.out.splitlines()[-1].startswith("Verified:")
+    output = bundle.parent / "again"
+    again = byoc(
+        *("partition", bundle.parent / "m.onnx", "--rules", "dla", "--codegen", "rough"),
+        *("--strategy", "all-supported", "--no-cache", "-o", output),
+    )
+    assert said in again.out
 
 
 def test_a_right_region_is_not_blamed(bundle: Path, inputs: dict[str, np.ndarray]) -> None:

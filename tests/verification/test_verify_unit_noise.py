@@ -10,6 +10,7 @@ from onnx import ModelProto, helper, numpy_helper
 
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.verification import DEFAULT_THRESHOLDS, NoiseGauge, read_thresholds
+from byoc.verification._unit_noise import LARGEST_SHARE, SHARE
 from byoc.verification._verification_result import OutputError
 
 CHANNELS = 16
@@ -62,9 +63,12 @@ def run_layers(model: ModelProto, share: float, seed: int = 5, step: int = 1) ->
 
 
 def compare(
-    model: ModelProto, actual: dict[str, Any], thresholds: Any = DEFAULT_THRESHOLDS
+    model: ModelProto,
+    actual: dict[str, Any],
+    thresholds: Any = DEFAULT_THRESHOLDS,
+    share: float = SHARE,
 ) -> OutputError:
-    gauge = NoiseGauge(model, None, INPUTS, run(model))
+    gauge = NoiseGauge(model, None, INPUTS, run(model), share=share)
     (error,) = gauge.compare(actual, thresholds, {model.graph.output[0].name})
     return error
 
@@ -100,9 +104,21 @@ def test_layers_that_are_off_everywhere_are_wrong(depth: int) -> None:
     assert not compare(model, run_layers(model, 0.7)).within
 
 
+@pytest.mark.parametrize("depth", [2, 4, 16])
+def test_layers_that_nobody_compared_may_be_off_in_half_of_their_results(depth: int) -> None:
+    model = make_layers(depth)
+    right = run_layers(model, 0.45)
+    assert not compare(model, right).within
+    found = compare(model, right, share=LARGEST_SHARE)
+    assert found.within
+    assert f"{found.noise:g} units is the noise of the layers before, up to half" in found.error_phrase
+    assert not compare(model, run_layers(model, 0.8), share=LARGEST_SHARE).within
+
+
+@pytest.mark.parametrize("share", [SHARE, LARGEST_SHARE])
 @pytest.mark.parametrize("depth", [2, 8])
 @pytest.mark.parametrize("fault", ["block", "scale", "channel", "zero"])
-def test_planted_faults_are_errors(fault: str, depth: int) -> None:
+def test_planted_faults_are_errors(fault: str, depth: int, share: float) -> None:
     model = make_layers(depth)
     wrong = deepcopy(model)
     for tensor in wrong.graph.initializer:
@@ -115,7 +131,7 @@ def test_planted_faults_are_errors(fault: str, depth: int) -> None:
     made = run(wrong)
     if fault == "zero":
         made = {name: np.zeros_like(value) for name, value in made.items()}
-    assert not compare(model, made).within
+    assert not compare(model, made, share=share).within
 
 
 def test_a_limit_that_is_asked_for_holds() -> None:

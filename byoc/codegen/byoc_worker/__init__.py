@@ -63,6 +63,45 @@ class Artifact:
         self.metadata = {} if metadata is None else dict(metadata)
 
 
+class DriverSources:
+    """The C sources of a driver (`byoc_driver.h`), and the libraries that it is linked with.
+
+    `name` is the codegen's, `files` are paths, and `libraries` names for the linker: `m`.
+    """
+
+    def __init__(self, name: str, files: Sequence[Any], libraries: Sequence[str] = ()) -> None:
+        """Keep them."""
+        self.name, self.files, self.libraries = name, tuple(files), tuple(libraries)
+
+
+class Context:
+    """The contents of an EPContext node, by which an ONNX Runtime provider loads an artifact.
+
+    `source` identifies the provider's own nodes; `file` is the artifact's only file, which holds the
+    context. `inputs` and `outputs` are names of the region's tensors, in the node's order. The rest are
+    the node's optional attributes; `more` holds texts and numbers specific to the provider.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - an EPContext node has so many attributes
+        self,
+        source: str,
+        file: str,
+        inputs: Sequence[str],
+        outputs: Sequence[str],
+        partition: str = "",
+        sdk_version: str = "",
+        hardware: str = "",
+        notes: str = "",
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Keep them."""
+        self.source, self.file = source, file
+        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
+        self.partition, self.sdk_version = partition, sdk_version
+        self.hardware, self.notes = hardware, notes
+        self.more = {} if more is None else dict(more)
+
+
 class Cycles:
     """A time in cycles of a device: their number, and how many there are in a second."""
 
@@ -170,15 +209,18 @@ class Region:
         inline: bool = False,
         opset: int | None = None,
         ir_version: int | None = None,
+        wants: Sequence[str] = (),
     ) -> Path:
         """Have the model written to a file of its own, for a tool or an older onnx; return its path.
 
         With `inline` composites are replaced by their bodies, with `fold` constants are computed.
         `opset` and `ir_version` are what the tool reads: the model is converted, which raises
-        CompileError where that is not possible. Large constants are external data beside the file. It
-        is there as long as the region is.
+        CompileError where that is not possible. `wants` are forms that it reads, as in `byoc.codegen`:
+        `zero_points`, `inputs`, `constants`, `identity`. Large constants are external data beside the
+        file. It is there as long as the region is.
         """
         asked = {"fold": fold, "inline": inline, "opset": opset, "ir_version": ir_version}
+        asked["wants"] = list(wants) or None
         given = {name: value for name, value in asked.items() if value is not None}
         return Path(self._ask(self._number, "save", given))
 
@@ -188,8 +230,9 @@ class Region:
         inline: bool = False,
         opset: int | None = None,
         ir_version: int | None = None,
+        wants: Sequence[str] = (),
     ) -> Any:
         """Return the model by the onnx of this interpreter, constants included; raises ImportError."""
         import onnx  # noqa: PLC0415 - it need not be there
 
-        return onnx.load(str(self.save(fold, inline, opset, ir_version)))
+        return onnx.load(str(self.save(fold, inline, opset, ir_version, wants)))

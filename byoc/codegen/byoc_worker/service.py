@@ -22,21 +22,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import Artifact, CompileError, Cycles, NotHereError, Region, ResourceError, Verdict
+from . import (
+    Artifact,
+    CompileError,
+    Context,
+    Cycles,
+    DriverSources,
+    NotHereError,
+    Region,
+    ResourceError,
+    Verdict,
+)
+from .executors import ExecutorTable, InputCheck
 from .link import (
-    InputCheck,
     OptionsError,
     SharedMemory,
     describe_options,
     end_with_parent,
     make_options,
-    read_array,
     read_files,
     read_value,
     receive_frame,
     send_frame,
     takes_check_options,
-    write_array,
     write_files,
 )
 
@@ -117,6 +125,8 @@ _METHODS = {
     "keyed": "cache_key",
     "together": "compile_all",
     "weights": "take_weights",
+    "context": "context",
+    "driver": "driver",
 }
 _MAX_READ_BYTES = 4 << 20  # size and time stand for the content of a larger file
 _LEFT_OUT = {"__pycache__", ".git"}
@@ -132,8 +142,7 @@ class Service:
         self._module = ""
         self._request = 0
         self._asking = Lock()
-        self._executors: dict[int, tuple[Callable[[Any], Any], dict[str, str]]] = {}
-        self._loaded = 0
+        self._table = ExecutorTable(memory)
         self._held: tuple[Callable[[Any], Any], Mapping[str, Any]] | None = None
         self._methods: Mapping[str, Callable[[Request], Any]] = {
             "import": self._find,
@@ -144,13 +153,20 @@ class Service:
             "compile_all": self._compile_all,
             "take_weights": self._take_weights,
             "load": self._load,
-            "run": self._run,
+            "run": self._table.run,
+            "bind": self._table.bind,
+            "allocate": self._table.allocate,
+            "reset": self._table.reset,
+            "step": self._table.step,
+            "read": self._table.read,
             "hold": self._hold,
             "repeat": self._repeat,
             "compatible": self._compatible,
             "check": self._check,
             "cost": lambda asked: _read_number(self._codegen.cost(self._region(asked)), "cost"),
             "estimate": self._estimate,
+            "context": self._describe_context,
+            "driver": self._describe_driver,
         }
 
     def serve(self) -> None:
@@ -161,8 +177,7 @@ class Service:
                 return
             self._request, method, request = json.loads(content)
             try:
-                for number in request.get("released", ()):
-                    self._executors.pop(number, None)
+                self._table.release(request.get("released", ()))
                 result = self._methods[method](request)
                 text = json.dumps({"number": self._request, "result": result})
             except BaseException as error:  # a plug-in can fail in any way
@@ -278,24 +293,10 @@ class Service:
         run = self._codegen.load(region, artifact)
         if not callable(run):
             raise TypeError(f"`load` gave a {type(run).__name__} instead of a function")
-        self._loaded += 1
-        self._executors[self._loaded] = InputCheck(run), dict(request["region"]["output_dtypes"])
-        return self._loaded
-
-    def _run(self, request: Request) -> Any:
-        run, declared = self._executors[request["executor"]]
-        outputs = run(self._read_inputs(request))
-        if not isinstance(outputs, Mapping):
-            raise TypeError(f"it gave a {type(outputs).__name__} instead of outputs by name")
-        self._memory.clear()
-        return [
-            [name, write_array(outputs[name], self._memory, dtype)]
-            for name, dtype in declared.items()
-            if name in outputs
-        ]
+        return self._table.add(InputCheck(run), dict(request["region"]["output_dtypes"]))
 
     def _hold(self, request: Request) -> Any:
-        self._held = self._executors[request["executor"]][0], self._read_inputs(request)
+        self._held = self._table.find(request["executor"]), self._table.read_inputs(request)
 
     def _repeat(self, request: Request) -> Any:
         assert self._held is not None
@@ -312,8 +313,19 @@ class Service:
         numbers = [found.count, found.hertz] if isinstance(found, Cycles) else [found]
         return [_read_number(number, "estimate") for number in numbers]
 
-    def _read_inputs(self, request: Request) -> dict[str, Any]:
-        return {name: read_array(entry, self._memory) for name, entry in request["inputs"]}
+    def _describe_context(self, request: Request) -> Any:
+        found = self._codegen.context(self._read_artifact(request))
+        if not isinstance(found, Context):
+            raise WrongAnswerError(f"context gave {type(found).__name__}, not a Context")
+        return {**vars(found), "inputs": list(found.inputs), "outputs": list(found.outputs)}
+
+    def _describe_driver(self, _: Request) -> Any:
+        found = self._codegen.driver()
+        if not isinstance(found, DriverSources):
+            raise WrongAnswerError(f"driver gave {type(found).__name__}, not DriverSources")
+        # Relative paths are of this process, whose folder another one need not be in.
+        files = [str(Path(file).absolute()) for file in found.files]
+        return {"name": found.name, "files": files, "libraries": list(found.libraries)}
 
     def _read_artifact(self, request: Request) -> Artifact:
         return Artifact(read_files(request["files"], self._memory), request["metadata"])

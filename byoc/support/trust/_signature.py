@@ -235,25 +235,43 @@ def _place_new_file(source: Path, path: Path) -> None:
 _CLASS = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
+def _make_absolute(text: str) -> str:
+    """Return a path with the home folder written out. Raises ValueError for one that is not absolute."""
+    path = os.path.expanduser(text)  # noqa: PTH111 - a link stays what it is: venvs depend on it
+    if not os.path.isabs(path):  # noqa: PTH117
+        raise ValueError(f"'{text}' is not an absolute path")
+    return path
+
+
+class DriverSettings(StrictModel):
+    """A driver in C: the absolute paths of its sources, and the libraries that it is linked with."""
+
+    sources: list[str] = Field(min_length=1)
+    libraries: list[str] = Field(default_factory=list)
+
+    @field_validator("sources")
+    @classmethod
+    def _check_sources(cls, paths: list[str]) -> list[str]:
+        return [_make_absolute(path) for path in paths]
+
+
 class InterpreterSettings(StrictModel):
     """A codegen that runs in another Python.
 
     `python` is the absolute path of the interpreter, `module` the codegen's class in it, as
     `package.module:Class`, and `environment` has further environment variables of its process.
+    `driver` is what its `driver()` would give, so that who needs it alone starts no interpreter.
     """
 
     python: str
     module: str
     environment: dict[str, str] = Field(default_factory=dict)
+    driver: DriverSettings | None = None
 
     @field_validator("python")
     @classmethod
     def _check_python(cls, text: str) -> str:
-        """Return the path with the home folder written out."""
-        path = os.path.expanduser(text)  # noqa: PTH111 - a link stays what it is: venvs depend on it
-        if not os.path.isabs(path):  # noqa: PTH117
-            raise ValueError(f"'{text}' is not an absolute path")
-        return path
+        return _make_absolute(text)
 
     @field_validator("module")
     @classmethod

@@ -20,7 +20,9 @@ from byoc_worker import (
     Artifact,
     Bytes,
     CompileError,
+    Context,
     Cycles,
+    DriverSources,
     Emitters,
     NotHereError,
     ResourceError,
@@ -294,3 +296,90 @@ class Careless(Acme):
 
     def load(self, region, artifact):
         return 3
+
+
+class DoublingExecutor:
+    """Doubles its input, also where that lies, and counts a state up on its device."""
+
+    def __init__(self, region):
+        self.given, self.made = region.inputs[0].name, region.outputs[0].name
+
+    def __call__(self, inputs):
+        _misbehave("run")
+        return {self.made: inputs[self.given] * np.float32(2)}
+
+    def bind(self, inputs, outputs):
+        _misbehave("bind")
+
+        def run(given):
+            np.multiply(inputs.get(self.given, given[self.given]), np.float32(2), out=outputs[self.made])
+            return {self.made: outputs[self.made]}
+
+        return run if self.made in outputs else None
+
+    def allocate(self, pairs):
+        return HeldState(self) if pairs == {self.given: self.made} else None
+
+
+class HeldState:
+    """Keeps what `DoublingExecutor` made."""
+
+    def __init__(self, run):
+        self.run, self.kept = run, None
+
+    def reset(self, values):
+        self.kept = np.array(values[self.run.given])
+
+    def step(self, inputs):
+        self.kept = self.run({self.run.given: self.kept})[self.run.made]
+        return {}
+
+    def read(self):
+        return {self.run.given: self.kept}
+
+
+class Doubling:
+    """Doubles, here and by a driver in C."""
+
+    name = "doubling-elsewhere"
+    api = 3
+
+    def compile(self, region, options):
+        return Artifact({"code.bin": b"add"}, {"compiler": "1"})
+
+    def load(self, region, artifact):
+        return DoublingExecutor(region)
+
+    def driver(self):
+        _misbehave("driver")
+        source = Path(__file__).parent / "driver" / "doubling_elsewhere.c"
+        return DriverSources(self.name, (source,), ("m",))
+
+
+class DoublingByContext(Doubling):
+    """Doubles, by a provider of its vendor's."""
+
+    def context(self, artifact):
+        names = ("s",), ("y",)
+        return Context("vendor", "code.bin", *names, sdk_version="7", more={"priority": 3})
+
+
+class DriverOfAnother(Doubling):
+    """Gives sources under another name."""
+
+    def driver(self):
+        return DriverSources("another", ("nowhere.c",))
+
+
+class DriverWithoutSources(Doubling):
+    """Gives sources that are not there."""
+
+    def driver(self):
+        return DriverSources(self.name, ("/nowhere/driver.c",))
+
+
+class NoDriverSources(Doubling):
+    """Gives a path where it should give sources."""
+
+    def driver(self):
+        return "driver.c"
