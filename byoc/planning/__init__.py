@@ -77,6 +77,12 @@ if TYPE_CHECKING:
     from byoc.planning._problem_file import format_problem
     from byoc.planning._refusals import RefusalHistory
     from byoc.planning._saved_placement import SavedPlacement, read_placement, save_placement
-    from byoc.planning._what_ifs import estimate_gains, predict_at, predict_at_ends, price_placement
+    from byoc.planning._what_ifs import (
+        LEAST_GAIN,
+        estimate_gains,
+        predict_at,
+        predict_at_ends,
+        price_placement,
+    )
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

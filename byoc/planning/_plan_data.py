@@ -261,6 +261,7 @@ class Plan:
     partitioned: PartitionedModel
     what_ifs: tuple[WhatIf, ...] = ()
     untried: int = 0
+    futile: tuple[tuple[Action, ...], ...] = ()
     break_evens: tuple[BreakEven, ...] = ()
     lowered: LoweredPrecision | None = None
     notes: tuple[Note, ...] = ()

@@ -8,13 +8,20 @@ import numpy as np
 
 from byoc.errors import Cause, CauseKind, Verdict, list_causes, refuse
 from byoc.model import GraphIndex, PlannedSizes
-from byoc.placement import Sensitivity, order_canonically, reorder_placement
-from byoc.planning._break_evens import LIMITS, ActionFinder, measure_need
+from byoc.placement import (
+    CHEAPER_ON_HOST,
+    Measure,
+    Sensitivity,
+    order_canonically,
+    reorder_placement,
+)
+from byoc.planning._break_evens import LIMITS, ActionFinder, edit_targets, measure_need
 from byoc.planning._cleaned_graphs import GraphUnits, PinnedNode, PinnedNodes
 from byoc.planning._graph_placement import name_units, plan_graphs
 from byoc.planning._graph_plan import GraphPlan
 from byoc.planning._plan_data import Action, ActionKind, PredictionAtSizes, WhatIf
 from byoc.planning._plan_settings import PlanSettings
+from byoc.rules import Annotator, Target
 
 # The predicted seconds of a placement at other sizes or costs than those it was made for.
 
@@ -89,7 +96,13 @@ _LEAST_CUTS = 3  # minimum cuts, however large the graphs are
 _MAX_ROUNDS = 12  # of the relaxation; fewer for large graphs
 # A gain is more than the rounding of sums.
 _LEAST_SHARE = 1e-9
-# Units of all plans with actions done together: these take about as long as planning a graph of so many.
+LEAST_GAIN = 1e-3
+"""The share of the objective from which on a gain stands in the summary; less is in the JSON only."""
+# Plans with actions done: the summary has as many gains on a screen. Of tiny graphs there are more:
+# plans that have so many units together take a few milliseconds.
+_MAX_PLANS = 3
+_FEW_UNITS = 150
+# Units of all these plans together: they take about as long as planning a graph of so many.
 _MAX_TRIED_UNITS = 1_000
 _OPERATORS = 3  # that are named of units of several
 
@@ -109,23 +122,24 @@ def estimate_gains(root: GraphPlan, plan_with: PlanWith | None = None) -> tuple[
     are asked, 24 at most, and in large graphs fewer: minimum cuts are limited by their size, never by a
     clock. What a refused unit would take is what its device's cost model says of it; none
     that gains nothing is told. With `plan_with` the gain of actions is that of the plan with them done,
-    unless the graph is large. With the answers comes the number of questions that were left out and may
-    gain as much.
+    for three of those that may gain a thousandth of the objective, unless the graph is large. With the
+    answers comes the number of questions that were left out and may gain as much.
     """
     questions = _list_questions(root)
     graphs = {id(part.graph): part.graph for question in questions for part in question.parts}
     size = sum(graph.sensitivity.round_steps for graph in graphs.values())
     limit = _MAX_STEPS + _LEAST_CUTS * size
-    found: list[WhatIf] = []
+    answers: list[tuple[_Question, WhatIf]] = []
     left = 0
     for number, question in enumerate(questions):
         spent = sum(graph.sensitivity.steps for graph in graphs.values())
         if number == _MAX_TRIED or (number and spent + size > limit):
             left = len(questions) - number
             break
-        found.append(question.answer())
+        answers.append((question, question.answer()))
+    found = [each for _, each in answers]
     if plan_with is not None:
-        found = list(_try_actions(root, found, plan_with))
+        found = list(_try_actions(root, answers, plan_with))
     least = _LEAST_SHARE * root.placement.cost.total
     told = [each for each in found if each.gain > least]
     told = [each for each in told if not any(_does_with_less(other, each) for other in told)]
@@ -138,15 +152,27 @@ def _does_with_less(one: WhatIf, other: WhatIf) -> bool:
     return fewer and one.target == other.target and one.gain >= other.gain * (1 - _LEAST_SHARE)
 
 
-def _try_actions(root: GraphPlan, found: Sequence[WhatIf], plan_with: PlanWith) -> Iterator[WhatIf]:
-    """Yield answers with the gains of plans with the actions done, as far as units allow."""
+def _try_actions(
+    root: GraphPlan, answers: Sequence[tuple["_Question", WhatIf]], plan_with: PlanWith
+) -> Iterator[WhatIf]:
+    """Yield answers with the gains of plans with the actions done, as far as units allow.
+
+    A plan is made where it may gain what the summary tells, and where more changes than what the units
+    cost on the device: else it gains what the answer says.
+    """
     size = sum(len(graph.units) for graph in root.walk())
-    before = _count_offloaded(root)
+    before, least = _count_offloaded(root), LEAST_GAIN * root.placement.cost.total
+    tried = 0
     # Of a limit nothing is known but by a plan without it.
-    order = sorted(found, key=lambda each: (not any(map(_is_limit, each.actions)), -each.gain))
-    for number, each in enumerate(order):
-        may_try = bool(each.actions) and (number + 1) * size <= _MAX_TRIED_UNITS
-        plan = plan_with(each.actions) if may_try else None
+    order = sorted(answers, key=lambda each: (not any(map(_is_limit, each[1].actions)), -_rate(*each)))
+    for question, each in order:
+        is_worth = any(map(_is_limit, each.actions)) or (
+            _rate(question, each) >= least and not question.is_known
+        )
+        units = (tried + 1) * size
+        fits = units <= _FEW_UNITS or (tried < _MAX_PLANS and units <= _MAX_TRIED_UNITS)
+        plan = plan_with(each.actions) if each.actions and is_worth and fits else None
+        tried += bool(each.actions and is_worth and fits)
         if plan is None:
             yield each
             continue
@@ -158,6 +184,11 @@ def _try_actions(root: GraphPlan, found: Sequence[WhatIf], plan_with: PlanWith) 
         gain = root.placement.cost.total - plan.placement.cost.total
         more = _count_offloaded(plan) - before
         yield replace(each, gain=gain, offloaded=more, actions=tuple(needs), tried=True)
+
+
+def _rate(question: "_Question", answer: WhatIf) -> float:
+    """Return about the most that the plan with the actions of an answer gains."""
+    return answer.gain if question.is_settled else max(answer.gain, question.bound)
 
 
 def _is_limit(action: Action) -> bool:
@@ -254,6 +285,54 @@ class _PlacedGraph:
         actions = self.finder.find_all(causes, self.plan.targets[device - 1])
         return actions or (name, *(cause.general_text for cause in causes))
 
+    def keeps_units(self, rows: Sequence[int], device: int) -> bool:
+        """Return whether the units stay as they are once a device takes some of them.
+
+        Nodes of composites and of QDQ groups make other units then. What a strategy does that does not
+        weigh costs is not known either, nor where it has not what costs least.
+        """
+        plan, placement = self.plan, self.plan.placement
+        weighs = placement.why_host == CHEAPER_ON_HOST and placement.measure is Measure.total
+        least = self.sensitivity.best.cost.total
+        nodes = [node for row in rows for node in plan.units[row].nodes]
+        return (
+            weighs
+            and placement.cost.total <= least * (1 + _LEAST_SHARE)
+            and len(nodes) == len(rows)
+            and not any(self._may_join(node, device) for node in nodes)
+        )
+
+    def is_free(self, rows: Sequence[int], device: int) -> bool:
+        """Return whether nothing but costs decides on some units, once a device takes them.
+
+        Limits may keep them off it, and a strategy may have everything on a device as soon as it can.
+        """
+        limits = self.plan.targets[device - 1].rules.limits
+        allowed = self.plan.graph_problem.problem.allowed[:, device].copy()
+        allowed[rows] = True
+        return not allowed.all() and all(getattr(limits, key) is None for key in LIMITS)
+
+    def _may_join(self, node: int, device: int) -> bool:
+        """Return whether a node may be part of a composite or a QDQ group, with one next to it."""
+        index = self.plan.index
+        made = [index.producers[name] for name in index.node_inputs[node] if name in index.producers]
+        read = [reader for name in index.node_outputs[node] for reader in index.consumers.get(name, ())]
+        kinds = [index.node_kinds[other] for other in (*made, *read)]
+        own, near = index.node_kinds[node], {kind.operator for kind in kinds}
+        patterns = (
+            {op for line in each.lines for op in line.ops}
+            for each in self.plan.targets[device - 1].patterns
+        )
+        return any(kind.is_qdq for kind in (own, *kinds)) or any(
+            own.operator in ops and (len(ops) == 1 or near & ops) for ops in patterns
+        )
+
+    def is_taken(self, rows: Sequence[int], target: Target) -> bool:
+        """Return whether a target, edited by some actions, takes all nodes of units."""
+        annotator = Annotator(target, self.plan.index)
+        nodes = (node for row in rows for node in self.plan.units[row].nodes)
+        return all(annotator.annotate_node(node).verdict for node in nodes)
+
     def bound_gain(self, rows: Sequence[int], device: int) -> float:
         """Return about the most that can be gained in a run of the model."""
         sensitivity, position = self._order
@@ -290,6 +369,28 @@ class _Question:
     key: _Key
     parts: list[_Part]
     bound: float
+
+    @cached_property
+    def is_settled(self) -> bool:
+        """Whether the actions change no more than what the units cost on the device."""
+        device, actions = self.key
+        return (
+            isinstance(actions, frozenset)
+            and all(each.kind in {ActionKind.ADD, ActionKind.RELAX} for each in actions)
+            and all(part.graph.keeps_units(part.rows, device) for part in self.parts)
+        )
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the answer is what a plan with the actions done gains: the device takes the units."""
+        device, actions = self.key
+        if not self.is_settled or not isinstance(actions, frozenset):
+            return False
+        edited = edit_targets(self.parts[0].graph.plan.targets, actions)
+        return edited is not None and all(
+            part.graph.is_free(part.rows, device) and part.graph.is_taken(part.rows, edited[device - 1])
+            for part in self.parts
+        )
 
     def answer(self) -> WhatIf:
         """Return the gain of the units as they are."""

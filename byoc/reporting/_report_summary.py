@@ -17,7 +17,7 @@ from byoc.bundle import (
 from byoc.console import format_count, format_quantity, format_share
 from byoc.costs import objective_unit
 from byoc.passes import REGION_SCOPE, PassEffect
-from byoc.planning import WIDE, ActionKind, WhatIf
+from byoc.planning import LEAST_GAIN, WIDE, ActionKind, WhatIf
 from byoc.reporting._estimates import ESTIMATE_LIMIT
 from byoc.reporting._remedies import find_likeness
 
@@ -211,8 +211,6 @@ def _format_comparison(effect: PassEffect) -> str:
 # The lines of a report on why nodes are on the host, and on what would change that.
 
 _OPERATORS = 3  # for a reason, in its line
-# Gains below this share of the objective are in the JSON only.
-_LEAST_GAIN = 1e-3
 # A smaller share would be shown as 0.0 %.
 _LEAST_SHARE = 5e-4
 
@@ -293,7 +291,7 @@ def _format_reason(row: _AlikeReasons, *, culprit: bool) -> str:
 
 def format_gains(report: Report, most: int | None) -> Iterator[str]:
     """Yield lines on the gains if more were supported, the largest gain first."""
-    least = _LEAST_GAIN * report.predicted.optimized
+    least = LEAST_GAIN * report.predicted.optimized
     gains = [item for item in report.what_if if item.gain >= least]
     if gains:
         yield from ("", "If it were supported:")

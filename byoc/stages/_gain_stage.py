@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from byoc import quantization
@@ -132,15 +132,26 @@ class EstimateGains:
     """Estimate what the placement would gain if accelerators took more."""
 
     def run(self, state: PlannedT) -> PlannedT:
-        """Fill in the plan's `what_ifs`, `untried` and `break_evens`."""
-        if not state.request.options.what_if:
+        """Fill in the plan's `what_ifs`, `untried`, `futile` and `break_evens`.
+
+        Not of an open variant that byoc made beside one with sizes: a user asks of the latter.
+        """
+        variant = state.request.variant
+        if not state.request.options.what_if or (variant.automatic and not variant.dims):
             return state
         report_step("estimate gains")
         root, devices = state.plan.root, state.settings.devices
         with collect_rarely():
-            gains, untried = estimate_gains(root, GainTrials(state).plan_with)
+            trials = GainTrials(state)
+            gains, untried = estimate_gains(root, trials.plan_with)
             found = tuple(find_break_evens(root, devices))
-        plan = replace(state.plan, what_ifs=tuple(gains), untried=untried, break_evens=found)
+        plan = replace(
+            state.plan,
+            what_ifs=tuple(gains),
+            untried=untried,
+            futile=tuple(trials.list_futile()),
+            break_evens=found,
+        )
         return replace(state, plan=plan)
 
 
@@ -149,15 +160,25 @@ class GainTrials:
     """Makes plans of a planned model with actions done; nothing is asked, compiled or measured."""
 
     state: Planned
+    _costs: dict[frozenset[Action], float] = field(default_factory=dict)
+    """the objective of the plans that were made, by the actions"""
 
     def plan_with(self, actions: Sequence[Action]) -> GraphPlan | None:
         """Return the plan with some actions done, None where it cannot be made."""
         try:
             with hide_steps():
                 prepared = self._prepare(actions)
-                return None if prepared is None else _place(prepared)
+                plan = None if prepared is None else _place(prepared)
         except (InputError, MissingRuntimeError):  # edited rules or flags do not go with the model
             return None
+        if plan is not None:
+            self._costs[frozenset(actions)] = plan.placement.cost.total
+        return plan
+
+    def list_futile(self) -> Iterator[tuple[Action, ...]]:
+        """Yield the actions whose plan costs no less than that of the state."""
+        least = (1 - _LEAST_GAIN) * self.state.plan.placement.cost.total
+        return (tuple(sorted(actions)) for actions, cost in self._costs.items() if cost >= least)
 
     def _prepare(self, actions: Sequence[Action]) -> Prepared | None:
         """Return the model to be planned with actions done, None where they cannot be."""
@@ -170,9 +191,11 @@ class GainTrials:
             state.settings, targets=targets, strategy=strategy, doubt=None, names_limits=False
         )
         ranges = state.precision.ranges
+        # What a codegen answered is in the settings, and it is not asked of what is only thought of.
+        options = replace(state.request.options, output=None, inputs=None, ask=None)
         if not flags and ranges is None:
-            return Prepared(**{**take(Prepared, state), "settings": settings})
-        options = replace(state.request.options, output=None, inputs=None)
+            request = replace(state.request, options=options)
+            return Prepared(**{**take(Prepared, state), "settings": settings, "request": request})
         if options.passes or options.precision.budget is not None:
             return None  # what others' passes and a budget would do takes longer than a plan
         if ranges is None and "--quantize" in flags:
