@@ -420,6 +420,16 @@ def test_lengths_are_padded_from_the_one_on_at_which_that_is_faster(
     assert found.passed
 
 
+def test_a_quantized_model_says_its_sizes_too() -> None:
+    precision = byoc.Precision(quantize="int8", data="random")
+    result = byoc.partition(make_words("none"), "dla", precision=precision)
+
+    assert result.report.chosen_sizes == {"batch": 1, "length": 128}
+    assert result.report.notes[0].text.startswith(
+        "planned for batch = 1, length = 128 (a usual length); "
+    )
+
+
 def test_lengths_that_depend_on_each_other_are_not_padded(tmp_path: Path) -> None:
     model = make_words("softmax")
     result = byoc.partition(model, "dla", output=tmp_path / "b", codegen="reference")
