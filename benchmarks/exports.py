@@ -1,7 +1,7 @@
 """What partitioning offloads of models as exporters write them, without a flag and with an expert's.
 
     python benchmarks/exports.py FOLDER_OR_FILE ... [--targets dla,openvino-cpu] [--compile TARGET,...]
-        [--lengths 64,128] [--timeout 300] [--only NAME,...] [--json FILE]
+        [--lengths 64,128] [--strategy all-supported] [--timeout 300] [--only NAME,...] [--json FILE]
 
 Each model is partitioned twice for each target: by its rule file alone, and as an expert would who
 knows it, with `--dim` for every open dimension: a batch of 1, and of the other ones that of `--lengths`
@@ -102,6 +102,7 @@ def _run_apart(path: Path, target: str, compiled: bool, arguments: argparse.Name
     """Return the row of a model, made in a process of its own."""
     command = [sys.executable, __file__, str(path), "--targets", target, "--one"]
     command += ["--lengths", arguments.lengths, *(["--compile", target] if compiled else [])]
+    command += ["--strategy", arguments.strategy] if arguments.strategy else []
     try:
         ran = subprocess.run(
             command, capture_output=True, text=True, timeout=arguments.timeout, check=False
@@ -115,12 +116,16 @@ def _run_apart(path: Path, target: str, compiled: bool, arguments: argparse.Name
     return row
 
 
-def measure(path: Path, target: str, compiled: bool, lengths: Sequence[int]) -> Row:
+def measure(
+    path: Path, target: str, compiled: bool, lengths: Sequence[int], strategy: str | None = None
+) -> Row:
     """Return what is offloaded of a model without flags, and with those of an expert."""
-    quantized = {"quantize": "int8", "data": "random"} if target in _QUANTIZED else {}
+    asked: dict[str, Any] = {} if strategy is None else {"strategy": strategy}
+    if target in _QUANTIZED:
+        asked["precision"] = byoc.Precision(quantize="int8", data="random")
     with TemporaryDirectory() as folder:
         output = Path(folder) / "m.byoc" if compiled else None
-        report = byoc.partition(path, target, output=output, **quantized).report
+        report = byoc.partition(path, target, output=output, **asked).report
     row = {
         "share": report.compute.offloaded,
         "regions": len(report.regions),
@@ -132,7 +137,7 @@ def measure(path: Path, target: str, compiled: bool, lengths: Sequence[int]) -> 
         try:
             if len(sizes) > 1:  # a length may be longer than the model's table of positions
                 model_samples(byoc.load_model(path, dims))
-            found = byoc.partition(path, target, dims=dims, **quantized).report
+            found = byoc.partition(path, target, dims=dims, **asked).report
         except ByocError:
             continue
         if found.compute.offloaded > best:
@@ -160,6 +165,7 @@ if __name__ == "__main__":
     parser.add_argument("--targets", default="dla")
     parser.add_argument("--compile", default="")
     parser.add_argument("--lengths", default="64,128")
+    parser.add_argument("--strategy")
     parser.add_argument("--timeout", type=float, default=300)
     parser.add_argument("--only")
     parser.add_argument("--json", type=Path)
@@ -167,6 +173,8 @@ if __name__ == "__main__":
     given = parser.parse_args()
     if given.one:
         lengths = [int(each) for each in given.lengths.split(",")]
-        print(json.dumps(measure(given.models[0], given.targets, bool(given.compile), lengths)))
+        compiled = bool(given.compile)
+        row = measure(given.models[0], given.targets, compiled, lengths, given.strategy)
+        print(json.dumps(row))
         sys.exit()
     sys.exit(main(given))

@@ -6,6 +6,7 @@ are gathered or cut to the length, caches of rotations, causal masks, rows for t
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from onnx import NodeProto
 
@@ -342,11 +343,12 @@ class _SizeSearch:
         def keeps(limit: SizeLimit, size: int) -> bool:
             return limit.allows(self.complete({**sizes, **dict.fromkeys(names, size)}))
 
+        def keeps_from_now(limit: SizeLimit, size: int) -> bool:
+            return size <= now or keeps(limit, size)
+
         now = max(sizes[name] for name in names)
         most = {
-            limit: find_largest(
-                lambda size, limit=limit: size <= now or keeps(limit, size), LARGEST_SIZE
-            )
+            limit: find_largest(partial(keeps_from_now, limit), LARGEST_SIZE)
             for limit in limits
             if keeps(limit, now) and not keeps(limit, LARGEST_SIZE)
         }

@@ -371,10 +371,10 @@ MIXED = {
 
 
 def make_words(case: str) -> onnx.ModelProto:
-    """Return a model of words that a MatMul of 1,024 columns makes worth an accelerator."""
-    text = WORDS.replace("64]", "1024]").replace(*MIXED[case])
+    """Return a model of words that a MatMul of 256 columns makes worth an accelerator."""
+    text = WORDS.replace("64]", "256]").replace(*MIXED[case])
     model = make(text)
-    weights = np.random.default_rng(0).standard_normal((1024, 1024), np.float32) / 32
+    weights = np.random.default_rng(0).standard_normal((256, 256), np.float32) / 16
     model.graph.initializer.append(numpy_helper.from_array(weights, "m"))
     return model
 
@@ -404,20 +404,30 @@ def test_lengths_are_padded_from_the_one_on_at_which_that_is_faster(
     session, whole = byoc.load(tmp_path / "b"), byoc.load(tmp_path / "b", pad=False)
     assert isinstance(session, VariantSession)
     for size, variant in ((1, "open"), (rule.least - 1, "open"), (rule.least, "fixed"), (127, "fixed")):
-        trace, inputs = byoc.Trace(), {"x": noise(1, size, 1024)}
+        trace, inputs = byoc.Trace(), {"x": noise(1, size, 256)}
         (expected,) = original(model, inputs).values()
         np.testing.assert_allclose(session.run(inputs, trace)["y"], expected, rtol=1e-3, atol=1e-3)
         assert {event.variant for event in trace.events} == {variant}
         assert session.tensors(inputs, ["y"])["y"].shape == expected.shape
         np.testing.assert_allclose(whole.run(inputs)["y"], expected, rtol=1e-3, atol=1e-3)
     for shape in ((1, 129), (2, 128), (2, 100)):
-        inputs = {"x": noise(*shape, 1024)}
+        inputs = {"x": noise(*shape, 256)}
         (expected,) = original(model, inputs).values()
         np.testing.assert_allclose(session.run(inputs)["y"], expected, rtol=1e-3, atol=1e-3)
     onnx.save(model, tmp_path / "m.onnx")
     found = byoc.verify(tmp_path / "b", tmp_path / "m.onnx")
     assert "fixed: y, padded" in {each.name for each in found.outputs}
     assert found.passed
+
+
+def test_a_quantized_model_says_its_sizes_too() -> None:
+    precision = byoc.Precision(quantize="int8", data="random")
+    result = byoc.partition(make_words("none"), "dla", precision=precision)
+
+    assert result.report.chosen_sizes == {"batch": 1, "length": 128}
+    assert result.report.notes[0].text.startswith(
+        "planned for batch = 1, length = 128 (a usual length); "
+    )
 
 
 def test_lengths_that_depend_on_each_other_are_not_padded(tmp_path: Path) -> None:
@@ -429,7 +439,7 @@ def test_lengths_that_depend_on_each_other_are_not_padded(tmp_path: Path) -> Non
     assert any("a smaller length than 128 is not padded: Softmax" in n.text for n in result.report.notes)
     session = byoc.load(tmp_path / "b")
     for size in (64, 127, 128):
-        inputs = {"x": noise(1, size, 1024)}
+        inputs = {"x": noise(1, size, 256)}
         (expected,) = original(model, inputs).values()
         np.testing.assert_allclose(session(inputs)["y"], expected, rtol=1e-3, atol=1e-3)
 

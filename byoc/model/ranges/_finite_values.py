@@ -119,8 +119,7 @@ class FiniteValues:
 
     def _spans(self, mask: str, node: RangedNode) -> bool:
         """Return whether a mask that is added has the whole axis that a Softmax goes over."""
-        shape, whole = self.index.get_shape(mask), self.index.get_shape(node.inputs[0])
-        return bool(shape) and bool(whole) and shape[-1] is not None and shape[-1] == whole[-1]
+        return self._keeps_rows(mask, node.inputs[0])
 
     def _is_mask(self, name: str) -> bool:
         """Return whether a tensor has a finite number in each row, and numbers or minus infinity."""
@@ -144,7 +143,9 @@ class FiniteValues:
     def _keeps_rows(self, made: str, given: str) -> bool:
         """Return whether a tensor has rows of another, along the last axis."""
         after, before = self.index.get_shape(made), self.index.get_shape(given)
-        return bool(after) and bool(before) and after[-1] is not None and after[-1] == before[-1]
+        if not after or not before:
+            return False
+        return after[-1] is not None and after[-1] == before[-1]
 
     def _shows(self, name: str) -> bool:
         """Return whether each row of a tensor has a true: a causal mask shows the first position."""
