@@ -27,6 +27,7 @@ from byoc.model import (
     is_dequantize,
     is_qdq_node,
     set_attribute,
+    set_metadata,
 )
 from byoc.passes._planar_forms import (
     ALONG_AXIS,
@@ -38,7 +39,7 @@ from byoc.passes._planar_forms import (
     is_plain_batchnorm,
 )
 from byoc.passes._simplify import GraphEdits
-from byoc.passes._twin_forms import TwinnedTensors
+from byoc.passes._twin_forms import TWIN_KEY, TwinnedTensors
 from byoc.passes._volume_windows import (
     DEPTH,
     RANK,
@@ -336,11 +337,18 @@ class Nodes:
         """Add a node that makes a tensor of some extents, of the dtype of `name`; return its name."""
         names, index = self.edits.names, self.edits.index
         made = output or names.new_tensor(f"{self.name}_{op.lower()}")
-        self.made.append(build_node(op, inputs, [made], names.new_node(made), **attributes))
+        node = build_node(op, inputs, [made], names.new_node(made), **attributes)
+        self.made.append(node)
+        self.note(node)
         if not output:
             number = DTYPE_NUMBERS[dtype or index.get_dtype(self.name) or "float32"]
             self.edits.types[made] = helper.make_tensor_type_proto(number, dims)
         return made
+
+    def note(self, node: NodeProto) -> None:
+        """Record that what a node makes has the numbers of `name`, for ranges that are by its name."""
+        for position, _ in enumerate(node.output):
+            set_metadata(node, f"{TWIN_KEY}.{position}", self.name)
 
     def reshape(self, given: str, dims: Sequence[Extent], output: str = "") -> str:
         """Add a Reshape; at most one extent is not known."""
@@ -471,6 +479,7 @@ class _Convolution:
         else:
             stored = edits.store(np.array(sizes, np.int64), f"{nodes.name}_sizes")
             nodes.made.append(build_node("Split", [frames, stored], made, name, axis=0))
+        nodes.note(nodes.made[-1])
         rounded = [
             self._round(nodes, each, (size, *dims[1:])) for each, size in zip(made, sizes, strict=True)
         ]
@@ -625,12 +634,14 @@ def _convert_pool(edits: GraphEdits, number: int, node: NodeProto) -> Sequence[N
         keep_depth(deep)
     if depth == 1 if window is None else not window.has_depth:
         return [node]
-    nodes = Nodes(edits, reads)
+    # Largest numbers and means lie between those that are read, norms of frames below those of volumes.
+    nodes = Nodes(edits, makes if "Lp" in node.op_type else reads)
     output, node.output[0] = node.output[0], edits.names.new_tensor(f"{makes}_each")
     node.name = edits.names.new_node(node.output[0])
     number_of = DTYPE_NUMBERS[index.get_dtype(makes) or "float32"]
     edits.types[node.output[0]] = helper.make_tensor_type_proto(number_of, (multiply(depth, n), c, h, w))
     nodes.made.append(node)
+    nodes.note(node)
     channels = multiply(n, c)
     frames = node.output[0] if n == 1 else nodes.reshape(node.output[0], (depth, channels, h, w))
     turned = nodes.turn(frames, (channels, depth, h, w))
