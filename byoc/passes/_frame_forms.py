@@ -651,6 +651,7 @@ def _convert_pool(edits: GraphEdits, number: int, node: NodeProto) -> Sequence[N
         deep.output[0] = output
         return nodes.made
     deep.output[0] = edits.names.new_tensor(f"{makes}_deep")
+    set_metadata(deep, f"{TWIN_KEY}.0", makes)
     deep.name = edits.names.new_node(deep.output[0])
     dims = (n, c, made[DEPTH], multiply(h, w))
     edits.types[deep.output[0]] = helper.make_tensor_type_proto(number_of, dims)
