@@ -374,11 +374,6 @@ def _take_absolute(body: _Body) -> _Made:
     return body.add("Add", body.add("Relu", x), body.add("Relu", body.add("Neg", x)))
 
 
-def _negate(body: _Body) -> _Made:
-    """Neg: a product with -1."""
-    return body.add("Mul", body.inputs[0], body.constant(-1)) if body.dtype() in _FLOATS else None
-
-
 def _invert(body: _Body) -> _Made:
     """Reciprocal: a quotient of 1."""
     return body.add("Div", body.constant(1), body.inputs[0])
@@ -500,7 +495,6 @@ _BODIES: Mapping[str, Callable[[_Body], _Made]] = {
     "LpNormalization": _normalize,
     "LpPool": _pool_norm,
     "Mean": _average,
-    "Neg": _negate,
     "Pow": _take_power,
     "Reciprocal": _invert,
     "ReduceMax": _reduce_images("GlobalMaxPool"),
