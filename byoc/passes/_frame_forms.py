@@ -3,8 +3,8 @@
 `[N, C, D, H, W]` becomes `[D * N, C, H, W]`: the frames are a batch, all first frames before all second
 ones, so that frames are taken by their depth along the first axis. A window of depth 1 is a 2-D window
 on each frame. A convolution with a deeper kernel reads the frames under its kernel as channels of one:
-each sum has the same terms as before, and integers the same results. A deeper pool is one on
-each frame, and one along the depth of what that makes.
+each sum has the same terms as before, and integers the same results. A depthwise one in floating point
+is a sum of depthwise ones. A deeper pool is one on each frame, and one along the depth of what that makes.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -397,6 +397,9 @@ class _Convolution:
         assert dims is not None
         nodes = Nodes(self.edits, given)
         taps = window.list_taps(node.op_type == "ConvTranspose")
+        weights = self._slice_weights(dims) if len(taps) > 1 else None
+        if weights is not None:
+            return self._add_up(nodes, self._take(nodes, node.input[0], dims, taps), dims, weights)
         if taps != [[*range(dims[DEPTH] or 0)]]:
             node.input[0] = self._stack(nodes, node.input[0], dims, taps)
         position = WEIGHTS[node.op_type]
@@ -404,11 +407,76 @@ class _Convolution:
         drop_depth(node)
         return [*nodes.made, node]
 
+    def _slice_weights(self, dims: Dims) -> Sequence[NDArray[Any]] | None:
+        """Return the weights of each step of a kernel; None unless their results may be added up.
+
+        They may in floating point. That is done where each channel is convolved alone: targets have
+        that, and not groups of several channels.
+        """
+        index, node = self.edits.index, self.node
+        groups = get_stated_attributes(node).get("group", 1)
+        if node.op_type != "Conv" or groups == 1 or groups != dims[1] or self._read_scale() is not None:
+            return None
+        value = find_constant_value(index, node.input[1], self.edits.folder)
+        if value is None or value.dtype.kind != "f":
+            return None
+        return [value[:, :, step] for step in range(value.shape[2])]
+
+    def _add_up(
+        self, nodes: Nodes, images: Sequence[str], dims: Dims, weights: Sequence[NDArray[Any]]
+    ) -> Sequence[NodeProto]:
+        """Return a convolution for each step of the kernel, and Adds; the first one has the bias."""
+        index, node = self.edits.index, self.node
+        made = read_dims(index, index.node_outputs[self.number][0])
+        assert made is not None
+        n, c, d, h, w = made
+        extents = (multiply(n, d), c, h, w)
+        drop_depth(node)
+        attributes = get_stated_attributes(node)
+        total, last = "", node.output[0]
+        for step, (image, values) in enumerate(zip(images, weights, strict=True)):
+            stored = self.edits.store(to_tensor(values), f"{node.input[1]}_{step}")
+            inputs = [image, stored, *(node.input[2:] if step == 0 else ())]
+            own = nodes.add("Conv", inputs, extents, **attributes)
+            is_last = step == len(weights) - 1
+            added = [total, own]
+            total = nodes.add("Add", added, extents, last if is_last else "") if total else own
+        for each in nodes.made[-2 * len(weights) + 1 :]:
+            set_metadata(each, f"{TWIN_KEY}.0", index.node_outputs[self.number][0])
+        return nodes.made
+
     def _stack(self, nodes: Nodes, frames: str, dims: Dims, taps: Sequence[Tap]) -> str:
         """Add nodes that make images whose channels are those of all frames under the kernel.
 
         The frames of a channel lie beside each other, as they do in the weights.
         """
+        n, c, _, h, w = dims
+        images = self._take_whole(nodes, frames, dims, taps)
+        count, channels = len(taps[0]), multiply(n, c)
+        if len(images) == 1:
+            return self._divide(nodes, images[0], (count, n, c, h, w))
+        tall = (count, channels, multiply(len(images), h), w)
+        stacked = self._round(nodes, nodes.add("Concat", images, tall, axis=2), tall)
+        made = (multiply(count, n), multiply(c, len(images)), h, w)
+        return self._round(nodes, nodes.reshape(stacked, made), made)
+
+    def _take(self, nodes: Nodes, frames: str, dims: Dims, taps: Sequence[Tap]) -> list[str]:
+        """Add nodes that make for each tap the frames that are under it."""
+        n, c, _, h, w = dims
+        count = len(taps[0])
+        images = self._take_whole(nodes, frames, dims, taps)
+        return [self._divide(nodes, image, (count, n, c, h, w)) for image in images]
+
+    def _divide(self, nodes: Nodes, image: str, dims: Dims) -> str:
+        """Return frames, given those of a depth at once."""
+        count, n, c, h, w = dims
+        if n == 1:
+            return image
+        made = (multiply(count, n), c, h, w)
+        return self._round(nodes, nodes.reshape(image, made), made)
+
+    def _take_whole(self, nodes: Nodes, frames: str, dims: Dims, taps: Sequence[Tap]) -> list[str]:
+        """Add nodes that make for each tap the frames that are under it, those of a depth at once."""
         n, c, d, h, w = dims
         channels = multiply(n, c)
         whole = frames
@@ -424,15 +492,7 @@ class _Convolution:
                 continue
             joined = nodes.add("Concat", own, (count, channels, h, w), axis=0)
             images.append(self._round(nodes, joined, (count, channels, h, w)))
-        if len(images) == 1:
-            if n == 1:
-                return images[0]
-            made: tuple[Extent, ...] = (multiply(count, n), c, h, w)
-            return self._round(nodes, nodes.reshape(images[0], made), made)
-        tall = (count, channels, multiply(len(images), h), w)
-        stacked = self._round(nodes, nodes.add("Concat", images, tall, axis=2), tall)
-        made = (multiply(count, n), multiply(c, len(images)), h, w)
-        return self._round(nodes, nodes.reshape(stacked, made), made)
+        return images
 
     def _cut(
         self, nodes: Nodes, frames: str, dims: tuple[Extent, ...], taps: Sequence[Tap]
