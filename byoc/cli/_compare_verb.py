@@ -392,6 +392,7 @@ def _format_mean(row: dict[str, Any]) -> dict[str, Any]:
         "measure": _name_measure(row),
         "cases": row["cases"],
         "errors": row["errors"] or "",
+        "common": row["common"],
         "mean": f"{row['mean_ratio']:.4f}" if known else "",
         "worst": f"{row['worst_ratio']:.4f}" if known else "",
         "largest_gap": _format_percent(row["largest_gap"]),

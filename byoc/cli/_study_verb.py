@@ -31,6 +31,16 @@ class TextFormat(StrEnum):
     latex = "latex"
 
 
+class Over(StrEnum):
+    """The problems over which strategies are compared."""
+
+    common = "common"
+    own = "own"
+
+
+_OVER = typer.Option("--over", help="Problems that every strategy solved, or for each strategy its own.")
+
+
 class _StudyGroup(TyperGroup):
     """The commands; without the name of one the study itself is run."""
 
@@ -113,13 +123,14 @@ def plot(
         Path | None,
         typer.Option(metavar="FILE.csv", help="Measured seconds, to be plotted beside predicted ones."),
     ] = None,
+    over: Annotated[Over, _OVER] = Over.common,
 ) -> None:
     """Plot objectives, gaps and Pareto fronts as figures.
 
     Objectives are drawn by the bandwidth of the link, and predicted seconds against measured ones.
     """
     with show_status(), reserve_stdout():
-        written = comparison.plot_study(results, output, measured)
+        written = comparison.plot_study(results, output, measured, over.value)
     print_lines(written)
 
 
@@ -129,12 +140,13 @@ def table(
     form: Annotated[
         TextFormat, typer.Option("--format", help="markdown, or latex with booktabs.")
     ] = TextFormat.markdown,
+    over: Annotated[Over, _OVER] = Over.common,
 ) -> None:
     """Print a table with a line for each strategy.
 
-    It has the ratios to the best value of a problem, gaps, and seconds of the solver.
+    It has the ratios to the best value of a problem with their spread, gaps, and seconds of the solver.
     """
-    sys.stdout.write(comparison.tabulate_study(results, form.value))
+    sys.stdout.write(comparison.tabulate_study(results, form.value, over.value))
 
 
 @app.command("schema")

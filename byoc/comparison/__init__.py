@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from byoc.comparison._placement_diff import CostChange, NodeMove, PlacementDiff, RegionChange, diff
     from byoc.comparison._rule_comparison import ComparedKind, RuleComparison, compare_rules, simplify
     from byoc.comparison._study_file import TASK_KEYS, StudyCase, TaskRow, list_tasks, make_study_schema
-    from byoc.comparison._study_plots import plot_study
+    from byoc.comparison._study_plots import plot_study, tabulate_study
     from byoc.comparison._study_results import (
         ASKED_COLUMNS,
         COLUMNS,
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
         make_rows,
         read_results,
         summarize_study,
-        tabulate_study,
         write_results,
     )
     from byoc.comparison._study_run import StoppedStudyError, StudyResult, study

@@ -1,7 +1,7 @@
 """Strategies side by side: a small study of models, links and strategies under one set of rules."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from io import BytesIO
@@ -219,15 +219,21 @@ def summarize_strategies(rows: Sequence[StrategyRow]) -> list[dict[str, Any]]:
     """Return a row for each strategy: cases, errors, mean and worst ratio, largest gap, seconds.
 
     A case is a model at a link. Ratios are to the best objective that any strategy found for the case by
-    the same measure; a strategy counts the cases that it solved. `measure` names what its objectives
-    are, null where it solved none.
+    the same measure. They are over the `common` cases, those that every strategy solved which solved
+    any: else one that fails on hard cases would look better. `measure` names what its objectives are,
+    null where it solved none.
     """
     best: dict[_CaseKey, float] = {}
+    solved: dict[tuple[str, float | None], set[str]] = {}
     for row in rows:
         if row["objective"] is not None:
             case = _key_case(row)
             best[case] = min(best.get(case, row["objective"]), row["objective"])
-    return [_summarize(name, rows, best) for name in dict.fromkeys(row["strategy"] for row in rows)]
+            solved.setdefault(case[:2], set()).add(row["strategy"])
+    solving = {strategy for strategies in solved.values() for strategy in strategies}
+    common = {case for case, strategies in solved.items() if strategies == solving}
+    names = dict.fromkeys(row["strategy"] for row in rows)
+    return [_summarize(name, rows, best, common) for name in names]
 
 
 def _key_case(row: StrategyRow) -> _CaseKey:
@@ -235,22 +241,27 @@ def _key_case(row: StrategyRow) -> _CaseKey:
 
 
 def _summarize(
-    strategy: str, rows: Sequence[StrategyRow], best: dict[_CaseKey, float]
+    strategy: str,
+    rows: Sequence[StrategyRow],
+    best: dict[_CaseKey, float],
+    common: Collection[tuple[str, float | None]],
 ) -> dict[str, Any]:
     own = [row for row in rows if row["strategy"] == strategy]
     solved = [row for row in own if row["objective"] is not None]
-    pairs = [(row["objective"], best[_key_case(row)]) for row in solved]
+    kept = [row for row in solved if _key_case(row)[:2] in common]
+    pairs = [(row["objective"], best[_key_case(row)]) for row in kept]
     ratios = [value / least if least else 1.0 for value, least in pairs]
-    gaps = [row["gap"] for row in solved if row["gap"] is not None]
+    gaps = [row["gap"] for row in kept if row["gap"] is not None]
     return {
         "strategy": strategy,
         "measure": " and ".join(dict.fromkeys(row["measure"] for row in solved)) or None,
         "cases": len(solved),
         "errors": sum(row["error"] is not None for row in own),
+        "common": len(kept),
         "mean_ratio": exp(fsum(map(log, ratios)) / len(ratios)) if ratios else None,
         "worst_ratio": max(ratios, default=None),
         "largest_gap": max(gaps, default=None),
-        "seconds": fsum(row["seconds"] for row in solved),
+        "seconds": fsum(row["seconds"] for row in kept),
     }
 
 

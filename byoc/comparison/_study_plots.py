@@ -1,7 +1,8 @@
-"""Figures of a study's results: SVG, PNG or PDF for papers, or a page with all of them."""
+"""Figures and tables of a study's results: for papers, or as a page with all of them."""
 
 import base64
 import html
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,12 +13,15 @@ from typing import Any
 from byoc.comparison._compare import SUFFIXES, escape_label, make_figure, render_figure, save_figure
 from byoc.comparison._study_results import (
     HEADINGS,
+    OVER_COMMON,
     StudyRow,
+    describe_over,
     format_cell,
     is_failure,
     name_variants,
     read_results,
     read_table,
+    select_rows,
     summarize_study,
 )
 from byoc.errors import InputError, escape_unprintable
@@ -38,7 +42,10 @@ _COST_AXES = {
 
 
 def plot_study(
-    results: str | Path, output: str | Path, measured: str | Path | None = None
+    results: str | Path,
+    output: str | Path,
+    measured: str | Path | None = None,
+    over: str = OVER_COMMON,
 ) -> list[Path]:
     """Plot the results of a study, and return the files that were written.
 
@@ -50,11 +57,14 @@ def plot_study(
             left out.
         measured: CSV of seconds that were measured: `measured_seconds`, and columns of the results by
             which its rows are found, such as `model` and `strategy`.
+        over: `common` or `own`, as of `tabulate_study`: the problems that figures are of.
 
     Raises InputError for files that cannot be read or written, and where matplotlib is not installed.
     """
     every = read_results(Path(results))
-    rows = [row for row in every if not is_failure(row)]
+    rows = select_rows(every, over)
+    if not rows and any(not is_failure(row) for row in every):
+        raise InputError(f"{results}: no problem was solved by every strategy; --over own plots all")
     if measured is not None:
         rows = join_measured(rows, Path(measured))
     drawn = [(name, draw) for name, draw in _FIGURES.items() if _HAS_NUMBERS[name](rows)]
@@ -68,7 +78,7 @@ def plot_study(
     if path.suffix == PAGE_SUFFIX:
         check_output(path)
         images = {name: _render_svg(draw, rows) for name, draw in drawn}
-        write_text(path, render_study_page(Path(results).name, every, images))
+        write_text(path, render_study_page(Path(results).name, every, images, over))
         return [path]
     if path.suffix:
         raise InputError(f"{path}: figures are {', '.join((*SUFFIXES, PAGE_SUFFIX))}, or a folder")
@@ -349,7 +359,9 @@ td.number, th.number {{ text-align: right; font-variant-numeric: tabular-nums; }
 """
 
 
-def render_study_page(title: str, rows: Sequence[StudyRow], figures: Mapping[str, bytes]) -> str:
+def render_study_page(
+    title: str, rows: Sequence[StudyRow], figures: Mapping[str, bytes], over: str = OVER_COMMON
+) -> str:
     """Return a page with figures (SVG by name), a table of the strategies, and what was not solved.
 
     The same rows and figures give the same text.
@@ -362,8 +374,11 @@ def render_study_page(title: str, rows: Sequence[StudyRow], figures: Mapping[str
         each = ", ".join(f"{count} {status}" for status, count in counts.items())
         summary += f"; {len(failed)} not solved ({each})"
     sections = [_render_figure(name, image) for name, image in figures.items()]
-    table = [[format_cell(name, line[name]) for name in HEADINGS] for line in summarize_study(rows)]
+    table = [
+        [format_cell(name, line[name]) for name in HEADINGS] for line in summarize_study(rows, over)
+    ]
     sections += ["<h2>Strategies</h2>", _render_table(HEADINGS, table, text_columns=2)]
+    sections.append(f"<p>Compared {describe_over(rows, over)}.</p>")
     if failed:
         names = ("model", "strategy", "options", "status", "reason")
         lines = dict.fromkeys(tuple(str(row[name] or "") for name in names) for row in failed)
@@ -398,3 +413,72 @@ def _render_table(headings: Sequence[str], lines: Iterable[Sequence[str]], text_
 
 def _escape(text: str) -> str:
     return html.escape(escape_unprintable(text))
+
+
+# The results of a study as a table in Markdown or LaTeX.
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+}
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#!|~&$])")
+
+
+def tabulate_study(results: str | Path, form: str = "markdown", over: str = OVER_COMMON) -> str:
+    """Return a table of a study's results, a line for each strategy with its options.
+
+    Args:
+        results: CSV or Parquet of `byoc study`.
+        form: `markdown` or `latex`, for which names are escaped. The LaTeX needs the package `booktabs`.
+        over: `common`, the problems that every strategy solved which solved any, or `own`, for each
+            strategy those that it solved: then one that fails on hard problems looks better.
+
+    Raises InputError for results that cannot be read, and for another form.
+    """
+    if form not in _FORMS:
+        raise InputError(f"format {form}: no such format; known: {', '.join(_FORMS)}")
+    rows = read_results(Path(results))
+    return _FORMS[form](summarize_study(rows, over), describe_over(rows, over))
+
+
+def _escape_markdown(text: str) -> str:
+    return _MARKDOWN.sub(r"\\\1", escape_unprintable(text))
+
+
+def _escape_latex(text: str) -> str:
+    shown = "".join(_LATEX.get(mark, mark) for mark in escape_unprintable(text))
+    return shown.replace("--", "-{}-")  # no dash instead of two hyphens
+
+
+def _format_markdown(rows: Sequence[Mapping[str, Any]], over: str) -> str:
+    lines = [f"| {' | '.join(HEADINGS)} |", f"|{'---|' * 2}{'---:|' * (len(HEADINGS) - 2)}"]
+    for row in rows:
+        cells = [format_cell(name, row[name]) for name in HEADINGS]
+        lines.append(f"| {' | '.join([_escape_markdown(cells[0]), *cells[1:]])} |")
+    return "\n".join([*lines, "", f"Compared {over}."]) + "\n"
+
+
+def _format_latex(rows: Sequence[Mapping[str, Any]], over: str) -> str:
+    lines = [
+        f"% Compared {over}.",
+        rf"\begin{{tabular}}{{ll{'r' * (len(HEADINGS) - 2)}}}",
+        r"\toprule",
+        rf"{' & '.join(HEADINGS)} \\",
+        r"\midrule",
+    ]
+    for row in rows:
+        cells = (_escape_latex(format_cell(name, row[name])) for name in HEADINGS)
+        lines.append(rf"{' & '.join(cells)} \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+_FORMS: Mapping[str, Callable[[Sequence[Mapping[str, Any]], str], str]] = {
+    "markdown": _format_markdown,
+    "latex": _format_latex,
+}

@@ -1,13 +1,14 @@
-"""The results of a study: rows, files of them in CSV or Parquet, tables in Markdown and LaTeX."""
+"""The results of a study: rows, files of them in CSV or Parquet, a line for each strategy."""
 
 import csv
 import io
-import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import exp, fsum, isnan, log
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from byoc.comparison._case_solver import FAILED, OK, STATUSES, Outcome, list_versions
 from byoc.comparison._study_file import StudyCase, format_value
@@ -273,40 +274,61 @@ def _import_parquet(path: Path) -> tuple[Any, Any]:
     return pyarrow, parquet
 
 
-# Tables of a study's results in Markdown and LaTeX: a line for each strategy.
+# The strategies of a study beside one another: a line for each.
 
 HEADINGS = (
-    *("strategy", "measure", "cases", "failed", "mean ratio", "worst ratio", "mean gap"),
-    *("largest gap", "seconds"),
+    *("strategy", "measure", "cases", "failed", "problems", "mean ratio", "95 % of means", "by seed"),
+    *("worst ratio", "p", "mean gap", "largest gap", "seconds"),
 )
-"""The columns: ratios to the best value of each problem, their geometric mean and the worst; gaps to the
-best bound; the mean of the strategy's seconds."""
+"""The columns. Ratios are to the best value of each problem: their geometric mean over the problems, the
+interval in which 95 % of the means of resampled problems are, the least and greatest mean of a seed, and
+the worst. `p` is of the Wilcoxon signed-rank test against the strategy of the least mean. Then gaps to
+the best bound, and the mean of the strategy's seconds."""
 
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
-}
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#!|~&$])")
+OVER_COMMON, OVER_OWN = "common", "own"
+_SAME_PROBLEM = tuple(
+    name for name in ASKED_COLUMNS if name not in ("strategy", "options", "seed", "repetition")
+)
+_RESAMPLES = 2000  # of the bootstrap: the ends of an interval move by a hundredth of its width
+_INTERVAL = (2.5, 97.5)  # per cent
 
 
-def tabulate_study(results: str | Path, form: str = "markdown") -> str:
-    """Return a table of a study's results, a line for each strategy with its options.
+def find_problem(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what a case asks, but for strategy, seed and repetition."""
+    return tuple(row[name] for name in _SAME_PROBLEM)
 
-    Args:
-        results: CSV or Parquet of `byoc study`.
-        form: `markdown` or `latex`, for which names are escaped. The LaTeX needs the package `booktabs`.
 
-    Raises InputError for results that cannot be read, and for another form.
-    """
-    if form not in _FORMS:
-        raise InputError(f"format {form}: no such format; known: {', '.join(_FORMS)}")
-    return _FORMS[form](summarize_study(read_results(Path(results))))
+def find_common_problems(rows: Sequence[StudyRow]) -> set[tuple[Any, ...]]:
+    """Return the problems of which every case was solved, by every strategy that solved any case."""
+    solving = {(row["strategy"], row["options"] or "") for row in rows if not is_failure(row)}
+    solved: dict[tuple[Any, ...], set[tuple[str, str]]] = defaultdict(set)
+    failed = set()
+    for row in rows:
+        variant = row["strategy"], row["options"] or ""
+        if not is_failure(row):
+            solved[find_problem(row)].add(variant)
+        elif variant in solving:
+            failed.add(find_problem(row))
+    return {problem for problem, by in solved.items() if by == solving} - failed
+
+
+def select_rows(rows: Sequence[StudyRow], over: str) -> list[StudyRow]:
+    """Return the solved rows: of common problems, or all. Raises InputError for another choice."""
+    if over not in (OVER_COMMON, OVER_OWN):
+        raise InputError(f"over {over}: no such choice; known: {OVER_COMMON}, {OVER_OWN}")
+    solved = [row for row in rows if not is_failure(row)]
+    if over == OVER_OWN:
+        return solved
+    common = find_common_problems(rows)
+    return [row for row in solved if find_problem(row) in common]
+
+
+def describe_over(rows: Sequence[StudyRow], over: str) -> str:
+    """Return over which problems strategies are compared, as a sentence without its end."""
+    total = len({find_problem(row) for row in rows})
+    if over == OVER_OWN:
+        return f"each strategy over those of {total} problems that it solved"
+    return f"over the {len(find_common_problems(rows))} of {total} problems that every strategy solved"
 
 
 def name_variants(rows: Sequence[StudyRow]) -> dict[tuple[str, str], str]:
@@ -321,27 +343,58 @@ def name_variants(rows: Sequence[StudyRow]) -> dict[tuple[str, str], str]:
     }
 
 
-def summarize_study(rows: Sequence[StudyRow]) -> list[dict[str, Any]]:
-    """Return a row for each strategy with its options and each measure, with the keys `HEADINGS`."""
+def summarize_study(rows: Sequence[StudyRow], over: str = OVER_COMMON) -> list[dict[str, Any]]:
+    """Return a row for each strategy with its options and each measure, with the keys `HEADINGS`.
+
+    `over` is as in `tabulate_study`; all but cases and failures is over these problems. A problem counts
+    once, by the geometric mean of its seeds and repetitions.
+    """
     names = name_variants(rows)
     groups: dict[str, list[StudyRow]] = {}
+    kept: dict[str, list[StudyRow]] = defaultdict(list)
     for row in rows:
         groups.setdefault(names[row["strategy"], row["options"] or ""], []).append(row)
-    return [_summarize(name, own) for name, own in groups.items()]
+    for row in select_rows(rows, over):
+        kept[names[row["strategy"], row["options"] or ""]].append(row)
+    logs = {name: _average_problems(kept[name]) for name in groups}
+    means = {name: fsum(own.values()) / len(own) for name, own in logs.items() if own}
+    best = min(means, key=lambda name: means[name], default="")
+    return [
+        _summarize(name, own, kept[name], logs[name], {} if name == best else logs.get(best, {}))
+        for name, own in groups.items()
+    ]
 
 
-def _summarize(name: str, rows: Sequence[StudyRow]) -> dict[str, Any]:
+def _average_problems(rows: Sequence[StudyRow]) -> dict[tuple[Any, ...], float]:
+    """Return the logarithm of the mean ratio of each problem."""
+    found: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    for row in rows:
+        if row["ratio"]:
+            found[find_problem(row)].append(log(row["ratio"]))
+    return {problem: fsum(values) / len(values) for problem, values in found.items()}
+
+
+def _summarize(
+    name: str,
+    rows: Sequence[StudyRow],
+    kept: Sequence[StudyRow],
+    logs: Mapping[tuple[Any, ...], float],
+    best: Mapping[tuple[Any, ...], float],
+) -> dict[str, Any]:
     solved = [row for row in rows if not is_failure(row)]
-    ratios = [row["ratio"] for row in solved if row["ratio"]]
-    gaps = [row["gap"] for row in solved if row["gap"] is not None]
-    seconds = [row["solver_seconds"] for row in solved if row["solver_seconds"] is not None]
+    gaps = [row["gap"] for row in kept if row["gap"] is not None]
+    seconds = [row["solver_seconds"] for row in kept if row["solver_seconds"] is not None]
     values = (
         name,
         " and ".join(dict.fromkeys(row["measure"] for row in solved)),
         len(rows),
         len(rows) - len(solved),
-        exp(fsum(map(log, ratios)) / len(ratios)) if ratios else None,
-        max(ratios, default=None),
+        len({find_problem(row) for row in kept}),
+        exp(fsum(logs.values()) / len(logs)) if logs else None,
+        _find_interval([*logs.values()]),
+        _find_seed_range(kept),
+        max((row["ratio"] for row in kept if row["ratio"]), default=None),
+        _compare_ranks(logs, best),
         fsum(gaps) / len(gaps) if gaps else None,
         max(gaps, default=None),
         fsum(seconds) / len(seconds) if seconds else None,
@@ -349,48 +402,53 @@ def _summarize(name: str, rows: Sequence[StudyRow]) -> dict[str, Any]:
     return dict(zip(HEADINGS, values, strict=True))
 
 
+def _find_interval(logs: Sequence[float]) -> tuple[float, float] | None:
+    """Return the ends of the interval of the mean ratio by a bootstrap over problems; None for one."""
+    if len(logs) < 2:
+        return None
+    random = np.random.default_rng(0)  # the same results give the same table
+    values = np.array(logs)
+    means = [
+        float(values[each].mean()) for each in random.integers(0, len(logs), (_RESAMPLES, len(logs)))
+    ]
+    low, high = np.exp(np.percentile(means, _INTERVAL))
+    return float(low), float(high)
+
+
+def _find_seed_range(rows: Sequence[StudyRow]) -> tuple[float, float] | None:
+    """Return the least and greatest mean ratio of a seed and repetition; None where there is one."""
+    groups: dict[Any, list[StudyRow]] = defaultdict(list)
+    for row in rows:
+        groups[row["seed"], row["repetition"]].append(row)
+    found = [[*_average_problems(own).values()] for own in groups.values()]
+    means = [exp(fsum(own) / len(own)) for own in found if own]
+    return (min(means), max(means)) if len(means) > 1 else None
+
+
+def _compare_ranks(
+    logs: Mapping[tuple[Any, ...], float], best: Mapping[tuple[Any, ...], float]
+) -> float | None:
+    """Return the p of Wilcoxon's signed-rank test of two strategies; None without common problems."""
+    moved = [logs[problem] - best[problem] for problem in logs.keys() & best.keys()]
+    if not moved:
+        return None
+    if not any(moved):
+        return 1.0
+    from scipy.stats import wilcoxon  # noqa: PLC0415 - takes time to import
+
+    return float(wilcoxon(sorted(moved)).pvalue)  # sorted, since sets have no order
+
+
 def format_cell(name: str, value: Any) -> str:
     """Return a value of `summarize_study` under one of `HEADINGS` as text; empty for None."""
     if value is None:
         return ""
+    if isinstance(value, tuple):
+        return " to ".join(f"{end:.4f}" for end in value)
+    if name == "p":
+        return f"{value:.2g}"
     if "ratio" in name:
         return f"{value:.4f}"
     if "gap" in name:
         return f"{value:.3%}"
     return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-def _escape_markdown(text: str) -> str:
-    return _MARKDOWN.sub(r"\\\1", escape_unprintable(text))
-
-
-def _escape_latex(text: str) -> str:
-    shown = "".join(_LATEX.get(mark, mark) for mark in escape_unprintable(text))
-    return shown.replace("--", "-{}-")  # no dash instead of two hyphens
-
-
-def _format_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    lines = [f"| {' | '.join(HEADINGS)} |", f"|{'---|' * 2}{'---:|' * (len(HEADINGS) - 2)}"]
-    for row in rows:
-        cells = [format_cell(name, row[name]) for name in HEADINGS]
-        lines.append(f"| {' | '.join([_escape_markdown(cells[0]), *cells[1:]])} |")
-    return "\n".join(lines) + "\n"
-
-
-def _format_latex(rows: Sequence[Mapping[str, Any]]) -> str:
-    lines = [
-        rf"\begin{{tabular}}{{ll{'r' * (len(HEADINGS) - 2)}}}",
-        r"\toprule",
-        rf"{' & '.join(HEADINGS)} \\",
-        r"\midrule",
-    ]
-    for row in rows:
-        cells = (_escape_latex(format_cell(name, row[name])) for name in HEADINGS)
-        lines.append(rf"{' & '.join(cells)} \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
-
-
-_FORMS: Mapping[str, Callable[[Sequence[Mapping[str, Any]]], str]] = {
-    "markdown": _format_markdown,
-    "latex": _format_latex,
-}

@@ -24,6 +24,12 @@ if TYPE_CHECKING:
         update_taken,
     )
     from byoc.quantization._precision_problem import UnitPrecisions
+    from byoc.quantization._quantize_in_ranges import (
+        quantize_chosen_weights,
+        quantize_in_ranges,
+        quantize_on_data,
+    )
+    from byoc.quantization._quantize_model import QuantizedModel, WideUnits, quantize
     from byoc.quantization._trade_search import PlanTrial, TradeSearch
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

@@ -23,7 +23,7 @@ from byoc.errors import InputError, suggest_nearest
 from byoc.model import GraphIndex, TensorType, read_type
 from byoc.onnxrt import open_provider_session, output_types, session_runner
 from byoc.runtime._runtimes import DRIVER_RUNTIME
-from byoc.runtime._session import Session, bind_stages
+from byoc.runtime._session import Session, SessionCalls, bind_stages
 from byoc.runtime._stage_program import Stage, StageProgram, StageValues, Trace
 from byoc.runtime._state_binding import HeldTensors, find_inner_types, hold_tensors
 from byoc.runtime._variant_session import VariantSession
@@ -147,7 +147,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class BoundSession:
+class BoundSession(SessionCalls):
     """A session that reads some inputs from, and writes some outputs to, the same arrays in each run.
 
     `bind_tensors` makes one. One thread at a time may call it.
@@ -169,16 +169,15 @@ class BoundSession:
         """The names of all outputs, in order."""
         return self.session.outputs
 
-    def __call__(self, inputs: StageValues | None = None) -> dict[str, Any]:
-        """Return all outputs for the inputs that are not bound; raises as `Session.run`."""
-        return self.run(inputs)
+    def get_types(self) -> Mapping[str, TensorType]:
+        return self.session.get_types()
 
-    def run(self, inputs: StageValues | None = None, trace: Trace | None = None) -> dict[str, Any]:
+    def _run_named(self, inputs: StageValues, trace: Trace | None) -> dict[str, Any]:
         """Return all outputs, the bound ones in their arrays, and record each stage in a trace.
 
         Raises InputError as `Session.run` does, and where an output has another shape than its array.
         """
-        return self.session.run({} if inputs is None else inputs, trace)
+        return self.session.run(inputs, trace)
 
 
 def bind_tensors(

@@ -5,14 +5,14 @@ from concurrent.futures import Executor as Pool
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from byoc.bundle import Bundle, require_consent
 from byoc.codegen import BindableExecutor, Codegens, Executor, Region, StatefulExecutor
 from byoc.errors import InputError, suggest_nearest
-from byoc.model import GraphIndex, TensorType, make_native, write_type
+from byoc.model import Dim, GraphIndex, TensorType, make_native, read_type, write_type
 from byoc.onnxrt import describe_machine, find_inexact_kernels, sharing_process, with_default_mode
 from byoc.runtime._executors import (
     RegionNotHereError,
@@ -37,8 +37,136 @@ from byoc.runtime._stage_program import (
 from byoc.samples import ArrayForm, describe_mismatch
 
 
+@dataclass(frozen=True)
+class SessionTensor:
+    """An input or output as `get_inputs` and `get_outputs` tell it, in onnxruntime's form.
+
+    `type` is such as `tensor(float)`, empty where it is not known; `shape` has a number or a name for
+    each extent, and is None where the rank is not known.
+    """
+
+    name: str
+    type: str = ""
+    shape: list[Dim] | None = None
+
+
+class SessionCalls:
+    """How all sessions are called: inputs and outputs by name, or as sessions of onnxruntime are.
+
+    A kind of session has `inputs`, `outputs`, `get_types` and `_run_named`.
+    """
+
+    if TYPE_CHECKING:  # else a dataclass would take a property for the default of its field
+
+        @property
+        def inputs(self) -> tuple[str, ...]:
+            """The names of the inputs that a call takes, in order."""
+
+        @property
+        def outputs(self) -> tuple[str, ...]:
+            """The names of the outputs of a call, in order."""
+
+    def __call__(self, inputs: Any = None) -> dict[str, Any]:
+        """Return the outputs by name for inputs by name, or for the array of the only input.
+
+        Raises InputError naming an input that is missing, unknown or has a wrong dtype or shape, or the
+        stage that failed.
+        """
+        return self.run(inputs)
+
+    @overload
+    def run(self, inputs: StageValues | None = None, trace: Trace | None = None) -> dict[str, Any]: ...
+
+    @overload
+    def run(self, inputs: Sequence[str] | None, trace: StageValues) -> list[Any]: ...
+
+    @overload
+    def run(
+        self, *, output_names: Sequence[str] | None = None, input_feed: StageValues
+    ) -> list[Any]: ...
+
+    def run(
+        self,
+        inputs: Any = None,
+        trace: Any = None,
+        *,
+        output_names: Sequence[str] | None = None,
+        input_feed: StageValues | None = None,
+    ) -> Any:
+        """Return the outputs by name for inputs by name, and record each stage in a `trace`.
+
+        `run(output_names, inputs)`, as onnxruntime's sessions have it, returns a list of the named
+        outputs, of all for None. Raises as a call does, and InputError for an unknown output.
+        """
+        if type(inputs) is dict and trace is None:  # nearly all calls
+            return self._run_named(inputs, None)
+        if input_feed is not None:
+            inputs, trace = output_names, input_feed
+        if isinstance(trace, Mapping):
+            wanted = self._read_output_names(inputs)
+            found = self._run_named(trace, None)
+            return [found[name] for name in wanted]
+        return self._run_named(self._name_inputs(inputs), trace)
+
+    def get_inputs(self) -> list[SessionTensor]:
+        """Return the inputs that a call takes, in order."""
+        types = self.get_types()
+        return [_describe_tensor(name, types.get(name)) for name in self.inputs]
+
+    def get_outputs(self) -> list[SessionTensor]:
+        """Return the outputs of a call, in order."""
+        types = self.get_types()
+        return [_describe_tensor(name, types.get(name)) for name in self.outputs]
+
+    def _run_named(self, inputs: StageValues, trace: Trace | None) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def get_types(self) -> Mapping[str, TensorType]:
+        """Return the known types of inputs and outputs."""
+        raise NotImplementedError
+
+    def _read_output_names(self, names: Any) -> Sequence[str]:
+        outputs = self.outputs
+        if names is None:
+            return outputs
+        if isinstance(names, str) or not isinstance(names, Sequence):
+            raise InputError(
+                "outputs are a list of names, or None for all: run(None, inputs); "
+                f"the model has {', '.join(outputs)}"
+            )
+        for name in names:
+            if name not in outputs:
+                hint = suggest_nearest(str(name), outputs)
+                raise InputError(f"no output '{name}'{hint}; the outputs: {', '.join(outputs)}")
+        return names
+
+    def _name_inputs(self, inputs: Any) -> StageValues:
+        """Return inputs by name from what a caller gave; raises InputError for another form."""
+        if isinstance(inputs, Mapping):
+            return inputs
+        names = self.inputs
+        if inputs is None and not names:
+            return {}
+        if isinstance(inputs, np.ndarray | np.generic) or hasattr(inputs, "__dlpack__"):
+            if len(names) == 1:
+                return {names[0]: inputs}
+            reason = "an array without a name is for a model of one input"
+        else:
+            given = "nothing" if inputs is None else f"a {type(inputs).__name__}"
+            reason = f"inputs are arrays by name, not {given}"
+        listed = ", ".join(f"'{name}': ..." for name in names)
+        raise InputError(f"{reason}; give {{{listed}}}")
+
+
+def _describe_tensor(name: str, kind: TensorType | None) -> SessionTensor:
+    if kind is None:
+        return SessionTensor(name)
+    dtype = {"float32": "float", "float64": "double"}.get(kind.dtype, kind.dtype)
+    return SessionTensor(name, f"tensor({dtype})", None if kind.shape is None else list(kind.shape))
+
+
 @dataclass(frozen=True, eq=False)
-class Session:
+class Session(SessionCalls):
     """A loaded bundle. Call it with inputs by name to get outputs by name.
 
     `types` holds the types of the inputs that are tensors. `bundle` is where it was loaded from,
@@ -75,15 +203,12 @@ class Session:
         regions = [stage for stage in self.stages if stage.device != HOST]
         return tuple(dict.fromkeys(n for stage in regions for n in (*stage.inputs, *stage.output_names)))
 
-    def __call__(self, inputs: StageValues) -> dict[str, Any]:
-        """Return the outputs for inputs given as numpy arrays.
+    def get_types(self) -> Mapping[str, TensorType]:
+        made = self.program.types
+        types = {name: read_type(made[name]) for name in self.outputs if name in made}
+        return {**{name: kind for name, kind in types.items() if kind is not None}, **self.types}
 
-        Raises InputError naming an input that is missing, unknown or has a wrong dtype or shape, or the
-        stage that failed.
-        """
-        return self.run(inputs)
-
-    def run(self, inputs: StageValues, trace: Trace | None = None) -> dict[str, Any]:
+    def _run_named(self, inputs: StageValues, trace: Trace | None) -> dict[str, Any]:
         """Return the outputs, and record each stage in a trace; raises as a call does.
 
         A session may be called by several threads at once.

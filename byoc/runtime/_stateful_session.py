@@ -1,6 +1,6 @@
 """A session with state: inputs that take what outputs gave in the last call, as a decoder's cache."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from typing import Any
@@ -12,7 +12,7 @@ from byoc.bundle import Bundle
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import Dim, StatePair, TensorType, choose_state_pairs, to_numpy_dtype
 from byoc.onnxrt import with_memory_returned
-from byoc.runtime._session import Session
+from byoc.runtime._session import Session, SessionCalls
 from byoc.runtime._stage_program import StageValues, Trace
 from byoc.runtime._state_binding import (
     KeptState,
@@ -23,11 +23,15 @@ from byoc.runtime._state_binding import (
     hold_tensors,
     keep_on_devices,
 )
-from byoc.runtime._variant_session import VariantSession
+from byoc.runtime._variant_session import PromptAxes, VariantSession
 from byoc.samples import describe_mismatch
 
+_MOST_LOOKING_AHEAD = (
+    1e-3  # of the effect of a token on itself: roundings are far below, a mean over all above
+)
 
-class StatefulSession:
+
+class StatefulSession(SessionCalls):
     """A session that keeps some of its inputs from call to call; `open_stateful` makes one.
 
     Call it with the other inputs by name to get the outputs that are not state. It holds the state of
@@ -56,6 +60,7 @@ class StatefulSession:
         self._buffers: dict[str, NDArray[Any]] = {}
         self._sizes: dict[str, int] = {}
         self._held_sizes: dict[str, int] = {}
+        self._is_causal = False  # as far as is known
         for name in self._pairs if max_length is not None else ():
             self._check_growing(name)
 
@@ -100,20 +105,88 @@ class StatefulSession:
         """The inputs of the state whose buffers the model updates, none before the first call."""
         return frozenset(self._buffers) - self._variants.on_device
 
-    def __call__(self, inputs: StageValues) -> dict[str, Any]:
-        """Return the outputs that are not state, and keep those that are; raises as `run` does."""
-        return self.run(inputs)
+    def get_types(self) -> Mapping[str, TensorType]:
+        return self._session.get_types()
 
-    def run(self, inputs: StageValues, trace: Trace | None = None) -> dict[str, Any]:
+    def _run_named(self, inputs: StageValues, trace: Trace | None) -> dict[str, Any]:
         """Return the outputs that are not state, and record each stage in a trace.
 
-        Raises InputError as `Session.run` does, and for an input that is state.
+        Raises InputError as `Session.run` does, for an input that is state, and for inputs that do not
+        go on from the state.
         """
         for name in inputs:
             if name in self._pairs:
                 raise InputError(f"input '{name}' is kept by the session; `reset` gives it a value")
         if not self._has_begun:
             self._begin(inputs)
+        before = {name: np.shape(value) for name, value in self._state.items()}
+        try:
+            if isinstance(self._session, VariantSession):
+                return self._go_on_in_pieces(self._session, inputs, trace)
+            return self._go_on(inputs, trace)
+        except InputError as error:
+            misuse = self._find_misuse(inputs, before)
+            if not misuse:
+                raise
+            raise InputError(misuse) from error
+
+    def _go_on_in_pieces(
+        self, session: VariantSession, inputs: StageValues, trace: Trace | None
+    ) -> dict[str, Any]:
+        """Run the model as `_go_on` does; several times where no variant takes all tokens at once.
+
+        Each call takes as many of the next tokens as some variant does.
+        """
+        try:
+            return self._go_on(inputs, trace)
+        except InputError:
+            is_taken = session.takes({**inputs, **self._state})  # and failed
+            axes = None if is_taken else PromptAxes.find(session, inputs, self._pairs)
+            if axes is None:
+                raise
+        if not self._is_causal:
+            self._require_causal(session, axes, inputs)
+        parts: list[dict[str, Any]] = []
+        done = 0
+        while done < axes.count:
+            sizes = dict.fromkeys(min(size, axes.count - done) for size in axes.sizes)
+            pieces = {size: axes.cut(inputs, done, size) for size in sizes}
+            fitting = (n for n, each in pieces.items() if session.takes({**each, **self._state}))
+            size = next(fitting, min(pieces))  # where none fits, the smallest says why
+            try:
+                parts.append(self._go_on(pieces[size], trace))
+            except InputError as error:
+                where = f"after {done} of {axes.count} tokens: " if done else ""
+                raise InputError(f"{where}{error}") from error
+            done += size
+        return axes.join(parts)
+
+    def _require_causal(self, session: VariantSession, axes: PromptAxes, inputs: StageValues) -> None:
+        """Raise InputError unless what the model makes of a token depends on none behind it.
+
+        It is run on first tokens without a past, with the last of them changed: what it makes of the
+        others has to stay.
+        """
+        for size in sorted({2, *axes.sizes} - {1}):
+            piece = axes.cut_first(inputs, min(size, axes.count))
+            state = {name: self._make_value(name, piece) for name in self._pairs}
+            if not session.takes({**piece, **state}):
+                continue
+            one, other = (session.run({**each, **state}) for each in (piece, axes.change_last(piece)))
+            if axes.measure_looking_ahead(one, other) > _MOST_LOOKING_AHEAD:
+                raise InputError(
+                    "the prompt is longer than variants take, and cannot be read in pieces: what the "
+                    "model makes of a token depends on those behind it"
+                )
+            self._is_causal = True
+            return
+        raise InputError(
+            "no variant takes the prompt, nor two tokens without a past, by which could be seen whether "
+            "the model reads it in pieces: give its tokens one by one"
+        )
+
+    def _go_on(self, inputs: StageValues, trace: Trace | None) -> dict[str, Any]:
+        """Run the model on inputs and state, and keep the state that it makes."""
         if isinstance(self._session, VariantSession):
             found, self._buffers = self._variants.run(self._session, inputs, self._state, trace)
             self._state |= self._buffers
@@ -149,6 +222,90 @@ class StatefulSession:
                 raise InputError(f"input '{name}' is {length} long, at most {most} is allowed")
             initial[name] = np.array(value)
         self._initial, self._state, self._has_begun = initial, {}, False
+
+    def fork(self) -> "StatefulSession":
+        """Return a session on the same bundle that goes on from a copy of this state."""
+        other = StatefulSession(self._session, tuple(self._pairs.values()), self._max_length)
+        other.reset(self.state)
+        return other
+
+    def truncate(self, length: int) -> None:
+        """Keep the first `length` positions of the state, so that the last tokens are taken back.
+
+        The state is copied. Raises InputError for a length that it does not have, and where it does not
+        grow: then nothing in it is of one token.
+        """
+        state = dict(self.state)
+        for name, value in state.items():
+            axis = self._find_open_axis(name)
+            if axis is None:
+                raise InputError(f"input '{name}' does not grow: a fork() keeps what it was")
+            if not 0 <= length <= value.shape[axis]:
+                raise InputError(f"a length of {length}: the state has {value.shape[axis]}")
+            state[name] = value[(*[slice(None)] * axis, slice(length))]
+        self.reset(state)
+
+    def reorder(self, rows: Sequence[int]) -> None:
+        """Make row i of the state what row `rows[i]` was, as where beams are chosen.
+
+        A row may be taken several times or not at all, where the batch is open. The state is copied.
+        Raises InputError for a row that there is not, and for another number of rows where it is fixed.
+        """
+        state = dict(self.state)
+        for name, value in state.items():
+            axis = self._find_batch_axis(name)
+            count = value.shape[axis]
+            missing = [row for row in rows if not 0 <= row < count]
+            if missing:
+                raise InputError(f"no row {missing[0]}: the state has {count}")
+            state[name] = np.take(value, list(rows), axis)
+        self.reset(state)
+
+    def _find_batch_axis(self, name: str) -> int:
+        """Return the axis of a state that has a row for each of the batch: the first of most models."""
+        batches = {dims[0] for other in self.inputs if (dims := self._list_dims(other))}
+        named = [axis for axis, dim in enumerate(self._list_dims(name)) if isinstance(dim, str)]
+        return next((axis for axis in named if self._list_dims(name)[axis] in batches), 0)
+
+    def _find_misuse(self, inputs: StageValues, state: Mapping[str, tuple[int, ...]]) -> str:
+        """Return why inputs do not go on from a state of these shapes, empty where that is not seen."""
+        shapes = {name: np.shape(value) for name, value in inputs.items()}
+        empty = next((name for name, shape in shapes.items() if 0 in shape), None)
+        if empty is not None:
+            return f"input '{empty}' is empty: a call takes at least one token"
+        held = {
+            dim: extent
+            for name, shape in state.items()
+            for dim, extent in zip(self._list_dims(name), shape, strict=False)
+        }
+        for name, shape in shapes.items():
+            for dim, extent in zip(self._list_dims(name), shape, strict=False):
+                if isinstance(dim, str) and extent != held.get(dim, extent):
+                    return (
+                        f"input '{name}' has {extent} along {dim}, the state {held[dim]}: reset() "
+                        "begins another sequence, reorder(rows) changes the rows of this one"
+                    )
+        return self._find_short_mask(shapes, state)
+
+    def _find_short_mask(
+        self, shapes: Mapping[str, tuple[int, ...]], state: Mapping[str, tuple[int, ...]]
+    ) -> str:
+        """Return that a mask is shorter than state and tokens; empty where there is none."""
+        axes = {name: self._find_open_axis(name) for name in state}
+        lengths = {state[name][axis] for name, axis in axes.items() if axis is not None}
+        masks = [name for name, shape in shapes.items() if "mask" in name.lower() and shape]
+        tokens = [shape[1] for name, shape in shapes.items() if name not in masks and len(shape) > 1]
+        if self._max_length is not None or len(lengths) != 1 or not tokens:
+            return ""
+        held = lengths.pop()
+        needed = held + tokens[0]
+        short = next((name for name in masks if shapes[name][-1] != needed), None)
+        if short is None:
+            return ""
+        return (
+            f"input '{short}' is {shapes[short][-1]} long: the state has {held} tokens and the call "
+            f"brings {tokens[0]}, so that it takes {needed}"
+        )
 
     def _begin(self, inputs: StageValues) -> None:
         """Make the state that the first call of a sequence gets."""

@@ -1,17 +1,19 @@
 """Sessions of bundles with several variants: each call runs the one that takes inputs of its shapes."""
 
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from byoc.bundle import MANIFEST_FILE, Bundle, check_padding, check_split, open_bundle
 from byoc.codegen import choose_isolation
 from byoc.errors import InputError
-from byoc.model import Dim, TensorType, get_stated_types, read_tensor_types
+from byoc.model import Dim, StatePair, TensorType, get_stated_types, read_tensor_types
 from byoc.padding import (
     PaddingRule,
     RowSplit,
@@ -20,7 +22,13 @@ from byoc.padding import (
     make_padded_shapes,
     pad_inputs,
 )
-from byoc.runtime._session import Session, describe_other_kernels, load_bundle, read_tensors
+from byoc.runtime._session import (
+    Session,
+    SessionCalls,
+    describe_other_kernels,
+    load_bundle,
+    read_tensors,
+)
 from byoc.runtime._stage_program import DeviceTurns, StageValues, Trace, run_in_pipeline
 
 
@@ -95,7 +103,7 @@ class FittedInputs:
 
 
 @dataclass(frozen=True, eq=False)
-class VariantSession:
+class VariantSession(SessionCalls):
     """A loaded bundle of several variants. Call it with inputs by name to get outputs by name.
 
     `sessions` has the session of each variant by its name. A call runs the first whose inputs have the
@@ -164,12 +172,12 @@ class VariantSession:
             return None
         return tuple(map(_merge_extents, zip(*known, strict=True)))
 
-    def __call__(self, inputs: StageValues) -> dict[str, Any]:
-        """Return the outputs for inputs given as numpy arrays. Raises as `choose`, and as a session."""
-        return self.run(inputs)
+    def get_types(self) -> Mapping[str, TensorType]:
+        made = [*self.sessions.values()][-1].get_types()
+        return {**{name: made[name] for name in self.outputs if name in made}, **self.types}
 
-    def run(self, inputs: StageValues, trace: Trace | None = None) -> dict[str, Any]:
-        """Return the outputs, and record each stage, with its variant, in a trace. Raises as a call."""
+    def _run_named(self, inputs: StageValues, trace: Trace | None) -> dict[str, Any]:
+        """Return the outputs, and record each stage, with its variant, in a trace; raises as `fit`."""
         return self.fit(inputs).run(trace)
 
     def split_rows(self, fitted: FittedInputs) -> FittedInputs:
@@ -216,6 +224,14 @@ class VariantSession:
             if session.fits(inputs):
                 return FittedInputs(session, inputs)
         return self.select(inputs).pad()
+
+    def takes(self, inputs: StageValues) -> bool:
+        """Return whether some variant takes inputs, padded or not."""
+        try:
+            self.select(inputs)
+        except InputError:
+            return False
+        return True
 
     def select(self, inputs: StageValues) -> FittedInputs:
         """Return the variant that inputs fit best, and the inputs as they are; raises as `fit`."""
@@ -356,3 +372,148 @@ def read_paddings(bundle: Bundle) -> dict[str, PaddingRule]:
         check_padding(entry, *_read_types(each), each.display_path / MANIFEST_FILE)
         found[each.variant.name] = rule
     return found
+
+
+# A prompt in pieces: several calls in place of one that no variant takes.
+
+
+@dataclass(frozen=True)
+class PromptAxes:
+    """Along which axes a call of several tokens is cut into calls of fewer.
+
+    `tokens` has axes of inputs with an entry for each token of the call, `so_far` those with one for
+    each token until now, as of a mask, and `outputs` the axis of an output with an entry for each token.
+    `count` is the number of tokens, `sizes` those that variants take, the largest first.
+    """
+
+    tokens: Mapping[str, Sequence[int]]
+    so_far: Mapping[str, Sequence[int]]
+    outputs: Mapping[str, int]
+    count: int
+    sizes: Sequence[int]
+
+    @classmethod
+    def find(
+        cls, session: VariantSession, inputs: StageValues, pairs: Mapping[str, StatePair]
+    ) -> "PromptAxes | None":
+        """Return the axes of inputs that no variant takes at once; None where that does not help.
+
+        An axis is of tokens where its extents differ, from variant to variant or from what is given: of
+        those until now where it is at least as long as the state is in the variant with the longest one.
+        """
+        lengths = _find_lengths(session, pairs)
+        if not lengths:
+            return None
+        key, length = max(lengths.items(), key=lambda each: each[1])
+        longest = session.sessions[key]
+        tokens: dict[str, list[int]] = {}
+        so_far: dict[str, list[int]] = {}
+        sizes: set[int] = set()
+        for name, value in inputs.items():
+            for axis, extent in enumerate(np.shape(value)):
+                found = [_get_extent(each, name, axis) for each in session.sessions.values()]
+                if None in found or {*found} == {extent}:
+                    continue
+                if (_get_extent(longest, name, axis) or 0) >= max(length, 2):
+                    so_far.setdefault(name, []).append(axis)
+                else:
+                    tokens.setdefault(name, []).append(axis)
+                    sizes.update(size for size in found if size)
+        counts = {np.shape(inputs[name])[axis] for name, axes in tokens.items() for axis in axes}
+        if len(counts) != 1:
+            return None
+        states = {pair.present for pair in pairs.values()}
+        outputs = {name: _find_varying_axis(session, name) for name in session.outputs}
+        made = {n: axis for n, axis in outputs.items() if axis is not None and n not in states}
+        return cls(tokens, so_far, made, counts.pop(), sorted(sizes, reverse=True))
+
+    def cut(self, inputs: StageValues, done: int, size: int) -> dict[str, Any]:
+        """Return the inputs of `size` tokens behind the first `done`."""
+        found = dict(inputs)
+        for name, axes in self.tokens.items():
+            for axis in axes:
+                found[name] = np.take(found[name], range(done, done + size), axis)
+        for name, axes in self.so_far.items():
+            for axis in axes:
+                left = np.shape(inputs[name])[axis] - self.count + done + size
+                found[name] = np.take(found[name], range(left), axis)
+        return found
+
+    def cut_first(self, inputs: StageValues, size: int) -> dict[str, Any]:
+        """Return the inputs of the first `size` tokens as of a sequence that begins with them."""
+        found = self.cut(inputs, 0, size)
+        for name, axes in self.so_far.items():
+            for axis in axes:
+                found[name] = np.take(found[name], range(size), axis)
+        return found
+
+    def change_last(self, piece: StageValues) -> dict[str, Any]:
+        """Return the inputs of some tokens with others for the last of them, which are as valid."""
+        found = dict(piece)
+        for name, axes in self.tokens.items():
+            value = np.array(piece[name])
+            for axis in axes:
+                last = np.moveaxis(value, axis, 0)[-1]
+                last[...] = np.where(last > 0, last - 1, last + 1)
+            found[name] = value
+        return found
+
+    def measure_looking_ahead(self, one: StageValues, other: StageValues) -> float:
+        """Return by how much outputs of earlier tokens differ, as a share of how much the last one's do.
+
+        `one` and `other` are outputs for tokens of which only the last differ. 0 is a causal model.
+        """
+        share = 0.0
+        for name, axis in self.outputs.items():
+            moved = np.moveaxis(np.abs(np.subtract(one[name], other[name], dtype=np.float64)), axis, 0)
+            share = max(share, float(moved[:-1].max(initial=0.0)) / (float(moved[-1].max()) or 1.0))
+        return share
+
+    def join(self, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return the outputs of all calls as those of one; of one without tokens those of the last."""
+        return {
+            name: np.concatenate([part[name] for part in parts], self.outputs[name])
+            if name in self.outputs
+            else value
+            for name, value in parts[-1].items()
+        }
+
+
+def _get_extent(session: Session, name: str, axis: int) -> int | None:
+    kind = session.types.get(name)
+    extent = kind.shape[axis] if kind is not None and kind.shape and axis < len(kind.shape) else None
+    return extent if isinstance(extent, int) else None
+
+
+def _find_lengths(session: VariantSession, pairs: Mapping[str, StatePair]) -> dict[str, int]:
+    """Return how many tokens the state of each variant has; nothing where that is not seen.
+
+    That is its extent along the axis that differs from variant to variant, or that is padded.
+    """
+    for name in pairs:
+        shapes = {key: each.types[name].shape for key, each in session.sessions.items()}
+        columns = zip(*(shape or () for shape in shapes.values()), strict=False)
+        varying = {axis for axis, extents in enumerate(columns) if len({*extents}) > 1}
+        rules = (rule.inputs[name] for rule in session.paddings.values() if name in rule.inputs)
+        varying |= {
+            axis for rule in rules for axis, dim in enumerate(rule.own_shape) if isinstance(dim, str)
+        }
+        if len(varying) == 1:
+            axis = varying.pop()
+            found = {key: _get_extent(each, name, axis) for key, each in session.sessions.items()}
+            return {key: extent for key, extent in found.items() if extent is not None}
+    return {}
+
+
+def _find_varying_axis(session: VariantSession, name: str) -> int | None:
+    """Return the only axis of an output whose extents differ between variants."""
+    shapes = {
+        kind.shape
+        for each in session.sessions.values()
+        if (kind := each.get_types().get(name)) is not None
+    }
+    if None in shapes or len({len(shape) for shape in shapes if shape is not None}) != 1:
+        return None
+    columns = zip(*(shape for shape in shapes if shape is not None), strict=True)
+    varying = [axis for axis, extents in enumerate(columns) if len({*extents}) > 1]
+    return varying[0] if len(varying) == 1 else None

@@ -46,9 +46,8 @@ MAX_SAMPLES = 16
 _TEST_SET, _TENSOR = "test_data_set_", re.compile(r"input_(\d+)\.pb")
 
 _MAX_CHARACTERS = 200  # of a file's name in a message
-_MAX_EMPTY = (
-    1_000_000  # elements, or samples, without a byte; a header of 100 bytes can state any number
-)
+# Elements, or samples, without a byte: a header of 100 bytes can state any number.
+_MAX_EMPTY = 1_000_000
 
 
 class _FileKind(StrEnum):

@@ -227,7 +227,7 @@ def _describe_split(state: Padded) -> RowSplitEntry | None:
 
 # The compilers' own estimates of the regions that they compiled.
 
-_DISAGREEMENT = 1.25
+_DISAGREEMENT = 1.25  # a ratio of predicted and estimated seconds; a smaller one is not worth a note
 
 
 @dataclass(frozen=True, eq=False)

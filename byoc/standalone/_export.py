@@ -24,10 +24,13 @@ from byoc.standalone._program_graph import (
 )
 from byoc.standalone._program_steps import ProgramSteps, plan_steps
 from byoc.standalone._source_text import (
+    CODE_SUFFIXES,
     WEIGHTS_FILE,
     ByteOrder,
     ProgramWeights,
+    check_prefix,
     make_sample_file,
+    rename_program,
     write_model_text,
 )
 from byoc.support import (
@@ -142,8 +145,6 @@ def _read_texts(found: Distribution) -> dict[str, bytes]:
 
 FORMAT = 2  # of `program.json`
 SAMPLE_FILE = "sample.bin"
-CODE_SUFFIXES = (".c", ".h", ".S")
-"""Endings of the files of a program that a compiler reads; the others are data and texts."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +178,7 @@ def export_c(model: Source, options: ExportOptions) -> ExportedProgram:
     output = Path(options.output)
     if options.byte_order not in ("little", "big"):
         raise InputError(f"byte_order is {options.byte_order!r}, but must be little or big")
+    check_prefix(options.prefix)
     _check_output(output)
     report_step("load model")
     graph = _read_graph(model, options)
@@ -185,7 +187,7 @@ def export_c(model: Source, options: ExportOptions) -> ExportedProgram:
     steps = plan_steps(graph)
     report_step("write")
     weights = ProgramWeights(cast(ByteOrder, options.byte_order))
-    contents = _make_files(graph, steps, weights, drivers, options.embed)
+    contents = _make_files(graph, steps, weights, drivers, options)
     with _stage_program(output) as folder:
         _write_files(folder, contents, weights)
         not_signed = sign_folder(folder, hashlib.sha256(contents[PROGRAM_FILE]).digest(), kind="program")
@@ -229,9 +231,10 @@ def _make_files(
     steps: ProgramSteps,
     weights: ProgramWeights,
     drivers: Sequence[DriverSources],
-    embed: bool,
+    options: ExportOptions,
 ) -> dict[str, bytes]:
     """Return all files but the weights, by path from the program's folder."""
+    embed, prefix = options.embed, options.prefix
     text = write_model_text(graph, steps, weights, embed)
     found = {"model.h": text.header.encode(), "model.c": text.source.encode()}
     found |= {name: read_source(name) for name in (*steps.kernel_files, "main.c")}
@@ -248,16 +251,17 @@ def _make_files(
     if embed:
         found["weights.S"] = read_source("weights.S")
     libraries = sorted({"m", *(name for driver in drivers for name in driver.libraries)})
+    found = rename_program(found, prefix)
     sources = [name for name in found if name.endswith((".c", ".S"))]
     found[SAMPLE_FILE] = make_sample_file(
         [*graph.sample.values(), *graph.expected.values()], weights.order
     )
-    found["CMakeLists.txt"] = format_cmake(sources, libraries).encode()
+    found["CMakeLists.txt"] = format_cmake(sources, libraries, prefix).encode()
     components = list_components(steps.functions is not None, drivers)
     found |= {name: text for component in components for name, text in component.list_texts()}
-    found["README.md"] = format_readme(graph, steps, weights, embed, components).encode(
-        errors="backslashreplace"  # a path that is not text
-    )
+    readme = format_readme(graph, steps, weights, embed, components)
+    readme_bytes = readme.encode(errors="backslashreplace")  # a path that is not text
+    found |= rename_program({"README.md": readme_bytes}, prefix)
     found["sbom.cdx.json"] = _format_json(describe_components(graph, components))
     found[PROGRAM_FILE] = _format_json(
         {
@@ -266,6 +270,7 @@ def _make_files(
             "source": graph.display_name,
             "byte_order": weights.order,
             "embedded": embed,
+            "prefix": prefix,
             "sources": sources,
             "code": {
                 name: hashlib.sha256(content).hexdigest()
@@ -340,14 +345,40 @@ def _stage_program(output: Path) -> Iterator[Path]:
 # Files beside the source of a program: for CMake, for readers, and for those who track components.
 
 
-def format_cmake(sources: Sequence[str], libraries: Sequence[str]) -> str:
-    """Return `CMakeLists.txt`."""
-    library = "".join(f"  {name}\n" for name in sources if name != "main.c").rstrip("\n")
+def format_cmake(sources: Sequence[str], libraries: Sequence[str], prefix: str) -> str:
+    """Return `CMakeLists.txt`: a library of the model, one for each driver, the self-test, a package.
+
+    A driver is a target of its own, so that programs with regions of one codegen have it once.
+    """
+    own = [name for name in sources if name != "main.c" and not name.startswith("drivers/")]
+    drivers: dict[str, list[str]] = {}
+    for name in sources:
+        if name.startswith("drivers/"):
+            drivers.setdefault(name.split("/")[1], []).append(name)
     assembler = " ASM" if any(name.endswith(".S") for name in sources) else ""
+    targets = {name: f"byoc_driver_{name}" for name in drivers}
+    described = "".join(
+        fill_template(
+            "driver.cmake.in", {"name": prefix, "target": targets[name], "sources": _indent(files)}
+        )
+        for name, files in drivers.items()
+    )
     return fill_template(
         "CMakeLists.txt.in",
-        {"library": library, "libraries": " ".join(libraries), "assembler": assembler},
+        {
+            "name": prefix,
+            "library": _indent(own),
+            "drivers": described,
+            "libraries": " ".join([*targets.values(), *libraries]),
+            "headers": " ".join([f"{prefix}.h", *(["byoc_driver.h"] if drivers else [])]),
+            "targets": " ".join(targets.values()),
+            "assembler": assembler,
+        },
     )
+
+
+def _indent(names: Sequence[str]) -> str:
+    return "\n".join(f"  {name}" for name in names)
 
 
 def format_readme(

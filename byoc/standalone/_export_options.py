@@ -26,6 +26,12 @@ class ExportOptions(DimensionOptions):
         "the byte order of the machine that runs the program: `little` or `big`.",
         Flag("The byte order of the machine that runs it.", choices=("little", "big")),
     )
+    prefix: str = declare_field(
+        "model",
+        "what the names of functions, types, files and CMake targets begin with, so that one program "
+        "can have several models.",
+        Flag("What names of functions, files and targets begin with.", metavar="NAME"),
+    )
     embed: bool = declare_field(
         False,
         "weights are a part of the program, by the assembler's `.incbin`, and not a file beside it.",

@@ -38,6 +38,8 @@ _BODY = re.compile(
 )
 _RESULT = re.compile(r"\boutput\w*")
 _ASSIGNED = re.compile(r"^ *output(\[\w+\])+ = [^;]*;$", re.MULTILINE)
+# Types of numbers that C99 lacks: integers of 4 bits, floats of 8 and fewer bits, bfloat16.
+_FOREIGN_TYPE = re.compile(r"\b(?:unsigned )?_BitInt\(\d+\)|\bemx_float\w+|__bf16\b")
 _TENSOR = re.compile(r"n(\d+)_([io])(\d+)$")
 _UNUSED = """\
 /* What emx-onnx-cgen emits has helpers and variables that not every node uses. */
@@ -106,6 +108,8 @@ class NodeFunctions:
             raise UnsupportedNodeError(
                 f"emx-onnx-cgen: it needs more than {_MOST_ON_STACK} bytes of memory of its own"
             )
+        if foreign := _FOREIGN_TYPE.search(text[: text.index(f"_Bool {_ENTRY}_load(")]):
+            raise UnsupportedNodeError(f"emx-onnx-cgen: it needs {foreign[0]}, a type that C99 lacks")
         return EmittedFunctions.read(text, self.prefix)
 
 

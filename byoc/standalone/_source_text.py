@@ -1,9 +1,10 @@
 """The text of a program's own source, `model.h` and `model.c`, and the file of its constants."""
 
 import hashlib
+import re
 import struct
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Literal
@@ -384,3 +385,77 @@ def _list_tensors(side: str, regions: Sequence[Sequence[TensorContract]]) -> str
         f"{''.join(shapes)}static const byoc_tensor region_{side}[] = {{\n{''.join(rows)}{end}}};\n"
         f"static const size_t first_{side}[] = {{{_count_up(regions)}}};\n"
     )
+
+
+# Names of a program: several models in one program have names of their own.
+
+PREFIX = "model"
+"""What the names of files, functions and targets of a program begin with, unless it is told."""
+_PREFIX = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_TAKEN = frozenset(
+    ["kernel", "kernels", "nodes", "rows", "windows", "decoders", "main", "weights", "byoc"]
+)
+_KEYWORDS = frozenset(
+    [
+        *("auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else"),
+        *("enum", "extern", "float", "for", "goto", "if", "inline", "int", "long", "register"),
+        *("restrict", "return", "short", "signed", "sizeof", "static", "struct", "switch", "typedef"),
+        *("union", "unsigned", "void", "volatile", "while"),
+        *("class", "new", "delete", "this", "template", "namespace", "private", "public", "using"),
+    ]
+)
+"""Keywords of C99, and those of C++ that are likely names: headers are for both."""
+# A comment or a string, which stay, a header of the program, or a name that other files can see.
+_SEEN = re.compile(
+    r"/\*.*?\*/|(?P<header>#include \"model\.h\")|\"(?:\\.|[^\"\\])*\"|"
+    r"\b(?P<own>model|MODEL)(?P<rest>_\w+)?\b|\b(?P<part>(?:kernel|node\d+|weight\d+)_\w+|KERNEL\w*|NODES_H)\b",
+    re.DOTALL,
+)
+_IN_COMMENT = re.compile("`model_")
+_IN_TEXT = re.compile(r"`model\.([ch])`|\bmodel_(test|arena_bytes)\b|\bMODEL_(PROFILE)\b")
+
+
+CODE_SUFFIXES = (".c", ".h", ".S")
+"""Endings of the files of a program that a compiler reads; the others are data and texts."""
+
+
+def check_prefix(prefix: str) -> None:
+    """Raise InputError unless names can begin with a prefix."""
+    if not _PREFIX.fullmatch(prefix) or prefix in _TAKEN | _KEYWORDS:
+        raise InputError(
+            f"prefix '{prefix}': a name in small letters, digits and _ is expected, which C does not "
+            "use, such as detector"
+        )
+
+
+def rename_program(contents: Mapping[str, bytes], prefix: str) -> dict[str, bytes]:
+    """Return the files of a program whose names begin with a prefix: of files, functions and macros.
+
+    Drivers and their interface keep their names: programs with regions of the same codegen share them.
+    """
+    if prefix == PREFIX:
+        return dict(contents)
+
+    def rename(match: re.Match[str]) -> str:
+        if match["header"]:
+            return f'#include "{prefix}.h"'
+        if match["own"]:
+            return (prefix if match["own"] == PREFIX else prefix.upper()) + (match["rest"] or "")
+        if match["part"]:
+            return f"{prefix if match['part'][0].islower() else prefix.upper()}_{match['part']}"
+        return _IN_COMMENT.sub(rf"`{prefix}_", match[0]) if match[0].startswith("/*") else match[0]
+
+    def rename_in_text(match: re.Match[str]) -> str:
+        if match[1]:
+            return f"`{prefix}.{match[1]}`"
+        return f"{prefix}_{match[2]}" if match[2] else f"{prefix.upper()}_{match[3]}"
+
+    found = {}
+    for name, content in contents.items():
+        path = f"{prefix}{name[len(PREFIX) :]}" if name in ("model.h", "model.c") else name
+        found[path] = content
+        if name == "README.md":
+            found[path] = _IN_TEXT.sub(rename_in_text, content.decode()).encode()
+        elif name.endswith(CODE_SUFFIXES) and "/" not in name and name != "byoc_driver.h":
+            found[path] = _SEEN.sub(rename, content.decode()).encode()
+    return found

@@ -15,7 +15,7 @@ from byoc.bundle import PROGRAM_FILE, find_folder_kind, read_signature
 from byoc.codegen import describe_path_problem
 from byoc.errors import InputError, MissingRuntimeError, shorten_text
 from byoc.standalone._export import FORMAT, SAMPLE_FILE
-from byoc.standalone._source_text import WEIGHTS_FILE
+from byoc.standalone._source_text import PREFIX, WEIGHTS_FILE
 from byoc.support import check_type, read_limited, require_inside, split_command
 from byoc.support.trust import judge_signature
 
@@ -30,6 +30,7 @@ _ARENA = re.compile(r"^arena: (\d+) bytes, of which the plan (\d+)$", re.MULTILI
 _MEMORY = re.compile(r"^memory: (\d+) bytes at most$", re.MULTILINE)
 _SECONDS = re.compile(r"^run: (\S+) s of processor time$", re.MULTILINE)
 _PROGRAM = "model_test"
+_STEP = re.compile(r"(\w+_)?node\d+_")  # the name of a node's function
 
 
 @dataclass(frozen=True)
@@ -213,10 +214,10 @@ def _build(folder: Path, document: dict[str, Any], command: Sequence[str], progr
             arguments = [*command, *own, "-Wno-error", "-fstack-usage", "-c", source, "-o", made]
             if _call(arguments, frames).returncode:
                 return None
-    return _limit_stack(frames)
+    return _limit_stack(frames, str(document.get("prefix", PREFIX)))
 
 
-def _limit_stack(folder: Path) -> int | None:
+def _limit_stack(folder: Path, prefix: str) -> int | None:
     """Return a limit on the stack that `model_run` needs: no function calls itself.
 
     Each step is of one file, and calls each function there at most once on its way down; of the
@@ -227,11 +228,11 @@ def _limit_stack(folder: Path) -> int | None:
     for path in sorted(folder.glob("*.su")):
         frames = list(_read_frames(path))
         sizes = dict(frames)
-        if path.name.startswith("model."):
-            run = sizes.pop("model_run", 0) + sizes.get("run_region", 0)
+        if path.name.startswith(f"{prefix}."):
+            run = sizes.pop(f"{prefix}_run", 0) + sizes.get("run_region", 0)
         elif path.name.startswith("nodes."):
-            steps = [size for name, size in frames if re.match(r"node\d", name)]
-            helpers = sum(size for name, size in frames if not re.match(r"node\d", name))
+            steps = [size for name, size in frames if _STEP.match(name)]
+            helpers = sum(size for name, size in frames if not _STEP.match(name))
             others.append(max(steps, default=0) + helpers)
         else:
             others.append(sum(size for _, size in frames))

@@ -392,7 +392,8 @@ class GenerationLimit:
             takes += " does not take"
         behind = "so nothing can be generated behind the first token"
         if most == 0:
-            raise InputError(f"{takes} a prompt of {prompt} without a past{self._explain()}")
+            pieces = ", nor in pieces" if isinstance(self.session, VariantSession) else ""
+            raise InputError(f"{takes} a prompt of {prompt} without a past{pieces}{self._explain()}")
         if not self._takes_past():
             raise InputError(f"{takes} a past, {behind}{self._explain() if self.chosen else ''}")
         if most == 1:
@@ -402,7 +403,7 @@ class GenerationLimit:
     def count(self, prompt: int, most: int) -> int:
         """Return the number of tokens that fit behind a prompt of `prompt` tokens, at most `most`."""
         kept = self.decoder.make_kept(0, prompt)
-        if not self._can_run(0, prompt, kept):
+        if not self._can_read(prompt, kept):
             return 0
         steps = range(1, most)
         full = (count for count in steps if not self._can_run(prompt + count - 1, 1, kept))
@@ -411,6 +412,25 @@ class GenerationLimit:
     def can_begin(self, prompt: int) -> bool:
         """Return whether a prompt of a length can be read."""
         return self.count(prompt, 1) == 1
+
+    def _can_read(self, prompt: int, kept: Arrays) -> bool:
+        """Return whether a prompt can be read, at once or in the pieces that variants take."""
+        if self._can_run(0, prompt, kept) or not isinstance(self.session, VariantSession):
+            return self._can_run(0, prompt, kept)
+        kinds = (each.types[self.decoder.tokens].shape for each in self.session.sessions.values())
+        sizes = {size for shape in kinds if shape for size in shape[-1:] if isinstance(size, int)}
+        done = 0
+        while done < prompt:
+            fitting = (
+                size
+                for size in sorted({min(size, prompt - done) for size in sizes}, reverse=True)
+                if self._can_run(done, size, kept)
+            )
+            piece = next(fitting, 0)
+            if not piece:
+                return False
+            done += piece
+        return True
 
     def _can_run(self, past: int, length: int, kept: Arrays) -> bool:
         """Return whether so many tokens can be read behind a past of others."""

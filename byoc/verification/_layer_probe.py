@@ -263,7 +263,7 @@ class LayerProbe:
 
 _MEAN_SHARE = 1 / 8  # of a unit, that a mean may be off, and an error before rounding
 _DEVIATIONS = 4.0  # of a mean of that many results
-_LEAST_RESULTS = 16
+_LEAST_RESULTS = 16  # in the same step of a unit: of fewer no mean is judged
 _TIE = 1e-3  # how near to a half, in units, rounding may go either way
 _EPSILON = float(np.finfo(np.float32).eps)
 _STEPS = 16  # of a unit: real values in the same step count as one

@@ -59,7 +59,7 @@ outputs of trained ones by this much.
 LEAST_SIGNAL_TO_NOISE = 20.0
 """The least signal-to-noise ratio (dB) where activations are integers by the operators' definition."""
 
-_ROUNDINGS = 4
+_ROUNDINGS = 4  # one behind the other, which an output of the least range may have in its dtype
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 LEAST_RANGE: Mapping[str, float] = {
     dtype: min(1.0, _ROUNDINGS * epsilon / TOLERANCE[dtype]) for dtype, epsilon in EPSILON.items()

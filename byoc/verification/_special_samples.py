@@ -29,6 +29,7 @@ _MOST_TURNS = 16
 """The most samples in which small inputs take the finite values in turn."""
 _MOST_ELEMENTS = 4000
 """Elements of all samples of finite values, unless there is but one: inputs take a few dozen of them."""
+# Both are operations of one run: of what adds up floats, and of all else.
 MOST_SUMMED = 4e6
 _MOST_FLAT = 2e7
 """Operations of one run beyond which a graph is not run on special values: it would take longer than

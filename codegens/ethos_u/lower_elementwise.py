@@ -238,7 +238,7 @@ def _evaluate(function: TabulatedFunction, real: Array, lowering: Lowering) -> A
 
 _MOST_FACTOR = {"int8": 2**15 - 1, "int16": 2**14 - 1}
 """The greatest whole number that Vela multiplies an operand of ADD by without an operator of its own."""
-_SLOPE_BITS = 15
+_SLOPE_BITS = 15  # of a slope with its whole part, in an int16 with a sign
 _MOST_DISTANCE = {"int8": 2.0**8, "int16": 2.0**15}
 """How far an integer can be from the zero point, which is 0 for int16."""
 _MOST_SLOPE_ERROR = 0.5

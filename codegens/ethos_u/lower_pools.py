@@ -165,10 +165,10 @@ def convolve_ones(image: Value, lowering: Lowering, kernel: Sequence[int], windo
 # byte each, and the reciprocal of the sum is computed in fixed point, as gemmlowp and Vela's own
 # Softmax for TFLite do (gemmlowp, fixedpoint.h, one_over_one_plus_x_for_x_in_0_1).
 
-_EXPONENTIAL_BITS = 16
+_EXPONENTIAL_BITS = 16  # two tables of a byte each
 _MOST_SUMMANDS = 1 << 15  # of 16 bits each: an int32 holds their sum
-_QUOTIENT_BITS = 29
-_DIVISOR_BITS = 31
+_QUOTIENT_BITS = 29  # behind the point, of an int32: reciprocals up to 2 fit
+_DIVISOR_BITS = 31  # behind the point, of a divisor below 1
 _STEPS = 3  # of Newton's method, each of which doubles the digits
 
 
@@ -260,8 +260,8 @@ def _is_flattening(lowering: Lowering) -> bool:
     return bool(versions) and versions[0] < 13
 
 
-_MOST_ROWS = 64
-_MOST_ELEMENTS = 4096
+_MOST_ROWS = 64  # of a convolution's kernel, as Vela states its limits
+_MOST_ELEMENTS = 4096  # of such a kernel, rows times columns
 
 
 @LOWERINGS.op("GlobalMaxPool")

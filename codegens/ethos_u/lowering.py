@@ -281,8 +281,8 @@ def read_shape(name: str, kind: TensorType | None, nodes: Sequence[str] = ()) ->
 
 # The constant operands of convolutions and products: scales of weights, and biases.
 
-_WEIGHTS = 1  # the inputs of these positions
-_BIAS = 2
+_WEIGHTS = 1  # the position of this input
+_BIAS = 2  # the position of this one
 
 
 def real_scale(value: Value) -> float:

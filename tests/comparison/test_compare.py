@@ -196,7 +196,8 @@ def test_means_are_geometric_and_to_the_best_of_each_case() -> None:
         row("o", "b", None),
     ]
     first, second = summarize_strategies(rows)
-    assert first["mean_ratio"] == pytest.approx(2 ** (1 / 3))
+    assert first["mean_ratio"] == pytest.approx(sqrt(2)), "over the two that both solved"
+    assert (first["common"], second["common"]) == (2, 2)
     assert (first["worst_ratio"], first["cases"], first["errors"]) == (2.0, 3, 0)
     assert second["mean_ratio"] == pytest.approx(sqrt(2))
     assert (second["largest_gap"], second["cases"], second["errors"]) == (0.3, 2, 1)

@@ -15,8 +15,12 @@ from support import Ran, sample_cases
 
 import byoc
 from byoc.comparison import COLUMNS, StudyRow, read_results, summarize_study, write_results
-from byoc.comparison._study_plots import find_pareto, join_measured
-from byoc.comparison._study_results import _escape_latex, _escape_markdown
+from byoc.comparison._study_plots import (
+    _escape_latex,
+    _escape_markdown,
+    find_pareto,
+    join_measured,
+)
 
 Cli = Callable[..., Ran]
 NASTY = r"a|b_c$x^2$ {\bad} 100% #1 & <i> [u](v) --"
@@ -49,21 +53,84 @@ def results(tmp_path: Path) -> Path:
 def test_a_summary_counts_solved_and_failed(results: Path) -> None:
     good, nasty = summarize_study(read_results(results))
     assert good == {
-        **{"strategy": "good", "measure": "total", "cases": 4, "failed": 1, "mean ratio": 1.0},
-        **{"worst ratio": 1.0, "mean gap": 0.0, "largest gap": 0.0, "seconds": 0.5},
+        **{"strategy": "good", "measure": "total", "cases": 4, "failed": 1, "problems": 2},
+        **{"mean ratio": 1.0, "95 % of means": (1.0, 1.0), "by seed": None, "worst ratio": 1.0},
+        **{"p": None, "mean gap": 0.0, "largest gap": 0.0, "seconds": 0.5},
     }
     assert nasty["mean ratio"] == pytest.approx(1.5)
+    assert nasty["p"] == pytest.approx(0.5), "two differences of one sign have 1 of 2 chances"
     assert nasty["mean gap"] == pytest.approx(1 / 3)
 
 
 def test_tables_escape_names(results: Path, byoc: Cli) -> None:
-    lines = byoc("study", "table", results).out.splitlines()
+    *lines, _, over = byoc("study", "table", results).out.splitlines()
+    assert over == "Compared over the 2 of 3 problems that every strategy solved."
     assert len(lines) == 4
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
     assert _escape_markdown("launch-aware (rounds=4)") == "launch-aware (rounds=4)"
     latex = byoc("study", "table", results, "--format", "latex").out
     assert r"a\textbar{}b\_c\$x\textasciicircum{}2\$ \{\textbackslash{}bad\} 100\% \#1 \&" in latex
     assert byoc("study", "table", results, "--format", "html").code == 2
+
+
+def test_a_strategy_that_fails_on_hard_problems_does_not_look_better(tmp_path: Path, byoc: Cli) -> None:
+    """It solves the easy one as the other does, which is 1.2 times the best on the hard one."""
+    rows = [
+        make_row(model="easy", strategy="steady", ratio=1.05),
+        make_row(model="hard", strategy="steady", ratio=1.2),
+        make_row(model="easy", strategy="fragile", ratio=1.1),
+        make_row(model="hard", strategy="fragile", status="failed", ratio=None, gap=None),
+        make_row(model="easy", strategy="hopeless", status="failed", ratio=None, gap=None),
+    ]
+    steady, fragile, hopeless = summarize_study(rows)
+    assert (steady["problems"], fragile["problems"], hopeless["problems"]) == (1, 1, 0)
+    assert steady["mean ratio"] < fragile["mean ratio"]
+    assert hopeless["mean ratio"] is None
+    steady, fragile, _ = summarize_study(rows, "own")
+    assert steady["mean ratio"] > fragile["mean ratio"]
+    write_results(tmp_path / "r.csv", rows)
+    ran = byoc("study", "table", tmp_path / "r.csv", "--over", "own")
+    assert ran.out.endswith("\nCompared each strategy over those of 2 problems that it solved.\n")
+    assert byoc("study", "table", tmp_path / "r.csv", "--over", "all").code == 2
+
+
+def test_seeds_are_a_spread_and_not_more_problems() -> None:
+    """A model with many seeds counts as much as one with one."""
+    rows = [make_row(model="a", seed=seed, ratio=1 + seed / 10) for seed in range(3)]
+    rows += [make_row(model="b", seed=0, ratio=2.0)]
+    (found,) = summarize_study(rows)
+    assert (found["cases"], found["problems"]) == (4, 2)
+    of_a = (1.0 * 1.1 * 1.2) ** (1 / 3)
+    assert found["mean ratio"] == pytest.approx((of_a * 2) ** 0.5)
+    assert found["by seed"] == pytest.approx((1.1, 2**0.5))
+    low, high = found["95 % of means"]
+    assert of_a == pytest.approx(low)
+    assert high == pytest.approx(2)
+
+
+def test_a_difference_that_always_has_one_sign_is_told(results: Path) -> None:
+    rows = [
+        make_row(model=str(model), strategy=name, ratio=ratio)
+        for model in range(10)
+        for name, ratio in (("one", 1.0), ("other", 1.01 + model / 1000), ("same", 1.0))
+    ]
+    found = {row["strategy"]: row["p"] for row in summarize_study(rows)}
+    assert found == {"one": None, "other": pytest.approx(2 / 2**10), "same": 1.0}
+
+
+@pytest.mark.parametrize("suffix", ["svg", "html"])
+def test_nothing_in_common_is_nothing_to_plot(suffix: str, tmp_path: Path, byoc: Cli) -> None:
+    pytest.importorskip("matplotlib")
+    rows = [
+        make_row(model="a", strategy="one"),
+        make_row(model="b", strategy="other"),
+    ]
+    write_results(tmp_path / "r.csv", rows)
+    ran = byoc("study", "plot", tmp_path / "r.csv", "-o", tmp_path / f"r.{suffix}")
+    assert (ran.code, (tmp_path / f"r.{suffix}").exists()) == (1, False)
+    assert "no problem was solved by every strategy; --over own plots all" in " ".join(ran.err.split())
+    ran = byoc("study", "plot", tmp_path / "r.csv", "-o", tmp_path / f"r.{suffix}", "--over", "own")
+    assert ran.code == 0, ran.err
 
 
 @given(st.text(min_size=1))

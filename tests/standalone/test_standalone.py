@@ -333,6 +333,43 @@ def test_an_operator_without_a_function_is_named(byoc: Callable[..., Ran], tmp_p
     assert not (tmp_path / "out").exists()
 
 
+ORDINARY = {"FLOAT", "DOUBLE", "BOOL"} | {
+    f"{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", sorted(TensorProto.DataType.keys()))
+@pytest.mark.parametrize("operator", ["Cast", "Reshape", "Gather"])
+def test_a_type_that_c_lacks_is_refused_by_name(dtype: str, operator: str, tmp_path: Path) -> None:
+    """What is written compiles as C99, whatever type a tensor inside of the model has."""
+    number = TensorProto.DataType.Value(dtype)
+    moved = {"Cast": ["c"], "Reshape": ["c", "shape"], "Gather": ["c", "indices"]}[operator]
+    attributes = {"to": number} if operator == "Cast" else {}
+    nodes = [
+        helper.make_node("Cast", ["x"], ["c"], to=number),
+        helper.make_node(operator, moved, ["d"], **attributes),
+        helper.make_node("Cast", ["d"], ["y"], to=TensorProto.FLOAT),
+    ]
+    constants = [
+        helper.make_tensor("shape", TensorProto.INT64, [1], [4]),
+        helper.make_tensor("indices", TensorProto.INT64, [4], [3, 0, 1, 2]),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4]) for name in "xy"]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
+    try:
+        export_c(model, output=tmp_path / "out")
+    except InputError as error:
+        assert not (tmp_path / "out").exists()
+        assert dtype not in ORDINARY, error
+        return
+    sources = [str(path) for path in (tmp_path / "out").glob("*.c")]
+    command = ["cc", "-std=c99", "-fsyntax-only", "-I", str(tmp_path / "out"), *sources]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+
+
 def test_what_is_not_a_program_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("mine")

@@ -60,8 +60,8 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Make:
         ),
         (
             "closed",
-            ["--generate", "2", "--prompts", "9"],
-            "no variant takes a prompt of 9 without a past",
+            ["--generate", "2", "--prompts", "99"],
+            "no variant takes a prompt of 99 without a past, nor in pieces",
         ),
         (
             "closed",

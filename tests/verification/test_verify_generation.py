@@ -178,7 +178,9 @@ def test_the_variants_that_run_and_those_that_none_reaches(cut: Callable[..., Pa
     assert found.not_reached == ("far",)
     with pytest.raises(InputError, match=r"^at most 2 tokens fit behind a prompt of 3, not 3$"):
         byoc.verify_generation(bundle, model, tokens=3)
-    with pytest.raises(InputError, match=r"^no variant takes a prompt of 4 without a past"):
+    with pytest.raises(InputError, match=r"^no variant takes a prompt of 5 without a past, nor in piec"):
+        byoc.verify_generation(bundle, model, tokens=1, prompts=(5,))
+    with pytest.raises(InputError, match=r"depends on those behind it$"):  # a mean over all tokens
         byoc.verify_generation(bundle, model, tokens=1, prompts=(4,))
 
 

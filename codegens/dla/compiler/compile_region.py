@@ -241,7 +241,7 @@ def _try_lowering(model: onnx.ModelProto) -> Verdict:
 NAME = "dla"
 """Name of the codegen, its rule file and its cost model."""
 
-_LEAST = 1024
+_LEAST = 1024  # bytes of scratchpad
 _MOST = 2**30  # the simulator keeps a tag of eight bytes for each byte
 
 

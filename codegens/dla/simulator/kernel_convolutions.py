@@ -360,7 +360,7 @@ def _compute_integer_conv(command: Conv, read: Mapping[str, Array]) -> Array:
 
 _CONV_FIELDS = ("x_zero", "y_zero", "low", "high")
 _CONV_ROWS = ("bias", "mantissa", "shift", *_CONV_FIELDS, "y_mantissa", "y_shift")
-_MOST_REAL_SHIFT = 2000
+_MOST_REAL_SHIFT = 2000  # binary places: beyond the exponents of float64, so any real factor fits
 
 
 def _conv_parameters(command: Conv, read: Mapping[str, Array]) -> dict[str, Array]:

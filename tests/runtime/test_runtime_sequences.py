@@ -1,0 +1,222 @@
+"""Sequences are forked, cut back and reordered; a call that does not go on from a state is told so."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cutting import cut
+from numpy.typing import NDArray
+from support import parse
+
+import byoc
+from byoc.errors import InputError
+
+DECODER = "zoo:decoder_int4"
+PROMPT = [3, 1, 4]
+VARIANTS = {
+    "prefill": {"sequence_length": 8, "past_sequence_length": 0, "total_sequence_length": 8},
+    "decode": {"sequence_length": 1, "past_sequence_length": 32, "total_sequence_length": 32},
+}
+COUNTER = """
+counter (float[2, 3] state, float[2, 3] x) => (float[2, 3] next, float[2, 3] y) {
+  next = Add (state, x)
+  y = Sigmoid (next)
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    path = tmp_path_factory.mktemp("decoder") / "b"
+    cut(DECODER, path, verify=False)
+    return byoc.load(path)
+
+
+@pytest.fixture(scope="module")
+def with_variants(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    path = tmp_path_factory.mktemp("variants") / "b"
+    variants = {name: {**dims, "batch_size": 1} for name, dims in VARIANTS.items()}
+    byoc.partition(
+        DECODER, "dla", output=path, strategy="all-supported", verify=False, variants=variants
+    )
+    return byoc.load(path)
+
+
+@pytest.fixture(scope="module")
+def in_float16(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
+    """A decoder in float16, open and in variants: its activations are rounded to no integers."""
+    folder = tmp_path_factory.mktemp("float16")
+    variants = {name: {**dims, "batch_size": 1} for name, dims in VARIANTS.items()}
+    cut("zoo:decoder_fp16", folder / "open", verify=False)
+    cut("zoo:decoder_fp16", folder / "variants", verify=False, variants=variants)
+    return byoc.load(folder / "open"), byoc.load(folder / "variants")
+
+
+@pytest.fixture(params=["growing", "of a maximal length", "of variants, on the device"])
+def begin(request: pytest.FixtureRequest) -> Callable[[], Any]:
+    """What begins a sequence, with each kind of state."""
+    if request.param == "growing":
+        session = request.getfixturevalue("loaded")
+        return lambda: byoc.open_stateful(session)
+    if request.param == "of a maximal length":
+        session = request.getfixturevalue("loaded")
+        return lambda: byoc.open_stateful(session, max_length=16)
+    session = request.getfixturevalue("with_variants")
+    return lambda: byoc.open_stateful(session)
+
+
+def step(session: Any, tokens: Sequence[Sequence[int]], before: int) -> NDArray[Any]:
+    """Return the logits behind the last of some tokens, a row for each row of them."""
+    ids = np.array(tokens, np.int64)
+    mask = np.ones((len(ids), before + ids.shape[1]), np.int64)
+    found: NDArray[Any] = session({"input_ids": ids, "attention_mask": mask})["logits"][:, -1]
+    return found
+
+
+def run_anew(begin: Callable[[], Any], tokens: Sequence[int]) -> NDArray[Any]:
+    """Return the logits behind tokens: a prompt, and one more in each call."""
+    session = begin()
+    found = step(session, [PROMPT], 0)
+    for place, token in enumerate(tokens[len(PROMPT) :], len(PROMPT)):
+        found = step(session, [[token]], place)
+    return found
+
+
+def test_a_fork_goes_on_by_itself(begin: Callable[[], Any]) -> None:
+    session = begin()
+    step(session, [PROMPT], 0)
+    step(session, [[7]], 3)
+    other = session.fork()
+    for token in (5, 8):
+        for each, own in ((session, [token]), (other, [token + 1])):
+            np.testing.assert_allclose(
+                step(each, [own], 4), run_anew(begin, [*PROMPT, 7, *own]), rtol=1e-4, atol=1e-5
+            )
+            each.truncate(4)
+
+
+def test_what_is_taken_back_was_never_there(begin: Callable[[], Any]) -> None:
+    session = begin()
+    step(session, [PROMPT], 0)
+    for place, token in enumerate([9, 2, 6], 3):
+        step(session, [[token]], place)
+    session.truncate(4)
+    np.testing.assert_allclose(
+        step(session, [[5]], 4), run_anew(begin, [*PROMPT, 9, 5]), rtol=1e-4, atol=1e-5
+    )
+    session.truncate(0)
+    np.testing.assert_allclose(step(session, [PROMPT], 0), run_anew(begin, PROMPT), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [[2, 0, 0], [1], [0, 1, 2, 2, 1]])
+def test_rows_are_those_that_were_chosen(rows: list[int], loaded: Any) -> None:
+    """As of beams: each row goes on from the one that it was."""
+    prompts = [[3, 1, 4], [1, 5, 9], [2, 6, 5]]
+    session = byoc.open_stateful(loaded)
+    step(session, prompts, 0)
+    session.reorder(rows)
+    tokens = [[8 + place] for place in range(len(rows))]
+    found = step(session, tokens, 3)
+    for place, row in enumerate(rows):
+        alone = byoc.open_stateful(loaded)
+        step(alone, [prompts[row]], 0)
+        np.testing.assert_allclose(
+            found[place], step(alone, [tokens[place]], 3)[0], rtol=1e-4, atol=1e-5
+        )
+
+
+def test_what_cannot_be_taken_back_or_reordered(loaded: Any, tmp_path: Path) -> None:
+    session = byoc.open_stateful(loaded)
+    session.truncate(0)  # nothing is there yet
+    step(session, [PROMPT], 0)
+    with pytest.raises(InputError, match=r"^a length of 4: the state has 3$"):
+        session.truncate(4)
+    with pytest.raises(InputError, match=r"^a length of -1: the state has 3$"):
+        session.truncate(-1)
+    with pytest.raises(InputError, match=r"^no row 1: the state has 1$"):
+        session.reorder([0, 1])
+    cut(parse(COUNTER), tmp_path / "b")
+    counter = byoc.open_stateful(byoc.load(tmp_path / "b"), {"state": "next"})
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    counter({"x": x})
+    with pytest.raises(InputError, match=r"^input 'state' does not grow: a fork\(\) keeps what it was$"):
+        counter.truncate(1)
+    counter.reorder([1, 1])
+    np.testing.assert_array_equal(counter.state["state"], x[[1, 1]])
+    with pytest.raises(InputError, match=r"^input 'state' is float32\[1, 3\], the model takes float32"):
+        counter.reorder([0])
+
+
+def test_a_call_that_does_not_go_on_from_the_state_is_one_sentence(loaded: Any) -> None:
+    session = byoc.open_stateful(loaded)
+    step(session, [PROMPT, PROMPT], 0)
+    with pytest.raises(InputError) as caught:
+        step(session, [[5]], 3)
+    assert str(caught.value) == (
+        "input 'input_ids' has 1 along batch_size, the state 2: reset() begins another sequence, "
+        "reorder(rows) changes the rows of this one"
+    )
+    session.reset()
+    with pytest.raises(
+        InputError, match=r"^input 'input_ids' is empty: a call takes at least one token$"
+    ):
+        step(session, [[]], 0)
+
+
+def test_a_mask_of_another_length_is_one_sentence(loaded: Any) -> None:
+    session = byoc.open_stateful(loaded)
+    step(session, [PROMPT], 0)
+    with pytest.raises(InputError) as caught:
+        step(session, [[5]], 5)
+    assert str(caught.value) == (
+        "input 'attention_mask' is 6 long: the state has 3 tokens and the call brings 1, "
+        "so that it takes 4"
+    )
+
+
+def _ask(
+    session: Any, tokens: Sequence[int], before: int, trace: byoc.Trace | None = None
+) -> NDArray[Any]:
+    """Return the logits of all tokens of a call."""
+    mask = np.ones((1, before + len(tokens)), np.int64)
+    places = np.arange(before, before + len(tokens))[None]
+    inputs = {"input_ids": np.array([tokens]), "attention_mask": mask, "position_ids": places}
+    found: NDArray[Any] = session.run(inputs, trace)["logits"]
+    return found
+
+
+def _assert_near(found: NDArray[Any], expected: NDArray[Any]) -> None:
+    assert found.shape == expected.shape
+    error = np.abs(found.astype(np.float64) - expected).max()
+    assert error < 5e-3 * np.ptp(expected), "float16 has 11 bits, and sums are in another order"
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 8, 9, 15, 16, 17, 31, 32])
+def test_a_prompt_of_any_length_is_read_in_pieces(count: int, in_float16: tuple[Any, Any]) -> None:
+    """The variants read 8 tokens without a past, and one behind at most 31."""
+    whole, session = map(byoc.open_stateful, in_float16)
+    tokens = np.random.default_rng(count).integers(0, 1000, count).tolist()
+    trace = byoc.Trace()
+    _assert_near(_ask(session, tokens, 0, trace), _ask(whole, tokens, 0))
+    ran = {event.variant for event in trace.events}
+    assert ran == ({"prefill"} if count <= 8 else {"prefill", "decode"})
+    if count < 32:  # the sequence goes on as one that was read at once
+        _assert_near(_ask(session, [5], count), _ask(whole, [5], count))
+
+
+def test_a_second_prompt_is_read_behind_the_first(in_float16: tuple[Any, Any]) -> None:
+    first, second = [3, 1, 4, 1, 5], [9, 2, 6, 5, 3, 5, 8, 9, 7, 9]
+    whole, session = map(byoc.open_stateful, in_float16)
+    for each in (session, whole):
+        _ask(each, first, 0)
+    _assert_near(_ask(session, second, 5), _ask(whole, second, 5))
+
+
+def test_a_prompt_that_the_state_has_no_room_for_says_how_far_it_came(
+    in_float16: tuple[Any, Any],
+) -> None:
+    session = byoc.open_stateful(in_float16[1])
+    with pytest.raises(InputError, match=r"^after 32 of 33 tokens: no variant takes these inputs: "):
+        _ask(session, [*range(33)], 0)
