@@ -8,7 +8,7 @@ for, so that taking parts apart ends.
 These have none, though formulas are known: Sinh, Cosh, Asinh, Acosh and Atanh, whose formulas by Exp
 and Log lose all digits where they cancel; CumSum and CumProd, since a product with a triangle of ones
 makes NaN of what stands before an infinity; Max and Min by sums, which round; Erf, Sin, Cos and the
-like, which are series.
+like, which are series. Nor have Neg and Abs, which nearly every target has.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -366,19 +366,6 @@ def _view_by_reshape(body: _Body) -> _Made:
 # One element in, one out.
 
 
-def _take_absolute(body: _Body) -> _Made:
-    """Abs: what is above 0, and what is below it."""
-    x = body.inputs[0]
-    if body.dtype() not in _FLOATS:
-        return None
-    return body.add("Add", body.add("Relu", x), body.add("Relu", body.add("Neg", x)))
-
-
-def _negate(body: _Body) -> _Made:
-    """Neg: a product with -1."""
-    return body.add("Mul", body.inputs[0], body.constant(-1)) if body.dtype() in _FLOATS else None
-
-
 def _invert(body: _Body) -> _Made:
     """Reciprocal: a quotient of 1."""
     return body.add("Div", body.constant(1), body.inputs[0])
@@ -490,7 +477,6 @@ def _mask(body: _Body, scores: str, rank: int, length: int) -> str:
 
 
 _BODIES: Mapping[str, Callable[[_Body], _Made]] = {
-    "Abs": _take_absolute,
     "GlobalAveragePool": _pool_all("AveragePool"),
     "GlobalLpPool": _pool_all_norms,
     "GlobalMaxPool": _pool_all("MaxPool"),
@@ -500,7 +486,6 @@ _BODIES: Mapping[str, Callable[[_Body], _Made]] = {
     "LpNormalization": _normalize,
     "LpPool": _pool_norm,
     "Mean": _average,
-    "Neg": _negate,
     "Pow": _take_power,
     "Reciprocal": _invert,
     "ReduceMax": _reduce_images("GlobalMaxPool"),

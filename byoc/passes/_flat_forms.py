@@ -35,9 +35,7 @@ from byoc.passes._simplify import GraphEdits
 from byoc.passes._twin_forms import TwinnedTensors
 from byoc.passes._volume_windows import RANK, WEIGHTS, Window, keep_depth, restate, to_tensor
 
-_LEAST_OPSET = (
-    7  # from which operands are broadcast as now; Reshape takes its shape as an input from 5 on
-)
+_LEAST_OPSET = 7  # from which operands are broadcast as now
 _WINDOWED = frozenset({*WEIGHTS, "AveragePool", "LpPool", "MaxPool"})
 _LAST = 2  # how many axes become one
 

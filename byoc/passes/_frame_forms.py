@@ -3,24 +3,20 @@
 `[N, C, D, H, W]` becomes `[D * N, C, H, W]`: the frames are a batch, all first frames before all second
 ones, so that frames are taken by their depth along the first axis. A window of depth 1 is a 2-D window
 on each frame. A convolution with a deeper kernel reads the frames under its kernel as channels of one:
-each sum has the same terms as before, and integers the same results. A deeper pool is one on
-each frame, and one along the depth of what that makes.
+each sum has the same terms as before, and integers the same results. A depthwise one in floating point
+is a sum of depthwise ones. A deeper pool is one on each frame, and one along the depth of its results.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, TypeProto, helper
 
 from byoc.model import (
-    DTYPE_NUMBERS,
     GraphIndex,
-    build_node,
     find_constant_value,
     get_constant_value,
     get_stated_attributes,
@@ -28,6 +24,7 @@ from byoc.model import (
     is_qdq_node,
     set_attribute,
 )
+from byoc.passes._frame_nodes import Convolution, Nodes, convert_pool
 from byoc.passes._planar_forms import (
     ALONG_AXIS,
     BROADCAST,
@@ -41,29 +38,20 @@ from byoc.passes._simplify import GraphEdits
 from byoc.passes._twin_forms import TwinnedTensors
 from byoc.passes._volume_windows import (
     DEPTH,
+    GLOBAL_POOLS,
+    POOLS,
     RANK,
     WEIGHTS,
-    Dims,
-    Extent,
-    Tap,
+    ZERO_POINTS,
     Window,
-    drop_depth,
-    keep_depth,
     multiply,
     read_dims,
     restate,
     to_tensor,
 )
 
-_SPLIT_OPSET = 13  # ONNX opset from which the sizes of Split are an input
 _SLICE_OPSET = 10  # from which the numbers of Slice are inputs
-_LEAST_OPSET = (
-    7  # from which operands are broadcast as now; Reshape takes its shape as an input from 5 on
-)
-
-_ZERO_POINTS = {"ConvInteger": 2, "QLinearConv": 2}
-_POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
-_GLOBAL_POOLS = frozenset({"GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"})
+_LEAST_OPSET = 7  # from which operands are broadcast as now
 
 
 @dataclass(frozen=True)
@@ -77,7 +65,7 @@ class FrameForm(ImageForm):
     name: ClassVar[str] = "frame-form"
     suffix: ClassVar[str] = "frames"
     moves_data: ClassVar[bool] = True
-    image_operators: ClassVar[Collection[str]] = WEIGHTS.keys() | _POOLS
+    image_operators: ClassVar[Collection[str]] = WEIGHTS.keys() | POOLS
 
     split: bool = field(default=False, metadata={"help": "Cut frames out by Split, not by Slice."})
 
@@ -118,9 +106,9 @@ class FrameForm(ImageForm):
         node.input[:], node.output[:] = inputs, outputs
         op, stated = node.op_type, get_stated_attributes(node)
         if op in WEIGHTS:
-            return _Convolution(edits, number, node, self.split).convert()
-        if op in _POOLS or op in _GLOBAL_POOLS:
-            return _convert_pool(edits, number, node)
+            return Convolution(edits, number, node, self.split).convert()
+        if op in POOLS or op in GLOBAL_POOLS:
+            return convert_pool(edits, number, node)
         if is_qdq_node(node) or op in ALONG_AXIS:
             axis = stated.get("axis", None if is_qdq_node(node) else ALONG_AXIS[op])
             if axis is not None:
@@ -268,7 +256,7 @@ def _find_convolved(index: GraphIndex, number: int) -> Collection[int]:
 
 def _has_zero(index: GraphIndex, number: int) -> bool:
     """Return whether it is known what frames of padding have in them."""
-    position = _ZERO_POINTS.get(index.node_kinds[number].op_type)
+    position = ZERO_POINTS.get(index.node_kinds[number].op_type)
     names = index.node_inputs[number]
     if position is not None and len(names) > position and names[position]:
         value = get_constant_value(index, names[position])
@@ -303,345 +291,11 @@ def _has_weights(index: GraphIndex, number: int, window: "Window") -> bool:
 
 _FINDERS: Mapping[str, Callable[[GraphIndex, int], Collection[int]]] = {
     **dict.fromkeys(WEIGHTS, _find_convolved),
-    **dict.fromkeys(_POOLS, _find_pooled),
-    **dict.fromkeys(_GLOBAL_POOLS, _find_first),
+    **dict.fromkeys(POOLS, _find_pooled),
+    **dict.fromkeys(GLOBAL_POOLS, _find_first),
     "BatchNormalization": _find_normalized,
     **dict.fromkeys(UNARY, _find_element),
     **dict.fromkeys(BROADCAST, _find_operands),
     **dict.fromkeys(ALONG_AXIS, _find_along),
 }
 """For operators that have a form on frames: which inputs are volumes, none where a node has none."""
-
-
-# Nodes.
-
-
-@dataclass(eq=False)
-class Nodes:
-    """New nodes around a tensor whose name they begin with; `made` has them in order."""
-
-    edits: GraphEdits
-    name: str
-    made: list[NodeProto] = field(default_factory=list)
-
-    def add(
-        self,
-        op: str,
-        inputs: Sequence[str],
-        dims: Sequence[Extent],
-        output: str = "",
-        dtype: str = "",
-        **attributes: Any,
-    ) -> str:
-        """Add a node that makes a tensor of some extents, of the dtype of `name`; return its name."""
-        names, index = self.edits.names, self.edits.index
-        made = output or names.new_tensor(f"{self.name}_{op.lower()}")
-        self.made.append(build_node(op, inputs, [made], names.new_node(made), **attributes))
-        if not output:
-            number = DTYPE_NUMBERS[dtype or index.get_dtype(self.name) or "float32"]
-            self.edits.types[made] = helper.make_tensor_type_proto(number, dims)
-        return made
-
-    def reshape(self, given: str, dims: Sequence[Extent], output: str = "") -> str:
-        """Add a Reshape; at most one extent is not known."""
-        stated = np.array([-1 if each is None else each for each in dims], np.int64)
-        return self.add("Reshape", [given, self.edits.store(stated, f"{self.name}_shape")], dims, output)
-
-    def turn(self, given: str, dims: Sequence[Extent], output: str = "") -> str:
-        """Add a Transpose of the first two of four axes, after which the extents are those given."""
-        return self.add("Transpose", [given], dims, output, perm=[1, 0, 2, 3])
-
-    def order_frames(self, given: str, dims: Dims, output: str = "") -> str:
-        """Add nodes that make frames of a volume."""
-        n, c, d, h, w = dims
-        if d == 1:
-            return self.reshape(given, (n, c, h, w), output)
-        turned = self.reshape(given, (multiply(n, c), d, h, w))
-        if n == 1:
-            return self.turn(turned, (d, c, h, w), output)
-        turned = self.turn(turned, (d, multiply(n, c), h, w))
-        return self.reshape(turned, (multiply(d, n), c, h, w), output)
-
-    def zeros(self, dims: Sequence[Extent], value: NDArray[Any]) -> str:
-        """Return a stored tensor of one number, the same for all that ask for its extents."""
-        extents = [each or 0 for each in dims]
-        name = f"frames_of_{value.item()}_{value.dtype}_{'x'.join(map(str, extents))}"
-        if name not in {tensor.name for tensor in self.edits.stored}:
-            return self.edits.store(np.full(extents, value), name)
-        return name
-
-
-@dataclass(eq=False)
-class _Convolution:
-    """A convolution on frames, whose node has the names of these already."""
-
-    edits: GraphEdits
-    number: int
-    node: NodeProto
-    split: bool
-
-    def convert(self) -> Sequence[NodeProto]:
-        """Return the node, behind those that give it the frames under its kernel, and its weights."""
-        index, node = self.edits.index, self.node
-        given = index.node_inputs[self.number][0]
-        window, dims = Window.of_node(index, self.number), read_dims(index, given)
-        assert window is not None
-        assert dims is not None
-        nodes = Nodes(self.edits, given)
-        taps = window.list_taps(node.op_type == "ConvTranspose")
-        if taps != [[*range(dims[DEPTH] or 0)]]:
-            node.input[0] = self._stack(nodes, node.input[0], dims, taps)
-        position = WEIGHTS[node.op_type]
-        node.input[position] = self._change_weights(nodes, node.input[position])
-        drop_depth(node)
-        return [*nodes.made, node]
-
-    def _stack(self, nodes: Nodes, frames: str, dims: Dims, taps: Sequence[Tap]) -> str:
-        """Add nodes that make images whose channels are those of all frames under the kernel.
-
-        The frames of a channel lie beside each other, as they do in the weights.
-        """
-        n, c, d, h, w = dims
-        channels = multiply(n, c)
-        whole = frames
-        if n != 1:
-            whole = nodes.reshape(frames, (d, channels, h, w))
-            whole = self._round(nodes, whole, (d, channels, h, w))
-        parts = self._cut(nodes, whole, (d, channels, h, w), taps)
-        count = len(taps[0])
-        images = []
-        for own in parts:
-            if len(own) == 1:
-                images.append(own[0])
-                continue
-            joined = nodes.add("Concat", own, (count, channels, h, w), axis=0)
-            images.append(self._round(nodes, joined, (count, channels, h, w)))
-        if len(images) == 1:
-            if n == 1:
-                return images[0]
-            made: tuple[Extent, ...] = (multiply(count, n), c, h, w)
-            return self._round(nodes, nodes.reshape(images[0], made), made)
-        tall = (count, channels, multiply(len(images), h), w)
-        stacked = self._round(nodes, nodes.add("Concat", images, tall, axis=2), tall)
-        made = (multiply(count, n), multiply(c, len(images)), h, w)
-        return self._round(nodes, nodes.reshape(stacked, made), made)
-
-    def _cut(
-        self, nodes: Nodes, frames: str, dims: tuple[Extent, ...], taps: Sequence[Tap]
-    ) -> list[list[str]]:
-        """Return for each tap the tensors that its frames are in, frames of padding included."""
-        runs = [[*_find_runs(tap, 1 if self.split else 0)] for tap in taps]
-        cuts = {
-            cut
-            for own in runs
-            for start, count, _ in own
-            if start is not None
-            for cut in (start, start + count)
-        }
-        pieces = self._split(nodes, frames, dims, sorted({0, dims[0] or 0, *cuts})) if self.split else {}
-        return [
-            [
-                name
-                for start, count, step in own
-                for name in (
-                    [self._pad(nodes, (count, *dims[1:]))]
-                    if start is None
-                    else [pieces[each] for each in sorted(pieces) if start <= each < start + count]
-                    if self.split
-                    else [self._slice(nodes, frames, dims, (start, count, step))]
-                )
-            ]
-            for own in runs
-        ]
-
-    def _split(
-        self, nodes: Nodes, frames: str, dims: tuple[Extent, ...], cuts: Sequence[int]
-    ) -> dict[int, str]:
-        """Add a Split; return its outputs by the first frame in each."""
-        sizes = [end - start for start, end in pairwise(cuts)]
-        if len(sizes) == 1:
-            return {0: frames}
-        edits = self.edits
-        made = [edits.names.new_tensor(f"{nodes.name}_split") for _ in sizes]
-        for name, size in zip(made, sizes, strict=True):
-            edits.types[name] = helper.make_tensor_type_proto(self._dtype, (size, *dims[1:]))
-        name = edits.names.new_node(made[0])
-        if edits.index.opsets.get("", 1) < _SPLIT_OPSET:
-            nodes.made.append(build_node("Split", [frames], made, name, axis=0, split=sizes))
-        else:
-            stored = edits.store(np.array(sizes, np.int64), f"{nodes.name}_sizes")
-            nodes.made.append(build_node("Split", [frames, stored], made, name, axis=0))
-        rounded = [
-            self._round(nodes, each, (size, *dims[1:])) for each, size in zip(made, sizes, strict=True)
-        ]
-        return dict(zip(cuts, rounded, strict=False))
-
-    def _slice(
-        self, nodes: Nodes, frames: str, dims: tuple[Extent, ...], run: tuple[int, int, int]
-    ) -> str:
-        """Add a Slice of some frames, unless they are all that there are."""
-        start, count, step = run
-        if count == dims[0]:
-            return frames
-        end = start + (count - 1) * step + 1
-        numbers = [
-            self.edits.store(np.array([each], np.int64), f"{nodes.name}_{what}")
-            for what, each in (("start", start), ("end", end), ("axis", 0), ("step", step))
-        ]
-        made = (count, *dims[1:])
-        return self._round(nodes, nodes.add("Slice", [frames, *numbers], made), made)
-
-    @property
-    def _dtype(self) -> int:
-        dtype = self.edits.index.get_dtype(self.edits.index.node_inputs[self.number][0])
-        return DTYPE_NUMBERS[dtype or "float32"]
-
-    def _pad(self, nodes: Nodes, dims: tuple[Extent, ...]) -> str:
-        """Return frames of zeros, or of integers that stand for zero."""
-        index = self.edits.index
-        quantized = self._read_scale()
-        if quantized:
-            zero = get_constant_value(index, quantized[1]) if quantized[1] else None
-            kind = helper.tensor_dtype_to_np_dtype(
-                DTYPE_NUMBERS[index.get_dtype(quantized[2]) or "uint8"]
-            )
-            value = np.zeros((), kind) if zero is None else zero.reshape(())
-            stored = nodes.zeros(dims, value)
-            return nodes.add("DequantizeLinear", [stored, *filter(None, quantized[:2])], dims)
-        kind = helper.tensor_dtype_to_np_dtype(self._dtype)
-        position = _ZERO_POINTS.get(self.node.op_type, len(self.node.input))
-        name = self.node.input[position] if len(self.node.input) > position else ""
-        zero = get_constant_value(index, name) if name else None
-        return nodes.zeros(dims, np.zeros((), kind) if zero is None else zero.reshape(()))
-
-    def _read_scale(self) -> tuple[str, str, str] | None:
-        """Return scale, zero point and integers of what is read, if it is dequantized with one scale."""
-        index = self.edits.index
-        maker = index.producers.get(index.node_inputs[self.number][0])
-        if maker is None or not is_dequantize(index.nodes[maker]):
-            return None
-        given, scale, zero = (*index.node_inputs[maker], "")[:3]
-        return (scale, zero, given) if len(index.get_shape(scale) or ()) == 0 else None
-
-    def _round(self, nodes: Nodes, name: str, dims: Sequence[Extent]) -> str:
-        """Quantize what a node has moved, as it was before, so that rules see a node in integers.
-
-        The numbers are multiples of the scale, so none of them changes.
-        """
-        quantized = self._read_scale()
-        if quantized is None:
-            return name
-        scale, zero, integers = quantized
-        parameters = [scale, *filter(None, [zero])]
-        dtype = self.edits.index.get_dtype(integers) or "uint8"
-        rounded = nodes.add("QuantizeLinear", [name, *parameters], dims, dtype=dtype)
-        return nodes.add("DequantizeLinear", [rounded, *parameters], dims)
-
-    def _change_weights(self, nodes: Nodes, name: str) -> str:
-        """Return weights of the images: the frames of the kernel are channels that are read."""
-        index = self.edits.index
-        shape: Any = index.get_shape(name)
-        outer, inner, depth, *extents = shape
-        maker = index.producers.get(name)
-        if maker is not None and is_dequantize(index.nodes[maker]):
-            node = deepcopy(index.nodes[maker])
-            node.input[0] = self._change_weights(
-                Nodes(self.edits, node.input[0], nodes.made), node.input[0]
-            )
-            node.output[0] = self.edits.names.new_tensor(f"{name}_frames")
-            node.name = self.edits.names.new_node(node.output[0])
-            dims = self._list_extents(shape)
-            number = DTYPE_NUMBERS[index.get_dtype(name) or "float32"]
-            self.edits.types[node.output[0]] = helper.make_tensor_type_proto(number, dims)
-            if "axis" in get_stated_attributes(node):
-                axis = get_stated_attributes(node)["axis"] % RANK
-                set_attribute(node, helper.make_attribute("axis", axis))
-            nodes.made.append(node)
-            return node.output[0]
-        dims = self._list_extents(shape)
-        swaps = self.node.op_type == "ConvTranspose" and depth > 1
-        if not swaps and name in index.stored_tensors:
-            return self.edits.store(restate(index.stored_tensors[name], dims), f"{name}_frames")
-        value = (
-            find_constant_value(index, name, self.edits.folder)
-            if swaps
-            else get_constant_value(index, name)
-        )
-        if value is not None:
-            value = value.transpose(0, 2, 1, 3, 4) if swaps else value
-            return self.edits.store(to_tensor(value.reshape(dims)), f"{name}_frames")
-        own = Nodes(self.edits, name, nodes.made)
-        if swaps:
-            turned = (outer, depth, inner, *extents)
-            name = own.add("Transpose", [name], turned, perm=[0, 2, 1, 3, 4])
-        return own.reshape(name, dims)
-
-    def _list_extents(self, shape: Sequence[int]) -> list[int]:
-        """Return the extents of weights of images."""
-        outer, inner, depth, *extents = shape
-        if self.node.op_type == "ConvTranspose":
-            return [outer * depth, inner, *extents]
-        return [outer, inner * depth, *extents]
-
-
-def _find_runs(tap: Tap, step: int) -> Iterable[tuple[int | None, int, int]]:
-    """Yield runs of frames, each with its first one, None for padding, its length and its step.
-
-    `step` is the one that all have; 0 if they may have any.
-    """
-    frames = [*tap]
-    while frames:
-        start, after = frames[0], frames[1:]
-        if start is None:
-            count, found = next((i for i, each in enumerate(frames) if each is not None), len(frames)), 1
-        else:
-            follows = after[0] - start if after and after[0] is not None else 1
-            found = step or max(follows, 1)
-            count = 1
-            while count < len(frames) and frames[count] == start + count * found:
-                count += 1
-        yield start, count, found
-        frames = frames[count:]
-
-
-def _convert_pool(edits: GraphEdits, number: int, node: NodeProto) -> Sequence[NodeProto]:
-    """Return a pool on each frame, and one along the depth of what that makes.
-
-    What a pool makes of a box is what it makes along one axis of what it makes along the others: a
-    largest number, a norm, or a mean of as many numbers each.
-    """
-    index = edits.index
-    reads, makes = index.node_inputs[number][0], index.node_outputs[number][0]
-    given, made = read_dims(index, reads), read_dims(index, makes)
-    assert given is not None
-    assert made is not None
-    n, c, depth, *_ = given
-    h, w = made[3:]
-    is_global = node.op_type in _GLOBAL_POOLS
-    window = None if is_global else Window.of_node(index, number)
-    deep = deepcopy(node)
-    if not is_global:
-        drop_depth(node)
-        keep_depth(deep)
-    if depth == 1 if window is None else not window.has_depth:
-        return [node]
-    nodes = Nodes(edits, reads)
-    output, node.output[0] = node.output[0], edits.names.new_tensor(f"{makes}_each")
-    node.name = edits.names.new_node(node.output[0])
-    number_of = DTYPE_NUMBERS[index.get_dtype(makes) or "float32"]
-    edits.types[node.output[0]] = helper.make_tensor_type_proto(number_of, (multiply(depth, n), c, h, w))
-    nodes.made.append(node)
-    channels = multiply(n, c)
-    frames = node.output[0] if n == 1 else nodes.reshape(node.output[0], (depth, channels, h, w))
-    turned = nodes.turn(frames, (channels, depth, h, w))
-    deep.input[0] = nodes.reshape(turned, (n, c, depth, multiply(h, w)))
-    nodes.made.append(deep)
-    if is_global:
-        deep.output[0] = output
-        return nodes.made
-    deep.output[0] = edits.names.new_tensor(f"{makes}_deep")
-    deep.name = edits.names.new_node(deep.output[0])
-    dims = (n, c, made[DEPTH], multiply(h, w))
-    edits.types[deep.output[0]] = helper.make_tensor_type_proto(number_of, dims)
-    nodes.order_frames(deep.output[0], made, output)
-    return nodes.made

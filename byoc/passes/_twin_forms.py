@@ -39,7 +39,7 @@ _MOVES_KEY = "byoc.form.moves"
 VIEW_KEY = "byoc.form.view"
 """The metadata key of a node that moves what another one reads or makes in its form: the form's name."""
 
-_TWIN_KEY = "byoc.twin"
+TWIN_KEY = "byoc.twin"
 """The metadata key of a node that makes the twin of a tensor, with a number for further outputs."""
 
 
@@ -50,7 +50,7 @@ def find_twins(index: GraphIndex) -> dict[str, str]:
         for node in index.nodes
         if node.metadata_props
         for position, name in enumerate(node.output)
-        if (original := get_metadata(node, f"{_TWIN_KEY}.{position}"))
+        if (original := get_metadata(node, f"{TWIN_KEY}.{position}"))
     }
 
 
@@ -255,7 +255,7 @@ class _Rewriter:
         """Record in the metadata of a node which tensors its outputs are twins of."""
         for position, name in enumerate(node.output):
             if name in self.originals:
-                set_metadata(node, f"{_TWIN_KEY}.{position}", self.originals[name])
+                set_metadata(node, f"{TWIN_KEY}.{position}", self.originals[name])
 
     def _is_read_as_it_was(self, name: str) -> bool:
         """Return whether something reads a tensor that does not read its twin."""

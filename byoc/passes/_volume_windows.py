@@ -19,6 +19,10 @@ WEIGHTS = {"Conv": 1, "ConvInteger": 1, "ConvTranspose": 1, "QLinearConv": 3}
 _WINDOW = ("kernel_shape", "strides", "dilations", "output_shape", "output_padding")
 """The attributes of a window with a number for each axis; `pads` has two."""
 
+ZERO_POINTS = {"ConvInteger": 2, "QLinearConv": 2}
+"""The position of the zero point of what some of them read."""
+POOLS = frozenset({"AveragePool", "LpPool", "MaxPool"})
+GLOBAL_POOLS = frozenset({"GlobalAveragePool", "GlobalLpPool", "GlobalMaxPool"})
 Extent = int | None
 Dims = tuple[Extent, Extent, Extent, Extent, Extent]
 Tap = Sequence[int | None]

@@ -57,9 +57,8 @@ def list_cases(opset: int) -> Iterator[Case]:
         yield node, {"x": image}, {}
     yield from list_reductions(opset, image)
     yield from list_views(opset)
-    for op in ("Abs", "Neg", "Reciprocal"):
-        values = np.array([1.5, -2, np.inf, -np.inf, 0.0, -0.0, 1e-30], np.float32)
-        yield build_node(op, ["x"], ["y"]), {"x": values}, {}
+    values = np.array([1.5, -2, np.inf, -np.inf, 0.0, -0.0, 1e-30], np.float32)
+    yield build_node("Reciprocal", ["x"], ["y"]), {"x": values}, {}
     for exponent in (-1.0, 1.0, 2.0, 3.0):
         yield build_node("Pow", ["x", "e"], ["y"]), {"x": image}, {"e": np.float32(exponent)}
     if opset >= 12:
@@ -226,7 +225,7 @@ def test_an_open_batch_stays_open() -> None:
 
 def test_others_of_the_name_have_none() -> None:
     text = """<ir_version: 10, opset_import: ["" : 18, "own" : 1]>
-    m (float[2, 3] x) => (float[2, 3] y) { y = own.Abs(x) }"""
+    m (float[2, 3] x) => (float[2, 3] y) { y = own.Mean(x) }"""
     index = prepare_model(onnx.parser.parse_model(text), "m").index
     assert not has_function_body(index, index.nodes[0])
 

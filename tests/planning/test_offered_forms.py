@@ -165,8 +165,13 @@ def test_rule_files_leave_forms_of_volumes_out(tmp_path: Path) -> None:
 
 
 def test_quantized_3d_convolutions_are_verified(tmp_path: Path) -> None:
-    precision = Precision("int8", data="random")
-    output = tmp_path / "b"
-    result = byoc.partition(video(), "dla", output=output, precision=precision, strategy="all-supported")
-    assert result.verification is not None
-    assert result.verification.worst.relative < 0.1
+    ranges = byoc.calibrate(video(), "random")
+    given = Precision("int8", data="random"), Precision("int8", calibration=ranges)
+    for i, precision in enumerate(given):
+        result = byoc.partition(
+            video(), "dla", output=tmp_path / f"b{i}", precision=precision, strategy="all-supported"
+        )
+        (region,) = result.report.regions
+        assert {tensor.dtype for tensor in region.inputs} == {"int8"}
+        assert result.verification is not None
+        assert result.verification.worst.relative < 0.1
