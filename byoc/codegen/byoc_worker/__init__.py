@@ -28,8 +28,8 @@ class CompileError(Exception):
     """
 
     def __init__(self, reason: object, nodes: Sequence[str] = (), *, lasting: bool = True) -> None:
-        """Keep the rest beside the message, which is made one line."""
-        super().__init__(" ".join(str(reason).split()))
+        """Keep the rest beside the message, of which byoc shows one line."""
+        super().__init__(str(reason))
         self.nodes = (nodes,) if isinstance(nodes, str) else tuple(nodes)
         self.lasting = lasting
 

@@ -60,6 +60,11 @@ WAYS = {
     ),
     "raise": {}.popitem,
     "refuse": lambda: _raise(CompileError("it is\nFriday", ["a"], lasting=False)),
+    "traceback": lambda: _raise(
+        CompileError(
+            'Traceback (most recent call last):\n  File "importer.py", line 1\nValueError: no zero point'
+        )
+    ),
     "large": lambda: _raise(ResourceError("too many")),
     "absent": lambda: _raise(NotHereError("no device")),
     "print": lambda: print("noise"),  # noqa: T201
