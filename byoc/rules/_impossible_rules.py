@@ -15,6 +15,7 @@ from byoc.errors import InputError
 from byoc.model import DTYPE_NUMBERS
 from byoc.model.schemas import FormalParameter, OperatorSchema, find_schemas
 from byoc.patterns import ANY_OPERATOR
+from byoc.rules._composite_library import make_patterns
 from byoc.rules._rule_loading import Target, split_generation
 from byoc.rules._rule_schema import OpRule, TensorRule
 from byoc.rules._schema_values import (
@@ -32,6 +33,7 @@ _MOST_RANK = 8  # a rule that names no rank is tried at those that accelerators 
 _MOST_COMBINATIONS = 1_024  # of ranks of several tensors, which are tried one by one
 # Of the tensors that no rule speaks of, since ONNX judges a rank where it knows those beside it.
 _MOST_FREE, _MOST_FREE_RANK = 2, 5
+_ONES = -1  # every dimension is 1, as some operators want it
 _FEW = 6  # dtypes that a sentence lists
 # What ONNX's documentation allows as texts; its schemas do not have them.
 _TEXTS: Mapping[str, Mapping[str, str]] = {
@@ -73,11 +75,22 @@ def find_impossible_rules(target: Target) -> Iterator[str]:
     A sentence has the location, what cannot be, and what would be right. Operators without a schema are
     taken on trust.
     """
+    rules = [rule.model_copy(update={"check": None}) for rule in target.rules.composites]
+    in_composites = {
+        op
+        for pattern in make_patterns(rules)
+        for form in pattern.forms
+        for node in form.nodes
+        for op in node.ops
+    }
     for i, rule in enumerate(target.rules.ops):
         for place, problem in _find_contradictions(rule):
             yield f"{_locate(target, f'ops[{i}]{place}')}: {problem}"
         for op in dict.fromkeys(rule.op):
             problem = "" if op == ANY_OPERATOR else _find_problem(op, rule, target)
+            alone = rule.standalone or op == ANY_OPERATOR
+            if not (problem or alone) and in_composites.isdisjoint({op, ANY_OPERATOR}):
+                problem = "it is taken only inside a composite (standalone), and none has it"
             if problem:
                 yield f"{_locate(target, f'ops[{i}]')}: {op} is never taken: {problem}"
 
@@ -279,17 +292,20 @@ def _find_rank_problems(
         for formal in schema.outputs[:1]
         if formal.name in rule.tensors and _says_rank(rule.tensors[formal.name])
     }
-    if schema.onnx_schema is None or not (ranks or made):
+    if schema.onnx_schema is None or not schema.inputs or not (ranks or made):
         return
     trial = _RankTrial(schema, rule, target, needed)
-    if trial.infer({}) is None:  # for reasons of its own, such as an attribute that is not known
+    if not trial.takes({}):  # for reasons of its own, such as an attribute that is not known
         return
     free = [each.name for each in needed if each.name not in ranks][:_MOST_FREE] if ranks else []
     every = {**ranks, **dict.fromkeys(free, range(_MOST_FREE_RANK + 1))}
     for combination in islice(product(*every.values()), _MOST_COMBINATIONS):
-        found = trial.infer(dict(zip(every, combination, strict=True)))
-        if found is not None and all(found.get(name) in (None, *there) for name, there in made.items()):
-            return
+        for found in trial.infer(dict(zip(every, combination, strict=True))):
+            if all(found.get(name) in (None, *there) for name, there in made.items()):
+                return
+    any_ranks = {name: range(_MOST_RANK + 1) for name in every}
+    if every and not trial.find_any(any_ranks):
+        return  # it is refused at any rank, for want of something else: an input, an attribute
     if not ranks:
         ((name, there),) = made.items()
         yield f"{name} has no rank of {', '.join(map(str, there))} (tensors.{name})"
@@ -330,22 +346,43 @@ class _RankTrial:
         self.dtypes = {formal.name: chosen[formal.type_str] for formal in needed}
         self.attributes = list(_list_attributes(schema, rule))
 
-    def infer(self, ranks: Mapping[str, int]) -> dict[str, int | None] | None:
-        """Return the ranks of what a node makes, None each where it is open; None without a node."""
-        tried = (self._infer(ranks, attributes) for attributes in self.attributes)
-        return next((found for found in tried if found is not None), None)
+    def find_any(self, ranks: Mapping[str, Sequence[int]]) -> bool:
+        """Return whether ONNX takes a node of some ranks: those in the middle are tried first."""
+        likely = {name: sorted(each, key=lambda rank: abs(rank - 3)) for name, each in ranks.items()}
+        combinations = islice(product(*likely.values()), _MOST_COMBINATIONS)
+        return any(self.takes(dict(zip(ranks, each, strict=True))) for each in combinations)
+
+    def takes(self, ranks: Mapping[str, int]) -> bool:
+        """Return whether there is a node of these ranks."""
+        return next(self.infer(ranks), None) is not None
+
+    def infer(self, ranks: Mapping[str, int]) -> Iterator[dict[str, int | None]]:
+        """Yield the ranks of what nodes make, None each where it is open."""
+        # ONNX wants to know how many sizes or pads there are: as many as dimensions, or twice that.
+        first = next(iter(ranks.values()), 0)
+        tried = (
+            self._infer(ranks, attributes, count)
+            for count in ((0, first, 2 * first, _ONES) if ranks else (0,))
+            for attributes in self.attributes
+        )
+        return (found for found in tried if found is not None)
 
     def _infer(
-        self, ranks: Mapping[str, int], attributes: Mapping[str, Any]
+        self, ranks: Mapping[str, int], attributes: Mapping[str, Any], count: int
     ) -> dict[str, int | None] | None:
         inputs = {}
         for formal in self.needed:
+            dtype = self.dtypes[formal.name]
             kind = TypeProto()
-            kind.tensor_type.elem_type = DTYPE_NUMBERS[self.dtypes[formal.name]]
+            kind.tensor_type.elem_type = DTYPE_NUMBERS[dtype]
             if formal.name in ranks:
                 kind.tensor_type.shape.SetInParent()
                 for _ in range(ranks[formal.name]):
-                    kind.tensor_type.shape.dim.add()
+                    dim = kind.tensor_type.shape.dim.add()
+                    if count == _ONES:
+                        dim.dim_value = 1
+                if count > 0 and ranks[formal.name] == 1 and dtype == "int64":
+                    kind.tensor_type.shape.dim[0].dim_value = count
             inputs[formal.name] = kind
         names = [each.name if each.name in inputs else "" for each in self.schema.inputs]
         while names and not names[-1]:
@@ -372,19 +409,28 @@ def _read_rank(kind: TypeProto) -> int | None:
 
 
 def _list_attributes(schema: OperatorSchema, rule: OpRule) -> Iterator[dict[str, Any]]:
-    """Yield attributes that a node may have: those that it must state, an axis, lists of any length."""
-    required = {name: each.kind for name, each in schema.attributes.items() if each.required}
-    axis = schema.attributes.get("axis")
-    for length in range(1, _MOST_RANK):
+    """Yield attributes that a node may have, since ranks depend on them (`keepdims`, `axes`).
+
+    They are those that it must state or that the rule names values of, lists of any length, and then
+    each other attribute with small values.
+    """
+    stated = {
+        name: each.kind
+        for name, each in schema.attributes.items()
+        if each.required or (name in rule.attributes and rule.attributes[name].one_of)
+    }
+    has_list = not {"INTS", "FLOATS", "STRINGS"}.isdisjoint(stated.values())
+    for length in range(1, 2 * _MOST_RANK + 1 if has_list else 2):  # pads are two for a dimension
         made = {
             name: _make_attribute(kind, rule.attributes.get(name), length)
-            for name, kind in required.items()
+            for name, kind in stated.items()
         }
         yield made
-        if axis is not None and axis.kind == "INT":
-            yield from ({**made, "axis": value} for value in (0, -1))
-        if not {"INTS", "FLOATS", "STRINGS"}.intersection(required.values()):
-            return
+        for name, each in schema.attributes.items():
+            if each.kind == "INT" and not rule.attributes.get(name, AttributeRule()).one_of:
+                yield from ({**made, name: value} for value in (0, -1, 1))
+            if each.kind == "INTS" and not each.required:
+                yield from ({**made, name: list(range(count))} for count in range(1, _MOST_RANK))
 
 
 def _make_attribute(kind: str, wanted: AttributeRule | None, length: int) -> Any:

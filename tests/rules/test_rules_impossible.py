@@ -1,17 +1,26 @@
 """Rules that no node can meet are found, and no others: the annotator judges, over all operators."""
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 from onnx import helper
 from support import Ran
 
+from byoc import check_rules
+from byoc.errors import InputError
 from byoc.model import DTYPE_NUMBERS, GraphIndex
 from byoc.model.schemas import OperatorSchema, find_schemas, list_onnx_operators
 from byoc.rules import annotate_graph, find_impossible_rules, load_rules
+from byoc.support import ANNOTATIONS, dump_yaml, find_files
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "onnx_suite"))
+
+from suite import collect
 
 HEAD = "target: t\ncost_model: dla\ncodegen: reference\n"
 OPERATORS = [name for name in list_onnx_operators() if "." not in name]
@@ -146,6 +155,10 @@ WRONG = {
         "op: Reshape, attributes: {allowzero: {absent: false}}, opset: {max: 13}",
         "has no attribute allowzero, which must have a value",
     ),
+    "a part of no composite": (
+        "op: Neg, standalone: false",
+        "it is taken only inside a composite (standalone), and none has it",
+    ),
     "no integers in quantized operators": (
         "op: And, quantized: true",
         "inputs of a rule with `quantized: true` are floats",
@@ -225,6 +238,64 @@ def test_constraints_that_contradict_one_another(tmp_path: Path, case: str) -> N
 )
 def test_what_can_hold_is_left_alone(tmp_path: Path, rule: str) -> None:
     assert check(tmp_path, f"dtype: float32\nops: [{{{rule}}}]\n") == []
+
+
+def test_a_part_of_a_composite_is_left_alone(tmp_path: Path) -> None:
+    text = "ops: [{op: Add}, {op: Neg, standalone: false}]\n"
+    pattern = "composites: [{name: minus, pattern: 'n = Neg(x)\n\n    y = Add(a, n)'}]\n"
+    assert check(tmp_path, f"dtype: float32\n{text}{pattern}") == []
+
+
+def test_no_rule_is_flagged_that_a_published_node_meets(tmp_path: Path) -> None:
+    """Each rule has the ranks, dtypes and attributes of a node that ONNX publishes as right."""
+    path, judged, wrong = tmp_path / "t.yaml", 0, []
+    for case in collect(costly=False):
+        model = case.model
+        if len(model.graph.node) != 1:
+            continue
+        index = GraphIndex.of_model(model)
+        node, schema = index.nodes[0], index.get_schema(index.nodes[0])
+        if schema is None or node.domain or any(each.HasField("g") for each in node.attribute):
+            continue
+        tensors = {}
+        formals = [*zip(schema.list_input_formals(len(node.input)), node.input, strict=True)]
+        formals += zip(schema.list_output_formals(len(node.output)), node.output, strict=True)
+        for formal, name in formals:
+            kind = index.types.get(name)
+            if kind is not None and kind.shape is not None and not formal.variadic:
+                tensors[formal.name] = {"rank": len(kind.shape), "dtype": kind.dtype, "absent": False}
+        attributes = {
+            each.name: {"one_of": helper.get_attribute_value(each)}
+            for each in node.attribute
+            if each.type in (onnx.AttributeProto.INT, onnx.AttributeProto.FLOAT)
+        }
+        texts = (each for each in node.attribute if each.type == onnx.AttributeProto.STRING)
+        attributes |= {each.name: {"one_of": each.s.decode()} for each in texts}
+        version = index.get_opset(node)
+        rule = {"op": node.op_type, "opset": {"min": version, "max": version}, "dtype": "any"}
+        content = {
+            "target": "t",
+            "cost_model": "dla",
+            "codegen": "reference",
+            "dtype": "any",
+            "ops": [{**rule, "tensors": tensors, "attributes": attributes}],
+        }
+        path.write_text(dump_yaml(content))
+        try:
+            target = load_rules(path)
+        except InputError:  # a dtype or a value that rule files do not have
+            continue
+        (mark,) = annotate_graph(index, target)
+        if mark.verdict:
+            judged += 1
+            wrong += [(case.name, each) for each in find_impossible_rules(target)]
+    assert not wrong
+    assert judged > 500
+
+
+def test_files_that_come_along_have_none() -> None:
+    for found in check_rules(sorted(find_files(ANNOTATIONS)[0])):
+        assert found.problems == [], found.file
 
 
 def test_the_command_names_file_and_line(tmp_path: Path, byoc: Callable[..., Ran]) -> None:
