@@ -12,7 +12,7 @@ from onnx import TypeProto, helper
 from onnx.shape_inference import InferenceError
 
 from byoc.errors import InputError
-from byoc.model import DTYPE_NUMBERS
+from byoc.model import DTYPE_NUMBERS, build_node
 from byoc.model.schemas import FormalParameter, OperatorSchema, find_schemas
 from byoc.patterns import ANY_OPERATOR
 from byoc.rules._composite_library import make_patterns
@@ -387,7 +387,7 @@ class _RankTrial:
         names = [each.name if each.name in inputs else "" for each in self.schema.inputs]
         while names and not names[-1]:
             names.pop()
-        node = helper.make_node(
+        node = build_node(
             self.schema.op_type,
             names,
             [each.name for each in self.schema.outputs[: max(1, self.schema.min_output)]],

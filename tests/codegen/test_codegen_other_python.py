@@ -106,10 +106,28 @@ def test_a_bundle_by_an_older_python_is_verified_and_run(
     assert np.allclose(ran["y"], 2 * (np.sin(np.maximum(X, 0)) @ weights), rtol=1e-5)
     asked = byoc("partition", tmp_path / "m.onnx", "--rules", RULES, "--ask", "both")
     assert (
-        "was asked about 3 units of acme-elsewhere, and refuses 0; the device's own CPU computes 1"
-        in (asked.out + asked.err)
+        "was asked about 3 units of acme-elsewhere, and refuses 0; the device's own CPU computes 1 "
+        "(Add), priced as on the host" in (asked.out + asked.err)
     )
     assert byoc("verify", tmp_path / "m.byoc").code == 0
+
+
+def test_what_the_own_cpu_of_a_device_computes_takes_what_the_host_takes(
+    configure: Configure,
+) -> None:
+    configure()
+    text = "g (float[1024, 1024] x) => (float[1024, 1024] y) { y = OP(x, x) }"
+    options: dict[str, Any] = {"strategy": "all-supported", "cache": False}
+    took = {}
+    for operator in ("Add", "Mul"):  # alike to the cost model; the own CPU computes Add
+        for ask in (None, "legality"):
+            model = parse(text.replace("OP", operator))
+            took[operator, ask] = package.partition(model, RULES, ask=ask, **options).report.predicted
+    alike = {took[key].execution for key in (("Add", None), ("Mul", None), ("Mul", "legality"))}
+    asked = took["Add", "legality"]
+    assert len(alike) == 1
+    assert asked.execution == pytest.approx(asked.host_only)
+    assert asked.execution not in alike
 
 
 def test_a_trial_has_a_limit_of_its_own_unless_the_user_gave_one(
