@@ -151,8 +151,8 @@ def test_a_region_is_there_what_it_is_here(
 ) -> None:
     text = """g (uint8[1, 4] x) => (uint8[1, 4] y)
         <float s = {0.5}, uint8 z = {3}, int8[4, 4] w = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16},
-         float[4] ws = {0.1,0.2,0.3,0.4}, int8[4] wz = {0,0,0,0}> {
-        d = DequantizeLinear(x, s, z) v = DequantizeLinear<axis = 1>(w, ws, wz)
+         float[4] ws = {0.1,0.2,0.3,0.4}> {
+        d = DequantizeLinear(x, s, z) v = DequantizeLinear<axis = 1>(w, ws)
         m = MatMul(d, v) r = Relu(m) y = QuantizeLinear(r, s, z) }"""
     onnx.save(parse(text), tmp_path / "q.onnx")
     np.savez(tmp_path / "samples.npz", np.uint8([[1, 2, 3, 4]]), np.uint8([[5, 6, 7, 8]]))
@@ -170,6 +170,8 @@ def test_a_region_is_there_what_it_is_here(
         other = onnx.load_from_string(made.files["saved.onnx"])
         assert (other.ir_version, other.opset_import[0].version) == (7, 13)
         assert len(other.graph.node) == 4
+        wanted = onnx.load_from_string(made.files["wanted.onnx"])
+        assert [len(each.input) for each in wanted.graph.node if "Linear" in each.op_type] == [3, 3, 3]
         del region
     told = {name: made.files[name].decode() for name in made.files if name.endswith(".txt")}
     assert "op='MatMul'" in told["operations.txt"]
