@@ -50,6 +50,7 @@ class MissingRuntimeError(ByocError):
     """A step needs a runtime that is not installed; the message says how to get it."""
 
 
+_TRACEBACK = "Traceback (most recent call last)"
 _MAX_CHARACTERS = 500  # of a foreign error in a sentence of ours
 # The exit codes of the command line when a signal stops it.
 _STOP_CODES = {128 + number for number in (signal.SIGTERM, getattr(signal, "SIGHUP", 1))}
@@ -62,11 +63,31 @@ def describe_error(error: BaseException) -> str:
 
 
 def get_error_text(error: BaseException) -> str:
-    """Return the text of an exception of other code in one line, cut if it is long."""
+    """Return the text of an exception of other code in one line, cut if it is long.
+
+    Of a traceback in it that is the last line, which says what went wrong.
+    """
     try:
-        return shorten_text(str(error), _MAX_CHARACTERS)
+        return shorten_text(find_message(str(error)), _MAX_CHARACTERS)
     except Exception:  # its __str__ can fail, too
         return ""
+
+
+def find_message(text: str) -> str:
+    """Return what a text of other code says in the end where it has a traceback, else the text.
+
+    Tool chains hand on the tracebacks of their parts, often with a prefix before each line
+    (`E build: Traceback (most recent call last):`).
+    """
+    text = str.__str__(text)  # the methods of a subclass are not trusted
+    before, mark, after = text.rpartition(_TRACEBACK)
+    if not mark:
+        return text
+    prefix = before.rpartition("\n")[2]
+    lines = [line.removeprefix(prefix) for line in after.splitlines()[1:]]
+    # Frames are indented; then come the exception and, indented as its author likes, more of its text.
+    said = [line.strip() for line in lines if line.strip() and not line.startswith((" ", "\t"))]
+    return said[0] if said else " ".join(before.split()) or mark
 
 
 def shorten_text(text: str, max_characters: int) -> str:

@@ -373,6 +373,7 @@ class _CodegenCall:
             isinstance(error, ResourceError),
             isinstance(error, CodegenFailedError),
             lasting=error.lasting,
+            detail=error.detail,
         )
 
 

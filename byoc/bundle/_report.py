@@ -256,7 +256,8 @@ class RefusalReport(ReportModel):
     `nodes` are the names or first outputs of the nodes that the target does not get, and `host` is how
     many nodes are on the host because of it; a node counts only for the first refusal. `split` is the
     most nodes that regions have since one was too large, and `options` are those that the region was
-    compiled with instead. `tried` says what compiling parts of the region showed.
+    compiled with instead. `tried` says what compiling parts of the region showed, and
+    `detail` is the traceback of the tool chain of which the reason is a line.
     """
 
     target: str
@@ -269,11 +270,13 @@ class RefusalReport(ReportModel):
     failed: bool = False
     options: dict[str, str] = Field(default_factory=dict)
     tried: str = ""
+    detail: str = ""
 
     @model_serializer(mode="wrap")
     def _leave_out_empty(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         data: dict[str, Any] = serialize(self)
-        return {name: value for name, value in data.items() if name not in ("options", "tried") or value}
+        optional = ("options", "tried", "detail")
+        return {name: value for name, value in data.items() if name not in optional or value}
 
 
 class ReportedCause(ReportModel):

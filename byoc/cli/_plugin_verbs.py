@@ -39,6 +39,7 @@ class CodegenStyle(Enum):
 
     emitter = "emitter"
     tool = "tool"
+    library = "library"
 
 
 def codegens(
@@ -281,15 +282,25 @@ def new_codegen(
     ] = None,
     style: Annotated[
         CodegenStyle,
-        typer.Option("--style", help="emitter: it writes code itself. tool: it drives a compiler."),
+        typer.Option(
+            "--style",
+            help="emitter: it writes code itself. tool: it drives a compiler. library: it calls one in "
+            "Python.",
+        ),
     ] = CodegenStyle.emitter,
+    other_python: Annotated[
+        bool,
+        typer.Option(
+            "--other-python", help="With --style library: it lives in an interpreter of its own."
+        ),
+    ] = False,
 ) -> None:
     """Write a complete package for a codegen of your own.
 
     It has a codegen, a rule file, a cost model and tests, and works as it is. Files that are there are
     never overwritten."""
     folder = Path(name) if into is None else into
-    for path in byoc.new_codegen(name, folder, style=style.value):
+    for path in byoc.new_codegen(name, folder, style=style.value, other_python=other_python):
         print_line(folder / path)
     # Without a dot pip takes it for a project's name.
     place = folder if folder.is_absolute() or str(folder) == "." else f"./{folder}"
@@ -298,6 +309,7 @@ def new_codegen(
             "",
             "Next:",
             f"  pip install -e '{place}[test]'",
+            *([f"  put {place}/settings.yaml into your settings (README.md)"] if other_python else []),
             f"  pytest {folder}",
             f"  byoc partition zoo:squeezenet --rules {name}.yaml -o squeezenet.byoc",
         ]

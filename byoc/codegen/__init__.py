@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from byoc.codegen._abilities import list_recovery_options as list_recovery_options
     from byoc.codegen._calling import ask_cache_key as ask_cache_key
     from byoc.codegen._calling import ask_compatible as ask_compatible
+    from byoc.codegen._calling import ask_driver as ask_driver
     from byoc.codegen._calling import ask_verdicts as ask_verdicts
     from byoc.codegen._calling import compile_region as compile_region
     from byoc.codegen._calling import compile_together as compile_together

@@ -31,6 +31,7 @@ from byoc.errors import (
     InputError,
     MissingRuntimeError,
     Verdict,
+    find_message,
     get_error_text,
     must_propagate,
     shorten_text,
@@ -252,7 +253,8 @@ def _call_codegen(codegen: object, what: str, ask: Callable[[], Any]) -> Any:
         kinds = (ResourceError, CodegenFailedError, CompileError)
         kind = next(kind for kind in kinds if isinstance(error, kind))
         reason, nodes = get_error_text(error) or _NO_REASON, list_node_names(error)
-        raise kind(reason, nodes, lasting=bool(getattr(error, "lasting", True))) from error
+        lasting, detail = bool(getattr(error, "lasting", True)), str(getattr(error, "detail", ""))
+        raise kind(reason, nodes, lasting=lasting, detail=detail) from error
     except MissingRuntimeError as error:
         raise MissingRuntimeError(get_error_text(error) or _NO_REASON) from error
     except ByocError as error:
@@ -260,7 +262,18 @@ def _call_codegen(codegen: object, what: str, ask: Callable[[], Any]) -> Any:
     except BaseException as error:  # a plug-in can fail in any way
         if must_propagate(error):
             raise
-        raise CodegenFailedError(f"failed with {describe_failure(error)}") from error
+        raise CodegenFailedError(
+            f"failed with {describe_failure(error)}", detail=find_detail(error)
+        ) from error
+
+
+def find_detail(error: BaseException) -> str:
+    """Return the text of an exception that has a traceback in it, else nothing."""
+    try:
+        text = str(error)
+        return "" if find_message(text) == text else text
+    except Exception:  # its class is the codegen's own
+        return ""
 
 
 def list_node_names(error: CompileError) -> list[str]:

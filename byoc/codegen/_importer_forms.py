@@ -53,7 +53,7 @@ def write_wanted_forms(model: ModelProto, wants: Sequence[Want]) -> None:
     Raises InputError for a want that there is not, and CompileError, with the node, for a node that
     cannot be written so: a dtype or a shape is not known.
     """
-    for want in wants:
+    for want in (wants,) if isinstance(wants, str) else wants:
         if want not in get_args(Want):
             known = ", ".join(get_args(Want))
             hint = suggest_nearest(want, get_args(Want))
@@ -95,7 +95,8 @@ def _edit(
 
 
 def _list_names(graph: GraphProto) -> Iterator[str]:
-    yield from (value.name for value in (*graph.input, *graph.initializer))
+    yield from (value.name for value in graph.input)
+    yield from (tensor.name for tensor in graph.initializer)
     for node in graph.node:
         yield from filter(None, node.output)
 
@@ -125,8 +126,9 @@ def _read_constant(attribute: AttributeProto) -> TensorProto | None:
         copied = TensorProto()
         copied.CopyFrom(value)
         return copied
-    dtypes = {"value_float": np.float32, "value_floats": np.float32, "value_int": np.int64}
-    dtypes |= {"value_ints": np.int64, "value_string": np.object_, "value_strings": np.object_}
+    dtypes: dict[str, type] = {"value_float": np.float32, "value_floats": np.float32}
+    dtypes |= {"value_int": np.int64, "value_ints": np.int64}
+    dtypes |= {"value_string": np.object_, "value_strings": np.object_}
     if attribute.name not in dtypes:
         return None
     return numpy_helper.from_array(np.array(value, dtypes[attribute.name]))

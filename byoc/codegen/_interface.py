@@ -12,7 +12,7 @@ import onnx.inliner
 from numpy.typing import NDArray
 from onnx import NodeProto
 
-from byoc.errors import InputError
+from byoc.errors import InputError, find_message
 
 if TYPE_CHECKING:
     from byoc.codegen._operations import Operation
@@ -24,6 +24,8 @@ API_VERSION = 3
 
 NOTE = "note"
 """The name of the metadata that `byoc partition` prints: a sentence, without the region's name."""
+
+_MAX_DETAIL = 20_000  # characters of a traceback; its end names the fault
 
 AnyArray = NDArray[np.generic]
 
@@ -37,13 +39,24 @@ class CompileError(InputError):
     `nodes` names the nodes at fault, each by its name or else its first output; it is empty when the
     codegen does not know them. With `lasting` the same region will be refused again, and the refusal is
     cached as an artifact would be; what may pass (a time limit, a service without an answer) is not.
+    `detail` is the whole text where the message is a line of it: a traceback of a tool chain.
     """
 
-    def __init__(self, reason: str, nodes: Sequence[str] = (), *, lasting: bool = True) -> None:
-        """Keep the rest beside the message, which is made one line: compilers say it in several."""
-        super().__init__(" ".join(str(reason).split()))
+    def __init__(
+        self, reason: str, nodes: Sequence[str] = (), *, lasting: bool = True, detail: str = ""
+    ) -> None:
+        """Keep the rest beside the message, which is made one line: compilers say it in several.
+
+        Of a traceback that is the last line, and `detail` is the traceback unless it is given.
+        """
+        text = str(reason)
+        message = find_message(text)
+        super().__init__(" ".join(message.split()))
         self.nodes = (nodes,) if isinstance(nodes, str) else tuple(nodes)
         self.lasting = lasting
+        self.detail = detail or ("" if message == text else text[-_MAX_DETAIL:])
+        if self.detail:
+            self.add_note(self.detail)  # shown where the exception is
 
 
 class ResourceError(CompileError):
@@ -140,9 +153,10 @@ class ArtifactError(CodegenFailedError):
 class Refusal:
     """A region that its codegen did not compile, load or run, with the reason.
 
-    `nodes` names the nodes at fault, as in CompileError; it is empty when the whole region is. With
-    `too_large`, a region with fewer nodes may work. With `failed`, the codegen did not refuse it, but
-    has a defect. With `options`, the codegen gets the region once more, compiled with these options.
+    `nodes` names the nodes at fault, as in CompileError, whose `detail` is here, too; it is empty when
+    the whole region is. With `too_large`, a region with fewer nodes may work. With `failed`, the codegen
+    did not refuse it, but has a defect. With `options`, the codegen gets the region once more, compiled
+    with these options.
     Without `lasting` the next call may go well. `tried` says what parts of the region showed; `most` is
     then the most nodes that a region may have, 0 where that is not at fault.
     """
@@ -158,6 +172,7 @@ class Refusal:
     lasting: bool = True
     most: int = 0
     tried: str = ""
+    detail: str = ""
 
     def __str__(self) -> str:
         """Return the refusal as a sentence."""

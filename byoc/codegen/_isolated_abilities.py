@@ -308,7 +308,7 @@ class _IsolatedExecutor(RemoteExecutor):
     def allocate(self, pairs: Mapping[str, str]) -> _RemoteState | None:
         """Make room for states in the executor's process, None where it keeps none."""
         with self.codegen.lock:
-            asked = {"executor": self.load_again(), "pairs": list(pairs.items())}
+            asked: dict[str, Any] = {"executor": self.load_again(), "pairs": list(pairs.items())}
             number = self.codegen.call("allocate", read_optional_number, **asked)
             return None if number is None else _RemoteState(self.codegen, number)
 

@@ -97,7 +97,6 @@ class Region:
         are initializers, and there is no `identity` but one that gives an output. Raises CompileError,
         with the node where it is known, for what cannot be said in these versions and forms.
         """
-        wants = (wants,) if isinstance(wants, str) else tuple(wants)
         converted = opset is not None or ir_version is not None or bool(wants)
         model = onnx.load(self.path, load_external_data=False)
         if (inline or converted) and model.functions:

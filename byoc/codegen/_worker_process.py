@@ -26,6 +26,7 @@ from byoc.codegen._calling import (
     compile_together,
     estimate_region,
     exchange_weights,
+    find_detail,
     list_node_names,
     load_region,
     measure_seconds,
@@ -54,7 +55,7 @@ from byoc.codegen.byoc_worker.link import (
     send_frame,
     write_files,
 )
-from byoc.errors import ByocError, InputError, MissingRuntimeError, Verdict, get_error_text
+from byoc.errors import ByocError, InputError, MissingRuntimeError, Verdict, find_message, get_error_text
 from byoc.onnxrt import with_session_settings
 from byoc.support import locate_error
 
@@ -213,13 +214,22 @@ def describe_failure(error: BaseException) -> dict[str, Any]:
     return {
         "kind": kind,
         "type": type(error).__name__,
-        "text": str(error) if type(error) in _OWN_ERRORS else get_error_text(error),
+        "text": _write_text(error),
         "nodes": list_node_names(error) if isinstance(error, CompileError) else [],
         "lasting": bool(getattr(error, "lasting", True)),
         "region": error.region if isinstance(error, ArtifactError) else "",
         "location": locate_error(error),
         "traceback": _format_traceback(error),
     }
+
+
+def _write_text(error: BaseException) -> str:
+    """Return the text of an exception, whole where byoc is to find a traceback's last line in it."""
+    if isinstance(error, CompileError) and error.detail:
+        return error.detail if str(error) == find_message(error.detail) else str(error)
+    if type(error) in _OWN_ERRORS:
+        return str(error)
+    return find_detail(error) or get_error_text(error)
 
 
 def _format_traceback(error: BaseException) -> str:

@@ -185,8 +185,9 @@ class RefusedRegion:
 
     `codegen` says it as users are told. `nodes` are those that this target does not get any more, by
     name or first output; none where the region is in smaller ones of at most `split` nodes instead.
-    `failed` says that it is a defect of the codegen, `tried` what parts of the region showed. With
-    `options` it is compiled with these instead, and nothing is refused.
+    `failed` says that it is a defect of the codegen, `tried` what parts of the region showed,
+    `detail` the traceback of which the reason is a line. With `options` it is compiled with these
+    instead, and nothing is refused.
     """
 
     target: str
@@ -198,6 +199,7 @@ class RefusedRegion:
     failed: bool = False
     options: Mapping[str, str] = field(default_factory=dict)
     tried: str = ""
+    detail: str = ""
 
     @property
     def why(self) -> str:

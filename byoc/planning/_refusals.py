@@ -146,6 +146,7 @@ class RefusalHistory:
             nodes,
             failed=refusal.failed,
             tried=refusal.tried,
+            detail=refusal.detail,
         )
         limits = self.limits.with_refused(refusal.target, nodes or (_EVERYTHING,), region.why)
         return replace(self, limits=limits, refused=(*self.refused, region))
@@ -162,6 +163,7 @@ class RefusalHistory:
             refusal.reason,
             failed=refusal.failed,
             options=dict(refusal.options or {}),
+            detail=refusal.detail,
         )
         return replace(self, limits=limits, refused=(*self.refused, again))
 
@@ -183,6 +185,7 @@ class RefusalHistory:
                 split=most,
                 failed=each.failed,
                 tried=each.tried,
+                detail=each.detail,
             )
             for each in refusals
         ]

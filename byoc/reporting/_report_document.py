@@ -67,6 +67,7 @@ def _make_refusal_reports(plan: Plan) -> tuple[RefusalReport, ...]:
             failed=each.failed,
             options=dict(each.options),
             tried=each.tried,
+            detail=each.detail,
         )
         for each in plan.refusals
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import byoc.costs
 from byoc import bundle, codegen, passes, planning
 from byoc.errors import InputError
-from byoc.rules import Target, find_missing_plugins, load_rules, split_generation
+from byoc.rules import Target, find_impossible_rules, find_missing_plugins, load_rules, split_generation
 from byoc.support import check_type, trust
 
 
@@ -54,6 +54,7 @@ def _check_file(file: str, codegens: codegen.Codegens) -> RuleCheck:
         for each in (target, *others)
         for problem in (
             *find_missing_plugins(each),
+            *(f"{each.source}: {problem}" for problem in find_impossible_rules(each)),
             *_find_cost_problems(each),
             *_find_option_problems(each, codegens),
             *_find_pass_problems(each),

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from byoc.rules._arithmetic import Arithmetic, ArithmeticClause, ArithmeticContract
     from byoc.rules._composite_library import LibraryComposite, format_clash, read_library
     from byoc.rules._host_nodes import find_unmatched_names, is_kept_whole
+    from byoc.rules._impossible_rules import find_impossible_rules
     from byoc.rules._json_schema import make_json_schema
     from byoc.rules._objections import Attempt, Objection, is_for_want_of_sizes
     from byoc.rules._rule_loading import (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -99,7 +100,7 @@ def ask_codegens(  # noqa: PLR0913, PLR0917 - what is asked, and who
         with TemporaryDirectory(prefix="byoc-") as folder:
             regions = write_units(model, index, target, asked, Path(folder)) if asked else []
             if questions != "costs":
-                found = _ask_legality(found, index, target, answers, asked, regions)
+                found = _ask_legality(found, index, target, answers, asked, regions, settings.host)
             if questions != "legality":
                 launch = price_launch(settings.costs[device]).seconds
                 found = _ask_costs(found, index, target, answers, asked, regions, launch, compiler)
@@ -177,27 +178,41 @@ def _ask_legality(  # noqa: PLR0913, PLR0917 - as above
     answers: codegen.CompilerAnswers,
     asked: Sequence[AskedUnit],
     regions: Sequence[Region],
+    host: CostModel,
 ) -> CodegenAnswers:
-    """Return the answers with what a target's compiler refuses."""
+    """Return the answers with what a target's compiler refuses, and what it leaves to its own CPU.
+
+    A unit that a CPU of the device's own computes takes what the host takes for it, since the target's
+    cost model is of its accelerator; what the codegen says of costs comes after this.
+    """
     name = answers.codegen.name
     if not isinstance(answers.codegen, codegen.Oracle):
         note = f"codegen {name} cannot be asked which nodes it takes: it has no `check`"
         return replace(found, notes=(*found.notes, note))
     names = name_nodes(index, "")
     refused: dict[str, str] = {}
-    count = on_own_cpu = 0
+    on_own_cpu: dict[TaskKey, float] = {}
+    operators: Counter[str] = Counter()
+    count = 0
     for each, verdict in zip(asked, answers.find_verdicts(regions), strict=True):
-        on_own_cpu += len(each.nodes) * verdict.own_cpu
+        if verdict.own_cpu:
+            operators[each.task.op] += len(each.nodes)
+            on_own_cpu[each.task.key] = price_task(host, each.task)[0].seconds
         for nodes in each.nodes if not verdict else ():
             count += 1
             known = (names.get(nodes[0]), *filter(None, index.node_outputs[nodes[0]]))
             refused |= dict.fromkeys(filter(None, known), f"codegen {name} refuses it: {verdict}")
     total = sum(len(each.nodes) for each in asked)
     note = f"codegen {name} was asked about {total} units of {target.name}, and refuses {count}"
-    if on_own_cpu:
-        note += f"; the device's own CPU computes {on_own_cpu}"
-    everyone = {**found.refused, target.name: refused}
-    return replace(found, refused=everyone, notes=(*found.notes, note))
+    if operators:
+        named = ", ".join(operators)
+        note += f"; the device's own CPU computes {operators.total()} ({named}), priced as on the host"
+    return replace(
+        found,
+        refused={**found.refused, target.name: refused},
+        seconds={**found.seconds, target.name: on_own_cpu},
+        notes=(*found.notes, note),
+    )
 
 
 def _ask_costs(  # noqa: PLR0913, PLR0917 - as above
@@ -230,7 +245,7 @@ def _ask_costs(  # noqa: PLR0913, PLR0917 - as above
         if told is not None:
             seconds[each.task.key] = max(told - launch, 0.0)
     note = f"codegen {name} gave the seconds of {len(seconds)} kinds of units of {target.name}"
-    everyone = {**found.seconds, target.name: seconds}
+    everyone = {**found.seconds, target.name: {**found.seconds.get(target.name, {}), **seconds}}
     return replace(found, seconds=everyone, notes=(*found.notes, note, *failures[:1]))
 
 

@@ -108,6 +108,7 @@ if TYPE_CHECKING:
         StrictModel,
         dump_json,
         dump_yaml,
+        find_line,
         format_short,
         make_file_error,
         read_mapping,

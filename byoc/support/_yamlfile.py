@@ -300,6 +300,32 @@ def read_mapping(path: Path) -> dict[Any, Any]:
     return content
 
 
+def find_line(path: Path, location: str) -> int | None:
+    """Return the line of a part of a YAML file, `ops[3].attributes.group`, None where it is not there.
+
+    Of a part that the file does not have the line is that of the nearest part around it.
+    """
+    try:
+        node: Any = yaml.compose(read_text(path, MAX_YAML_BYTES), Loader=_Loader)
+    except (InputError, yaml.YAMLError):
+        return None
+    line = None
+    for name in re.findall(r"[^.\[\]]+", location):
+        if isinstance(node, yaml.SequenceNode) and name.isdigit() and int(name) < len(node.value):
+            node = node.value[int(name)]
+        elif isinstance(node, yaml.MappingNode):
+            found = [(key, value) for key, value in node.value if key.value == name]
+            if not found:
+                break
+            node = found[0][1]
+            line = found[0][0].start_mark.line + 1
+            continue
+        else:
+            break
+        line = node.start_mark.line + 1
+    return line
+
+
 def _load(text: str) -> Any:
     """Load YAML. PyYAML's own parser, which says better what is wrong, reads what libyaml refuses.
 

@@ -20,6 +20,7 @@ from byoc.codegen import (
     Isolation,
     NotHereError,
     Region,
+    ask_driver,
     has_driver,
     parse_codegen_options,
 )
@@ -166,7 +167,7 @@ class ConformanceKit:
         codegen, allow = self.codegen, self.checks.allow
         if self._driver is None and has_driver(codegen):
             try:
-                sources = codegen.driver()
+                sources = ask_driver(codegen)
                 self._driver = DriverChecks(self.settings.codegen, sources, self.folder, allow)
             except ByocError as error:
                 self._driver = error

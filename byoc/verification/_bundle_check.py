@@ -10,7 +10,7 @@ from byoc.bundle import Bundle, open_bundle, require_consent
 from byoc.codegen import choose_isolation
 from byoc.errors import InputError
 from byoc.model import Model, get_stated_types, prepare_model, read_tensor_types
-from byoc.runtime import RUNTIMES, read_paddings, read_split, use_drivers
+from byoc.runtime import DRIVER_RUNTIME, RUNTIMES, read_paddings, read_split, use_drivers
 from byoc.samples import MAX_SAMPLES, Sample, fits_types, read_samples
 from byoc.support import check_minimum, report_step
 from byoc.verification._bisection import Fault, bisect_region
@@ -85,7 +85,7 @@ class BundleCheck:
 
         All variants of the bundle are compared. Raises InputError with the name of the one that fails.
         """
-        require_consent(self.bundle)
+        require_consent(self.bundle, by_drivers=self.runtime == DRIVER_RUNTIME)
         if len(self.variants) == 1:
             return self._verify_variant(regions)
         found = {}

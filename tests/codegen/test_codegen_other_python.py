@@ -106,10 +106,28 @@ def test_a_bundle_by_an_older_python_is_verified_and_run(
     assert np.allclose(ran["y"], 2 * (np.sin(np.maximum(X, 0)) @ weights), rtol=1e-5)
     asked = byoc("partition", tmp_path / "m.onnx", "--rules", RULES, "--ask", "both")
     assert (
-        "was asked about 3 units of acme-elsewhere, and refuses 0; the device's own CPU computes 1"
-        in (asked.out + asked.err)
+        "was asked about 3 units of acme-elsewhere, and refuses 0; the device's own CPU computes 1 "
+        "(Add), priced as on the host" in (asked.out + asked.err)
     )
     assert byoc("verify", tmp_path / "m.byoc").code == 0
+
+
+def test_what_the_own_cpu_of_a_device_computes_takes_what_the_host_takes(
+    configure: Configure,
+) -> None:
+    configure()
+    text = "g (float[1024, 1024] x) => (float[1024, 1024] y) { y = OP(x, x) }"
+    options: dict[str, Any] = {"strategy": "all-supported", "cache": False}
+    took = {}
+    for operator in ("Add", "Mul"):  # alike to the cost model; the own CPU computes Add
+        for ask in (None, "legality"):
+            model = parse(text.replace("OP", operator))
+            took[operator, ask] = package.partition(model, RULES, ask=ask, **options).report.predicted
+    alike = {took[key].execution for key in (("Add", None), ("Mul", None), ("Mul", "legality"))}
+    asked = took["Add", "legality"]
+    assert len(alike) == 1
+    assert asked.execution == pytest.approx(asked.host_only)
+    assert asked.execution not in alike
 
 
 def test_a_trial_has_a_limit_of_its_own_unless_the_user_gave_one(
@@ -133,8 +151,8 @@ def test_a_region_is_there_what_it_is_here(
 ) -> None:
     text = """g (uint8[1, 4] x) => (uint8[1, 4] y)
         <float s = {0.5}, uint8 z = {3}, int8[4, 4] w = {1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16},
-         float[4] ws = {0.1,0.2,0.3,0.4}, int8[4] wz = {0,0,0,0}> {
-        d = DequantizeLinear(x, s, z) v = DequantizeLinear<axis = 1>(w, ws, wz)
+         float[4] ws = {0.1,0.2,0.3,0.4}> {
+        d = DequantizeLinear(x, s, z) v = DequantizeLinear<axis = 1>(w, ws)
         m = MatMul(d, v) r = Relu(m) y = QuantizeLinear(r, s, z) }"""
     onnx.save(parse(text), tmp_path / "q.onnx")
     np.savez(tmp_path / "samples.npz", np.uint8([[1, 2, 3, 4]]), np.uint8([[5, 6, 7, 8]]))
@@ -152,6 +170,8 @@ def test_a_region_is_there_what_it_is_here(
         other = onnx.load_from_string(made.files["saved.onnx"])
         assert (other.ir_version, other.opset_import[0].version) == (7, 13)
         assert len(other.graph.node) == 4
+        wanted = onnx.load_from_string(made.files["wanted.onnx"])
+        assert [len(each.input) for each in wanted.graph.node if "Linear" in each.op_type] == [3, 3, 3]
         del region
     told = {name: made.files[name].decode() for name in made.files if name.endswith(".txt")}
     assert "op='MatMul'" in told["operations.txt"]

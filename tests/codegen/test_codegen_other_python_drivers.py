@@ -98,6 +98,8 @@ def test_a_driver_that_the_settings_name_needs_no_interpreter(
     assert np.array_equal(session({"x": X})["y"], 2 * np.maximum(X, 0))
     done = byoc("run", bundle, "--inputs", "random", "--runtime", "ort-plugin", "-o", tmp_path / "y.npz")
     assert done.code == 0
+    assert byoc("verify", bundle, "--runtime", "ort-plugin").code == 0
+    assert "there is no such file" in byoc("verify", bundle).err
 
 
 def test_a_context_of_its_vendor_stands_in_the_model(emit: Callable[..., Path]) -> None:

@@ -11,6 +11,7 @@ from typing import get_args
 
 import pytest
 import vendors
+import yaml
 from cutting import files
 from support import Ran, sample_cases
 
@@ -81,6 +82,40 @@ def test_a_package_is_written(  # noqa: PLR0917 - what is asked for, and where
         f'class Test{cls}(CodegenConformance):\n    codegen = "{name}"\n'
         in written["tests/test_conformance.py"].decode()
     )
+
+
+def test_what_lives_in_another_python_is_named_in_the_settings(byoc: Byoc, tmp_path: Path) -> None:
+    ran = byoc("new-codegen", "my-npu", "--style", "library", "--other-python")
+
+    assert (ran.code, ran.err) == (0, "")
+    assert "put ./my-npu/settings.yaml into your settings (README.md)" in ran.out
+    written = {path: text.decode() for path, text in files(tmp_path / "my-npu").items()}
+    assert written == render_package("my-npu", "library", other_python=True)
+    assert "byoc.codegens" not in written["pyproject.toml"]
+    assert "from byoc_worker import" in written["byoc_my_npu/__init__.py"]
+    settings = yaml.safe_load(written["settings.yaml"])
+    assert settings["codegens"]["my-npu"]["module"] == "byoc_my_npu:MyNpu"
+    _run_check(tmp_path / "my-npu", "ruff", "check")
+    _run_check(tmp_path / "my-npu", "ruff", "format", "--check")
+
+
+@pytest.mark.parametrize("style", ["emitter", "tool"])
+def test_only_a_library_lives_in_another_python(style: str, byoc: Byoc, tmp_path: Path) -> None:
+    ran = byoc("new-codegen", "acme", "--style", style, "--other-python")
+
+    said = f"byoc: --other-python: it is for --style library, and not for {style}\n"
+    assert (ran.code, ran.err, list(tmp_path.iterdir())) == (1, said, [])
+
+
+@pytest.mark.parametrize("other_python", [False, True])
+def test_a_library_is_called_in_few_lines(other_python: bool, request: pytest.FixtureRequest) -> None:
+    package = render_package("acme", "library", other_python)
+    assert sum(text.count("\n") for text in package.values()) <= 120
+    golden = ROOT / "tests" / "golden" / f"scaffold_library{'_other_python' * other_python}.txt"
+    text = "".join(f"==> {path} <==\n{content}" for path, content in package.items())
+    if request.config.getoption("--regenerate"):
+        golden.write_text(text, encoding="utf-8")
+    assert golden.read_text(encoding="utf-8") == text
 
 
 def test_another_folder_can_be_named(byoc: Byoc, tmp_path: Path) -> None:

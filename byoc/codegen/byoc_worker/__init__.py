@@ -28,8 +28,8 @@ class CompileError(Exception):
     """
 
     def __init__(self, reason: object, nodes: Sequence[str] = (), *, lasting: bool = True) -> None:
-        """Keep the rest beside the message, which is made one line."""
-        super().__init__(" ".join(str(reason).split()))
+        """Keep the rest beside the message, of which byoc shows one line."""
+        super().__init__(str(reason))
         self.nodes = (nodes,) if isinstance(nodes, str) else tuple(nodes)
         self.lasting = lasting
 
@@ -219,8 +219,8 @@ class Region:
         `zero_points`, `inputs`, `constants`, `identity`. Large constants are external data beside the
         file. It is there as long as the region is.
         """
-        asked = {"fold": fold, "inline": inline, "opset": opset, "ir_version": ir_version}
-        asked["wants"] = list(wants) or None
+        asked: dict[str, Any] = {"fold": fold, "inline": inline, "opset": opset}
+        asked.update({"ir_version": ir_version, "wants": list(wants) or None})
         given = {name: value for name, value in asked.items() if value is not None}
         return Path(self._ask(self._number, "save", given))
 

@@ -59,6 +59,7 @@ class WrongAnswerError(Exception):
     """A method of a codegen gave what it must not."""
 
 
+_MAX_TEXT = 20_000  # characters of an exception's text; byoc keeps so many of a traceback
 _KINDS = (
     *((ResourceError, "too large"), (CompileError, "refused"), (NotHereError, "not here")),
     *((OptionsError, "input"), (WrongAnswerError, "failed")),
@@ -68,7 +69,9 @@ _KINDS = (
 def describe_failure(error: BaseException, module: str) -> dict[str, Any]:
     """Return an exception of the codegen in a module as JSON."""
     try:
-        text = " ".join(str(error).split())
+        text = str(error)[-_MAX_TEXT:]
+        if isinstance(error, (OptionsError, WrongAnswerError)):
+            text = " ".join(text.split())
         lines = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     except Exception:  # the texts of exceptions are the codegen's own
         text = lines = ""

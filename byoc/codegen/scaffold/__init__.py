@@ -1,9 +1,10 @@
 """A complete package for a new codegen, written from the templates beside this module.
 
 A template is a file of the new package, with `.tmpl` added to its name; those of `common` are in every
-package, the others in packages of one style. In paths and contents `{{name}}` stands for the codegen's
-name, `{{module}}` for the Python package, `{{class}}` for its class, and `{{variable}}` for what its
-environment variables begin with.
+package, those of `other_python` in packages whose codegen lives in another interpreter, the others in
+packages of one style. In paths and contents `{{name}}` stands for the codegen's name, `{{module}}` for
+the Python package, `{{class}}` for its class, and `{{variable}}` for what its environment variables
+begin with; the others stand for what differs in another interpreter.
 """
 
 import re
@@ -28,8 +29,8 @@ from byoc.support import (
     replace_path,
 )
 
-Style = Literal["emitter", "tool"]
-"""The style of a codegen: one that writes code itself, or one that drives a compiler."""
+Style = Literal["emitter", "tool", "library"]
+"""The style of a codegen: it writes code itself, drives a compiler, or calls one in Python."""
 
 TEMPLATE = Path(__file__).parent / "template"
 
@@ -40,12 +41,19 @@ _MAX_CHARACTERS = 32  # keeps all lines of the package short enough
 _RESERVED = frozenset({"any", "byoc", "host", "onnx", "test", "tests"})
 
 
-def new_codegen(name: str, folder: str | Path | None = None, *, style: Style = "emitter") -> list[Path]:
+def new_codegen(
+    name: str,
+    folder: str | Path | None = None,
+    *,
+    style: Style = "emitter",
+    other_python: bool = False,
+) -> list[Path]:
     """Write a package for a new codegen.
 
     `name` is what users will call it. `folder`, by default `./NAME`, may exist, with files of yours in
     it. The `style` is `emitter` for a codegen that writes code itself, `tool` for one that drives a
-    compiler.
+    compiler, `library` for one whose compiler is a Python library. With `other_python`, for that style
+    alone, the class lives in an interpreter of the library's, which the user's settings name.
     Returns the files, relative to the folder, in order. Raises InputError for a name that is malformed
     or taken, a style that there is not, a file that is there already, and for a folder that cannot be
     written; nothing is left behind then.
@@ -54,17 +62,19 @@ def new_codegen(name: str, folder: str | Path | None = None, *, style: Style = "
     words = _check_words(name)
     if style not in get_args(Style):
         raise InputError(f"style {style!r}: it is one of {', '.join(get_args(Style))}")
+    if other_python and style != "library":
+        raise InputError(f"--other-python: it is for --style library, and not for {style}")
     folder = Path(folder or name)
     try:
-        return _write_package(_render(words, style), folder)
+        return _write_package(_render(words, style, other_python), folder)
     except (OSError, ValueError) as error:  # ValueError: no folder can have this name
         why = getattr(error, "strerror", None) or error
         raise InputError(f"{folder}: cannot be written: {why}") from error
 
 
-def render_package(name: str, style: Style = "emitter") -> dict[str, str]:
+def render_package(name: str, style: Style = "emitter", other_python: bool = False) -> dict[str, str]:
     """Return the contents of a codegen's package by relative path, in order. Does not check `name`."""
-    return _render(_placeholder_words(name), style)
+    return _render(_placeholder_words(name), style, other_python)
 
 
 def _write_package(contents: Mapping[str, str], folder: Path) -> list[Path]:
@@ -110,14 +120,35 @@ def _move_files(fresh: Path, place: Path, paths: list[str]) -> None:
         raise
 
 
-def _render(words: Mapping[str, str], style: Style) -> dict[str, str]:
+def _render(words: Mapping[str, str], style: Style, other_python: bool) -> dict[str, str]:
     found = {}
-    for folder in (TEMPLATE / "common", TEMPLATE / style):
+    words = {**words, **_list_interpreter_words(words, other_python)}
+    folders = [TEMPLATE / "common", TEMPLATE / style]
+    for folder in [*folders, TEMPLATE / "other_python"] if other_python else folders:
         for template in folder.rglob(f"*{_SUFFIX}"):
             path = template.relative_to(folder).as_posix().removesuffix(_SUFFIX)
             text = template.read_text(encoding="utf-8")
             found[_fill_template(path, words)] = _fill_template(text, words)
     return dict(sorted(found.items()))
+
+
+def _list_interpreter_words(words: Mapping[str, str], other_python: bool) -> dict[str, str]:
+    """Return the placeholders of what depends on the interpreter that the codegen lives in."""
+    if not other_python:
+        group = '[project.entry-points."byoc.codegens"]'
+        entry = f'{group}\n{words["name"]} = "{words["module"]}:{words["class"]}"\n\n'
+        names = ("ignored", "versions", "where")
+        return {"entry_point": entry, "interface": "byoc.codegen", **dict.fromkeys(names, "")}
+    return {
+        "entry_point": "",
+        "interface": "byoc_worker",
+        # byoc puts the package there; it is not installed.
+        "ignored": "  # type: ignore[import-not-found]",
+        # Those of onnx 1.13, the first with a reference implementation.
+        "versions": ", opset=17, ir_version=8",
+        "where": " It lives in an interpreter of its own:\nput `settings.yaml` into your settings, with "
+        "your paths (byoc's docs/codegen.md, *In another Python*).",
+    }
 
 
 def _fill_template(text: str, words: Mapping[str, str]) -> str:

@@ -60,6 +60,11 @@ WAYS = {
     ),
     "raise": {}.popitem,
     "refuse": lambda: _raise(CompileError("it is\nFriday", ["a"], lasting=False)),
+    "traceback": lambda: _raise(
+        CompileError(
+            'Traceback (most recent call last):\n  File "importer.py", line 1\nValueError: no zero point'
+        )
+    ),
     "large": lambda: _raise(ResourceError("too many")),
     "absent": lambda: _raise(NotHereError("no device")),
     "print": lambda: print("noise"),  # noqa: T201
@@ -202,6 +207,8 @@ class Reader(Acme):
         found["whole.onnx"] = region.load().SerializeToString()
         saved = region.save(inline=True, fold=True, opset=13, ir_version=7)
         found["saved.onnx"] = onnx.load(str(saved)).SerializeToString()
+        wanted = region.load(opset=13, ir_version=7, wants=["zero_points"])
+        found["wanted.onnx"] = wanted.SerializeToString()
         found["emitted.txt"] = repr(EMIT(region, "to", fold=False)).encode()
         return Artifact(found, {"onnx": onnx.__version__, "saved": str(saved)})
 
