@@ -100,7 +100,7 @@ def format_problem(  # noqa: PLR0913, PLR0917 - the names of all that a problem 
 ) -> dict[str, Any]:
     """Return a problem as plain JSON; `devices` are the names of the accelerators.
 
-    `margin` is the share that a placement on several devices has to save for `launch-aware` to choose it.
+    `margin` is the share that several devices have to save for `launch-aware` to choose them.
     """
     start = problem.consumer_start.tolist()
     consumers = problem.consumers.tolist()

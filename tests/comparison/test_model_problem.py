@@ -106,7 +106,7 @@ def test_wrong_files_are_told(tmp_path: Path, byoc: Cli) -> None:
     import byoc as package  # noqa: PLC0415
 
     path = tmp_path / "p.json"
-    package.build_problem("zoo:squeezenet", str(VANILLA)).save(path)
+    byoc.build_problem("zoo:squeezenet", str(VANILLA)).save(path)
     good = json.loads(path.read_text())
     for change, told in (
         ({"format": "other"}, "format: expected 'byoc-placement-problem'"),
@@ -129,12 +129,12 @@ def test_wrong_files_are_told(tmp_path: Path, byoc: Cli) -> None:
 def test_the_margin_of_the_cost_models_goes_with_the_problem(margin: str, tmp_path: Path) -> None:
     """With a margin that no mixture saves everything is on one device, and a file decides as a plan."""
     path, options = tmp_path / "p.json", {"margin": margin}
-    made = package.build_problem("zoo:bert", "dla.yaml", strategy_options=options)
+    made = byoc.build_problem("zoo:bert", "dla.yaml", strategy_options=options)
     assert made.margin == float(margin)
     made.save(path)
-    planned = package.partition("zoo:bert", "dla.yaml", strategy_options=options, what_if=False)
+    planned = byoc.partition("zoo:bert", "dla.yaml", strategy_options=options, what_if=False)
     seconds = planned.plan.placement.cost.total
-    assert package.place(path)["objective_seconds"] == pytest.approx(seconds, rel=1e-9)
+    assert byoc.place(path)["objective_seconds"] == pytest.approx(seconds, rel=1e-9)
     assert made.solve().cost.total == pytest.approx(seconds, rel=1e-9)
-    without = package.place(path, strategy_options={"margin": "0"})["objective_seconds"]
+    without = byoc.place(path, strategy_options={"margin": "0"})["objective_seconds"]
     assert (without < seconds * 0.99) == (margin == "0.9")
