@@ -90,6 +90,7 @@ if TYPE_CHECKING:
         CAST,
         LAYOUT,
         LAYOUT_KEY,
+        FORM_CHANGE_KEY,
         PART_KEY,
         PURPOSE_KEY,
         QUANTIZE,

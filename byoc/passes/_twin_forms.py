@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from onnx import NodeProto, TensorProto, TypeProto
 
-from byoc.model import GraphIndex, get_metadata, set_metadata
+from byoc.model import FORM_CHANGE_KEY, GraphIndex, get_metadata, set_metadata
 from byoc.passes._cleaning import CleanPass
 from byoc.passes._simplify import GraphEdits
 
@@ -178,7 +178,8 @@ class _Rewriter:
             for position in sorted(twinned.outputs):
                 name = index.node_outputs[number][position]
                 if name and self._is_read_as_it_was(name):
-                    edits.insert_after(number, *self.form.leave(edits, self.twins[name], name))
+                    nodes = self.form.leave(edits, self.twins[name], name)
+                    edits.insert_after(number, *self._label(nodes))
         edits.drop_parameters(
             name for n in self.twinned for name in index.node_inputs[n] if index.is_constant(name)
         )
@@ -204,8 +205,14 @@ class _Rewriter:
         else:
             nodes = self.form.enter(edits, name, self._name(name))
             self._note_twins(nodes[-1])
-            edits.insert_before(reader, *nodes)
+            edits.insert_before(reader, *self._label(nodes))
         return self.twins[name]
+
+    def _label(self, nodes: Sequence[NodeProto]) -> Sequence[NodeProto]:
+        """Record in nodes that change the form of a tensor which form that is, and return them."""
+        for node in nodes:
+            set_metadata(node, FORM_CHANGE_KEY, self.form.name)
+        return nodes
 
     def _note_twins(self, node: NodeProto) -> None:
         """Record in the metadata of a node which tensors its outputs are twins of."""

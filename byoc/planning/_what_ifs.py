@@ -247,7 +247,8 @@ class _PlacedGraph:
     def find_refused(self) -> Mapping[_Key, list[_RefusedUnit]]:
         """Return the units that a device refuses and that have a cost there, by what would settle it."""
         groups: dict[_Key, list[_RefusedUnit]] = {}
-        plan, inserted = self.plan, self.plan.index.inserted_nodes
+        plan, index = self.plan, self.plan.index
+        inserted = index.inserted_nodes | index.form_changes.keys()
         outputs = plan.index.node_outputs
         known = np.isfinite(plan.graph_problem.device_cost).tolist()
         seconds = plan.graph_problem.latency.seconds[:, 0].tolist()

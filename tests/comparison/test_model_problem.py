@@ -106,7 +106,7 @@ def test_wrong_files_are_told(tmp_path: Path, byoc: Cli) -> None:
     import byoc as package  # noqa: PLC0415
 
     path = tmp_path / "p.json"
-    byoc.build_problem("zoo:squeezenet", str(VANILLA)).save(path)
+    package.build_problem("zoo:squeezenet", str(VANILLA)).save(path)
     good = json.loads(path.read_text())
     for change, told in (
         ({"format": "other"}, "format: expected 'byoc-placement-problem'"),
