@@ -88,9 +88,9 @@ if TYPE_CHECKING:
     )
     from byoc.model._node_kinds import (
         CAST,
+        FORM_CHANGE_KEY,
         LAYOUT,
         LAYOUT_KEY,
-        FORM_CHANGE_KEY,
         PART_KEY,
         PURPOSE_KEY,
         QUANTIZE,

@@ -16,9 +16,9 @@ from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto, TypeProt
 
 from byoc.model._dimensions import NOTHING_OPEN, PlannedSizes
 from byoc.model._node_kinds import (
+    FORM_CHANGE_KEY,
     NodeKind,
     NodeRecords,
-    FORM_CHANGE_KEY,
     get_effective_attributes,
     get_metadata,
     get_stated_attributes,

@@ -318,7 +318,7 @@ def describe_decision(
 
 
 @lru_cache
-def _explain_form_change(form: str) -> Verdict:
+def explain_form_change(form: str) -> Verdict:
     """Return the reason of a node on the host that byoc inserted for nodes in another form."""
     text = f"a conversion that byoc added for what it brought into another form ({form})"
     return refuse(Cause(CauseKind.CONVERSION, text))
@@ -416,7 +416,7 @@ class GraphPlan:
         """Return the reason why a unit is on the host."""
         changes = self.index.form_changes
         if changes and all(node in changes for node in self.units[row].nodes):
-            return _explain_form_change(changes[self.units[row].nodes[0]])
+            return explain_form_change(changes[self.units[row].nodes[0]])
         verdicts = self.units[row].verdicts
         if len(verdicts) == 1 and verdicts[0].reasons:  # as most have it
             return verdicts[0]
