@@ -255,16 +255,10 @@ def _group_parts(found: Iterable[NodeInParts]) -> Iterator[PartsRow]:
     """Yield a row for all nodes of an operator whose parts are refused for the same reasons."""
     rows: dict[tuple[object, ...], PartsRow] = {}
     for each in found:
-        causes = [
-            objection.make_cause(part.op, named=True)
-            for part in each.refused
-            for objection in part.reasons
-        ]
         reasons = {
-            cause.general_text: Reason(
-                cause.constraint, cause.text, cause.kind.value, cause.value, cause.allowed, cause.flags
-            )
-            for cause in causes
+            reason.text: reason
+            for part in each.refused
+            for reason in (_name_operator(part.op, objection) for objection in part.reasons)
         }
         key = each.op, each.parts, len(each.refused), *reasons
         known = rows.get(key)
@@ -274,6 +268,13 @@ def _group_parts(found: Iterable[NodeInParts]) -> Iterator[PartsRow]:
         )
         rows[key] = replace(row, nodes=row.nodes + 1)
     yield from sorted(rows.values(), key=lambda row: (-row.nodes, row.operator))
+
+
+def _name_operator(op: str, objection: Objection) -> Reason:
+    """Return a reason against a part, with its operator, and without the names of byoc's tensors."""
+    cause = objection.make_cause(op)
+    text = cause.general_text
+    return replace(_make_reason(objection), text=text if text.startswith(op) else f"{op}: {text}")
 
 
 def _without_names(text: str) -> str:
