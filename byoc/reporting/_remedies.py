@@ -26,6 +26,7 @@ _SHAPES = frozenset(
 _ORDER = (
     *(CauseKind.SIZE, CauseKind.QUANTIZATION, CauseKind.OPERATOR, CauseKind.VALUES, CauseKind.COST),
     *(CauseKind.COMPOSITE, CauseKind.TYPE, CauseKind.LIMIT, CauseKind.CONSTRAINT),
+    *(CauseKind.HOST, CauseKind.GIVEN),
 )
 
 
@@ -83,7 +84,8 @@ class RemedyFinder:
         if takes_integers_alone(target):
             rule = f"{{{rule}, quantized: true}}"
         sentence = _SENTENCES.get(cause.kind, "")
-        text = sentence.format(operator=cause.operator, target=target.name, rule=rule)
+        place = cause.constraint
+        text = sentence.format(operator=cause.operator, target=target.name, rule=rule, place=place)
         match cause.kind:
             case CauseKind.SIZE:
                 text = self._describe_sizes(cause)
@@ -143,7 +145,12 @@ _SENTENCES = {
         "it would pay with more of its neighbours there, a faster link or a faster accelerator; "
         "`--strategy all-supported` offloads it all the same"
     ),
-    CauseKind.COMPOSITE: "a pattern under `composites` in the rule file that matches here would take it",
+    CauseKind.GIVEN: "without `--placement` or the annotation that has it there, costs decide",
+    CauseKind.COMPOSITE: (
+        "a pattern under `composites` in the rule file that matches here would take it, and so would "
+        "its rule without `{place}`"
+    ),
+    CauseKind.HOST: "without `{place}` in the rule file costs decide where it runs",
     CauseKind.CONSTRAINT: (
         "if the accelerator can, widen its rule for {operator}: `byoc explain MODEL --op {operator}` "
         "names the constraint"
