@@ -171,6 +171,8 @@ class CauseKind(StrEnum):
     """it is supported, and the placement has it on the host"""
     GIVEN = "given"
     """it is supported, and the placement that was given has it on the host"""
+    CONVERSION = "conversion"
+    """byoc put it there, to bring a tensor into the form that nodes beside it take"""
     OTHER = "other"
     """what only a sentence says"""
 

@@ -13,6 +13,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
+from byoc.bundle._report import ReportedCause
 from byoc.codegen import escape_line
 from byoc.errors import InputError
 from byoc.model import ONLY_VARIANT, Variant
@@ -35,10 +36,14 @@ OptionalNumbers = tuple[OptionalNumber, ...]
 
 
 class DecidedReason(StrictModel):
-    """A reason for staying on the host, and what would take it away, empty where nothing is known."""
+    """A reason for staying on the host, and what would take it away, empty where nothing is known.
+
+    `causes` are what the text is made of, as data: those of the first unit that has it.
+    """
 
     text: str
     remedy: str = ""
+    causes: tuple[ReportedCause, ...] = ()
 
 
 class DecidedOperator(StrictModel):

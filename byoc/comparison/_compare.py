@@ -364,7 +364,8 @@ class ModelProblem:
 
     `problem` has the arrays (`byoc.placement.Problem`), in units of the objective: seconds, joules or a
     weighted sum. Its rows are `units`, with the names of their `nodes` and the `operators` of these,
-    and `tensors`; its columns are `devices`, the host first.
+    and `tensors`; its columns are `devices`, the host first. `margin` is the share that a placement on
+    several devices has to save for `launch-aware` to choose it, as the cost models have it.
     """
 
     problem: Problem
@@ -375,14 +376,17 @@ class ModelProblem:
     devices: tuple[str, ...]
     model: str
     objective: str
+    margin: float = 0.0
 
     def solve(self, strategy: str | Strategy = DEFAULT_STRATEGY, **options: object) -> Placement:
         """Return a strategy's placement: `labels` are the positions of units' devices in `devices`.
 
-        A strategy is a name with `options`, or an object with `solve`. Raises InputError for a strategy
-        that there is not, fails, or breaks a limit.
+        A strategy is a name with `options`, or an object with `solve`; `launch-aware` has the `margin`
+        unless it is given. Raises InputError for a strategy that there is not, fails, or breaks a limit.
         """
         if isinstance(strategy, str):
+            if strategy == DEFAULT_STRATEGY and self.margin:
+                options = {"margin": self.margin, **options}
             texts = {name: format_value(value) for name, value in options.items()}
             strategy = load_strategy(strategy, texts, (strategy,))
         return solve_problem(self.problem, strategy, self.units)
@@ -421,6 +425,7 @@ class ModelProblem:
             self.units,
             self.nodes,
             self.tensors,
+            self.margin,
         )
         write_text(Path(path), json.dumps(document, indent=1, allow_nan=False) + "\n")
 
@@ -490,6 +495,7 @@ def build_problem(model: Source | Model, options: PlanOptions) -> ModelProblem:
         devices=("host", *(target.name for target in settings.targets)),
         model=loaded.source if isinstance(model, Model) else name_source(model),
         objective=str(settings.objective),
+        margin=getattr(settings.strategy, "margin", 0.0),
     )
 
 

@@ -88,6 +88,7 @@ if TYPE_CHECKING:
     )
     from byoc.model._node_kinds import (
         CAST,
+        FORM_CHANGE_KEY,
         LAYOUT,
         LAYOUT_KEY,
         PART_KEY,

@@ -16,9 +16,11 @@ from onnx import GraphProto, NodeProto, SparseTensorProto, TensorProto, TypeProt
 
 from byoc.model._dimensions import NOTHING_OPEN, PlannedSizes
 from byoc.model._node_kinds import (
+    FORM_CHANGE_KEY,
     NodeKind,
     NodeRecords,
     get_effective_attributes,
+    get_metadata,
     get_stated_attributes,
     infer_body_input_types,
     is_inserted,
@@ -196,6 +198,13 @@ class GraphIndex:
         """The nodes that byoc inserted."""
         labelled = [i for i, node in enumerate(self.nodes) if node.metadata_props]
         return frozenset(i for i in labelled if is_inserted(self.nodes[i]))
+
+    @cached_property
+    def form_changes(self) -> Mapping[int, str]:
+        """The nodes that byoc inserted where tensors enter another form or leave it, with its name."""
+        labelled = [i for i, node in enumerate(self.nodes) if node.metadata_props]
+        names = ((i, get_metadata(self.nodes[i], FORM_CHANGE_KEY)) for i in labelled)
+        return {i: name for i, name in names if name}
 
     @cached_property
     def node_inputs(self) -> Sequence[tuple[str, ...]]:

@@ -278,6 +278,9 @@ TENSOR_KEY = "byoc.tensor"
 PART_KEY = "byoc.part_of"
 """The metadata key for the name, with its graph path, of the node that a node is a part of."""
 
+FORM_CHANGE_KEY = "byoc.form_change"
+"""The metadata key for the name of the form that an inserted node brings a tensor into or out of."""
+
 TARGET_KEY = "byoc.target"
 """The metadata key for the name of a region's target, on the region's call."""
 

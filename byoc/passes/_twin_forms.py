@@ -6,13 +6,13 @@ node reads or makes a twin in the other form. Chosen nodes hand twins on to one 
 are converted only where others read or make them.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 from onnx import NodeProto, TensorProto, TypeProto
 
-from byoc.model import GraphIndex, get_metadata, set_metadata
+from byoc.model import FORM_CHANGE_KEY, GraphIndex, get_metadata, set_metadata
 from byoc.passes._cleaning import CleanPass
 from byoc.passes._simplify import GraphEdits
 
@@ -208,9 +208,8 @@ class _Rewriter:
             for position in sorted(twinned.outputs):
                 name = index.node_outputs[number][position]
                 if name and self._is_read_as_it_was(name):
-                    views = self.form.leave(edits, self.twins[name], name)
-                    self._note_views(views)
-                    edits.insert_after(number, *views)
+                    nodes = self.form.leave(edits, self.twins[name], name)
+                    edits.insert_after(number, *self._label(nodes))
         edits.drop_parameters(
             name for n in self.twinned for name in index.node_inputs[n] if index.is_constant(name)
         )
@@ -236,8 +235,7 @@ class _Rewriter:
         else:
             nodes = self.form.enter(edits, name, self._name(name))
             self._note_twins(nodes[-1])
-            self._note_views(nodes)
-            edits.insert_before(reader, *nodes)
+            edits.insert_before(reader, *self._label(nodes))
         return self.twins[name]
 
     def _note_form(self, node: NodeProto, key: str) -> None:
@@ -246,10 +244,13 @@ class _Rewriter:
         if self.form.moves_data:
             set_metadata(node, _MOVES_KEY, self.form.name)
 
-    def _note_views(self, nodes: Iterable[NodeProto]) -> None:
-        """Record in the metadata of nodes that only the form needs them."""
-        for node in nodes if self.form.moves_data else ():
-            set_metadata(node, VIEW_KEY, self.form.name)
+    def _label(self, nodes: Sequence[NodeProto]) -> Sequence[NodeProto]:
+        """Record in nodes that change the form of a tensor which form that is, and return them."""
+        for node in nodes:
+            set_metadata(node, FORM_CHANGE_KEY, self.form.name)
+            if self.form.moves_data:
+                set_metadata(node, VIEW_KEY, self.form.name)
+        return nodes
 
     def _note_twins(self, node: NodeProto) -> None:
         """Record in the metadata of a node which tensors its outputs are twins of."""

@@ -36,13 +36,16 @@ if TYPE_CHECKING:
         GraphPlan,
         PerturbedPlan,
         PlannedRegion,
+        explain_form_change,
     )
     from byoc.planning._node_parts import (
+        LEAST_TAKEN,
         NodeSplitter,
         WholePrice,
         find_parts,
         find_unmatched_annotations,
         read_annotations,
+        takes_float,
     )
     from byoc.planning._outlining import (
         RegionNeighbour,

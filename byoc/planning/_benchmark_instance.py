@@ -206,6 +206,8 @@ class PlacementInstance:
     where cores have loads of their own."""
     notes: tuple[str, ...] = ()
     """Sentences on parts of the instance that the problem expresses differently."""
+    margin: float = 0.0
+    """The share that several devices have to save, as cost models have it; 0 for public instances."""
 
 
 def read_instance(
@@ -239,11 +241,11 @@ def _read_problem(
     content: object, path: Path, name: str | None, max_regions: int | None
 ) -> PlacementInstance:
     """Return the instance of a problem that byoc saved; `total` is what it asks for unless named."""
-    problem, units = parse_problem(content, path)
+    problem, units, margin = parse_problem(content, path)
     objective = _find_objective(name or InstanceObjective.total.value)
     if max_regions is not None:
         problem = replace(problem, max_regions=np.minimum(problem.max_regions, max_regions))
-    return PlacementInstance(problem, tuple((unit,) for unit in units), objective)
+    return PlacementInstance(problem, tuple((unit,) for unit in units), objective, margin=margin)
 
 
 def _build_chosen(

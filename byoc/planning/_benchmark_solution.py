@@ -22,7 +22,7 @@ from byoc.placement import (
     strategy_display_name,
 )
 from byoc.placement.strategies import measure_placement
-from byoc.planning._benchmark_instance import PlacementInstance, read_instance
+from byoc.planning._benchmark_instance import InstanceObjective, PlacementInstance, read_instance
 from byoc.support import (
     STRATEGIES,
     check_type,
@@ -60,7 +60,8 @@ def place(  # noqa: PLR0913 - the options of the verb
             10 unless given.
         max_regions: largest number of regions of an accelerator, 1 for contiguous ones; 1 for the
             latency unless given.
-        strategy_options: options of the strategy by `name`, or by `strategy:name`.
+        strategy_options: options of the strategy by `name`, or by `strategy:name`. `launch-aware` has
+            the `margin` of a problem that byoc saved unless it is given here.
 
     Returns:
         What `byoc place --format json` prints: `objective` and its seconds, a proven bound in seconds
@@ -77,6 +78,8 @@ def place(  # noqa: PLR0913 - the options of the verb
     own = select_options(
         strategy_options or {}, name, (name,), "strategy option", "strategy", unused=installed
     )
+    if name == InstanceObjective.total.strategy and given.margin:
+        own = {"margin": f"{given.margin:g}", **own}
     chosen: Strategy = load_plugin(STRATEGIES, name, lambda kind: make_with_options(kind, own))
     return solve_instance(given, limit_time(chosen, time_limit), str(instance))
 

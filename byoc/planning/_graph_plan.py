@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -317,6 +317,13 @@ def describe_decision(
     )
 
 
+@lru_cache
+def explain_form_change(form: str) -> Verdict:
+    """Return the reason of a node on the host that byoc inserted for nodes in another form."""
+    text = f"a conversion that byoc added for what it brought into another form ({form})"
+    return refuse(Cause(CauseKind.CONVERSION, text))
+
+
 @dataclass(frozen=True, eq=False)
 class PlannedRegion:
     """A region of a graph: its target, its units there, and the tensors at its boundary.
@@ -407,6 +414,9 @@ class GraphPlan:
 
     def host_reason(self, row: int) -> Verdict:
         """Return the reason why a unit is on the host."""
+        changes = self.index.form_changes
+        if changes and all(node in changes for node in self.units[row].nodes):
+            return explain_form_change(changes[self.units[row].nodes[0]])
         verdicts = self.units[row].verdicts
         if len(verdicts) == 1 and verdicts[0].reasons:  # as most have it
             return verdicts[0]

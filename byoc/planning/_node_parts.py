@@ -35,7 +35,7 @@ from byoc.model import (
     walk_nodes,
 )
 from byoc.passes import VIEW_KEY, GraphEdits, apply_edits
-from byoc.patterns import JointUnit
+from byoc.patterns import JointUnit, Mark
 from byoc.placement import Problem
 from byoc.planning._cleaned_graphs import HOST, PinnedNode, PinnedNodes, clean_parts
 from byoc.planning._graph_plan import GraphPlan
@@ -140,7 +140,7 @@ def find_unmatched_annotations(index: GraphIndex, target: Target) -> Iterator[st
 
 # A node is offered in parts if a target takes at least this share of them: with fewer, what stays
 # on the host would be most of the node, at the transfers of several. It is a bound on effort alone.
-_LEAST_TAKEN = 0.5
+LEAST_TAKEN = 0.5
 _MOST_PARTS = 1_000  # of a node: ONNX's largest bodies have about a hundred, functions call functions
 
 WholePrice = tuple[float, float, float | None]
@@ -205,6 +205,17 @@ class NodeSplitter:
         """Return the model with some nodes in parts, each of which says of which node it is one."""
         return _split(self.model, self._find_places(names), self._parts)
 
+    def list_parts(self, index: GraphIndex, number: int) -> tuple[GraphIndex, list[int]] | None:
+        """Return the parts of a node: the graph that they are in, and their numbers there.
+
+        None for a node that has none, or that a rule file keeps whole.
+        """
+        parts = self._find_parts(index, number) if self._may_split(index, number) else None
+        if parts is None:
+            return None
+        body = parts.body.index
+        return body, [n for n in range(len(body.nodes)) if n not in body.constant_nodes]
+
     def _find_places(self, names: Collection[str]) -> dict[str, tuple[GraphIndex, int]]:
         return {
             name: (index, number)
@@ -229,10 +240,10 @@ class NodeSplitter:
             body = parts.body.index
             placed = [n for n in range(len(body.nodes)) if n not in body.constant_nodes]
             counts = (
-                sum(bool(marks[n].verdict) for n in placed)
+                sum(takes_float(marks[n]) for n in placed)
                 for marks in (annotate_graph(body, target) for target in self.targets)
             )
-            enough = max(1.0, _LEAST_TAKEN * len(placed))
+            enough = max(1.0, LEAST_TAKEN * len(placed))
             self._taken[id(parts)] = max(counts, default=0) >= enough
         return self._taken[id(parts)]
 
@@ -275,6 +286,11 @@ class NodeSplitter:
             for number, name in names.items():
                 if not any(own[number].verdict for own in marks) and self._may_split(index, number):
                     yield name, (index, number)
+
+
+def takes_float(mark: Mark) -> bool:
+    """Return whether a part with this mark is taken: parts have no scales, also in a quantized model."""
+    return bool(mark.verdict) and mark.accepts_plain
 
 
 def find_parts(root: GraphPlan) -> dict[str, list[bool]]:

@@ -76,6 +76,7 @@ class SavedProblem(StrictModel):
     model: str = ""
     objective: str = "latency"
     cores: Annotated[_Whole, Field(ge=1)] = 1
+    margin: Annotated[float, Field(strict=True, ge=0, lt=1)] = 0.0
     devices: Annotated[tuple[SavedDevice, ...], Field(max_length=256)]
     units: Annotated[tuple[SavedUnit, ...], Field(max_length=_MOST)]
     tensors: Annotated[tuple[SavedTensor, ...], Field(max_length=_MOST)]
@@ -95,8 +96,12 @@ def format_problem(  # noqa: PLR0913, PLR0917 - the names of all that a problem 
     units: Sequence[str],
     nodes: Sequence[Sequence[str]],
     tensors: Sequence[str],
+    margin: float = 0.0,
 ) -> dict[str, Any]:
-    """Return a problem as plain JSON; `devices` are the names of the accelerators."""
+    """Return a problem as plain JSON; `devices` are the names of the accelerators.
+
+    `margin` is the share that several devices have to save for `launch-aware` to choose them.
+    """
     start = problem.consumer_start.tolist()
     consumers = problem.consumers.tolist()
     return {
@@ -105,6 +110,7 @@ def format_problem(  # noqa: PLR0913, PLR0917 - the names of all that a problem 
         "model": model,
         "objective": objective,
         "cores": problem.cores,
+        "margin": margin,
         "devices": [
             {
                 "name": name,
@@ -147,8 +153,8 @@ def format_problem(  # noqa: PLR0913, PLR0917 - the names of all that a problem 
     }
 
 
-def parse_problem(content: object, path: Path) -> tuple[Problem, tuple[str, ...]]:
-    """Return the problem of a file's content, and the names of its units.
+def parse_problem(content: object, path: Path) -> tuple[Problem, tuple[str, ...], float]:
+    """Return the problem of a file's content, the names of its units, and its margin.
 
     Raises InputError with a line for each mistake.
     """
@@ -169,7 +175,7 @@ def parse_problem(content: object, path: Path) -> tuple[Problem, tuple[str, ...]
     if mistakes:
         raise make_file_error(path, mistakes)
     try:
-        return _build(file), tuple(unit.name for unit in file.units)
+        return _build(file), tuple(unit.name for unit in file.units), file.margin
     except (ValueError, IndexError) as error:
         raise InputError(f"{path}: {error}") from None
 

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from byoc.errors import Cause, CauseKind, Verdict, list_causes, refuse
-from byoc.model import GraphIndex, PlannedSizes
+from byoc.model import GraphIndex, PlannedSizes, has_function_body
 from byoc.placement import (
     CHEAPER_ON_HOST,
     Measure,
@@ -166,9 +166,12 @@ def _try_actions(
     # Of a limit nothing is known but by a plan without it.
     order = sorted(answers, key=lambda each: (not any(map(_is_limit, each[1].actions)), -_rate(*each)))
     for question, each in order:
-        is_worth = any(map(_is_limit, each.actions)) or (
-            _rate(question, each) >= least and not question.is_known
-        )
+        is_worth = any(map(_is_limit, each.actions)) or _rate(question, each) >= least
+        if each.actions and (is_worth or each.gain > 0) and question.is_known:
+            yield each
+            continue
+        if each.actions and not is_worth:
+            continue  # it is not sure, and too little for a plan
         units = (tried + 1) * size
         fits = units <= _FEW_UNITS or (tried < _MAX_PLANS and units <= _MAX_TRIED_UNITS)
         plan = plan_with(each.actions) if each.actions and is_worth and fits else None
@@ -247,7 +250,8 @@ class _PlacedGraph:
     def find_refused(self) -> Mapping[_Key, list[_RefusedUnit]]:
         """Return the units that a device refuses and that have a cost there, by what would settle it."""
         groups: dict[_Key, list[_RefusedUnit]] = {}
-        plan, inserted = self.plan, self.plan.index.inserted_nodes
+        plan, index = self.plan, self.plan.index
+        inserted = index.inserted_nodes | index.form_changes.keys()
         outputs = plan.index.node_outputs
         known = np.isfinite(plan.graph_problem.device_cost).tolist()
         seconds = plan.graph_problem.latency.seconds[:, 0].tolist()
@@ -288,19 +292,32 @@ class _PlacedGraph:
     def keeps_units(self, rows: Sequence[int], device: int) -> bool:
         """Return whether the units stay as they are once a device takes some of them.
 
-        Nodes of composites and of QDQ groups make other units then. What a strategy does that does not
+        Nodes of composites and of QDQ groups make other units then, and what makes parts of other nodes
+        acceptable has these placed in parts. What a strategy does that does not
         weigh costs is not known either, nor where it has not what costs least.
         """
         plan, placement = self.plan, self.plan.placement
         weighs = placement.why_host == CHEAPER_ON_HOST and placement.measure is Measure.total
         least = self.sensitivity.best.cost.total
         nodes = [node for row in rows for node in plan.units[row].nodes]
+        others = self._list_bodies(device) - {*rows}
         return (
             weighs
+            and not others
             and placement.cost.total <= least * (1 + _LEAST_SHARE)
             and len(nodes) == len(rows)
             and not any(self._may_join(node, device) for node in nodes)
         )
+
+    def _list_bodies(self, device: int) -> set[int]:
+        """Return the refused units that may be placed in parts, by number."""
+        plan = self.plan
+        return {
+            row
+            for row, unit in enumerate(plan.units)
+            if not unit.verdicts[device - 1]
+            and any(has_function_body(plan.index, plan.index.nodes[node]) for node in unit.nodes)
+        }
 
     def is_free(self, rows: Sequence[int], device: int) -> bool:
         """Return whether nothing but costs decides on some units, once a device takes them.

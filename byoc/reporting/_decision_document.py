@@ -181,7 +181,11 @@ class _DocumentMaker:
             composites=tuple(self.composites),
             rules=tuple(self.rules),
             reasons=tuple(
-                DecidedReason(text=text, remedy=remedies.describe(self.verdicts[text]))
+                DecidedReason(
+                    text=text,
+                    remedy=remedies.describe(self.verdicts[text]),
+                    causes=report_causes(list_causes(self.verdicts[text])),
+                )
                 for text in self.reasons
             ),
             types=tuple(_describe_type(kind, sizes) for kind in self.types),

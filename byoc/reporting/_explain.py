@@ -9,7 +9,7 @@ from functools import cached_property
 from onnx import NodeProto
 
 from byoc.costs import build_tasks, load_host_costs, sum_host_seconds
-from byoc.errors import Cause, InputError, list_causes, suggest_nearest
+from byoc.errors import Cause, CauseKind, InputError, list_causes, suggest_nearest
 from byoc.model import (
     GraphIndex,
     Model,
@@ -33,7 +33,13 @@ from byoc.patterns import (
     group_matches,
     group_units,
 )
-from byoc.planning import clean_for_targets, find_sizes
+from byoc.planning import (
+    NodeSplitter,
+    clean_for_targets,
+    explain_form_change,
+    find_sizes,
+    takes_float,
+)
 from byoc.reporting._explain_options import ExplainOptions
 from byoc.rules import (
     MISSING_OPERATOR,
@@ -82,6 +88,23 @@ class RefusedNode:
 
 
 @dataclass(frozen=True, eq=False)
+class RefusedPart:
+    """A part of a refused node that the accelerator refuses, with the reasons of the nearest rule."""
+
+    op: str
+    reasons: tuple[Objection, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class NodeInParts:
+    """A refused node as the operators that its function body has: how many, and those refused."""
+
+    op: str
+    parts: int
+    refused: tuple[RefusedPart, ...]
+
+
+@dataclass(frozen=True, eq=False)
 class GraphExplanation:
     """The explanation of one graph: the main graph, or the body at `graph_path`."""
 
@@ -120,6 +143,8 @@ class Explanation:
     estimated: float
     """the share of the work, in seconds on the built-in host, whose shapes or operators are not known"""
     sizes: Mapping[str, int] = field(default_factory=dict)
+    in_parts: tuple[NodeInParts, ...] = ()
+    """the refused nodes that have parts"""
 
     def __repr__(self) -> str:
         """Return the model, the accelerator and how many kinds of refusals there are."""
@@ -176,7 +201,7 @@ def explain(model: Source | Model, options: ExplainOptions) -> Explanation:
 def _explain_cleaned(model: Model, target: Target, options: ExplainOptions) -> Explanation:
     cleaned = clean_for_targets(model, [target], options.no_passes).model
     report_step("explain")
-    return explain_model(cleaned, target, options.node, options.op)
+    return explain_model(cleaned, target, options.node, options.op, options.no_passes)
 
 
 def _wants_sizes(refusal: "RefusedNode") -> bool:
@@ -185,12 +210,17 @@ def _wants_sizes(refusal: "RefusedNode") -> bool:
 
 
 def explain_model(
-    model: Model, target: Target, node: str | None = None, op: str | None = None
+    model: Model,
+    target: Target,
+    node: str | None = None,
+    op: str | None = None,
+    no_passes: str | Collection[str] = (),
 ) -> Explanation:
     """Explain which nodes of a model a target refuses, and why.
 
     With `node` only the node of that name (or output) is examined, with `op` only nodes of that
-    operator. Raise InputError if there is none.
+    operator; `no_passes` are the clean-up passes that parts of nodes do without. Raise InputError if
+    there is no such node.
     """
     if target.has_quantized_rules:
         model = unshare_dequantize(model)
@@ -206,7 +236,39 @@ def explain_model(
         if (id(graph), refusal.number) in wanted
     )
     guessed, seconds = sum_host_seconds(model.index, load_host_costs(_HOST))
-    return Explanation(model, target, graphs, asked, refused, guessed / seconds if seconds else 0.0)
+    estimated = guessed / seconds if seconds else 0.0
+    parts = tuple(_explain_parts(refused, NodeSplitter(model, (target,), no_passes)))
+    return Explanation(model, target, graphs, asked, refused, estimated, in_parts=parts)
+
+
+def _explain_parts(refusals: Iterable[RefusedNode], splitter: NodeSplitter) -> Iterator[NodeInParts]:
+    """Yield the refused nodes that have parts, with those parts that the target refuses.
+
+    `partition` places such a node in parts where that pays.
+    """
+    (target,) = splitter.targets
+    known: dict[int, tuple[RefusedPart, ...]] = {}
+    for refusal in refusals:
+        found = splitter.list_parts(refusal.index, refusal.number)
+        if found is None:
+            continue
+        body, numbers = found
+        if id(body) not in known:
+            known[id(body)] = tuple(_list_refused_parts(Annotator(target, body), numbers))
+        if len(known[id(body)]) < len(numbers):  # else there is nothing to gain by them
+            yield NodeInParts(refusal.op, len(numbers), known[id(body)])
+
+
+def _list_refused_parts(annotator: Annotator, numbers: Iterable[int]) -> Iterator[RefusedPart]:
+    for number in numbers:
+        mark = annotator.annotate_node(number)
+        if takes_float(mark):
+            continue
+        op = get_operator_name(annotator.index.nodes[number])
+        tried = [each for each in annotator.list_attempts(number) if each.objections]
+        text = f"{op}: its rule is for quantized operators, and parts are computed in floating point"
+        integers = Objection(f"{mark.rule}.quantized", text, cause=CauseKind.QUANTIZATION)
+        yield RefusedPart(op, (integers,) if mark.verdict or not tried else tried[0].objections)
 
 
 def _explain_graph(graph_path: str, index: GraphIndex, target: Target) -> GraphExplanation:
@@ -290,10 +352,14 @@ def find_refused_nodes(graph: GraphExplanation, annotator: Annotator) -> Iterato
         neighbour = _refused_neighbour(graph, unit)
         for number in unit.nodes:
             attempts: tuple[Attempt, ...] = ()
-            if neighbour is not None:
+            form = graph.index.form_changes.get(number)
+            if form is not None:
+                change = list_causes(explain_form_change(form))
+                reasons: tuple[Objection, ...] = tuple(_object(cause, "") for cause in change)
+            elif neighbour is not None:
                 near = graph.index.nodes[neighbour]
                 text = f"it goes with {describe_node(near)}, which is refused"
-                reasons: tuple[Objection, ...] = (Objection("", text, names=(get_node_name(near),)),)
+                reasons = (Objection("", text, names=(get_node_name(near),)),)
             elif (
                 is_qdq_node(graph.index.nodes[number])
                 and not graph.marks[number].verdict

@@ -13,13 +13,20 @@ from byoc.bundle import ReportModel, ValueCondition, ValuePromise
 from byoc.console import format_count, format_share, print_lines
 from byoc.model import GraphIndex, get_node_name, get_operator_name
 from byoc.patterns import NearMiss, find_near_misses
+from byoc.planning import LEAST_TAKEN
 from byoc.reporting._estimates import (
     find_promises,
     find_value_conditions,
     format_conditions,
     format_promises,
 )
-from byoc.reporting._explain import Explanation, GraphExplanation, RefusedNode, compute_gains
+from byoc.reporting._explain import (
+    Explanation,
+    GraphExplanation,
+    NodeInParts,
+    RefusedNode,
+    compute_gains,
+)
 from byoc.rules import Objection
 
 _EXAMPLES = 3  # nodes named for a group of refusals
@@ -57,6 +64,21 @@ class RefusedGroup:
     operators: dict[str, int]
     reasons: tuple[SharedReason, ...]
     examples: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PartsRow:
+    """Refused nodes of an operator as the parts that its function body has.
+
+    `parts` counts those of one node, `taken` those of them that the target takes; `refused` are the
+    reasons against the others, each once.
+    """
+
+    operator: str
+    nodes: int
+    parts: int
+    taken: int
+    refused: tuple[Reason, ...]
 
 
 @dataclass(frozen=True)
@@ -156,6 +178,7 @@ class ExplanationDocument(ReportModel):
     nodes: ExplainedNodes
     compute: ExplainedCompute
     refused: tuple[RefusedGroup, ...]
+    in_parts: tuple[PartsRow, ...] = ()
     relax: tuple[GainRow, ...]
     composites: tuple[CompositeRow, ...]
     details: tuple[NodeRow, ...] | None
@@ -167,7 +190,8 @@ class ExplanationDocument(ReportModel):
         """Return the data that JSON can represent, without `details` and promises if there are none."""
         data = super().to_json()
         optional = {"details": self.details is None}
-        optional |= {name: not data[name] for name in ("promises", "conditions", "chosen_sizes")}
+        names = ("in_parts", "promises", "conditions", "chosen_sizes")
+        optional |= {name: not data[name] for name in names}
         return {key: value for key, value in data.items() if not optional.get(key)}
 
 
@@ -185,6 +209,7 @@ def make_explanation_document(explanation: Explanation, details: bool = False) -
             total, _fraction(explanation.refused_operations, total), explanation.estimated
         ),
         refused=_group_refusals(explanation.refusals, total),
+        in_parts=tuple(_group_parts(explanation.in_parts)),
         relax=tuple(
             GainRow(gain.location, dict(gain.operators), gain.nodes, _fraction(gain.operations, total))
             for gain in compute_gains(explanation)
@@ -224,6 +249,32 @@ def _group_refusals(refusals: Iterable[RefusedNode], total: float) -> tuple[Refu
         for members in groups.values()
     ]
     return tuple(sorted(rows, key=lambda row: (-row.compute, -row.nodes, str(row.reasons))))
+
+
+def _group_parts(found: Iterable[NodeInParts]) -> Iterator[PartsRow]:
+    """Yield a row for all nodes of an operator whose parts are refused for the same reasons."""
+    rows: dict[tuple[object, ...], PartsRow] = {}
+    for each in found:
+        reasons = {
+            reason.text: reason
+            for part in each.refused
+            for reason in (_name_operator(part.op, objection) for objection in part.reasons)
+        }
+        key = each.op, each.parts, len(each.refused), *reasons
+        known = rows.get(key)
+        taken = each.parts - len(each.refused)
+        row = (
+            PartsRow(each.op, 0, each.parts, taken, tuple(reasons.values())) if known is None else known
+        )
+        rows[key] = replace(row, nodes=row.nodes + 1)
+    yield from sorted(rows.values(), key=lambda row: (-row.nodes, row.operator))
+
+
+def _name_operator(op: str, objection: Objection) -> Reason:
+    """Return a reason against a part, with its operator, and without the names of byoc's tensors."""
+    cause = objection.make_cause(op)
+    text = cause.general_text
+    return replace(_make_reason(objection), text=text if text.startswith(op) else f"{op}: {text}")
 
 
 def _without_names(text: str) -> str:
@@ -340,14 +391,15 @@ class _Size:
 
     refused: int | None
     reasons: int | None
+    parts: int | None
     gains: int | None
     composites: int | None
     near_misses: int | None
 
 
-_SCREEN = _Size(6, 2, 4, 6, 1)
+_SCREEN = _Size(6, 2, 4, 4, 6, 1)
 """What fits a screen of 50 lines of 100 characters."""
-_WHOLE = _Size(None, None, None, None, None)
+_WHOLE = _Size(None, None, None, None, None, None)
 # A smaller share would be shown as 0.0 %.
 _LEAST_ESTIMATE = 5e-4
 
@@ -377,6 +429,7 @@ def _explanation_lines(found: ExplanationDocument, size: _Size) -> Iterable[str]
             yield from _node_lines(row, compute.estimated)
     else:
         yield from _refused_lines(found.refused, compute.estimated, size)
+    yield from _parts_lines(found.in_parts, size)
     yield from _gain_lines(found.relax, compute.estimated, size.gains)
     if found.details is None:
         yield from _composite_lines(found.composites, size)
@@ -439,6 +492,22 @@ def _format_operators(counts: Mapping[str, int]) -> str:
 def _format_reason(reason: SharedReason) -> str:
     others = reason.others
     return f"{reason.text} (and {others} like it)" if others else reason.text
+
+
+def _parts_lines(rows: Sequence[PartsRow], size: _Size) -> Iterable[str]:
+    if rows:
+        yield from ("", "Refused whole; partition places their parts where that pays:")
+    for row in rows[: size.parts]:
+        nodes = f" ({format_count(row.nodes, 'node')})" if row.nodes > 1 else ""
+        few = ", too few to be placed apart" if row.taken < LEAST_TAKEN * row.parts else ""
+        told = f"{few}; refused are:" if row.refused else ""
+        yield f"  {row.operator}{nodes}: {row.taken} of {format_count(row.parts, 'part')} taken{told}"
+        for reason in row.refused[: size.reasons]:
+            yield f"    - {reason.text}{_format_location(reason)}"
+        if size.reasons is not None and (more := len(row.refused[size.reasons :])):
+            yield f"    - and {format_count(more, 'other reason')} (--verbose)"
+    if size.parts is not None and len(rows) > size.parts:
+        yield f"  and {len(rows) - size.parts} more (--verbose)"
 
 
 def _gain_lines(rows: Sequence[GainRow], estimated: float, most: int | None) -> Iterable[str]:

@@ -1,6 +1,6 @@
 """Remedies for the causes that keep nodes on the host: in words, and as data."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,6 +26,7 @@ _SHAPES = frozenset(
 _ORDER = (
     *(CauseKind.SIZE, CauseKind.QUANTIZATION, CauseKind.OPERATOR, CauseKind.VALUES, CauseKind.COST),
     *(CauseKind.COMPOSITE, CauseKind.TYPE, CauseKind.LIMIT, CauseKind.CONSTRAINT),
+    *(CauseKind.HOST, CauseKind.GIVEN),
 )
 
 
@@ -43,9 +44,12 @@ class RemedyFinder:
         if len(self.plan.targets) > 1:
             return ""
         causes = [cause for cause in list_causes(verdict) if cause.kind in _ORDER]
+        refusing = (cause for cause in causes if cause.kind is CauseKind.CONSTRAINT)
+        places = tuple(dict.fromkeys(cause.constraint for cause in refusing if cause.constraint))
         for cause in sorted(causes, key=lambda cause: _ORDER.index(cause.kind)):
-            if found := self._describe_cause(cause):
-                return found
+            if found := self._describe_cause(cause, places):
+                futile = frozenset(self.find_actions(verdict)) in self._futile
+                return f"{found}; by the cost models that gains nothing" if futile else found
         return ""
 
     def find_actions(self, verdict: Verdict) -> tuple[Action, ...]:
@@ -60,6 +64,11 @@ class RemedyFinder:
         )
 
     @cached_property
+    def _futile(self) -> Set[frozenset[Action]]:
+        """The actions of which plans were made that gain nothing."""
+        return {frozenset(actions) for actions in self.plan.futile}
+
+    @cached_property
     def _limits(self) -> Mapping[str, Action]:
         """The needs of plans without limits, by the limits' keys."""
         actions = (action for each in self.plan.what_ifs if each.tried for action in each.actions)
@@ -69,17 +78,23 @@ class RemedyFinder:
     def _is_quantized(self) -> bool:
         return any(kind.is_qdq for kind in {*self.plan.root.index.node_kinds})
 
-    def _describe_cause(self, cause: Cause) -> str:
+    def _describe_cause(self, cause: Cause, places: Sequence[str]) -> str:
+        """Return what a user can do about a cause; `places` are the keys that refuse beside it."""
         target, rule = self.plan.target, f"op: {cause.operator}"
         if takes_integers_alone(target):
             rule = f"{{{rule}, quantized: true}}"
         sentence = _SENTENCES.get(cause.kind, "")
-        text = sentence.format(operator=cause.operator, target=target.name, rule=rule)
+        place = cause.constraint
+        text = sentence.format(operator=cause.operator, target=target.name, rule=rule, place=place)
         match cause.kind:
             case CauseKind.SIZE:
                 text = self._describe_sizes(cause)
             case CauseKind.CONSTRAINT if is_float_for_integers(cause) and not self._is_quantized:
                 text = self._describe_integers(cause)
+            case CauseKind.CONSTRAINT:
+                text = _describe_places(places) if cause.constraint else text
+            case CauseKind.QUANTIZATION:
+                text = self._describe_quantization()
             case CauseKind.LIMIT:
                 text = self._describe_limit(cause)
             case CauseKind.TYPE:
@@ -87,6 +102,13 @@ class RemedyFinder:
             case CauseKind.COST if cause.text != f"supported, but {CHEAPER_ON_HOST}":
                 text = ""
         return text
+
+    def _describe_quantization(self) -> str:
+        """Return the flags that quantize a model; of one that is quantized in part there are none."""
+        if self._is_quantized:
+            return "the model is quantized in part: this is outside of it, or has no scale"
+        dtype = get_integer_dtype(self.plan.target)
+        return f"`--quantize {dtype} --data FOLDER` quantizes the model, as does `--calibration FILE`"
 
     def _describe_limit(self, cause: Cause) -> str:
         """Return the limit with what a plan without it needs, or what the node does."""
@@ -117,21 +139,30 @@ class RemedyFinder:
 
 
 _SENTENCES = {
-    CauseKind.QUANTIZATION: (
-        "where the model is not quantized, `--data FOLDER` or `--calibration FILE` quantizes it"
-    ),
     CauseKind.OPERATOR: ("if {target} runs {operator}, add `{rule}` to the `ops` of its rule file"),
     CauseKind.VALUES: "`--values assumed` offloads it on the condition that values stay inside",
     CauseKind.COST: (
         "it would pay with more of its neighbours there, a faster link or a faster accelerator; "
         "`--strategy all-supported` offloads it all the same"
     ),
-    CauseKind.COMPOSITE: "a pattern under `composites` in the rule file that matches here would take it",
+    CauseKind.GIVEN: "without `--placement` or the annotation that has it there, costs decide",
+    CauseKind.COMPOSITE: (
+        "a pattern under `composites` in the rule file that matches here would take it, and so would "
+        "its rule without `{place}`"
+    ),
+    CauseKind.HOST: "without `{place}` in the rule file costs decide where it runs",
     CauseKind.CONSTRAINT: (
         "if the accelerator can, widen its rule for {operator}: `byoc explain MODEL --op {operator}` "
         "names the constraint"
     ),
 }
+
+
+def _describe_places(places: Sequence[str]) -> str:
+    """Return the advice to widen constraints, by their keys in the rule file."""
+    quoted = [f"`{place}`" for place in places]
+    named = " and ".join(filter(None, (", ".join(quoted[:-1]), quoted[-1])))
+    return f"if the accelerator can, widen {named} in its rule file"
 
 
 def _describe_type(cause: Cause) -> str:

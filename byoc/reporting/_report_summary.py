@@ -217,12 +217,16 @@ _LEAST_SHARE = 5e-4
 
 @dataclass(frozen=True)
 class _AlikeReasons:
-    """Reasons that differ in names and values alone; `first` is the one with most work."""
+    """Reasons that are told as one; `first` is the one with most work.
+
+    They differ in names and values alone, else (`is_one_kind` is False) the same flags settle them.
+    """
 
     first: HostReason
     others: int
     nodes: int
     share: float | None
+    is_one_kind: bool = True
 
 
 def format_host_reasons(reasons: Sequence[HostReason], most: int | None) -> Iterator[str]:
@@ -257,15 +261,22 @@ def describe_culprit(reasons: Sequence[HostReason]) -> str:
 
 
 def _fold_reasons(reasons: Sequence[HostReason]) -> list[_AlikeReasons]:
-    """Return reasons that differ in names and values alone as one, the largest share first."""
+    """Return reasons as one that differ in names and values alone, or that the same flags settle.
+
+    The largest share comes first.
+    """
     alike: dict[object, list[HostReason]] = {}
     for each in reasons:
-        alike.setdefault(find_likeness(each.causes, each.reason), []).append(each)
+        flags = each.actions and all(action.kind is ActionKind.FLAG for action in each.actions)
+        key = each.actions if flags else find_likeness(each.causes, each.reason)
+        alike.setdefault(key, []).append(each)
     rows = []
     for same in alike.values():
         shares = [each.share for each in same if each.share is not None]
         nodes = sum(each.nodes for each in same)
-        rows.append(_AlikeReasons(same[0], len(same) - 1, nodes, sum(shares) if shares else None))
+        kinds = {find_likeness(each.causes, each.reason) for each in same}
+        share = sum(shares) if shares else None
+        rows.append(_AlikeReasons(same[0], len(same) - 1, nodes, share, len(kinds) == 1))
     return sorted(rows, key=lambda row: -(row.share or 0.0))
 
 
@@ -283,7 +294,8 @@ def _format_reason(row: _AlikeReasons, *, culprit: bool) -> str:
         more = f" and {len(operators) - _OPERATORS} more" if len(operators) > _OPERATORS else ""
         text = f"{', '.join(operators[:_OPERATORS])}{more}: {reason}"
     if row.others:
-        text += f" (and {row.others} like it)"
+        others = f"{row.others} like it" if row.is_one_kind else f"{row.others} that go with it"
+        text += f" (and {others})"
     if culprit and row.first.largest and row.nodes > 1:
         text += f"; the costliest is '{row.first.largest}'"
     return text

@@ -57,8 +57,12 @@ class PlaceParts:
         report_step(f"place {len(candidates)} nodes in parts")
         try:
             plans = [state, *_place_in_parts(state, splitter, candidates)]
-        except InputError:  # as where the cost of a part is not known, and none may be estimated
-            return state
+        except (
+            InputError
+        ) as error:  # as where the cost of a part is not known, and none may be estimated
+            what = _name_nodes(state.root, [*candidates])
+            note = f"nodes stay whole, since they cannot be placed in parts: {what}: {error.lines[0]}"
+            return replace(state, root=replace(state.root, notes=(*state.root.notes, note)))
         best = min(plans, key=lambda each: each.root.placement.cost.total)
         least = (1 - _LEAST_GAIN) * state.root.placement.cost.total
         if best.root.placement.cost.total >= least:
@@ -104,13 +108,18 @@ def _place_trial(
 
 def _add_note(root: GraphPlan, before: GraphPlan) -> GraphPlan:
     """Return a plan with a note on the nodes that are in parts, whose operators `before` has."""
-    names = [*find_parts(root)]
-    operators = _count_operators(before, names)
+    what = _name_nodes(before, [*find_parts(root)])
+    note = f"placed in parts, since no accelerator takes them whole: {what}"
+    return replace(root, notes=(*root.notes, note))
+
+
+def _name_nodes(root: GraphPlan, names: Sequence[str]) -> str:
+    """Return some nodes of a plan for a note: how many of each operator, and the first names."""
+    operators = _count_operators(root, names)
     listed = ", ".join(f"'{name}'" for name in names[:_MAX_NAMES])
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     what = ", ".join(f"{operator} ({count})" for operator, count in operators.items())
-    note = f"placed in parts, since no accelerator takes them whole: {what}: {listed}{more}"
-    return replace(root, notes=(*root.notes, note))
+    return f"{what}: {listed}{more}"
 
 
 def _count_operators(root: GraphPlan, names: Collection[str]) -> Counter[str]:

@@ -37,8 +37,7 @@ def assert_same(one: Problem, other: Problem) -> None:
 @pytest.mark.parametrize("rules", [("dla",), ("dla", "nnpa")])
 def test_it_is_the_problem_that_partition_solves(rules: tuple[str, ...], tmp_path: Path) -> None:
     found = byoc.build_problem("zoo:shufflenet", rules)
-    by_costs_alone = {"margin": "0"}  # a problem has no margin, which is a cost file's
-    plan = byoc.partition("zoo:shufflenet", rules, what_if=False, strategy_options=by_costs_alone).plan
+    plan = byoc.partition("zoo:shufflenet", rules, what_if=False).plan
     assert_same(found.problem, plan.graph_problem.problem)
     assert found.devices == ("host", *rules)
     assert len(found.units) == len(found.nodes) == len(found.operators) == found.problem.units
@@ -124,3 +123,18 @@ def test_wrong_files_are_told(tmp_path: Path, byoc: Cli) -> None:
         ran = byoc("place", path)
         assert (ran.code, ran.out) == (1, "")
         assert told in ran.err
+
+
+@pytest.mark.parametrize("margin", ["0.9", "0"])
+def test_the_margin_of_the_cost_models_goes_with_the_problem(margin: str, tmp_path: Path) -> None:
+    """With a margin that no mixture saves everything is on one device, and a file decides as a plan."""
+    path, options = tmp_path / "p.json", {"margin": margin}
+    made = byoc.build_problem("zoo:bert", "dla.yaml", strategy_options=options)
+    assert made.margin == float(margin)
+    made.save(path)
+    planned = byoc.partition("zoo:bert", "dla.yaml", strategy_options=options, what_if=False)
+    seconds = planned.plan.placement.cost.total
+    assert byoc.place(path)["objective_seconds"] == pytest.approx(seconds, rel=1e-9)
+    assert made.solve().cost.total == pytest.approx(seconds, rel=1e-9)
+    without = byoc.place(path, strategy_options={"margin": "0"})["objective_seconds"]
+    assert (without < seconds * 0.99) == (margin == "0.9")

@@ -175,3 +175,20 @@ def test_quantized_3d_convolutions_are_verified(tmp_path: Path) -> None:
         assert {tensor.dtype for tensor in region.inputs} == {"int8"}
         assert result.verification is not None
         assert result.verification.worst.relative < 0.1
+
+
+def test_conversions_of_ours_are_told_as_such_and_no_rule_is_asked_for(tmp_path: Path) -> None:
+    """The views around a chain stay on the host, for want of a rule, and nobody is to write one."""
+    path = rules(tmp_path, "t", CONVOLUTIONS, "{op: [Relu, Add]}")
+    result = byoc.partition(network(CHAIN), path, strategy="all-supported")
+    report = result.report.to_json()
+    (form,) = (row for row in report["host_reasons"] if row["causes"][0]["kind"] == "conversion")
+    assert (form["nodes"], {*form["operators"]}) == (2, {"Unsqueeze", "Squeeze"})
+    assert (form["remedy"], form["actions"]) == ("", [])
+    assert "planar-form" in form["reason"]
+    assert form["share"] is not None  # views cost nothing on the host, and are priced all the same
+    told = {name for row in report["what_if"] for name in row["operator"].split(", ")}
+    assert not told & {"Squeeze", "Unsqueeze"}
+    views = [each for each in byoc.explain(network(CHAIN), path).refusals if "queeze" in each.op]
+    assert views
+    assert not any(view.attempts for view in views)

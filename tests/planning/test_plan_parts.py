@@ -350,3 +350,23 @@ def test_a_variance_does_not_cancel(files: Files) -> None:
     exact = (exact - exact.mean(1, keepdims=True)) / np.sqrt(exact.var(1, keepdims=True) + 1e-5)
     (got,) = run(result.model, x=x)
     np.testing.assert_allclose(got, exact, atol=1e-2)  # x itself has 11 bits behind the point
+
+
+def test_a_part_without_a_price_is_told(files: Files) -> None:
+    """The plan stays as it is, and says which nodes might have been placed in parts, and why not."""
+    model = parse(BLOCK, opset=20)
+    table = files.folder / "table.yaml"
+    product = "{op: MatMul, types: 'float32[8, 16], float32[16, 16] -> float32[8, 16]', seconds: 1.0e-6}"
+    table.write_text(
+        f"kind: table\nname: table\nlink: {{bandwidth: 1.0e+12}}\nentries:\n- {product}\n", "utf-8"
+    )
+    host = files.costs("slow", **SLOW_HOST)
+    path = files.rules("vx", *PRIMITIVES, costs=str(table))
+    options = {"strategy": "exact", "host_cost_model": host, "unknown_costs": "refuse"}
+    result = partition(model, path, **options)
+    assert not wholes(result)
+    (said,) = (note for note in notes(result) if "in parts" in note)
+    assert "nodes stay whole, since they cannot be placed in parts" in said
+    assert "Gelu (1)" in said
+    assert "'act'" in said
+    assert "cost" in said.split("'norm'")[-1]

@@ -22,7 +22,7 @@ def test_a_file_has_all_numbers_of_a_problem(seed: int, features: frozenset[str]
     devices = [f"d{number}" for number in range(problem.devices)]
     nodes = [(name,) for name in names]
     document = format_problem(problem, "m", "latency", devices, names, nodes, ["t"] * problem.tensors)
-    again, units = parse_problem(json.loads(json.dumps(document, allow_nan=False)), Path("p"))
+    again, units, _ = parse_problem(json.loads(json.dumps(document, allow_nan=False)), Path("p"))
     assert list(units) == names
     for each in fields(Problem):
         one, other = getattr(problem, each.name), getattr(again, each.name)
@@ -62,7 +62,7 @@ def test_there_are_at_most_256_accelerators(count: int) -> None:
         ],
     }
     if count == 256:
-        problem, units = parse_problem(document, Path("p"))
+        problem, units, _ = parse_problem(document, Path("p"))
         assert (problem.devices, list(units)) == (256, ["u"])
         return
     with pytest.raises(InputError, match="at most 256 items"):

@@ -9,6 +9,7 @@ from support import VANILLA, parse, sample_cases
 
 import byoc
 from byoc.bundle import DECISIONS_FILE, DecisionDocument, open_bundle
+from byoc.errors import list_causes
 from byoc.planning import Plan
 from byoc.reporting import make_decision_document
 
@@ -111,3 +112,26 @@ def test_the_same_model_gives_the_same_bytes(tmp_path: Path) -> None:
     assert document is not None
     devices = Counter(map(document.graphs[0].find_device, range(len(document.graphs[0].nodes.names))))
     assert devices[1] == 64
+
+
+@pytest.mark.parametrize("model", sample_cases(MODELS, "zoo:squeezenet", "zoo:silero_vad_v5"))
+def test_reasons_keep_their_causes(model: str) -> None:
+    """A reader of the file knows what the plan knew: each cause, not only the sentence of all."""
+    plan = make_plan(model)
+    written = make_decision_document(plan).to_json()
+    document = DecisionDocument.read(gzip.compress(written), Path("d"))
+    known = {
+        str(verdict): [
+            (cause.kind, cause.operator, cause.constraint, cause.value, cause.allowed, cause.flags)
+            for cause in list_causes(verdict)
+        ]
+        for _, verdict in reversed(plan.host_units)
+    }
+    assert known
+    for reason in document.reasons:
+        causes = reason.causes
+        assert [
+            (each.kind, each.operator, each.constraint, each.value, each.allowed, each.flags)
+            for each in causes
+        ] == known[reason.text]
+    assert any(cause.constraint for reason in document.reasons for cause in reason.causes)

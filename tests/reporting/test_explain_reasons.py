@@ -218,3 +218,18 @@ def test_the_rules_own_reason_is_told(explained: Callable[..., dict[str, Any]]) 
     assert miss["reason"].endswith(
         "Mul 'm' is not taken by the rules: the operator set is 17, at least 30 is supported"
     )
+
+
+def test_the_parts_of_a_refused_node_are_told(explained: Callable[..., dict[str, Any]]) -> None:
+    """Of Gelu a single primitive is missing: it is named, with the place for its rule."""
+    model = prepared("g (float[8] x) => (float[8] y) { a = Gelu (x) b = Gelu (a) y = Neg(b) }", opset=20)
+    rules = "ops:\n- op: [Mul, Add, Div, Sqrt, Neg]\n"
+    (row,) = explained(model, rules)["in_parts"]
+    assert (row["operator"], row["nodes"]) == ("Gelu", 2)
+    assert row["taken"] == row["parts"] - 1
+    (reason,) = row["refused"]
+    assert (reason["kind"], reason["place"]) == ("operator", "ops")
+    assert reason["text"].startswith("Erf is not among")
+    (row,) = explained(model, rules + "- op: Erf\n")["in_parts"]
+    assert (row["taken"], row["refused"]) == (row["parts"], [])
+    assert "in_parts" not in explained(model, rules + "- op: Gelu\n")

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import pytest
 import yaml
+from report_fields import print_text
 from support import parse
 
 import byoc
@@ -451,3 +452,28 @@ def test_a_limit_of_one_of_two_accelerators_is_its_own(tmp_path: Path) -> None:
     gain = before.predicted.seconds - after.predicted.seconds
     assert gain == pytest.approx(told.gain, rel=0.1)
     assert {cause.target for each in before.host_reasons for cause in each.causes} == {"one"}
+
+
+def test_what_one_flag_settles_is_one_reason_on_a_screen(tmp_path: Path) -> None:
+    """A float model on an accelerator of integers has one reason, however many sentences there are."""
+    text, rules, _ = CASES["a float model"]
+    report = plan(tmp_path, read_model(text), rules, {})
+    assert len(report["host_reasons"]) > 1
+    lines = print_text(host_reasons=report["host_reasons"])
+    (first,) = (line for line in lines if "that go with it" in line)
+    assert first.split()[2] == "4"
+    assert sum("`--quantize int8 --data FOLDER`" in line for line in lines) == 1
+    assert not any("for 1 other reason" in line for line in lines)
+
+
+@pytest.mark.parametrize("dear", [False, True])
+def test_advice_that_gains_nothing_says_so(dear: bool, tmp_path: Path) -> None:
+    """Over a link on which nothing pays, quantizing the model is told to be of no use."""
+    text, rules, _ = CASES["a float model"]
+    costs = COSTS.replace("8.0e+10", "1.0e+3") if dear else COSTS
+    (tmp_path / "link.yaml").write_text(costs)
+    report = plan(tmp_path, read_model(text), rules, {"cost_model": tmp_path / "link.yaml"})
+    remedies = {row["remedy"] for row in report["host_reasons"]}
+    assert len(remedies) == 1
+    assert ("gains nothing" in remedies.pop()) == dear
+    assert bool(report["what_if"]) != dear

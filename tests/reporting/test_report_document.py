@@ -229,7 +229,7 @@ def test_what_a_user_can_do_comes_before_what_a_vendor_can(cause: Cause, remedy:
     for causes in ([cause], [WIDE, cause], [cause, WIDE]):
         assert remedy in RemedyFinder(plan).describe(refuse(*causes))
         assert not RemedyFinder(several).describe(refuse(*causes))
-    assert "widen its rule for Conv" in RemedyFinder(plan).describe(refuse(WIDE))
+    assert "widen `ops[0].attributes.group.max`" in RemedyFinder(plan).describe(refuse(WIDE))
 
 
 def test_a_target_without_nodes_is_told_with_the_commonest_reason(tmp_path: Path) -> None:
