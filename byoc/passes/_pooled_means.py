@@ -55,10 +55,10 @@ class PooledMean(TwinForm):
 
     def convert(
         self, edits: GraphEdits, number: int, inputs: Sequence[str], outputs: Sequence[str]
-    ) -> NodeProto:
+    ) -> Sequence[NodeProto]:
         """Return the pool."""
         node = edits.index.nodes[number]
-        return build_node(_POOLS[node.op_type], inputs[:1], outputs, node.name)
+        return [build_node(_POOLS[node.op_type], inputs[:1], outputs, node.name)]
 
 
 def _read_axes(index: GraphIndex, node: NodeProto, stated: Sequence[int] | None) -> list[int] | None:

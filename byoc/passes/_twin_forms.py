@@ -202,7 +202,7 @@ class _Rewriter:
             operator = index.nodes[number].op_type
             same = [node for node in nodes if node.op_type == operator]
             self._note_form((same or nodes)[-1], key)
-            self._note_views(node for node in nodes if node is not (same or nodes)[-1])
+            self._label([node for node in nodes if node is not (same or nodes)[-1]])
             for node in nodes:
                 self._note_twins(node)
             for position in sorted(twinned.outputs):
