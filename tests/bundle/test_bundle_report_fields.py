@@ -49,14 +49,12 @@ def test_of_a_refusal_options_and_parts_stand_where_there_are_some() -> None:
     }
     refusal = RefusalReport.model_construct(**defaults)
     plain = refusal.model_dump(mode="python", warnings=False)
-    assert plain.keys() == RefusalReport.model_fields.keys() - {"options", "tried"}
+    assert plain.keys() == RefusalReport.model_fields.keys() - {"options", "tried", "detail"}
     with_options = refusal.model_copy(update={"options": {"a": "1"}})
     assert with_options.model_dump(mode="python", warnings=False) == {**plain, "options": {"a": "1"}}
-    searched = refusal.model_copy(update={"tried": "2 parts of it compiled"})
-    assert searched.model_dump(mode="python", warnings=False) == {
-        **plain,
-        "tried": "2 parts of it compiled",
-    }
+    for name, text in (("tried", "2 parts of it compiled"), ("detail", "Traceback ...")):
+        searched = refusal.model_copy(update={name: text})
+        assert searched.model_dump(mode="python", warnings=False) == {**plain, name: text}
 
 
 def test_of_a_report_what_is_empty_is_left_out(report: Report) -> None:

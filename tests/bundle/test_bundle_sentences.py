@@ -507,6 +507,7 @@ def test_what_a_report_does_not_say_is_nothing() -> None:
         "reach": None,
         "notes": (),
         "tie_breaks": (),
+        "layers_not_compared": "",
     }
     assert defaults(PredictedCosts) == {"estimated": 0.0, "measure": "total"}
     for kind in (

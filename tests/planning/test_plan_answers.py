@@ -232,7 +232,13 @@ def defaults(kind: type) -> dict[str, Any]:
 def test_what_is_not_said_of_a_plan_is_nothing() -> None:
     assert defaults(BreakEven) == {"groups": 1}
     assert defaults(TradePoint) == {"wide": ()}
-    assert defaults(RefusedRegion) == {"nodes": (), "split": 0, "failed": False, "tried": ""}
+    assert defaults(RefusedRegion) == {
+        "nodes": (),
+        "split": 0,
+        "failed": False,
+        "tried": "",
+        "detail": "",
+    }
     lowered = defaults(LoweredPrecision)
     numbers = {key: value for key, value in lowered.items() if isinstance(value, float) and isnan(value)}
     assert [*numbers] == ["reached", "all_quantized"]
