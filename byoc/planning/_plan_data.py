@@ -247,9 +247,10 @@ class Plan:
 
     `asked` is what the caller gave, by name; `root` the plan of the main graph, with those of bodies
     inside; `partitioned` makes the partitioned model; `what_ifs` what would be gained if an accelerator
-    took more, and `untried` how many reasons for refusing units were left out there; `break_evens` what
-    would have to change where the host is cheaper; `lowered` what was done to the numbers before, None
-    where regions compute as the model says; `notes` what is to be told of that.
+    took more, `untried` how many reasons for refusing units were left out there, and `futile` the
+    actions of which a plan was made that costs no less; `break_evens` what would have to change where
+    the host is cheaper; `lowered` what was done to the numbers before, None where regions compute as the
+    model says; `notes` what is to be told of that.
     `refusals` are those that were known as it was made; `predicted_at` are predictions at the ends of
     ranges of open dimensions; `passes` are the effects of those that rewrote the model, and the regions
     once these are written. `variant` is the variant of a bundle that it is the plan of. `state` maps

@@ -236,3 +236,29 @@ def test_dla_prices_its_composites() -> None:
     assert [len(unit.nodes) for unit in priced.plan.units] == [2, 1]
     before, after = (each.plan.graph_problem.problem.seconds[0, 1] for each in (plain, priced))
     assert 0 < after != before
+
+
+# Gelu may be placed in parts, and a rule for Sin is missing: a plan with one has Gelu in parts again.
+IN_PARTS = """
+asked (float[64, 64] x) => (float[64, 64] y) {
+  a = Relu(x)  b = Gelu(a)  c = Add(b, b)  d = Sin(c)  e = Gelu(d)  y = Relu(e)
+}
+"""
+
+
+def test_nothing_is_asked_for_gains(asked: Vendor, tmp_path: Path) -> None:
+    """Plans with actions done are only thought of: they go by the answers that there are."""
+    rules = tmp_path / "t.yaml"
+    rules.write_text(
+        "target: t\ncost_model: dla\ndtype: float32\nops: [{op: [Relu, Add, Mul, Div, Sqrt, Erf]}]\n"
+    )
+    logs = []
+    for what_if in (False, True):
+        asked.forget()
+        asked.log.write_text("")
+        options = {"codegen": "noting", "ask": "legality", "cache": False, "what_if": what_if}
+        plan = byoc.partition(parse(IN_PARTS, opset=20), rules, **options).plan
+        logs.append(asked.log.read_text())
+    assert any(each.tried for each in plan.what_ifs) or plan.futile
+    assert logs[0]
+    assert logs[1] == logs[0]
