@@ -5,14 +5,13 @@ from copy import deepcopy
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from onnx import ModelProto, NodeProto, helper
 
 from byoc.boundary.contracts import TensorContract
 from byoc.codegen._operations import find_composite, find_conversions, instantiate_body
-from byoc.memory.arena import ArenaPlan, plan_buffers
-from byoc.memory.reading import CONVENTIONS, MemoryModel, find_quantized_groups, read_memory_model
+from byoc.memory import arena, reading
 from byoc.model import (
     Dim,
     EditableGraph,
@@ -32,6 +31,10 @@ from byoc.model import (
     read_tensor_types,
     write_type,
 )
+
+if TYPE_CHECKING:
+    from byoc.memory.arena import ArenaPlan
+    from byoc.memory.reading import MemoryModel
 
 # The activation memory of a region: an order of its operations, and an offset for each tensor.
 
@@ -77,20 +80,22 @@ def plan_arena(
     """Plan the arena of a region's model with folded constants (see `Region.arena`)."""
     bare = _without_conversions(model, inputs, outputs)
     index = GraphIndex.of_model(bare)
-    read = read_memory_model(index, CONVENTIONS["C"], alignment, find_quantized_groups(index), name)
-    found = plan_buffers(read.problem)
+    read = reading.read_memory_model(
+        index, reading.CONVENTIONS["C"], alignment, reading.find_quantized_groups(index), name
+    )
+    found = arena.plan_buffers(read.problem)
     places = dict(_slots(read, found))
     places |= {each.name: places[each.inner] for each in (*inputs, *outputs) if each.inner in places}
     names = tuple(get_node_name(index.nodes[number]) for number in _node_order(index, read, found))
     return Arena(names, places, found.size, found.bound, found.proof)
 
 
-def _slots(read: MemoryModel, found: ArenaPlan) -> Iterator[tuple[str, ArenaSlot]]:
+def _slots(read: "MemoryModel", found: "ArenaPlan") -> Iterator[tuple[str, ArenaSlot]]:
     for tensor, row in read.buffers_of.items():
         yield tensor, ArenaSlot(found.offsets[row[0]], sum(read.problem.sizes[buffer] for buffer in row))
 
 
-def _node_order(index: GraphIndex, read: MemoryModel, found: ArenaPlan) -> list[int]:
+def _node_order(index: GraphIndex, read: "MemoryModel", found: "ArenaPlan") -> list[int]:
     """Return all nodes in the order of the plan; a view, which has no step, follows its operand."""
     at = {node: place for place, step in enumerate(found.order) for node in read.nodes[step]}
     for number in range(len(index.nodes)):
