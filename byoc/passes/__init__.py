@@ -34,8 +34,7 @@ if TYPE_CHECKING:
         load_region_pass,
         merge_effects,
     )
-    from byoc.passes._planar_forms import PlanarForm
-    from byoc.passes._pooled_means import PooledMean
+    from byoc.passes._planar_forms import PlanarForm, PooledMean
     from byoc.passes._quantized_operators import ReadQuantizedOperators
     from byoc.passes._simplify import GraphEdits
     from byoc.passes._twin_forms import VIEW_KEY, ChosenForm, TwinForm, find_forms, find_twins

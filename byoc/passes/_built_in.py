@@ -4,7 +4,7 @@ BUILT_IN = {
     "drop-clamps": "byoc.passes._idle_clamps:DropClamps",
     "drop-dropout": "byoc.passes._folded_shapes:DropDropout",
     "drop-identity": "byoc.passes._folded_shapes:DropIdentity",
-    "drop-nan-guards": "byoc.passes._nan_guards:DropNanGuards",
+    "drop-nan-guards": "byoc.passes._cleaning:DropNanGuards",
     "explicit-pads": "byoc.passes._affine_folding:ExplicitPads",
     "flatten-to-reshape": "byoc.passes._folded_shapes:FlattenToReshape",
     "flat-form": "byoc.passes._flat_forms:FlatForm",
@@ -15,7 +15,7 @@ BUILT_IN = {
     "narrow-doubles": "byoc.passes._narrow_doubles:NarrowDoubles",
     "narrow-integers": "byoc.passes._narrow_integers:NarrowIntegers",
     "planar-form": "byoc.passes._planar_forms:PlanarForm",
-    "pooled-mean": "byoc.passes._pooled_means:PooledMean",
+    "pooled-mean": "byoc.passes._planar_forms:PooledMean",
     "read-quantized": "byoc.passes._quantized_operators:ReadQuantizedOperators",
     "simplify": "byoc.passes._simplify:Simplify",
 }

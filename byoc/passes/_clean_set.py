@@ -4,17 +4,15 @@ from collections.abc import Collection
 
 from byoc.errors import InputError, suggest_nearest
 from byoc.passes._affine_folding import ExplicitPads, FoldBatchNormalization
-from byoc.passes._cleaning import CleanPass
+from byoc.passes._cleaning import CleanPass, DropNanGuards
 from byoc.passes._flat_forms import FlatForm
 from byoc.passes._folded_scales import FoldScales
 from byoc.passes._folded_shapes import DropDropout, DropIdentity, FlattenToReshape, FoldShapes
 from byoc.passes._frame_forms import FrameForm
 from byoc.passes._idle_clamps import DropClamps
-from byoc.passes._nan_guards import DropNanGuards
 from byoc.passes._narrow_doubles import NarrowDoubles
 from byoc.passes._narrow_integers import NarrowIntegers
-from byoc.passes._planar_forms import PlanarForm
-from byoc.passes._pooled_means import PooledMean
+from byoc.passes._planar_forms import PlanarForm, PooledMean
 from byoc.passes._quantized_operators import ReadQuantizedOperators
 from byoc.passes._twin_forms import TwinForm
 

@@ -24,19 +24,7 @@ from byoc.model import (
     is_qdq_node,
     set_attribute,
 )
-from byoc.passes._frame_nodes import Convolution, Nodes, convert_pool
-from byoc.passes._planar_forms import (
-    ALONG_AXIS,
-    BROADCAST,
-    SOFTMAX_OPSET,
-    UNARY,
-    ImageForm,
-    is_blocked,
-    is_plain_batchnorm,
-)
-from byoc.passes._simplify import GraphEdits
-from byoc.passes._twin_forms import TwinnedTensors
-from byoc.passes._volume_windows import (
+from byoc.passes._flat_forms import (
     DEPTH,
     GLOBAL_POOLS,
     POOLS,
@@ -49,6 +37,18 @@ from byoc.passes._volume_windows import (
     restate,
     to_tensor,
 )
+from byoc.passes._frame_nodes import Convolution, Nodes, convert_pool
+from byoc.passes._planar_forms import (
+    ALONG_AXIS,
+    BROADCAST,
+    SOFTMAX_OPSET,
+    UNARY,
+    ImageForm,
+    is_blocked,
+    is_plain_batchnorm,
+)
+from byoc.passes._simplify import GraphEdits
+from byoc.passes._twin_forms import TwinnedTensors
 
 _SLICE_OPSET = 10  # from which the numbers of Slice are inputs
 _LEAST_OPSET = 7  # from which operands are broadcast as now

@@ -20,9 +20,7 @@ from byoc.model import (
     set_attribute,
     set_metadata,
 )
-from byoc.passes._simplify import GraphEdits
-from byoc.passes._twin_forms import TWIN_KEY
-from byoc.passes._volume_windows import (
+from byoc.passes._flat_forms import (
     DEPTH,
     GLOBAL_POOLS,
     RANK,
@@ -39,6 +37,8 @@ from byoc.passes._volume_windows import (
     restate,
     to_tensor,
 )
+from byoc.passes._simplify import GraphEdits
+from byoc.passes._twin_forms import TWIN_KEY
 
 SPLIT_OPSET = 13  # ONNX opset from which the sizes of Split are an input
 
