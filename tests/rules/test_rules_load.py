@@ -189,6 +189,7 @@ def test_the_built_in_file(name: str) -> None:
         "conv_gated",
         "product_function",
         "gated",
+        "nan_guard",
         "bn_relu",
         "add_relu",
         "dynamic_quantization",
