@@ -74,7 +74,7 @@ def get_error_text(error: BaseException) -> str:
 
 
 def find_message(text: str) -> str:
-    """Return what a text of other code says in the end where it has a traceback, else the text.
+    """Return the last line of a traceback in a text of other code, else the text.
 
     Tool chains hand on the tracebacks of their parts, often with a prefix before each line
     (`E build: Traceback (most recent call last):`).

@@ -195,7 +195,7 @@ def _fill_inputs(edited: EditableGraph, node: NodeProto, types: Types) -> None:
 
 
 def _make_default(node: NodeProto, place: int, types: Types) -> np.ndarray | None:
-    """Return what an input means that is left out, None where no array does."""
+    """Return the array that an omitted input stands for, None where there is none."""
     find = _DEFAULTS.get((node.op_type, place)) if node.domain in _DOMAINS else None
     return None if find is None else find(node, place, types)
 

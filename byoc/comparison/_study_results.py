@@ -294,7 +294,7 @@ _INTERVAL = (2.5, 97.5)  # per cent
 
 
 def find_problem(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what a case asks, but for strategy, seed and repetition."""
+    """Return the problem of a case: its columns but for strategy, seed and repetition."""
     return tuple(row[name] for name in _SAME_PROBLEM)
 
 

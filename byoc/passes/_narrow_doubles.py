@@ -179,7 +179,7 @@ def _round(value: NDArray[np.float64]) -> NDArray[np.float32]:
 
 @dataclass(eq=False)
 class _Exactness:
-    """What is known of the float64 tensors of a graph: those of numbers that float32 holds, all of them.
+    """The float64 tensors of a graph: all of them, and those of numbers that float32 holds.
 
     `whole` are those of whole numbers that it holds.
     """
@@ -190,7 +190,7 @@ class _Exactness:
 
     @classmethod
     def of_graph(cls, index: GraphIndex) -> "_Exactness":
-        """Return what is known of a graph, which is worked out once."""
+        """Return the facts of a graph, found once."""
         known = _KNOWN.get(index)
         if known is not None:
             return cls(index, *known)

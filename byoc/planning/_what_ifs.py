@@ -101,7 +101,7 @@ LEAST_GAIN = 1e-3
 # Plans with actions done: the summary has as many gains on a screen. Of tiny graphs there are more:
 # plans that have so many units together take a few milliseconds.
 _MAX_PLANS = 3
-_FEW_UNITS = 150
+_FEW_UNITS = 150  # of all such plans of a tiny graph together
 # Units of all these plans together: they take about as long as planning a graph of so many.
 _MAX_TRIED_UNITS = 1_000
 _OPERATORS = 3  # that are named of units of several

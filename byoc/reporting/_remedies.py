@@ -79,7 +79,7 @@ class RemedyFinder:
         return any(kind.is_qdq for kind in {*self.plan.root.index.node_kinds})
 
     def _describe_cause(self, cause: Cause, places: Sequence[str]) -> str:
-        """Return what a user can do about a cause; `places` are the keys that refuse beside it."""
+        """Return the remedy of a cause; `places` are the keys that refuse beside it."""
         target, rule = self.plan.target, f"op: {cause.operator}"
         if takes_integers_alone(target):
             rule = f"{{{rule}, quantized: true}}"

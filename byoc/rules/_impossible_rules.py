@@ -135,7 +135,7 @@ def _find_problem(op: str, rule: OpRule, target: Target) -> str:
 
 
 def _list_problems(schema: OperatorSchema, rule: OpRule, target: Target) -> Iterator[str]:
-    """Yield what keeps the nodes of a version of an operator from meeting a rule."""
+    """Yield the reasons why no node of a version of an operator meets a rule."""
     yield from _find_absent(schema, rule)
     for name, wanted in rule.attributes.items():
         yield from _check_attribute(schema, name, wanted)

@@ -51,7 +51,7 @@ class SessionTensor:
 
 
 class SessionCalls:
-    """How all sessions are called: inputs and outputs by name, or as sessions of onnxruntime are.
+    """The calls that all sessions take: by name, or in the form of onnxruntime's sessions.
 
     A kind of session has `inputs`, `outputs`, `get_types` and `_run_named`.
     """

@@ -26,9 +26,8 @@ from byoc.runtime._state_binding import (
 from byoc.runtime._variant_session import PromptAxes, VariantSession
 from byoc.samples import describe_mismatch
 
-_MOST_LOOKING_AHEAD = (
-    1e-3  # of the effect of a token on itself: roundings are far below, a mean over all above
-)
+# Of the effect of a token on itself: roundings are far below, a mean over all tokens is above.
+_MOST_LOOKING_AHEAD = 1e-3
 
 
 class StatefulSession(SessionCalls):

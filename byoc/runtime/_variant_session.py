@@ -501,7 +501,7 @@ def _get_extent(session: Session, name: str, axis: int) -> int | None:
 
 
 def _find_lengths(session: VariantSession, pairs: Mapping[str, StatePair]) -> dict[str, int]:
-    """Return how many tokens the state of each variant has; nothing where that is not seen.
+    """Return the number of tokens that the state of each variant has; nothing where it is not seen.
 
     That is its extent along the axis that differs from variant to variant, or that is padded.
     """

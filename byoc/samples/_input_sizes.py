@@ -83,7 +83,7 @@ class OpenSizes:
 
     @cached_property
     def limits(self) -> list[SizeLimit]:
-        """What tables and masks in the model ask of the sizes."""
+        """The limits that tables and masks in the model set to the sizes."""
         return find_limits(self.traced.index, self.names)
 
     @property

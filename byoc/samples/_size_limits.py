@@ -52,7 +52,7 @@ class SizeLimit:
         return list_dim_names(self.one) | list_dim_names(self.other)
 
     def measure(self, sizes: Mapping[str, int]) -> int | None:
-        """Return how far the first extent is from what is allowed, None where that is unknown."""
+        """Return the distance of the first extent from an allowed one, None where it is unknown."""
         one, other = evaluate_dim(self.one, sizes), evaluate_dim(self.other, sizes)
         if one is None or other is None:
             return None
@@ -85,7 +85,7 @@ def _list_met(graph: GraphIndex, node: NodeProto) -> Iterator[SizeLimit]:
 
 
 def _describe_meeting(graph: GraphIndex, node: NodeProto, *dims: Dim) -> str:
-    """Say which constant tensor brings an extent into a node that the other has to equal."""
+    """Describe the constant tensor that brings an extent into a node which the other has to equal."""
     for name in node.input:
         shape = graph.get_shape(name) or ()
         if graph.is_constant(name) and (rows := [dim for dim in dims if dim in shape]):

@@ -1,4 +1,4 @@
-"""What runs in a process of its own: `python -m byoc.codegens.openvino.openvino_worker VERB ...`.
+"""The process of its own of this codegen: `python -m byoc.codegens.openvino.openvino_worker VERB ...`.
 
 `answer FOLDER FIRST OPTIONS` tries models: for each file FIRST.onnx, FIRST + 1.onnx, ... in the folder
 it prints a line with the reason of a refusal as a JSON string, which is empty if OpenVINO compiles the
