@@ -86,7 +86,7 @@ def to_tensor(value: NDArray[Any]) -> TensorProto:
 
 
 @dataclass(frozen=True)
-class Window:
+class VolumeWindow:
     """The window of a convolution or pool over volumes; `pads` are those before and behind its depth.
 
     `is_along_depth` says that it has one element of each frame, and `depths` are those of what is read
@@ -101,7 +101,7 @@ class Window:
     depths: tuple[int, int]
 
     @classmethod
-    def of_node(cls, index: GraphIndex, number: int) -> "Window | None":
+    def of_node(cls, index: GraphIndex, number: int) -> "VolumeWindow | None":
         """Return the window of a node; None where it is not known."""
         node, op = index.nodes[number], index.node_kinds[number].op_type
         stated = get_stated_attributes(node)
@@ -135,7 +135,7 @@ class Window:
         )
         return own._pad(stated, op)
 
-    def _pad(self, stated: Mapping[str, Any], op: str) -> "Window | None":
+    def _pad(self, stated: Mapping[str, Any], op: str) -> "VolumeWindow | None":
         """Return the window with the padding along its depth that it leaves to `auto_pad`."""
         automatic = stated.get("auto_pad", "NOTSET")
         if automatic == "VALID":
@@ -156,8 +156,8 @@ class Window:
         less, more = max(total, 0) // 2, max(total, 0) - max(total, 0) // 2
         return self._with_pads(*((less, more) if automatic == "SAME_UPPER" else (more, less)))
 
-    def _with_pads(self, before: int, behind: int) -> "Window":
-        return Window(
+    def _with_pads(self, before: int, behind: int) -> "VolumeWindow":
+        return VolumeWindow(
             self.kernel, self.stride, self.dilation, (before, behind), self.is_along_depth, self.depths
         )
 
@@ -344,7 +344,7 @@ def _is_before(axis: int) -> bool:
 def _find_windowed(index: GraphIndex, number: int) -> Collection[int]:
     """Return the positions of image and weights of a node whose window is along the depth alone."""
     node, op = index.nodes[number], index.node_kinds[number].op_type
-    window = Window.of_node(index, number)
+    window = VolumeWindow.of_node(index, number)
     if window is None or not window.is_along_depth:
         return ()
     if op == "MaxPool" and any(node.output[1:]) and get_stated_attributes(node).get("storage_order", 0):

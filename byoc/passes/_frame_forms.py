@@ -31,13 +31,13 @@ from byoc.passes._flat_forms import (
     RANK,
     WEIGHTS,
     ZERO_POINTS,
-    Window,
+    VolumeWindow,
     multiply,
     read_dims,
     restate,
     to_tensor,
 )
-from byoc.passes._frame_nodes import Convolution, Nodes, convert_pool
+from byoc.passes._frame_nodes import Convolution, FrameNodes, convert_pool
 from byoc.passes._planar_forms import (
     ALONG_AXIS,
     BROADCAST,
@@ -77,7 +77,7 @@ class FrameForm(ImageForm):
         """Return whether a node has a window over rows or columns: others have a simpler form."""
         if index.node_kinds[number].op_type not in self.image_operators:
             return False
-        window = Window.of_node(index, number)
+        window = VolumeWindow.of_node(index, number)
         return window is not None and not window.is_along_depth
 
     def describe(self, index: GraphIndex, number: int) -> TwinnedTensors | None:
@@ -153,7 +153,7 @@ class FrameForm(ImageForm):
         """Return the nodes that make a batch of frames of a volume."""
         dims = read_dims(edits.index, name)
         assert dims is not None
-        nodes = Nodes(edits, name)
+        nodes = FrameNodes(edits, name)
         nodes.order_frames(name, dims, twin)
         return nodes.made
 
@@ -161,7 +161,7 @@ class FrameForm(ImageForm):
         """Return the nodes that make a volume of its frames."""
         dims = read_dims(edits.index, name)
         assert dims is not None
-        nodes = Nodes(edits, name)
+        nodes = FrameNodes(edits, name)
         n, c, d, h, w = dims
         if d == 1:
             nodes.reshape(twin, dims, name)
@@ -231,7 +231,7 @@ def _find_operands(index: GraphIndex, number: int) -> Collection[int]:
 
 def _find_pooled(index: GraphIndex, number: int) -> Collection[int]:
     """Return the position of what a pool reads; none for one along the depth alone, and for places."""
-    window = Window.of_node(index, number)
+    window = VolumeWindow.of_node(index, number)
     if window is None or any(index.node_outputs[number][1:]):
         return ()
     return () if window.is_along_depth and window.has_depth else (0,)
@@ -242,7 +242,7 @@ def _find_convolved(index: GraphIndex, number: int) -> Collection[int]:
 
     Frames of padding have to be of a size and of a number that are known.
     """
-    window = Window.of_node(index, number)
+    window = VolumeWindow.of_node(index, number)
     dims = read_dims(index, index.node_inputs[number][0])
     if window is None or dims is None or (window.has_depth and window.is_along_depth):
         return ()
@@ -269,7 +269,7 @@ def _has_zero(index: GraphIndex, number: int) -> bool:
     return value is not None and value.size == 1
 
 
-def _has_weights(index: GraphIndex, number: int, window: "Window") -> bool:
+def _has_weights(index: GraphIndex, number: int, window: "VolumeWindow") -> bool:
     """Return whether the weights of a convolution have a form for frames.
 
     Weights with a scale for each of the channels that are read have none where these are stacked.

@@ -29,7 +29,7 @@ from byoc.passes._flat_forms import (
     Dims,
     Extent,
     Tap,
-    Window,
+    VolumeWindow,
     drop_depth,
     keep_depth,
     multiply,
@@ -44,7 +44,7 @@ SPLIT_OPSET = 13  # ONNX opset from which the sizes of Split are an input
 
 
 @dataclass(eq=False)
-class Nodes:
+class FrameNodes:
     """New nodes around a tensor whose name they begin with; `made` has them in order."""
 
     edits: GraphEdits
@@ -118,10 +118,10 @@ class Convolution:
         """Return the node, behind those that give it the frames under its kernel, and its weights."""
         index, node = self.edits.index, self.node
         given = index.node_inputs[self.number][0]
-        window, dims = Window.of_node(index, self.number), read_dims(index, given)
+        window, dims = VolumeWindow.of_node(index, self.number), read_dims(index, given)
         assert window is not None
         assert dims is not None
-        nodes = Nodes(self.edits, given)
+        nodes = FrameNodes(self.edits, given)
         taps = window.list_taps(node.op_type == "ConvTranspose")
         weights = self._slice_weights(dims) if len(taps) > 1 else None
         if weights is not None:
@@ -149,7 +149,7 @@ class Convolution:
         return [value[:, :, step] for step in range(value.shape[2])]
 
     def _add_up(
-        self, nodes: Nodes, images: Sequence[str], dims: Dims, weights: Sequence[NDArray[Any]]
+        self, nodes: FrameNodes, images: Sequence[str], dims: Dims, weights: Sequence[NDArray[Any]]
     ) -> Sequence[NodeProto]:
         """Return a convolution for each step of the kernel, and Adds; the first one has the bias."""
         index, node = self.edits.index, self.node
@@ -171,7 +171,7 @@ class Convolution:
             set_metadata(each, f"{TWIN_KEY}.0", index.node_outputs[self.number][0])
         return nodes.made
 
-    def _stack(self, nodes: Nodes, frames: str, dims: Dims, taps: Sequence[Tap]) -> str:
+    def _stack(self, nodes: FrameNodes, frames: str, dims: Dims, taps: Sequence[Tap]) -> str:
         """Add nodes that make images whose channels are those of all frames under the kernel.
 
         The frames of a channel lie beside each other, as they do in the weights.
@@ -186,14 +186,14 @@ class Convolution:
         made = (multiply(count, n), multiply(c, len(images)), h, w)
         return self._round(nodes, nodes.reshape(stacked, made), made)
 
-    def _take(self, nodes: Nodes, frames: str, dims: Dims, taps: Sequence[Tap]) -> list[str]:
+    def _take(self, nodes: FrameNodes, frames: str, dims: Dims, taps: Sequence[Tap]) -> list[str]:
         """Add nodes that make for each tap the frames that are under it."""
         n, c, _, h, w = dims
         count = len(taps[0])
         images = self._take_whole(nodes, frames, dims, taps)
         return [self._divide(nodes, image, (count, n, c, h, w)) for image in images]
 
-    def _divide(self, nodes: Nodes, image: str, dims: Dims) -> str:
+    def _divide(self, nodes: FrameNodes, image: str, dims: Dims) -> str:
         """Return frames, given those of a depth at once."""
         count, n, c, h, w = dims
         if n == 1:
@@ -201,7 +201,7 @@ class Convolution:
         made = (multiply(count, n), c, h, w)
         return self._round(nodes, nodes.reshape(image, made), made)
 
-    def _take_whole(self, nodes: Nodes, frames: str, dims: Dims, taps: Sequence[Tap]) -> list[str]:
+    def _take_whole(self, nodes: FrameNodes, frames: str, dims: Dims, taps: Sequence[Tap]) -> list[str]:
         """Add nodes that make for each tap the frames that are under it, those of a depth at once."""
         n, c, d, h, w = dims
         channels = multiply(n, c)
@@ -221,7 +221,7 @@ class Convolution:
         return images
 
     def _cut(
-        self, nodes: Nodes, frames: str, dims: tuple[Extent, ...], taps: Sequence[Tap]
+        self, nodes: FrameNodes, frames: str, dims: tuple[Extent, ...], taps: Sequence[Tap]
     ) -> list[list[str]]:
         """Return for each tap the tensors that its frames are in, frames of padding included."""
         runs = [[*_find_runs(tap, 1 if self.split else 0)] for tap in taps]
@@ -249,7 +249,7 @@ class Convolution:
         ]
 
     def _split(
-        self, nodes: Nodes, frames: str, dims: tuple[Extent, ...], cuts: Sequence[int]
+        self, nodes: FrameNodes, frames: str, dims: tuple[Extent, ...], cuts: Sequence[int]
     ) -> dict[int, str]:
         """Add a Split; return its outputs by the first frame in each."""
         sizes = [end - start for start, end in pairwise(cuts)]
@@ -272,7 +272,7 @@ class Convolution:
         return dict(zip(cuts, rounded, strict=False))
 
     def _slice(
-        self, nodes: Nodes, frames: str, dims: tuple[Extent, ...], run: tuple[int, int, int]
+        self, nodes: FrameNodes, frames: str, dims: tuple[Extent, ...], run: tuple[int, int, int]
     ) -> str:
         """Add a Slice of some frames, unless they are all that there are."""
         start, count, step = run
@@ -291,7 +291,7 @@ class Convolution:
         dtype = self.edits.index.get_dtype(self.edits.index.node_inputs[self.number][0])
         return DTYPE_NUMBERS[dtype or "float32"]
 
-    def _pad(self, nodes: Nodes, dims: tuple[Extent, ...]) -> str:
+    def _pad(self, nodes: FrameNodes, dims: tuple[Extent, ...]) -> str:
         """Return frames of zeros, or of integers that stand for zero."""
         index = self.edits.index
         quantized = self._read_scale()
@@ -318,7 +318,7 @@ class Convolution:
         given, scale, zero = (*index.node_inputs[maker], "")[:3]
         return (scale, zero, given) if len(index.get_shape(scale) or ()) == 0 else None
 
-    def _round(self, nodes: Nodes, name: str, dims: Sequence[Extent]) -> str:
+    def _round(self, nodes: FrameNodes, name: str, dims: Sequence[Extent]) -> str:
         """Quantize what a node has moved, as it was before, so that rules see a node in integers.
 
         The numbers are multiples of the scale, so none of them changes.
@@ -332,7 +332,7 @@ class Convolution:
         rounded = nodes.add("QuantizeLinear", [name, *parameters], dims, dtype=dtype)
         return nodes.add("DequantizeLinear", [rounded, *parameters], dims)
 
-    def _change_weights(self, nodes: Nodes, name: str) -> str:
+    def _change_weights(self, nodes: FrameNodes, name: str) -> str:
         """Return weights of the images: the frames of the kernel are channels that are read."""
         index = self.edits.index
         shape: Any = index.get_shape(name)
@@ -341,7 +341,7 @@ class Convolution:
         if maker is not None and is_dequantize(index.nodes[maker]):
             node = deepcopy(index.nodes[maker])
             node.input[0] = self._change_weights(
-                Nodes(self.edits, node.input[0], nodes.made), node.input[0]
+                FrameNodes(self.edits, node.input[0], nodes.made), node.input[0]
             )
             node.output[0] = self.edits.names.new_tensor(f"{name}_frames")
             node.name = self.edits.names.new_node(node.output[0])
@@ -365,7 +365,7 @@ class Convolution:
         if value is not None:
             value = value.transpose(0, 2, 1, 3, 4) if swaps else value
             return self.edits.store(to_tensor(value.reshape(dims)), f"{name}_frames")
-        own = Nodes(self.edits, name, nodes.made)
+        own = FrameNodes(self.edits, name, nodes.made)
         if swaps:
             turned = (outer, depth, inner, *extents)
             name = own.add("Transpose", [name], turned, perm=[0, 2, 1, 3, 4])
@@ -413,7 +413,7 @@ def convert_pool(edits: GraphEdits, number: int, node: NodeProto) -> Sequence[No
     n, c, depth, *_ = given
     h, w = made[3:]
     is_global = node.op_type in GLOBAL_POOLS
-    window = None if is_global else Window.of_node(index, number)
+    window = None if is_global else VolumeWindow.of_node(index, number)
     deep = deepcopy(node)
     if not is_global:
         drop_depth(node)
@@ -421,7 +421,7 @@ def convert_pool(edits: GraphEdits, number: int, node: NodeProto) -> Sequence[No
     if depth == 1 if window is None else not window.has_depth:
         return [node]
     # Largest numbers and means lie between those that are read, norms of frames below those of volumes.
-    nodes = Nodes(edits, makes if "Lp" in node.op_type else reads)
+    nodes = FrameNodes(edits, makes if "Lp" in node.op_type else reads)
     output, node.output[0] = node.output[0], edits.names.new_tensor(f"{makes}_each")
     node.name = edits.names.new_node(node.output[0])
     number_of = DTYPE_NUMBERS[index.get_dtype(makes) or "float32"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from byoc.model import Dim, GraphIndex, TensorType, add_dims, list_dim_names
-from byoc.samples._size_limits import FittedSizes, SizeLimit, find_limits, fit_sizes
+from byoc.samples._size_limits import ExtentLimit, FittedSizes, find_limits, fit_sizes
 from byoc.samples._size_relations import SizeRelations, TracedInputs, find_relations, trace_inputs
 
 # What a size counts, the plausible size, and another one. A sequence has 128 tokens, as encoders of
@@ -82,7 +82,7 @@ class OpenSizes:
         return self.suggest({})
 
     @cached_property
-    def limits(self) -> list[SizeLimit]:
+    def limits(self) -> list[ExtentLimit]:
         """The limits that tables and masks in the model set to the sizes."""
         return find_limits(self.traced.index, self.names)
 

@@ -35,7 +35,7 @@ Complete = Callable[[Mapping[str, int]], Mapping[str, int]]
 
 
 @dataclass(frozen=True)
-class SizeLimit:
+class ExtentLimit:
     """Two extents that are equal in every run that has a result, or the first is at most the second.
 
     `source` says what in the model asks for it, such as `'position_ids' has 64 rows`.
@@ -65,9 +65,9 @@ class SizeLimit:
         return not self.at_most and 1 in (evaluate_dim(self.one, sizes), evaluate_dim(self.other, sizes))
 
 
-def find_limits(index: GraphIndex, open_names: Collection[str]) -> list[SizeLimit]:
+def find_limits(index: GraphIndex, open_names: Collection[str]) -> list[ExtentLimit]:
     """Return the limits on open extents of a model's inputs that its main graph sets, each once."""
-    found: dict[tuple[Dim, Dim], SizeLimit] = {}
+    found: dict[tuple[Dim, Dim], ExtentLimit] = {}
     for number, node in enumerate(index.nodes):
         for limit in (*_list_met(index, node), *_list_gathered(index, number, node)):
             if limit.names and limit.names <= set(open_names):
@@ -75,13 +75,13 @@ def find_limits(index: GraphIndex, open_names: Collection[str]) -> list[SizeLimi
     return [*found.values()]
 
 
-def _list_met(graph: GraphIndex, node: NodeProto) -> Iterator[SizeLimit]:
+def _list_met(graph: GraphIndex, node: NodeProto) -> Iterator[ExtentLimit]:
     """Yield the limits of extents that meet in a node of which one at least is calculated."""
     for one, other in list_met_extents(graph, node):
         if one == other or None in (one, other) or 1 in (one, other):
             continue
         if any(isinstance(dim, str) and list_dim_names(dim) != {dim} for dim in (one, other)):
-            yield SizeLimit(one, other, False, _describe_meeting(graph, node, one, other))
+            yield ExtentLimit(one, other, False, _describe_meeting(graph, node, one, other))
 
 
 def _describe_meeting(graph: GraphIndex, node: NodeProto, *dims: Dim) -> str:
@@ -142,7 +142,7 @@ A Slice that makes it shorter may leave out the largest, and is not followed.
 """
 
 
-def _list_gathered(graph: GraphIndex, number: int, node: NodeProto) -> Iterator[SizeLimit]:
+def _list_gathered(graph: GraphIndex, number: int, node: NodeProto) -> Iterator[ExtentLimit]:
     """Yield the limit of a Gather from a constant table, at positions that are counted."""
     if node.op_type != "Gather" or not graph.is_constant(node.input[0]):
         return
@@ -151,7 +151,7 @@ def _list_gathered(graph: GraphIndex, number: int, node: NodeProto) -> Iterator[
         return
     bounds = _Counting(graph).bound(node.input[1])
     if bounds is not None and isinstance(bounds[1], str):
-        yield SizeLimit(add_dims(bounds[1], 1), rows, True, _describe_table(node.input[0], rows))
+        yield ExtentLimit(add_dims(bounds[1], 1), rows, True, _describe_table(node.input[0], rows))
 
 
 def _get_extent(graph: GraphIndex, node: NodeProto) -> Dim:
@@ -272,7 +272,7 @@ class FittedSizes:
 def fit_sizes(
     sizes: Mapping[str, int],
     groups: Sequence[Collection[str]],
-    limits: Sequence[SizeLimit],
+    limits: Sequence[ExtentLimit],
     complete: Complete,
 ) -> FittedSizes:
     """Return sizes that break as few limits as possible, and why they are what they are.
@@ -302,7 +302,7 @@ def fit_sizes(
 
 @dataclass(frozen=True)
 class _SizeSearch:
-    limits: Sequence[SizeLimit]
+    limits: Sequence[ExtentLimit]
     complete: Complete
 
     def count_broken(self, sizes: Mapping[str, int]) -> int:
@@ -310,12 +310,12 @@ class _SizeSearch:
         known = self.complete(sizes)
         return sum(not limit.allows(known) for limit in self.limits)
 
-    def concerns(self, limit: SizeLimit, sizes: Mapping[str, int], names: Collection[str]) -> bool:
+    def concerns(self, limit: ExtentLimit, sizes: Mapping[str, int], names: Collection[str]) -> bool:
         """Return whether a limit depends on names: whether it measures otherwise at other sizes."""
         tried = ({**sizes, **dict.fromkeys(names, size)} for size in (1, LARGEST_SIZE))
         return bool(names) and len({limit.measure(self.complete(each)) for each in tried}) > 1
 
-    def find(self, limit: SizeLimit, sizes: Mapping[str, int], names: Collection[str]) -> int | None:
+    def find(self, limit: ExtentLimit, sizes: Mapping[str, int], names: Collection[str]) -> int | None:
         """Return a size of names that keeps a limit, None where none is found.
 
         What a limit measures grows with a size, or shrinks with it, as extents do.
@@ -336,14 +336,14 @@ class _SizeSearch:
         return least + 1 if least % 2 and measure(least + 1) == 0 else least
 
     def describe_most(
-        self, limits: Sequence[SizeLimit], sizes: Mapping[str, int], names: Collection[str]
+        self, limits: Sequence[ExtentLimit], sizes: Mapping[str, int], names: Collection[str]
     ) -> str:
         """Say the largest size that keeps all limits, and which limit; empty where any size does."""
 
-        def keeps(limit: SizeLimit, size: int) -> bool:
+        def keeps(limit: ExtentLimit, size: int) -> bool:
             return limit.allows(self.complete({**sizes, **dict.fromkeys(names, size)}))
 
-        def keeps_from_now(limit: SizeLimit, size: int) -> bool:
+        def keeps_from_now(limit: ExtentLimit, size: int) -> bool:
             return size <= now or keeps(limit, size)
 
         now = max(sizes[name] for name in names)

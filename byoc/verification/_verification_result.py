@@ -267,7 +267,7 @@ class Verification:
 
     @property
     def layers_not_compared(self) -> str:
-        """The layers that were not compared alone, with the reason, as part of a sentence; empty for none."""
+        """The layers that were not compared alone, with the reason: a part of a sentence, or empty."""
         left = {each.name: each.layers.not_compared for each in self.regions if each.layers is not None}
         reasons = {name: reason for name, reason in left.items() if reason}
         if not reasons:
