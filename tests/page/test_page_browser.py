@@ -123,7 +123,7 @@ def test_a_user_finds_why_a_conv_is_on_the_host(show: Any) -> None:
     page.click("#list tbody tr >> nth=0")
     search(page, conv.name)
     assert str(reason) in page.inner_text("#details [data-role=reason]")
-    assert "widen its rule for Conv" in page.inner_text("#details")
+    assert "if the accelerator can, widen" in page.inner_text("#details")
 
 
 def test_a_user_finds_the_largest_boundary_tensor(show: Any, ssdlite: Any) -> None:
