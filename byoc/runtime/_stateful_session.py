@@ -166,13 +166,14 @@ class StatefulSession(SessionCalls):
         It is run on first tokens without a past, with the last of them changed: what it makes of the
         others has to stay.
         """
-        for size in sorted({2, *axes.sizes} - {1}):
-            piece = axes.cut_first(inputs, min(size, axes.count))
+        sizes = {min(size, axes.count) for size in (2, *axes.sizes)} - {1}
+        for size in sorted(sizes) if axes.outputs else ():
+            piece = axes.cut_first(inputs, size)
             state = {name: self._make_value(name, piece) for name in self._pairs}
             if not session.takes({**piece, **state}):
                 continue
             one, other = (session.run({**each, **state}) for each in (piece, axes.change_last(piece)))
-            if axes.measure_looking_ahead(one, other) > _MOST_LOOKING_AHEAD:
+            if axes.measure_looking_ahead(one, other, size) > _MOST_LOOKING_AHEAD:
                 raise InputError(
                     "the prompt is longer than variants take, and cannot be read in pieces: what the "
                     "model makes of a token depends on those behind it"
@@ -180,8 +181,8 @@ class StatefulSession(SessionCalls):
             self._is_causal = True
             return
         raise InputError(
-            "no variant takes the prompt, nor two tokens without a past, by which could be seen whether "
-            "the model reads it in pieces: give its tokens one by one"
+            "no variant takes the prompt, and none shows by the outputs for two tokens without a past "
+            "whether the model reads it in pieces: give its tokens one by one"
         )
 
     def _go_on(self, inputs: StageValues, trace: Trace | None) -> dict[str, Any]:
@@ -226,6 +227,7 @@ class StatefulSession(SessionCalls):
         """Return a session on the same bundle that goes on from a copy of this state."""
         other = StatefulSession(self._session, tuple(self._pairs.values()), self._max_length)
         other.reset(self.state)
+        other._is_causal = self._is_causal
         return other
 
     def truncate(self, length: int) -> None:

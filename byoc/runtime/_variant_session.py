@@ -397,7 +397,8 @@ class PromptAxes:
     """Along which axes a call of several tokens is cut into calls of fewer.
 
     `tokens` has axes of inputs with an entry for each token of the call, `so_far` those with one for
-    each token until now, as of a mask, and `outputs` the axis of an output with an entry for each token.
+    each token until now, as of a mask, and `outputs` the axis of an output, of states too, with an entry
+    for each token.
     `count` is the number of tokens, `sizes` those that variants take, the largest first.
     """
 
@@ -437,10 +438,11 @@ class PromptAxes:
         counts = {np.shape(inputs[name])[axis] for name, axes in tokens.items() for axis in axes}
         if len(counts) != 1:
             return None
-        states = {pair.present for pair in pairs.values()}
-        outputs = {name: _find_varying_axis(session, name) for name in session.outputs}
-        made = {n: axis for n, axis in outputs.items() if axis is not None and n not in states}
-        return cls(tokens, so_far, made, counts.pop(), sorted(sizes, reverse=True))
+        varying = {name: _find_varying_axes(session, name) for name in session.outputs}
+        if any(axes is None or len(axes) > 1 for axes in varying.values()):
+            return None  # what several calls make could not be joined
+        outputs = {name: axes[0] for name, axes in varying.items() if axes}
+        return cls(tokens, so_far, outputs, counts.pop(), sorted(sizes, reverse=True))
 
     def cut(self, inputs: StageValues, done: int, size: int) -> dict[str, Any]:
         """Return the inputs of `size` tokens behind the first `done`."""
@@ -473,15 +475,19 @@ class PromptAxes:
             found[name] = value
         return found
 
-    def measure_looking_ahead(self, one: StageValues, other: StageValues) -> float:
-        """Return by how much outputs of earlier tokens differ, as a share of how much the last one's do.
+    def measure_looking_ahead(self, one: StageValues, other: StageValues, size: int) -> float:
+        """Return the change of outputs for earlier tokens as a share of the change for the last one.
 
-        `one` and `other` are outputs for tokens of which only the last differ. 0 is a causal model.
+        `one` and `other` are outputs for `size` tokens without a past, of which the last one differs. A
+        causal model gives 0.
         """
         share = 0.0
         for name, axis in self.outputs.items():
             moved = np.moveaxis(np.abs(np.subtract(one[name], other[name], dtype=np.float64)), axis, 0)
-            share = max(share, float(moved[:-1].max(initial=0.0)) / (float(moved[-1].max()) or 1.0))
+            earlier, last = (
+                float(part.max(initial=0.0)) for part in (moved[: size - 1], moved[size - 1 :])
+            )
+            share = max(share, earlier / (last or 1.0))
         return share
 
     def join(self, parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -520,15 +526,19 @@ def _find_lengths(session: VariantSession, pairs: Mapping[str, StatePair]) -> di
     return {}
 
 
-def _find_varying_axis(session: VariantSession, name: str) -> int | None:
-    """Return the only axis of an output whose extents differ between variants."""
-    shapes = {
-        kind.shape
-        for each in session.sessions.values()
-        if (kind := each.get_types().get(name)) is not None
-    }
-    if None in shapes or len({len(shape) for shape in shapes if shape is not None}) != 1:
+def _find_varying_axes(session: VariantSession, name: str) -> list[int] | None:
+    """Return the axes of an output whose extents differ between variants, None where none is known.
+
+    An extent with a name that no input has, such as the total of past and new tokens, may differ.
+    """
+    kinds = [each.get_types().get(name) for each in session.sessions.values()]
+    shapes = [kind.shape for kind in kinds if kind is not None and kind.shape is not None]
+    if len(shapes) < len(kinds) or len({len(shape) for shape in shapes}) != 1:
         return None
-    columns = zip(*(shape for shape in shapes if shape is not None), strict=True)
-    varying = [axis for axis, extents in enumerate(columns) if len({*extents}) > 1]
-    return varying[0] if len(varying) == 1 else None
+    inputs = [kind.shape or () for each in session.sessions.values() for kind in each.types.values()]
+    told = {dim for shape in inputs for dim in shape}
+    return [
+        axis
+        for axis, extents in enumerate(zip(*shapes, strict=True))
+        if len({*extents}) > 1 or not (isinstance(extents[0], int) or extents[0] in told)
+    ]

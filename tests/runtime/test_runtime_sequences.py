@@ -220,3 +220,58 @@ def test_a_prompt_that_the_state_has_no_room_for_says_how_far_it_came(
     session = byoc.open_stateful(in_float16[1])
     with pytest.raises(InputError, match=r"^after 32 of 33 tokens: no variant takes these inputs: "):
         _ask(session, [*range(33)], 0)
+
+
+# What a call returns has no entry for each token, or one for each pair: the state shows what it can.
+SUMMED = """summed (int64[1, seq] ids, float[1, past, 4] old) => (float[1, 4] y, float[1, total, 4] new)
+  <int64[1] axes = {1}, float[6, 4] table = {TABLE}> {
+  g = Gather (table, ids)
+  MIXED
+  new = Concat <axis = 1> (old, s)
+  y = ReduceSum <keepdims = 0> (new, axes)
+}"""
+TABLE = ", ".join(str(value) for value in range(24))
+ALONE = "s = Tanh (g)"
+AHEAD = "m = ReduceMean <axes = [1], keepdims = 1> (g) s = Add (g, m)"
+
+
+def _cut_summed(
+    mixed: str, folder: Path, lengths: Sequence[tuple[int, int]] = ((2, 0), (1, 2), (1, 3))
+) -> Any:
+    model = parse(SUMMED.replace("MIXED", mixed).replace("TABLE", TABLE))
+    variants = {f"v{seq}_{past}": {"seq": seq, "past": past} for seq, past in lengths}
+    cut(model, folder / "b", variants=variants)
+    return byoc.open_stateful(byoc.load(folder / "b"), {"old": "new"})
+
+
+def test_the_state_shows_that_a_prompt_can_be_read_in_pieces(tmp_path: Path) -> None:
+    session = _cut_summed(ALONE, tmp_path)
+    ids = np.array([[1, 4, 2, 5]])
+    kept = np.tanh(np.arange(24, dtype=np.float32).reshape(6, 4)[ids])
+    np.testing.assert_allclose(session({"ids": ids})["y"], kept.sum(1), rtol=1e-6)
+    np.testing.assert_allclose(session.state["old"], kept, rtol=1e-6)
+
+
+def test_the_state_shows_that_a_token_depends_on_those_behind_it(tmp_path: Path) -> None:
+    session = _cut_summed(AHEAD, tmp_path)
+    with pytest.raises(InputError, match=r"depends on those behind it$"):
+        session({"ids": np.array([[1, 4, 2, 5]])})
+
+
+def test_without_a_variant_of_two_tokens_nothing_shows_it(tmp_path: Path) -> None:
+    session = _cut_summed(ALONE, tmp_path, [(1, 0), (1, 1), (1, 2)])
+    with pytest.raises(InputError, match=r"give its tokens one by one$"):
+        session({"ids": np.array([[1, 4, 2]])})
+
+
+def test_an_output_for_each_pair_of_tokens_is_not_joined(tmp_path: Path) -> None:
+    text = SUMMED.replace("float[1, 4] y", "float[1, seq, total] y").replace("MIXED", ALONE)
+    text = text.replace(
+        "y = ReduceSum <keepdims = 0> (new, axes)",
+        "nt = Transpose <perm = [0, 2, 1]> (new) y = MatMul (s, nt)",
+    )
+    variants = {f"v{seq}_{past}": {"seq": seq, "past": past} for seq, past in ((2, 0), (1, 2), (1, 3))}
+    cut(parse(text.replace("TABLE", TABLE)), tmp_path / "b", variants=variants)
+    session = byoc.open_stateful(byoc.load(tmp_path / "b"), {"old": "new"})
+    with pytest.raises(InputError, match=r"^no variant takes these inputs: "):
+        session({"ids": np.array([[1, 4, 2, 5]])})
