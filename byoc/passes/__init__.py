@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from byoc.passes._cleaning import CleanedModel, CleanPass, SimplifyParts, apply_edits, clean_model
     from byoc.passes._folded_scales import FoldScales
     from byoc.passes._idle_clamps import CLAMPS
-    from byoc.passes._narrow_integers import NarrowIntegers
+    from byoc.passes._narrow_forms import NarrowIntegers
     from byoc.passes._pass_plugins import (
         MODEL_SCOPE,
         REGION_SCOPE,

@@ -10,8 +10,7 @@ from byoc.passes._folded_scales import FoldScales
 from byoc.passes._folded_shapes import DropDropout, DropIdentity, FlattenToReshape, FoldShapes
 from byoc.passes._frame_forms import FrameForm
 from byoc.passes._idle_clamps import DropClamps
-from byoc.passes._narrow_doubles import NarrowDoubles
-from byoc.passes._narrow_integers import NarrowIntegers
+from byoc.passes._narrow_forms import NarrowDoubles, NarrowIntegers
 from byoc.passes._planar_forms import PlanarForm, PooledMean
 from byoc.passes._quantized_operators import ReadQuantizedOperators
 from byoc.passes._twin_forms import TwinForm
