@@ -328,7 +328,8 @@ def describe_over(rows: Sequence[StudyRow], over: str) -> str:
     total = len({find_problem(row) for row in rows})
     if over == OVER_OWN:
         return f"each strategy over those of {total} problems that it solved"
-    return f"over the {len(find_common_problems(rows))} of {total} problems that every strategy solved"
+    common = len(find_common_problems(rows))
+    return f"over the {common} of {total} problems that every strategy solved which solved any"
 
 
 def name_variants(rows: Sequence[StudyRow]) -> dict[tuple[str, str], str]:

@@ -34,9 +34,9 @@ from byoc.model.schemas import FormalParameter, OperatorSchema, has_kernel, list
 from byoc.passes._simplify import GraphEdits
 from byoc.passes._twin_forms import TwinForm, TwinnedTensors, is_among
 
-_WIDE, _NARROW = "int64", "int32"
+_INT64, _INT32 = "int64", "int32"
 # The least number is left out: processors trap where it is divided by -1 for the rest.
-_LIMITS = Interval(limit_of_dtype(_NARROW).low + 1, limit_of_dtype(_NARROW).high)
+_LIMITS = Interval(limit_of_dtype(_INT32).low + 1, limit_of_dtype(_INT32).high)
 # What is saturated has one number more on either side.
 _SATURATED_LIMITS = Interval(_LIMITS.low + 1, _LIMITS.high - 1)
 _CLIP_OPSET = 12  # ONNX opset from which Clip takes integers
@@ -140,9 +140,9 @@ class NarrowIntegers(NarrowForm):
 
     name: ClassVar[str] = "narrow-integers"
     suffix: ClassVar[str] = "int32"
-    dtype: ClassVar[str | None] = _NARROW
-    wide: ClassVar[str] = _WIDE
-    narrow: ClassVar[str] = _NARROW
+    dtype: ClassVar[str | None] = _INT32
+    wide: ClassVar[str] = _INT64
+    narrow: ClassVar[str] = _INT32
 
     def may_change(self, index: GraphIndex, number: int) -> bool:
         """Return whether an operator's results depend on values alone."""

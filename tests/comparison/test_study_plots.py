@@ -64,7 +64,7 @@ def test_a_summary_counts_solved_and_failed(results: Path) -> None:
 
 def test_tables_escape_names(results: Path, byoc: Cli) -> None:
     *lines, _, over = byoc("study", "table", results).out.splitlines()
-    assert over == "Compared over the 2 of 3 problems that every strategy solved."
+    assert over == "Compared over the 2 of 3 problems that every strategy solved which solved any."
     assert len(lines) == 4
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
     assert _escape_markdown("launch-aware (rounds=4)") == "launch-aware (rounds=4)"

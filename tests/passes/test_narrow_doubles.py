@@ -1,7 +1,6 @@
 """float64 becomes float32 where that loses no digit, for all operators, and where it is allowed."""
 
 import sys
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,18 +8,18 @@ import numpy as np
 import onnx
 import pytest
 from failing import rules
+from narrowing import dtypes_of, run, variants
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from support import parse
 
 sys.path.append(str(Path(__file__).parents[1] / "onnx_suite"))
-from suite import Case, collect
+from suite import Case
 
 import byoc
 from byoc.errors import InputError
-from byoc.model import build_node, is_onnx, prepare_model
-from byoc.model.schemas import OperatorSchema, get_schema
-from byoc.onnxrt import open_session, run_session, without_optimizations
+from byoc.model import build_node, prepare_model
+from byoc.model.schemas import OperatorSchema
 from byoc.passes import clean_model, count_operators, load_pass
 
 BOTH = {"float32", "float64"}
@@ -32,37 +31,7 @@ def narrow(model: onnx.ModelProto, lossy: bool = False) -> onnx.ModelProto:
     return clean_model(prepare_model(model, "m"), [form]).model.proto  # type: ignore[list-item]
 
 
-def run(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-    with without_optimizations():
-        return run_session(open_session(model), inputs)
-
-
-def dtypes_of(model: onnx.ModelProto, op: str) -> set[str]:
-    """Return the dtypes of what the nodes of an operator read and make."""
-    index = prepare_model(model, "m").index
-    nodes = (node for node in index.nodes if node.op_type == op)
-    return {
-        index.get_dtype(name) or "" for node in nodes for name in (*node.input, *node.output) if name
-    }
-
-
 # All operators, by the tests of ONNX: a type variable that may be float64 is that.
-
-
-def variants() -> Iterator[tuple[Case, OperatorSchema, str]]:
-    """Yield the single nodes of ONNX's tests with each type variable that may be float64 and float32."""
-    for case in collect(costly=False):
-        nodes = case.model.graph.node
-        if case.kind != "node" or len(nodes) != 1 or not is_onnx(nodes[0]) or not case.data_sets:
-            continue
-        version = next(
-            each.version for each in case.model.opset_import if each.domain in ("", "ai.onnx")
-        )
-        schema = get_schema(nodes[0].op_type, "", version)
-        for variable, allowed in schema.variables.items() if schema is not None else ():
-            if allowed >= BOTH:
-                assert schema is not None
-                yield case, schema, variable
 
 
 def double_model(
@@ -113,7 +82,7 @@ def double_model(
 def narrow_all(back: bool, lossy: bool) -> tuple[set[str], set[str]]:
     """Narrow each variant, compare what it computes, and return the operators narrowed and left."""
     narrowed, left = set(), set()
-    for case, schema, variable in variants():
+    for case, schema, variable in variants(BOTH):
         found = double_model(case, schema, variable, back)
         # Of masks that are shorter than the keys onnxruntime has a kernel for float64 alone.
         if found is None or (lossy and schema.op_type == "Attention"):

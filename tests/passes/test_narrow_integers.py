@@ -1,25 +1,24 @@
 """int64 becomes int32 where it provably computes the same, for all operators that may have both."""
 
 import sys
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from narrowing import dtypes_of, run, variants
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from support import parse
 
 sys.path.append(str(Path(__file__).parents[1] / "onnx_suite"))
-from suite import Case, collect
+from suite import Case
 
 import byoc
 from byoc.errors import InputError
-from byoc.model import build_node, is_onnx, prepare_model
-from byoc.model.schemas import OperatorSchema, get_schema
-from byoc.onnxrt import open_session, run_session, without_optimizations
+from byoc.model import build_node, prepare_model
+from byoc.model.schemas import OperatorSchema
 from byoc.passes import clean_model, count_operators, load_pass
 
 BOTH = {"int32", "int64"}
@@ -31,38 +30,7 @@ def narrow(model: onnx.ModelProto) -> onnx.ModelProto:
     return clean_model(prepare_model(model, "m"), [form]).model.proto  # type: ignore[list-item]
 
 
-def run(model: onnx.ModelProto, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-    with without_optimizations():
-        return run_session(open_session(model), inputs)
-
-
-def dtypes_of(model: onnx.ModelProto, op: str) -> set[str]:
-    """Return the dtypes of what the nodes of an operator read and make."""
-    index = prepare_model(model, "m").index
-    nodes = (node for node in index.nodes if node.op_type == op)
-    return {
-        index.get_dtype(name) or "" for node in nodes for name in (*node.input, *node.output) if name
-    }
-
-
 # All operators, by the tests of ONNX: a type variable that may be int64 is that.
-
-
-def variants() -> Iterator[tuple[Case, OperatorSchema, str]]:
-    """Yield the single nodes of ONNX's tests with each type variable that may be int64 and int32."""
-    for case in collect(costly=False):
-        nodes = case.model.graph.node
-        if case.kind != "node" or len(nodes) != 1 or not is_onnx(nodes[0]) or not case.data_sets:
-            continue
-        version = next(
-            each.version for each in case.model.opset_import if each.domain in ("", "ai.onnx")
-        )
-        schema = get_schema(nodes[0].op_type, "", version)
-        if schema is None or version < CLIP_OPSET:
-            continue
-        for variable, allowed in schema.variables.items():
-            if allowed >= BOTH:
-                yield case, schema, variable
 
 
 def integer_model(
@@ -112,7 +80,7 @@ def integer_model(
 def narrow_all() -> tuple[set[str], set[str]]:
     """Narrow each variant, compare what it computes, and return the operators narrowed and left."""
     narrowed, left = set(), set()
-    for case, schema, variable in variants():
+    for case, schema, variable in variants(BOTH, CLIP_OPSET):
         found = integer_model(case, schema, variable)
         if found is None:
             continue
