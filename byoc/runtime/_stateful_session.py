@@ -141,7 +141,7 @@ class StatefulSession(SessionCalls):
         except InputError:
             is_taken = session.takes({**inputs, **self._state})  # and failed
             axes = None if is_taken else PromptAxes.find(session, inputs, self._pairs)
-            if axes is None:
+            if axes is None or axes.count == 1:  # the variant says what a single token fails by
                 raise
         if not self._is_causal:
             self._require_causal(session, axes, inputs)
