@@ -305,12 +305,13 @@ def judge_maker(bundle: "Bundle") -> Trust:
     return judge_signature(read_signature(bundle.folder), bundle.manifest.digest)
 
 
-def require_consent(bundle: "Bundle", by_drivers: bool = False) -> None:
+def require_consent(bundle: "Bundle", by_drivers: bool = False, without_missing: bool = False) -> None:
     """Raise InputError unless the user allows what loading the regions of a bundle executes.
 
     A codegen that executes what is in the bundle has the class attribute `native = True`; it needs a
     trusted bundle. With `by_drivers` its `load` is not called, and a codegen whose driver the user's
-    settings name is not looked at, so that its interpreter need not be there.
+    settings name is not looked at, so that its interpreter need not be there. `without_missing`
+    leaves out codegens that cannot be found: they load nothing.
     """
     judged: Trust | None = None
     for region in bundle.manifest.regions:
@@ -318,7 +319,13 @@ def require_consent(bundle: "Bundle", by_drivers: bool = False) -> None:
         bundle.consent.require_allowed(name, f"{bundle.display_path}: region {region.name} is for")
         if by_drivers and bundle.codegens.has_driver_in_settings(name):
             continue
-        if not getattr(bundle.codegens.find(name), "native", False):
+        try:
+            is_native = getattr(bundle.codegens.find(name), "native", False)
+        except InputError:
+            if not without_missing:
+                raise
+            continue
+        if not is_native:
             continue
         judged = judged or judge_trust(bundle)
         if not judged.trusted:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
@@ -59,6 +61,9 @@ class RunOptions:
     pad: bool = flag_field(
         Flag("Pad inputs that fit no variant as they are, where one allows it.", Syntax.ON_OFF), True
     )
+    fallback: str | None = flag_field(
+        Flag("Where regions run that cannot run here; by default they are an error.", choices=("host",))
+    )
     load: LoadOptions = DEFAULT_LOAD_OPTIONS
 
 
@@ -101,7 +106,7 @@ def run(  # noqa: PLR0913 - the options of the verb
     form: FormatOption = OutputFormat.text,
 ) -> None:
     """Run a bundle, and show how long each part of it took."""
-    check_drivers(options.drivers, options.runtime)
+    _check_runtime(options)
     files = read_pairs(single or [], "--input")
     if inputs is None and not files:
         raise _MissingOptionError("--inputs is missing: give a file of inputs (FILE.npz), or random")
@@ -123,6 +128,7 @@ def run(  # noqa: PLR0913 - the options of the verb
         show("run")
         measured = _measure_runs(fitted, repeat, pipeline)
         notes = [byoc.runtime.describe_other_kernels(opened), *measured.notes]
+        notes += session.describe_fallbacks()
         measured = replace(measured, notes=[*filter(None, notes)])
     if places[0] is not None:
         samples.write_npz(places[0], measured.outputs)
@@ -146,6 +152,13 @@ def run(  # noqa: PLR0913 - the options of the verb
     for path in (output, trace):
         if path is not None:
             print_line(f"Written to {path}")
+
+
+def _check_runtime(options: RunOptions) -> None:
+    """Raise InputError for options that the runtime does not have."""
+    check_drivers(options.drivers, options.runtime)
+    if options.fallback and options.runtime == byoc.runtime.DRIVER_RUNTIME:
+        raise byoc.InputError(f"--fallback: regions of --runtime {options.runtime} run in drivers alone")
 
 
 @dataclass(frozen=True)
@@ -183,11 +196,13 @@ def _fit_inputs(
         with byoc.runtime.use_drivers(options.drivers):
             loaded = byoc.runtime.load_with_provider(bundle)
     else:
-        loaded = (
-            byoc.runtime.load_variants(bundle, pad=options.pad)
-            if given
-            else byoc.runtime.load_bundle(bundle)
-        )
+        load_one = partial(byoc.runtime.load_bundle, fall_back=options.fallback is not None)
+        with _advise_fallback():
+            loaded = (
+                byoc.runtime.load_variants(bundle, pad=options.pad, load_one=load_one)
+                if given
+                else load_one(bundle)
+            )
     if inputs == _RANDOM:
         model = byoc.model.prepare_model(bundle.model(), bundle.variant.model, bundle.folder)
         given = {**samples.model_samples(model), **given}
@@ -196,6 +211,15 @@ def _fit_inputs(
     return (
         byoc.runtime.FittedInputs(loaded, read) if isinstance(loaded, byoc.Session) else loaded.fit(read)
     )
+
+
+@contextmanager
+def _advise_fallback() -> Iterator[None]:
+    """Name the flag that helps where this machine cannot run a region."""
+    try:
+        yield
+    except byoc.runtime.RegionNotHereError as error:
+        raise byoc.InputError(f"{error}; --fallback host runs it on the host") from error
 
 
 def _measure_runs(

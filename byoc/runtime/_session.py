@@ -3,15 +3,22 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor as Pool
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from byoc.bundle import Bundle, require_consent
-from byoc.codegen import BindableExecutor, Codegens, Executor, Region, StatefulExecutor
-from byoc.errors import InputError, suggest_nearest
+from byoc.codegen import (
+    BindableExecutor,
+    Codegens,
+    Executor,
+    Region,
+    StatefulExecutor,
+    open_region_session,
+)
+from byoc.errors import InputError, MissingRuntimeError, get_error_text, suggest_nearest
 from byoc.model import Dim, GraphIndex, TensorType, make_native, read_type, write_type
 from byoc.onnxrt import describe_machine, find_inexact_kernels, sharing_process, with_default_mode
 from byoc.runtime._executors import (
@@ -61,6 +68,10 @@ class SessionCalls:
         @property
         def inputs(self) -> tuple[str, ...]:
             """The names of the inputs that a call takes, in order."""
+
+        @property
+        def fallbacks(self) -> Mapping[str, str]:
+            """Regions that run on the host in place of their accelerator, each with the reason."""
 
         @property
         def outputs(self) -> tuple[str, ...]:
@@ -117,6 +128,10 @@ class SessionCalls:
         """Return the outputs of a call, in order."""
         types = self.get_types()
         return [_describe_tensor(name, types.get(name)) for name in self.outputs]
+
+    def describe_fallbacks(self) -> list[str]:
+        """Return a sentence for each region that runs on the host, with the reason."""
+        return [f"region {name} runs on the host: {why}" for name, why in self.fallbacks.items()]
 
     def _run_named(self, inputs: StageValues, trace: Trace | None) -> dict[str, Any]:
         raise NotImplementedError
@@ -178,6 +193,8 @@ class Session(SessionCalls):
     program: StageProgram
     bundle: Bundle | None = None
     variant: str = ""
+    fallbacks: Mapping[str, str] = field(default_factory=dict)
+    """Regions that run on the host since their codegen cannot run them here, each with the reason."""
 
     def __repr__(self) -> str:
         """Return the names of inputs, outputs and stages."""
@@ -347,24 +364,37 @@ def _read_tensor(name: str, value: Any) -> Any:
         raise InputError(f"input '{name}' cannot be read as an array: {error}") from None
 
 
-def load_bundle(bundle: Bundle, runs: Mapping[str, Executor] | None = None) -> Session:
+def load_bundle(
+    bundle: Bundle, runs: Mapping[str, Executor] | None = None, *, fall_back: bool = False
+) -> Session:
     """Load an opened bundle, or the variant that is chosen of it, to run it; raises as `load` does.
 
     `runs` maps the regions' names to executors; by default their codegens load them (`load_executors`).
+    With `fall_back` the regions that these do not load run on the host (`Session.fallbacks`).
     """
     proto = bundle.model()
     index = GraphIndex.of_model(proto)
     found = bundle.regions()
-    given = load_executors(bundle) if runs is None else runs
+    fallbacks: dict[str, str] = {}
+    given = load_executors(bundle, fallbacks if fall_back else None, fall_back) if runs is None else runs
+    if fallbacks:
+        with with_default_mode(bundle.manifest.host.mode):
+            own = {region.name: region for _, region, _ in found if region.name in fallbacks}
+            given = {**given, **{name: open_region_session(each) for name, each in own.items()}}
     turns = {name: _exclusive_group(name, bundle.codegens) for name in {name for name, _, _ in found}}
-    regions = {r.name: _region_stage(r, given[r.name], turns[codegen]) for codegen, r, _ in found}
+    regions = {
+        r.name: replace(_region_stage(r, given[r.name], ""), device=HOST)
+        if r.name in fallbacks
+        else _region_stage(r, given[r.name], turns[codegen])
+        for codegen, r, _ in found
+    }
     _check_calls(bundle, index.walk(), regions)
     with sharing_process(2 * len(found) + 1), with_default_mode(bundle.manifest.host.mode):
         checked = {name: index.type_protos[name] for name in index.inputs if name in index.types}
         builder = ProgramBuilder(bundle.folder, regions, _region_domains(bundle), checked)
         program = builder.build_program(index, {})
     types = {name: index.types[name] for name in index.inputs if name in index.types}
-    return Session(tuple(index.inputs), types, program, bundle, bundle.variant.name)
+    return Session(tuple(index.inputs), types, program, bundle, bundle.variant.name, fallbacks)
 
 
 def describe_other_kernels(bundle: Bundle) -> str:
@@ -386,36 +416,38 @@ def describe_other_kernels(bundle: Bundle) -> str:
     )
 
 
-def load_executors(bundle: Bundle, not_here: dict[str, str] | None = None) -> dict[str, Executor]:
+def load_executors(
+    bundle: Bundle, not_here: dict[str, str] | None = None, whatever: bool = False
+) -> dict[str, Executor]:
     """Load all regions by their codegens; return the executors by name. Raises as `load` does.
 
     Regions that this machine cannot run are left out, and their reasons entered in `not_here`; without
-    that the first of them raises RegionNotHereError.
+    that the first of them raises RegionNotHereError. With `whatever` all are that do not load: their
+    codegen or its runtime is not installed, or it fails.
     """
-    require_consent(bundle)
+    require_consent(bundle, without_missing=whatever)
     found = bundle.regions()
-    codegens = {
-        name: find_executable(name, bundle.codegens)
-        for name in dict.fromkeys(name for name, _, _ in found)
-    }
     twins = bundle.identical_regions
     options = {entry.name: entry.codegen_options for entry in bundle.manifest.regions}
     mode = bundle.manifest.host.mode
     loaded: dict[str, tuple[Region, Executor]] = {}
     left_out: dict[str, str] = {}
     runs: dict[str, Executor] = {}
+    caught = (InputError, MissingRuntimeError) if whatever else RegionNotHereError
     for name, region, artifact in found:
         first = twins.get(region.name, region.name)
         if first not in loaded and first not in left_out:  # once for all that are identical
             own = region if first == region.name else bundle.open_compiled(first)[1]
             chosen, again = options[first], not bundle.just_compiled
             try:
+                codegen = find_executable(name, bundle.codegens)
                 with sharing_process(2 * len(found) + 1), with_default_mode(mode):
-                    run = load_executor(codegens[name], name, own, artifact, chosen, again)
-            except RegionNotHereError as error:
+                    run = load_executor(codegen, name, own, artifact, chosen, again)
+            except caught as error:
                 if not_here is None:
                     raise
-                left_out[first] = error.reason
+                reason = getattr(error, "reason", "")  # without the names of codegen and region
+                left_out[first] = reason or get_error_text(error)
             else:
                 loaded[first] = own, run
         if first in left_out:

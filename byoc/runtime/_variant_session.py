@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import repeat
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -137,6 +137,11 @@ class VariantSession(SessionCalls):
         return tuple(
             name for name in next(iter(self.sessions.values())).inputs if name not in self._made
         )
+
+    @property
+    def fallbacks(self) -> Mapping[str, str]:
+        """Regions of all variants that run on the host, each with the reason."""
+        return {name: why for each in self.sessions.values() for name, why in each.fallbacks.items()}
 
     @cached_property
     def _made(self) -> set[str]:
@@ -307,6 +312,7 @@ def load(  # noqa: PLR0913 - each has a default
     codegens: Iterable[str] | str | None = None,
     variant: str | None = None,
     pad: bool = True,
+    fallback: Literal["host"] | None = None,
 ) -> Session | VariantSession:
     """Load the bundle at `path`, a folder or a packed file, to run it.
 
@@ -320,14 +326,23 @@ def load(  # noqa: PLR0913 - each has a default
     A bundle with native code is loaded only where its maker is trusted: made on this machine, signed by
     a key that the user trusts, or with `trust`. `codegens` names those that may load its regions.
 
+    With `fallback="host"` a region that its codegen does not load here (the device, the codegen or its
+    runtime is missing, or fails) runs on the host instead, from its ONNX in the bundle: a warning
+    (RuntimeWarning) says so for each, and `fallbacks` of the session has the reasons.
+
     Raises InputError when it is not a complete bundle or not trusted, or a codegen is missing, not
     allowed or cannot run artifacts, and MissingRuntimeError when the host needs onnxruntime and it is
     not installed. Warns (RuntimeWarning) where products of small integers come out otherwise here than
     where the bundle was made and verified.
     """
+    if fallback not in (None, "host"):
+        raise InputError(f"fallback is {fallback!r}, and may be 'host' or None")
     isolation = choose_isolation(isolate, call_timeout)
     bundle = open_bundle(path, isolation, trust=trust, codegens=codegens, variant=variant)
-    loaded = load_variants(bundle, pad=pad)
+    load_one = partial(load_bundle, fall_back=fallback is not None)
+    loaded = load_variants(bundle, pad=pad, load_one=load_one)
+    for line in loaded.describe_fallbacks():
+        warnings.warn(line, RuntimeWarning, stacklevel=2)
     other = describe_other_kernels(bundle)
     if other:
         warnings.warn(other, RuntimeWarning, stacklevel=2)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         iterate_chain_splits,
         split_chain,
     )
+    from byoc.placement.solvers._earliest_finish import EarliestFinish
     from byoc.placement.solvers._host_device_cut import (
         HostDeviceCuts,
         LabelExpansion,

@@ -25,8 +25,8 @@ from byoc.placement._strategy import (
     solve_applicable,
 )
 from byoc.placement.solvers import (
+    EarliestFinish,
     ListScheduler,
-    Neighbours,
     SearchState,
     SpentBudgetError,
     bound_by_paths,
@@ -58,16 +58,18 @@ _STARTING_STRATEGIES: tuple[tuple[Strategy, float], ...] = (
     (MinCut(), 1e-5),
     (TreeDP(), 4e-4),
 )
-# The same for launch-aware, beyond its time limit, and for HEFT; both for each accelerator.
-_LAUNCH_AWARE_SECONDS, _HEFT_SECONDS = 1e-5, 5e-6
+# The same for launch-aware, beyond its time limit, for each accelerator.
+_LAUNCH_AWARE_SECONDS = 1e-5
+# Placements by earliest finish that are starting points, and the share of the time limit for them.
+_LISTED, _LISTED_SHARE = 50, 0.1
 # Schedules that a starting point takes as long as, with what forms and checks its regions.
 _START_SCHEDULES = 2.0
 # The share of the time limit for launch-aware; its answer is one of the starting points.
 _LAUNCH_AWARE_SHARE = 0.3
 # The share for the bound by paths.
 _BOUND_SHARE = 0.4
-# Seconds without a gain, counted by steps, after which the search may end.
-_PATIENCE = 0.5
+# The share of the time limit without a gain after which the search ends.
+_PATIENCE = 0.1
 # A relative distance from the bound that needs no search.
 _CLOSE = 1e-9
 # All of so many labels of so many units are tried, within a share of the time limit.
@@ -101,7 +103,7 @@ class Makespan:
     """Seconds of an ordinary computer, counted by steps (see `SearchBudget`)."""
     starts: int = 8
     """Largest number of starting points that are improved."""
-    restarts: int = 10
+    restarts: int = 1000
     """How often a few units of the best answer are moved at random and improved again."""
 
     def __post_init__(self) -> None:
@@ -134,10 +136,15 @@ class Makespan:
             for seed in _remove_duplicates(seeds)[: self.starts]:
                 search.improve(seed)
             generator = random.Random(0)
-            for _ in range(self.restarts):
-                if budget.is_spent:
+            earliest = EarliestFinish(problem)
+            for number in range(self.restarts):
+                if budget.is_spent or search.is_done:
                     break
-                search.improve(_perturb(problem, scheduler, search.best, generator))
+                if number % 3 == 0:
+                    state = _perturb(problem, scheduler, search.best, generator)
+                else:
+                    state = _replace_part(problem, scheduler, earliest, search.best, generator)
+                search.improve(state)
         search.order_jobs(seeds)
         return _attach_schedule(problem, scheduler, search)
 
@@ -155,6 +162,7 @@ class _Search:
     ) -> None:
         self._problem, self._scheduler, self._budget = problem, scheduler, budget
         self._spent = self._spent_at_gain = 0.0
+        self._patience = budget.left * _PATIENCE
         self.bound = makespan_lower_bound(problem, proven)
         self.best = best
 
@@ -179,9 +187,18 @@ class _Search:
             if schedule is not None and schedule.makespan < self.best.seconds:
                 self.best = replace(state, seconds=schedule.makespan, schedule=schedule)
 
+    @property
+    def is_done(self) -> bool:
+        """Nothing was gained for long, or nothing can be."""
+        return self._left <= 0 or self.best.seconds <= self.bound * (1 + _CLOSE)
+
+    @property
+    def _left(self) -> float:
+        return self._spent_at_gain + max(self._spent_at_gain, self._patience) - self._spent
+
     def improve(self, state: SearchState) -> None:
         """Improve a state, unless nothing was gained for long, or nothing can be."""
-        left = self._spent_at_gain + max(self._spent_at_gain, _PATIENCE) - self._spent
+        left = self._left
         schedules = int(min(left, self._budget.left) / self._scheduler.step_seconds)
         if schedules <= 0 or state.schedule is None or self.best.seconds <= self.bound * (1 + _CLOSE):
             return
@@ -240,9 +257,19 @@ class _Starts:
         affordable = (strategy for strategy, each in strategies if self._can_spend(each))
         for placement in solve_applicable(problem, affordable):
             yield from _region_variants(problem, placement.labels, placement.regions)
-        heft = [_earliest_finish] if self._can_spend(_HEFT_SECONDS * problem.devices) else []
-        for labels in chain((find(problem) for find in heft), splits):
+        for labels in chain(self._iterate_listed(), splits):
             yield from _region_variants(problem, labels, form_regions(problem, labels))
+
+    def _iterate_listed(self) -> Iterator[Ints]:
+        """Yield labels by earliest finish: by average ranks first, then by ranks drawn around them."""
+        earliest = EarliestFinish(self._problem)
+        share = self._budget.limit(self._budget.left * _LISTED_SHARE)
+        generator = random.Random(1)
+        for number in range(_LISTED if self._problem.devices else 0):
+            share.spend(earliest.step_seconds)
+            if share.is_spent:
+                return
+            yield earliest.place(generator if number else None)
 
     def _can_spend(self, seconds: float) -> bool:
         """Spend seconds for each unit and reader, and return True, if they are left."""
@@ -286,6 +313,49 @@ def _perturb(
     return found if valid else state
 
 
+def _replace_part(
+    problem: Problem,
+    scheduler: ListScheduler,
+    earliest: EarliestFinish,
+    state: SearchState,
+    generator: random.Random,
+) -> SearchState:
+    """Return a state with a neighbourhood of units placed anew; the given one where none is valid."""
+    freed = _draw_neighbourhood(scheduler, generator)
+    kept = [-1 if unit in freed else label for unit, label in enumerate(state.labels)]
+    labels = earliest.place(generator, kept)
+    most = max(state.regions) + 1
+    apart = [
+        -1 if not label else most + unit if unit in freed else state.regions[unit]
+        for unit, label in enumerate(labels.tolist())
+    ]
+    best = state
+    for regions in (apart, form_regions(problem, labels).tolist()):
+        found = SearchState.from_labels(scheduler, labels.tolist(), regions)
+        is_better = best is state or found.seconds < best.seconds
+        if found.seconds < inf and is_better and keeps_limits(problem, found.labels, found.regions):
+            best = found
+    return best
+
+
+def _draw_neighbourhood(scheduler: ListScheduler, generator: random.Random) -> set[int]:
+    """Return units around a drawn one, a tenth to a third of all."""
+    around, units = scheduler.around, scheduler.problem.units
+    count = max(2, int(units * generator.uniform(0.1, 0.35)))
+    first = generator.randrange(units)
+    found, waiting = {first}, [first]
+    for unit in waiting:  # grows as it goes
+        near = {around.producer[tensor] for tensor in around.read[unit]} - {-1}
+        near.update(*(around.consumers[tensor] for tensor in around.made[unit] + around.read[unit]))
+        for other in generator.sample(sorted(near), len(near)):
+            if len(found) == count:
+                return found
+            if other not in found:
+                found.add(other)
+                waiting.append(other)
+    return found
+
+
 def _number_by_start(scheduler: ListScheduler, state: SearchState) -> tuple[Ints, Ints]:
     """Number the regions by start time."""
     schedule, _ = scheduler.schedule_few(state.labels, state.regions)
@@ -299,42 +369,3 @@ def _number_by_start(scheduler: ListScheduler, state: SearchState) -> tuple[Ints
     number[order] = np.arange(len(order))
     regions[placed] = number[regions[placed]]
     return labels, regions
-
-
-def _earliest_finish(problem: Problem) -> Ints:
-    """Return the labels that HEFT chooses, int64 (units,), each unit launched by itself."""
-    around = Neighbours(problem)
-    costs: list[list[float]] = problem.costs.tolist()
-    launch = [0.0, *problem.launch.tolist()]
-    end = [0.0] * problem.units
-    labels = [0] * problem.units
-    free = [0.0] * (problem.devices + 1)
-    for unit in sorted(range(problem.units), key=_upward_ranks(problem, around).__getitem__):
-        finish = []
-        for device, seconds in enumerate(costs[unit]):
-            ready = free[device]
-            for tensor in around.read[unit]:
-                producer = around.producer[tensor]
-                home, made = (labels[producer], end[producer]) if producer >= 0 else (0, 0.0)
-                ready = max(ready, made + around.transfer_seconds(tensor, home, {device}))
-            finish.append(ready + launch[device] + seconds)
-        labels[unit] = min(range(len(finish)), key=finish.__getitem__)
-        end[unit] = free[labels[unit]] = finish[labels[unit]]
-    return np.array(labels, np.int64)
-
-
-def _upward_ranks(problem: Problem, around: Neighbours) -> list[tuple[float, int]]:
-    """Return sort keys by upward rank: the longest average path from a unit to the end first."""
-    allowed = np.where(problem.allowed, problem.seconds, 0.0)
-    average = (allowed.sum(axis=1) / np.maximum(1, problem.allowed.sum(axis=1))).tolist()
-    transfers = np.hstack([problem.to_device, problem.to_host])
-    transfers = np.where(np.isfinite(transfers), transfers, 0.0)
-    moving = (transfers.sum(axis=1) / max(1, transfers.shape[1])).tolist()
-    rank = list(average)
-    for unit in reversed(range(problem.units)):
-        longest = 0.0
-        for tensor in around.made[unit]:
-            for reader in around.consumers[tensor]:
-                longest = max(longest, moving[tensor] + rank[reader])
-        rank[unit] += longest
-    return [(-rank[unit], unit) for unit in range(problem.units)]
