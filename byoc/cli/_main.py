@@ -87,6 +87,7 @@ _VERBS = {
     "rules": ("_rules_verb:app", "List rule files, check one, or help to write one."),
 }
 """The function (or Typer application) of each verb, and the first sentence of its docstring."""
+_COMPLETE = "_BYOC_COMPLETE"  # by which a shell asks for its script, or for completions
 # The error of click, or of Typer's own copy of it.
 _USAGE_ERROR: Any = typer.BadParameter.__base__
 _OBJECTS_BETWEEN_SEARCHES = 100_000  # for cyclic garbage, as `collect_rarely` explains
@@ -106,6 +107,8 @@ def load_verb(name: str) -> Any:
         app.command(name, cls=PanelCommand)(found)
     command = get_command(app)
     command.name = name
+    if _COMPLETE in os.environ:
+        import_module("byoc.cli._completion").complete_values(command, name)
     return command
 
 
@@ -214,6 +217,8 @@ def _run() -> None:
     make_warnings_printable()
     app = _make_app(_LazyGroup)
     app.callback()(_describe)
+    if _COMPLETE in os.environ:
+        import_module("byoc.cli._completion").prepare_completion()
     with (
         ending_by_signals(),
         without_silent_end(),

@@ -12,8 +12,8 @@ from placement_oracle import chain
 
 from byoc.placement import Fusion, Problem, find_violation
 from byoc.placement.solvers import (
+    EarliestFinish,
     ListScheduler,
-    Neighbours,
     SearchState,
     improve_state,
     keeps_limits,
@@ -25,12 +25,11 @@ from byoc.placement.solvers._list_scheduling import IdleIntervals, _ScheduledJob
 from byoc.placement.solvers._makespan_search import _LocalSearch, _longest_path
 from byoc.placement.strategies import Makespan
 from byoc.placement.strategies._makespan import (
-    _earliest_finish,
     _number_by_start,
     _perturb,
     _region_variants,
     _remove_duplicates,
-    _upward_ranks,
+    _replace_part,
 )
 
 
@@ -261,12 +260,16 @@ def test_limits_that_a_state_keeps() -> None:
 def test_ranks_by_hand() -> None:
     """2.5 s for each unit on average and 1.5 s to move: 2.5, 6.5, and 10.5 s to the end."""
     problem = branches()
-    ranks = _upward_ranks(problem, Neighbours(problem))
-    assert ranks == [(-10.5, 0), (-6.5, 1), (-6.5, 2), (-2.5, 3)]
+    assert EarliestFinish(problem).rank_units() == [10.5, 6.5, 6.5, 2.5]
     refused = replace(problem, seconds=np.array([[4, 1], [4, inf], [4, 1], [4, 1.0]]))
-    assert _upward_ranks(refused, Neighbours(refused))[:2] == [(-12.0, 0), (-8.0, 1)]
+    assert EarliestFinish(refused).rank_units()[:2] == [12.0, 8.0]
     stuck = replace(problem, to_device=np.array([[2.0], [inf], [2.0]]))
-    assert _upward_ranks(stuck, Neighbours(stuck))[:3] == [(-10.5, 0), (-5.5, 1), (-6.5, 2)]
+    assert EarliestFinish(stuck).rank_units()[:3] == [10.5, 5.5, 6.5]
+    drawn = EarliestFinish(problem).rank_units(random.Random(1))
+    assert drawn != EarliestFinish(problem).rank_units(random.Random(2))
+    assert all(
+        0.6 * mean <= rank <= 1.4 * mean for rank, mean in zip(drawn, [10.5, 6.5, 6.5, 2.5], strict=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -284,12 +287,25 @@ def test_ranks_by_hand() -> None:
     ],
 )
 def test_each_unit_is_placed_where_it_ends_first(changes: dict[str, Any], labels: list[int]) -> None:
-    assert _earliest_finish(replace(branches(), **changes)).tolist() == labels
+    assert EarliestFinish(replace(branches(), **changes)).place().tolist() == labels
 
 
 def test_units_that_wait_for_nothing_share_devices_by_their_free_time() -> None:
-    assert _earliest_finish(apart([[2.0, 3.0]] * 5)).tolist() == [0, 1, 0, 0, 1]
-    assert _earliest_finish(apart([[2.0, 3.0]] * 5, launch=2.0)).tolist() == [0, 0, 1, 0, 0]
+    assert EarliestFinish(apart([[2.0, 3.0]] * 5)).place().tolist() == [0, 1, 0, 0, 1]
+    assert EarliestFinish(apart([[2.0, 3.0]] * 5, launch=2.0)).place().tolist() == [0, 0, 1, 0, 0]
+
+
+def test_units_share_the_cores_of_the_host() -> None:
+    assert EarliestFinish(replace(apart([[2.0, 3.0]] * 4), cores=4)).place().tolist() == [0, 0, 0, 0]
+    assert EarliestFinish(replace(apart([[2.0, 3.0]] * 4), cores=2)).place().tolist() == [0, 0, 1, 0]
+
+
+def test_units_that_are_kept_stay_where_they_are() -> None:
+    problem = branches()
+    for kept in ([0, -1, -1, -1], [-1, 0, -1, 1], [1, 1, 0, 0]):
+        labels = EarliestFinish(problem).place(kept=kept).tolist()
+        assert all(label == device for label, device in zip(labels, kept, strict=True) if device >= 0)
+    assert EarliestFinish(problem).place(kept=[-1] * 4).tolist() == [1] * 4
 
 
 def test_starting_points_of_a_placement() -> None:
@@ -349,6 +365,37 @@ def test_up_to_three_units_move_at_random_and_limits_are_kept() -> None:
             moved.add(sum(label > 0 for label in state.labels))
         assert host.labels == [0] * 8
     assert moved == {0, 1, 2, 3}
+
+
+def test_a_neighbourhood_is_placed_anew_and_limits_are_kept() -> None:
+    changed = 0
+    for seed in range(8):
+        problem = replace(random_problem(seed, 12, 2), max_regions=ints(3, 3))
+        scheduler, earliest = ListScheduler(problem), EarliestFinish(problem)
+        host = SearchState.from_labels(scheduler, [0] * 12, [-1] * 12)
+        generator = random.Random(seed)
+        for _ in range(6):
+            state = _replace_part(problem, scheduler, earliest, host, generator)
+            assert keeps_limits(problem, state.labels, state.regions)
+            assert ((np.array(state.labels) > 0) == (np.array(state.regions) >= 0)).all()
+            assert sum(label > 0 for label in state.labels) <= 5  # a third of all, and one
+            changed += state is not host
+    assert changed > 8
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_it_is_no_worse_than_list_schedules(seed: int) -> None:
+    """Fifty of them, each unit launched by itself, of graphs that are wide."""
+    problem = random_problem(100 + seed, 30, 3)
+    scheduler, earliest, draw = ListScheduler(problem), EarliestFinish(problem), random.Random(seed)
+    best = inf
+    for number in range(50):
+        labels = earliest.place(draw if number else None).tolist()
+        regions = [unit if label else -1 for unit, label in enumerate(labels)]
+        best = min(best, SearchState.from_labels(scheduler, labels, regions).seconds)
+    found = Makespan(time_limit=2).solve(problem)
+    assert found.schedule is not None
+    assert found.schedule.makespan <= best * (1 + 1e-9)
 
 
 def test_the_work_of_a_search_is_limited() -> None:

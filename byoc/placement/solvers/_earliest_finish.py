@@ -53,7 +53,8 @@ class EarliestFinish:
         labels = [0] * problem.units
         hosts = [IdleIntervals() for _ in range(max(1, min(problem.cores, problem.units)))]
         lanes = [hosts, *([IdleIntervals()] for _ in range(problem.devices))]
-        for unit in self._list_by_rank(draw):
+        rank = self.rank_units(draw)
+        for unit in sorted(range(problem.units), key=lambda unit: (-rank[unit], unit)):
             fixed = -1 if kept is None else kept[unit]
             finish, chosen, lane, ready = inf, 0, hosts[0], inf
             for device, seconds in enumerate(self._costs[unit]):
@@ -85,16 +86,16 @@ class EarliestFinish:
             arrived = max(arrived, made)
         return arrived
 
-    def _list_by_rank(self, draw: random.Random | None) -> list[int]:
-        """Return the units, the longest path from one to the end first."""
-        around, units = self._around, range(self._problem.units)
+    def rank_units(self, draw: random.Random | None = None) -> list[float]:
+        """Return the seconds of the longest average path from each unit to the end, or drawn ones."""
+        around = self._around
         rank = list(self._average)
         if draw is not None:
             rank = [seconds * draw.uniform(_LEAST, _MOST) for seconds in rank]
-        for unit in reversed(units):
+        for unit in reversed(range(self._problem.units)):
             longest = 0.0
             for tensor in around.made[unit]:
                 for reader in around.consumers[tensor]:
                     longest = max(longest, self._moving[tensor] + rank[reader])
             rank[unit] += longest
-        return sorted(units, key=lambda unit: (-rank[unit], unit))
+        return rank

@@ -82,19 +82,23 @@ _ROUNDING = 2.0**-36
 class Makespan:
     """Minimise the time at which host and accelerators, working side by side, are done.
 
-    The schedules are those of `byoc.placement.solvers.ListScheduler`; of few jobs all orders are tried,
-    and of few units all placements. Otherwise starting points are the placements of launch-aware and of
-    all cheap strategies, with their regions, with the connected components of those regions, and with
-    each unit a region of its own; where memory or the number of regions is limited, topological orders
-    cut into one segment for each accelerator; and a list schedule that gives each unit, by upward rank,
-    the device on which it ends first (HEFT: Topcuoglu, Hariri and Wu, IEEE Transactions on Parallel and
-    Distributed Systems 13, 2002). The best of these are improved by local search: units, their
-    neighbourhoods and whole regions change device, join regions, and leave them; and again after a few
-    units were moved at random, the same ones in every run. The search ends when it has gained nothing
-    for as long as it had taken until the last gain. So the answer is never worse than that of
-    launch-aware or a cheap strategy by the same measure, unless the problem is so large that the time
-    limit leaves some of them out. The bound is that of `makespan_lower_bound`, or the makespan where all
-    was tried; as no sum of all costs is below its makespan, it also bounds those sums.
+    The schedules are those of `byoc.placement.solvers.ListScheduler`; of few jobs all orders are
+    tried, and of few units all placements. Otherwise starting points are the placements of launch-
+    aware and of all cheap strategies, and list schedules that give each unit the device on which it
+    ends first (`EarliestFinish`), one by average ranks and others by ranks drawn around them. Each
+    is taken with its regions, with the connected components of those regions, and with each unit a
+    region of its own. Where memory or the number of regions is limited, there are topological
+    orders cut into one segment for each accelerator, too.
+
+    The best of these are improved by local search: units, their neighbourhoods and whole regions
+    change device, join regions, and leave them. Then parts of the best are changed, and improved
+    again: a few units are moved at random, or a neighbourhood of units is placed anew by earliest
+    finish; the same ones in every run. The search ends when it has gained nothing for a tenth of
+    the time limit, and for as long as it had taken until the last gain. So a longer limit finds
+    more, and the answer is never worse than that of launch-aware or a cheap strategy by the same
+    measure, unless the problem is so large that the time limit leaves some of them out. The bound
+    is that of `makespan_lower_bound`, or the makespan where all was tried; as no sum of all costs
+    is below its makespan, it also bounds those sums.
     """
 
     name: ClassVar[str] = "makespan"
@@ -104,7 +108,7 @@ class Makespan:
     starts: int = 8
     """Largest number of starting points that are improved."""
     restarts: int = 1000
-    """How often a few units of the best answer are moved at random and improved again."""
+    """How often, at most, a part of the best answer is changed and improved again."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for a limit that is not above 0, and numbers below 0."""
