@@ -383,7 +383,7 @@ def test_a_neighbourhood_is_placed_anew_and_limits_are_kept() -> None:
     assert changed > 8
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_it_is_no_worse_than_list_schedules(seed: int) -> None:
     """Fifty of them, each unit launched by itself, of graphs that are wide."""
     problem = random_problem(100 + seed, 30, 3)
@@ -393,7 +393,7 @@ def test_it_is_no_worse_than_list_schedules(seed: int) -> None:
         labels = earliest.place(draw if number else None).tolist()
         regions = [unit if label else -1 for unit, label in enumerate(labels)]
         best = min(best, SearchState.from_labels(scheduler, labels, regions).seconds)
-    found = Makespan(time_limit=2).solve(problem)
+    found = Makespan(time_limit=1).solve(problem)
     assert found.schedule is not None
     assert found.schedule.makespan <= best * (1 + 1e-9)
 

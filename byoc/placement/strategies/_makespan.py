@@ -69,7 +69,7 @@ _LAUNCH_AWARE_SHARE = 0.3
 # The share for the bound by paths.
 _BOUND_SHARE = 0.4
 # The share of the time limit without a gain after which the search ends.
-_PATIENCE = 0.1
+_PATIENCE = 0.05
 # A relative distance from the bound that needs no search.
 _CLOSE = 1e-9
 # All of so many labels of so many units are tried, within a share of the time limit.
