@@ -20,6 +20,8 @@ _NO_LIBRARY = (
 )
 _MAX_CHARACTERS = 300  # of a message of onnxruntime or a provider in a sentence
 _CODE = re.compile(r"\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
+_PLACE = re.compile(r"(?:Check '[^']*' failed at )?\S+\.(?:cc|cpp|h):\d+:?(?: [\w:<>*&, ~]+\([^)]*\)(?: const)?)?\s")
+"""A file and line of a library's source, and the signature of the function there."""
 
 
 @dataclass(frozen=True)
@@ -171,5 +173,6 @@ def read_artifact_options(metadata: Mapping[str, str]) -> OrtEpOptions:
 
 
 def shorten_message(error: Exception | str) -> str:
-    """Return a message of onnxruntime or of a provider in one line, without codes."""
-    return shorten_text(" ".join(_CODE.sub("", str(error)).split()), _MAX_CHARACTERS)
+    """Return a message of onnxruntime or of a provider in one line, without codes and places in sources."""
+    text = " ".join(_PLACE.sub("", _CODE.sub("", str(error))).split())
+    return shorten_text(text, _MAX_CHARACTERS)

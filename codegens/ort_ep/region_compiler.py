@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -83,8 +84,8 @@ def compile_model(model: ModelProto, provider: Provider, options: OrtEpOptions) 
     if not options.context:
         return CompiledModel(None, "")
     if context is None:
-        why = shorten_message(answer.context_error) or "the provider writes no context"
-        return CompiledModel(None, why)
+        why = shorten_message(answer.context_error)
+        return CompiledModel(None, f"the provider writes no context{f' ({why})' if why else ''}")
     nodes = [node.op_type for node in context.graph.node]
     if nodes != ["EPContext"]:
         return CompiledModel(None, f"the provider makes {len(nodes)} nodes of it instead of one context")
@@ -234,7 +235,8 @@ def _try_models(
         while len(answers) < count and (found := _read_answer(folder / str(len(answers)))) is not None:
             answers.append(found)
         if len(answers) < count:
-            answers.append(Answer(error=f"its process ended with {code}"))
+            ended = signal.Signals(-code).name if code < 0 else f"code {code}"
+            answers.append(Answer(error=f"its process ended with {ended}"))
     for answer in answers:
         if answer.broken:
             raise MissingRuntimeError(
