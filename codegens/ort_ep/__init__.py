@@ -160,9 +160,7 @@ def _store_library(options: OrtEpOptions, provider: Provider) -> str:
 def _open_context(artifact: Artifact, provider: Provider) -> Any:
     """Return a session on an artifact's context, which is put into the model for that."""
     model = onnx.load_from_string(artifact.files[_MODEL])
-    _set_attributes(
-        model.graph.node[0], embed_mode=1, ep_cache_context=artifact.files[_CONTEXT]
-    )
+    _set_attributes(model.graph.node[0], embed_mode=1, ep_cache_context=artifact.files[_CONTEXT])
     return _open(model.SerializeToString(), provider)
 
 

@@ -20,7 +20,9 @@ _NO_LIBRARY = (
 )
 _MAX_CHARACTERS = 300  # of a message of onnxruntime or a provider in a sentence
 _CODE = re.compile(r"\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
-_PLACE = re.compile(r"(?:Check '[^']*' failed at )?\S+\.(?:cc|cpp|h):\d+:?(?: [\w:<>*&, ~]+\([^)]*\)(?: const)?)?\s")
+_PLACE = re.compile(
+    r"(?:Check '[^']*' failed at )?\S+\.(?:cc|cpp|h):\d+:?(?: [\w:<>*&, ~]+\([^)]*\)(?: const)?)?\s"
+)
 """A file and line of a library's source, and the signature of the function there."""
 
 
@@ -46,12 +48,13 @@ class OrtEpOptions:
         default="", metadata={"help": "the provider's name, where the library has several"}
     )
     device: Literal["cpu", "gpu", "npu"] | None = field(
-        default=None, metadata={"help": "a type of devices; by default the first that the provider lists"}
+        default=None,
+        metadata={"help": "a type of devices; by default the first that the provider lists"},
     )
     settings: str = field(
         default="",
         metadata={
-            "help": "the provider's own options, as NAME=VALUE NAME=VALUE ...; a text with a space in it "
+            "help": "the provider's own options, as NAME=VALUE NAME=VALUE ...; one with a space in it "
             "stands in double quotes",
             "executes": True,  # some name libraries, such as QNN's backend_path
         },
@@ -64,7 +67,7 @@ class OrtEpOptions:
     )
 
     def __post_init__(self) -> None:
-        """Raise ValueError for settings that are not NAME=VALUE, and for a timeout that is not positive."""
+        """Raise ValueError for settings that are not NAME=VALUE, and for a timeout of 0 or less."""
         parse_settings(self.settings)
         if not self.timeout > 0:
             raise ValueError(f"timeout is {self.timeout:g} s, but must be more than 0")
@@ -173,6 +176,6 @@ def read_artifact_options(metadata: Mapping[str, str]) -> OrtEpOptions:
 
 
 def shorten_message(error: Exception | str) -> str:
-    """Return a message of onnxruntime or of a provider in one line, without codes and places in sources."""
+    """Return a message of onnxruntime or of a provider in one line, without its place in a source."""
     text = " ".join(_PLACE.sub("", _CODE.sub("", str(error))).split())
     return shorten_text(text, _MAX_CHARACTERS)

@@ -102,7 +102,9 @@ def _find_devices(provider: Provider) -> list[Any]:
         return list_named()
     others = sorted({device.ep_name for device in list_devices()})
     if others:
-        raise ProviderError(f"{provider.library} has no provider {provider.name}, but {', '.join(others)}")
+        raise ProviderError(
+            f"{provider.library} has no provider {provider.name}, but {', '.join(others)}"
+        )
     seen = {f"{_type_name(device)} ({device.device.vendor})" for device in onnxruntime.get_ep_devices()}
     raise ProviderError(
         f"{provider.library}: its provider lists no device on this machine, "
@@ -147,7 +149,7 @@ def open_session(
 
 
 def list_left_nodes(session: Any, provider: Provider) -> tuple[tuple[str, str, str], ...]:
-    """Return the nodes of a session that run on others: the other's name, the node's and its operator."""
+    """Return what runs on other providers: the other's name, the node's, and its operator."""
     own = find_device(provider).ep_name
     return tuple(
         (part.ep_name, node.name, node.op_type)

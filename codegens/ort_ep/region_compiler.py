@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import onnx
-from onnx import ModelProto, NodeProto
 import onnx.parser
+from onnx import ModelProto, NodeProto
 from onnx.inliner import inline_local_functions
 
 from byoc.codegen import (
@@ -31,7 +31,7 @@ from byoc.codegen import (
 )
 
 from . import provider_session
-from .provider_options import OrtEpOptions, open_provider, shorten_message
+from .provider_options import OrtEpOptions, shorten_message
 from .provider_session import Answer, Provider
 
 _PREFIX = "byoc"
@@ -92,9 +92,7 @@ def compile_model(model: ModelProto, provider: Provider, options: OrtEpOptions) 
     return CompiledModel(context, "")
 
 
-def _require_all(
-    model: ModelProto, answer: Answer, provider: Provider, options: OrtEpOptions
-) -> None:
+def _require_all(model: ModelProto, answer: Answer, provider: Provider, options: OrtEpOptions) -> None:
     """Raise CompileError unless the provider takes all nodes of a model, which it was asked about."""
     if answer.error:
         verdicts = _check_alone(model, provider, options)
@@ -216,16 +214,14 @@ def write_model(model: ModelProto, folder: Path) -> Path:
     for number, node in enumerate(named.graph.node):
         node.name = f"{_PREFIX}{number}"
     path = folder / provider_session.MODEL
-    onnx.save(
-        named, path, save_as_external_data=True, location=_WEIGHTS, size_threshold=_SIZE_IN_FILE
-    )
+    onnx.save(named, path, save_as_external_data=True, location=_WEIGHTS, size_threshold=_SIZE_IN_FILE)
     return path
 
 
 def _try_models(
     folder: Path, count: int, provider: Provider, options: OrtEpOptions, with_context: bool
 ) -> list[Answer]:
-    """Return the provider's answers on the models in the folders 0, 1, ...; what crashes it is refused."""
+    """Return the answers on the models in the folders 0, 1, ...; what crashes it is an error."""
     settings = {"provider": asdict(provider), "with_context": with_context}
     (folder / provider_session.SETTINGS).write_text(json.dumps(settings), encoding="utf-8")
     (folder / provider_session.PROBE).write_bytes(_make_probe())

@@ -1,6 +1,7 @@
 """The conformance tests of `ort_ep` with a provider that tests build, which takes two operators."""
 
 from pathlib import Path
+from typing import ClassVar
 
 from plugin_providers import build_small_provider
 
@@ -10,7 +11,7 @@ from byoc.testing import Claims, CodegenConformance
 class TestSmallProvider(CodegenConformance):
     codegen = "ort_ep"
     rules = str(Path(__file__).with_name("small_provider.yaml"))
-    options = {"library": str(build_small_provider())}
+    options: ClassVar = {"library": str(build_small_provider())}
     claims = Claims(dynamic_batch=True)
     zoo = ()
-    skips = {"test_stamp": "it writes no contexts, and a region without one fits everywhere"}
+    skips: ClassVar = {"test_stamp": "it writes no contexts, and a region without one fits everywhere"}

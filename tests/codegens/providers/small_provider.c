@@ -1,8 +1,8 @@
 /* A plug-in provider of ONNX Runtime for tests: it computes Relu and Neg of float32 on the processor.
  *
  * The environment variable SMALL_PROVIDER makes it misbehave: `absent` lists no device, `fails` gives an
- * error for a Neg that it claimed, `crashes` ends the process there, `waits` never returns from it, and
- * `broken` makes no provider at all.
+ * error for a Neg that it claimed, `crashes` ends the process there, `waits` never returns from it,
+ * `broken` makes no provider at all, and `named` calls itself Small, whatever it was registered as.
  */
 #include "ort_abi.h"
 
@@ -313,7 +313,7 @@ OrtStatus *CreateEpFactories(
             .is_stream_aware = is_stream_aware,
         };
         made->api = base->get_api(ORT_VERSION);
-        strncpy(made->name, registered_name, sizeof made->name - 1);
+        strncpy(made->name, behaves("named") ? "Small" : registered_name, sizeof made->name - 1);
         factories[0] = &made->base;
         *count = 1;
     }
