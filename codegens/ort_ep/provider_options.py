@@ -3,6 +3,7 @@
 import importlib
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,8 +55,7 @@ class OrtEpOptions:
     settings: str = field(
         default="",
         metadata={
-            "help": "the provider's own options, as NAME=VALUE NAME=VALUE ...; one with a space in it "
-            "stands in double quotes",
+            "help": "the provider's own options, as NAME=VALUE NAME=VALUE ..., quoted as in a shell",
             "executes": True,  # some name libraries, such as QNN's backend_path
         },
     )
@@ -73,23 +73,20 @@ class OrtEpOptions:
             raise ValueError(f"timeout is {self.timeout:g} s, but must be more than 0")
 
 
-_SETTING = re.compile(r'\s*(?:"(?P<quoted>[^"]*)"|(?P<plain>[^\s"]+))(?=\s|$)')
-
-
 def parse_settings(text: str) -> dict[str, str]:
     """Return a provider's own options by name. Raises ValueError where one is not NAME=VALUE."""
+    try:
+        entries = shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"settings cannot be read: {error}") from None
     found: dict[str, str] = {}
-    rest = text.strip()
-    while rest:
-        match = _SETTING.match(rest)
-        entry = "" if match is None else match["quoted"] or match["plain"] or ""
+    for entry in entries:
         name, equals, value = entry.partition("=")
-        if match is None or not equals or not name:
-            raise ValueError(f"settings has '{shorten_text(rest, 60)}', which is not NAME=VALUE")
+        if not equals or not name:
+            raise ValueError(f"settings has '{shorten_text(entry, 60)}', which is not NAME=VALUE")
         if name in found:
             raise ValueError(f"settings has {name} twice")
         found[name] = value
-        rest = rest[match.end() :].lstrip()
     return found
 
 

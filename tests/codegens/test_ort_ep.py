@@ -235,6 +235,7 @@ def test_a_provider_of_another_name(tmp_path: Path) -> None:
             ' a=1  b=x=y "path=/some where/lib.so" c=',
             {"a": "1", "b": "x=y", "path": "/some where/lib.so", "c": ""},
         ),
+        ("""load='{"CPU": {"A": "NO"}}'""", {"load": '{"CPU": {"A": "NO"}}'}),
     ],
 )
 def test_settings_are_read(text: str, found: dict[str, str]) -> None:
@@ -246,7 +247,7 @@ def test_settings_are_read(text: str, found: dict[str, str]) -> None:
     [
         ({"settings": "device_type"}, "settings has 'device_type', which is not NAME=VALUE"),
         ({"settings": "a=1 =2"}, "settings has '=2', which is not NAME=VALUE"),
-        ({"settings": 'a=1 "b=2'}, "settings has '\"b=2', which is not NAME=VALUE"),
+        ({"settings": 'a=1 "b=2'}, "settings cannot be read: No closing quotation"),
         ({"settings": "a=1 a=2"}, "settings has a twice"),
         ({"timeout": "0"}, "timeout is 0 s, but must be more than 0"),
     ],

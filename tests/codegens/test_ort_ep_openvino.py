@@ -17,8 +17,8 @@ from quantized import MODELS, feed
 from quantized import model as quantized_model
 
 import byoc
-from byoc.codegen import find_codegen
-from byoc.errors import InputError
+from byoc.codegen import find_codegen, parse_codegen_options
+from byoc.errors import InputError, MissingRuntimeError
 
 pytestmark = pytest.mark.openvino
 LIBRARY = {"library": str(find_openvino_provider())}
@@ -36,13 +36,25 @@ def test_it_computes_what_onnxruntime_does(name: str, tmp_path: Path) -> None:
     assert set(artifact.files) == {"context.bin", "context.onnx"}
 
 
-def test_a_region_in_integers(tmp_path: Path) -> None:
+def test_settings_reach_the_provider(tmp_path: Path) -> None:
+    """Without VNNI OpenVINO's sums of integers saturate, unless it is told to compute in floats."""
+    (tmp_path / "floats.json").write_text('{"CPU": {"LP_TRANSFORMS_MODE": "NO"}}', encoding="utf-8")
+    settings = f"load_config='{tmp_path / 'floats.json'}'"
     proto = quantized_model(MODELS["gemm"])
-    _, _, run = compiled(proto, tmp_path, "ort_ep", **LIBRARY)
+    _, _, run = compiled(proto, tmp_path, "ort_ep", **LIBRARY, settings=settings)
     inputs = feed(proto)
 
     for name, value in original(proto, inputs).items():
         assert np.max(np.abs(run(inputs)[name].astype(int) - value.astype(int))) <= 1, name
+
+
+def test_settings_that_the_provider_refuses_end_the_run(tmp_path: Path) -> None:
+    found: Any = find_codegen("ort_ep")
+    options = parse_codegen_options(found, {**LIBRARY, "settings": f"load_config={tmp_path / 'none'}"})
+    region = make_region(model(CASES["gemm"][0]), tmp_path)
+
+    with pytest.raises(MissingRuntimeError, match="does not work: JSON parsing error"):
+        found.compile(region, options)
 
 
 def test_what_it_does_not_take_is_named(tmp_path: Path) -> None:
