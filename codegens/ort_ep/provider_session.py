@@ -22,6 +22,7 @@ SETTINGS = "settings.json"
 ANSWER = "answer.json"
 PROBE = "probe.onnx"
 
+_OLDEST = (1, 24, 3)  # version of onnxruntime whose devices say which library they are of
 _FATAL_ONLY = 4
 _LIBRARY_KEY = "library_path"  # onnxruntime's own entry in the metadata of a device
 
@@ -83,10 +84,11 @@ def _find_devices(provider: Provider) -> list[Any]:
     """Return the devices of a provider, at least one."""
     import onnxruntime  # noqa: PLC0415 - optional
 
-    if not hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info"):
+    numbers = (int(part) for part in onnxruntime.__version__.split(".")[:3] if part.isdecimal())
+    if tuple(numbers) < _OLDEST:
         raise ProviderError(
-            f"onnxruntime {onnxruntime.__version__} is too old for plug-in providers: it does not say "
-            "which nodes a provider takes (pip install -U 'onnx-byoc[ort-ep]')"
+            f"onnxruntime {onnxruntime.__version__} is too old for codegen ort_ep, which takes "
+            f"{'.'.join(map(str, _OLDEST))} or later (pip install -U 'onnx-byoc[ort-ep]')"
         )
 
     def list_devices() -> list[Any]:

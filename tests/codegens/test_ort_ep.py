@@ -220,6 +220,18 @@ def test_a_provider_without_a_device_here(tmp_path: Path) -> None:
     )
 
 
+def test_an_older_onnxruntime_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxruntime.__version__", "1.24.2")
+    found: Any = find_codegen("ort_ep")
+
+    with pytest.raises(MissingRuntimeError) as caught:
+        found.check(model(TAKEN), parsed(**small()))
+    assert str(caught.value) == (
+        "onnxruntime 1.24.2 is too old for codegen ort_ep, which takes 1.24.3 or later "
+        "(pip install -U 'onnx-byoc[ort-ep]')"
+    )
+
+
 def test_a_provider_of_another_name(tmp_path: Path) -> None:
     found = ask_fresh("Acme", tmp_path, SMALL_PROVIDER="named")
 
