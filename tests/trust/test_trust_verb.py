@@ -148,13 +148,14 @@ def test_a_codegen_is_shown_as_native(
     assert "native: yes, it executes what is in a bundle" in byoc("codegens", "native").out
     natives = {
         name: json.loads(byoc("codegens", name, "--format", "json").out)["native"]
-        for name in ("c", "dla", "iree", "openvino", "qnn", "reference")
+        for name in ("c", "dla", "iree", "openvino", "ort_ep", "qnn", "reference")
     }
     assert natives == {
         "c": True,
         "dla": False,
         "iree": True,
         "openvino": True,
+        "ort_ep": True,
         "qnn": True,
         "reference": False,
     }
