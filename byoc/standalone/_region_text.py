@@ -152,6 +152,8 @@ def _find_links(graph: ProgramGraph, steps: ProgramSteps) -> Iterator[str]:
 
 # The part of `model.c` that opens and runs the regions of a bundle by their drivers.
 
+_OPEN_SPANS = "    memset(opened->are_begun, 0, sizeof opened->are_begun);\n"
+_OPEN_LINKS = "    open_links(opened);\n"
 _TABLES = {1: "byoc_driver", 2: "byoc_driver_2"}
 """The types of drivers' tables, by the version of the interface."""
 
@@ -216,17 +218,15 @@ class RegionText:
             f"#define MODEL_BLOBS {len(flat)}\n"
         )
         if calls.spans:
-            members += (
-                f"    byoc_call calls[{len(driven)}];\n    int are_begun[{len(driven)}];\n"
-                f"    byoc_buffer *links[{len(calls.links) + 1}];\n"
-            )
+            members += f"    byoc_call calls[{len(driven)}];\n    int are_begun[{len(driven)}];\n"
+            members += f"    byoc_buffer *links[{len(calls.links)}];\n" * bool(calls.links)
             definitions += _list_links(graph, calls, driven)
         opening = fill_template(
             "open_regions.c.in",
             {
-                "links": read_source("links.c.in").decode() if calls.spans else "",
-                "open_links": "    open_links(opened);\n" if calls.spans else "",
-                "close_links": "    close_links(opened);\n" if calls.spans else "",
+                "links": read_source("links.c.in").decode() if calls.links else "",
+                "open_links": _OPEN_SPANS * bool(calls.spans) + _OPEN_LINKS * bool(calls.links),
+                "close_links": "    close_links(opened);\n" * bool(calls.links),
                 "running": read_source(f"{'submit' if calls.spans else 'run'}_regions.c.in").decode(),
             },
         )
@@ -243,11 +243,14 @@ def _list_links(graph: ProgramGraph, calls: RegionCalls, driven: Sequence[Driven
         if node.op_type == region and node.domain in graph.domains
         for name in node.output
     }
-    regions = ", ".join(str(makers[name]) for name in calls.links) or "0"
-    sizes = ", ".join(str(graph.sizes.count_bytes(name)) for name in calls.links) or "0"
+    regions = ", ".join(str(makers[name]) for name in calls.links)
+    sizes = ", ".join(str(graph.sizes.count_bytes(name)) for name in calls.links)
     most = max(len(side) for each in driven for side in (each.region.inputs, each.region.outputs))
+    found = f"#define MOST_TENSORS {max(most, 1)}\n"
+    if not calls.links:
+        return found
     return (
-        f"#define LINKS {len(calls.links)}\n#define MOST_TENSORS {max(most, 1)}\n"
+        f"{found}#define LINKS {len(calls.links)}\n"
         f"static const size_t link_regions[] = {{{regions}}}; /* the regions that make the tensors */\n"
         f"static const size_t link_bytes[] = {{{sizes}}};\n"
     )
