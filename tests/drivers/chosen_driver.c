@@ -1,4 +1,4 @@
-/* A driver of version 2 that gives out its input, without a function that a test names by an environment variable.
+/* A driver of version 2 that gives out its inputs, without a function that a test names by an environment variable.
  *
  * CHOSEN_WITHOUT is such a name: `submit`. CHOSEN_END is one, too, before which the table ends, as one does that was compiled
  * with an older byoc_driver.h. */
@@ -9,13 +9,15 @@
 
 struct byoc_region {
     const byoc_region_info *info;
-    const byoc_call *call;
+    int answer;
     uint64_t runs;
 };
 
 struct byoc_buffer {
     unsigned char *data;
 };
+
+extern uint64_t chosen_bytes_in_program, chosen_bytes_in_buffers;
 
 static int compatible(const byoc_region_info *info, const char **why) {
     (void)info;
@@ -35,8 +37,18 @@ static int open_region(const byoc_region_info *info, byoc_region **region) {
     return BYOC_OK;
 }
 
+/* What the program counts on: bytes of inputs and outputs at addresses, and bytes in buffers. */
+uint64_t chosen_bytes_in_program, chosen_bytes_in_buffers;
+
+/* Each output is an input, of the same bytes; a first input of 13 ends a run. */
 static int run(byoc_region *region, const void *const *inputs, void *const *outputs) {
-    memcpy(outputs[0], inputs[0], region->info->outputs[0].bytes);
+    const byoc_region_info *info = region->info;
+    if (*(const float *)inputs[0] == 13.0f) {
+        return BYOC_FAILED;
+    }
+    for (size_t i = 0; i < info->output_count; i++) {
+        memcpy(outputs[i], inputs[i % info->input_count], info->outputs[i].bytes);
+    }
     region->runs++;
     return BYOC_OK;
 }
@@ -56,17 +68,28 @@ static int open_with(const byoc_region_info *info, size_t count, const byoc_text
     return open_region(info, region);
 }
 
+static void *find_tensor(const byoc_binding *binding, size_t bytes) {
+    *(binding->buffer ? &chosen_bytes_in_buffers : &chosen_bytes_in_program) += bytes;
+    return binding->buffer ? binding->buffer->data + binding->offset : binding->data;
+}
+
 static int submit(byoc_region *region, const byoc_call *call) {
-    const byoc_binding *from = call->inputs, *to = call->outputs;
-    const void *input = from->buffer ? from->buffer->data + from->offset : from->data;
-    void *output = to->buffer ? to->buffer->data + to->offset : to->data;
-    return run(region, &input, &output);
+    const byoc_region_info *info = region->info;
+    const void *inputs[8];
+    void *outputs[8];
+    for (size_t i = 0; i < info->input_count; i++) {
+        inputs[i] = find_tensor(&call->inputs[i], info->inputs[i].bytes);
+    }
+    for (size_t i = 0; i < info->output_count; i++) {
+        outputs[i] = find_tensor(&call->outputs[i], info->outputs[i].bytes);
+    }
+    region->answer = run(region, inputs, outputs);
+    return BYOC_OK;
 }
 
 static int wait_for(byoc_region *region, uint64_t most_ns) {
-    (void)region;
     (void)most_ns;
-    return BYOC_OK;
+    return region->answer;
 }
 
 static void cancel(byoc_region *region) {
