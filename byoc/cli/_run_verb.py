@@ -183,11 +183,14 @@ def _fit_inputs(
         with byoc.runtime.use_drivers(options.drivers):
             loaded = byoc.runtime.load_with_provider(bundle)
     else:
-        loaded = (
-            byoc.runtime.load_variants(bundle, pad=options.pad)
-            if given
-            else byoc.runtime.load_bundle(bundle)
-        )
+        by_drivers = options.runtime != byoc.runtime.RUNTIMES[0]
+        load_one = byoc.runtime.load_with_drivers if by_drivers else byoc.runtime.load_bundle
+        with byoc.runtime.use_drivers(options.drivers):
+            loaded = (
+                byoc.runtime.load_variants(bundle, pad=options.pad, load_one=load_one)
+                if given
+                else load_one(bundle)
+            )
     if inputs == _RANDOM:
         model = byoc.model.prepare_model(bundle.model(), bundle.variant.model, bundle.folder)
         given = {**samples.model_samples(model), **given}

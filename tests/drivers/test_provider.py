@@ -233,7 +233,7 @@ def test_a_bundle_is_run_and_verified_by_its_driver(tmp_path: Path) -> None:
     assert found.passed
     assert len(found.regions) == len(bundle.manifest.regions) == 2
     assert len(found.boundary) >= 3
-    with pytest.raises(InputError, match="runtime is 'ort', but must be byoc or ort-plugin"):
+    with pytest.raises(InputError, match="runtime is 'ort', but must be one of byoc, ort-plugin, d"):
         byoc.verify(bundle, runtime="ort")
 
 
