@@ -1,7 +1,7 @@
 /* A driver of version 2 that gives out its inputs, without a function that a test names by an environment variable.
  *
  * CHOSEN_WITHOUT is such a name: `submit`. CHOSEN_END is one, too, before which the table ends, as one does that was compiled
- * with an older byoc_driver.h. */
+ * with an older byoc_driver.h. A program that links it is compiled with WITHOUT_SUBMIT or WITHOUT_BUFFERS. */
 #include "byoc_driver.h"
 
 #include <stdlib.h>
@@ -120,6 +120,8 @@ static void close_buffer(byoc_buffer *buffer) {
 
 static int read_counters(const byoc_region *region, byoc_counters *counters) {
     counters->runs = region->runs;
+    counters->bytes_from_program = chosen_bytes_in_program;
+    counters->bytes_on_device = chosen_bytes_in_buffers;
     return BYOC_OK;
 }
 
@@ -136,6 +138,35 @@ static int read_versions(const byoc_region_info *info, byoc_versions *versions) 
     return BYOC_OK;
 }
 
+#ifdef WITHOUT_SUBMIT
+#define SUBMIT NULL
+#else
+#define SUBMIT submit
+#endif
+#ifdef WITHOUT_BUFFERS
+#define OPEN_BUFFER NULL
+#else
+#define OPEN_BUFFER open_buffer
+#endif
+
+extern const byoc_driver_2 byoc_driver_chosen;
+const byoc_driver_2 byoc_driver_chosen = {
+    {sizeof(byoc_driver_2), BYOC_ABI_VERSION_2, "chosen", compatible, arena_size, open_region, run, close_region,
+     get_error},
+    open_with,
+    SUBMIT,
+    wait_for,
+    cancel,
+    OPEN_BUFFER,
+    write_buffer,
+    read_buffer,
+    close_buffer,
+    read_counters,
+    list_events,
+    read_versions,
+};
+
+#ifndef BYOC_LINKED
 #define FUNCTION(name) {#name, offsetof(byoc_driver_2, name)}
 
 static const struct {
@@ -148,23 +179,9 @@ static const struct {
 };
 
 const byoc_driver *byoc_get_driver(uint32_t abi_version) {
-    static const byoc_driver_2 whole = {
-        {sizeof whole, BYOC_ABI_VERSION_2, "chosen", compatible, arena_size, open_region, run, close_region, get_error},
-        open_with,
-        submit,
-        wait_for,
-        cancel,
-        open_buffer,
-        write_buffer,
-        read_buffer,
-        close_buffer,
-        read_counters,
-        list_events,
-        read_versions,
-    };
     static byoc_driver_2 table;
     const char *without = getenv("CHOSEN_WITHOUT"), *end = getenv("CHOSEN_END");
-    table = whole;
+    table = byoc_driver_chosen;
     for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
         if (without && strcmp(functions[i].name, without) == 0) {
             memset((unsigned char *)&table + functions[i].offset, 0, sizeof table.submit);
@@ -175,3 +192,4 @@ const byoc_driver *byoc_get_driver(uint32_t abi_version) {
     }
     return abi_version == BYOC_ABI_VERSION_2 ? &table.base : NULL;
 }
+#endif

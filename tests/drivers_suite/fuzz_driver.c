@@ -116,7 +116,7 @@ static void run_in_buffers(
         }
         free(bound[1][i].data);
     }
-    if (answer != BYOC_OK && answer != BYOC_CANCELLED) {
+    if (answer != BYOC_OK && answer != BYOC_CANCELLED && (is_intact || answer != BYOC_FAILED)) {
         exit(7);
     }
     for (size_t i = 0; i < info->input_count; i++) {
