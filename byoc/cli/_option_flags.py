@@ -312,11 +312,12 @@ class LoadOptions:
 
 DEFAULT_LOAD_OPTIONS = LoadOptions()
 RUNTIME_FLAG = Flag(
-    "What runs it: byoc, or onnxruntime with byoc's provider, and drivers in C for the regions.",
+    "What runs it: byoc; onnxruntime with byoc's provider, and drivers in C for the regions; or byoc "
+    "with such drivers.",
     choices=byoc.runtime.RUNTIMES,
 )
 DRIVER_FLAG = Flag(
-    "The library of a codegen's driver, with --runtime ort-plugin; by default one is built.",
+    "The library of a codegen's driver, with --runtime ort-plugin or drivers; by default one is built.",
     Syntax.PAIRS,
     metavar="CODEGEN=FILE",
     names=("--driver",),
@@ -325,10 +326,9 @@ DRIVER_FLAG = Flag(
 
 def check_drivers(drivers: Mapping[str, str], runtime: str) -> None:
     """Raise a usage error for drivers that the runtime does not use."""
-    if drivers and runtime != byoc.runtime.DRIVER_RUNTIME:
-        raise typer.BadParameter(
-            f"it needs --runtime {byoc.runtime.DRIVER_RUNTIME}", param_hint="--driver"
-        )
+    own, *others = byoc.runtime.RUNTIMES
+    if drivers and runtime == own:
+        raise typer.BadParameter(f"it needs --runtime {' or '.join(others)}", param_hint="--driver")
 
 
 def take_options(

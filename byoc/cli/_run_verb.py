@@ -157,7 +157,7 @@ def run(  # noqa: PLR0913 - the options of the verb
 def _check_runtime(options: RunOptions) -> None:
     """Raise InputError for options that the runtime does not have."""
     check_drivers(options.drivers, options.runtime)
-    if options.fallback and options.runtime == byoc.runtime.DRIVER_RUNTIME:
+    if options.fallback and options.runtime != byoc.runtime.RUNTIMES[0]:
         raise byoc.InputError(f"--fallback: regions of --runtime {options.runtime} run in drivers alone")
 
 
@@ -196,8 +196,10 @@ def _fit_inputs(
         with byoc.runtime.use_drivers(options.drivers):
             loaded = byoc.runtime.load_with_provider(bundle)
     else:
-        load_one = partial(byoc.runtime.load_bundle, fall_back=options.fallback is not None)
-        with _advise_fallback():
+        by_drivers = options.runtime != byoc.runtime.RUNTIMES[0]
+        by_codegens = partial(byoc.runtime.load_bundle, fall_back=options.fallback is not None)
+        load_one = byoc.runtime.load_with_drivers if by_drivers else by_codegens
+        with byoc.runtime.use_drivers(options.drivers), _advise_fallback():
             loaded = (
                 byoc.runtime.load_variants(bundle, pad=options.pad, load_one=load_one)
                 if given

@@ -212,12 +212,14 @@ class DriverSources:
     """The C sources of a driver (`byoc_driver.h`), and the libraries that it is linked with.
 
     `name` is the codegen's. `libraries` are names for the linker: `m`. Programs in C are given copies of
-    the sources, and of licences and notices in their folders (`LICENSE*`, `COPYING*`, `NOTICE*`).
+    the sources, and of licences and notices in their folders (`LICENSE*`, `COPYING*`, `NOTICE*`); `abi`
+    is the version of the table that they link: 1, or 2 for a `byoc_driver_2`.
     """
 
     name: str
     files: tuple[Path, ...]
     libraries: tuple[str, ...] = ()
+    abi: int = 1
 
 
 @runtime_checkable

@@ -119,11 +119,13 @@ def read_sentences(result: Any, _: SharedMemory) -> list[str]:
 
 def read_driver(result: Any, _: SharedMemory) -> DriverSources:
     """Return the sources of a driver."""
-    if not isinstance(result, dict) or result.keys() != {"name", "files", "libraries"}:
+    if not isinstance(result, dict) or result.keys() != {"name", "files", "libraries", "abi"}:
         raise BrokenMessageError("the sources of a driver are missing")
     (name,) = read_texts([result["name"]])
     files = tuple(map(Path, read_texts(result["files"])))
-    return DriverSources(name, files, tuple(read_texts(result["libraries"])))
+    if not isinstance(result["abi"], int):
+        raise BrokenMessageError("the version of a driver's table is missing")
+    return DriverSources(name, files, tuple(read_texts(result["libraries"])), result["abi"])
 
 
 def read_context(result: Any, _: SharedMemory) -> Context:

@@ -164,7 +164,7 @@ def read_driver_settings(codegen: str, interpreter: InterpreterSettings) -> Driv
     named = interpreter.driver
     if named is None:
         return None
-    return DriverSources(codegen, tuple(map(Path, named.sources)), tuple(named.libraries))
+    return DriverSources(codegen, tuple(map(Path, named.sources)), tuple(named.libraries), named.abi)
 
 
 def _make_options(described: list[dict[str, Any]]) -> type:

@@ -183,7 +183,12 @@ class CodegenService:
     def _describe_driver(self) -> Any:
         sources = ask_driver(self._codegen)
         files = list(map(str, sources.files))
-        return {"name": sources.name, "files": files, "libraries": list(sources.libraries)}
+        return {
+            "name": sources.name,
+            "files": files,
+            "libraries": list(sources.libraries),
+            "abi": sources.abi,
+        }
 
     def _read_artifact(self, request: Request) -> Artifact:
         return Artifact(read_files(request["files"], self._memory), request["metadata"])

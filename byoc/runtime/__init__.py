@@ -9,9 +9,11 @@ if TYPE_CHECKING:
         BoundSession,
         RegionDrivers,
         bind_tensors,
+        load_with_drivers,
         load_with_provider,
         use_drivers,
     )
+    from byoc.runtime._driver_session import DriverExecutor
     from byoc.runtime._executors import (
         CheckedExecutor,
         RegionFailedError,

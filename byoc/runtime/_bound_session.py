@@ -17,11 +17,11 @@ import onnx
 from numpy.typing import NDArray
 
 from byoc.bundle import CONTEXT_MODEL_FILE, MODEL_TEXT, Bundle, hash_region_model, require_consent
-from byoc.codegen import Executor
-from byoc.codegen.drivers import DriverLibrary, build_driver
+from byoc.codegen.drivers import DriverError, DriverLibrary, build_driver
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import GraphIndex, TensorType, read_type
 from byoc.onnxrt import open_provider_session, output_types, session_runner
+from byoc.runtime._driver_session import DriverExecutor, load_on_executors
 from byoc.runtime._runtimes import DRIVER_RUNTIME
 from byoc.runtime._session import Session, SessionCalls, bind_stages
 from byoc.runtime._stage_program import Stage, StageProgram, StageValues, Trace
@@ -88,19 +88,28 @@ class RegionDrivers:
             if sources is None:
                 raise InputError(
                     f"{self.bundle.display_path}: region {region.name}: codegen {region.codegen} has no "
-                    f"driver, by which {DRIVER_RUNTIME} runs regions"
+                    "driver that runs its regions in C"
                 )
             library = self._folder / f"{region.codegen}.so"
             found[region.codegen] = build_driver(sources, library)
         return found
 
-    def open_regions(self) -> dict[str, Executor]:
-        """Open each region alone in its driver; return the executors by name. Raises as `libraries`."""
+    def open_regions(
+        self, options: Mapping[str, Mapping[str, str]] | None = None
+    ) -> dict[str, DriverExecutor]:
+        """Open each region alone in its driver; return the executors by name.
+
+        `options` are those of drivers, by codegen. Raises as `libraries`, and DriverError where a driver
+        refuses a region or an option.
+        """
         opened = {name: DriverLibrary(path) for name, path in self.libraries.items()}
         models = self._list_models()
         return {
-            region.name: opened[codegen].open_region(
-                region, replace(artifact, metadata={**artifact.metadata, **models.get(region.name, {})})
+            region.name: DriverExecutor(
+                opened[codegen],
+                region,
+                replace(artifact, metadata={**artifact.metadata, **models.get(region.name, {})}),
+                (options or {}).get(codegen, {}),
             )
             for codegen, region, artifact in self.bundle.regions()
         }
@@ -141,6 +150,24 @@ def load_with_provider(bundle: Bundle, drivers: RegionDrivers | None = None) -> 
     stage = Stage("onnxruntime", inputs, session_runner(session), types)
     program = StageProgram((stage,), {}, tuple(types), types)
     return Session(inputs, {name: known[name] for name in inputs if name in known}, program, bundle)
+
+
+def load_with_drivers(
+    bundle: Bundle,
+    drivers: RegionDrivers | None = None,
+    options: Mapping[str, Mapping[str, str]] | None = None,
+) -> Session:
+    """Load a bundle, or the variant that is chosen of it, whose regions run by drivers in C.
+
+    The host's segments run on onnxruntime as in `load`. A tensor that only regions of one driver read
+    stays on its device. `options` are those of drivers, by codegen: `{"acme": {"priority": "high"}}`.
+    Raises InputError where a region has no driver, or a driver refuses it.
+    """
+    try:
+        executors = (drivers or RegionDrivers(bundle)).open_regions(options)
+    except DriverError as error:
+        raise InputError(str(error)) from error
+    return load_on_executors(bundle, executors)
 
 
 Arrays = Mapping[str, NDArray[Any]]

@@ -287,7 +287,7 @@ class Session(SessionCalls):
                     f"no tensor '{name}' passes between stages{suggest_nearest(name, known)}"
                 )
         found = self.program.run(self.check_inputs(inputs), wanted, lambda: self._pool)
-        return {name: found[name] for name in wanted}
+        return {name: _fetch_tensor(found[name]) for name in wanted}
 
     def fits(self, inputs: StageValues) -> bool:
         """Return whether inputs are arrays that need neither a closer look nor a copy, as most are.
@@ -362,6 +362,12 @@ def _read_tensor(name: str, value: Any) -> Any:
         return np.from_dlpack(value)
     except Exception as error:  # it is the other library's code that runs
         raise InputError(f"input '{name}' cannot be read as an array: {error}") from None
+
+
+def _fetch_tensor(value: Any) -> Any:
+    """Return a value of a stage; a tensor that a driver left on its device as an array."""
+    is_elsewhere = hasattr(value, "__array__") and not isinstance(value, np.ndarray | np.generic)
+    return np.asarray(value) if is_elsewhere else value
 
 
 def load_bundle(

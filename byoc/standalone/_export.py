@@ -238,7 +238,8 @@ def _make_files(
 ) -> dict[str, bytes]:
     """Return all files but the weights, by path from the program's folder."""
     embed, prefix = options.embed, options.prefix
-    text = write_model_text(graph, steps, weights, embed)
+    abis = {driver.name: driver.abi for driver in drivers}
+    text = write_model_text(graph, steps, weights, embed, abis)
     found = {"model.h": text.header.encode(), "model.c": text.source.encode()}
     found |= {name: read_source(name) for name in (*steps.kernel_files, "main.c")}
     if steps.functions is not None:

@@ -12,9 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.boundary.contracts import TensorContract
 from byoc.errors import InputError
-from byoc.model import DTYPE_NUMBERS, count_bits
+from byoc.model import DTYPE_NUMBERS
 from byoc.numerics import round_up
 from byoc.standalone._program_graph import (
     SCRATCH,
@@ -23,9 +22,9 @@ from byoc.standalone._program_graph import (
     describe_in_comment,
     fill_template,
     quote,
-    read_source,
 )
 from byoc.standalone._program_steps import ProgramStep, ProgramSteps
+from byoc.standalone._region_text import RegionCalls, RegionText, list_crossing, plan_region_calls
 
 # The file of a program's constants, which it maps or embeds: weights, and artifacts of regions.
 
@@ -113,15 +112,21 @@ class ModelText:
 
 
 def write_model_text(
-    graph: ProgramGraph, steps: ProgramSteps, weights: ProgramWeights, embed: bool
+    graph: ProgramGraph,
+    steps: ProgramSteps,
+    weights: ProgramWeights,
+    embed: bool,
+    abis: Mapping[str, int],
 ) -> ModelText:
     """Write the source of a model; its constants are added to the weights.
+
+    `abis` has the version of the table that each codegen's driver is linked by.
 
     Raises InputError for elements of less than a byte.
     """
     inputs, outputs = list(graph.sample), list(graph.expected)
     run = write_run_text(graph, steps, weights, inputs, outputs)
-    regions = RegionText.write(graph, weights)
+    regions = RegionText.write(graph, weights, run.calls, abis)
     title = describe_in_comment(graph.display_name)
     plan = steps.plan
     proven = "which no plan can beat" if plan.is_minimal else f"of which {plan.bound} are needed"
@@ -159,6 +164,7 @@ def write_model_text(
             "tolerance": TOLERANCE,
             "embedded": embedded if embed else "",
             "members": regions.members,
+            "functions": regions.functions,
         },
     )
     return ModelText(header, source)
@@ -166,10 +172,11 @@ def write_model_text(
 
 @dataclass(frozen=True)
 class RunText:
-    """The text of a run: constant structures, and the statements that read them."""
+    """The text of a run: constant structures, the statements that read them, and when regions run."""
 
     structures: str
     body: str
+    calls: RegionCalls
 
 
 def write_run_text(
@@ -180,27 +187,71 @@ def write_run_text(
     outputs: Sequence[str],
 ) -> RunText:
     """Write the steps of a graph, from `inputs` to `outputs`; its constants are added to the weights."""
-    writer = _StepWriter(graph, steps, weights)
+    calls = plan_region_calls(graph, steps)
+    writer = _StepWriter(graph, steps, weights, calls)
     body = "".join(_copy_inputs(graph, steps, inputs))
-    body += "".join(writer.write(number, step) for number, step in enumerate(steps.steps))
+    body += "".join(writer.write(number) for number in range(len(steps.steps)))
+    body += writer.end_regions(len(steps.steps))
     body += "".join(writer.copy_outputs(outputs))
-    return RunText("".join(writer.list_structures()), body)
+    return RunText("".join(writer.list_structures()), body, calls)
 
 
 class _StepWriter:
     """Writes the calls of steps, and the constant structures that they point to."""
 
-    def __init__(self, graph: ProgramGraph, steps: ProgramSteps, weights: ProgramWeights) -> None:
-        self.graph, self.steps, self.weights = graph, steps, weights
+    def __init__(
+        self, graph: ProgramGraph, steps: ProgramSteps, weights: ProgramWeights, calls: RegionCalls
+    ) -> None:
+        self.graph, self.steps, self.weights, self.calls = graph, steps, weights, calls
         self.names: dict[str, str] = {}
 
-    def write(self, number: int, step: ProgramStep) -> str:
-        """Return the lines of a step."""
+    def write(self, number: int) -> str:
+        """Return the lines of a step, behind the ends and beginnings of regions that stand there."""
+        step = self.steps.steps[number]
+        text = self.end_regions(number)
+        for place in self.calls.list_begun(number):
+            text += self._write_title(place) + self._begin_region(self.steps.steps[place])
+        if step.call is not None:
+            return f"{text}{self._write_title(number)}    {self._write_call(step.call, step.scratch)};\n"
+        return text if self.calls.spans else text + self._write_title(number) + self._run_region(step)
+
+    def end_regions(self, number: int) -> str:
+        """Return the lines that wait for the regions whose ends are needed before a step."""
+        return "".join(
+            f"    if (end_region(opened, {self.steps.steps[place].region})) {{\n"
+            "        return abandon(opened);\n    }\n"
+            for place in self.calls.list_ended(number)
+        )
+
+    def _write_title(self, number: int) -> str:
+        step = self.steps.steps[number]
         title = f"    /* {number}: {describe_in_comment(step.title)} */\n"
-        title += f"    STEP({quote(self._name_kind(step))});\n"
-        if step.call is None:
-            return title + self._write_region(step)
-        return f"{title}    {self._write_call(step.call, step.scratch)};\n"
+        return f"{title}    STEP({quote(self._name_kind(step))});\n"
+
+    def _run_region(self, step: ProgramStep) -> str:
+        inputs, outputs = ([*map(self.find, side)] for side in list_crossing(self.graph, step))
+        return (
+            f"    if (run_region(opened, {step.region}, (const void *const[]){{"
+            f"{', '.join(inputs) or 'NULL'}}}, "
+            f"(void *const[]){{{', '.join(outputs)}}})) {{\n        return 1;\n    }}\n"
+        )
+
+    def _begin_region(self, step: ProgramStep) -> str:
+        text = ""
+        for side, names in zip(("inputs", "outputs"), list_crossing(self.graph, step), strict=True):
+            rows = ", ".join(map(self._bind, names)) or "{NULL, NULL, 0}"
+            text += f"    const byoc_binding {side}_{step.region}[] = {{{rows}}};\n"
+        return (
+            f"{text}    if (begin_region(opened, {step.region}, inputs_{step.region}, "
+            f"outputs_{step.region})) {{\n        return abandon(opened);\n    }}\n"
+        )
+
+    def _bind(self, name: str) -> str:
+        """Return where a tensor lies: in the arena, or in a buffer that passes it to other regions."""
+        link = self.calls.links.get(name)
+        if link is None:
+            return f"{{{self.find(name)}, NULL, 0}}"
+        return f"bind_link(opened, {link}, {self.find(name)})"
 
     def copy_outputs(self, names: Sequence[str]) -> list[str]:
         """Return the lines that copy the outputs of a run to the caller."""
@@ -249,21 +300,6 @@ class _StepWriter:
             return f"region of {self.graph.regions[operator].codegen}"
         return f"{operator}, depthwise" if "depthwise" in step.call.function else operator
 
-    def _write_region(self, step: ProgramStep) -> str:
-        node = self.graph.index.nodes[step.nodes[0]]
-        inputs = [name for name in node.input if not self.graph.is_constant(name)]
-        given = ", ".join(self.find(name) for name in inputs) or "NULL"
-        made = ", ".join(self.find(name) for name in node.output)
-        return (
-            f"    if (run_region(opened, {step.region}, (const void *const[]){{{given}}}, "
-            f"(void *const[]){{{made}}})) {{\n        return 1;\n    }}\n"
-        )
-
-
-def name_driver_table(codegen: str) -> str:
-    """Return the name of a codegen's driver in a program: what C has no letter for is an underscore."""
-    return "byoc_driver_" + re.sub(r"[^A-Za-z0-9_]", "_", codegen)
-
 
 def _copy_inputs(graph: ProgramGraph, steps: ProgramSteps, names: Sequence[str]) -> list[str]:
     found = []
@@ -302,94 +338,6 @@ def _describe_noise(graph: ProgramGraph, names: Sequence[str]) -> str:
         ]
     end = "    {0, 0, 0},\n"
     return f"const model_noise model_noises[] = {{\n{''.join(rows)}{end}}};\n"
-
-
-# The part of `model.c` that opens and runs the regions of a bundle by their drivers.
-
-
-@dataclass(frozen=True)
-class RegionText:
-    """Pieces of `model.h` (`includes`, `members`) and of `model.c` (`definitions`, `opening`)."""
-
-    includes: str
-    members: str
-    definitions: str
-    opening: str
-
-    @staticmethod
-    def write(graph: ProgramGraph, weights: ProgramWeights) -> "RegionText":
-        """Write the text of all regions; their artifacts are added to the weights, as they are.
-
-        Raises InputError for a boundary tensor of elements of less than a byte.
-        """
-        if not graph.regions:
-            return RegionText("", "", "", read_source("open_host.c.in").decode())
-        calls = list(graph.regions.values())
-        blobs = [list(call.artifact.files.items()) for call in calls]
-        flat = [blob for each in blobs for blob in each]
-        texts = [list(call.artifact.metadata.items()) for call in calls]
-        codegens = dict.fromkeys(call.codegen for call in calls)
-        definitions = fill_template(
-            "regions.c.in",
-            {
-                "externs": "".join(
-                    f"extern const byoc_driver {name_driver_table(name)};\n" for name in codegens
-                ),
-                "drivers": ", ".join(f"&{name_driver_table(call.codegen)}" for call in calls),
-                "names": ", ".join(quote(call.region.name) for call in calls),
-                "blob_names": ", ".join(quote(name) for name, _ in flat),
-                "blob_offsets": ", ".join(str(weights.add_bytes(content)) for _, content in flat),
-                "blob_bytes": ", ".join(str(len(content)) for _, content in flat),
-                "first_blobs": _count_up(blobs),
-                "texts": _list_texts(texts),
-                "tensors": _list_tensors("inputs", [call.region.inputs for call in calls])
-                + _list_tensors("outputs", [call.region.outputs for call in calls]),
-            },
-        )
-        members = (
-            f"    byoc_blob blobs[{len(flat)}];\n    byoc_region_info infos[{len(calls)}];\n"
-            f"    byoc_region *regions[{len(calls)}];\n"
-        )
-        includes = (
-            f'\n#include "byoc_driver.h"\n\n#define MODEL_REGIONS {len(calls)}\n'
-            f"#define MODEL_BLOBS {len(flat)}\n"
-        )
-        return RegionText(includes, members, definitions, read_source("open_regions.c.in").decode())
-
-
-def _count_up(groups: Sequence[Sequence[object]]) -> str:
-    total, counts = 0, [0]
-    for group in groups:
-        total += len(group)
-        counts.append(total)
-    return ", ".join(map(str, counts))
-
-
-def _list_texts(texts: Sequence[Sequence[tuple[str, str]]]) -> str:
-    rows = "".join(f"    {{{quote(name)}, {quote(text)}}},\n" for each in texts for name, text in each)
-    return (
-        f"static const byoc_text texts[] = {{\n{rows}    {{NULL, NULL}},\n}};\n"
-        f"static const size_t first_texts[] = {{{_count_up(texts)}}};\n"
-    )
-
-
-def _list_tensors(side: str, regions: Sequence[Sequence[TensorContract]]) -> str:
-    shapes, rows = [], []
-    for number, contract in enumerate(each for contracts in regions for each in contracts):
-        kind = contract.type
-        if kind.elements is None or count_bits(kind.dtype) % 8:
-            raise InputError(f"{contract.name}: {kind} does not cross to a driver")
-        extents = ", ".join(map(str, kind.shape or ())) or "1"
-        shapes.append(f"static const int64_t region_{side}_shape_{number}[] = {{{extents}}};\n")
-        rows.append(
-            f"    {{{quote(contract.name)}, {DTYPE_NUMBERS[kind.dtype]}, {len(kind.shape or ())}, "
-            f"region_{side}_shape_{number}, {kind.bytes}}},\n"
-        )
-    end = "    {NULL, 0, 0, NULL, 0},\n"
-    return (
-        f"{''.join(shapes)}static const byoc_tensor region_{side}[] = {{\n{''.join(rows)}{end}}};\n"
-        f"static const size_t first_{side}[] = {{{_count_up(regions)}}};\n"
-    )
 
 
 # Names of a program: several models in one program have names of their own.

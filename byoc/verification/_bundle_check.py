@@ -10,7 +10,7 @@ from byoc.bundle import Bundle, open_bundle, require_consent
 from byoc.codegen import choose_isolation
 from byoc.errors import InputError
 from byoc.model import Model, get_stated_types, prepare_model, read_tensor_types
-from byoc.runtime import DRIVER_RUNTIME, RUNTIMES, read_paddings, read_split, use_drivers
+from byoc.runtime import RUNTIMES, read_paddings, read_split, use_drivers
 from byoc.samples import MAX_SAMPLES, Sample, fits_types, read_samples
 from byoc.support import check_minimum, report_step
 from byoc.verification._bisection import Fault, bisect_region
@@ -50,7 +50,7 @@ class BundleCheck:
         """Raise InputError for a seed below 0, and for a runtime that is not known."""
         check_minimum("seed", self.seed, 0)
         if self.runtime not in RUNTIMES:
-            raise InputError(f"runtime is '{self.runtime}', but must be {' or '.join(RUNTIMES)}")
+            raise InputError(f"runtime is '{self.runtime}', but must be one of {', '.join(RUNTIMES)}")
 
     @cached_property
     def models(self) -> VerificationModels:
@@ -85,7 +85,7 @@ class BundleCheck:
 
         All variants of the bundle are compared. Raises InputError with the name of the one that fails.
         """
-        require_consent(self.bundle, by_drivers=self.runtime == DRIVER_RUNTIME)
+        require_consent(self.bundle, by_drivers=self.runtime != RUNTIMES[0])
         if len(self.variants) == 1:
             return self._verify_variant(regions)
         found = {}
@@ -216,7 +216,7 @@ def verify(  # noqa: PLR0913 - each has a default
             InputError. By default they run so unless the bundle's maker is trusted.
         call_timeout: the most seconds that one of their calls may take, which implies `isolate`.
         runtime: `byoc`, or `ort-plugin`: onnxruntime runs the bundle's `model_ctx.onnx` with byoc's
-            provider, and drivers run the regions.
+            provider, and drivers run the regions; or `drivers`: byoc runs it, drivers the regions.
         drivers: the libraries of drivers by codegen, where they are not to be built of its sources.
 
     Raises InputError when the bundle, the original or the inputs cannot be read or run, and

@@ -30,6 +30,7 @@ from byoc.runtime import (
     collect_contradictions,
     load_bundle,
     load_executors,
+    load_with_drivers,
     load_with_provider,
 )
 from byoc.samples import Sample, describe_mismatch, list_samples
@@ -105,10 +106,12 @@ class BundleRuns:
         recorded = {region.name: RecordedRuns() for region in bundle.variant.regions}
         not_here: dict[str, str] = {}
         whole: Session | None = None
-        if runtime == DRIVER_RUNTIME:
+        executors: Mapping[str, Executor]
+        if runtime != RUNTIMES[0]:
             drivers = RegionDrivers(bundle)
+            load_whole = load_with_provider if runtime == DRIVER_RUNTIME else load_with_drivers
             with convert_errors(InputError, "the bundle does not run"):
-                whole, executors = load_with_provider(bundle, drivers), drivers.open_regions()
+                whole, executors = load_whole(bundle, drivers), drivers.open_regions()
         else:
             executors = load_all_executors(bundle, not_here)
         with convert_errors(InputError, "the bundle does not run"):

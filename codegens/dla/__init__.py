@@ -63,7 +63,7 @@ class DLA:
     def driver(self) -> DriverSources:
         """Return the sources of the driver, which executes programs on this processor."""
         folder = Path(__file__).parent / "driver"
-        return DriverSources(self.name, tuple(sorted(folder.glob("*.c"))), ("m",))
+        return DriverSources(self.name, tuple(sorted(folder.glob("*.c"))), ("m",), abi=2)
 
     def check(self, model: onnx.ModelProto, options: DLAOptions) -> Sequence[Verdict]:
         """Return for each node whether it can be lowered, or why it cannot."""

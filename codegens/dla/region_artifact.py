@@ -3,7 +3,8 @@
 `interface.json` has the addresses with names, types and shapes, and for people the layers.
 `interface.bin` has the addresses alone, for the driver in C: the magic bytes DLAI, the version, the
 numbers of inputs and outputs, and for each a word that is 0 or 1 and the words of its box, all
-little-endian.
+little-endian. `layers.bin` has the names of layers and nodes for the driver's events
+(driver/dla_layers.h).
 """
 
 import struct
@@ -48,6 +49,7 @@ from .simulator import FaultError, SimulationError, Simulator, check_box, end_of
 
 INTERFACE = "interface.json"
 DRIVER_INTERFACE = "interface.bin"
+DRIVER_LAYERS = "layers.bin"
 _Word = Annotated[int, Field(ge=0, lt=2**32)]
 
 
@@ -229,6 +231,7 @@ def make_artifact(built: CompiledRegion, options: DLAOptions) -> Artifact:
         WEIGHTS: built.weights,
         INTERFACE: interface.model_dump_json(indent=1).encode(),
         DRIVER_INTERFACE: _encode_addresses(interface),
+        DRIVER_LAYERS: _encode_layers(interface),
         PIECES: _PIECE_LIST.dump_json(list(built.pieces)),
     }
     return Artifact(files, metadata)
@@ -263,7 +266,11 @@ def exchange_weights(region: Region, first: Region, artifact: Artifact) -> Artif
         outputs=_rename_sockets(was.outputs, network.outputs),
         layers=_layer_entries(network, {n: layer.cycles for n, layer in enumerate(was.layers)}),
     )
-    changed = {WEIGHTS: weights, INTERFACE: interface.model_dump_json(indent=1).encode()}
+    changed = {
+        WEIGHTS: weights,
+        INTERFACE: interface.model_dump_json(indent=1).encode(),
+        DRIVER_LAYERS: _encode_layers(interface),
+    }
     return Artifact({**artifact.files, **changed}, artifact.metadata)
 
 
@@ -293,6 +300,15 @@ def _encode_addresses(interface: ProgramInterface) -> bytes:
         words = [0] * 11 if socket.box is None else [*vars(socket.box.operand()).values()]
         parts.append(struct.pack("<12I", socket.box is not None, *words))
     return b"".join(parts)
+
+
+def _encode_layers(interface: ProgramInterface) -> bytes:
+    """Return the names of layers and nodes for the driver."""
+    counts = [len(layer.nodes) for layer in interface.layers]
+    head = struct.pack("<4sIII", b"DLAL", 1, len(counts), sum(counts))
+    names = [name for layer in interface.layers for name in (layer.name, *layer.nodes)]
+    texts = b"".join(name.encode().replace(b"\0", b"") + b"\0" for name in names)
+    return head + struct.pack(f"<{len(counts)}I", *counts) + texts
 
 
 def _socket_entry(built: CompiledRegion, port: BoundaryPort) -> SocketEntry:

@@ -1,9 +1,9 @@
-"""The drivers of these tests, built once: the dla's, and one for codegens that tests make up."""
+"""The drivers of these tests, built once: the dla's, and those of codegens that tests make up."""
 
 from pathlib import Path
 
 import pytest
-from drivers_of_tests import DOUBLING
+from drivers_of_tests import CHOSEN, DOUBLING
 
 from byoc.codegen import DriverSources, find_codegen
 from byoc.codegen.drivers import build_driver
@@ -20,3 +20,10 @@ def doubling_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library of a driver that gives out twice what it is given."""
     sources = DriverSources("doubling", (DOUBLING,))
     return build_driver(sources, tmp_path_factory.mktemp("driver") / "doubling.so")
+
+
+@pytest.fixture(scope="session")
+def chosen_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library of a driver of version 2 that may lack functions."""
+    sources = DriverSources("chosen", (CHOSEN,))
+    return build_driver(sources, tmp_path_factory.mktemp("driver") / "chosen.so")

@@ -4,3 +4,6 @@ from pathlib import Path
 
 DOUBLING = Path(__file__).with_name("doubling_driver.c")
 """The sources of a driver that gives out twice what it is given."""
+
+CHOSEN = Path(__file__).with_name("chosen_driver.c")
+"""The sources of a driver of version 2 that lacks a function which a test names."""

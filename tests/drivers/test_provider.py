@@ -1,5 +1,6 @@
 """byoc's provider of ONNX Runtime: what it computes, threads and sessions, each fault as a sentence."""
 
+import ctypes
 import shutil
 import struct
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 import quantized
 import vendors
 from cutting import number_regions
-from drivers_of_tests import DOUBLING
+from drivers_of_tests import CHOSEN, DOUBLING
 from support import VANILLA, parse
 
 import byoc
@@ -36,6 +37,16 @@ two (float[2, 3] x, float[2, 3] u) => (float[2, 3] y, float[2, 3] z) {
   z = Relu(u)
   b = Sigmoid(a)
   y = Relu(b)
+}
+"""
+ROW = """
+row (float[2, 3] x) => (float[2, 3] y, float[2, 3] z) {
+  a = Relu(x)
+  t = Mul(a, a)
+  s = Sub(a, x)
+  y = Add(t, s)
+  u = Sub(s, x)
+  z = Mul(t, u)
 }
 """
 PAIR = """
@@ -83,6 +94,15 @@ class Doubling:
         return DriverSources("doubling", (DOUBLING,))
 
 
+class Chosen(Doubling):
+    """Compiles regions for a driver whose outputs are its inputs, and which counts their bytes."""
+
+    name = "chosen"
+
+    def driver(self) -> DriverSources:
+        return DriverSources("chosen", (CHOSEN,), abi=2)
+
+
 Emit = Callable[..., Path]
 
 
@@ -90,12 +110,13 @@ Emit = Callable[..., Path]
 def emit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Emit:
     """Return what partitions a model's text for the codegen `doubling`, and returns the bundle."""
 
-    def partition(text: str, content: bytes = b"fine") -> Path:
-        vendors.install(monkeypatch, doubling=type("Doubling", (Doubling,), {"content": content}))
+    def partition(text: str, content: bytes = b"fine", codegen: str = "doubling") -> Path:
+        doubling = type("Doubling", (Doubling,), {"content": content})
+        vendors.install(monkeypatch, doubling=doubling, chosen=Chosen)
         output = tmp_path / "b.byoc"
         with number_regions():
             byoc.partition(
-                parse(text), VANILLA, output=output, codegen="doubling", strategy="all-supported",
+                parse(text), VANILLA, output=output, codegen=codegen, strategy="all-supported",
                 emit="epcontext", strict=True, verify=False, isolate=False, cache=False,
             )  # fmt: skip
         return output
@@ -212,7 +233,7 @@ def test_a_bundle_is_run_and_verified_by_its_driver(tmp_path: Path) -> None:
     assert found.passed
     assert len(found.regions) == len(bundle.manifest.regions) == 2
     assert len(found.boundary) >= 3
-    with pytest.raises(InputError, match="runtime is 'ort', but must be byoc or ort-plugin"):
+    with pytest.raises(InputError, match="runtime is 'ort', but must be one of byoc, ort-plugin, d"):
         byoc.verify(bundle, runtime="ort")
 
 
@@ -250,6 +271,79 @@ def test_threads_and_sessions_do_not_mix_their_regions(emit: Emit, doubling_libr
         4
     ) as pool:  # the driver ends the process if a region is called twice at once
         assert all(pool.map(work, range(8)))
+
+
+def read_counts(library: Path) -> tuple[int, int]:
+    """Return the bytes of inputs and outputs so far, in onnxruntime's memory and in buffers."""
+    loaded = ctypes.CDLL(str(library))
+    names = ("chosen_bytes_in_program", "chosen_bytes_in_buffers")
+    program, buffers = (ctypes.c_uint64.in_dll(loaded, name).value for name in names)
+    return program, buffers
+
+
+def test_regions_in_a_row_pass_a_tensor_without_onnxruntime(emit: Emit, chosen_library: Path) -> None:
+    """Of the regions' tensors `t` alone is read by no one else; the driver says where each lay."""
+    path = emit(ROW, codegen="chosen") / CONTEXT_MODEL_FILE
+    nodes = onnx.load(path, load_external_data=False).graph.node
+    made, read = ([*each.output] for each in nodes if each.op_type == "EPContext"), nodes[-1].input
+    assert "t" in next(made)
+    assert "t" in read
+    session = open_provider_session(path, {"chosen": chosen_library})
+    inputs = [floats(2, 3, seed=number) for number in range(8)]
+
+    def work(x: np.ndarray[Any, Any]) -> bool:
+        x = np.abs(x)
+        given = {"t": x, "s": x - x, "u": x - x - x}
+        found = run(session, {"x": x})
+        expected = [given[name] for name in read]
+        return np.array_equal(found["y"], expected[0]) and np.array_equal(found["z"], expected[1])
+
+    before = read_counts(chosen_library)
+    assert work(inputs[0])
+    program, buffers = (
+        later - one for later, one in zip(read_counts(chosen_library), before, strict=True)
+    )
+    size = inputs[0].nbytes
+    assert buffers == 2 * size  # `t`, where it is made and where it is read
+    assert program == (len([*nodes[0].input, *nodes[0].output, *read, *nodes[-1].output]) - 2) * size
+    with pytest.raises(Exception, match=r"byoc: dla_0: driver chosen: failed"):
+        run(session, {"x": np.full((2, 3), 13, np.float32)})
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, inputs * 20))
+
+
+@pytest.mark.parametrize("missing", ["submit", "wait", "open_buffer", "close_buffer"])
+def test_without_buffers_tensors_pass_through_onnxruntime(
+    missing: str, emit: Emit, chosen_library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = emit(ROW, codegen="chosen") / CONTEXT_MODEL_FILE
+    monkeypatch.setenv("CHOSEN_WITHOUT", missing)
+    session = open_provider_session(path, {"chosen": chosen_library})
+    before = read_counts(chosen_library)
+    x = np.abs(floats(2, 3))
+    assert run(session, {"x": x})["y"].any()
+    assert read_counts(chosen_library) == before  # they are counted in `submit` alone
+
+
+def test_a_tensor_that_a_body_or_the_caller_reads_is_in_onnxruntimes_memory(
+    emit: Emit, chosen_library: Path
+) -> None:
+    text = """
+    row (float[2, 3] x, bool p) => (float[2, 3] y, float[2, 3] t) {
+      a = Relu(x)
+      t = Mul(a, a)
+      s = Sub(a, x)
+      b = Add(t, s)
+      c = If (p) <then_branch = one () => (float[2, 3] r) { r = Sub(b, x) },
+                  else_branch = two () => (float[2, 3] q) { q = Sub(x, b) }>
+      y = Mul(b, c)
+    }"""
+    path = emit(text, codegen="chosen") / CONTEXT_MODEL_FILE
+    session = open_provider_session(path, {"chosen": chosen_library})
+    before = read_counts(chosen_library)
+    x = np.abs(floats(2, 3))
+    assert run(session, {"x": x, "p": np.array(True)})["t"].any()
+    assert read_counts(chosen_library)[1] == before[1]
 
 
 def test_a_run_that_fails_is_a_sentence_and_the_next_one_works(

@@ -1,5 +1,8 @@
 """Give a driver many damaged artifacts, under AddressSanitizer and UndefinedBehaviorSanitizer.
 
+Each that runs is also submitted, from buffers, and sometimes cancelled; the first twentieth under
+ThreadSanitizer, too.
+
     python tests/drivers_suite/fuzz.py [--inputs 100000] [--seed 0] [--codegen dla]
 
 The artifacts are those of five small regions, in float32, int8 and int4, with two sizes of scratchpad.
@@ -30,6 +33,7 @@ SANITIZED = (
     "-Wall",
     "-Wextra",
 )
+OF_THREADS = ("-O1", "-g", "-fsanitize=thread", "-Wall", "-Wextra")
 _FLOAT = """net (float[1, 3, 8, 8] x, float[1, 4, 8, 8] r) => (float[1, 4, 4, 4] y, float[1, 4, 8, 8] z)
 {
     a = Conv <pads = [1, 1, 1, 1]> (x, kernel)
@@ -138,18 +142,21 @@ def main() -> None:
     sources = find_codegen(chosen.codegen).driver()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        program = folder / "fuzz_driver"
-        command = ["cc", "-std=c11", *SANITIZED, f"-I{get_include_folder()}", "-o", str(program)]
-        command += [str(Path(__file__).with_name("fuzz_driver.c")), *map(str, sources.files)]
-        subprocess.run([*command, *(f"-l{library}" for library in sources.libraries)], check=True)
+        programs = {folder / "fuzz_driver": (SANITIZED, 1), folder / "fuzz_threads": (OF_THREADS, 20)}
+        for program, (flags, _) in programs.items():
+            command = ["cc", "-std=c11", *flags, f"-I{get_include_folder()}", "-o", str(program)]
+            command += [str(Path(__file__).with_name("fuzz_driver.c")), *map(str, sources.files)]
+            libraries = [f"-l{library}" for library in (*sources.libraries, "pthread")]
+            subprocess.run([*command, *libraries], check=True)
         cases = list(compile_regions(chosen.codegen, folder))
         for number, (region, artifact) in enumerate(cases):
             paths = write_case(region, artifact, folder / f"case_{number}")
-            inputs = chosen.inputs // len(cases)
-            asked_for = [str(program), str(inputs), str(chosen.seed + number), *paths]
-            ran = subprocess.run(asked_for, env=_ENVIRONMENT, check=False)
-            if ran.returncode:
-                sys.exit(f"case {number}: the driver ended with exit code {ran.returncode}")
+            for program, (_, part) in programs.items():
+                inputs = chosen.inputs // len(cases) // part
+                asked_for = [str(program), str(inputs), str(chosen.seed + number), *paths]
+                ran = subprocess.run(asked_for, env=_ENVIRONMENT, check=False)
+                if ran.returncode:
+                    sys.exit(f"case {number}: the driver ended with exit code {ran.returncode}")
 
 
 if __name__ == "__main__":

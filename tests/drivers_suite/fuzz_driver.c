@@ -71,6 +71,59 @@ static size_t change(uint8_t *content, size_t bytes) {
     return bytes;
 }
 
+/* Run a region by `submit` from buffers to addresses. Of an artifact that was not changed, outputs must be those that
+ * `run` made; others may read what the last run left. */
+static void run_in_buffers(
+    const byoc_driver *driver, byoc_region *region, const byoc_region_info *info, void *const *inputs,
+    void *const *expected, int is_intact
+) {
+    const byoc_driver_2 *table = BYOC_TABLE_2(driver);
+    byoc_binding bound[2][MOST] = {{{NULL, NULL, 0}}};
+    byoc_text options[] = {{"events", "1"}, {"cores", "5"}};
+    byoc_call call = {sizeof call, bound[0], bound[1], 2, options, NULL, NULL};
+    const char *why;
+    for (size_t i = 0; i < info->input_count; i++) {
+        byoc_buffer_info wanted = {sizeof wanted, BYOC_DEVICE_MEMORY, info->inputs[i].bytes + 64, NULL, -1};
+        if (table->open_buffer(&wanted, &bound[0][i].buffer, &why) ||
+            table->write_buffer(bound[0][i].buffer, 64, inputs[i], info->inputs[i].bytes)) {
+            exit(4);
+        }
+        bound[0][i].offset = 64;
+    }
+    for (size_t i = 0; i < info->output_count; i++) {
+        bound[1][i].data = allocate(info->outputs[i].bytes);
+    }
+    if (table->submit(region, &call)) {
+        exit(5);
+    }
+    if (draw(4) == 0) {
+        table->cancel(region);
+    }
+    int answer = table->wait(region, UINT64_MAX);
+    const byoc_event *events = NULL;
+    size_t event_count = 0, letters = 0;
+    if (table->list_events(region, &events, &event_count) == BYOC_OK) {
+        for (size_t i = 0; i < event_count; i++) {
+            letters += strlen(events[i].layer);
+            for (size_t k = 0; k < events[i].node_count; k++) {
+                letters += strlen(events[i].nodes[k]);
+            }
+        }
+    }
+    for (size_t i = 0; i < info->output_count; i++) {
+        if (answer == BYOC_OK && is_intact && memcmp(bound[1][i].data, expected[i], info->outputs[i].bytes)) {
+            exit(6);
+        }
+        free(bound[1][i].data);
+    }
+    if (answer != BYOC_OK && answer != BYOC_CANCELLED && (is_intact || answer != BYOC_FAILED)) {
+        exit(7);
+    }
+    for (size_t i = 0; i < info->input_count; i++) {
+        table->close_buffer(bound[0][i].buffer);
+    }
+}
+
 int main(int count, char **arguments) {
     byoc_blob seeds[MOST], blobs[MOST];
     byoc_tensor tensors[2][MOST];
@@ -100,10 +153,11 @@ int main(int count, char **arguments) {
         byoc_region_info info = {sizeof info, "fuzzed", files, blobs, 0, NULL, tensor_count[0], tensors[0],
                                  tensor_count[1], tensors[1], NULL, 0};
         uint32_t chosen = draw((uint32_t)files);
+        int is_intact = draw(16) == 0;
         for (size_t i = 0; i < files; i++) {
             void *copy = allocate(seeds[i].bytes);
             memcpy(copy, seeds[i].data, seeds[i].bytes);
-            size_t left = i == chosen ? change(copy, seeds[i].bytes) : seeds[i].bytes;
+            size_t left = i == chosen && !is_intact ? change(copy, seeds[i].bytes) : seeds[i].bytes;
             void *exact = allocate(left); /* so that a read behind the end is one behind the block */
             memcpy(exact, copy, left);
             free(copy);
@@ -111,10 +165,16 @@ int main(int count, char **arguments) {
             blobs[i].data = exact;
             blobs[i].bytes = left;
         }
-        const byoc_driver *driver = byoc_get_driver(BYOC_ABI_VERSION);
+        const byoc_driver *driver = byoc_get_driver(BYOC_ABI_VERSION_2);
+        driver = driver ? driver : byoc_get_driver(BYOC_ABI_VERSION);
+        byoc_versions versions = {sizeof versions, NULL, NULL, NULL, NULL, NULL, NULL};
         const char *why = NULL;
         byoc_region *region = NULL;
         int status = driver->compatible(&info, &why);
+        if (BYOC_HAS(driver, read_versions) && BYOC_TABLE_2(driver)->read_versions(&info, &versions) == BYOC_OK &&
+            !versions.driver) {
+            return 8;
+        }
         size_t size = driver->arena_size(&info);
         if (size != SIZE_MAX && size > MOST_BYTES) {
             large++;
@@ -128,6 +188,9 @@ int main(int count, char **arguments) {
                 status = driver->run(region, (const void *const *)buffers[0], buffers[1]);
                 failed += status != 0;
                 run += status == 0;
+                if (!status && BYOC_HAS(driver, submit) && BYOC_HAS(driver, open_buffer)) {
+                    run_in_buffers(driver, region, &info, buffers[0], buffers[1], is_intact);
+                }
             }
             driver->close(region);
             free(info.arena);

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-extern const byoc_driver byoc_driver_dla;
+extern const byoc_driver_2 byoc_driver_dla;
 
 #define MOST_TENSORS 16u
 #define MOST_BYTES ((size_t)1 << 24) /* of a tensor: an input that nothing reads may have any extents   \
@@ -214,7 +214,7 @@ int main(int count, char **arguments) {
             for (size_t i = 0; i < region->description.output_count; i++) {
                 region->output_positions[i] = draw(4) ? i : NOWHERE;
             }
-            status = open_compiled_region(region, folder, &byoc_driver_dla);
+            status = open_compiled_region(region, folder, &byoc_driver_dla.base);
             not_opened += status != NULL;
         }
         if (!status && !is_small(&region->description)) {

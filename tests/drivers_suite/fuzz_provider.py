@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from fuzz import SANITIZED, compile_regions
+from fuzz import OF_THREADS, SANITIZED, compile_regions
 
 from byoc.bundle import RegionEntry
 from byoc.bundle._epcontext import describe_region
@@ -24,7 +24,6 @@ from byoc.codegen import Artifact, Region, find_codegen
 from byoc.codegen.drivers import get_include_folder
 from byoc.onnxrt import get_provider_folder
 
-_OF_THREADS = ("-O1", "-g", "-fsanitize=thread", "-Wall", "-Wextra")
 _ENVIRONMENT = os.environ | {"ASAN_OPTIONS": "detect_leaks=1:allocator_may_return_null=1"}
 
 
@@ -59,7 +58,8 @@ def make_entry(region: Region, artifact: Artifact) -> RegionEntry:
 def build(folder: Path, name: str, sanitizers: Sequence[str]) -> Path:
     """Build a program with the provider's sources and the driver of the dla, under sanitizers."""
     program, provider = folder / name, get_provider_folder()
-    tested = ("region_description", "compiled_region", "region_handle", "bundle_files", "sha256")
+    tested = ("region_description", "compiled_region", "region_handle", "bundle_files")
+    tested += ("device_tensors", "sha256")
     files = [Path(__file__).with_name(f"{name}.c"), *(provider / f"{name}.c" for name in tested)]
     files += find_codegen("dla").driver().files
     flags = ["-std=c11", *sanitizers, "-DBYOC_LINKED", f"-I{provider}", f"-I{get_include_folder()}"]
@@ -77,7 +77,7 @@ def main() -> None:
     chosen = asked.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        kind = ("threads_provider", _OF_THREADS) if chosen.threads else ("fuzz_provider", SANITIZED)
+        kind = ("threads_provider", OF_THREADS) if chosen.threads else ("fuzz_provider", SANITIZED)
         program = build(folder, *kind)
         cases = list(write_cases(folder))
         for number, (place, description) in enumerate(cases):

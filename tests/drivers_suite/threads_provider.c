@@ -35,7 +35,7 @@ static compiled_region *open_session(const job *own) {
     for (size_t i = 0; i < region->description.output_count; i++) {
         region->output_positions[i] = i;
     }
-    return open_compiled_region(region, own->folder, &byoc_driver_dla) ? NULL : region;
+    return open_compiled_region(region, own->folder, &byoc_driver_dla.base) ? NULL : region;
 }
 
 static void *work(void *given) {

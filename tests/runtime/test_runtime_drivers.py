@@ -55,7 +55,7 @@ def write(folder: Path, codegen: str, text: str = UNLIKE, **options: Any) -> Non
 @pytest.mark.parametrize(
     ("codegen", "given", "said"),
     [
-        ("silent", {}, "region dla_0: codegen silent has no driver, by which ort-plugin runs regions"),
+        ("silent", {}, "region dla_0: codegen silent has no driver that runs its regions in C"),
         (
             "modelled",
             {},

@@ -140,7 +140,7 @@ def test_without_onnxruntime(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> N
     ("options", "said"),
     [
         ({"seed": -1}, "seed: -1 is not a number of at least 0"),
-        ({"runtime": "ort"}, "runtime is 'ort', but must be byoc or ort-plugin"),
+        ({"runtime": "ort"}, "runtime is 'ort', but must be one of byoc, ort-plugin, drivers"),
     ],
 )
 def test_a_wrong_seed_or_runtime_is_refused(options: dict[str, Any], said: str, bundle: Path) -> None:

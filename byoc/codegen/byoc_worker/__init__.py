@@ -67,11 +67,15 @@ class DriverSources:
     """The C sources of a driver (`byoc_driver.h`), and the libraries that it is linked with.
 
     `name` is the codegen's, `files` are paths, and `libraries` names for the linker: `m`.
+    `abi` is the version of the table that programs in C link: 1, or 2 for a `byoc_driver_2`.
     """
 
-    def __init__(self, name: str, files: Sequence[Any], libraries: Sequence[str] = ()) -> None:
+    def __init__(
+        self, name: str, files: Sequence[Any], libraries: Sequence[str] = (), abi: int = 1
+    ) -> None:
         """Keep them."""
         self.name, self.files, self.libraries = name, tuple(files), tuple(libraries)
+        self.abi = abi
 
 
 class Context:

@@ -328,7 +328,8 @@ class Service:
             raise WrongAnswerError(f"driver gave {type(found).__name__}, not DriverSources")
         # Relative paths are of this process, whose folder another one need not be in.
         files = [str(Path(file).absolute()) for file in found.files]
-        return {"name": found.name, "files": files, "libraries": list(found.libraries)}
+        libraries = list(found.libraries)
+        return {"name": found.name, "files": files, "libraries": libraries, "abi": found.abi}
 
     def _read_artifact(self, request: Request) -> Artifact:
         return Artifact(read_files(request["files"], self._memory), request["metadata"])

@@ -6,8 +6,13 @@ from byoc._doors import open_door
 
 if TYPE_CHECKING:
     from byoc.codegen.drivers._driver_library import (
+        DeviceTensor,
+        DriverBuffer,
+        DriverCounters,
         DriverError,
+        DriverEvent,
         DriverLibrary,
+        DriverVersions,
         OpenedRegion,
         build_driver,
         get_include_folder,

@@ -138,10 +138,11 @@ const char *read_bundle_file(
 
 static const char *check_table(const byoc_driver *table, const char *codegen) {
     if (!table) {
-        return "its driver has no table for version 1 of byoc_driver.h";
+        return "its driver has no table for version 1 or 2 of byoc_driver.h";
     }
-    if (table->struct_size < sizeof *table || table->abi_version != BYOC_ABI_VERSION) {
-        return "its table is not of version 1 of byoc_driver.h";
+    if (table->struct_size < sizeof *table || table->abi_version < BYOC_ABI_VERSION ||
+        table->abi_version > BYOC_ABI_VERSION_2) {
+        return "its table is not of version 1 or 2 of byoc_driver.h";
     }
     if (!table->name || !table->compatible || !table->arena_size || !table->open || !table->run ||
         !table->close || !table->error) {
@@ -168,7 +169,8 @@ const char *load_driver(const char *path, const char *codegen, loaded_driver *dr
         memcpy(
             &get, &symbol, sizeof get
         ); /* ISO C has no conversion between the two kinds of pointers */
-        driver->table = get(BYOC_ABI_VERSION);
+        driver->table = get(BYOC_ABI_VERSION_2);
+        driver->table = driver->table ? driver->table : get(BYOC_ABI_VERSION);
         wrong = check_table(driver->table, codegen);
     }
     if (wrong) {

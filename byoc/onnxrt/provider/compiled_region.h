@@ -7,6 +7,7 @@
 #define BYOC_COMPILED_REGION_H
 
 #include "bundle_files.h"
+#include "device_tensors.h"
 #include "ort_abi.h"
 #include "region_description.h"
 
@@ -28,6 +29,9 @@ typedef struct compiled_region {
     byoc_blob *blobs;
     const byoc_driver *driver;
     size_t *input_positions, *output_positions;
+    device_tensors *device;  /* of the session; NULL where nothing passes on the device */
+    uint8_t *passed_inputs;  /* which inputs a region left on the device */
+    size_t *output_readers;  /* of outputs that stay there; 0 for others */
     pthread_mutex_t lock; /* of `free_handles` */
     region_handle *free_handles;
 } compiled_region;
@@ -41,6 +45,10 @@ OrtStatus *make_region(
 
 /* Read the files of a region, and open its first handle. Positions have been filled in. */
 OrtStatus *open_compiled_region(compiled_region *region, int folder, const byoc_driver *driver);
+
+/* Let the tensors of an opened region pass on the device, where some are marked so and its driver can.
+ */
+void use_device(compiled_region *region, device_tensors *device);
 
 /* Close all handles, and free everything; NULL is allowed. */
 void release_region(compiled_region *region);

@@ -67,13 +67,7 @@ OrtStatus *list_nodes(const OrtApi *api, const OrtGraph *graph, const OrtNode **
                   : make_failure(api, "nodes", "", NO_MEMORY);
 }
 
-/* The values of one side of a node. */
-typedef struct node_values {
-    const OrtValueInfo **values;
-    size_t count;
-} node_values;
-
-static OrtStatus *list_values(
+OrtStatus *list_values(
     const OrtApi *api, const OrtNode *node, ort_node_side side, node_values *found
 ) {
     found->values = NULL;

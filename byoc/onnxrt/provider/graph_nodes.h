@@ -15,6 +15,17 @@ int is_region(const OrtApi *api, const OrtNode *node);
 /* List the nodes of a graph. The caller frees the list. */
 OrtStatus *list_nodes(const OrtApi *api, const OrtGraph *graph, const OrtNode ***nodes, size_t *count);
 
+/* The values of one side of a node. */
+typedef struct node_values {
+    const OrtValueInfo **values;
+    size_t count;
+} node_values;
+
+/* List the values of one side of a node. The caller frees the list, also after a failure. */
+OrtStatus *list_values(
+    const OrtApi *api, const OrtNode *node, ort_node_side side, node_values *found
+);
+
 /* Find the tensors of one side of a region among the values that onnxruntime passes at a call, those of
  * the node `fused`, and compare their types with those in the model.
  *

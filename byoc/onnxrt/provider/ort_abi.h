@@ -242,6 +242,19 @@ static inline OrtStatus *ort_model_path(const OrtApi *api, const OrtGraph *graph
     return ORT_CALL(api, 334, OrtStatus *, const OrtGraph *, const char **)(graph, path);
 }
 
+/* The outputs of a graph: their number, and the list. */
+static inline OrtStatus *ort_count_outputs(const OrtApi *api, const OrtGraph *graph, size_t *count) {
+    return ORT_CALL(api, 340, OrtStatus *, const OrtGraph *, size_t *)(graph, count);
+}
+
+static inline OrtStatus *ort_list_outputs(
+    const OrtApi *api, const OrtGraph *graph, const OrtValueInfo **values, size_t count
+) {
+    return ORT_CALL(api, 341, OrtStatus *, const OrtGraph *, const OrtValueInfo **, size_t)(
+        graph, values, count
+    );
+}
+
 static inline OrtStatus *ort_node_count(const OrtApi *api, const OrtGraph *graph, size_t *count) {
     return ORT_CALL(api, 344, OrtStatus *, const OrtGraph *, size_t *)(graph, count);
 }
@@ -267,8 +280,13 @@ static inline OrtStatus *ort_node_get_text(
     return ORT_CALL(api, which, OrtStatus *, const OrtNode *, const char **)(node, text);
 }
 
-/* A node's inputs or outputs: their number stands at one position, the list at the next. */
-typedef enum ort_node_side { ORT_NODE_INPUTS = 353, ORT_NODE_OUTPUTS = 355 } ort_node_side;
+/* A node's inputs, outputs, or what its bodies read of the graph around it: their number stands at one
+ * position, the list at the next. */
+typedef enum ort_node_side {
+    ORT_NODE_INPUTS = 353,
+    ORT_NODE_OUTPUTS = 355,
+    ORT_NODE_IMPLICIT_INPUTS = 357
+} ort_node_side;
 
 static inline OrtStatus *ort_count_values(
     const OrtApi *api, ort_node_side side, const OrtNode *node, size_t *count

@@ -1,7 +1,7 @@
 /* The provider of one session: it claims the nodes of regions, and opens them. */
 #include "provider.h"
 
-#include "graph_nodes.h"
+#include "passed_tensors.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -27,6 +27,8 @@ typedef struct provider {
     const char *name; /* the factory's */
     size_t option_count;
     provider_option *options;
+    passed_tensor *passed; /* of the graphs that it was shown */
+    device_tensors *device;
 } provider;
 
 char *copy_text(const char *text) {
@@ -35,7 +37,7 @@ char *copy_text(const char *text) {
 }
 
 static OrtStatus *get_capability(OrtEp *ep, const OrtGraph *graph, OrtEpGraphSupportInfo *info) {
-    const provider *self = (const provider *)ep;
+    provider *self = (provider *)ep;
     const OrtNode **nodes;
     size_t count;
     OrtStatus *status = list_nodes(self->api, graph, &nodes, &count);
@@ -44,6 +46,7 @@ static OrtStatus *get_capability(OrtEp *ep, const OrtGraph *graph, OrtEpGraphSup
             status = ort_claim_node(self->ep_api, info, nodes[i]);
         }
     }
+    status = status ? status : find_passed_tensors(self->api, graph, nodes, count, &self->passed);
     free(nodes);
     return status;
 }
@@ -144,6 +147,10 @@ static OrtStatus *compile_node(
     status = status ? status : find_driver(self, region, &driver);
     status = status ? status : open_model_folder(self, graph, region->name, &folder);
     status = status ? status : open_compiled_region(region, folder, driver);
+    status = status ? status : mark_passed_tensors(api, node, self->passed, region);
+    if (!status) {
+        use_device(region, self->device);
+    }
     close_folder(folder);
     return status;
 }
@@ -223,6 +230,10 @@ static int copy_options(
 void release_ep(OrtEpFactory *factory, OrtEp *ep) {
     provider *self = (provider *)ep;
     (void)factory;
+    if (self) {
+        free_passed_tensors(self->passed);
+        release_device_tensors(self->device); /* before its buffers' drivers are gone */
+    }
     for (size_t i = 0; self && i < self->option_count; i++) {
         unload_driver(&self->options[i].driver);
         free(self->options[i].name);
@@ -257,10 +268,12 @@ OrtStatus *create_ep(
     self->api = from->api;
     self->ep_api = ort_get_ep_api(from->api);
     self->name = from->name;
+    self->device = make_device_tensors();
     OrtKeyValuePairs *pairs = NULL;
     const char *const *keys = NULL, *const *values = NULL;
     size_t pair_count = 0;
-    OrtStatus *status = ort_get_settings(from->api, options, &pairs);
+    OrtStatus *status = self->device ? ort_get_settings(from->api, options, &pairs)
+                                     : make_failure(from->api, from->name, "", NO_MEMORY);
     if (!status) {
         ort_list_pairs(from->api, pairs, &keys, &values, &pair_count);
         if (!copy_options(self, keys, values, pair_count)) {

@@ -19,6 +19,8 @@ void close_handle(const compiled_region *region, region_handle *handle) {
     free_each(handle->spare_outputs, described->output_count);
     free(handle->inputs);
     free(handle->outputs);
+    free(handle->input_bindings);
+    free(handle->output_bindings);
     free(handle->arena);
     free(handle);
 }
@@ -31,7 +33,10 @@ static int allocate_call(const compiled_region *region, region_handle *handle) {
     handle->outputs = calloc(outputs, sizeof *handle->outputs);
     handle->input_copies = calloc(inputs, sizeof *handle->input_copies);
     handle->spare_outputs = calloc(outputs, sizeof *handle->spare_outputs);
-    if (!handle->inputs || !handle->outputs || !handle->input_copies || !handle->spare_outputs) {
+    handle->input_bindings = calloc(inputs, sizeof *handle->input_bindings);
+    handle->output_bindings = calloc(outputs, sizeof *handle->output_bindings);
+    if (!handle->inputs || !handle->outputs || !handle->input_copies || !handle->spare_outputs ||
+        !handle->input_bindings || !handle->output_bindings) {
         return 0;
     }
     for (size_t i = 0; i < described->output_count; i++) {

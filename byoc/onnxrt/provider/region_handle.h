@@ -12,6 +12,7 @@ struct region_handle {
     void *arena;
     const void **inputs;
     void **outputs;
+    byoc_binding *input_bindings, *output_bindings; /* of a region whose tensors pass on the device */
     void **input_copies,
         **spare_outputs; /* for inputs that are not aligned; for outputs that nobody reads */
 };

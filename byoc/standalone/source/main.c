@@ -230,6 +230,21 @@ static void measure(model *opened, const void *const *inputs, void *const *outpu
 #endif
 }
 
+#ifdef MODEL_REGIONS
+/* Print what crossed to each region and from it, in one run on the average. */
+static void print_counters(const model *opened) {
+    for (size_t i = 0; i < MODEL_REGIONS; i++) {
+        byoc_counters found;
+        if (model_read_counters(opened, i, &found) == 0 && found.runs) {
+            printf("region %lu: %lu bytes from the program, %lu to it, %lu on the device\n", (unsigned long)i,
+                   (unsigned long)(found.bytes_from_program / found.runs),
+                   (unsigned long)(found.bytes_to_program / found.runs),
+                   (unsigned long)(found.bytes_on_device / found.runs));
+        }
+    }
+}
+#endif
+
 int main(int count, char **arguments) {
     const char *weights_path = MODEL_WEIGHTS_FILE, *sample_path = "sample.bin";
     long runs = 0;
@@ -280,6 +295,9 @@ int main(int count, char **arguments) {
     if (runs > 0) {
         measure(&opened, inputs, outputs, runs);
     }
+#ifdef MODEL_REGIONS
+    print_counters(&opened);
+#endif
     print_peak_memory();
     model_close(&opened);
     puts(right ? "the outputs are right" : "an output is wrong");

@@ -248,6 +248,7 @@ class DriverSettings(StrictModel):
 
     sources: list[str] = Field(min_length=1)
     libraries: list[str] = Field(default_factory=list)
+    abi: Literal[1, 2] = 1
 
     @field_validator("sources")
     @classmethod

@@ -105,7 +105,7 @@ static void read_parameters(reader *from, dla_command *command) {
 }
 
 static void read_fields(reader *from, dla_command *command) {
-    next_word(from); /* the layer, for people */
+    command->layer = next_word(from);
     switch (command->opcode) {
     case DLA_LOAD:
         command->kind = next_word(from);

@@ -39,6 +39,7 @@ typedef struct dla_scaling {
 /* A command. Operands that a command does not have are zeros. */
 typedef struct dla_command {
     uint32_t opcode;
+    uint32_t layer;        /* its number */
     uint32_t kind;         /* of LOAD and UNPACK: the memory; of CONV: the flags; of others: the kind */
     dla_box x;             /* the first operand that is read */
     dla_box other;         /* `b` of ADD, MUL and MATMUL, `weights` of CONV, `table` of TABLE, `scale` of NORMALIZE,
