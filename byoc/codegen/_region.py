@@ -44,7 +44,7 @@ from byoc.model import (
     to_numpy_dtype,
     walk_tensors,
 )
-from byoc.onnxrt import bind_session, open_session, session_runner
+from byoc.onnxrt import bind_session, open_session, run_session, session_runner
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
@@ -422,6 +422,18 @@ class RegionSession:
     @cached_property
     def _run_stated(self) -> Executor:
         return session_runner(open_session(self._region.model, self._region.path.parent))
+
+
+def compute_tensors(region: Region, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all that a region's model computes of some inputs on onnxruntime, by the tensors' names.
+
+    What composites have inside is not among them. Raises as `open_region_session` and a run of it.
+    """
+    exposed = open_shapes(region.model)
+    outputs = {value.name for value in exposed.graph.output}
+    made = dict.fromkeys(name for node in exposed.graph.node for name in node.output if name)
+    exposed.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made if name not in outputs)
+    return dict(run_session(open_session(exposed, region.path.parent), inputs))
 
 
 def open_region_session(region: Region) -> RegionSession:

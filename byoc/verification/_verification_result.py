@@ -62,13 +62,15 @@ class LayerCheck:
 
     `floats` are the errors of the region's outputs in floating point, computed on the integers before.
     `same` says that the region, compiled again with its layers shown, gives the bits that it gave in the
-    bundle: only then is the region right if each layer is. `not_compared` says why there are none.
+    bundle: only then is the region right if each layer is. `traced` says that the codegen's `trace`
+    showed them instead. `not_compared` says why there are none.
     """
 
     errors: tuple[LayerError, ...] = ()
     floats: tuple[OutputError, ...] = ()
     same: bool = False
     not_compared: str = ""
+    traced: bool = False
 
     @property
     def wrong(self) -> tuple[LayerError, ...]:

@@ -4,7 +4,19 @@ A target uses it until its own codegen exists, and others are compared with it. 
 since the bundle has the model of the region already.
 """
 
-from byoc.codegen import Artifact, Executor, NoOptions, Region, open_region_session
+from collections.abc import Mapping
+
+import numpy as np
+
+from byoc.codegen import (
+    AnyArray,
+    Artifact,
+    Executor,
+    NoOptions,
+    Region,
+    compute_tensors,
+    open_region_session,
+)
 
 __all__ = ["Reference"]
 
@@ -26,3 +38,10 @@ class Reference:
     def load(self, region: Region, artifact: Artifact) -> Executor:
         """Return a function that runs the region's model. Raises MissingRuntimeError."""
         return open_region_session(region)
+
+    def trace(
+        self, region: Region, artifact: Artifact, inputs: Mapping[str, AnyArray]
+    ) -> Mapping[str, AnyArray]:
+        """Return the tensors that the region's model computes. Raises MissingRuntimeError."""
+        found = compute_tensors(region, inputs)
+        return {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
