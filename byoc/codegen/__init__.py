@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from byoc.codegen._calling import compile_together as compile_together
     from byoc.codegen._calling import estimate_region as estimate_region
     from byoc.codegen._calling import exchange_weights as exchange_weights
+    from byoc.codegen._calling import find_call_limit as find_call_limit
     from byoc.codegen._calling import load_region as load_region
     from byoc.codegen._calling import measure_seconds as measure_seconds
     from byoc.codegen._calling import profile_region as profile_region

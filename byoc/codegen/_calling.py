@@ -190,6 +190,11 @@ def ask_cache_key(codegen: Keyed, options: Any) -> dict[str, str]:
 class RemoteExecutor:
     """An executor in another process, where its first call is checked: a base class of such."""
 
+    @property
+    def call_limit(self) -> float:
+        """The most seconds that a run may take."""
+        raise NotImplementedError
+
 
 def load_region(codegen: Executable, region: Region, artifact: Artifact) -> Executor:
     """Load an artifact; return its executor, whose first call is checked to leave its inputs alone.
@@ -272,13 +277,30 @@ def ask_driver(codegen: Driven) -> DriverSources:
 
 
 def _wait_for(codegen: object, what: str) -> AbstractContextManager[None]:
-    """Return a block around a call of a codegen, in which it is said what takes long."""
-    return wait_for_codegen(f"codegen {getattr(codegen, 'name', type(codegen).__name__)}", what)
+    """Return a block around a call of a codegen, in which it is said what takes long.
+
+    `what` begins with the name of the method.
+    """
+    isolation = getattr(codegen, "isolation", None)
+    limit = None if isolation is None else isolation.find_limit(what.split(maxsplit=1)[0])
+    return wait_for_codegen(f"codegen {getattr(codegen, 'name', type(codegen).__name__)}", what, limit)
 
 
-def wait_for_codegen(who: str, what: str) -> AbstractContextManager[None]:
-    """Return a block around a call of `codegen NAME`, in which it is said what takes long."""
-    return waiting_for(f"{shorten_text(who, 100)}: {what} (--call-timeout SECONDS limits a call)")
+def wait_for_codegen(who: str, what: str, limit: float | None = None) -> AbstractContextManager[None]:
+    """Return a block around a call of `codegen NAME`, in which it is said what takes long.
+
+    `limit` is the most seconds that its process has for the call, None where it runs in byoc's own.
+    """
+    if limit is None:
+        hint = "; it cannot be stopped in byoc's own process (--call-timeout SECONDS gives it another)"
+    else:
+        hint = f"; it is stopped after {limit:g} s (--call-timeout SECONDS sets another limit)"
+    return waiting_for(f"{shorten_text(who, 100)}: {what}", hint)
+
+
+def find_call_limit(run: object) -> float | None:
+    """Return the most seconds that a run of an executor may take, None in byoc's own process."""
+    return run.call_limit if isinstance(run, RemoteExecutor) else None
 
 
 def _call_codegen(codegen: object, what: str, ask: Callable[[], Any]) -> Any:

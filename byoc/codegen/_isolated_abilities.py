@@ -307,6 +307,10 @@ class _IsolatedExecutor(RemoteExecutor):
         self._number = 0
         self._load()
 
+    @property
+    def call_limit(self) -> float:
+        return self.codegen.isolation.find_limit("run")
+
     def __call__(self, inputs: Mapping[str, Any]) -> Mapping[str, AnyArray]:
         with self.codegen.lock:
             return _run_remotely(self.codegen, self.load_again(), inputs)
@@ -375,6 +379,10 @@ class _BoundRemotely(RemoteExecutor):
         self._places = places
         self._bound_in: Worker | None = None
         self._number: int | None = None
+
+    @property
+    def call_limit(self) -> float:
+        return self._executor.call_limit
 
     def is_bound(self) -> bool:
         """Bind it in the process that there is now; return whether it could be."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from byoc import onnxrt
 from byoc.codegen._abilities import Context, DriverSources
+from byoc.codegen._calling import wait_for_codegen
 from byoc.codegen._compiler_identity import read_description
 from byoc.codegen._interface import Artifact, CodegenFailedError, Cycles, Executor, OperatorTime
 from byoc.codegen._worker import PATH_VARIABLE, RaisedInWorkerError, Worker
@@ -292,9 +293,10 @@ def import_codegen(worker: Worker, name: str, isolation: Isolation) -> CodegenDe
     """
     request = {"codegen": name, "path": os.environ.get(PATH_VARIABLE)}
     try:
-        return ask_worker(
-            worker, isolation, "import", lambda result, _: read_description(result), request
-        )
+        with wait_for_codegen(f"codegen {name}", "import", isolation.find_limit("import")):
+            return ask_worker(
+                worker, isolation, "import", lambda result, _: read_description(result), request
+            )
     except (CodegenFailedError, RaisedInWorkerError) as error:
         raise InputError(f"codegen {name} cannot be loaded: {error}") from error
 

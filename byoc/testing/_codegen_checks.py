@@ -271,8 +271,14 @@ class CodegenChecks:
             unknown = [name for name in resolve_node_names(region, given) if name not in known]
             if unknown:
                 yield f"{cut.name}: `profile` names '{unknown[0]}', which is no node of the region"
-            if not any(to_seconds(each.time) for each in times):
-                yield f"{cut.name}: `profile` gives no operation that takes time"
+
+    def check_profiled(self, cut: CompiledCase) -> Iterator[str]:
+        """Check that `profile` gives an operation that takes time."""
+        (region, artifact), inputs, _ = _first_run(cut)
+        assert can_profile(self.codegen)
+        times = profile_region(self.codegen, region, artifact, inputs)
+        if not any(to_seconds(each.time) for each in times):
+            yield f"{cut.name}: `profile` gives no operation that takes time"
 
     def _verdict(self, region: Region, artifact: Artifact) -> Verdict:
         """Return the verdict of `compatible`; an exception is a refusal."""

@@ -281,6 +281,7 @@ class CodegenConformance(ConformanceBase):
         if not can_profile(kit.codegen):
             pytest.skip("it has no `profile`: a traced run shows regions as a whole")
         self._check_inside(kit, kit.checks.check_profile)
+        self._check(kit.checks.check_profiled, kit.sample)
 
     def _check_inside(self, kit: ConformanceKit, check: Callable[[CompiledCase], Iterable[str]]) -> None:
         """Check the sample, and unless in the fast set all forms, and a model of each operator."""

@@ -68,7 +68,7 @@ class DLA:
 
         Left out are those of which rows were overwritten before the last was computed (`stripes`).
         """
-        return make_executor(region, artifact, read_figures()).trace(inputs)
+        return make_executor(region, artifact, read_figures()).trace(region, inputs)
 
     def profile(
         self, region: Region, artifact: Artifact, inputs: Mapping[str, AnyArray]

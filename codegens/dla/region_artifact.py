@@ -363,11 +363,20 @@ class ProgramExecutor:
         """Return the outputs by name. Raises InputError for an input of another shape."""
         return self.read_outputs(self.run(self._place(inputs)))
 
-    def trace(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    def trace(self, region: Region, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return the tensors of the region that layers compute, by name, as ONNX has them.
 
         Raises InputError for an input of another shape.
         """
+        shown = self._trace_layers(inputs)
+        left = [each for each in region.outputs if each.inner not in shown]
+        made = self(inputs) if left else {}  # views of inputs, in the layout of the boundary
+        for each in left:
+            order = (0, 3, 1, 2) if each.layout == "NHWC" else range(made[each.name].ndim)
+            shown[each.inner] = made[each.name].transpose(order)
+        return shown
+
+    def _trace_layers(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         placed = self._place(inputs)
         given = [(s.box, placed[s.name]) for s in self.inputs if s.box is not None]
         stored = [layer for layer in self.layers if layer.box is not None]

@@ -83,6 +83,15 @@ class TimesOthers(ShowsInside):
         return [OperatorTime(("elsewhere",), 0.5)]
 
 
+class TimesNothing(ShowsInside):
+    name = "times_nothing"
+
+    def profile(
+        self, region: Region, artifact: Artifact, inputs: Mapping[str, Any]
+    ) -> list[OperatorTime]:
+        return []
+
+
 class Undeclared(Honest):
     """Brings a library along, and does not say that loading executes what a bundle holds."""
 

@@ -57,6 +57,7 @@ FAULTS = [
     ("shows_others", {"test_trace"}, "in its trace output"),
     ("shows_no_output", {"test_trace"}, "which leaves the region"),
     ("times_others", {"test_profile"}, "`profile` names 'elsewhere', which is no node"),
+    ("times_nothing", {"test_profile"}, "gives no operation that takes time"),
     ("any_stamp", {"test_stamp"}, "`compatible` takes any artifact"),
     ("other_keys", {"test_cache_key"}, "`cache_key` has another 'process' in another process"),
     ("one_device", {"test_two_regions"}, "with another region loaded"),

@@ -200,6 +200,8 @@ class Details {
     const host = part.seconds.host / (graph.trips || 1);
     this.pane.append(makeList([
       ["nodes", report ? report.nodes : part.nodes.length],
+      ["on the device's own CPU", report && report.own_cpu ? `${report.own_cpu} of them` : ""],
+      ["options tried", report && report.tried ? report.tried.map((each, number) => `${Object.entries(each).map((pair) => pair.join("=")).join(", ")} (${number === report.tried.length - 1 ? "holds" : "does not hold"})`).join("; ") : ""],
       ["predicted", `${formatSeconds(region.seconds)}, its launch included`],
       ["compiler's estimate", report && report.estimate ? `${formatSeconds(report.estimate.seconds)}, ${roundNumber(report.estimate.seconds / region.seconds)} × predicted${report.estimate.cycles ? `; ${formatNumber(Math.round(report.estimate.cycles))} cycles` : ""}` : ""],
       ["measured", measured ? `${formatSeconds(measured[0] / measured[1])}, ${roundNumber(measured[0] / measured[1] / region.seconds)} × predicted, as ${(this.tables.data.codegens || {})[region.name] || "its codegen"} runs it here` : ""],
