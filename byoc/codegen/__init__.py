@@ -111,6 +111,7 @@ if TYPE_CHECKING:
     from byoc.codegen._region import compute_tensors as compute_tensors
     from byoc.codegen._region import find_disagreement as find_disagreement
     from byoc.codegen._region import open_region_session as open_region_session
+    from byoc.codegen._region import profile_operators as profile_operators
     from byoc.codegen._region import read_region as read_region
     from byoc.codegen._region_model import Arena as Arena
     from byoc.codegen._region_model import ArenaSlot as ArenaSlot

@@ -4,7 +4,7 @@ A target uses it until its own codegen exists, and others are compared with it. 
 since the bundle has the model of the region already.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -13,9 +13,11 @@ from byoc.codegen import (
     Artifact,
     Executor,
     NoOptions,
+    OperatorTime,
     Region,
     compute_tensors,
     open_region_session,
+    profile_operators,
 )
 
 __all__ = ["Reference"]
@@ -45,3 +47,9 @@ class Reference:
         """Return the tensors that the region's model computes. Raises MissingRuntimeError."""
         found = compute_tensors(region, inputs)
         return {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
+
+    def profile(
+        self, region: Region, artifact: Artifact, inputs: Mapping[str, AnyArray]
+    ) -> Sequence[OperatorTime]:
+        """Return what onnxruntime spends on each node. Raises MissingRuntimeError."""
+        return profile_operators(region, inputs)

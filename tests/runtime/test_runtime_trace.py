@@ -14,7 +14,8 @@ from support import parse
 
 from byoc.errors import InputError
 from byoc.runtime import Trace, TraceEvent, load
-from byoc.runtime._stage_program import Stage, StageProgram, current_trace, record_into
+from byoc.runtime._stage_program import Stage, StageProgram
+from byoc.runtime._trace import current_trace, record_into
 
 
 def check(document: dict[str, Any]) -> list[dict[str, Any]]:

@@ -234,15 +234,17 @@ class Details {
   }
 
   layers(name) {
-    const layers = (this.tables.data.layers || {})[name];
-    if (!layers || !layers.length) return;
-    const total = layers.reduce((sum, layer) => sum + layer.cycles, 0) || 1;
-    this.pane.append(make("h2", { text: `Layers of the compiled region: ${Math.round(total).toLocaleString("en-US")} cycles` }));
+    const layers = listLayers(this.tables, name);
+    if (!layers.length) return;
+    const total = layers.reduce((sum, layer) => sum + layer.weight, 0) || 1;
+    const most = layers.reduce((largest, each) => Math.max(largest, each.weight), 0) || 1;
+    const isTraced = Boolean(((this.tables.data.trace || {}).operators || {})[name]);
+    this.pane.append(make("h2", { text: isTraced ? `What is inside, in a traced run: ${formatSeconds(total)}` : `Layers of the compiled region: ${Math.round(total).toLocaleString("en-US")} cycles` }));
     const table = make("table");
-    for (const layer of [...layers].sort((a, b) => b.cycles - a.cycles).slice(0, 40)) {
+    for (const layer of [...layers].sort((a, b) => b.weight - a.weight).slice(0, 40)) {
       const bar = make("span", { className: "share" });
-      bar.style.width = `${Math.round((70 * layer.cycles) / layers.reduce((most, each) => Math.max(most, each.cycles), 1))}px`;
-      table.append(make("tr", {}, make("td", { className: "name", text: layer.name }), make("td", { className: "number" }, bar, make("span", { text: layer.cycles.toLocaleString("en-US") })), make("td", { className: "number", text: formatShare(layer.cycles / total) })));
+      bar.style.width = `${Math.round((70 * layer.weight) / most)}px`;
+      table.append(make("tr", {}, make("td", { className: "name", text: layer.name }), make("td", { className: "number" }, bar, make("span", { text: layer.shown })), make("td", { className: "number", text: formatShare(layer.weight / total) })));
     }
     this.pane.append(table);
   }
