@@ -15,10 +15,10 @@ _LOOK_SECONDS = 0.5  # between looks at the calls
 
 
 class _Call:
-    """A call that others make; `what` continues `waiting for`."""
+    """A call that others make; `what` continues `waiting for`, and `hint` ends the line."""
 
-    def __init__(self, watch: "_Watch", what: str) -> None:
-        self.watch, self.what = watch, what
+    def __init__(self, watch: "_Watch", what: str, hint: str) -> None:
+        self.watch, self.what, self.hint = watch, what, hint
         self.began = self.said = 0.0
 
     def __enter__(self) -> None:
@@ -51,7 +51,7 @@ class _Watch:
             for call in list(self.calls.values()):
                 if now - call.said >= _FURTHER_SECONDS:
                     call.said = now
-                    self.show(f"waiting for {call.what}, {now - call.began:.0f} s so far")
+                    self.show(f"waiting for {call.what}, {now - call.began:.0f} s so far{call.hint}")
 
 
 _watch: _Watch | None = None
@@ -72,9 +72,12 @@ def watch_calls(show: Callable[[str], None]) -> Iterator[None]:
         watch.ended.set()
 
 
-def waiting_for(what: str) -> AbstractContextManager[None]:
-    """Return a block in which it is said after some seconds what is waited for: `codegen acme: run`."""
-    return nullcontext() if _watch is None else _Call(_watch, what)
+def waiting_for(what: str, hint: str = "") -> AbstractContextManager[None]:
+    """Return a block in which it is said after some seconds what is waited for: `codegen acme: run`.
+
+    `hint` says behind that what ends the wait.
+    """
+    return nullcontext() if _watch is None else _Call(_watch, what, hint)
 
 
 @contextmanager

@@ -61,6 +61,13 @@ class Skewed:
         return lambda inputs: run_session(session, inputs)
 
 
+class Graded(Skewed):
+    """The same with several others, of which the second is as wrong as the first."""
+
+    name = "graded"
+    recovery_options = ({"by": "1.5"}, {"integers": "false"}, {"by": "2.0"})
+
+
 class Stubborn(Skewed):
     """The same without other options to recover with."""
 
@@ -105,7 +112,11 @@ def skewed(
 ) -> Mapping[str, str]:
     """Install both codegens, so that a new process finds them; return their names."""
     site = tmp_path_factory.mktemp("site")
-    points = {"skewed": "skewed:Skewed", "stubborn": "skewed:Stubborn"}
+    points = {
+        "skewed": "skewed:Skewed",
+        "stubborn": "skewed:Stubborn",
+        "graded": "skewed:Graded",
+    }
     register(site, "skewed", "1.0", {"byoc.codegens": points})
     monkeypatch.syspath_prepend(site)
     return points

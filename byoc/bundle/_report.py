@@ -226,6 +226,9 @@ class RegionReport(ReportModel):
 
     `seconds` are predicted before it is compiled, `estimate` is the compiler's own afterwards; both have
     the launch. `not_here` is why the machine that compiled it could not run it, and so not verify it.
+    `own_cpu` is how many of its nodes a CPU of the device's own computes, as its compiler said before
+    placing. `tried` has the options that it was compiled with after it computed wrong with the
+    target's, in order: with the last it is right.
     """
 
     name: str
@@ -240,11 +243,13 @@ class RegionReport(ReportModel):
     borders: tuple[RegionNeighbour, ...]
     estimate: EstimateReport | None = None
     not_here: str = ""
+    own_cpu: int = 0
+    tried: tuple[dict[str, str], ...] = ()
 
     @model_serializer(mode="wrap")
     def _leave_out_empty(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         data: dict[str, Any] = serialize(self)
-        for name in ("estimate", "not_here"):
+        for name in ("estimate", "not_here", "own_cpu", "tried"):
             if not data[name]:
                 del data[name]
         return data

@@ -37,11 +37,13 @@ from byoc.cli._option_flags import (
     read_pairs,
     take_options,
 )
+from byoc.codegen import Cycles, to_seconds
 from byoc.console import print_line, print_lines
 from byoc.reporting import format_count, format_quantity
 from byoc.support import Flag, Syntax, check_output, write_text
 
 _RANDOM = "random"
+_SHOWN_OPERATORS = 3  # of a stage, in a line; the trace has all
 
 
 class _MissingOptionError(typer.BadParameter):
@@ -127,6 +129,7 @@ def run(  # noqa: PLR0913 - the options of the verb
         session = fitted.session
         show("run")
         measured = _measure_runs(fitted, repeat, pipeline)
+        measured = measured if trace is None else _profile_run(fitted, measured)
         notes = [byoc.runtime.describe_other_kernels(opened), *measured.notes]
         notes += session.describe_fallbacks()
         measured = replace(measured, notes=[*filter(None, notes)])
@@ -147,6 +150,7 @@ def run(  # noqa: PLR0913 - the options of the verb
     for name, value in measured.outputs.items():
         entry = _describe_output(name, value)
         print_line(f"{entry['name']}: {entry['type']}")
+    print_lines(_describe_slowest(measured))
     for note in measured.notes:
         print_line(f"note: {note}")
     for path in (output, trace):
@@ -244,6 +248,19 @@ def _measure_runs(
     return _MeasuredRuns(repeats, in_flight, outputs, traces, list(notes), fitted.calls)
 
 
+def _profile_run(fitted: byoc.runtime.FittedInputs, measured: _MeasuredRuns) -> _MeasuredRuns:
+    """Run a bundle once more, to find out what its stages have inside; return the runs with that."""
+    profiling = byoc.Trace(profiles=True)
+    fitted.run(profiling)
+    notes = [
+        f"the operators of {name} are not known: {each.problem}"
+        for (_, name), each in profiling.profiled.items()
+        if each.problem
+    ]
+    traces = [*measured.traces[:-1], measured.traces[-1].with_profiles(profiling)]
+    return replace(measured, traces=traces, notes=[*measured.notes, *notes])
+
+
 def _make_rows(session: byoc.Session, measured: _MeasuredRuns) -> list[dict[str, Any]]:
     """Return a row for each segment in order of execution, with the median of its times.
 
@@ -252,6 +269,8 @@ def _make_rows(session: byoc.Session, measured: _MeasuredRuns) -> list[dict[str,
     rows = []
     for stage in session.stages:
         events = _find_events(stage.name, measured)
+        inside = measured.traces[-1].profiled.get((session.variant, stage.name))
+        memory = {} if inside is None else _describe_inside(inside)
         rows.append(
             {
                 "segment": stage.name,
@@ -259,9 +278,27 @@ def _make_rows(session: byoc.Session, measured: _MeasuredRuns) -> list[dict[str,
                 "seconds": measured.calls * median(event.seconds for event in events),
                 "bytes_in": measured.calls * events[-1].bytes_read,
                 "bytes_out": measured.calls * events[-1].bytes_made,
+                **memory,
             }
         )
     return rows
+
+
+def _describe_inside(inside: byoc.runtime.StageProfile) -> dict[str, Any]:
+    """Return the memory of a stage, and what each of its operators took, by nodes of the model."""
+    return {
+        "bytes_held": inside.held_bytes,
+        "peak_bytes": inside.peak_bytes,
+        "operators": [
+            {
+                "name": each.name,
+                "nodes": list(each.nodes),
+                "seconds": to_seconds(each.time),
+                "cycles": each.time.count if isinstance(each.time, Cycles) else None,
+            }
+            for each in inside.operators
+        ],
+    }
 
 
 def _find_events(stage: str, measured: _MeasuredRuns) -> list[byoc.runtime.TraceEvent]:
@@ -317,7 +354,26 @@ def _format_row(row: Mapping[str, Any]) -> dict[str, str]:
         "time": format_quantity(row["seconds"], "s"),
         "in": format_quantity(row["bytes_in"], "B"),
         "out": format_quantity(row["bytes_out"], "B"),
+        **({"peak": format_quantity(row["peak_bytes"], "B")} if row.get("peak_bytes") else {}),
     }
+
+
+def _describe_slowest(measured: _MeasuredRuns) -> list[str]:
+    """Describe the operators that take most of a profiled run, and the largest memory."""
+    trace = measured.traces[-1]
+    lines = [f"at most {format_quantity(trace.peak_bytes, 'B')} in memory"] if trace.peak_bytes else []
+    for (_, name), inside in trace.profiled.items():
+        total = sum(to_seconds(each.time) for each in inside.operators)
+        slowest = sorted(inside.operators, key=lambda each: -to_seconds(each.time))[:_SHOWN_OPERATORS]
+        shown = (
+            f"{', '.join(each.nodes) or each.name} {to_seconds(each.time) / total:.0%}"
+            for each in slowest
+            if total
+        )
+        if total:
+            whole = format_quantity(total, "s")
+            lines.append(f"inside of {name}, {whole} in all: {'; '.join(shown)}")
+    return lines
 
 
 def _describe_output(name: str, value: Any) -> dict[str, str]:

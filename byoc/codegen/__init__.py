@@ -24,12 +24,16 @@ if TYPE_CHECKING:
     from byoc.codegen._abilities import Keyed as Keyed
     from byoc.codegen._abilities import Measured as Measured
     from byoc.codegen._abilities import Oracle as Oracle
+    from byoc.codegen._abilities import Profiling as Profiling
     from byoc.codegen._abilities import Recoverable as Recoverable
     from byoc.codegen._abilities import Stamped as Stamped
     from byoc.codegen._abilities import StatefulExecutor as StatefulExecutor
     from byoc.codegen._abilities import TakesWeights as TakesWeights
     from byoc.codegen._abilities import Together as Together
+    from byoc.codegen._abilities import Tracing as Tracing
     from byoc.codegen._abilities import can_estimate as can_estimate
+    from byoc.codegen._abilities import can_profile as can_profile
+    from byoc.codegen._abilities import can_trace as can_trace
     from byoc.codegen._abilities import has_driver as has_driver
     from byoc.codegen._abilities import has_model_driver as has_model_driver
     from byoc.codegen._abilities import list_recovery_options as list_recovery_options
@@ -41,10 +45,13 @@ if TYPE_CHECKING:
     from byoc.codegen._calling import compile_together as compile_together
     from byoc.codegen._calling import estimate_region as estimate_region
     from byoc.codegen._calling import exchange_weights as exchange_weights
+    from byoc.codegen._calling import find_call_limit as find_call_limit
     from byoc.codegen._calling import load_region as load_region
     from byoc.codegen._calling import measure_seconds as measure_seconds
+    from byoc.codegen._calling import profile_region as profile_region
     from byoc.codegen._calling import read_context as read_context
     from byoc.codegen._calling import run_executor as run_executor
+    from byoc.codegen._calling import trace_region as trace_region
     from byoc.codegen._calling import wait_for_codegen as wait_for_codegen
     from byoc.codegen._codegens import Codegens as Codegens
     from byoc.codegen._codegens import choose_worker_isolation as choose_worker_isolation
@@ -81,6 +88,7 @@ if TYPE_CHECKING:
     from byoc.codegen._interface import Cycles as Cycles
     from byoc.codegen._interface import Executor as Executor
     from byoc.codegen._interface import NotHereError as NotHereError
+    from byoc.codegen._interface import OperatorTime as OperatorTime
     from byoc.codegen._interface import Refusal as Refusal
     from byoc.codegen._interface import RefusedError as RefusedError
     from byoc.codegen._interface import ResourceError as ResourceError
@@ -100,8 +108,10 @@ if TYPE_CHECKING:
     from byoc.codegen._operations import Operation as Operation
     from byoc.codegen._operations import Quantization as Quantization
     from byoc.codegen._region import Region as Region
+    from byoc.codegen._region import compute_tensors as compute_tensors
     from byoc.codegen._region import find_disagreement as find_disagreement
     from byoc.codegen._region import open_region_session as open_region_session
+    from byoc.codegen._region import profile_operators as profile_operators
     from byoc.codegen._region import read_region as read_region
     from byoc.codegen._region_model import Arena as Arena
     from byoc.codegen._region_model import ArenaSlot as ArenaSlot

@@ -13,7 +13,7 @@ import onnx
 from byoc.codegen._interface import API_VERSION
 
 if TYPE_CHECKING:
-    from byoc.codegen._interface import AnyArray, Artifact, Cycles, Executor
+    from byoc.codegen._interface import AnyArray, Artifact, Cycles, Executor, OperatorTime
     from byoc.codegen._region import Region
     from byoc.errors import Verdict
 
@@ -124,6 +124,44 @@ class Estimating(Protocol):
 
         `artifact` is what `compile` gave for the region with these `options`; its metadata is where a
         compiler's figures are best kept. Raises CompileError where the compiler does not say.
+        """
+        ...
+
+
+@runtime_checkable
+class Tracing(Protocol):
+    """A codegen that shows the tensors inside of a compiled region: the layer dump of its compiler.
+
+    It is an ability of version 4 of the interface. Verification compares quantized layers by it, without
+    compiling the region a second time with each of them as an output.
+    """
+
+    def trace(
+        self, region: Region, artifact: Artifact, inputs: Mapping[str, AnyArray]
+    ) -> Mapping[str, AnyArray]:
+        """Run a compiled region on some inputs; return the tensors that were computed, by their names.
+
+        `inputs` are as for its executor. Names are those of `Operation.outputs` of the region, and
+        arrays have the dtype and the shape that ONNX gives them there, in its order of axes. What leaves
+        the region is among them, by `TensorContract.inner`. What the compiler fused away is left out.
+        Raises as `load` does.
+        """
+        ...
+
+
+@runtime_checkable
+class Profiling(Protocol):
+    """A codegen that says what a run of a region spends on each of its operators.
+
+    It is an ability of version 4 of the interface, which `byoc run --trace` asks for.
+    """
+
+    def profile(
+        self, region: Region, artifact: Artifact, inputs: Mapping[str, AnyArray]
+    ) -> Sequence[OperatorTime]:
+        """Run a compiled region on some inputs; return the times of its operations, in order.
+
+        `inputs` are as for its executor. Raises as `load` does.
         """
         ...
 
@@ -249,6 +287,8 @@ ABILITIES: Mapping[str, type] = MappingProxyType(
         "oracle": Oracle,
         "measured": Measured,
         "estimate": Estimating,
+        "trace": Tracing,
+        "profile": Profiling,
         "stamped": Stamped,
         "keyed": Keyed,
         "together": Together,
@@ -263,6 +303,8 @@ ABILITIES: Mapping[str, type] = MappingProxyType(
 _FIRST_VERSIONS = {
     "estimate": 2,
     "driver": 2,
+    "trace": 4,
+    "profile": 4,
 }  # of the interface that have an ability; the others are of version 1
 
 
@@ -293,6 +335,16 @@ def list_recovery_options(codegen: object) -> tuple[Mapping[str, str], ...]:
 def can_estimate(codegen: object) -> TypeGuard[Estimating]:
     """Return whether a codegen estimates the seconds of what it compiled."""
     return "estimate" in list_abilities(codegen)
+
+
+def can_trace(codegen: object) -> TypeGuard[Tracing]:
+    """Return whether a codegen shows the tensors inside of what it compiled."""
+    return "trace" in list_abilities(codegen)
+
+
+def can_profile(codegen: object) -> TypeGuard[Profiling]:
+    """Return whether a codegen says what a run spends on each operator of a region."""
+    return "profile" in list_abilities(codegen)
 
 
 def has_driver(codegen: object) -> TypeGuard[Driven]:

@@ -13,6 +13,7 @@ from math import inf
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from onnx import ModelProto
 
 from byoc.codegen._abilities import Context, DriverSources
@@ -22,7 +23,10 @@ from byoc.codegen._interface import (
     CodegenFailedError,
     CompileError,
     Cycles,
+    NotHereError,
+    OperatorTime,
     ResourceError,
+    to_seconds,
 )
 from byoc.codegen.byoc_worker.executors import InputCheck
 from byoc.codegen.byoc_worker.link import takes_check_options
@@ -48,11 +52,13 @@ if TYPE_CHECKING:
         Keyed,
         Measured,
         Oracle,
+        Profiling,
         Stamped,
         TakesWeights,
         Together,
+        Tracing,
     )
-    from byoc.codegen._interface import Codegen, Executor
+    from byoc.codegen._interface import AnyArray, Codegen, Executor
     from byoc.codegen._region import Region
 
 _NO_REASON = "it does not say why"
@@ -141,6 +147,38 @@ def estimate_region(
     return found
 
 
+def trace_region(
+    codegen: Tracing, region: Region, artifact: Artifact, inputs: Mapping[str, Any]
+) -> dict[str, AnyArray]:
+    """Return the tensors that a compiled region computes of some inputs, by their names inside of it.
+
+    Raises as `compile_region`, and NotHereError where this machine does not run the artifact.
+    """
+    found: dict[str, AnyArray] = _call_codegen(
+        codegen,
+        f"trace of region {region.name}",
+        lambda: _check_tensors(codegen.trace(region, artifact, _copy_inputs(inputs))),
+    )
+    return found
+
+
+def profile_region(
+    codegen: Profiling, region: Region, artifact: Artifact, inputs: Mapping[str, Any]
+) -> tuple[OperatorTime, ...]:
+    """Return what a run of a compiled region spends on its operations. Raises as `trace_region`."""
+    found: tuple[OperatorTime, ...] = _call_codegen(
+        codegen,
+        f"profile of region {region.name}",
+        lambda: _check_times(codegen.profile(region, artifact, _copy_inputs(inputs))),
+    )
+    return found
+
+
+def _copy_inputs(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return copies of inputs, which others read after a run that nobody checks."""
+    return {name: np.array(value) for name, value in inputs.items()}
+
+
 def ask_cache_key(codegen: Keyed, options: Any) -> dict[str, str]:
     """Return the texts of a codegen's `cache_key` by name. Raises as `compile_region`."""
     found: dict[str, str] = _call_codegen(
@@ -151,6 +189,11 @@ def ask_cache_key(codegen: Keyed, options: Any) -> dict[str, str]:
 
 class RemoteExecutor:
     """An executor in another process, where its first call is checked: a base class of such."""
+
+    @property
+    def call_limit(self) -> float:
+        """The most seconds that a run may take."""
+        raise NotImplementedError
 
 
 def load_region(codegen: Executable, region: Region, artifact: Artifact) -> Executor:
@@ -234,13 +277,30 @@ def ask_driver(codegen: Driven) -> DriverSources:
 
 
 def _wait_for(codegen: object, what: str) -> AbstractContextManager[None]:
-    """Return a block around a call of a codegen, in which it is said what takes long."""
-    return wait_for_codegen(f"codegen {getattr(codegen, 'name', type(codegen).__name__)}", what)
+    """Return a block around a call of a codegen, in which it is said what takes long.
+
+    `what` begins with the name of the method.
+    """
+    isolation = getattr(codegen, "isolation", None)
+    limit = None if isolation is None else isolation.find_limit(what.split(maxsplit=1)[0])
+    return wait_for_codegen(f"codegen {getattr(codegen, 'name', type(codegen).__name__)}", what, limit)
 
 
-def wait_for_codegen(who: str, what: str) -> AbstractContextManager[None]:
-    """Return a block around a call of `codegen NAME`, in which it is said what takes long."""
-    return waiting_for(f"{shorten_text(who, 100)}: {what} (--call-timeout SECONDS limits a call)")
+def wait_for_codegen(who: str, what: str, limit: float | None = None) -> AbstractContextManager[None]:
+    """Return a block around a call of `codegen NAME`, in which it is said what takes long.
+
+    `limit` is the most seconds that its process has for the call, None where it runs in byoc's own.
+    """
+    if limit is None:
+        hint = "; it cannot be stopped in byoc's own process (--call-timeout SECONDS gives it another)"
+    else:
+        hint = f"; it is stopped after {limit:g} s (--call-timeout SECONDS sets another limit)"
+    return waiting_for(f"{shorten_text(who, 100)}: {what}", hint)
+
+
+def find_call_limit(run: object) -> float | None:
+    """Return the most seconds that a run of an executor may take, None in byoc's own process."""
+    return run.call_limit if isinstance(run, RemoteExecutor) else None
 
 
 def _call_codegen(codegen: object, what: str, ask: Callable[[], Any]) -> Any:
@@ -257,6 +317,8 @@ def _call_codegen(codegen: object, what: str, ask: Callable[[], Any]) -> Any:
         raise kind(reason, nodes, lasting=lasting, detail=detail) from error
     except MissingRuntimeError as error:
         raise MissingRuntimeError(get_error_text(error) or _NO_REASON) from error
+    except NotHereError as error:
+        raise NotHereError(get_error_text(error) or _NO_REASON) from error
     except ByocError as error:
         raise CompileError(get_error_text(error) or _NO_REASON, lasting=False) from error
     except BaseException as error:  # a plug-in can fail in any way
@@ -300,6 +362,35 @@ def _check_estimate(given: Any) -> float | Cycles:
         what = shorten_text(repr(given), 100)
         raise CodegenFailedError(f"estimate gave {what}, not seconds above 0 or Cycles")
     return float(given)
+
+
+def _check_tensors(given: Any) -> dict[str, AnyArray]:
+    if not isinstance(given, Mapping):
+        raise CodegenFailedError(f"trace gave {type(given).__name__}, not tensors by name")
+    for name in given:
+        if not isinstance(name, str):
+            raise CodegenFailedError(f"trace gave {shorten_text(repr(name), 100)} as a tensor's name")
+    return {_plain_str(name): np.asarray(value) for name, value in given.items()}
+
+
+def _check_times(given: Any) -> tuple[OperatorTime, ...]:
+    if not isinstance(given, Sequence) or not all(isinstance(each, OperatorTime) for each in given):
+        raise CodegenFailedError("profile gave something else than a sequence of OperatorTime")
+    return tuple(map(_copy_time, given))
+
+
+def _copy_time(given: OperatorTime) -> OperatorTime:
+    time: Any = given.time
+    seconds = to_seconds(time) if isinstance(time, Cycles) else time
+    if not isinstance(seconds, Real) or isinstance(seconds, bool) or not 0 <= float(seconds) < inf:
+        what = shorten_text(repr(time), 100)
+        raise CodegenFailedError(f"profile gave {what}, not seconds of at least 0 or Cycles")
+    texts = (given.name, *given.nodes)
+    if isinstance(given.nodes, str) or not all(isinstance(each, str) for each in texts):
+        raise CodegenFailedError("profile gave names of nodes that are not texts")
+    name, *nodes = map(_plain_str, texts)
+    own = Cycles(float(time.count), float(time.hertz)) if isinstance(time, Cycles) else float(time)
+    return OperatorTime(tuple(nodes), own, name)
 
 
 def _is_positive(given: Any) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from byoc.codegen._abilities import has_driver, has_model_driver
-from byoc.codegen._calling import ask_driver
+from byoc.codegen._calling import ask_driver, wait_for_codegen
 from byoc.codegen._compiler_identity import describe_codegen
 from byoc.codegen._interface import API_VERSION, Codegen
 from byoc.codegen._isolated_abilities import escape_line, find_isolated
@@ -49,9 +49,10 @@ def find_codegen(name: str) -> Codegen:
 
 def load_installed(name: str) -> Codegen:
     """Return the installed codegen of a name, in this process. Raises InputError as `find_codegen`."""
-    found: Codegen = load_plugin(
-        CODEGENS, name, lambda kind: _instantiate(kind, name), read_settings().codegens
-    )
+    with wait_for_codegen(f"codegen {name}", "import"):
+        found: Codegen = load_plugin(
+            CODEGENS, name, lambda kind: _instantiate(kind, name), read_settings().codegens
+        )
     return found
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from byoc.codegen._region import Region
 
 
-API_VERSION = 3
+API_VERSION = 4
 """The version of this interface; a codegen's `api` is the version that it was written for."""
 
 NOTE = "note"
@@ -86,6 +86,19 @@ class Cycles:
     def seconds(self) -> float:
         """The time in seconds."""
         return self.count / self.hertz
+
+
+@dataclass(frozen=True)
+class OperatorTime:
+    """What a run of a region spent on some of its nodes, which ran as one operation.
+
+    `nodes` are named as in CompileError; none where the operation is part of no node. `time` is in
+    seconds, or in cycles of the device. `name` is the compiler's own name for the operation.
+    """
+
+    nodes: tuple[str, ...]
+    time: float | Cycles
+    name: str = ""
 
 
 def to_seconds(estimate: float | Cycles) -> float:

@@ -34,6 +34,7 @@ from byoc.codegen._isolation import (
     read_pairs_of_texts,
     read_seconds,
     read_sentences,
+    read_times,
     read_verdict,
     read_verdicts,
 )
@@ -42,7 +43,7 @@ from byoc.errors import escape_unprintable
 
 if TYPE_CHECKING:
     from byoc.codegen._abilities import Context, DriverSources
-    from byoc.codegen._interface import AnyArray, Artifact, Cycles, Executor
+    from byoc.codegen._interface import AnyArray, Artifact, Cycles, Executor, OperatorTime
     from byoc.codegen._isolation import Examine, Measure
     from byoc.codegen._region import Region
     from byoc.codegen._worker import Isolation, Reader, Worker
@@ -199,6 +200,22 @@ class _Estimates(IsolatedCodegen):
         return self.call("estimate", read_estimate, partial(_write_artifact, artifact), **asked)
 
 
+class _Traces(IsolatedCodegen):
+    def trace(
+        self, region: Region, artifact: Artifact, inputs: Mapping[str, AnyArray]
+    ) -> Mapping[str, AnyArray]:
+        write = partial(_write_call, artifact, inputs)
+        return self.call("trace", read_outputs, write, region=copy_region(region))
+
+
+class _Profiles(IsolatedCodegen):
+    def profile(
+        self, region: Region, artifact: Artifact, inputs: Mapping[str, AnyArray]
+    ) -> Sequence[OperatorTime]:
+        write = partial(_write_call, artifact, inputs)
+        return self.call("profile", read_times, write, region=copy_region(region))
+
+
 class _Stamps(IsolatedCodegen):
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
         copied = copy_region(region)
@@ -250,6 +267,8 @@ ABILITY_CLASSES: Mapping[str, type[IsolatedCodegen]] = {
     "oracle": _Checks,
     "measured": _Measures,
     "estimate": _Estimates,
+    "trace": _Traces,
+    "profile": _Profiles,
     "stamped": _Stamps,
     "keyed": _GivesKeys,
     "together": _CompilesTogether,
@@ -287,6 +306,10 @@ class _IsolatedExecutor(RemoteExecutor):
         self._loaded_in: Worker | None = None
         self._number = 0
         self._load()
+
+    @property
+    def call_limit(self) -> float:
+        return self.codegen.isolation.find_limit("run")
 
     def __call__(self, inputs: Mapping[str, Any]) -> Mapping[str, AnyArray]:
         with self.codegen.lock:
@@ -356,6 +379,10 @@ class _BoundRemotely(RemoteExecutor):
         self._places = places
         self._bound_in: Worker | None = None
         self._number: int | None = None
+
+    @property
+    def call_limit(self) -> float:
+        return self._executor.call_limit
 
     def is_bound(self) -> bool:
         """Bind it in the process that there is now; return whether it could be."""
@@ -479,6 +506,10 @@ def examine_executor(
 
 def _write_artifact(artifact: Artifact, memory: SharedMemory) -> dict[str, Any]:
     return {"files": write_files(artifact.files, memory), "metadata": dict(artifact.metadata)}
+
+
+def _write_call(artifact: Artifact, inputs: Mapping[str, Any], memory: SharedMemory) -> dict[str, Any]:
+    return {**_write_artifact(artifact, memory), **_write_inputs(inputs, memory)}
 
 
 def _write_inputs(inputs: Mapping[str, Any], memory: SharedMemory) -> dict[str, Any]:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from byoc import onnxrt
 from byoc.codegen._abilities import Context, DriverSources
+from byoc.codegen._calling import wait_for_codegen
 from byoc.codegen._compiler_identity import read_description
-from byoc.codegen._interface import Artifact, CodegenFailedError, Cycles, Executor
+from byoc.codegen._interface import Artifact, CodegenFailedError, Cycles, Executor, OperatorTime
 from byoc.codegen._worker import PATH_VARIABLE, RaisedInWorkerError, Worker
 from byoc.codegen.byoc_worker.link import (
     BrokenMessageError,
@@ -104,6 +105,22 @@ def read_estimate(result: Any, _: SharedMemory) -> float | Cycles:
         case [count, hertz] if 0 < Cycles(count, hertz).seconds < inf:
             return Cycles(count, hertz)
     raise BrokenMessageError("an estimate is missing")
+
+
+def read_times(result: Any, _: SharedMemory) -> tuple[OperatorTime, ...]:
+    """Return the times of operations."""
+    if not isinstance(result, list):
+        raise BrokenMessageError("the times of operations are missing")
+    return tuple(map(_read_time, result))
+
+
+def _read_time(entry: Any) -> OperatorTime:
+    match entry:
+        case [str(name), list(nodes), [float(seconds)]] if 0 <= seconds < inf:
+            return OperatorTime(tuple(read_texts(nodes)), seconds, name)
+        case [str(name), list(nodes), [float(count), float(hertz)]] if 0 <= count < inf > hertz > 0:
+            return OperatorTime(tuple(read_texts(nodes)), Cycles(count, hertz), name)
+    raise BrokenMessageError("the time of an operation is missing")
 
 
 def read_runs(result: Any, _: SharedMemory) -> list[float]:
@@ -278,9 +295,10 @@ def import_codegen(worker: Worker, name: str, isolation: Isolation) -> CodegenDe
     """
     request = {"codegen": name, "path": os.environ.get(PATH_VARIABLE)}
     try:
-        return ask_worker(
-            worker, isolation, "import", lambda result, _: read_description(result), request
-        )
+        with wait_for_codegen(f"codegen {name}", "import", isolation.find_limit("import")):
+            return ask_worker(
+                worker, isolation, "import", lambda result, _: read_description(result), request
+            )
     except (CodegenFailedError, RaisedInWorkerError) as error:
         raise InputError(f"codegen {name} cannot be loaded: {error}") from error
 

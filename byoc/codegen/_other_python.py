@@ -17,6 +17,7 @@ import onnx
 from google.protobuf.message import Message
 
 from byoc.codegen._abilities import DriverSources, is_in_version
+from byoc.codegen._calling import wait_for_codegen
 from byoc.codegen._compiler_identity import CodegenDescription, describe_byoc, describe_options
 from byoc.codegen._interface import API_VERSION
 from byoc.codegen._isolated_abilities import ABILITY_CLASSES, add_abilities
@@ -61,7 +62,8 @@ class OtherPythonCodegen(IsolatedCodegen):
         worker = Worker(self.isolation.environment, self._program)
         request = {"codegen": self.name, "module": module}
         try:
-            return worker, ask_worker(worker, self.isolation, "import", self._read_import, request)
+            with wait_for_codegen(f"codegen {self.name}", "import", self.isolation.find_limit("import")):
+                return worker, ask_worker(worker, self.isolation, "import", self._read_import, request)
         except BaseException as error:
             worker.close()
             if not isinstance(error, (InputError, RaisedInWorkerError)):

@@ -19,7 +19,13 @@ from byoc.boundary.contracts import (
     pack_weight,
     read_region_contracts,
 )
-from byoc.codegen._interface import AnyArray, CompileError, Executor
+from byoc.codegen._interface import (
+    AnyArray,
+    CompileError,
+    Executor,
+    OperatorTime,
+    resolve_node_names,
+)
 from byoc.codegen._operations import Operation, quantize_operations, read_operations
 from byoc.codegen._region_model import fold_region_model, infer_all_types
 from byoc.errors import InputError
@@ -44,7 +50,7 @@ from byoc.model import (
     to_numpy_dtype,
     walk_tensors,
 )
-from byoc.onnxrt import bind_session, open_session, session_runner
+from byoc.onnxrt import bind_session, open_session, profile_nodes, run_session, session_runner
 
 if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
@@ -422,6 +428,33 @@ class RegionSession:
     @cached_property
     def _run_stated(self) -> Executor:
         return session_runner(open_session(self._region.model, self._region.path.parent))
+
+
+def compute_tensors(region: Region, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all that a region's model computes of some inputs on onnxruntime, by the tensors' names.
+
+    What composites have inside is not among them. Raises as `open_region_session` and a run of it.
+    """
+    exposed = open_shapes(region.model)
+    outputs = {value.name for value in exposed.graph.output}
+    made = dict.fromkeys(name for node in exposed.graph.node for name in node.output if name)
+    exposed.graph.output.extend(onnx.ValueInfoProto(name=name) for name in made if name not in outputs)
+    return dict(run_session(open_session(exposed, region.path.parent), inputs))
+
+
+def profile_operators(region: Region, inputs: Mapping[str, Any]) -> list[OperatorTime]:
+    """Return the seconds that a run of a region's model spends on each operator on onnxruntime.
+
+    What onnxruntime fused or added has names of its own, and no nodes. Raises as `compute_tensors`.
+    """
+    inlined = onnx.inliner.inline_local_functions(region.model)
+    times = profile_nodes(open_shapes(inlined), region.path.parent, inputs)
+    nodes = resolve_node_names(region, list(times))
+    known = {name for node in region.nodes for name in (node.name, *node.output)}
+    return [
+        OperatorTime((node,) if node in known else (), seconds, name)
+        for (name, seconds), node in zip(times.items(), nodes, strict=True)
+    ]
 
 
 def open_region_session(region: Region) -> RegionSession:

@@ -30,9 +30,11 @@ from byoc.codegen._calling import (
     list_node_names,
     load_region,
     measure_seconds,
+    profile_region,
     read_context,
     run_executor,
     take_turns,
+    trace_region,
 )
 from byoc.codegen._codegens import find_wrong_options, load_installed, parse_codegen_options
 from byoc.codegen._compiler_identity import describe_compiler, write_description
@@ -53,7 +55,9 @@ from byoc.codegen.byoc_worker.link import (
     read_files,
     receive_frame,
     send_frame,
+    write_array,
     write_files,
+    write_time,
 )
 from byoc.errors import ByocError, InputError, MissingRuntimeError, Verdict, find_message, get_error_text
 from byoc.onnxrt import with_session_settings
@@ -101,6 +105,8 @@ class CodegenService:
             "check": self._check,
             "cost": lambda asked: measure_seconds(self._codegen, asked["region"]),
             "estimate": self._estimate,
+            "trace": self._trace,
+            "profile": self._profile,
             "context": self._context,
             "driver": lambda _: self._describe_driver(),
         }
@@ -176,6 +182,17 @@ class CodegenService:
         artifact = self._read_artifact(request)
         found = estimate_region(self._codegen, request["region"], options, artifact)
         return [found.count, found.hertz] if isinstance(found, Cycles) else [found]
+
+    def _trace(self, request: Request) -> Any:
+        artifact, inputs = self._read_artifact(request), self._table.read_inputs(request)
+        found = trace_region(self._codegen, request["region"], artifact, inputs)
+        self._memory.clear()
+        return [[name, write_array(value, self._memory)] for name, value in found.items()]
+
+    def _profile(self, request: Request) -> Any:
+        artifact, inputs = self._read_artifact(request), self._table.read_inputs(request)
+        found = profile_region(self._codegen, request["region"], artifact, inputs)
+        return [write_time(each.name, each.nodes, each.time) for each in found]
 
     def _context(self, request: Request) -> Any:
         return asdict(read_context(self._codegen, self._read_artifact(request)))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         measure_node_seconds,
         open_session,
         output_types,
+        profile_nodes,
         run_session,
         session_runner,
         sharing_process,

@@ -195,21 +195,47 @@ def _is_utf8(path: Path) -> bool:
     return True
 
 
+def profile_nodes(model: ModelProto, folder: Path | None, inputs: Mapping[str, Any]) -> dict[str, float]:
+    """Return the seconds that a run spends on each node, in order, by its name or first output.
+
+    The session is as `open_session` gives it: what it fused has names of onnxruntime's own. The first
+    run does not count. Raises as `open_session` and a run do.
+    """
+    named = ModelProto()
+    named.CopyFrom(model)
+    for node in named.graph.node:
+        node.name = node.name or next(filter(None, node.output), "")
+
+    def run_twice(session: Any) -> None:
+        for _ in range(2):
+            run_session(session, inputs)
+
+    runs = measure_node_seconds(named, folder, run_twice, optimized=True)
+    return {name: sum(each[len(each) // 2 :]) for name, each in runs.items()}
+
+
 def measure_node_seconds(
-    model: ModelProto, folder: Path | None, use: Callable[[Any], object]
+    model: ModelProto,
+    folder: Path | None,
+    use: Callable[[Any], object],
+    optimized: bool = False,
 ) -> dict[str, list[float]]:
     """Measure the nodes of a model: return the seconds of each execution, by node name.
 
-    `use` is called with a session without graph optimizations, on all threads, with onnxruntime's
-    profiler on, whose resolution is a microsecond. Raises as `open_session` and `use` do.
+    `use` is called with a session on all threads with onnxruntime's profiler on, whose resolution is a
+    microsecond: one without graph optimizations, or an `optimized` one as `open_session` gives it.
+    Raises as `open_session` and `use` do.
     """
     ort = import_onnxruntime()
-    options = _session_options(ort, folder)
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    if optimized:
+        options = make_session_options(ort, model, folder)
+    else:
+        options = _session_options(ort, folder)
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.enable_profiling = True
     with TemporaryDirectory(prefix="byoc-") as place:
         options.profile_file_prefix = str(Path(place) / "profile")
-        exact = use_exact_products(model, folder)
+        exact = use_exact_products(model, folder, optimized and is_fused(model))
         session = create_session(ort, exact, options, ["CPUExecutionProvider"])
         try:
             use(session)

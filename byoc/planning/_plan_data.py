@@ -254,7 +254,9 @@ class Plan:
     `refusals` are those that were known as it was made; `predicted_at` are predictions at the ends of
     ranges of open dimensions; `passes` are the effects of those that rewrote the model, and the regions
     once these are written. `variant` is the variant of a bundle that it is the plan of. `state` maps
-    inputs to the outputs whose values they take in the next call, where that was declared.
+    inputs to the outputs whose values they take in the next call, where that was declared. `own_cpu`
+    has, by target, the nodes of the main graph, by first output, that compilers leave to a CPU of the
+    device's own, as far as they were asked.
     """
 
     asked: Mapping[str, Any]
@@ -273,6 +275,7 @@ class Plan:
     passes: tuple[PassEffect, ...] = ()
     variant: Variant = ONLY_VARIANT
     state: Mapping[str, str] = field(default_factory=dict)
+    own_cpu: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Return the model and the accelerators, without what was decided."""

@@ -125,9 +125,10 @@ class RefusalHistory:
                 history = history._try_options(refusal, region, paths[region.name])
             elif rounds < _ROUNDS:
                 named = refusal.nodes if rounds < _ROUNDS_BY_NODE and not refusal.too_large else ()
+                tried = history._describe_options(refusal)
                 history = history._reset_attempts(region, paths[region.name])
                 nodes = find_faulty_nodes(region, paths[region.name], named)
-                history = history._refuse(refusal, nodes)
+                history = history._refuse(replace(refusal, tried=refusal.tried or tried), nodes)
             else:
                 reason = f"regions still fail after {rounds} rounds: {refusal.reason}"
                 history = history._refuse(replace(refusal, reason=reason), ())
@@ -166,6 +167,12 @@ class RefusalHistory:
             detail=refusal.detail,
         )
         return replace(self, limits=limits, refused=(*self.refused, again))
+
+    def _describe_options(self, refusal: Refusal) -> str:
+        """Return which options a region was compiled with before it was refused; empty for none."""
+        earlier = [each.options for each in self.refused if each.region == refusal.region]
+        texts = [", ".join(f"{n}={text}" for n, text in each.items()) for each in earlier if each]
+        return f"also off with {', then with '.join(texts)}" if texts else ""
 
     def _reset_attempts(self, region: PlannedRegion, path: str) -> "RefusalHistory":
         """Return the history with the target's own options for what stays of a region."""

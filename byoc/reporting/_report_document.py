@@ -80,10 +80,15 @@ def format_changes(options: Mapping[str, str]) -> str:
 
 def _make_refusal_notes(plan: Plan) -> Iterator[Note]:
     """Yield a warning for each refused region."""
+    kept = {region.name for region in plan.regions}
+    last = {each.region: each for each in plan.refusals}
     for each in plan.refusals:
         if each.options:
             refused = f"codegen {each.codegen}: {each.region}: {each.reason}"
-            yield Note("warning", f"{refused}; it is compiled with {format_changes(each.options)}")
+            holds = each.region in kept and last[each.region] is each
+            outcome = "which holds" if holds else "which does not hold"
+            options = format_changes(each.options)
+            yield Note("warning", f"{refused}; it is compiled with {options}, {outcome}")
             continue
         if each.split:
             change = f"split into regions of at most {format_count(each.split, 'node')}"
@@ -144,7 +149,7 @@ def make_report(
         regions=tuple(
             report
             for graph in plan.root.walk()
-            for report in _report_regions(graph, estimates, not_here)
+            for report in _report_regions(graph, plan, estimates, not_here)
         ),
         refusals=_make_refusal_reports(plan),
         host_reasons=list_host_reasons(plan),
@@ -273,10 +278,16 @@ def _report_costs(plan: Plan) -> PredictedCosts:
 
 
 def _report_regions(
-    plan: GraphPlan, estimates: Mapping[str, EstimateReport], not_here: Mapping[str, str]
+    plan: GraphPlan,
+    whole: Plan,
+    estimates: Mapping[str, EstimateReport],
+    not_here: Mapping[str, str],
 ) -> Iterator[RegionReport]:
     sent = find_sent_tensors(plan)
     for region in plan.regions:
+        own_cpu = () if plan.path else whole.own_cpu.get(region.target.name, ())
+        names = region.index.node_outputs
+        on_cpu = [node for node in region.nodes if own_cpu and names[node][0] in own_cpu]
         boundary = sent[region.name]
         yield RegionReport(
             name=region.name,
@@ -291,7 +302,15 @@ def _report_regions(
             borders=tuple(find_neighbours(plan, region)),
             estimate=estimates.get(region.name),
             not_here=not_here.get(region.name, ""),
+            own_cpu=count_user_nodes(region.index, on_cpu),
+            tried=_list_tried_options(whole, region.name),
         )
+
+
+def _list_tried_options(plan: Plan, region: str) -> tuple[dict[str, str], ...]:
+    """Return the options that a region was compiled with in turn, the last of which holds."""
+    own = [each for each in plan.refusals if each.region == region]
+    return tuple(dict(each.options) for each in own) if own and all(e.options for e in own) else ()
 
 
 def _count_region_nodes(region: PlannedRegion) -> int:

@@ -374,10 +374,16 @@ def summarize_report(report: Report) -> str:
     return (
         f"{report.display_name}: {nodes.offloaded} of {format_count(nodes.total, 'node')} "
         f"({_format_compute(report)}) on {target} in "
-        f"{format_count(regions, 'region')}, {nodes.host} on the host; "
+        f"{format_count(regions, 'region')}{_format_own_cpu(report)}, {nodes.host} on the host; "
         f"{_format_returned(report.refusals)}{_format_prediction(report.predicted)}; "
         f"{_format_estimate(report.predicted)}{_format_verification(report)}"
     )
+
+
+def _format_own_cpu(report: Report) -> str:
+    """Format how many nodes of regions a CPU of the device's own computes; empty where none is known."""
+    count = sum(region.own_cpu for region in report.regions)
+    return f", {count} of them on the device's own CPU" if count else ""
 
 
 def _format_compute(report: Report) -> str:

@@ -272,7 +272,7 @@ def _format_units(found: PerturbedPlan, most: int | None) -> Iterator[str]:
 
 # The table of regions: equal ones in one row, and of many kinds those that take longest.
 
-NUMBER_COLUMNS = ("nodes", "inputs", "outputs", "runs", "predicted", "estimate", "together")
+NUMBER_COLUMNS = ("nodes", "own CPU", "inputs", "outputs", "runs", "predicted", "estimate", "together")
 """The columns that are aligned on the right."""
 
 
@@ -299,7 +299,8 @@ def fold_regions(regions: Sequence[RegionReport]) -> list[RegionKind]:
         composites = tuple(sorted(region.composites.items()))
         told = [region.seconds, *([] if region.estimate is None else [region.estimate.seconds])]
         seconds = [f"{each:.6g}" for each in told]  # equal but for the order of a sum
-        key = (region.device, region.graph, region.nodes, region.trips, composites, *types, *seconds)
+        counts = (region.nodes, region.own_cpu, region.trips)
+        key = (region.device, region.graph, *counts, composites, *types, *seconds)
         known = kinds.get(key, RegionKind(region, 0, 0.0))
         added = known.seconds + region.trips * region.seconds
         kinds[key] = replace(known, count=known.count + 1, seconds=added)
@@ -322,6 +323,7 @@ def make_region_rows(kinds: Sequence[RegionKind]) -> list[dict[str, str]]:
     inside = any(kind.first.graph for kind in kinds)
     folded = any(kind.count > 1 for kind in kinds)
     estimated = any(kind.first.estimate is not None for kind in kinds)
+    on_cpu = any(kind.first.own_cpu for kind in kinds)
     rows = []
     for kind in kinds:
         region = kind.first
@@ -332,6 +334,7 @@ def make_region_rows(kinds: Sequence[RegionKind]) -> list[dict[str, str]]:
                 "device": region.device,
                 **({"in": region.graph} if inside else {}),
                 "nodes": str(region.nodes),
+                **({"own CPU": str(region.own_cpu)} if on_cpu else {}),
                 "inputs": _format_boundary(region.inputs),
                 "outputs": _format_boundary(region.outputs),
                 **({"runs": f"{region.trips:g} x"} if inside else {}),

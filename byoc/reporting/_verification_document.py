@@ -300,6 +300,7 @@ class LayerCheckReport(ReportModel):
 
     errors: tuple[LayerErrorReport, ...]
     same: bool
+    traced: bool
     not_compared: str
     problem: str
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from byoc.runtime._runtimes import DRIVER_RUNTIME, RUNTIMES
     from byoc.runtime._session import Session, describe_other_kernels, load_bundle, load_executors
     from byoc.runtime._shape_check import collect_contradictions
-    from byoc.runtime._stage_program import Trace, TraceEvent
     from byoc.runtime._stateful_session import StatefulSession, open_stateful
+    from byoc.runtime._trace import OPERATOR_CATEGORY, StageProfile, Trace, TraceEvent
     from byoc.runtime._variant_session import (
         FittedInputs,
         VariantSession,

@@ -24,8 +24,9 @@ from byoc.onnxrt import open_provider_session, output_types, session_runner
 from byoc.runtime._driver_session import DriverExecutor, load_on_executors
 from byoc.runtime._runtimes import DRIVER_RUNTIME
 from byoc.runtime._session import Session, SessionCalls, bind_stages
-from byoc.runtime._stage_program import Stage, StageProgram, StageValues, Trace
+from byoc.runtime._stage_program import Stage, StageProgram, StageValues
 from byoc.runtime._state_binding import HeldTensors, find_inner_types, hold_tensors
+from byoc.runtime._trace import Trace
 from byoc.runtime._variant_session import VariantSession
 from byoc.samples import describe_mismatch
 

@@ -26,6 +26,7 @@ from byoc.codegen import (
     ask_compatible,
     drop_executing_options,
     examine_executor,
+    find_call_limit,
     load_region,
     measure_executor,
     run_executor,
@@ -168,14 +169,16 @@ class CheckedExecutor:
         """Return the outputs by name. Raises RegionFailedError."""
         try:
             self.check.check_inputs(inputs)
-            with self.lock, self._wait():
+            with self.lock, self.wait():
                 given = run_executor(self.run, inputs)
             return self.check.take_outputs(given, inputs)
         except BaseException as error:  # a plug-in can fail in any way
             raise _make_failure(error, self.who, self.check.region, "failed") from error
 
-    def _wait(self) -> AbstractContextManager[None]:
-        return wait_for_codegen(self.who, f"run of region {self.check.region.name}")
+    def wait(self, method: str = "run") -> AbstractContextManager[None]:
+        """Return a block around a call of the executor, in which it is said what takes long."""
+        what = f"{method} of region {self.check.region.name}"
+        return wait_for_codegen(self.who, what, find_call_limit(self.run))
 
     def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> "CheckedExecutor | None":
         """Return an executor that reads and writes some tensors where they lie, None if it cannot.
@@ -185,7 +188,8 @@ class CheckedExecutor:
         if not isinstance(self.run, BindableExecutor):
             return None
         try:
-            run = self.run.bind(inputs, outputs)
+            with self.wait("bind"):
+                run = self.run.bind(inputs, outputs)
             check = self.check.bind(inputs, outputs)
         except BaseException as error:  # as above
             raise _make_failure(error, self.who, self.check.region, "binding failed") from error
@@ -196,7 +200,8 @@ class CheckedExecutor:
         if not isinstance(self.run, StatefulExecutor):
             return None
         try:
-            state = self.run.allocate(pairs)
+            with self.wait("allocate"):
+                state = self.run.allocate(pairs)
         except BaseException as error:  # as above
             raise _make_failure(error, self.who, self.check.region, "allocating failed") from error
         return None if state is None else CheckedState(state, self, pairs)
@@ -208,7 +213,7 @@ class CheckedExecutor:
         """
         self(inputs)
         try:
-            with self.lock, self._wait():
+            with self.lock, self.wait():
                 return measure_executor(self.run, inputs, measure)
         except BaseException as error:  # as above
             raise _make_failure(error, self.who, self.check.region, "failed") from error
@@ -219,7 +224,7 @@ class CheckedExecutor:
         Raises RegionFailedError.
         """
         try:
-            with self._wait():
+            with self.wait():
                 return examine_executor(self.run, inputs, examine, self.lock)
         except BaseException as error:  # as above
             raise _make_failure(error, self.who, self.check.region, "failed") from error
@@ -260,7 +265,7 @@ class CheckedState:
     def _call(self, ask: Callable[[], T]) -> T:
         owner = self.executor
         try:
-            with owner.lock, wait_for_codegen(owner.who, f"run of region {owner.check.region.name}"):
+            with owner.lock, owner.wait():
                 return ask()
         except BaseException as error:  # a plug-in can fail in any way
             raise _make_failure(error, owner.who, owner.check.region, "failed") from error
@@ -290,7 +295,9 @@ def load_executor(  # noqa: PLR0913, PLR0917 - `load_region`'s, and the choice t
     try:
         if options is not None:
             artifact = _fit_artifact(codegen, region, artifact, options, recompile)
-        with wait_for_codegen(who, f"load of region {region.name}"):
+        isolation = getattr(codegen, "isolation", None)
+        limit = None if isolation is None else isolation.find_limit("load")
+        with wait_for_codegen(who, f"load of region {region.name}", limit):
             run = load_region(codegen, region, artifact)
     except MissingRuntimeError:
         raise

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorShapeProto, TypeProto
 
+from byoc.codegen import OperatorTime
 from byoc.errors import InputError
 from byoc.model import (
     GraphIndex,
@@ -27,7 +28,15 @@ from byoc.model import (
     to_numpy_dtype,
     walk_nodes,
 )
-from byoc.onnxrt import bind_session, open_session, output_types, session_runner
+from byoc.onnxrt import (
+    bind_session,
+    get_session_settings,
+    open_session,
+    output_types,
+    profile_nodes,
+    session_runner,
+    with_session_settings,
+)
 from byoc.runtime._stage_program import Stage, StageProgram, StageValues
 
 
@@ -160,11 +169,24 @@ class ProgramBuilder:
         """
         number = next(self.segment_numbers)
         segment = extract_nodes(index, nodes, f"host_{number}", values)
-        session = open_session(self._open_unchecked_shapes(segment, ranked), self.folder)
+        opened = self._open_unchecked_shapes(segment, ranked)
+        session = open_session(opened, self.folder)
         inputs = find_boundary(index, nodes).inputs
         name = f"host segment {number}"
         bind = partial(bind_session, session)
-        return Stage(name, inputs, session_runner(session), output_types(session), bind=bind)
+        settings = get_session_settings()
+
+        def profile(values: StageValues) -> list[OperatorTime]:
+            with with_session_settings(settings):
+                times = profile_nodes(opened, self.folder, values)
+            known = {name for node in segment.graph.node for name in (node.name, *node.output)}
+            return [
+                OperatorTime((node,) if node in known else (), seconds, node)
+                for node, seconds in times.items()
+            ]
+
+        run, types = session_runner(session), output_types(session)
+        return Stage(name, inputs, run, types, bind=bind, profile=profile)
 
     def _open_unchecked_shapes(self, segment: ModelProto, ranked: Mapping[str, TypeProto]) -> ModelProto:
         """Return a segment that states no extents but those of inputs that the session checks."""
@@ -237,9 +259,19 @@ def _call_stage(region: Stage, index: GraphIndex, call: NodeProto) -> Stage:
         )
         return None if bound is None else rename(bound)
 
+    def profile(values: StageValues) -> Sequence[OperatorTime]:
+        assert region.profile is not None
+        return region.profile({inside: values[name] for inside, name in inputs.items()})
+
     types = {name: region.types[inside] for inside, name in outputs.items()}
-    run = rename(region.run)
-    return replace(region, inputs=tuple(inputs.values()), run=run, types=types, bind=bind)
+    return replace(
+        region,
+        inputs=tuple(inputs.values()),
+        run=rename(region.run),
+        types=types,
+        bind=bind,
+        profile=None if region.profile is None else profile,
+    )
 
 
 def _bind_constants(own: StageValues, program: StageProgram) -> Callable[[StageValues], list[Any]]:

@@ -14,12 +14,25 @@ from byoc.codegen import (
     BindableExecutor,
     Codegens,
     Executor,
+    OperatorTime,
     Region,
     StatefulExecutor,
+    can_profile,
     open_region_session,
+    profile_region,
+    resolve_node_names,
 )
 from byoc.errors import InputError, MissingRuntimeError, get_error_text, suggest_nearest
-from byoc.model import Dim, GraphIndex, TensorType, make_native, read_type, write_type
+from byoc.model import (
+    Dim,
+    GraphIndex,
+    TensorType,
+    get_metadata,
+    get_node_name,
+    make_native,
+    read_type,
+    write_type,
+)
 from byoc.onnxrt import describe_machine, find_inexact_kernels, sharing_process, with_default_mode
 from byoc.runtime._executors import (
     RegionNotHereError,
@@ -33,14 +46,13 @@ from byoc.runtime._stage_program import (
     HOST,
     MAX_AT_ONCE,
     DeviceTurns,
+    Profile,
     Stage,
     StageProgram,
     StageValues,
-    Trace,
-    current_trace,
-    record_into,
     run_in_pipeline,
 )
+from byoc.runtime._trace import Trace, current_trace, record_into
 from byoc.samples import ArrayForm, describe_mismatch
 
 
@@ -388,12 +400,14 @@ def load_bundle(
             own = {region.name: region for _, region, _ in found if region.name in fallbacks}
             given = {**given, **{name: open_region_session(each) for name, each in own.items()}}
     turns = {name: _exclusive_group(name, bundle.codegens) for name in {name for name, _, _ in found}}
-    regions = {
-        r.name: replace(_region_stage(r, given[r.name], ""), device=HOST)
-        if r.name in fallbacks
-        else _region_stage(r, given[r.name], turns[codegen])
-        for codegen, r, _ in found
-    }
+    regions: dict[str, Stage] = {}
+    for codegen, region, _ in found:
+        stage = _region_stage(region, given[region.name], turns[codegen])
+        if region.name in fallbacks:
+            stage = replace(stage, device=HOST, exclusive_group="")
+        elif runs is None:
+            stage = replace(stage, profile=_find_profiler(bundle, region, codegen))
+        regions[region.name] = stage
     _check_calls(bundle, index.walk(), regions)
     with sharing_process(2 * len(found) + 1), with_default_mode(bundle.manifest.host.mode):
         checked = {name: index.type_protos[name] for name in index.inputs if name in index.types}
@@ -491,6 +505,47 @@ def _exclusive_group(codegen: str, codegens: Codegens) -> str:
         return codegen if needs_exclusive_calls(codegens.find(codegen)) else ""
     except InputError:  # it is not installed: its regions run on executors from elsewhere
         return codegen
+
+
+def _find_profiler(bundle: Bundle, region: Region, name: str) -> Profile | None:
+    """Return the function that profiles a region, None where its codegen cannot.
+
+    The artifact is read when it is needed, since few runs are profiled.
+    """
+    codegen = bundle.codegens.find(name)
+    if not can_profile(codegen):
+        return None
+
+    def profile(inputs: StageValues) -> list[OperatorTime]:
+        first = bundle.identical_regions.get(region.name, region.name)
+        _, own, artifact = bundle.open_compiled(first)
+        given = zip(own.inputs, region.inputs, strict=True)
+        renamed = {theirs.name: inputs[mine.name] for theirs, mine in given}
+        times = profile_region(codegen, own, artifact, renamed)
+        nodes = _find_user_nodes(own, region)
+        return [replace(each, nodes=_name_nodes(own, each.nodes, nodes)) for each in times]
+
+    return profile
+
+
+def _name_nodes(
+    own: Region, names: Sequence[str], nodes: Mapping[str, Sequence[str]]
+) -> tuple[str, ...]:
+    known = resolve_node_names(own, names)
+    return tuple(dict.fromkeys(node for name in known for node in nodes.get(name, (name,))))
+
+
+def _find_user_nodes(own: Region, region: Region) -> dict[str, Sequence[str]]:
+    """Return the nodes of the model by the names that nodes of `own` go by.
+
+    `own` is the region or one that is the same but for names. A composite stands for several nodes.
+    """
+    found: dict[str, Sequence[str]] = {}
+    for mine, theirs in zip(own.nodes, region.nodes, strict=True):
+        inside = get_metadata(theirs, "byoc.nodes")
+        nodes = inside.split(", ") if inside else [get_node_name(theirs)]
+        found |= dict.fromkeys(filter(None, (mine.name, *mine.output)), nodes)
+    return found
 
 
 def _region_stage(region: Region, run: Executor, turn: str) -> Stage:

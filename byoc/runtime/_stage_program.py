@@ -1,151 +1,24 @@
 """A graph ready to run: its stages, their dependencies, and one run of them."""
 
-import json
 from bisect import insort
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor as Pool
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar, copy_context
-from dataclasses import dataclass, field
+from contextvars import copy_context
+from dataclasses import dataclass
 from functools import cached_property, partial
 from heapq import heappop, heappush
-from threading import Condition, get_native_id
+from threading import Condition
 from time import perf_counter
 from typing import Any
 
 from onnx import TypeProto
 
-from byoc.codegen import DeviceState
+from byoc.codegen import DeviceState, OperatorTime
 from byoc.errors import ByocError, InputError
-
-# Execution traces in Chrome's trace event format, which Perfetto opens.
-#
-# The fields are those of "Trace Event Format" (Google, 2016), sections "Complete Events" and
-# "Metadata Events": `ts` and `dur` are microseconds and may be fractions.
-
-_PROCESS = 1  # a trace shows one process, whatever its number was
-
-
-@dataclass(frozen=True, slots=True)
-class TraceEvent:
-    """One execution of a stage: its thread, and its start and duration in seconds.
-
-    `bytes_read` and `bytes_made` are the bytes of its input and output arrays. `variant` is the variant
-    of the bundle that ran, empty where there are none, `padded` what its inputs were padded by.
-    """
-
-    name: str
-    device: str
-    thread: int
-    start: float
-    seconds: float
-    bytes_read: int
-    bytes_made: int
-    variant: str = ""
-    padded: str = ""
-
-
-@dataclass(frozen=True, eq=False)
-class Trace:
-    """A collection of the events of one or more runs, filled by several threads.
-
-    `variant` is the variant of a bundle that new events are of, `padded` what inputs are padded by.
-    """
-
-    events: list[TraceEvent] = field(default_factory=list)
-    variant: str = ""
-    padded: str = ""
-
-    def for_variant(self, variant: str) -> "Trace":
-        """Return this trace for events of a variant: they are added to the same ones."""
-        return Trace(self.events, variant, self.padded)
-
-    def for_padding(self, padded: str) -> "Trace":
-        """Return this trace for events of padded inputs: they are added to the same ones."""
-        return Trace(self.events, self.variant, padded)
-
-    def add_event(self, stage: Any, start: float, end: float, given: Any, made: Any) -> None:
-        """Record one execution of a stage; `start` and `end` are seconds of one clock."""
-        size = (_count_bytes(given), _count_bytes(made))
-        self.events.append(
-            TraceEvent(
-                *(stage.name, stage.device, get_native_id(), start, end - start, *size),
-                self.variant,
-                self.padded,
-            )
-        )
-
-    @property
-    def seconds(self) -> float:
-        """The time from the start of the first event to the end of the last, in seconds."""
-        ends = [event.start + event.seconds for event in self.events]
-        return max(ends, default=0.0) - min((event.start for event in self.events), default=0.0)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the trace in the JSON object format: times from the first event, a track per thread."""
-        ordered = sorted(self.events, key=lambda event: (event.start, -event.seconds))
-        origin = ordered[0].start if ordered else 0.0
-        tracks = {thread: i for i, thread in enumerate(dict.fromkeys(e.thread for e in ordered))}
-        names = [_metadata_event("process_name", 0, "byoc")]
-        names += [_metadata_event("thread_name", i, f"thread {i}") for i in tracks.values()]
-        complete = [
-            {
-                "name": event.name,
-                "cat": event.device,
-                "ph": "X",
-                "ts": (event.start - origin) * 1e6,
-                "dur": event.seconds * 1e6,
-                "pid": _PROCESS,
-                "tid": tracks[event.thread],
-                "args": {
-                    "device": event.device,
-                    "bytes in": event.bytes_read,
-                    "bytes out": event.bytes_made,
-                    **({"variant": event.variant} if event.variant else {}),
-                    **({"padded": event.padded} if event.padded else {}),
-                },
-            }
-            for event in ordered
-        ]
-        return {"traceEvents": [*names, *complete], "displayTimeUnit": "ms"}
-
-    def to_text(self) -> str:
-        """Return the document as JSON text."""
-        return json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
-
-
-_current: ContextVar[Trace | None] = ContextVar("trace", default=None)
-
-
-def current_trace() -> Trace | None:
-    """Return the trace that is active in this context, if any."""
-    return _current.get()
-
-
-@contextmanager
-def record_into(trace: Trace | None) -> Iterator[None]:
-    """Record all stages that run inside in a trace, those of control flow bodies included."""
-    token = _current.set(trace)
-    try:
-        yield
-    finally:
-        _current.reset(token)
-
-
-def _metadata_event(kind: str, track: int, name: str) -> dict[str, Any]:
-    return {"name": kind, "ph": "M", "pid": _PROCESS, "tid": track, "args": {"name": name}}
-
-
-def _count_bytes(value: Any) -> int:
-    """Return the bytes of an array, and of all arrays in a mapping or a sequence."""
-    if isinstance(value, Mapping):
-        return sum(map(_count_bytes, value.values()))
-    if isinstance(value, list | tuple):
-        return sum(map(_count_bytes, value))
-    return int(getattr(value, "nbytes", 0))
-
+from byoc.runtime._trace import current_trace
 
 StageValues = Mapping[str, Any]
 
@@ -157,6 +30,9 @@ Bind = Callable[[StageValues, StageValues], Callable[[StageValues], StageValues]
 
 Allocate = Callable[[Mapping[str, str]], DeviceState | None]
 """Makes room on a stage's device for states, by names of inputs with those of outputs."""
+
+Profile = Callable[[StageValues], Sequence[OperatorTime]]
+"""Runs a stage on some inputs; gives the times of its operators. Raises InputError."""
 
 HOST = "host"
 
@@ -172,7 +48,8 @@ class Stage:
     `device` is the host or a target. Stages with the same non-empty `exclusive_group` never run at the
     same time. `bind` is there where the stage may be able to read inputs and write outputs in arrays
     that stay the same from run to run, and `allocate` where it may be able to keep states on its device;
-    they give None where it is not.
+    they give None where it is not. `profile` says what a run spends on each operator, by nodes of the
+    model.
     """
 
     name: str
@@ -184,6 +61,7 @@ class Stage:
     exclusive_group: str = ""
     bind: Bind | None = None
     allocate: Allocate | None = None
+    profile: Profile | None = None
 
     @property
     def output_names(self) -> tuple[str, ...]:
@@ -241,7 +119,9 @@ class StageProgram:
         """
         if len(self.stages) == 1 and hold_device is nullcontext and current_trace() is None:
             return self._run_single(values, kept)
-        threads = pool() if pool and self.dependencies.at_once else None
+        trace = current_trace()
+        is_profiled = trace is not None and trace.profiles  # memory by stage: one after another
+        threads = pool() if pool and self.dependencies.at_once and not is_profiled else None
         if threads is None and hold_device is nullcontext:
             found = self._run_in_order(values, kept)
         else:
@@ -264,12 +144,14 @@ class StageProgram:
     def _run_in_order(self, values: StageValues, kept: Collection[str]) -> dict[str, Any]:
         """Run the stages one after another, and return the values that were not freed."""
         trace = current_trace()
+        profiles = trace is not None and trace.profiles
         found: dict[str, Any] = {**self.constants, **values}
         for stage, needed, freed in self._lifetimes:
             inputs = {name: found[name] for name in stage.inputs}
+            run = trace.profile_stage(stage, found) if profiles and trace is not None else stage.run
             start = perf_counter()
             try:
-                outputs = stage.run(inputs)
+                outputs = run(inputs)
             except ByocError as error:
                 raise InputError(f"{stage.name}: {error}") from error
             if trace is not None:

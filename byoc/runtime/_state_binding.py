@@ -24,7 +24,8 @@ from byoc.model import (
 from byoc.onnxrt import with_memory_returned
 from byoc.padding import EDGE, PaddingRule, pad_inputs
 from byoc.runtime._session import Session, bind_stages
-from byoc.runtime._stage_program import Stage, Trace
+from byoc.runtime._stage_program import Stage
+from byoc.runtime._trace import Trace
 from byoc.runtime._variant_session import FittedInputs, VariantSession
 
 # State that stays on accelerators between calls: neither past nor present crosses a boundary.

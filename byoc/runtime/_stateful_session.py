@@ -13,7 +13,7 @@ from byoc.errors import InputError, suggest_nearest
 from byoc.model import Dim, StatePair, TensorType, choose_state_pairs, to_numpy_dtype
 from byoc.onnxrt import with_memory_returned
 from byoc.runtime._session import Session, SessionCalls
-from byoc.runtime._stage_program import StageValues, Trace
+from byoc.runtime._stage_program import StageValues
 from byoc.runtime._state_binding import (
     KeptState,
     VariantStates,
@@ -23,6 +23,7 @@ from byoc.runtime._state_binding import (
     hold_tensors,
     keep_on_devices,
 )
+from byoc.runtime._trace import Trace
 from byoc.runtime._variant_session import PromptAxes, VariantSession
 from byoc.samples import describe_mismatch
 

@@ -30,7 +30,8 @@ from byoc.runtime._session import (
     load_bundle,
     read_tensors,
 )
-from byoc.runtime._stage_program import DeviceTurns, StageValues, Trace, run_in_pipeline
+from byoc.runtime._stage_program import DeviceTurns, StageValues, run_in_pipeline
+from byoc.runtime._trace import Trace
 
 
 @dataclass(frozen=True, eq=False)

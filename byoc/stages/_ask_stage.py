@@ -46,12 +46,14 @@ _WEIGHT_DTYPES = frozenset({"float32", "float16", "bfloat16", "float64", "int8",
 class CodegenAnswers:
     """The answers about a model's units, by target: nodes that are refused with the reason, and seconds.
 
-    Nodes go by name and by first output. `notes` are sentences for the user.
+    `own_cpu` has the nodes that a CPU of the device's own computes. Nodes go by name and by first
+    output, those of `own_cpu` by first output alone. `notes` are sentences for the user.
     """
 
     model: Model
     refused: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     seconds: Mapping[str, Mapping[TaskKey, float]] = field(default_factory=dict)
+    own_cpu: Mapping[str, frozenset[str]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def heed(self, settings: PlanSettings) -> PlanSettings:
@@ -192,12 +194,14 @@ def _ask_legality(  # noqa: PLR0913, PLR0917 - as above
     names = name_nodes(index, "")
     refused: dict[str, str] = {}
     on_own_cpu: dict[TaskKey, float] = {}
+    on_cpu_nodes: set[str] = set()
     operators: Counter[str] = Counter()
     count = 0
     for each, verdict in zip(asked, answers.find_verdicts(regions), strict=True):
         if verdict.own_cpu:
             operators[each.task.op] += len(each.nodes)
             on_own_cpu[each.task.key] = price_task(host, each.task)[0].seconds
+            on_cpu_nodes.update(index.node_outputs[node][0] for unit in each.nodes for node in unit)
         for nodes in each.nodes if not verdict else ():
             count += 1
             known = (names.get(nodes[0]), *filter(None, index.node_outputs[nodes[0]]))
@@ -211,6 +215,7 @@ def _ask_legality(  # noqa: PLR0913, PLR0917 - as above
         found,
         refused={**found.refused, target.name: refused},
         seconds={**found.seconds, target.name: on_own_cpu},
+        own_cpu={**found.own_cpu, target.name: frozenset(on_cpu_nodes)},
         notes=(*found.notes, note),
     )
 

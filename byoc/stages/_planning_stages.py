@@ -394,6 +394,7 @@ class Convert:
             refusals=state.findings.history.refused,
             variant=state.request.variant,
             state=state.settings.state or {},
+            own_cpu={} if state.findings.answers is None else state.findings.answers.own_cpu,
         )
         return Planned(**take(Prepared, state), plan=plan)
 

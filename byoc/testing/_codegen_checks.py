@@ -19,13 +19,21 @@ from byoc.codegen import (
     TakesWeights,
     ask_verdicts,
     can_estimate,
+    can_profile,
+    can_trace,
     compile_region,
+    compute_tensors,
     estimate_region,
     exchange_weights,
     find_alike,
     measure_seconds,
+    profile_region,
+    resolve_node_names,
+    to_seconds,
+    trace_region,
 )
 from byoc.errors import ByocError, InputError, Verdict, refuse
+from byoc.onnxrt import without_optimizations
 from byoc.rules import ArithmeticContract
 from byoc.runtime import CheckedExecutor, load_executor
 from byoc.testing._case_compiler import CompiledCase
@@ -235,6 +243,42 @@ class CodegenChecks:
         assert can_estimate(self.codegen)
         estimate_region(self.codegen, cut.regions[0][0], self.options, cut.regions[0][1])
         return []
+
+    def check_trace(self, cut: CompiledCase) -> Iterator[str]:
+        """Check that `trace` gives tensors of the region, and each output's, as ONNX defines them."""
+        for region, artifact in cut.regions:
+            assert can_trace(self.codegen)
+            inputs, _ = cut.expected_runs[region.name].values[0]
+            shown = trace_region(self.codegen, region, artifact, inputs)
+            with without_optimizations():
+                expected = compute_tensors(region, inputs)
+            for name in shown.keys() - expected.keys():
+                yield f"{cut.name}: `trace` gives '{name}', which no node of the region makes"
+            for name in {each.inner for each in region.outputs} & expected.keys() - shown.keys():
+                yield f"{cut.name}: `trace` leaves out '{name}', which leaves the region"
+            known = {name: expected[name] for name in shown if name in expected}
+            for problem in self.find_differences(region, known, shown):
+                yield f"{cut.name}: in its trace {problem}"
+
+    def check_profile(self, cut: CompiledCase) -> Iterator[str]:
+        """Check that `profile` gives times, and names nodes of the region alone."""
+        for region, artifact in cut.regions:
+            assert can_profile(self.codegen)
+            inputs, _ = cut.expected_runs[region.name].values[0]
+            times = profile_region(self.codegen, region, artifact, inputs)
+            known = {name for node in region.nodes for name in (node.name, *node.output)}
+            given = list(dict.fromkeys(name for each in times for name in each.nodes))
+            unknown = [name for name in resolve_node_names(region, given) if name not in known]
+            if unknown:
+                yield f"{cut.name}: `profile` names '{unknown[0]}', which is no node of the region"
+
+    def check_profiled(self, cut: CompiledCase) -> Iterator[str]:
+        """Check that `profile` gives an operation that takes time."""
+        (region, artifact), inputs, _ = _first_run(cut)
+        assert can_profile(self.codegen)
+        times = profile_region(self.codegen, region, artifact, inputs)
+        if not any(to_seconds(each.time) for each in times):
+            yield f"{cut.name}: `profile` gives no operation that takes time"
 
     def _verdict(self, region: Region, artifact: Artifact) -> Verdict:
         """Return the verdict of `compatible`; an exception is a refusal."""

@@ -1,5 +1,6 @@
 """The test class that vendors subclass; a failing test explains the remedy."""
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from byoc.codegen import (
     TakesWeights,
     Together,
     can_estimate,
+    can_profile,
+    can_trace,
     compile_region,
     compile_together,
     has_options,
@@ -28,7 +31,7 @@ from byoc.codegen import (
 )
 from byoc.errors import ByocError, InputError
 from byoc.runtime import load_executor
-from byoc.testing._case_compiler import NotTakenError, PlannedCase, plan_composite
+from byoc.testing._case_compiler import CompiledCase, NotTakenError, PlannedCase, plan_composite
 from byoc.testing._codegen_checks import WEIGHT_FORMS, exchange_case_weights, find_undeclared_code
 from byoc.testing._conformance_kit import SAMPLE_FORM, ConformanceBase, ConformanceKit, collect_problems
 from byoc.testing._executor_checks import (
@@ -266,6 +269,27 @@ class CodegenConformance(ConformanceBase):
         if not can_estimate(kit.codegen):
             pytest.skip("it has no `estimate`")
         self._check(kit.checks.check_estimate, kit.sample)
+
+    def test_trace(self, kit: ConformanceKit) -> None:
+        """`trace` shows tensors inside of regions as ONNX defines them, each output's among them."""
+        if not can_trace(kit.codegen):
+            pytest.skip("it has no `trace`: layers are compared by compiling them as outputs")
+        self._check_inside(kit, kit.checks.check_trace)
+
+    def test_profile(self, kit: ConformanceKit) -> None:
+        """`profile` gives the times of operations, by nodes of the region."""
+        if not can_profile(kit.codegen):
+            pytest.skip("it has no `profile`: a traced run shows regions as a whole")
+        self._check_inside(kit, kit.checks.check_profile)
+        self._check(kit.checks.check_profiled, kit.sample)
+
+    def _check_inside(self, kit: ConformanceKit, check: Callable[[CompiledCase], Iterable[str]]) -> None:
+        """Check the sample, and unless in the fast set all forms, and a model of each operator."""
+        self._require_executable(kit)
+        problems = collect_problems(check, kit.sample)
+        for cut in () if self.is_fast() else kit.compile_some():
+            problems += collect_problems(check, cut)
+        self._fail(problems)
 
     def test_together(self, kit: ConformanceKit) -> None:
         """`compile_all` gives an artifact for each region, by name."""

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -29,7 +30,13 @@ from byoc.errors import ByocError, InputError, MissingRuntimeError
 from byoc.onnxrt import INSTALL_HINT, has_runtime
 from byoc.rules import load_rules
 from byoc.support import describe_failure
-from byoc.testing._case_compiler import CaseCompiler, CompiledCase, NotTakenError, list_target_operators
+from byoc.testing._case_compiler import (
+    CaseCompiler,
+    CompiledCase,
+    NotTakenError,
+    Precision,
+    list_target_operators,
+)
 from byoc.testing._codegen_checks import CodegenChecks, FreshResults
 from byoc.testing._executor_checks import error_reason, find_differences
 from byoc.testing._region_forms import FORMS
@@ -188,6 +195,26 @@ class ConformanceKit:
     def compile_twin(self, name: str) -> CompiledCase:
         """Return a form compiled with other names and constants; raises as `compile_form`."""
         return self.cases.compile(self.cases.plan_form(name, seed=1))
+
+    def compile_some(self) -> Iterator[CompiledCase]:
+        """Yield the forms that work, and for each operator a model that does."""
+        for name in FORMS:
+            if name != SAMPLE_FORM and not self.settings.skip_reason(name):
+                with suppress(NotTakenError, ByocError):
+                    yield self.compile_form(name)
+        for operator in self.settings.parameter_names("operator"):
+            found = self._compile_first(operator, self.cases.precisions[0])
+            if found is not None:
+                yield found
+
+    def _compile_first(self, operator: str, precision: Precision) -> CompiledCase | None:
+        """Return the first model of an operator that is taken, compiled; None without one."""
+        given = self.settings.cases.get(operator, ())
+        with suppress(NotTakenError, ByocError):
+            for case in self.cases.plan_operator(operator, precision, given):
+                if not isinstance(case, NotTakenError) and case.is_static:
+                    return self.cases.compile(case)
+        return None
 
     def check_results(self, cut: CompiledCase) -> list[str]:
         """Return the errors in a case's results, the driver's included.

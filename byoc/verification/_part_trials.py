@@ -5,7 +5,7 @@ A trial may be inconclusive, since a compiler may refuse a part although it acce
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import pairwise
 from pathlib import Path
@@ -20,9 +20,11 @@ from byoc.codegen import (
     Executable,
     Executor,
     Region,
+    can_trace,
     drop_executing_options,
     limit_trial,
     read_region,
+    trace_region,
 )
 from byoc.errors import InputError
 from byoc.long_calls import waiting_for
@@ -258,9 +260,21 @@ Pair = tuple[Values, Values]
 _MAX_RUNS = 8  # of a region, which layers are compared on
 
 
+ShownRun = Callable[[Values, Values], tuple[dict[str, Any], bool]]
+"""Shows the tensors of a region on one run, of which it gets the inputs and the outputs in the bundle.
+
+They are the quantized ones and those that leave the region, by name, as ONNX has them; beside them it is
+whether the outputs had the bits that they had in the bundle.
+"""
+
+
 @dataclass(frozen=True, eq=False)
 class BundleLayers:
-    """The quantized layers of a bundle's regions, compiled with what compiled the regions."""
+    """The quantized layers of a bundle's regions, as their codegens compute them.
+
+    A codegen shows them by `trace`. Where it has none, or that leaves out one, the region is compiled
+    once more, with each layer as an output.
+    """
 
     bundle: Bundle
     thresholds: Thresholds
@@ -268,42 +282,110 @@ class BundleLayers:
     def check(self, region: Region, runs: Sequence[Pair]) -> LayerCheck | None:
         """Compare each quantized layer of a region alone; None where it has none."""
         probe = LayerProbe(RegionCutter(region, runs[0][0]))
+        not_traced = ""
         try:
             if not probe.layers:
                 return None
             report_step(f"compare the layers of {region.name}")
             compiler = make_compiler(self.bundle, region.name)
-            with (
-                waiting_for(f"the layers of {region.name}, compiled with each as an output"),
-                limit_trial(),
-            ):
-                return check_layers(probe, compiler, runs, self.thresholds)
+            with limit_trial():
+                try:
+                    traced = self._trace_layers(probe, compiler, runs)
+                    if traced is not None:
+                        return traced
+                except (InputError, ValueError) as error:
+                    not_traced = f"; its trace: {error}"
+                with (
+                    waiting_for(f"the layers of {region.name}, compiled with each as an output"),
+                    _compile_probe(probe, compiler) as show,
+                ):
+                    return check_layers(probe, show, runs, self.thresholds)
         except (InputError, ValueError) as error:
-            return LayerCheck(not_compared=str(error))
+            return LayerCheck(not_compared=f"{error}{not_traced}")
+
+    def _trace_layers(
+        self, probe: LayerProbe, compiler: RegionCompiler, runs: Sequence[Pair]
+    ) -> LayerCheck | None:
+        """Compare the layers that the codegen's trace shows; None where it has no `trace`.
+
+        Raises InputError where that fails or leaves out a layer, or where outputs are not those that the
+        region had in the bundle, since another run than the traced one is to be judged.
+        """
+        codegen = compiler.codegen
+        if not can_trace(codegen):
+            return None
+        region = probe.cutter.region
+        _, own, artifact = self.bundle.open_compiled(
+            self.bundle.identical_regions.get(region.name, region.name)
+        )
+        names = _match_tensors(own, region)
+
+        def show(inputs: Values, outputs: Values) -> tuple[dict[str, Any], bool]:
+            given = zip(own.inputs, region.inputs, strict=True)
+            traced = trace_region(
+                codegen, own, artifact, {theirs.name: inputs[mine.name] for theirs, mine in given}
+            )
+            made = {names.get(name, name): value for name, value in traced.items()}
+            wanted = probe.cutter.read_outputs(outputs)
+            left_out = [name for name in (*wanted, *probe.exposed) if name not in made]
+            if left_out:
+                more = f" and {len(left_out) - 1} more" if len(left_out) > 1 else ""
+                raise InputError(f"it leaves out '{left_out[0]}'{more}")
+            same = all(_has_same_bits(wanted[name], made[name]) for name in wanted)
+            return {name: made[name] for name in (*probe.exposed, *wanted)}, same
+
+        found = check_layers(probe, show, runs, self.thresholds)
+        if not found.same:
+            raise InputError("its outputs are not those of the run")
+        return replace(found, traced=True)
+
+
+def _match_tensors(own: Region, other: Region) -> dict[str, str]:
+    """Return what the tensors of a region are called in one that is the same but for names."""
+    if own is other or own.name == other.name:
+        return {}
+    nodes = zip(own.nodes, other.nodes, strict=True)
+    pairs = (pair for mine, theirs in nodes for pair in zip(mine.output, theirs.output, strict=True))
+    return {mine: theirs for mine, theirs in pairs if mine}
 
 
 def check_layers(
-    probe: LayerProbe, compiler: RegionCompiler, runs: Sequence[Pair], thresholds: Thresholds
+    probe: LayerProbe, show: ShownRun, runs: Sequence[Pair], thresholds: Thresholds
 ) -> LayerCheck:
     """Compare each quantized layer of a region alone, on what reached the region in some runs.
 
-    `runs` are the inputs and outputs of the region in the bundle. Raises InputError when the region with
-    its layers shown is not compiled or does not run, ValueError when it makes other shapes.
+    `runs` are the inputs and outputs of the region in the bundle. Raises as `show` does, InputError when
+    onnxruntime does not run the layers, and ValueError when what is shown has other shapes.
+    """
+    found: dict[str, list[LayerRun]] = {}
+    floats, same = [], True
+    for inputs, outputs in runs[:_MAX_RUNS]:
+        shown, equal = show(inputs, outputs)
+        same = same and equal
+        computed = probe.compute_layers(inputs, shown)
+        for tensor, each in computed.runs.items():
+            found.setdefault(tensor, []).append(each)
+        floats.append(computed.compare_floats(thresholds))
+    errors = (measure_layer(layer, found[layer.tensor], thresholds.units) for layer in probe.layers)
+    return LayerCheck(tuple(errors), worst_errors(floats), same)
+
+
+@contextmanager
+def _compile_probe(probe: LayerProbe, compiler: RegionCompiler) -> Iterator[ShownRun]:
+    """Compile a region with its layers as outputs, and show them.
+
+    Raises InputError when the codegen does not compile that; what it gives raises it when a run fails.
     """
     cutter, part = probe.cutter, probe.make_part()
     reads, makes = cutter.match_inputs(part), cutter.match_outputs(part)
-    found: dict[str, list[LayerRun]] = {}
-    floats, same = [], True
     with _compile_part(cutter.region, compiler, part) as run:
-        for inputs, outputs in runs[:_MAX_RUNS]:
+
+        def show(inputs: Values, outputs: Values) -> tuple[dict[str, Any], bool]:
             made = run({**part.inputs, **{reads[name]: inputs[name] for name in reads}})
-            same = same and all(_has_same_bits(outputs[name], made[makes[name]]) for name in makes)
-            computed = probe.compute_layers(inputs, probe.read_outputs(part, made))
-            for tensor, each in computed.runs.items():
-                found.setdefault(tensor, []).append(each)
-            floats.append(computed.compare_floats(thresholds))
-    errors = (measure_layer(layer, found[layer.tensor], thresholds.units) for layer in probe.layers)
-    return LayerCheck(tuple(errors), worst_errors(floats), same)
+            same = all(_has_same_bits(outputs[name], made[makes[name]]) for name in makes)
+            return probe.read_outputs(part, made), same
+
+        yield show
 
 
 @contextmanager

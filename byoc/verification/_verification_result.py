@@ -62,13 +62,15 @@ class LayerCheck:
 
     `floats` are the errors of the region's outputs in floating point, computed on the integers before.
     `same` says that the region, compiled again with its layers shown, gives the bits that it gave in the
-    bundle: only then is the region right if each layer is. `not_compared` says why there are none.
+    bundle: only then is the region right if each layer is. `traced` says that the codegen's `trace`
+    showed them instead. `not_compared` says why there are none.
     """
 
     errors: tuple[LayerError, ...] = ()
     floats: tuple[OutputError, ...] = ()
     same: bool = False
     not_compared: str = ""
+    traced: bool = False
 
     @property
     def wrong(self) -> tuple[LayerError, ...]:
@@ -106,8 +108,9 @@ class LayerCheck:
             return self.problem
         largest = max(error.largest for error in self.errors)
         mean = max(abs(error.mean) for error in self.errors)
+        by = " by the codegen's trace" if self.traced else ""
         found = (
-            f"{len(self.errors)} quantized layers, each compared alone, are off by at most "
+            f"{len(self.errors)} quantized layers, each compared alone{by}, are off by at most "
             f"{largest:g} units, and by {mean:.2f} on average of a channel"
         )
         if self.same:
@@ -344,7 +347,9 @@ def _describe_region_error(region: RegionError) -> str:
         return f"region {region.name}: {region.layer_problem}"
     on = "" if region.special is None else f" on {SPECIAL_NAMES[region.special]}"
     tensor = f"region {region.name} alone{on}: output '{worst.name}'"
-    return _describe_error(tensor, worst, "its own ONNX on plain onnxruntime")
+    said = _describe_error(tensor, worst, "its own ONNX on plain onnxruntime")
+    left = region.layers is not None and region.layers.not_compared
+    return f"{said}; {region.layers}" if left else said
 
 
 @dataclass(frozen=True)

@@ -5,18 +5,20 @@ again on a computer that the library is not for.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx
 
 from byoc.codegen import (
     YES,
+    AnyArray,
     Artifact,
     CompileError,
     Executor,
     InputError,
     NotHereError,
+    OperatorTime,
     Region,
     Verdict,
     format_options,
@@ -26,6 +28,7 @@ from byoc.codegen import (
 
 from .c_compiler import (
     COptions,
+    add_clock,
     compile_library,
     compiler_version,
     describe_compiler,
@@ -38,8 +41,10 @@ from .c_source import (
     check_nodes,
     compiler,
     emit_source,
+    find_functions,
     have_same_source,
     load_functions,
+    open_library,
     refused_nodes,
     separate_region,
 )
@@ -55,7 +60,7 @@ class C:
     """Codegen that compiles regions to C, and runs them on the CPU."""
 
     name = "c"
-    api = 3
+    api = 4
     Options = COptions
     concurrent = True
     recompiles = True
@@ -117,6 +122,30 @@ class C:
         run, failed = self._functions(region, artifact, len(names)) if parts.made else (None, None)
         weights = list(parts.weights.values())
         return CExecutor(run, failed, inputs, weights, parts.made, parts.known, region.outputs)
+
+    def profile(
+        self, region: Region, artifact: Artifact, inputs: Mapping[str, AnyArray]
+    ) -> Sequence[OperatorTime]:
+        """Return the seconds of each function of the C source, compiled again with a clock around it.
+
+        Raises as `load` does.
+        """
+        if _SOURCE not in artifact.files:
+            return []  # nothing is computed
+        parts = separate_region(region)
+        timed = add_clock(artifact.files[_SOURCE].decode(), parts.model)
+        # The user's own compiler, as in `load`.
+        opened = open_library(compile_library(timed.source.encode(), read_options(COptions, {})))
+        count = len(region.inputs) + len(parts.weights) + len(parts.made)
+        names, weights = [value.name for value in region.inputs], list(parts.weights.values())
+        functions = find_functions(opened, count)
+        run = CExecutor(*functions, names, weights, parts.made, parts.known, region.outputs)
+        for _ in range(2):  # the first run does not count
+            run(inputs)
+        return [
+            OperatorTime(nodes, seconds, name)
+            for (name, nodes), seconds in zip(timed.functions, timed.read(opened), strict=True)
+        ]
 
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
         """Return whether the library was compiled for a computer like this one."""

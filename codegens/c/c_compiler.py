@@ -3,9 +3,11 @@
 Compile C to a shared library with the C compiler of the system.
 """
 
+import ctypes
 import hashlib
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -16,6 +18,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Literal
+
+import onnx
 
 from byoc.codegen import CompileError, MissingRuntimeError, shorten_text
 
@@ -216,3 +220,66 @@ def _first_error(text: str) -> str:
     lines = text.splitlines()
     errors = (line.partition("error: ")[2] for line in lines if "error: " in line)
     return shorten_text(next(errors, "") or " ".join(lines) or "it says nothing", _MAX_CHARACTERS)
+
+
+# A clock around the calls of a source's functions, one for each node.
+
+_NODE = re.compile(
+    r"^ \* Node (\d+):\n(?: \* .*\n)*? \* Name: (.*)\n \* Inputs: .*\n \* Outputs: (.*)$", re.M
+)
+_CALL = re.compile(r"^    (node(\d+)_\w+)(\(.*\);)$", re.M)
+_SECONDS = "region_seconds"
+_CLOCK = """
+#include <time.h>
+double region_seconds[{count}];
+static double read_clock(void) {{
+    struct timespec now;
+    timespec_get(&now, TIME_UTC);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}}
+"""
+
+
+@dataclass(frozen=True)
+class TimedSource:
+    """A C source that keeps the seconds of the last call of each function: its name, and its nodes."""
+
+    source: str
+    functions: tuple[tuple[str, tuple[str, ...]], ...]
+
+    def read(self, opened: ctypes.CDLL) -> list[float]:
+        """Return the seconds of each function, of the library that was compiled of the source."""
+        if not self.functions:
+            return []
+        return list((ctypes.c_double * len(self.functions)).in_dll(opened, _SECONDS))
+
+
+def add_clock(source: str, model: onnx.ModelProto) -> TimedSource:
+    """Return a source of emx-onnx-cgen with a clock around each function; `model` is what it was made of.
+
+    A function whose node has no name is found by the node's output, as C spells it.
+    """
+    outputs = {f"t_{re.sub(r'[^A-Za-z0-9_]', '_', name)}": name for name in _list_outputs(model)}
+    nodes: dict[str, str] = {}
+    for number, name, made in _NODE.findall(source):
+        first = made.partition(",")[0]
+        nodes[number] = name if name != "n/a" else outputs.get(first, "")
+    known = {*(node.name for node in model.graph.node), *_list_outputs(model)}
+    functions: list[tuple[str, tuple[str, ...]]] = []
+
+    def time_call(found: re.Match[str]) -> str:
+        place = len(functions)
+        node = nodes.get(found[2], "")
+        functions.append((found[1], (node,) if node in known else ()))
+        return (
+            f"    {_SECONDS}[{place}] = -read_clock();\n    {found[1]}{found[3]}\n"
+            f"    {_SECONDS}[{place}] += read_clock();"
+        )
+
+    timed = _CALL.sub(time_call, source)
+    head = _CLOCK.format(count=max(len(functions), 1))
+    return TimedSource(head + timed, tuple(functions))
+
+
+def _list_outputs(model: onnx.ModelProto) -> list[str]:
+    return [name for node in model.graph.node for name in node.output if name]

@@ -476,13 +476,22 @@ def load_functions(library: bytes, count: int) -> tuple[Any, Any]:
     The check is None if the function allocates no memory. Raises OSError if the library cannot be
     loaded.
     """
+    return find_functions(open_library(library), count)
+
+
+def open_library(library: bytes) -> ctypes.CDLL:
+    """Return a loaded shared library. Raises OSError if it cannot be loaded."""
     with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
         path = Path(folder) / "region.so"
         path.write_bytes(library)
         try:
-            opened = ctypes.CDLL(str(path))  # stays loaded when the file is deleted
+            return ctypes.CDLL(str(path))  # stays loaded when the file is deleted
         except UnicodeError:  # ctypes decodes the linker's message, which has the path
             raise OSError("the linker does not open it") from None
+
+
+def find_functions(opened: ctypes.CDLL, count: int) -> tuple[Any, Any]:
+    """Return the function and the check for failures of a library; see `load_functions`."""
     function = getattr(opened, ENTRY)
     function.restype = None
     function.argtypes = [ctypes.c_void_p] * count

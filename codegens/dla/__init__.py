@@ -3,12 +3,23 @@
 It is meant to be copied; README.md in this folder gives the order to read the files in.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import onnx
 
-from byoc.codegen import YES, Artifact, Cycles, DriverSources, Executor, Region, Verdict, refuse
+from byoc.codegen import (
+    YES,
+    AnyArray,
+    Artifact,
+    Cycles,
+    DriverSources,
+    Executor,
+    OperatorTime,
+    Region,
+    Verdict,
+    refuse,
+)
 
 from .compiler import NAME, DLAOptions, check_nodes, compile_region
 from .machine import VERSIONS, read_figures
@@ -21,7 +32,7 @@ class DLA:
     """Codegen for the vanilla accelerator, which runs programs on a simulator."""
 
     name = NAME
-    api = 3
+    api = 4
     Options = DLAOptions
     concurrent = True
     libraries = ()  # it needs none but those of byoc itself
@@ -49,6 +60,23 @@ class DLA:
         Raises InputError unless the artifact is a program with the inputs and outputs of the region.
         """
         return make_executor(region, artifact, read_figures())
+
+    def trace(
+        self, region: Region, artifact: Artifact, inputs: Mapping[str, AnyArray]
+    ) -> Mapping[str, AnyArray]:
+        """Return the results of the layers, as the simulator computes them; raises as `load` does.
+
+        Left out are those of which rows were overwritten before the last was computed (`stripes`).
+        """
+        return make_executor(region, artifact, read_figures()).trace(region, inputs)
+
+    def profile(
+        self, region: Region, artifact: Artifact, inputs: Mapping[str, AnyArray]
+    ) -> Sequence[OperatorTime]:
+        """Return the cycles of the layers, which depend on no values; raises as `load` does."""
+        del inputs
+        figures = read_figures()
+        return make_executor(region, artifact, figures).profile(figures.frequency)
 
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
         """Return whether the program is for a version of the instruction set that is installed."""

@@ -24,6 +24,7 @@ from byoc.codegen import (
     Cycles,
     Executor,
     InputError,
+    OperatorTime,
     Region,
     StrictModel,
     TensorContract,
@@ -85,13 +86,28 @@ class SocketEntry(StrictModel):
     box: BoxEntry | None
 
 
+class TensorEntry(StrictModel):
+    """A tensor of the region that is in a layer's result, with its shape in ONNX; an image is NHWC."""
+
+    name: str
+    shape: tuple[_Word, ...]
+    image: bool
+
+
 class LayerEntry(StrictModel):
-    """A layer, for people: its result, its operation, the nodes of the region in it, its cycles."""
+    """A layer, for people and for traces: its result, its operation, the nodes in it, its cycles.
+
+    `box` is where the result is when the layer has run, in the scratchpad where it is `near`; `tensors`
+    are those of the region that are there.
+    """
 
     name: str
     operation: str
     nodes: tuple[str, ...]
     cycles: int = Field(0, ge=0)
+    box: BoxEntry | None = None
+    near: bool = False
+    tensors: tuple[TensorEntry, ...] = ()
 
 
 class ProgramInterface(StrictModel):
@@ -212,7 +228,7 @@ def make_artifact(built: CompiledRegion, options: DLAOptions) -> Artifact:
     interface = ProgramInterface(
         inputs=tuple(_socket_entry(built, port) for port in network.inputs),
         outputs=tuple(_socket_entry(built, port) for port in network.outputs),
-        layers=_layer_entries(network, {each.layer: each.cycles for each in statistics.layers}),
+        layers=_list_layers(built),
     )
     metadata = {
         **format_options(options),
@@ -264,7 +280,7 @@ def exchange_weights(region: Region, first: Region, artifact: Artifact) -> Artif
     interface = ProgramInterface(
         inputs=_rename_sockets(was.inputs, network.inputs),
         outputs=_rename_sockets(was.outputs, network.outputs),
-        layers=_layer_entries(network, {n: layer.cycles for n, layer in enumerate(was.layers)}),
+        layers=_rename_layers(was.layers, network),
     )
     changed = {
         WEIGHTS: weights,
@@ -281,16 +297,46 @@ def _rename_sockets(
     return tuple(entry.model_copy(update={"name": port.name}) for entry, port in pairs)
 
 
-def _layer_entries(network: LayerNetwork, cycles: Mapping[int, int]) -> tuple[LayerEntry, ...]:
+def _list_layers(built: CompiledRegion) -> tuple[LayerEntry, ...]:
+    cycles = {each.layer: each.cycles for each in built.statistics.layers}
+    tensors = _list_tensors(built.network)
     return tuple(
         LayerEntry(
             name=layer.y.name,
             operation=layer.operation,
             nodes=tuple(layer.nodes),
             cycles=cycles.get(number, 0),
+            box=make_box_entry(result.box),
+            near=result.near,
+            tensors=tensors.get(layer.y.storage_name, ()),
         )
-        for number, layer in enumerate(network.layers)
+        for number, (layer, result) in enumerate(zip(built.network.layers, built.results, strict=True))
     )
+
+
+def _rename_layers(entries: Sequence[LayerEntry], network: LayerNetwork) -> tuple[LayerEntry, ...]:
+    """Return the layers of a program with the names of another region."""
+    tensors = _list_tensors(network)
+    pairs = zip(entries, network.layers, strict=True)
+    return tuple(
+        entry.model_copy(
+            update={
+                "name": layer.y.name,
+                "nodes": tuple(layer.nodes),
+                "tensors": tensors.get(layer.y.storage_name, ()),
+            }
+        )
+        for entry, layer in pairs
+    )
+
+
+def _list_tensors(network: LayerNetwork) -> dict[str, tuple[TensorEntry, ...]]:
+    """Return the tensors of the region in each layer's result, by the name of its storage."""
+    found: dict[str, tuple[TensorEntry, ...]] = {}
+    for each in network.results:
+        entry = TensorEntry(name=each.name, shape=each.shape, image=each.image)
+        found[each.storage] = (*found.get(each.storage, ()), entry)
+    return found
 
 
 def _encode_addresses(interface: ProgramInterface) -> bytes:
@@ -327,11 +373,50 @@ class ProgramExecutor:
     simulator: Simulator
     inputs: Sequence[Socket]
     outputs: Sequence[Socket]
+    layers: Sequence[LayerEntry] = ()
 
     def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return the outputs by name. Raises InputError for an input of another shape."""
-        placed = {s.name: _to_rows(inputs[s.name], s) for s in self.inputs if s.box is not None}
-        return self.read_outputs(self.run(placed))
+        return self.read_outputs(self.run(self._place(inputs)))
+
+    def trace(self, region: Region, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the tensors of the region that layers compute, by name, as ONNX has them.
+
+        Raises InputError for an input of another shape.
+        """
+        shown = self._trace_layers(inputs)
+        left = [each for each in region.outputs if each.inner not in shown]
+        made = self(inputs) if left else {}  # views of inputs, in the layout of the boundary
+        for each in left:
+            order = (0, 3, 1, 2) if each.layout == "NHWC" else range(made[each.name].ndim)
+            shown[each.inner] = made[each.name].transpose(order)
+        return shown
+
+    def _trace_layers(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        placed = self._place(inputs)
+        given = [(s.box, placed[s.name]) for s in self.inputs if s.box is not None]
+        stored = [layer for layer in self.layers if layer.box is not None]
+        if len(stored) != len(self.layers):
+            return {}  # an artifact of an older compiler
+        results = [(layer.box.operand(), layer.near) for layer in stored if layer.box is not None]
+        made = self.simulator.trace(given, results)
+        return {
+            tensor.name: _to_onnx_order(values, tensor)
+            for layer, values in zip(stored, made, strict=True)
+            if values is not None
+            for tensor in layer.tensors
+        }
+
+    def profile(self, frequency: float) -> list[OperatorTime]:
+        """Return the cycles of each layer, which the simulator counted when the program was compiled."""
+        return [
+            OperatorTime(layer.nodes, Cycles(layer.cycles, frequency), layer.name)
+            for layer in self.layers
+        ]
+
+    def _place(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Return inputs as they are in their boxes. Raises InputError for one of another shape."""
+        return {s.name: _to_rows(inputs[s.name], s) for s in self.inputs if s.box is not None}
 
     def run(self, placed: Mapping[str, Array]) -> dict[str, Array]:
         """Run the program on inputs as they are in its boxes; return outputs as they are in theirs.
@@ -433,8 +518,17 @@ def make_executor(region: Region, artifact: Artifact, figures: MachineFigures) -
         simulator = Simulator(program, artifact.files[WEIGHTS], figures)
     except (InputError, SimulationError) as error:
         raise InputError(f"{PROGRAM}: {error}") from None
-    inputs, outputs = read_interface(artifact.files[INTERFACE], region, program.arena)
-    return ProgramExecutor(simulator, inputs, outputs)
+    content = artifact.files[INTERFACE]
+    inputs, outputs = read_interface(content, region, program.arena)
+    return ProgramExecutor(simulator, inputs, outputs, _parse_interface(content).layers)
+
+
+def _to_onnx_order(values: Array, tensor: TensorEntry) -> Array:
+    """Return a tensor as ONNX has it, from an array [rows, cols, channels] of the machine's memory."""
+    if not tensor.image:
+        return values.reshape(tensor.shape)
+    images, channels, height, width = tensor.shape
+    return values.reshape(images, height, width, channels).transpose(0, 3, 1, 2)
 
 
 def _to_rows(values: Array, socket: Socket) -> Array:

@@ -6,16 +6,18 @@ the region is compiled again on loading, from its ONNX model beside the blob.
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import onnx
 
 from byoc.codegen import (
     NOTE,
     YES,
+    AnyArray,
     Artifact,
     CompileError,
     Executor,
+    OperatorTime,
     Region,
     Verdict,
     count_bits,
@@ -53,7 +55,7 @@ class OpenVINO:
     """Codegen that compiles regions with OpenVINO, and runs them."""
 
     name = "openvino"
-    api = 3
+    api = 4
     Options = OpenVINOOptions
     concurrent = True
     recompiles = True
@@ -110,6 +112,24 @@ class OpenVINO:
             return OpenVINOExecutor(model, json.loads(artifact.metadata["inputs"]), region.outputs)
         model, inputs = compile_region_model(region, options)
         return OpenVINOExecutor(model, inputs, region.outputs)
+
+    def profile(
+        self, region: Region, artifact: Artifact, inputs: Mapping[str, AnyArray]
+    ) -> Sequence[OperatorTime]:
+        """Return what OpenVINO counts for each operation of the region, compiled again to count.
+
+        Layers that it fused are one operation. Raises CompileError as `compile` does.
+        """
+        stored = read_stored_options(OpenVINOOptions, artifact.metadata)
+        options = choose_exact_options(region, stored)
+        model, names = compile_region_model(region, options, {"PERF_COUNT": True})
+        found = OpenVINOExecutor(model, names, region.outputs).profile(inputs)
+        inlined = region.load(inline=True).graph.node
+        known = {name for node in inlined for name in (node.name, *node.output) if name}
+        return [
+            OperatorTime(tuple(each for each in layers if each in known), seconds, name)
+            for name, (layers, seconds) in found.items()
+        ]
 
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
         """Return whether the blob was made by this OpenVINO for a device like this one.

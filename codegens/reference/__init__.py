@@ -4,7 +4,21 @@ A target uses it until its own codegen exists, and others are compared with it. 
 since the bundle has the model of the region already.
 """
 
-from byoc.codegen import Artifact, Executor, NoOptions, Region, open_region_session
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from byoc.codegen import (
+    AnyArray,
+    Artifact,
+    Executor,
+    NoOptions,
+    OperatorTime,
+    Region,
+    compute_tensors,
+    open_region_session,
+    profile_operators,
+)
 
 __all__ = ["Reference"]
 
@@ -26,3 +40,16 @@ class Reference:
     def load(self, region: Region, artifact: Artifact) -> Executor:
         """Return a function that runs the region's model. Raises MissingRuntimeError."""
         return open_region_session(region)
+
+    def trace(
+        self, region: Region, artifact: Artifact, inputs: Mapping[str, AnyArray]
+    ) -> Mapping[str, AnyArray]:
+        """Return the tensors that the region's model computes. Raises MissingRuntimeError."""
+        found = compute_tensors(region, inputs)
+        return {name: value for name, value in found.items() if isinstance(value, np.ndarray)}
+
+    def profile(
+        self, region: Region, artifact: Artifact, inputs: Mapping[str, AnyArray]
+    ) -> Sequence[OperatorTime]:
+        """Return what onnxruntime spends on each node. Raises MissingRuntimeError."""
+        return profile_operators(region, inputs)

@@ -200,8 +200,33 @@ def test_a_slow_codegen_is_named(
     wreck("compile nap")
     ran = byoc(*CUT, "--codegen", "wrecker")
     assert ran.code == 0
-    what = "codegen wrecker: compile of region dla_0 (--call-timeout SECONDS limits a call)"
-    assert f"byoc: waiting for {what}, " in ran.err
+    said = [line for line in ran.err.splitlines() if "compile of region dla_0" in line]
+    assert said[0].startswith("byoc: waiting for codegen wrecker: compile of region dla_0, 0 s so far; ")
+    own = "it cannot be stopped in byoc's own process (--call-timeout SECONDS gives it another)"
+    assert said[0].endswith(own)
+
+
+@pytest.mark.parametrize(
+    ("flags", "limit"), [(("--isolate",), "3600"), (("--call-timeout", "77"), "77")]
+)
+def test_what_is_waited_for_in_another_process_is_named_with_its_limit(  # noqa: PLR0917
+    flags: tuple[str, ...],
+    limit: str,
+    folder: Path,
+    wreck: Wreck,
+    byoc: Cli,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("_FIRST_SECONDS", "_LOOK_SECONDS"):
+        monkeypatch.setattr(long_calls, name, 0.01)
+    wreck("compile nap")
+    ran = byoc(*CUT, "--codegen", "wrecker", *flags)
+    assert ran.code == 0
+    said = [line for line in ran.err.splitlines() if "compile of region dla_0" in line]
+    end = f"s so far; it is stopped after {limit} s (--call-timeout SECONDS sets another limit)"
+    assert said[0].startswith("byoc: waiting for codegen wrecker: compile of region dla_0, ")
+    assert said[0].endswith(end)
+    assert any("waiting for codegen wrecker: import, " in line for line in ran.err.splitlines())
 
 
 def test_without_memory_for_a_thread_it_says_so(

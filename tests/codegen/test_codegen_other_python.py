@@ -42,6 +42,7 @@ from byoc.codegen import (
 from byoc.errors import InputError
 from byoc.model import to_numpy_dtype
 from byoc.onnxrt import has_runtime
+from byoc.reporting import summarize_report
 
 MODEL = """g (float[2, 4] x) => (float[2, 3] y) <float[4, 3] w = {1,2,3,4,5,6,7,8,9,10,11,12}> {
     a = Relu(x) m = MatMul(a, w) y = Add(m, m) }"""
@@ -119,15 +120,29 @@ def test_what_the_own_cpu_of_a_device_computes_takes_what_the_host_takes(
     text = "g (float[1024, 1024] x) => (float[1024, 1024] y) { y = OP(x, x) }"
     options: dict[str, Any] = {"strategy": "all-supported", "cache": False}
     took = {}
+    reports = {}
     for operator in ("Add", "Mul"):  # alike to the cost model; the own CPU computes Add
         for ask in (None, "legality"):
             model = parse(text.replace("OP", operator))
-            took[operator, ask] = package.partition(model, RULES, ask=ask, **options).report.predicted
+            report = package.partition(model, RULES, ask=ask, **options).report
+            took[operator, ask], reports[operator, ask] = report.predicted, report
     alike = {took[key].execution for key in (("Add", None), ("Mul", None), ("Mul", "legality"))}
     asked = took["Add", "legality"]
     assert len(alike) == 1
     assert asked.execution == pytest.approx(asked.host_only)
     assert asked.execution not in alike
+    counts = {key: [region.own_cpu for region in found.regions] for key, found in reports.items()}
+    assert counts == {
+        ("Add", None): [0],
+        ("Add", "legality"): [1],
+        ("Mul", None): [0],
+        ("Mul", "legality"): [0],
+    }
+    (region,) = reports["Add", "legality"].regions
+    assert region.model_dump(mode="json")["own_cpu"] == 1
+    assert "own_cpu" not in reports["Mul", "legality"].regions[0].model_dump(mode="json")
+    said = summarize_report(reports["Add", "legality"])
+    assert "in 1 region, 1 of them on the device's own CPU, 0 on the host" in said
 
 
 def test_a_trial_has_a_limit_of_its_own_unless_the_user_gave_one(

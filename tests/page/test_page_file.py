@@ -225,6 +225,24 @@ def test_a_trace_becomes_rows_of_devices(tmp_path: Path, bundle: Path) -> None:
     assert read_data(byoc.make_page(bundle, path))["trace"]["rows"] == ["host", "dla"]
 
 
+def test_operators_of_a_trace_belong_to_their_stages(tmp_path: Path, bundle: Path) -> None:
+    inside = {"device": "dla", "stage": "dla_0", "nodes": ["a", "b"], "seconds": 0.25, "cycles": 5.0}
+    operator = {**EVENT, "name": "conv", "cat": "operator", "ts": 6.0, "dur": 3.0, "args": inside}
+    more = {"bytes held": 12, "peak bytes": 4096, "variant": "decode", "padded": "seq 3 to 4"}
+    stage = {**EVENT, "args": {**EVENT["args"], **more}}
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": [stage, operator, {**operator, "ts": 9.0}]}))
+    trace = read_trace(path)
+    assert trace.rows == ("dla",)
+    (event,) = trace.events
+    assert (event.bytes_held, event.peak_bytes) == (12, 4096)
+    ((name, operators),) = trace.operators.items()
+    assert name == "dla_0"
+    assert [(e.name, e.nodes, e.seconds, e.cycles) for e in operators] == [("conv", ("a", "b"), 0.25, 5)]
+    data = read_data(byoc.make_page(bundle, path))["trace"]
+    assert data["operators"]["dla_0"][0]["nodes"] == ["a", "b"]
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

@@ -67,6 +67,11 @@ def test_an_operation_that_is_always_wrong_runs_on_the_host(tmp_path: Path) -> N
     assert (given_up.options, given_up.nodes, given_up.failed) == ({}, ("r",), True)
     assert given_up.reason.startswith("Relu 'r' computed wrong (off by 0.")
     assert given_up.reason.endswith(" of its range)")
+    assert given_up.tried == "also off with integers=false"
+    assert not any(region.tried for region in result.report.regions)
+    said = [note.text for note in result.report.notes if note.severity == "warning"]
+    assert said[0].endswith("it is compiled with integers=false, which does not hold")
+    assert "(also off with integers=false); npu is planned again without r" in said[1]
     # What stays has the target's own options again.
     assert all("integers" not in options for options in read_options(tmp_path).values())
     same_as_original(parse(THREE), tmp_path / "b", {"x": ramp(1, 4)})
@@ -82,8 +87,22 @@ def test_what_is_wrong_with_some_options_alone_stays_with_others(tmp_path: Path)
     assert options["integers"] == "false"
     (warning,) = [note.text for note in result.report.notes if note.severity == "warning"]
     assert warning.startswith("codegen skewed: npu_0: computed wrong: its output ")
-    assert warning.endswith("; it is compiled with integers=false")
+    assert warning.endswith("; it is compiled with integers=false, which holds")
+    (region,) = result.report.regions
+    assert region.tried == ({"integers": "false"},)
+    assert region.model_dump(mode="json")["tried"] == [{"integers": "false"}]
     assert byoc.verify(tmp_path / "b").passed
+
+
+def test_options_are_tried_in_order_and_the_report_says_which_held(tmp_path: Path) -> None:
+    result = recover(parse(THREE), tmp_path, "graded", wrong="Relu", safe=True)
+    (region,) = result.report.regions
+    assert region.tried == ({"by": "1.5"}, {"integers": "false"})
+    said = [note.text for note in result.report.notes if note.severity == "warning"]
+    assert [text.rpartition("; ")[2] for text in said] == [
+        "it is compiled with by=1.5, which does not hold",
+        "it is compiled with integers=false, which holds",
+    ]
 
 
 def test_only_the_regions_that_are_wrong_get_other_options(tmp_path: Path) -> None:

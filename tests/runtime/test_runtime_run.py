@@ -86,8 +86,21 @@ def test_json_repeats_and_a_trace(byoc: Byoc, two: Path, given: Path, tmp_path: 
         {"name": "y", "type": "float32[1, 4]"},
         {"name": "j", "type": "int64[3]"},
     ]
-    events = check(json.loads(trace.read_text(encoding="utf-8")))
+    every = check(json.loads(trace.read_text(encoding="utf-8")))
+    events = [event for event in every if event["cat"] != "operator"]
     assert sorted(event["name"] for event in events) == sorted(row["segment"] for row in rows)
+    told = [[(each["name"], each["nodes"]) for each in row["operators"]] for row in rows]
+    seen = {row["segment"]: [] for row in rows}
+    for event in every:
+        if event["cat"] == "operator":
+            seen[event["args"]["stage"]].append((event["name"], event["args"]["nodes"]))
+    assert list(seen.values()) == told
+    assert all(row["bytes_held"] >= row["bytes_out"] for row in rows)
+    shown = byoc("run", two, "--inputs", given, "--trace", trace).out
+    assert "inside of dla_0, " in shown
+    if sys.platform == "linux":
+        assert document["segments"][0]["peak_bytes"] > 1 << 20
+        assert "in memory" in shown
 
 
 def test_a_pipeline(byoc: Byoc, two: Path, given: Path, tmp_path: Path) -> None:
@@ -101,7 +114,8 @@ def test_a_pipeline(byoc: Byoc, two: Path, given: Path, tmp_path: Path) -> None:
     busy = document["pipeline"]["busy"]
     assert list(busy) == ["host", "dla"]
     assert all(0 < share <= 1 for share in busy.values())
-    names = [e["name"] for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X"]
+    events = json.loads(trace.read_text())["traceEvents"]
+    names = [e["name"] for e in events if e["ph"] == "X" and e["cat"] != "operator"]
     assert {name: names.count(name) for name in names} == {
         row["segment"]: 5 for row in document["segments"]
     }

@@ -1,6 +1,7 @@
 """The trace: what each run of a stage noted, and the fields that the format asks for."""
 
 import json
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,8 +14,9 @@ from cutting import CHAIN, cut, ramp
 from support import parse
 
 from byoc.errors import InputError
-from byoc.runtime import Trace, TraceEvent, load
-from byoc.runtime._stage_program import Stage, StageProgram, current_trace, record_into
+from byoc.runtime import OPERATOR_CATEGORY, Session, StageProfile, Trace, TraceEvent, load
+from byoc.runtime._stage_program import Stage, StageProgram
+from byoc.runtime._trace import current_trace, record_into
 
 
 def check(document: dict[str, Any]) -> list[dict[str, Any]]:
@@ -163,3 +165,72 @@ def test_of_events_that_start_together_the_longer_one_comes_first(inner_first: b
         ("branch", 0, 1e6),
         ("branch", 1e6, 1e6),
     ]
+
+
+def test_a_profiled_run_says_what_stages_have_inside(tmp_path: Path) -> None:
+    cut(parse(CHAIN), tmp_path / "b")
+    session, trace, profiling = load(tmp_path / "b"), Trace(), Trace(profiles=True)
+    assert isinstance(session, Session)
+    session.run({"x": ramp(1, 4)}, trace)
+    session.run({"x": ramp(1, 4)}, profiling)
+    assert not trace.profiled
+    found = trace.with_profiles(profiling)
+    inside = {name: each for (_, name), each in found.profiled.items()}
+    assert list(inside) == [stage.name for stage in session.stages]
+    assert not any(each.problem for each in inside.values())
+    nodes = [node for each in inside.values() for one in each.operators for node in one.nodes]
+    model = parse(CHAIN)
+    assert set(nodes) <= {name for node in model.graph.node for name in (node.name, *node.output)}
+    assert len(set(nodes)) == len(model.graph.node)
+    assert all(each.held_bytes == 32 for each in inside.values())  # what it reads, and what it makes
+    if sys.platform == "linux":
+        assert found.peak_bytes == max(each.peak_bytes for each in inside.values())
+    events = check(found.to_json())
+    operators = [each for each in events if each["cat"] == OPERATOR_CATEGORY]
+    for each in operators:
+        (stage,) = [event for event in events if event["name"] == each["args"]["stage"]]
+        assert stage["ts"] <= each["ts"]
+        assert each["ts"] + each["dur"] <= stage["ts"] + stage["dur"] + 1e-3
+    assert [event for event in events if event["cat"] != OPERATOR_CATEGORY] == [
+        {**event, "args": {**event["args"], **memory(inside[event["name"]])}}
+        for event in check(trace.to_json())
+    ]
+
+
+def memory(inside: StageProfile) -> dict[str, int]:
+    peak = {"peak bytes": inside.peak_bytes} if inside.peak_bytes else {}
+    return {"bytes held": inside.held_bytes, **peak}
+
+
+def test_a_stage_whose_operators_cannot_be_profiled_says_why() -> None:
+    def fail(_: Any) -> Any:
+        raise InputError("no counters here")
+
+    stages = [
+        Stage("a", ("x",), lambda values: {"y": values["x"]}, {}, ("y",), profile=fail),
+        Stage("b", ("y",), lambda values: {"z": np.zeros(1 << 18)}, {}, ("z",)),
+    ]
+    trace = Trace(profiles=True)
+    with record_into(trace):
+        StageProgram(stages, {}, ("z",), {})({"x": ramp(1, 4)})
+    first, second = trace.profiled.values()
+    assert (first.problem, first.operators) == ("no counters here", ())
+    assert (second.problem, second.held_bytes) == ("", 16 + (8 << 18))
+    if second.peak_bytes:
+        assert second.peak_bytes >= 8 << 18
+
+
+def test_the_largest_memory_of_a_body_counts_for_its_node() -> None:
+    """A Loop's stage has those of its body inside, which begin the count anew."""
+
+    def run_body(values: Any) -> Any:
+        large = Stage("large", ("y",), lambda each: {"z": np.ones(1 << 23).sum()[None]}, {}, ("z",))
+        small = Stage("small", ("z",), lambda each: {"o": each["z"]}, {}, ("o",))
+        return {"o": StageProgram([large, small], {}, ("o",), {})({"y": values["x"]})[0]}
+
+    trace = Trace(profiles=True)
+    with record_into(trace):
+        StageProgram([Stage("outer", ("x",), run_body, {}, ("o",))], {}, ("o",), {})({"x": ramp(1, 4)})
+    inside = {name: each.peak_bytes for (_, name), each in trace.profiled.items()}
+    if inside["outer"]:
+        assert inside["outer"] >= inside["large"] > inside["small"] + (6 << 23)

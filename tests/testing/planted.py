@@ -10,7 +10,18 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx
 
-from byoc.codegen import Artifact, CompileError, DriverSources, Executor, NoOptions, NotHereError, Region
+from byoc.codegen import (
+    Artifact,
+    CompileError,
+    Cycles,
+    DriverSources,
+    Executor,
+    NoOptions,
+    NotHereError,
+    OperatorTime,
+    Region,
+    compute_tensors,
+)
 from byoc.errors import YES, InputError, Verdict, refuse
 from byoc.onnxrt import open_session, session_runner
 
@@ -32,6 +43,53 @@ class Honest:
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
         made = artifact.metadata["made"]
         return YES if made == "1" else refuse(f"it was made by version {made}")
+
+
+class ShowsInside(Honest):
+    """Shows the tensors inside of regions, and what each node takes."""
+
+    name = "shows_inside"
+
+    def trace(self, region: Region, artifact: Artifact, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        return compute_tensors(region, inputs)
+
+    def profile(
+        self, region: Region, artifact: Artifact, inputs: Mapping[str, Any]
+    ) -> list[OperatorTime]:
+        return [OperatorTime((node.output[0],), Cycles(3, 1e9)) for node in region.nodes]
+
+
+class ShowsOthers(ShowsInside):
+    name = "shows_others"
+
+    def trace(self, region: Region, artifact: Artifact, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        found = super().trace(region, artifact, inputs)
+        return {name: value + value.dtype.type(1) for name, value in found.items()}
+
+
+class ShowsNoOutput(ShowsInside):
+    name = "shows_no_output"
+
+    def trace(self, region: Region, artifact: Artifact, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {}
+
+
+class TimesOthers(ShowsInside):
+    name = "times_others"
+
+    def profile(
+        self, region: Region, artifact: Artifact, inputs: Mapping[str, Any]
+    ) -> list[OperatorTime]:
+        return [OperatorTime(("elsewhere",), 0.5)]
+
+
+class TimesNothing(ShowsInside):
+    name = "times_nothing"
+
+    def profile(
+        self, region: Region, artifact: Artifact, inputs: Mapping[str, Any]
+    ) -> list[OperatorTime]:
+        return []
 
 
 class Undeclared(Honest):

@@ -114,6 +114,18 @@ class Cycles:
         self.count, self.hertz = count, hertz
 
 
+class OperatorTime:
+    """What a run of a region spent on some of its nodes, which ran as one operation.
+
+    `nodes` are named as in CompileError. `time` is in seconds, or Cycles. `name` is the compiler's own
+    name for the operation.
+    """
+
+    def __init__(self, nodes: Sequence[str], time: Any, name: str = "") -> None:
+        """Keep them."""
+        self.nodes, self.time, self.name = tuple(nodes), time, name
+
+
 class Verdict:
     """Falsy if there are reasons against; these are sentences for the user, the most severe first.
 

@@ -135,6 +135,12 @@ def write_array(value: Any, memory: SharedMemory, declared: str = "") -> dict[st
     return {**entry, "dtype": dtype, **memory.write(flat.view(np.uint8))}
 
 
+def write_time(name: str, nodes: Any, time: Any) -> list[Any]:
+    """Return the time of an operation as JSON: its name, its nodes, and seconds or cycles and hertz."""
+    numbers = [time.count, time.hertz] if hasattr(time, "hertz") else [time]
+    return [name, list(nodes), [float(each) for each in numbers]]
+
+
 def read_array(entry: Any, memory: SharedMemory) -> NDArray[Any]:
     """Return the array of an entry that `write_array` made. Raises BrokenMessageError."""
     content = memory.read(entry)

@@ -45,7 +45,9 @@ from .link import (
     receive_frame,
     send_frame,
     takes_check_options,
+    write_array,
     write_files,
+    write_time,
 )
 
 if TYPE_CHECKING:
@@ -124,6 +126,8 @@ _METHODS = {
     "oracle": "check",
     "measured": "cost",
     "estimate": "estimate",
+    "trace": "trace",
+    "profile": "profile",
     "stamped": "compatible",
     "keyed": "cache_key",
     "together": "compile_all",
@@ -168,6 +172,8 @@ class Service:
             "check": self._check,
             "cost": lambda asked: _read_number(self._codegen.cost(self._region(asked)), "cost"),
             "estimate": self._estimate,
+            "trace": self._trace,
+            "profile": self._profile,
             "context": self._describe_context,
             "driver": self._describe_driver,
         }
@@ -315,6 +321,25 @@ class Service:
         found = self._codegen.estimate(region, self._read_options(request), artifact)
         numbers = [found.count, found.hertz] if isinstance(found, Cycles) else [found]
         return [_read_number(number, "estimate") for number in numbers]
+
+    def _trace(self, request: Request) -> Any:
+        found = self._codegen.trace(*self._read_call(request))
+        if not isinstance(found, Mapping):
+            raise WrongAnswerError(f"trace gave {type(found).__name__}, not tensors by name")
+        self._memory.clear()
+        return [[str(name), write_array(value, self._memory)] for name, value in found.items()]
+
+    def _profile(self, request: Request) -> Any:
+        found = self._codegen.profile(*self._read_call(request))
+        try:
+            return [write_time(each.name, each.nodes, each.time) for each in found]
+        except (AttributeError, TypeError, ValueError):
+            what = "profile gave something else than a sequence of OperatorTime"
+            raise WrongAnswerError(what) from None
+
+    def _read_call(self, request: Request) -> tuple[Region, Artifact, Mapping[str, Any]]:
+        region, artifact = self._region(request), self._read_artifact(request)
+        return region, artifact, self._table.read_inputs(request)
 
     def _describe_context(self, request: Request) -> Any:
         found = self._codegen.context(self._read_artifact(request))

@@ -28,6 +28,7 @@ from byoc.errors import InputError, escape_unprintable
 from byoc.memory.arena import find_lowest_gap
 from byoc.planning import Plan
 from byoc.reporting import format_conditions, format_promises, make_decision_document
+from byoc.runtime import OPERATOR_CATEGORY
 from byoc.support import StrictModel, read_limited
 
 # Traces that `byoc run --trace` wrote, read for the page's timeline.
@@ -37,12 +38,22 @@ _MOST_EVENTS = 20_000  # of a trace in the page; the longest are kept
 
 _Microseconds = Annotated[float, Field(ge=0, le=1e18)]  # sums of more could be infinite
 _Count = Annotated[int, Field(ge=0)]
+_Number = Annotated[float, Field(ge=0, le=1e18)]
+_MOST_OPERATORS = 2_000  # of a stage in the page
 
 
 class _Arguments(StrictModel):
     device: str = "host"
     bytes_in: _Count = Field(0, alias="bytes in")
     bytes_out: _Count = Field(0, alias="bytes out")
+    bytes_held: _Count = Field(0, alias="bytes held")
+    peak_bytes: _Count = Field(0, alias="peak bytes")
+    variant: str = ""
+    padded: str = ""
+    stage: str = ""
+    nodes: tuple[str, ...] = ()
+    seconds: _Number = 0.0
+    cycles: _Number = 0.0
 
 
 class _Event(StrictModel):
@@ -69,16 +80,32 @@ class PictureEvent:
     seconds: float
     bytes_read: int
     bytes_made: int
+    bytes_held: int = 0
+    peak_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PictureOperator:
+    """An operator inside of a stage, with the model's nodes in it; `cycles` are 0 where not counted."""
+
+    name: str
+    nodes: tuple[str, ...]
+    seconds: float
+    cycles: float
 
 
 @dataclass(frozen=True, eq=False)
 class TracePicture:
-    """A timeline of `seconds`, with a row for each device and thread; `why` says what is left out."""
+    """A timeline of `seconds`, with a row for each device and thread; `why` says what is left out.
+
+    `operators` are those inside of each stage, by its name.
+    """
 
     events: tuple[PictureEvent, ...]
     rows: tuple[str, ...]
     seconds: float
     why: str = ""
+    operators: Mapping[str, tuple[PictureOperator, ...]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the data that JSON can represent."""
@@ -109,8 +136,20 @@ def read_trace(path: Path) -> TracePicture:
         raise InputError(f"{path}: not a trace of byoc: {escape_line(str(error))}") from None
 
 
-def _make_picture(events: list[_Event]) -> TracePicture:
+def _read_operators(events: Sequence[_Event]) -> dict[str, tuple[PictureOperator, ...]]:
+    """Return the operators inside of stages: of each stage those of its first run."""
+    found: dict[str, dict[tuple[str, tuple[str, ...]], PictureOperator]] = {}
+    for event in events:
+        own, given = found.setdefault(event.args.stage, {}), event.args
+        key = (event.name, given.nodes)
+        if len(own) < _MOST_OPERATORS:
+            own.setdefault(key, PictureOperator(*key, given.seconds, given.cycles))
+    return {stage: tuple(own.values()) for stage, own in found.items()}
+
+
+def _make_picture(every: list[_Event]) -> TracePicture:
     """Return the timeline of the events, or of the longest 20,000 where there are more."""
+    events = [event for event in every if event.cat != OPERATOR_CATEGORY]
     kept = sorted(events, key=lambda event: -event.dur)[:_MOST_EVENTS]
     devices = dict.fromkeys(sorted(((e.args.device != "host"), e.args.device, e.tid) for e in kept))
     threads = [name for _, name, _ in devices]
@@ -131,12 +170,15 @@ def _make_picture(events: list[_Event]) -> TracePicture:
                 seconds=event.dur / 1e6,
                 bytes_read=event.args.bytes_in,
                 bytes_made=event.args.bytes_out,
+                bytes_held=event.args.bytes_held,
+                peak_bytes=event.args.peak_bytes,
             )
             for event in ordered
         ),
         rows=rows,
         seconds=max(ends, default=0.0) / 1e6,
         why=f"{left} short events are left out." if left else "",
+        operators=_read_operators([each for each in every if each.cat == OPERATOR_CATEGORY]),
     )
 
 

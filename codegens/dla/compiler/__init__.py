@@ -1,6 +1,14 @@
 """The compiler: from a region to a program."""
 
-from .compile_region import NAME, CompiledRegion, DLAOptions, check_nodes, compile_region, lower_region
+from .compile_region import (
+    NAME,
+    CompiledRegion,
+    DLAOptions,
+    StoredResult,
+    check_nodes,
+    compile_region,
+    lower_region,
+)
 from .emission import WeightPiece, fill_weights, have_same_program
 from .layers import BoundaryPort, LayerNetwork
 from .output_shapes import boundary_shape

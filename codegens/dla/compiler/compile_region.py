@@ -31,6 +31,7 @@ from ..machine import (
     Load,
     MachineFigures,
     Memory,
+    Operand,
     Program,
     Statistics,
     Store,
@@ -205,7 +206,9 @@ def lower_region(region: Region) -> LayerNetwork:
         else:
             lower_dynamic_product(builder, group, product)
     outputs = [builder.add_output(contract) for contract in region.outputs]
-    return LayerNetwork(builder.layers, builder.inputs, outputs, builder.constants)
+    return LayerNetwork(
+        builder.layers, builder.inputs, outputs, builder.constants, builder.list_results()
+    )
 
 
 def _check_wide_inputs(builder: NetworkBuilder, group: LayerGroup) -> None:
@@ -296,6 +299,14 @@ _ADDRESSES = 2**32  # addresses and sizes are words of 32 bits
 _MAX_COMMANDS = 2**18  # the simulator takes about a minute for so many
 
 
+@dataclass(frozen=True)
+class StoredResult:
+    """The box of a layer's result, in the scratchpad where it is `near`, else in the arena."""
+
+    box: Operand
+    near: bool
+
+
 @dataclass(frozen=True, eq=False)
 class CompiledRegion:
     """A compiled region: the program with its weights, and the intermediate results of compiling."""
@@ -307,6 +318,8 @@ class CompiledRegion:
     weights: bytes
     pieces: Sequence[WeightPiece]
     statistics: Statistics
+    results: Sequence[StoredResult]
+    """Where each layer's result is when the layer has run, in the order of the layers."""
 
 
 def compile_region(region: Region, options: DLAOptions, figures: MachineFigures) -> CompiledRegion:
@@ -349,12 +362,30 @@ def emit_program(
         machine.pieces.append(WeightPiece(constants[name], CONSTANT, number))
     if actions is None:
         actions = [RunLayer(turn.number, {}, None, turn.rows) for turn in schedule.turns]
+    actions = tuple(actions)
     done = chain.from_iterable(_action_commands(machine, network, action) for action in actions)
     commands = _check_count(network, done)
     content = weights.content()
     program = Program((*commands, End(len(network.layers))), schedule.size, scratchpad, len(content))
     statistics = simulate_timing(program, figures)
-    return CompiledRegion(network, schedule, arena, program, content, machine.pieces, statistics)
+    results = _find_results(network, arena, actions)
+    return CompiledRegion(
+        network, schedule, arena, program, content, machine.pieces, statistics, results
+    )
+
+
+def _find_results(
+    network: LayerNetwork, arena: AddressMap, actions: Sequence[Action]
+) -> list[StoredResult]:
+    """Return where the result of each layer is when its last rows have been computed."""
+    near = {each.number: each.near for each in actions if isinstance(each, RunLayer)}
+    found = []
+    for number, layer in enumerate(network.layers):
+        name = layer.y.storage_name
+        place = near.get(number, {}).get(name)
+        where = arena if place is None else AddressMap({name: place}, {})
+        found.append(StoredResult(where.whole_operand(layer.y), place is not None))
+    return found
 
 
 def _check_addresses(network: LayerNetwork, schedule: LayerSchedule) -> None:

@@ -275,17 +275,32 @@ class BoundaryPort:
     tensor: LayerTensor
 
 
+@dataclass(frozen=True)
+class RegionTensor:
+    """A tensor of the region in memory: what `storage` is called there, and its shape in ONNX.
+
+    An `image` is there as NHWC, any other in ONNX's order of elements.
+    """
+
+    name: str
+    storage: str
+    shape: tuple[int, ...]
+    image: bool
+
+
 @dataclass(frozen=True, eq=False)
 class LayerNetwork:
     """A region as layers in topological order.
 
-    `constants` are constant operands other than weights, by name, in the layout of memory.
+    `constants` are constant operands other than weights, by name, in the layout of memory. `results` are
+    the tensors of the region that layers compute.
     """
 
     layers: Sequence[MachineLayer]
     inputs: Sequence[BoundaryPort]
     outputs: Sequence[BoundaryPort]
     constants: Mapping[str, Array]
+    results: Sequence[RegionTensor] = ()
 
 
 # The axes of a moved part of a tensor: two that a tile has, and those over which it is repeated.

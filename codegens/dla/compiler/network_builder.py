@@ -22,6 +22,7 @@ from .layers import (
     MachineLayer,
     MatMulLayer,
     MoveLayer,
+    RegionTensor,
     RestackLayer,
 )
 from .output_shapes import (
@@ -336,6 +337,21 @@ class NetworkBuilder:
         else:
             raise CompileError(f"the output '{name}' is a floating-point value inside a quantized group")
         return BoundaryPort(contract.name, contract.type.dtype, boundary_shape(contract), x)
+
+    def list_results(self) -> list[RegionTensor]:
+        """Return the tensors of the region that layers compute, views of their results included."""
+        made = {layer.y.storage_name for layer in self.layers}
+        return [
+            RegionTensor(
+                name, x.storage_name, self.shapes[name], self._is_image(name, x, self.shapes[name])
+            )
+            for name, x in self.tensors.items()
+            if name in self.shapes and x.storage_name in made
+        ]
+
+    def _is_image(self, name: str, x: LayerTensor, shape: Shape) -> bool:
+        """Return whether a tensor is in memory as NHWC, whose order of elements is not ONNX's."""
+        return is_reordered(shape) and name not in self.plain and x.extents == memory_extents(shape)
 
     def _add_constant_output(self, contract: TensorContract) -> LayerTensor:
         """Return the copy of a constant that is an output of the region.

@@ -350,15 +350,39 @@ class Simulator:
         Inputs are arrays [rows, cols, channels] of the operand's type. Raises SimulationError for a
         violation by the program, and if an output is not in its place at the end.
         """
+        run = self._begin_run(inputs, outputs)
+        for number, command in enumerate(self._program.commands[:-1]):  # without END
+            run.run_command(number, command)
+        return SimulationResult(tuple(run.read_output(box) for box in outputs), self._statistics)
+
+    def trace(
+        self, inputs: Sequence[tuple[Operand, Array]], results: Sequence[tuple[Operand, bool]]
+    ) -> list[Array | None]:
+        """Run the program; return the result of each layer as it was when the layer had run.
+
+        `results` has, for each layer, the box of its result, and whether that is in the scratchpad. One
+        of which a part was overwritten by then is None. Raises SimulationError as `run` does.
+        """
+        run = self._begin_run(inputs, [])
+        last = {each.layer: number for number, each in enumerate(self._program.commands[:-1])}
+        found: list[Array | None] = [None] * len(results)
+        for number, command in enumerate(self._program.commands[:-1]):
+            run.run_command(number, command)
+            if last[command.layer] == number and command.layer < len(results):
+                found[command.layer] = run.find_result(*results[command.layer])
+        return found
+
+    def _begin_run(
+        self, inputs: Sequence[tuple[Operand, Array]], outputs: Sequence[Operand]
+    ) -> "_SimulationRun":
+        """Return a run whose inputs are in the arena."""
         borders = [box for box, _ in inputs] + list(outputs)
         run = _SimulationRun(
             self._weights, self._memory_size(Memory.ARENA, borders), self._memory_size(None, [])
         )
         for box, values in inputs:
             run.write_input(box, values)
-        for number, command in enumerate(self._program.commands[:-1]):  # without END
-            run.run_command(number, command)
-        return SimulationResult(tuple(run.read_output(box) for box in outputs), self._statistics)
+        return run
 
     def _memory_size(self, memory: Memory | None, borders: Sequence[Operand]) -> int:
         """Return the bytes that a run needs of the arena, or of the scratchpad if `memory` is None.
@@ -413,6 +437,14 @@ class _SimulationRun:
             return np.array(self._arena.read(box))
         except FaultError as fault:
             raise SimulationError(f"output tensor {box.tensor}: {fault}") from None
+
+    def find_result(self, box: Operand, near: bool) -> Array | None:
+        """Return what is in a box, None where anything else was written there."""
+        try:
+            check_box("to be read", box)
+            return np.array((self._scratchpad if near else self._arena).read(box))
+        except FaultError:
+            return None
 
     def run_command(self, number: int, command: Command) -> None:
         try:

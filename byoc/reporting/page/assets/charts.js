@@ -104,10 +104,11 @@ function showTimeline(pane, page) {
     const y = event.row * (height + 6) + 4;
     const wide = Math.max(1.2, x(event.start + event.seconds) - x(event.start));
     const box = draw("rect", { x: x(event.start), y, width: wide, height, fill: fillOf(Math.max(0, device)), stroke: lookOf(Math.max(0, device)).line, class: "live", tabindex: -1, ...(device > 0 ? { rx: 4 } : { "stroke-dasharray": "3 2" }) });
-    box.append(draw("title", {}, `${event.name} on ${event.device}: ${formatSeconds(event.seconds)}, reads ${formatBytes(event.bytes_read)}, makes ${formatBytes(event.bytes_made)}`));
+    const memory = `${event.bytes_held ? `; ${formatBytes(event.bytes_held)} of tensors are alive` : ""}${event.peak_bytes ? `, at most ${formatBytes(event.peak_bytes)} in memory` : ""}`;
+    box.append(draw("title", {}, `${event.name} on ${event.device}: ${formatSeconds(event.seconds)}, reads ${formatBytes(event.bytes_read)}, makes ${formatBytes(event.bytes_made)}${memory}`));
     box.addEventListener("click", () => page.showStage(event.name));
     svg.append(box);
-    if (wide > 60) drawLayers(svg, x(event.start), y + height - 6, wide, (page.tables.data.layers || {})[event.name]);
+    if (wide > 60) drawLayers(svg, x(event.start), y + height - 6, wide, listLayers(page.tables, event.name));
     if (wide > 60) svg.append(draw("text", { x: x(event.start) + 5, y: y + 14, "pointer-events": "none" }, shorten(event.name, Math.floor(wide / 7))));
   }
   for (const each of sent) {
@@ -119,7 +120,8 @@ function showTimeline(pane, page) {
     box.addEventListener("click", () => page.showStage(each.name));
     svg.append(box);
   }
-  pane.replaceChildren(make("p", { className: "caption", text: `A traced run took ${formatSeconds(seconds)}; predicted were ${formatSeconds(page.tables.report.predicted.seconds)}. ${trace.why || ""}` }), make("div", { className: "scroll" }, svg));
+  const peak = events.reduce((most, event) => Math.max(most, event.peak_bytes || 0), 0);
+  pane.replaceChildren(make("p", { className: "caption", text: `A traced run took ${formatSeconds(seconds)}; predicted were ${formatSeconds(page.tables.report.predicted.seconds)}. ${peak ? `The process had at most ${formatBytes(peak)} in memory. ` : ""}${trace.why || ""}` }), make("div", { className: "scroll" }, svg));
 }
 
 /** The transfers of the regions of a traced run: when they begin or end, bytes, and predicted seconds. */
@@ -134,14 +136,27 @@ function listTransfers(tables, events) {
   }));
 }
 
-/** The layers of a region at the foot of its run, as wide as their share of the cycles. */
+/** The operators inside of a stage as a traced run had them, else the layers that a codegen tells: {name, operation, weight, shown}. */
+function listLayers(tables, name) {
+  const operators = ((tables.data.trace || {}).operators || {})[name];
+  if (operators && operators.length) {
+    return operators.map((each) => ({
+      name: each.name, operation: each.nodes.join(", "), weight: each.seconds,
+      shown: each.cycles ? `${each.cycles.toLocaleString("en-US")} cycles` : formatSeconds(each.seconds),
+    }));
+  }
+  const layers = (tables.data.layers || {})[name] || [];
+  return layers.map((layer) => ({ name: layer.name, operation: layer.operation, weight: layer.cycles, shown: `${layer.cycles.toLocaleString("en-US")} cycles` }));
+}
+
+/** The layers of a stage at the foot of its run, as wide as their share of the time. */
 function drawLayers(svg, left, top, width, layers) {
-  const total = (layers || []).reduce((sum, layer) => sum + layer.cycles, 0);
+  const total = layers.reduce((sum, layer) => sum + layer.weight, 0);
   let at = 0;
   for (const [number, layer] of total ? layers.entries() : []) {
-    const share = layer.cycles / total;
+    const share = layer.weight / total;
     const box = draw("rect", { x: left + width * at, y: top, width: Math.max(0.5, width * share), height: 5, class: "layer", fill: "var(--ink)", opacity: number % 2 ? 0.75 : 0.4 });
-    box.append(draw("title", {}, `${layer.name} (${layer.operation}): ${layer.cycles.toLocaleString("en-US")} cycles, ${formatShare(share)} of the region`));
+    box.append(draw("title", {}, `${layer.name}${layer.operation && layer.operation !== layer.name ? ` (${layer.operation})` : ""}: ${layer.shown}, ${formatShare(share)} of it`));
     svg.append(box);
     at += share;
   }

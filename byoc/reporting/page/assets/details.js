@@ -200,6 +200,8 @@ class Details {
     const host = part.seconds.host / (graph.trips || 1);
     this.pane.append(makeList([
       ["nodes", report ? report.nodes : part.nodes.length],
+      ["on the device's own CPU", report && report.own_cpu ? `${report.own_cpu} of them` : ""],
+      ["options tried", report && report.tried ? report.tried.map((each, number) => `${Object.entries(each).map((pair) => pair.join("=")).join(", ")} (${number === report.tried.length - 1 ? "holds" : "does not hold"})`).join("; ") : ""],
       ["predicted", `${formatSeconds(region.seconds)}, its launch included`],
       ["compiler's estimate", report && report.estimate ? `${formatSeconds(report.estimate.seconds)}, ${roundNumber(report.estimate.seconds / region.seconds)} × predicted${report.estimate.cycles ? `; ${formatNumber(Math.round(report.estimate.cycles))} cycles` : ""}` : ""],
       ["measured", measured ? `${formatSeconds(measured[0] / measured[1])}, ${roundNumber(measured[0] / measured[1] / region.seconds)} × predicted, as ${(this.tables.data.codegens || {})[region.name] || "its codegen"} runs it here` : ""],
@@ -232,15 +234,17 @@ class Details {
   }
 
   layers(name) {
-    const layers = (this.tables.data.layers || {})[name];
-    if (!layers || !layers.length) return;
-    const total = layers.reduce((sum, layer) => sum + layer.cycles, 0) || 1;
-    this.pane.append(make("h2", { text: `Layers of the compiled region: ${Math.round(total).toLocaleString("en-US")} cycles` }));
+    const layers = listLayers(this.tables, name);
+    if (!layers.length) return;
+    const total = layers.reduce((sum, layer) => sum + layer.weight, 0) || 1;
+    const most = layers.reduce((largest, each) => Math.max(largest, each.weight), 0) || 1;
+    const isTraced = Boolean(((this.tables.data.trace || {}).operators || {})[name]);
+    this.pane.append(make("h2", { text: isTraced ? `What is inside, in a traced run: ${formatSeconds(total)}` : `Layers of the compiled region: ${Math.round(total).toLocaleString("en-US")} cycles` }));
     const table = make("table");
-    for (const layer of [...layers].sort((a, b) => b.cycles - a.cycles).slice(0, 40)) {
+    for (const layer of [...layers].sort((a, b) => b.weight - a.weight).slice(0, 40)) {
       const bar = make("span", { className: "share" });
-      bar.style.width = `${Math.round((70 * layer.cycles) / layers.reduce((most, each) => Math.max(most, each.cycles), 1))}px`;
-      table.append(make("tr", {}, make("td", { className: "name", text: layer.name }), make("td", { className: "number" }, bar, make("span", { text: layer.cycles.toLocaleString("en-US") })), make("td", { className: "number", text: formatShare(layer.cycles / total) })));
+      bar.style.width = `${Math.round((70 * layer.weight) / most)}px`;
+      table.append(make("tr", {}, make("td", { className: "name", text: layer.name }), make("td", { className: "number" }, bar, make("span", { text: layer.shown })), make("td", { className: "number", text: formatShare(layer.weight / total) })));
     }
     this.pane.append(table);
   }
