@@ -232,10 +232,13 @@ _SECONDS = "region_seconds"
 _CLOCK = """
 #include <time.h>
 double region_seconds[{count}];
-static double read_clock(void) {{
+static double read_clock(void) {{  /* from the first call on, so that a double has the nanoseconds */
+    static long long began;
     struct timespec now;
     timespec_get(&now, TIME_UTC);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+    if (!began)
+        began = now.tv_sec;
+    return (double)(now.tv_sec - began) + 1e-9 * (double)now.tv_nsec;
 }}
 """
 
@@ -255,7 +258,7 @@ class TimedSource:
 
 
 def add_clock(source: str, model: onnx.ModelProto) -> TimedSource:
-    """Return a source of emx-onnx-cgen with a clock around each function; `model` is what it was made of.
+    """Return a source of emx-onnx-cgen with a clock around each function, made of `model`.
 
     A function whose node has no name is found by the node's output, as C spells it.
     """

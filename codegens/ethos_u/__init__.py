@@ -46,7 +46,7 @@ class EthosU:
     """Codegen that compiles regions with Vela, and runs them on the TOSA reference model."""
 
     name = "ethos_u"
-    api = 3
+    api = 4
     Options = EthosUOptions
     concurrent = True
     parallel = True  # most of the time goes by in Vela's process

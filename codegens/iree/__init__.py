@@ -41,7 +41,7 @@ class IREE:
     """Codegen that compiles regions with IREE, and runs those that are for this machine."""
 
     name = "iree"
-    api = 3
+    api = 4
     Options = IREEOptions
     native = True  # a module holds machine code
     parallel = True  # most of the time goes by in the compiler's own processes

@@ -41,7 +41,7 @@ class QNN:
     """Codegen for the Hexagon tensor processor, which runs regions on it or on its emulator."""
 
     name = "qnn"
-    api = 3
+    api = 4
     Options = QNNOptions
     recompiles = True
     native = True  # compiled code for the NPU, and a model that may name files

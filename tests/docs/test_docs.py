@@ -1,19 +1,29 @@
 """The documentation names only what there is, and its examples run."""
 
 import doctest
+import inspect
+import json
 import re
+import shlex
+import sys
 import tomllib
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pages
 import pytest
+from installing import register
 from onnx.parser import parse_model
+from support import Ran
 
 import byoc
+from byoc import codegen
 from byoc.cli._main import _VERBS, load_verb
+from byoc.codegen._abilities import is_in_version
 from byoc.pipeline import PLANNING, PREPARATION, list_emission
 
 PAGES = pages.list_pages()
@@ -216,3 +226,92 @@ def test_the_examples_in_docstrings_run() -> None:
                 ".__init__"
             )
             assert doctest.testmod(import_module(module)).failed == 0
+
+
+def read_table(page: str, heading: str) -> list[list[str]]:
+    """Return the rows of the first table behind a heading, without its head: texts of cells."""
+    text = pages.read(pages.ROOT / "docs" / page).partition(f"# {heading}\n")[2]
+    table = re.search(r"^\|.*\n\|[-|]+\|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    assert table is not None
+    return [[cell.strip() for cell in row.strip("|").split(" |")] for row in table[1].splitlines()]
+
+
+def test_the_table_of_abilities_is_what_the_interface_has() -> None:
+    """The names, the methods with their parameters, and the version that they came with."""
+    found = {
+        row[0]: (row[1].partition("(")[0].strip("`"), row[1], row[2])
+        for row in read_table("codegen.md", "What else a codegen can do")
+    }
+    assert found.keys() == codegen.ABILITIES.keys()
+    for name, kind in codegen.ABILITIES.items():
+        method, shown, version = found[name]
+        first = min(n for n in range(1, codegen.API_VERSION + 1) if is_in_version(name, n))
+        assert version == str(first), name
+        if name == "recovery":
+            assert method == "recovery_options`, an attribute"
+            continue
+        parameters = list(inspect.signature(getattr(kind, method)).parameters)[1:]
+        assert shown.startswith(f"`{method}({', '.join(parameters)}) -> "), name
+
+
+def test_the_table_of_class_attributes_is_what_is_read_of_a_codegen() -> None:
+    rows = {row[0].strip("`") for row in read_table("codegen.md", "The class")}
+    documented = set(re.findall(r"`(\w+)`", codegen.Codegen.__doc__ or ""))
+    flags = {"open_shapes", "recompiles", "native", "calibrates", "model_driver", "refers_to_weights"}
+    read = flags | {"Options", "concurrent", "parallel", "cached", "libraries", "recovery_options"}
+    assert rows == read
+    assert read - {"open_shapes", "recovery_options"} <= documented
+
+
+SMALL = """<ir_version: 8, opset_import: ["" : 17]>
+small (float[1, 16, 66, 66] x, float[32, 16, 3, 3] w) => (float[1, 32, 64, 64] y) {
+    c = Conv(x, w)
+    r = Relu(c)
+    y = Sigmoid(r)
+}"""
+
+
+def make_small() -> onnx.ModelProto:
+    """Return a network of a convolution, which the package takes, and of what it leaves to the host."""
+    model = parse_model(SMALL)
+    weights = np.random.default_rng(0).standard_normal((32, 16, 3, 3)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    return model
+
+
+def test_the_first_bundle_is_made_as_the_page_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, byoc: Callable[..., Ran]
+) -> None:
+    """The commands of the first section, where `pip install` is an entry point on the path."""
+    text = pages.read(pages.ROOT / "docs" / "codegen.md")
+    block = re.search(r"^### Start here\n\n```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert block is not None
+    monkeypatch.chdir(tmp_path)
+    for line in block[1].splitlines():
+        words = shlex.split(line, comments=True)
+        if words[0] == "pip":
+            assert words == ["pip", "install", "-e", "./acme[test]"]
+            folder = tmp_path / "acme"
+            project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+            register(folder, "byoc_acme", project["version"], project["entry-points"])
+            monkeypatch.syspath_prepend(folder)
+            continue
+        words = [word.replace("zoo:squeezenet", "net.onnx") for word in words]  # which takes minutes
+        if words[1] == "partition":
+            onnx.save(make_small(), tmp_path / "net.onnx")
+        ran = byoc(*words[1:])
+        assert ran.code == 0, ran.err
+    assert (tmp_path / "report.html").stat().st_size > 1000
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert any(event.get("cat") == "acme" for event in events)
+
+    program = tmp_path / "acme" / "byoc_acme" / "program.py"
+    right = program.read_text()
+    assert "relu=True" in right
+    program.write_text(right.replace("relu=True", "relu=False"))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "byoc_acme"]:
+        monkeypatch.delitem(sys.modules, name)
+    ran = byoc("partition", "net.onnx", "--rules", "acme.yaml", "-o", "wrong.byoc")
+    assert ran.code == 5
+    assert "computed wrong" in ran.out
+    assert "it runs on the host" in ran.out
