@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 import onnx
+from asking import Data, Question
 from onnx import TensorProto, numpy_helper
-from oracle import Data, Question
 from support import LIGHT
 
 from byoc.model import Model, extract_nodes, prepare_model
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.zoo._classic_models import ClassicModels
 
-_TESTS = Path(__file__).parents[1]
+_TESTS = Path(__file__).parent
 sys.path[:0] = [str(_TESTS / "onnx_suite"), str(_TESTS / "value_suite")]
 
 from attribute_cases import attribute_cases  # noqa: E402 - needs the path
