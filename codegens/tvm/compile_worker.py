@@ -1,8 +1,8 @@
-"""The process that compiles, run as a program with the arguments FOLDER, FIRST and OPTIONS.
+"""The process that compiles, run as a program with the arguments OPTIONS, FOLDER and FIRST.
 
-For each file FIRST.onnx, FIRST + 1.onnx, ... in the folder it writes the compiled library, as FIRST.so,
-and prints a line: a JSON string, empty or what TVM says against the model. OPTIONS is a JSON object:
-`processor` and `level` of the codegen, and `link`, without which a model is compiled and nothing written.
+For each file FIRST.onnx, FIRST + 1.onnx, ... in the folder it prints a line: a JSON string, empty or
+what TVM says against the model. OPTIONS is a JSON object: `processor` and `level` of the codegen, and `link`
+where the compiled library is to be written, as FIRST.so.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ def make_target(processor: str, level: int) -> Any:
     return tvm.target.Target({"kind": "llvm", "mcpu": processor, "opt-level": level})
 
 
-def main(folder: str, first: str, options: str) -> None:
+def main(options: str, folder: str, first: str) -> None:
     """Compile the models in a folder, from number `first`."""
     number = int(first)
     while (path := Path(folder) / f"{number}.onnx").exists():

@@ -76,12 +76,25 @@ def main() -> int:
             one = json.loads(line)
             known[one["source"], one["name"]] = Answer(one["kind"], one["why"])
     ops = set(filter(None, asked.operators.split(",")))
-    cases = (c for c in list_cases(asked.every, resolve, asked.sources.split(",")) if not ops or c.op in ops)
+    cases = (
+        c for c in list_cases(asked.every, resolve, asked.sources.split(",")) if not ops or c.op in ops
+    )
     missing = (c for c in cases if (c.source, c.name) not in known)
     with asked.store.open("a") as file:
         while batch := list(islice(missing, _AT_ONCE)):
             for case, answer in zip(batch, ask([c.question for c in batch], workers=asked.workers)):
-                file.write(json.dumps({"source": case.source, "name": case.name, "op": case.op, "kind": answer.kind, "why": answer.why}) + "\n")
+                file.write(
+                    json.dumps(
+                        {
+                            "source": case.source,
+                            "name": case.name,
+                            "op": case.op,
+                            "kind": answer.kind,
+                            "why": answer.why,
+                        }
+                    )
+                    + "\n"
+                )
             file.flush()
             print(len(batch), time.monotonic() - start, flush=True)
     return 0

@@ -48,9 +48,7 @@ def _answer(question: Question) -> Answer:
     from byoc.codegens.tvm.tvm_library import find_processor  # noqa: PLC0415
 
     try:
-        made = compile_model(
-            onnx.load_model_from_string(question.model), find_processor(), _LEVEL
-        )
+        made = compile_model(onnx.load_model_from_string(question.model), find_processor(), _LEVEL)
         function = relax.VirtualMachine(made, tvm.cpu())[FUNCTION]
     except Exception as error:  # whatever it says is the answer
         return Answer("refuses", _shorten(error))
@@ -66,7 +64,7 @@ def _answer(question: Question) -> Answer:
 
 def _find_wrong(function: Any, data: Data) -> str:
     """Return what is off of what a function makes of some data, nothing where all is right."""
-    from byoc.codegens.tvm.tvm_executor import run_function  # noqa: PLC0415
+    from byoc.codegens.tvm.tvm_library import run_function  # noqa: PLC0415
 
     made = run_function(function, list(data.inputs.values()))
     for (name, value), given in zip(data.expected.items(), made, strict=True):
