@@ -157,8 +157,11 @@ def _make_process(options: TVMOptions, link: bool) -> CompileProcess:
 
 def _shorten_message(text: str) -> str:
     """Return the sentence in which TVM says why, without its dumps of code."""
-    lines = [line.strip() for line in text.splitlines()]
-    return shorten_text(f"TVM refuses: {next(filter(None, lines), '')}", _MAX_CHARACTERS)
+    return shorten_text(f"TVM refuses: {_first_line(text)}", _MAX_CHARACTERS)
+
+
+def _first_line(text: str) -> str:
+    return next(filter(None, map(str.strip, text.splitlines())), "no reason is given")
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,7 +192,7 @@ def load_function(library: bytes) -> Any:
                 module = tvm.runtime.load_module(str(path))
                 return tvm.runtime.vm.VirtualMachine(module, tvm.cpu())[_FUNCTION]
         except (AttributeError, RuntimeError, ValueError) as error:
-            raise InputError(_shorten_message(str(error))) from None
+            raise InputError(f"TVM does not load the library: {_first_line(str(error))}") from None
 
 
 @contextmanager
