@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from byoc.codegen._codegens import find_wrong_options as find_wrong_options
     from byoc.codegen._codegens import has_options as has_options
     from byoc.codegen._codegens import parse_codegen_options as parse_codegen_options
+    from byoc.codegen._compile_process import CompileProcess as CompileProcess
     from byoc.codegen._compiler_answers import ArtifactCache as ArtifactCache
     from byoc.codegen._compiler_answers import ArtifactStore as ArtifactStore
     from byoc.codegen._compiler_answers import CompilerAnswers as CompilerAnswers

@@ -1,4 +1,4 @@
-"""The process that compiles, run as a program with the arguments FOLDER, FIRST and FLAGS.
+"""The process that compiles, run as a program with the arguments FLAGS, FOLDER and FIRST.
 
 For each file FIRST.onnx, FIRST + 1.onnx, ... in the folder it writes the compiled module, as FIRST.vmfb,
 and prints a line: a JSON string, empty or what IREE says against the model. FLAGS are a JSON list of
@@ -78,7 +78,7 @@ def _prepare_model(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def main(folder: str, first: str, flags: str) -> None:
+def main(flags: str, folder: str, first: str) -> None:
     """Compile the models in a folder, from number `first`."""
     number = int(first)
     given = [*json.loads(flags), _write_linker(Path(folder))]

@@ -4,14 +4,11 @@ import hashlib
 import json
 import platform
 import re
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,14 +19,13 @@ from byoc.codegen import (
     YES,
     AnyArray,
     CompileError,
+    CompileProcess,
     InputError,
     MissingRuntimeError,
     NotHereError,
     Region,
-    SingleNode,
     TensorContract,
     Verdict,
-    check_each_node,
     find_refused_nodes,
     node_names,
     refuse,
@@ -168,30 +164,21 @@ def compile_region(region: Region, options: IREEOptions) -> bytes:
     with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
         path = Path(folder) / "0.onnx"
         onnx.save(model, path, save_as_external_data=True, location="weights.bin")
-        ((why, lasting),) = _run_worker(folder, 1, options)
-        if not why:
+        (answer,) = make_process(options).run(Path(folder), 1)
+        if not answer.reason:
             return path.with_suffix(".vmfb").read_bytes()
-    found = {names[int(number)] for number in _AT_NODE.findall(why) if int(number) < len(names)}
+    found = {
+        names[int(number)] for number in _AT_NODE.findall(answer.reason) if int(number) < len(names)
+    }
     nodes = [name for name in names if name in found] or _refused_nodes(region, options)
-    raise CompileError(_shorten_message(why), nodes, lasting=lasting)
+    raise CompileError(_shorten_message(answer.reason), nodes, lasting=answer.lasting)
 
 
 def check_nodes(model: onnx.ModelProto, options: IREEOptions) -> Sequence[Verdict]:
     """Return for each node of a model's graph whether IREE compiles it alone."""
     compiler_version()
-    with tempfile.TemporaryDirectory(prefix="byoc-") as folder:
-        numbers = count()
-
-        def save(single: SingleNode) -> int:
-            number = next(numbers)
-            path = Path(folder) / f"{number}.onnx"
-            path.write_bytes(single.standard_model().SerializeToString())
-            return number
-
-        order = check_each_node(model, save)
-        answers = [why for why, _ in _run_worker(folder, next(numbers), options)]
-    verdicts = [refuse(_shorten_message(why)) if why else YES for why in answers]
-    return [verdicts[number] for number in order]
+    answers = make_process(options).check_nodes(model)
+    return [refuse(_shorten_message(each.reason)) if each.reason else YES for each in answers]
 
 
 def _refused_nodes(region: Region, options: IREEOptions) -> list[str]:
@@ -203,34 +190,10 @@ def _refused_nodes(region: Region, options: IREEOptions) -> list[str]:
     return find_refused_nodes(load, lambda model: check_nodes(model, options))
 
 
-def _run_worker(folder: str, number: int, options: IREEOptions) -> list[tuple[str, bool]]:
-    """Compile the files 0.onnx, 1.onnx, ... in a folder; restart a worker that crashes.
-
-    Return for each what IREE says against it, and whether it would say so again.
-    """
-    answers: list[tuple[str, bool]] = []
+def make_process(options: IREEOptions) -> CompileProcess:
+    """Return the process that compiles by these options."""
     flags = json.dumps(options.flags)
-    while len(answers) < number:
-        module = f"{__package__}.compile_worker"
-        # -P: a module in the working directory may be a stranger's.
-        command = [sys.executable, "-P", "-m", module, folder, str(len(answers)), flags]
-        try:
-            ran = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE, check=False)
-        except subprocess.TimeoutExpired:
-            why = f"IREE gave no answer in {_PATIENCE:g} s"
-            raise CompileError(why, lasting=False) from None
-        answers += [(json.loads(line), True) for line in ran.stdout.splitlines()]
-        if len(answers) < number:
-            answers.append((_explain_end(Path(folder) / f"{len(answers)}.txt", ran), False))
-    return answers
-
-
-def _explain_end(messages: Path, ran: "subprocess.CompletedProcess[str]") -> str:
-    """Return why a worker ended: IREE's compiler ends its process where it does not know a CPU."""
-    text = messages.read_text(errors="replace") if messages.exists() else ran.stderr
-    if ran.returncode > 0 and text.strip():
-        return text
-    return f"its compiler ended with {ran.returncode}"
+    return CompileProcess("IREE", f"{__package__}.compile_worker", (flags,), _PATIENCE)
 
 
 def _shorten_message(text: str) -> str:

@@ -1,6 +1,6 @@
 """The process of its own of this codegen: `python -m byoc.codegens.openvino.openvino_worker VERB ...`.
 
-`answer FOLDER FIRST OPTIONS` tries models: for each file FIRST.onnx, FIRST + 1.onnx, ... in the folder
+`answer OPTIONS FOLDER FIRST` tries models: for each file FIRST.onnx, FIRST + 1.onnx, ... in the folder
 it prints a line with the reason of a refusal as a JSON string, which is empty if OpenVINO compiles the
 model.
 
@@ -27,7 +27,7 @@ from .openvino_device import (
 from .openvino_options import OpenVINOOptions
 
 
-def try_models(folder: str, first: str, given: str) -> None:
+def try_models(given: str, folder: str, first: str) -> None:
     """Try the models in a folder, from number `first`."""
     number = int(first)
     options = read_options(OpenVINOOptions, json.loads(given))

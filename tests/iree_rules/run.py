@@ -30,10 +30,10 @@ sys.path[:0] = [str(_TESTS), str(_TESTS / "onnx_suite")]
 
 from byoc.codegens.iree.iree_executor import (  # noqa: E402  # noqa: E402
     IREEOptions,
-    _run_worker,
     _shorten_message,
     can_cross,
     load_module,
+    make_process,
 )
 from differing import differs  # noqa: E402 - needs the path
 from suite import Case, collect  # noqa: E402 - needs the path
@@ -120,9 +120,10 @@ def ask(cases: Sequence[OneNode]) -> Iterator[Answer]:
         for number, case in enumerate(cases):
             (Path(folder) / f"{number}.onnx").write_bytes(case.model.SerializeToString())
         runner = _Runner()
-        for number, (case, (why, _)) in enumerate(
-            zip(cases, _run_worker(folder, len(cases), _OPTIONS), strict=True)
+        for number, (case, answer) in enumerate(
+            zip(cases, make_process(_OPTIONS).run(Path(folder), len(cases)), strict=True)
         ):
+            why = answer.reason
             if why:
                 kind = "crash" if why.startswith("its compiler ended") else "refuses"
                 yield Answer(case.name, case.op, kind, _shorten_message(why))

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-from cases import OneNode
+from asking import Data, Question
+from one_node_models import OneNode
 from onnx import helper, numpy_helper
-from oracle import Data, Question
 
 from byoc.onnxrt import open_session, run_session, without_optimizations
 

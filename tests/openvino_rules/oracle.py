@@ -1,24 +1,22 @@
 """OpenVINO's own answer for small models: does its CPU plug-in take one, and are the numbers right.
 
 It compiles with the properties that the codegen `openvino` gives. What the codegen would store of a
-model is imported, too, and has to be right as well. It is asked in processes of its own, since a model
-may make it crash or hang; each process imports OpenVINO once, and is replaced when it is lost.
+model is imported, too, and has to be right as well.
 """
 
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any, Literal
+from typing import Any
 
+import asking
 import numpy as np
 import onnx
+from asking import Answer, Data, Question
 from numpy.typing import NDArray
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "onnx_suite")]
@@ -38,42 +36,6 @@ from byoc.codegen import read_region  # noqa: E402
 
 _OPTIONS = OpenVINOOptions(threads=1)
 _NARROW = ("bf16", "f8e4m3", "f8e5m2", "f8e8m0", "f4e2m1", "i4", "u4")
-_PATIENCE = 60.0  # seconds for a model; a large convolution takes one or two
-
-
-@dataclass(frozen=True)
-class Data:
-    """Inputs and expected outputs by name, and how far off outputs may be."""
-
-    inputs: Mapping[str, Any]
-    expected: Mapping[str, Any]
-    rtol: float
-    atol: float
-
-
-@dataclass(frozen=True)
-class Question:
-    """A model as bytes, and what it must compute."""
-
-    model: bytes
-    data: Sequence[Data]
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What became of a model in OpenVINO; `why` is the end of what it said, or what was off.
-
-    `imported` says of a model that is computed right whether it is so, too, when what was compiled is
-    exported and imported. Where it is not, the codegen must not store it, else the numbers are wrong.
-    """
-
-    kind: Literal["takes", "refuses", "wrong numbers", "crash"]
-    why: str = ""
-    imported: Literal["", "right", "wrong"] = field(default="", compare=False)
-
-    def __bool__(self) -> bool:
-        """Return whether it compiles the model and computes it right."""
-        return self.kind == "takes"
 
 
 def openvino_version() -> str:
@@ -84,73 +46,16 @@ def openvino_version() -> str:
         return ""
 
 
-def ask(questions: Sequence[Question], workers: int = 2, patience: float = _PATIENCE) -> list[Answer]:
-    """Return OpenVINO's answer to each question, in their order."""
-    idle: SimpleQueue[_Worker] = SimpleQueue()
-    started = [_Worker() for _ in range(workers)]
-    for worker in started:
-        idle.put(worker)
-
-    def answer(question: Question) -> Answer:
-        worker = idle.get()
-        try:
-            return worker.ask(question, patience)
-        finally:
-            idle.put(worker)
-
-    try:
-        with ThreadPoolExecutor(workers) as threads:
-            return list(threads.map(answer, questions))
-    finally:
-        for worker in started:
-            worker.stop()
-
-
-class _Worker:
-    """A process that answers, started when it is first asked and again after it was lost."""
-
-    def __init__(self) -> None:
-        self._process: Any = None
-        self._pipe: Any = None
-
-    def ask(self, question: Question, patience: float) -> Answer:
-        if self._process is None:
-            context = get_context("spawn")
-            self._pipe, theirs = context.Pipe()
-            self._process = context.Process(target=serve, args=(theirs,), daemon=True)
-            self._process.start()
-            theirs.close()  # else its end would not be seen
-        try:
-            self._pipe.send(question)
-            if self._pipe.poll(patience):
-                found: Answer = self._pipe.recv()
-                return found
-            why = f"no answer in {patience:g} s"
-        except (EOFError, OSError):
-            self._process.join()
-            why = f"the process ended with {self._process.exitcode}"
-        self.stop()
-        return Answer("crash", why)
-
-    def stop(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.join()
-            self._pipe.close()
-            self._process = None
-
-
 def serve(pipe: Connection) -> None:
     """Answer questions that come through a pipe until it is closed."""
     import openvino  # noqa: PLC0415 - only here, in a process of its own
 
     core = openvino.Core()
-    while True:
-        try:
-            question = pipe.recv()
-        except EOFError:
-            return
-        pipe.send(_answer(openvino, core, question))
+    asking.answer_all(pipe, lambda question: _answer(openvino, core, question))
+
+
+ask = partial(asking.ask, serve=serve)
+"""Return OpenVINO's answers to questions, in their order."""
 
 
 def _answer(openvino: Any, core: Any, question: Question) -> Answer:

@@ -12,10 +12,11 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1])]
 
-from agreement import goal_missed, judge, table  # noqa: E402 - needs the path
-from cases import attribute_tests, light_nodes, operator_tests  # noqa: E402
+from agreement import judge  # noqa: E402 - needs the path
+from one_node_models import attribute_tests, light_nodes, operator_tests  # noqa: E402
 from onnxruntime_nodes import contrib_nodes  # noqa: E402
 from oracle import openvino_version  # noqa: E402
+from rule_agreement import goal_missed, table  # noqa: E402
 
 from byoc.rules import load_rules  # noqa: E402
 
@@ -28,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     sys.stdout.write(f"{name} and OpenVINO {openvino_version() or 'that is not installed'}\n")
     sample = [*operator_tests(), *attribute_tests(), *light_nodes(most_bytes=inf), *contrib_nodes()]
     judged = judge(sample, target, int(workers))
-    for line in table(judged):
+    for line in table(judged, "OpenVINO"):
         sys.stdout.write(f"{line}\n")
     sys.stdout.write(f"{time.monotonic() - start:.0f} s\n")
     return int(bool(goal_missed(judged)))

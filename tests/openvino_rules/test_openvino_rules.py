@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from agreement import Judged, goal_missed, judge, refusal, table
-from cases import OneNode, attribute_tests, light_nodes, operator_tests
+from agreement import judge
+from asking import Answer, Data, Question
+from one_node_models import OneNode, attribute_tests, light_nodes, operator_tests
 from onnx import helper
 from onnxruntime_nodes import contrib_nodes
-from oracle import Answer, Data, Question, ask, openvino_version
+from oracle import ask, openvino_version
+from rule_agreement import Judged, goal_missed, refusal, table
 from support import LIGHT, parse, sample_cases
 
 from byoc.onnxrt import has_runtime
@@ -49,7 +51,7 @@ def test_the_rule_file_agrees_with_openvino(
     judged = judge(sample, load_rules("openvino-cpu"))
 
     with capsys.disabled():
-        print("", *table(judged), sep="\n")  # noqa: T201 - the figures are what this is about
+        print("", *table(judged, "OpenVINO"), sep="\n")  # noqa: T201 - the figures are what this is about
     assert len(judged) > 3000 // every
     assert sum(bool(one.answer) for one in judged) > 2400 // every
     assert goal_missed(judged) == ""
@@ -121,7 +123,7 @@ def test_a_false_accept_and_too_many_false_refusals_miss_the_goal() -> None:
     assert goal_missed([agreed, accept]) == "1 false accepts: relu"
     assert goal_missed([agreed] * 99 + [refused]) == ""
     assert goal_missed([agreed] * 98 + [refused]) == "1 false refusals of 99"
-    lines = list(table([agreed, accept, refused]))
+    lines = list(table([agreed, accept, refused], "OpenVINO"))
     assert "false accepts: 1 of 1 (100.00%)" in lines
     assert "false refusals: 1 of 2 (50.00%)" in lines
     assert "       relu (test): not today" in lines

@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from oracle import Answer, Data, Question, ask, openvino_version
+from asking import Answer, Data, Question
+from oracle import ask, openvino_version
 from support import sample_cases
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "value_suite")]

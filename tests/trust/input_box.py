@@ -28,6 +28,7 @@ MODEL = "net (float[1, 4] x) => (float[1, 4] y) { a = Add(x, x) y = Relu(a) }"
 MODULES = (
     *("byoc", "numpy", "onnx", "yaml", "typer", "scipy", "PIL", "onnxruntime", "cryptography"),
     *("json", "random", "pydantic", "google", "iree", "openvino", "ethosu", "emx_onnx_cgen", "odd"),
+    "tvm",
 )
 NAMES = ("host", "reference", "odd", "config.yaml", "settings.yaml", "byoc.yaml", "host.yaml")
 """Names of what is installed, and of files of settings, none of which is looked for in a folder."""

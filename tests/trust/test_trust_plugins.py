@@ -58,7 +58,10 @@ def test_an_interactive_python_finds_none_there(folder: Path) -> None:
     assert not (folder / "ran").exists()
 
 
-@pytest.mark.parametrize(("library", "rules"), [("iree", "iree-cpu"), ("openvino", "openvino-cpu")])
+@pytest.mark.parametrize(
+    ("library", "rules"),
+    [("iree", "iree-cpu"), ("openvino", "openvino-cpu"), ("tvm", "tvm-cpu")],
+)
 def test_the_processes_of_a_codegen_import_nothing_from_there(
     library: str,
     rules: str,

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 import onnx
+from asking import Data, Question
 from onnx import TensorProto, numpy_helper
-from oracle import Data, Question
 from support import LIGHT
 
 from byoc.model import Model, extract_nodes, prepare_model
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.zoo._classic_models import ClassicModels
 
-_TESTS = Path(__file__).parents[1]
+_TESTS = Path(__file__).parent
 sys.path[:0] = [str(_TESTS / "onnx_suite"), str(_TESTS / "value_suite")]
 
 from attribute_cases import attribute_cases  # noqa: E402 - needs the path
@@ -77,7 +77,7 @@ def operator_tests(every: int = 1) -> Iterator[OneNode]:
         if runs:
             yield from _narrower(case, model, data)
         if len(model.graph.input) > 1 and len(case.data_sets) == 1:
-            changed = _with_constants(case, model, data)
+            changed = store_inputs(_one(case, "constants", model, data))
             if changed is not None:
                 yield changed
 
@@ -157,7 +157,9 @@ def _one(case: Case, source: str, model: onnx.ModelProto, data: Sequence[Data]) 
     return OneNode(case.name, source, model, Question(model.SerializeToString(), tuple(data)))
 
 
-def _with_constants(case: Case, original: onnx.ModelProto, data: Sequence[Data]) -> OneNode | None:
+def store_inputs(one: OneNode, source: str = "constants") -> OneNode | None:
+    """Return a model with all inputs but the first one stored in it; None where that cannot be."""
+    original, data = one.model, one.question.data
     inputs = data[0].inputs
     first, *others = (value.name for value in original.graph.input)
     if any(not isinstance(inputs.get(name), np.ndarray) for name in others):
@@ -172,7 +174,7 @@ def _with_constants(case: Case, original: onnx.ModelProto, data: Sequence[Data])
     for name in others:
         model.graph.initializer.append(numpy_helper.from_array(inputs[name], name))
     fewer = [replace(one, inputs={first: one.inputs[first]}) for one in data]
-    return _one(case, "constants", model, fewer)
+    return OneNode(one.name, source, model, Question(model.SerializeToString(), tuple(fewer)))
 
 
 def attribute_tests(every: int = 1) -> Iterator[OneNode]:

@@ -1,0 +1,17 @@
+"""The conformance tests of `tvm`."""
+
+import pytest
+from support import VANILLA
+
+from byoc.testing import Claims, CodegenConformance
+
+pytestmark = pytest.mark.tvm
+pytest.importorskip("tvm")
+
+
+class TestTVM(CodegenConformance):
+    codegen = "tvm"
+    rules = str(VANILLA)
+    claims = Claims()
+    zoo = ()  # tests/codegens compiles networks
+    most_cases = 1
