@@ -78,7 +78,8 @@ def compile_model(model: ModelProto, provider: Provider, options: OrtEpOptions) 
         folder = Path(name)
         write_model(model, folder / "0")
         (answer,) = _try_models(folder, 1, provider, options, options.context)
-        _require_all(model, answer, provider, options)
+        _require_session(model, answer, provider, options)
+        require_all(model, answer)
         path = folder / "0" / provider_session.CONTEXT
         context = onnx.load(path) if path.exists() else None
     if not options.context:
@@ -92,13 +93,19 @@ def compile_model(model: ModelProto, provider: Provider, options: OrtEpOptions) 
     return CompiledModel(context, "")
 
 
-def _require_all(model: ModelProto, answer: Answer, provider: Provider, options: OrtEpOptions) -> None:
-    """Raise CompileError unless the provider takes all nodes of a model, which it was asked about."""
+def _require_session(
+    model: ModelProto, answer: Answer, provider: Provider, options: OrtEpOptions
+) -> None:
+    """Raise CompileError where a model fails, with the nodes that fail alone."""
     if answer.error:
         verdicts = _check_alone(model, provider, options)
         refused = [node for node, yes in zip(model.graph.node, verdicts, strict=True) if not yes]
         why = f"the provider does not compile it: {shorten_message(answer.error)}"
         raise CompileError(why, node_names(refused))
+
+
+def require_all(model: ModelProto, answer: Answer) -> None:
+    """Raise CompileError unless the provider takes all nodes of a model, which it was asked about."""
     left = _find_left(model, answer)
     if left:
         names = node_names(model.graph.node[position] for position in left)
