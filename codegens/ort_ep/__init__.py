@@ -34,7 +34,7 @@ from .provider_options import (
     read_artifact_options,
     shorten_message,
 )
-from .provider_session import Answer, Provider, find_device, list_left_nodes, open_session
+from .provider_session import Answer, PluginProvider, find_device, list_left_nodes, open_session
 from .region_compiler import (
     check_nodes,
     compile_model,
@@ -159,12 +159,12 @@ class OrtEp:
         )
 
 
-def _store_library(options: OrtEpOptions, provider: Provider) -> str:
+def _store_library(options: OrtEpOptions, provider: PluginProvider) -> str:
     """Return the library as metadata: a package's name as it is, a file by its whole path."""
     return provider.library if Path(options.library).expanduser().is_file() else options.library
 
 
-def _open_context(artifact: Artifact, provider: Provider) -> Any:
+def _open_context(artifact: Artifact, provider: PluginProvider) -> Any:
     """Return a session on an artifact's context, which is put into the model for that."""
     model = onnx.load_from_string(artifact.files[_MODEL])
     _set_attributes(model.graph.node[0], embed_mode=1, ep_cache_context=artifact.files[_CONTEXT])
@@ -174,7 +174,7 @@ def _open_context(artifact: Artifact, provider: Provider) -> Any:
     return session
 
 
-def _open(model: bytes | Path, provider: Provider) -> Any:
+def _open(model: bytes | Path, provider: PluginProvider) -> Any:
     """Return a session of the provider on a model. Raises CompileError."""
     try:
         return open_session(model, provider)
@@ -182,8 +182,8 @@ def _open(model: bytes | Path, provider: Provider) -> Any:
         raise CompileError(f"the provider does not load it: {shorten_message(error)}") from None
 
 
-def _ask_compatibility(provider: Provider, stated: str) -> Verdict | None:
-    """Return what a provider says of the compatibility that it stated, None if it does not judge."""
+def _ask_compatibility(provider: PluginProvider, stated: str) -> Verdict | None:
+    """Return the provider's verdict on the compatibility that it stated, None if it gives none."""
     from onnxruntime.capi import onnxruntime_pybind11_state as ort  # noqa: PLC0415 - optional
 
     try:

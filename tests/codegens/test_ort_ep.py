@@ -204,9 +204,9 @@ def test_what_names_no_provider_is_one_sentence(
 
 FRESH = """
 import sys
-from byoc.codegens.ort_ep.provider_session import Provider, ProviderError, find_device
+from byoc.codegens.ort_ep.provider_session import PluginProvider, ProviderError, find_device
 try:
-    print(find_device(Provider(sys.argv[1], "small", sys.argv[2], "", {})).ep_name)
+    print(find_device(PluginProvider(sys.argv[1], "small", sys.argv[2], "", {})).ep_name)
 except ProviderError as error:
     print(error)
 """
