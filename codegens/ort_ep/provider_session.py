@@ -3,8 +3,8 @@
 The script imports nothing of byoc, which would take longer than compiling a small model. A provider's
 compiler may crash, so `python provider_session.py FOLDER FIRST` tries the models in the folders FIRST,
 FIRST + 1, ... of FOLDER: it reads `model.onnx`, writes `context.onnx` if the provider writes a context,
-and then `answer.json`, an `Answer`. `settings.json` in FOLDER has the provider (`PluginProvider`) and whether
-contexts are wanted, `probe.onnx` a model that any provider that works can be asked about.
+and then `answer.json`, an `Answer`. `settings.json` in FOLDER has the provider (`PluginProvider`) and
+whether contexts are wanted, `probe.onnx` is a model that any provider that works can be asked about.
 """
 
 import json
