@@ -34,8 +34,14 @@ from .provider_options import (
     read_artifact_options,
     shorten_message,
 )
-from .provider_session import Provider, find_device, list_left_nodes, open_session
-from .region_compiler import check_nodes, compile_model, load_standard_model, write_model
+from .provider_session import Answer, PluginProvider, find_device, list_left_nodes, open_session
+from .region_compiler import (
+    check_nodes,
+    compile_model,
+    load_standard_model,
+    require_all,
+    write_model,
+)
 
 __all__ = ["OrtEp"]
 
@@ -91,9 +97,10 @@ class OrtEp:
         if _MODEL in artifact.files and self.compatible(region, artifact):
             session = _open_context(artifact, provider)
         else:
+            model = load_standard_model(region)
             with tempfile.TemporaryDirectory(prefix="byoc-") as name:
-                path = write_model(load_standard_model(region), Path(name) / "region")
-                session = _open(path, provider)
+                session = _open(write_model(model, Path(name) / "region"), provider)
+            require_all(model, Answer(left=list_left_nodes(session, provider)))
         return _make_executor(session)
 
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
@@ -152,31 +159,31 @@ class OrtEp:
         )
 
 
-def _store_library(options: OrtEpOptions, provider: Provider) -> str:
+def _store_library(options: OrtEpOptions, provider: PluginProvider) -> str:
     """Return the library as metadata: a package's name as it is, a file by its whole path."""
     return provider.library if Path(options.library).expanduser().is_file() else options.library
 
 
-def _open_context(artifact: Artifact, provider: Provider) -> Any:
+def _open_context(artifact: Artifact, provider: PluginProvider) -> Any:
     """Return a session on an artifact's context, which is put into the model for that."""
     model = onnx.load_from_string(artifact.files[_MODEL])
     _set_attributes(model.graph.node[0], embed_mode=1, ep_cache_context=artifact.files[_CONTEXT])
-    return _open(model.SerializeToString(), provider)
-
-
-def _open(model: bytes | Path, provider: Provider) -> Any:
-    """Return a session that runs a model on the provider alone. Raises CompileError."""
-    try:
-        session = open_session(model, provider)
-    except Exception as error:  # onnxruntime's own exception types share no base but this
-        raise CompileError(f"the provider does not load it: {shorten_message(error)}") from None
-    if isinstance(model, bytes) and (left := list_left_nodes(session, provider)):
+    session = _open(model.SerializeToString(), provider)
+    if left := list_left_nodes(session, provider):
         raise CompileError(f"the provider leaves its context to {left[0][0]}")
     return session
 
 
-def _ask_compatibility(provider: Provider, stated: str) -> Verdict | None:
-    """Return what a provider says of the compatibility that it stated, None if it does not judge."""
+def _open(model: bytes | Path, provider: PluginProvider) -> Any:
+    """Return a session of the provider on a model. Raises CompileError."""
+    try:
+        return open_session(model, provider)
+    except Exception as error:  # onnxruntime's own exception types share no base but this
+        raise CompileError(f"the provider does not load it: {shorten_message(error)}") from None
+
+
+def _ask_compatibility(provider: PluginProvider, stated: str) -> Verdict | None:
+    """Return the provider's verdict on the compatibility that it stated, None if it gives none."""
     from onnxruntime.capi import onnxruntime_pybind11_state as ort  # noqa: PLC0415 - optional
 
     try:

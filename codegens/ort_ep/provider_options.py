@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from byoc.codegen import CompileError, InputError, MissingRuntimeError, read_options, shorten_text
 
-from .provider_session import Provider, ProviderError, find_device
+from .provider_session import PluginProvider, ProviderError, find_device
 
 LIBRARY_VARIABLE = "BYOC_ORT_EP"
 
@@ -90,13 +90,13 @@ def parse_settings(text: str) -> dict[str, str]:
     return found
 
 
-def find_provider(options: OrtEpOptions) -> Provider:
+def find_provider(options: OrtEpOptions) -> PluginProvider:
     """Return the provider of the options.
 
     Raises MissingRuntimeError where there is no such library.
     """
     library, registration = _find_library(options.library)
-    return Provider(
+    return PluginProvider(
         str(library),
         registration,
         options.provider,
@@ -128,7 +128,7 @@ def _find_library(name: str) -> tuple[Path, str]:
         ) from None
 
 
-def open_provider(options: OrtEpOptions) -> tuple[Provider, dict[str, str]]:
+def open_provider(options: OrtEpOptions) -> tuple[PluginProvider, dict[str, str]]:
     """Return the provider of the options, registered in this process, and the stamp of its device.
 
     Raises MissingRuntimeError where there is no such library, provider or device, with the reason.
@@ -146,7 +146,7 @@ def open_provider(options: OrtEpOptions) -> tuple[Provider, dict[str, str]]:
 
 
 def _describe_device(device: Any) -> dict[str, str]:
-    """Return what is known of a provider and its device, on which compiled code may depend."""
+    """Return the provider's name and version, and its device: compiled code may depend on them."""
     hardware = device.device
     kind = f"{hardware.type.name} {hardware.vendor} {hardware.vendor_id:04x}:{hardware.device_id:04x}"
     return {

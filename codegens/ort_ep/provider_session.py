@@ -3,8 +3,8 @@
 The script imports nothing of byoc, which would take longer than compiling a small model. A provider's
 compiler may crash, so `python provider_session.py FOLDER FIRST` tries the models in the folders FIRST,
 FIRST + 1, ... of FOLDER: it reads `model.onnx`, writes `context.onnx` if the provider writes a context,
-and then `answer.json`, an `Answer`. `settings.json` in FOLDER has the provider (`Provider`) and whether
-contexts are wanted, `probe.onnx` a model that any provider that works can be asked about.
+and then `answer.json`, an `Answer`. `settings.json` in FOLDER has the provider (`PluginProvider`) and
+whether contexts are wanted, `probe.onnx` is a model that any provider that works can be asked about.
 """
 
 import json
@@ -32,7 +32,7 @@ class ProviderError(Exception):
 
 
 @dataclass(frozen=True)
-class Provider:
+class PluginProvider:
     """A plug-in provider: `library` is the path of its shared library.
 
     `name` is the provider's, and empty if the library has only one. The library is registered as
@@ -50,7 +50,7 @@ class Provider:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a provider makes of a model.
+    """The provider's answer on a model.
 
     `error` is why there is no session. Of one without an error, `left` has the provider, the name and
     the operator of each node that onnxruntime assigned to another provider. `context_error` is why there
@@ -63,7 +63,7 @@ class Answer:
     left: tuple[tuple[str, str, str], ...] = ()
 
 
-def find_device(provider: Provider) -> Any:
+def find_device(provider: PluginProvider) -> Any:
     """Register a provider's library and return the device to use.
 
     Raises ImportError without onnxruntime, and ProviderError with a sentence if onnxruntime is too old,
@@ -80,7 +80,7 @@ def find_device(provider: Provider) -> Any:
     return wanted[0]
 
 
-def _find_devices(provider: Provider) -> list[Any]:
+def _find_devices(provider: PluginProvider) -> list[Any]:
     """Return the devices of a provider, at least one."""
     import onnxruntime  # noqa: PLC0415 - optional
 
@@ -130,7 +130,7 @@ def _type_name(device: Any) -> str:
 
 
 def open_session(
-    model: bytes | Path, provider: Provider, entries: Mapping[str, str] | None = None
+    model: bytes | Path, provider: PluginProvider, entries: Mapping[str, str] | None = None
 ) -> Any:
     """Return a session of a provider on a model, with further entries of its configuration.
 
@@ -150,8 +150,8 @@ def open_session(
     return onnxruntime.InferenceSession(given, options, enable_fallback=0)
 
 
-def list_left_nodes(session: Any, provider: Provider) -> tuple[tuple[str, str, str], ...]:
-    """Return what runs on other providers: the other's name, the node's, and its operator."""
+def list_left_nodes(session: Any, provider: PluginProvider) -> tuple[tuple[str, str, str], ...]:
+    """Return the nodes on other providers: the other's name, the node's, and its operator."""
     own = find_device(provider).ep_name
     return tuple(
         (part.ep_name, node.name, node.op_type)
@@ -161,7 +161,7 @@ def list_left_nodes(session: Any, provider: Provider) -> tuple[tuple[str, str, s
     )
 
 
-def try_model(folder: Path, provider: Provider, with_context: bool, probe: Path) -> Answer:
+def try_model(folder: Path, provider: PluginProvider, with_context: bool, probe: Path) -> Answer:
     """Try the model in a folder. If it fails, the model `probe` tells whether any would work."""
     context_error = ""
     if with_context:
@@ -191,7 +191,7 @@ def try_model(folder: Path, provider: Provider, with_context: bool, probe: Path)
 def main(folder: Path, first: int) -> None:
     """Try the models in a folder, from number `first`."""
     settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-    provider = Provider(**settings["provider"])
+    provider = PluginProvider(**settings["provider"])
     number = first
     while (own := folder / str(number)).exists():
         answer = try_model(own, provider, settings["with_context"], folder / PROBE)

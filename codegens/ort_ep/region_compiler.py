@@ -32,7 +32,7 @@ from byoc.codegen import (
 
 from . import provider_session
 from .provider_options import OrtEpOptions, shorten_message
-from .provider_session import Answer, Provider
+from .provider_session import Answer, PluginProvider
 
 _PREFIX = "byoc"
 _NUMBER = re.compile(rf"{_PREFIX}(\d+)(_.*)?")  # onnxruntime adds a suffix to what it rewrites
@@ -43,7 +43,7 @@ _PROBE = "g (float[1] x) => (float[1] y) { y = Identity(x) }"
 
 @dataclass(frozen=True, eq=False)
 class CompiledModel:
-    """What a provider made of a model: `context` is a model of EPContext nodes, None where it has none.
+    """A compiled model: `context` is a model of one EPContext node, None where there is none.
 
     `reason` is a clause that says why there is none, and empty where none was wanted.
     """
@@ -68,7 +68,7 @@ def _list_all_nodes(model: ModelProto) -> Iterator[NodeProto]:
         yield from function.node
 
 
-def compile_model(model: ModelProto, provider: Provider, options: OrtEpOptions) -> CompiledModel:
+def compile_model(model: ModelProto, provider: PluginProvider, options: OrtEpOptions) -> CompiledModel:
     """Compile a model of standard operators whole.
 
     Raises CompileError with the nodes that the provider leaves to others, or that it refuses alone
@@ -78,7 +78,8 @@ def compile_model(model: ModelProto, provider: Provider, options: OrtEpOptions) 
         folder = Path(name)
         write_model(model, folder / "0")
         (answer,) = _try_models(folder, 1, provider, options, options.context)
-        _require_all(model, answer, provider, options)
+        _require_session(model, answer, provider, options)
+        require_all(model, answer)
         path = folder / "0" / provider_session.CONTEXT
         context = onnx.load(path) if path.exists() else None
     if not options.context:
@@ -92,13 +93,19 @@ def compile_model(model: ModelProto, provider: Provider, options: OrtEpOptions) 
     return CompiledModel(context, "")
 
 
-def _require_all(model: ModelProto, answer: Answer, provider: Provider, options: OrtEpOptions) -> None:
-    """Raise CompileError unless the provider takes all nodes of a model, which it was asked about."""
+def _require_session(
+    model: ModelProto, answer: Answer, provider: PluginProvider, options: OrtEpOptions
+) -> None:
+    """Raise CompileError where a model fails, with the nodes that fail alone."""
     if answer.error:
         verdicts = _check_alone(model, provider, options)
         refused = [node for node, yes in zip(model.graph.node, verdicts, strict=True) if not yes]
         why = f"the provider does not compile it: {shorten_message(answer.error)}"
         raise CompileError(why, node_names(refused))
+
+
+def require_all(model: ModelProto, answer: Answer) -> None:
+    """Raise CompileError unless the provider takes all nodes of a model, which it was asked about."""
     left = _find_left(model, answer)
     if left:
         names = node_names(model.graph.node[position] for position in left)
@@ -141,7 +148,7 @@ def _find_constant_nodes(model: ModelProto) -> set[int]:
     return found
 
 
-def check_nodes(model: ModelProto, provider: Provider, options: OrtEpOptions) -> Sequence[Verdict]:
+def check_nodes(model: ModelProto, provider: PluginProvider, options: OrtEpOptions) -> Sequence[Verdict]:
     """Return for each node of a model's graph whether the provider takes it.
 
     The whole model is tried first, since a quantized operator includes its neighbours. If no session of
@@ -176,7 +183,7 @@ def _find_origins(model: ModelProto, standard: ModelProto) -> list[int]:
     return origins + [last] * (len(standard.graph.node) - len(origins))
 
 
-def _check_alone(model: ModelProto, provider: Provider, options: OrtEpOptions) -> list[Verdict]:
+def _check_alone(model: ModelProto, provider: PluginProvider, options: OrtEpOptions) -> list[Verdict]:
     """Return for each node of a model's graph whether the provider takes it alone."""
     singles: list[ModelProto] = []
     with tempfile.TemporaryDirectory(prefix="byoc-") as name:
@@ -219,7 +226,7 @@ def write_model(model: ModelProto, folder: Path) -> Path:
 
 
 def _try_models(
-    folder: Path, count: int, provider: Provider, options: OrtEpOptions, with_context: bool
+    folder: Path, count: int, provider: PluginProvider, options: OrtEpOptions, with_context: bool
 ) -> list[Answer]:
     """Return the answers on the models in the folders 0, 1, ...; what crashes it is an error."""
     settings = {"provider": asdict(provider), "with_context": with_context}

@@ -16,7 +16,16 @@ from cutting import original, ramp
 from plugin_providers import build_small_provider
 
 import byoc
-from byoc.codegen import Artifact, ContextSource, Executable, Keyed, Oracle, Stamped, find_codegen
+from byoc.codegen import (
+    Artifact,
+    CompileError,
+    ContextSource,
+    Executable,
+    Keyed,
+    Oracle,
+    Stamped,
+    find_codegen,
+)
 from byoc.errors import InputError, MissingRuntimeError
 
 TAKEN = "g (float[2,3] x) => (float[2,3] y) { a = Relu(x) y = Neg(a) }"
@@ -61,6 +70,15 @@ def test_nodes_that_it_leaves_to_onnxruntime_are_named(tmp_path: Path) -> None:
 
     assert error.nodes == ("q", "y")
     assert str(error) == "the provider leaves Sin to onnxruntime, 'q' and 1 more"
+
+
+def test_what_another_provider_left_is_found_when_it_is_loaded(tmp_path: Path) -> None:
+    _, artifact, _ = compiled(model(TAKEN), tmp_path, "ort_ep", **small())
+    found: Any = find_codegen("ort_ep")
+
+    with pytest.raises(CompileError) as caught:
+        found.load(region(model(PARTLY), tmp_path), artifact)
+    assert caught.value.nodes == ("q", "y")
 
 
 def test_nodes_of_composites_are_named_as_they_are_inlined(tmp_path: Path) -> None:
@@ -186,9 +204,9 @@ def test_what_names_no_provider_is_one_sentence(
 
 FRESH = """
 import sys
-from byoc.codegens.ort_ep.provider_session import Provider, ProviderError, find_device
+from byoc.codegens.ort_ep.provider_session import PluginProvider, ProviderError, find_device
 try:
-    print(find_device(Provider(sys.argv[1], "small", sys.argv[2], "", {})).ep_name)
+    print(find_device(PluginProvider(sys.argv[1], "small", sys.argv[2], "", {})).ep_name)
 except ProviderError as error:
     print(error)
 """
