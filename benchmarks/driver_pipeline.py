@@ -1,13 +1,15 @@
 """Calls a second of a bundle on host, dla, host by drivers in C: in sequence, and several in flight.
 
-    python benchmarks/driver_pipeline.py [--calls N] [--rounds N]
+    python benchmarks/driver_pipeline.py [--calls N] [--rounds N] [--clock PERCENT]
 
 The host's convolutions run on one thread of onnxruntime, and the region by the driver of dla in C,
 which works on one processor; both wait outside of Python. The network is made so that its region takes
 about as long as the host. Sequences and pipelines take turns; ratios are those of neighbours by the wall
 clock: the median, and the least and the greatest in brackets. `at work` is how many stages were running
 on the average. Two processors that nothing else uses can do nearly twice as many calls; on a machine
-whose load, which is printed, is above its processors, stages that run at once gain nothing.
+whose load, which is printed, is above its processors, stages that run at once gain nothing. With
+`--clock 10` the device rests nine tenths of its time, as one does that leaves the processors to the
+host, and the host has ten times the layers: one processor is enough then.
 """
 
 import argparse
@@ -32,11 +34,11 @@ from byoc.onnxrt import with_threads
 from byoc.runtime import Session, Trace, load_with_drivers, use_drivers
 
 _CHANNELS, _SIDE = 32, 48
-_HOST_LAYERS, _REGION_LAYERS = 12, 1
+_HOST_LAYERS, _REGION_LAYERS = 8, 1
 _IN_FLIGHT = (2, 3, 4)
 
 
-def make_network() -> ModelProto:
+def make_network(clock: int) -> ModelProto:
     """Return a network whose middle dla takes; convolutions dilated by 5, as the others, it does not."""
     random = np.random.default_rng(0)
     nodes, weights = [], []
@@ -61,9 +63,10 @@ def make_network() -> ModelProto:
             )
             before = name
 
-    add_layers(_HOST_LAYERS, "first")
+    at_ends = _HOST_LAYERS * 100 // clock
+    add_layers(at_ends, "first")
     add_layers(_REGION_LAYERS, "region")
-    add_layers(_HOST_LAYERS, "last")
+    add_layers(at_ends, "last")
     shape = [1, _CHANNELS, _SIDE, _SIDE]
     graph = helper.make_graph(
         nodes,
@@ -75,14 +78,20 @@ def make_network() -> ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
-def open_session(folder: Path) -> Session:
+def open_session(folder: Path, clock: int) -> Session:
     """Partition the network, and load it with its region on the driver in C."""
     byoc.partition(
-        make_network(), "dla", output=folder / "b", strategy="all-supported", verify=False, cache=False
+        make_network(clock),
+        "dla",
+        output=folder / "b",
+        strategy="all-supported",
+        verify=False,
+        cache=False,
     )
     library = build_driver(find_codegen("dla").driver(), folder / "dla.so", flags=("-O3",))
     with use_drivers({"dla": library}), with_threads(1):
-        return load_with_drivers(open_bundle(folder / "b", None))
+        bundle = open_bundle(folder / "b", None)
+        return load_with_drivers(bundle, options={"dla": {"clock": str(clock)}})
 
 
 def measure_load(session: Session, given: Mapping[str, Any]) -> Mapping[str, float]:
@@ -114,12 +123,15 @@ def time_calls(
     return seconds, sum(event.seconds for event in trace.events) / seconds
 
 
-def main(calls: int, rounds: int) -> None:
+def main(calls: int, rounds: int, clock: int) -> None:
     """Print how many calls a second there are."""
     given = {"x": np.random.default_rng(1).standard_normal((1, _CHANNELS, _SIDE, _SIDE)).astype("f4")}
     with TemporaryDirectory() as name:
-        session = open_session(Path(name))
-        print(f"{machine()}, load {os.getloadavg()[0]:.1f}, {calls} calls, {rounds} rounds")
+        session = open_session(Path(name), clock)
+        print(
+            f"{machine()}, load {os.getloadavg()[0]:.1f}, {calls} calls, {rounds} rounds, "
+            f"clock {clock} %"
+        )
         print("stages: " + ", ".join(f"{stage.name} on {stage.device}" for stage in session.stages))
         load = measure_load(session, given)
         at_best = sum(load.values()) / max(load.values())
@@ -145,5 +157,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--calls", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--clock", type=int, default=100, help="of the device, in percent")
     options = parser.parse_args()
-    main(options.calls, options.rounds)
+    main(options.calls, options.rounds, options.clock)

@@ -273,6 +273,8 @@ def ask_driver(codegen: Driven) -> DriverSources:
         raise InputError(f"{who}: driver failed with {describe_failure(error)}") from error
     if not isinstance(given, DriverSources):
         raise InputError(f"{who}: driver gave {type(given).__name__}, not DriverSources")
+    if given.abi not in (1, 2):
+        raise InputError(f"{who}: driver gave the table's version (abi) {given.abi!r}, not 1 or 2")
     return given
 
 

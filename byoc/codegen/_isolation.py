@@ -140,8 +140,8 @@ def read_driver(result: Any, _: SharedMemory) -> DriverSources:
         raise BrokenMessageError("the sources of a driver are missing")
     (name,) = read_texts([result["name"]])
     files = tuple(map(Path, read_texts(result["files"])))
-    if not isinstance(result["abi"], int):
-        raise BrokenMessageError("the version of a driver's table is missing")
+    if result["abi"] not in (1, 2):
+        raise BrokenMessageError("the version of a driver's table is neither 1 nor 2")
     return DriverSources(name, files, tuple(read_texts(result["libraries"])), result["abi"])
 
 

@@ -49,7 +49,7 @@ class DriverExecutor:
                 raise InputError(str(error)) from error
 
     def read_counters(self) -> DriverCounters:
-        """Return what all open regions have done. Raises InputError where the driver does not count."""
+        """Return the sums over all open regions. Raises InputError where the driver does not count."""
         counted = [opened.read_counters() for opened in self._opened]
         return DriverCounters(*(sum(each) for each in zip(*map(_list_counts, counted), strict=True)))
 

@@ -29,7 +29,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True)
 class RegionCalls:
-    """How the regions of a program are run: one after another, unless there are `spans`.
+    """The order in which the regions of a program run: one after another, unless there are `spans`.
 
     `spans` maps the place of each region among the steps to the steps before which it is begun and
     before which its end is waited for. `links` numbers the tensors that pass only from regions to

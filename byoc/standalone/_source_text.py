@@ -247,7 +247,7 @@ class _StepWriter:
         )
 
     def _bind(self, name: str) -> str:
-        """Return where a tensor lies: in the arena, or in a buffer that passes it to other regions."""
+        """Return the binding of a tensor: the arena, or a buffer that passes it to other regions."""
         link = self.calls.links.get(name)
         if link is None:
             return f"{{{self.find(name)}, NULL, 0}}"

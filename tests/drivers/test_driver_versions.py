@@ -17,7 +17,7 @@ from support import parse
 
 from byoc.codegen import Artifact, DriverSources, Region, find_codegen, read_region
 from byoc.codegen.drivers import DeviceTensor, DriverError, DriverLibrary, OpenedRegion, build_driver
-from byoc.codegen.drivers._driver_structures import DONE, Call, DriverTable, DriverTable2
+from byoc.codegen.drivers._driver_structures import DONE, DriverCall, DriverTable, DriverTable2
 from byoc.errors import InputError
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
@@ -60,7 +60,7 @@ def floats(seed: int = 0) -> np.ndarray[Any, Any]:
 
 
 @contextmanager
-def changing_calls(driver: DriverLibrary, change: Callable[[Call], None]) -> Iterator[None]:
+def changing_calls(driver: DriverLibrary, change: Callable[[DriverCall], None]) -> Iterator[None]:
     """Let a function change each call that is submitted, as a program in C could make it."""
     submit = driver.functions["submit"]
 
@@ -78,7 +78,7 @@ def changing_calls(driver: DriverLibrary, change: Callable[[Call], None]) -> Ite
 def calling_back(driver: DriverLibrary, done: Any, users: Iterator[int]) -> AbstractContextManager[None]:
     """Give calls a function that is called at their ends, and what it is called with."""
 
-    def add_callback(call: Call) -> None:
+    def add_callback(call: DriverCall) -> None:
         call.done, call.user = done, next(users)
 
     return changing_calls(driver, add_callback)
@@ -443,7 +443,7 @@ def test_versions_are_told_before_there_is_a_device(driver: DriverLibrary, compi
     ],
 )
 def test_calls_that_break_a_rule_are_not_begun(
-    change: Callable[[Call], None], sentence: str, driver: DriverLibrary, compiled: Compiled
+    change: Callable[[DriverCall], None], sentence: str, driver: DriverLibrary, compiled: Compiled
 ) -> None:
     opened: OpenedRegion = driver.open_region(*compiled)
     with changing_calls(driver, change), pytest.raises(DriverError) as caught:

@@ -25,11 +25,11 @@ from byoc.codegen.drivers._driver_structures import (
     STATUSES,
     VERSION_NAMES,
     WRONG_SIZE,
-    Binding,
     BufferInfo,
-    Call,
     Counters,
     DescribedRegion,
+    DriverBinding,
+    DriverCall,
     DriverTable,
     Event,
     Versions,
@@ -101,7 +101,7 @@ class DriverVersions:
 
 @dataclass(frozen=True)
 class DriverCounters:
-    """What a region has done since it was opened; bytes are those of its inputs and outputs."""
+    """The work of a region since it was opened; bytes are those of its inputs and outputs."""
 
     runs: int
     bytes_from_program: int
@@ -279,7 +279,7 @@ class DeviceTensor:
     """
 
     def __init__(self, buffer: DriverBuffer, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
-        """Say what lies at the beginning of a buffer that `take_buffer` gave."""
+        """Describe the tensor at the beginning of a buffer that `take_buffer` gave."""
         self.buffer, self.dtype, self.shape = buffer, dtype, shape
         weakref.finalize(self, buffer.library.give_buffer, buffer)
 
@@ -384,7 +384,7 @@ class OpenedRegion:
         }
         sides = [_bind(given), _bind(list(made.values()))]
         texts = make_texts(options or {})
-        call = Call(c.sizeof(Call), *sides, len(texts), texts, DONE(), None)
+        call = DriverCall(c.sizeof(DriverCall), *sides, len(texts), texts, DONE(), None)
         # What the driver reads is kept until the run has ended.
         self._running.append((call, given, made, texts))
         status = self.library.functions["submit"](self._handle, c.byref(call))
@@ -478,12 +478,12 @@ def _require(
 def _bind(tensors: Sequence[Any]) -> Any:
     """Return an array of `byoc_binding`."""
     rows = [
-        Binding(None, each.buffer.handle, 0)
+        DriverBinding(None, each.buffer.handle, 0)
         if isinstance(each, DeviceTensor)
-        else Binding(each.ctypes.data, None, 0)
+        else DriverBinding(each.ctypes.data, None, 0)
         for each in tensors
     ]
-    return (Binding * len(rows))(*rows)
+    return (DriverBinding * len(rows))(*rows)
 
 
 def _point_to(arrays: Sequence[Array]) -> Any:

@@ -62,7 +62,7 @@ class RegionInfo(c.Structure):
     )
 
 
-BUSY = 5
+BUSY = 5  # of STATUSES
 DEVICE_MEMORY, PROGRAM_MEMORY, SHARED_MEMORY = range(3)
 FOREVER = c.c_uint64(-1).value
 _INFO = c.POINTER(RegionInfo)
@@ -97,7 +97,7 @@ class BufferInfo(c.Structure):
     )
 
 
-class Binding(c.Structure):
+class DriverBinding(c.Structure):
     """`byoc_binding`."""
 
     _fields_ = (("data", c.c_void_p), ("buffer", c.c_void_p), ("offset", c.c_size_t))
@@ -106,13 +106,13 @@ class Binding(c.Structure):
 DONE = c.CFUNCTYPE(None, c.c_void_p, c.c_int)
 
 
-class Call(c.Structure):
+class DriverCall(c.Structure):
     """`byoc_call`."""
 
     _fields_ = (
         ("struct_size", c.c_size_t),
-        ("inputs", c.POINTER(Binding)),
-        ("outputs", c.POINTER(Binding)),
+        ("inputs", c.POINTER(DriverBinding)),
+        ("outputs", c.POINTER(DriverBinding)),
         ("option_count", c.c_size_t),
         ("options", c.POINTER(Text)),
         ("done", DONE),
@@ -167,7 +167,7 @@ class DriverTable2(c.Structure):
     _fields_ = (
         ("base", DriverTable),
         ("open_with", c.CFUNCTYPE(c.c_int, _INFO, c.c_size_t, c.POINTER(Text), _HANDLE)),
-        ("submit", c.CFUNCTYPE(c.c_int, c.c_void_p, c.POINTER(Call))),
+        ("submit", c.CFUNCTYPE(c.c_int, c.c_void_p, c.POINTER(DriverCall))),
         ("wait", c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_uint64)),
         ("cancel", c.CFUNCTYPE(None, c.c_void_p)),
         ("open_buffer", c.CFUNCTYPE(c.c_int, c.POINTER(BufferInfo), _HANDLE, _TEXTS)),

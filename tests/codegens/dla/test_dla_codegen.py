@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 from byoc.codegens.dla.compiler import DLAOptions
 from byoc.codegens.dla.machine import disassemble
-from byoc.codegens.dla.region_artifact import DRIVER_INTERFACE, INTERFACE, PIECES, PROGRAM, WEIGHTS
+from byoc.codegens.dla.region_artifact import (
+    DRIVER_INTERFACE,
+    DRIVER_LAYERS,
+    INTERFACE,
+    PIECES,
+    PROGRAM,
+    WEIGHTS,
+)
 from byoc.codegens.dla.simulator import Simulator
 from dla_regions import executed, floats, model, region
 from dla_runtime_cases import RUNTIME_CASES
@@ -60,7 +67,8 @@ def test_an_artifact_says_what_it_is(tmp_path: Path) -> None:
     _, artifact = compiled(tmp_path, scratchpad="65536")
     program = disassemble(artifact.files[PROGRAM])
 
-    assert set(artifact.files) == {PROGRAM, WEIGHTS, INTERFACE, DRIVER_INTERFACE, PIECES}
+    known = {PROGRAM, WEIGHTS, INTERFACE, DRIVER_INTERFACE, DRIVER_LAYERS, PIECES}
+    assert set(artifact.files) == known
     assert artifact.metadata["scratchpad"] == "65536" == str(program.scratchpad)
     assert artifact.metadata["arena"] == artifact.metadata["arena_bound"] == str(program.arena)
     assert artifact.metadata["weights"] == str(len(artifact.files[WEIGHTS]))

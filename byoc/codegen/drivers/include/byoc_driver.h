@@ -232,8 +232,8 @@ typedef struct byoc_driver_2 {
      * or BYOC_BUSY where it has not ended, or BYOC_CANCELLED. Outputs in the program's memory can be read then. */
     int (*wait)(byoc_region *region, uint64_t most_ns);
 
-    /* Ask a run to end early; `wait` says whether it did. It is called on any thread, also while another is in `wait`,
-     * and does nothing where nothing runs. */
+    /* Ask a run to end early; `wait` says whether it did. It is called on any thread when `submit` has returned,
+     * also while another thread is in `wait`, and does nothing where nothing runs. */
     void (*cancel)(byoc_region *region);
 
     /* (buffers) Open a buffer. Unless BYOC_OK `*buffer` is NULL, and `*why` a sentence as in `compatible`. Buffers are
