@@ -314,4 +314,4 @@ def test_the_first_bundle_is_made_as_the_page_says(
     ran = byoc("partition", "net.onnx", "--rules", "acme.yaml", "-o", "wrong.byoc")
     assert ran.code == 5
     assert "computed wrong" in ran.out
-    assert "it runs on the host" in ran.out
+    assert "2 nodes run on the host" in ran.out
