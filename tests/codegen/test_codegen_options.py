@@ -322,7 +322,7 @@ def test_the_command_line_shows_a_codegen(
     shown = json.loads(byoc("codegens", "tuned", "--format", "json").out)
     options = shown.pop("options")
     assert shown == {
-        **{"name": "tuned", "description": "Compiles what it was told", "api": 3},
+        **{"name": "tuned", "description": "Compiles what it was told", "api": 4},
         **{"distribution": None, "version": None, "interpreter": None, "native": False},
         "abilities": ["stamped"],
     }

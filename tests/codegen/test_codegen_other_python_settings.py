@@ -161,7 +161,7 @@ def test_a_codegen_that_imports_byoc_there_is_told_what_to_import(
 
 def test_a_version_of_the_interface_that_there_is_not(configure: Configure) -> None:
     configure("future", "FromTheFuture")
-    assert "speaks version 4 of the codegen interface and this byoc no newer one than 3" in (
+    assert "speaks version 5 of the codegen interface and this byoc no newer one than 4" in (
         _describe_problem("future")
     )
 

@@ -217,7 +217,7 @@ class FromTheFuture(Acme):
     """Speaks a version of the interface that there is not."""
 
     name = "future"
-    api = 4
+    api = 5
 
 
 class NoCodegen:
