@@ -1,8 +1,8 @@
 """The process that compiles, run as a program with the arguments OPTIONS, FOLDER and FIRST.
 
 For each file FIRST.onnx, FIRST + 1.onnx, ... in the folder it prints a line: a JSON string, empty or
-what TVM says against the model. OPTIONS is a JSON object: `processor` and `level` of the codegen, and `link`
-where the compiled library is to be written, as FIRST.so.
+what TVM says against the model. OPTIONS is a JSON object: `processor` and `level` of the codegen, and
+`link`, whether the compiled library is to be written, as FIRST.so.
 """
 
 import contextlib
