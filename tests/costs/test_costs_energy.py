@@ -11,9 +11,7 @@ from byoc.costs import Price, Task, build_tasks, load_cost_model
 from byoc.costs._work import Work
 from byoc.errors import InputError
 
-TARGETS = (
-    *("dla", "ethos-u55", "iree-cpu", "nnpa", "openvino-cpu", "qnn-htp", "tensorrt-dla", "tvm-cpu"),
-)
+TARGETS = ("dla", "ethos-u55", "iree-cpu", "nnpa", "openvino-cpu", "qnn-htp", "tensorrt-dla", "tvm-cpu")
 
 
 @pytest.mark.parametrize(
@@ -44,7 +42,8 @@ def test_a_large_product_draws_a_plausible_power(name: str) -> None:
     assert isinstance(price, Price)
     watts = price.joules / price.seconds
     assert 0.01 < watts < 50
-    assert price.joules / (2 * 1024**3) < 2e-10  # for each operation
+    most = 5e-9 if name == "tvm-cpu" else 2e-10  # TVM's loops leave most of a core's arithmetic unused
+    assert price.joules / (2 * 1024**3) < most  # for each operation
 
 
 def test_joules_by_data_type(tmp_path: Path) -> None:
