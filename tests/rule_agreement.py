@@ -14,7 +14,7 @@ from byoc.rules import Target, annotate_graph
 
 @dataclass(frozen=True)
 class Judged:
-    """A model, the compiler's answer, and what the rule file says: nothing when it accepts, else why not."""
+    """A model, the compiler's answer, and why the rule file refuses it, if it does."""
 
     case: OneNode
     answer: Answer
@@ -66,7 +66,8 @@ def table(judged: Sequence[Judged], vendor: str) -> Iterator[str]:
     yield f"{vendor}: " + ", ".join(f"{kind} {number}" for kind, number in answers.most_common())
     wrong = [one.case.name for one in judged if one.answer.imported == "wrong"]
     if any(one.answer.imported for one in judged):
-        yield f"computed right, and wrong when imported: {len(wrong)}{': ' * bool(wrong)}{', '.join(wrong)}"
+        names = f": {', '.join(wrong)}" if wrong else ""
+        yield f"computed right, and wrong when imported: {len(wrong)}{names}"
     yield f"the rule file agrees on {len(judged) - len(accepts) - len(refusals)}"
     yield from _disagreements("false accepts", accepts, len(judged) - answers["takes"])
     yield from _disagreements("false refusals", refusals, answers["takes"])

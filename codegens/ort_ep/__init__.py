@@ -61,7 +61,7 @@ class OrtEp:
     """Codegen that compiles regions with a plug-in provider of ONNX Runtime, and runs them on it."""
 
     name = "ort_ep"
-    api = 3
+    api = 4
     Options = OrtEpOptions
     recompiles = True
     native = True  # it loads a library that the artifact names, and a context may be compiled code

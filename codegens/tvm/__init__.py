@@ -42,7 +42,7 @@ class TVM:
     """Codegen that compiles regions with TVM, and runs them."""
 
     name = "tvm"
-    api = 3
+    api = 4
     Options = TVMOptions
     native = True  # a library holds machine code
     parallel = True  # most of the time goes by in the compiler's own processes

@@ -35,7 +35,7 @@ def tvm_version() -> str:
 def serve(pipe: Connection) -> None:
     """Answer questions that come through a pipe until it is closed."""
     os.environ["TVM_NUM_THREADS"] = "1"
-    with contextlib.redirect_stderr(open(os.devnull, "w")):
+    with Path(os.devnull).open("w") as nothing, contextlib.redirect_stderr(nothing):
         asking.answer_all(pipe, _answer)
 
 

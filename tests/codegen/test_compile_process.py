@@ -1,0 +1,91 @@
+"""Compilers that are asked about models one by one, in a process that a model may end."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support import parse
+
+from byoc.codegen import CompileError, CompileProcess
+
+TWO = "g (float[2] x) => (float[2] z) { y = Relu(x) w = Relu(y) z = Neg(w) }"
+PROGRAM = """
+import json, os, sys
+from pathlib import Path
+import onnx
+
+flag, folder, first = sys.argv[1:]
+number = int(first)
+while (path := Path(folder) / f"{number}.onnx").exists():
+    op = onnx.load(path).graph.node[0].op_type
+    if op == flag:
+        END
+    print(json.dumps("" if op == "Relu" else f"no {op}"), flush=True)
+    number += 1
+"""
+Make = Callable[..., CompileProcess]
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Return a process that takes Relu, and ends in a way at the operator that it is given."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def make_process(flag: str = "", end: str = "os._exit(3)", patience: float = 60.0) -> CompileProcess:
+        (tmp_path / "some_compiler.py").write_text(PROGRAM.replace("END", end), encoding="utf-8")
+        return CompileProcess("Some", "some_compiler", (flag,), patience)
+
+    return make_process
+
+
+def test_each_node_gets_its_answer(make: Make) -> None:
+    answers = make().check_nodes(parse(TWO))
+
+    assert [each.reason for each in answers] == ["", "", "no Neg"]
+    assert all(each.lasting for each in answers)
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        ("os.abort()", "its compiler ended with -6"),
+        ("sys.exit(0)", "its compiler ended with 0"),
+        ("sys.exit('no such processor')", "no such processor\n"),
+        ("path.with_suffix('.txt').write_text('a word'); os._exit(1)", "a word"),
+    ],
+)
+def test_what_ends_it_is_an_answer_and_the_next_is_asked(end: str, reason: str, make: Make) -> None:
+    answers = make("Relu", end).check_nodes(parse(TWO))
+
+    assert [each.reason for each in answers] == [reason, reason, "no Neg"]
+    assert [each.lasting for each in answers] == [False, False, True]
+
+
+def test_what_takes_too_long_is_no_answer(make: Make) -> None:
+    process = make("Neg", "import time; time.sleep(60)", patience=2.0)
+
+    with pytest.raises(CompileError, match="Some gave no answer in 2 s") as caught:
+        process.check_nodes(parse(TWO))
+
+    assert not caught.value.lasting
+
+
+def test_models_may_be_changed_before_they_are_asked_about(make: Make) -> None:
+    def negate(model: object) -> None:
+        model.graph.node[0].op_type = "Neg"  # type: ignore[attr-defined]
+
+    answers = make().check_nodes(parse(TWO), negate)
+
+    assert [each.reason for each in answers] == ["no Neg"] * 3
+
+
+def test_nothing_is_imported_from_the_working_directory(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = make()
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "onnx.py").write_text("raise SystemExit('taken')", encoding="utf-8")
+    monkeypatch.chdir(tmp_path / "here")
+
+    assert process.run(tmp_path, 0) == []
+    assert [each.reason for each in process.check_nodes(parse(TWO))] == ["", "", "no Neg"]
