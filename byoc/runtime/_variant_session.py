@@ -327,7 +327,7 @@ def load(  # noqa: PLR0913 - each has a default
     A bundle with native code is loaded only where its maker is trusted: made on this machine, signed by
     a key that the user trusts, or with `trust`. `codegens` names those that may load its regions.
 
-    With `fallback="host"` a region that its codegen does not load here (the device, the codegen or its
+    With a `fallback`, "host", a region that its codegen does not load here (device, codegen or its
     runtime is missing, or fails) runs on the host instead, from its ONNX in the bundle: a warning
     (RuntimeWarning) says so for each, and `fallbacks` of the session has the reasons.
 

