@@ -1,0 +1,201 @@
+"""The codegen for Rockchip's NPUs (RK3588 and others), by rknn-toolkit2.
+
+The toolkit lives in an interpreter of its own, which BYOC_RKNN_PYTHON names. The artifact is the .rknn
+file that the chip's runtime loads, by the driver beside this file; the toolkit's simulator runs only what
+was just built, so that `load` builds again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import numpy as np
+import onnx
+
+from byoc.codegen import (
+    ON_OWN_CPU,
+    YES,
+    AnyArray,
+    Artifact,
+    CompileError,
+    Cycles,
+    DriverSources,
+    Executor,
+    MissingRuntimeError,
+    Region,
+    Verdict,
+    check_each_node,
+    find_refused_nodes,
+    format_options,
+    is_qdq_node,
+    read_region,
+    read_stored_options,
+    refuse,
+)
+
+from .sdk_process import Network, SimulatorRun, ToolkitProcess, find_toolkit, find_version
+
+__all__ = ["RKNN"]
+
+
+_FILE = "region.rknn"
+_HERTZ = 1e9  # of the NPU, which the toolkit counts cycles of
+_OPSETS = (12, 19)  # that the toolkit reads
+_IR_VERSION = 10  # the newest that the onnx it pins reads
+_WANTS = ("zero_points", "constants")
+_HELP = "seconds that building a region, or a run on the simulator, may take"
+
+
+@dataclass(frozen=True)
+class RKNNOptions:
+    """Options of the codegen `rknn`.
+
+    `platform` is the chip, `optimization` the toolkit's `optimization_level`. `cores` is what the driver
+    runs a region on; `auto` leaves it to the runtime. `timeout` is in seconds.
+    """
+
+    platform: Literal["rk3588", "rk3576", "rk3568", "rk3566", "rk3562"] = field(
+        default="rk3588", metadata={"help": "the chip to compile for"}
+    )
+    optimization: Literal["0", "1", "2", "3"] = field(
+        default="3", metadata={"help": "how much the toolkit rewrites the network: 3 most"}
+    )
+    cores: Literal["auto", "0", "1", "2", "0_1", "0_1_2"] = field(
+        default="auto", metadata={"help": "cores of the NPU that the driver runs a region on"}
+    )
+    timeout: float = field(default=600.0, metadata={"help": _HELP})
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a timeout that is not positive."""
+        if not self.timeout > 0:
+            raise ValueError(f"timeout is {self.timeout:g} s, but must be more than 0")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The toolkit's own configuration."""
+        return {"target_platform": self.platform, "optimization_level": int(self.optimization)}
+
+
+class RKNN:
+    """Codegen that compiles regions with rknn-toolkit2, and runs them on its simulator."""
+
+    name = "rknn"
+    api = 3
+    Options = RKNNOptions
+    native = True  # commands for the NPU, which the driver's library reads
+    concurrent = True  # the toolkit's process takes one call after the other
+
+    def compile(self, region: Region, options: RKNNOptions) -> Artifact:
+        """Return the .rknn file, with the toolkit's count of cycles.
+
+        Raises CompileError with the toolkit's reason and the nodes at fault, and MissingRuntimeError
+        without the toolkit.
+        """
+        version = find_version()
+        toolkit = find_toolkit()
+        try:
+            network = toolkit.build(_load_model(region), options.settings, options.timeout)
+        except CompileError as error:
+            nodes = find_refused_nodes(region.load, lambda model: self.check(model, options))
+            raise CompileError(str(error), nodes, lasting=error.lasting) from error
+        toolkit.release(network)
+        return Artifact({_FILE: network.content}, _describe(network, options, version))
+
+    def load(self, region: Region, artifact: Artifact) -> Executor:
+        """Return a function that runs the region on the simulator, which builds it again.
+
+        Raises NotHereError without the toolkit, and CompileError where what is built is not what the
+        artifact holds.
+        """
+        options = read_stored_options(RKNNOptions, artifact.metadata)
+        run = SimulatorRun(find_toolkit(), _load_model(region), options.settings, options.timeout)
+        built = _describe(run.network, options, find_version())
+        for name in ("cycles", "layers"):
+            if built[name] != artifact.metadata.get(name):
+                raise CompileError(
+                    f"the simulator would run another network than the artifact: {name} are "
+                    f"{built[name]}, and in the artifact {artifact.metadata.get(name)}"
+                )
+
+        def execute(inputs: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+            made = run([np.asarray(inputs[each.name]) for each in region.inputs])
+            return {each.name: array for each, array in zip(region.outputs, made, strict=True)}
+
+        return execute
+
+    def compatible(self, region: Region, artifact: Artifact) -> Verdict:
+        """Return whether the file is of the toolkit that is here; where there is none, it is."""
+        try:
+            here = find_version()
+        except MissingRuntimeError:
+            return YES
+        made = artifact.metadata.get("toolkit", "nothing")
+        return YES if made == here else refuse(f"it was made by rknn-toolkit2 {made}, but this is {here}")
+
+    def estimate(self, region: Region, options: RKNNOptions, artifact: Artifact) -> Cycles:
+        """Return the toolkit's cycles of all layers. Raises CompileError where the chip's CPU has some."""
+        own = artifact.metadata["own_cpu"]
+        if own:
+            raise CompileError(f"rknn-toolkit2 counts no cycles of what the chip's CPU computes: {own}")
+        return Cycles(float(artifact.metadata["cycles"]), _HERTZ)
+
+    def cache_key(self, options: RKNNOptions) -> dict[str, str]:
+        """Return the toolkit's version. Raises MissingRuntimeError as `compile` does."""
+        return {"toolkit": find_version()}
+
+    def check(self, model: onnx.ModelProto, options: RKNNOptions) -> Sequence[Verdict]:
+        """Return for each node whether the toolkit builds it alone, or its reason."""
+        find_version()
+        toolkit = find_toolkit()
+        whole = _ask_toolkit(model, toolkit, options)
+        if whole and not whole.own_cpu:
+            return [YES] * len(model.graph.node)
+        return check_each_node(model, lambda single: _ask_toolkit(single.model, toolkit, options))
+
+    def driver(self) -> DriverSources:
+        """Return the driver, which calls the chip's runtime `librknnrt`."""
+        folder = Path(__file__).parent / "driver"
+        return DriverSources(self.name, (folder / "rknn_driver.c",), libraries=("rknnrt",))
+
+
+def _load_model(region: Region) -> onnx.ModelProto:
+    """Return a region in the form that the toolkit reads. Raises CompileError with the node that has none."""
+    opset = _choose_opset(region.model)
+    quantized = any(is_qdq_node(node) for node in region.nodes)  # weights then stay integers
+    return region.load(
+        inline=True, fold=not quantized, opset=opset, ir_version=_IR_VERSION, wants=_WANTS
+    )
+
+
+def _choose_opset(model: onnx.ModelProto) -> int:
+    """Return the operator set that the toolkit reads and that is nearest to a model's."""
+    low, high = _OPSETS
+    opset = next((each.version for each in model.opset_import if each.domain == ""), high)
+    return min(max(opset, low), high)
+
+
+def _ask_toolkit(model: onnx.ModelProto, toolkit: ToolkitProcess, options: RKNNOptions) -> Verdict:
+    """Return whether the toolkit builds a model."""
+    with TemporaryDirectory(prefix="byoc-") as folder:
+        path = Path(folder) / "model.onnx"
+        onnx.save(model, path)
+        try:
+            form = _load_model(read_region(path, "model", "rknn"))
+            network = toolkit.build(form, options.settings, options.timeout)
+        except CompileError as error:
+            return refuse(str(error))
+    toolkit.release(network)
+    return ON_OWN_CPU if network.own_cpu else YES
+
+
+def _describe(network: Network, options: RKNNOptions, version: str) -> dict[str, str]:
+    """Return the metadata of an artifact."""
+    return {
+        **format_options(options),
+        "toolkit": version,
+        "cycles": str(network.cycles),
+        "layers": str(len(network.layers)),
+        "own_cpu": ", ".join(network.own_cpu),
+    }
