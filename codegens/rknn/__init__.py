@@ -1,8 +1,8 @@
 """The codegen for Rockchip's NPUs (RK3588 and others), by rknn-toolkit2.
 
 The toolkit lives in an interpreter of its own, which BYOC_RKNN_PYTHON names. The artifact is the .rknn
-file that the chip's runtime loads, by the driver beside this file; the toolkit's simulator runs only what
-was just built, so that `load` builds again.
+file that the chip's runtime loads, by the driver in the folder beside this file. The toolkit's simulator
+runs only what was just built, so that `load` builds again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,6 +25,7 @@ from byoc.codegen import (
     Executor,
     MissingRuntimeError,
     Region,
+    TensorContract,
     Verdict,
     check_each_node,
     find_refused_nodes,
@@ -33,6 +34,7 @@ from byoc.codegen import (
     read_region,
     read_stored_options,
     refuse,
+    to_numpy_dtype,
 )
 
 from .sdk_process import Network, SimulatorRun, ToolkitProcess, find_toolkit, find_version
@@ -45,6 +47,7 @@ _HERTZ = 1e9  # of the NPU, which the toolkit counts cycles of
 _OPSETS = (12, 19)  # that the toolkit reads
 _IR_VERSION = 10  # the newest that the onnx it pins reads
 _WANTS = ("zero_points", "constants")
+_EXPLICIT = ("LayerNormalization",)  # whose defaults the toolkit does not know
 _HELP = "seconds that building a region, or a run on the simulator, may take"
 
 
@@ -121,7 +124,10 @@ class RKNN:
 
         def execute(inputs: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
             made = run([np.asarray(inputs[each.name]) for each in region.inputs])
-            return {each.name: array for each, array in zip(region.outputs, made, strict=True)}
+            return {
+                each.name: _give_form(array, each)
+                for each, array in zip(region.outputs, made, strict=True)
+            }
 
         return execute
 
@@ -132,13 +138,17 @@ class RKNN:
         except MissingRuntimeError:
             return YES
         made = artifact.metadata.get("toolkit", "nothing")
-        return YES if made == here else refuse(f"it was made by rknn-toolkit2 {made}, but this is {here}")
+        return (
+            YES if made == here else refuse(f"it was made by rknn-toolkit2 {made}, but this is {here}")
+        )
 
     def estimate(self, region: Region, options: RKNNOptions, artifact: Artifact) -> Cycles:
-        """Return the toolkit's cycles of all layers. Raises CompileError where the chip's CPU has some."""
+        """Return the toolkit's cycles. Raises CompileError where it has none, as of the chip's CPU."""
         own = artifact.metadata["own_cpu"]
         if own:
             raise CompileError(f"rknn-toolkit2 counts no cycles of what the chip's CPU computes: {own}")
+        if not artifact.metadata["cycles"]:
+            raise CompileError("rknn-toolkit2 counts cycles of convolutions and products alone")
         return Cycles(float(artifact.metadata["cycles"]), _HERTZ)
 
     def cache_key(self, options: RKNNOptions) -> dict[str, str]:
@@ -161,12 +171,24 @@ class RKNN:
 
 
 def _load_model(region: Region) -> onnx.ModelProto:
-    """Return a region in the form that the toolkit reads. Raises CompileError with the node that has none."""
+    """Return a region in the form that the toolkit reads. Raises CompileError for a node without one."""
     opset = _choose_opset(region.model)
     quantized = any(is_qdq_node(node) for node in region.nodes)  # weights then stay integers
-    return region.load(
+    model = region.load(
         inline=True, fold=not quantized, opset=opset, ir_version=_IR_VERSION, wants=_WANTS
     )
+    for node in model.graph.node:
+        if node.op_type in _EXPLICIT:
+            _state_defaults(node, opset)
+    return model
+
+
+def _state_defaults(node: onnx.NodeProto, opset: int) -> None:
+    """Add the attributes of a node that have their defaults."""
+    given = {each.name for each in node.attribute}
+    for name, attribute in onnx.defs.get_schema(node.op_type, opset).attributes.items():
+        if name not in given and attribute.default_value.type:
+            node.attribute.append(attribute.default_value)
 
 
 def _choose_opset(model: onnx.ModelProto) -> int:
@@ -195,7 +217,16 @@ def _describe(network: Network, options: RKNNOptions, version: str) -> dict[str,
     return {
         **format_options(options),
         "toolkit": version,
-        "cycles": str(network.cycles),
+        "cycles": "" if network.cycles is None else str(network.cycles),
         "layers": str(len(network.layers)),
         "own_cpu": ", ".join(network.own_cpu),
     }
+
+
+def _give_form(array: AnyArray, contract: TensorContract) -> AnyArray:
+    """Return an output as the contract says: the simulator has float16 as float32, and no rank 0."""
+    dtype = to_numpy_dtype(contract.type.dtype)
+    shape = [extent for extent in contract.type.shape or () if isinstance(extent, int)]
+    if array.dtype.kind == dtype.kind == "f":
+        array = array.astype(dtype)
+    return array.reshape(shape) if array.ndim != len(shape) else array

@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -38,26 +39,38 @@ _MAX_PROTO = 2**31 - 1  # bytes of a model without files
 _STOP_SECONDS = 1.0  # for a process that is asked to end before it is killed
 _CHUNK = 1 << 20
 
-# A row of the toolkit's table of layers, such as
-# `1    ConvRelu    INT8     NPU    (1,3,16,16),(8,3,3,3)    (1,8,16,16)    439/2304/2304    2    Conv:c`.
+# A row of the toolkit's table of layers, such as (one line)
+# `1  ConvRelu  INT8  NPU  (1,3,16,16),(8,3,3,3),...  (1,8,16,16)  439/2304/2304  2  Conv:c`.
 _ROW = re.compile(
     r"^D RKNN: \[[\d:.]+\] \d+ +(?P<op>\S+) +(?P<dtype>\S+) +(?P<target>[A-Z]+) +\S.*? "
-    r"(?P<ddr>\d+)/(?P<npu>\d+)/(?P<total>\d+) +",
+    r"(?P<shape>\S+) +(?P<ddr>\d+)/\d+/(?P<total>\d+) +(?P<read>\d+) ",
     re.MULTILINE,
 )
+_WIDTHS = {"INT8": 1, "UINT8": 1, "BOOL": 1, "FLOAT16": 2, "INT16": 2, "INT64": 8}  # others have 4 bytes
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")
-_PREFIX = re.compile(r"^(E RKNN: \[[\d:.]+\]|E (\w+: )?|\w*(Error|Exception): )\s*")
+_ERROR = re.compile(
+    r"^(E RKNN: \[[\d:.]+\] *|E \w+: |E "
+    r"|[\w.]*(?:Error|Exception|Fail|Invalid\w+|NotImplemented): )(?P<text>.+)"
+)
+_VIEWS = ("Reshape", "Flatten")
 _NOISE = ("Traceback", "rknn-toolkit2 version", "Please feedback", "====")
+_CODE = re.compile(r"^\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A row of the toolkit's table: an operator, who runs it (NPU, CPU or GPU), and its cycles."""
+    """A row of the toolkit's table: an operator, who runs it (NPU, CPU or GPU), and its cycles.
+
+    `cycles` are all, `memory_cycles` those in which its `bytes` cross to and from memory; both are 0 of
+    operators that the toolkit does not count.
+    """
 
     op: str
     dtype: str
     target: str
     cycles: int
+    memory_cycles: int
+    bytes: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,9 +88,18 @@ class Network:
         return tuple(sorted({each.op for each in self.layers if each.target != "NPU"}))
 
     @property
-    def cycles(self) -> int:
-        """The cycles of all layers of the NPU."""
-        return sum(each.cycles for each in self.layers)
+    def cycles(self) -> int | None:
+        """The cycles of all layers; None where the toolkit does not tell.
+
+        It counts convolutions and products alone. Its bytes of all others cross at the rate that it has
+        for those of the layers that it counts.
+        """
+        counted = [each for each in self.layers if each.memory_cycles]
+        if self.own_cpu or not counted:
+            return None
+        rate = sum(each.bytes for each in counted) / sum(each.memory_cycles for each in counted)
+        others = sum(each.bytes for each in self.layers if not each.cycles and each.op not in _VIEWS)
+        return round(sum(each.cycles for each in counted) + others / rate)
 
 
 class ToolkitProcess:
@@ -308,16 +330,20 @@ def _write_model(model: onnx.ModelProto, path: Path) -> None:
 def _read_layers(log: str) -> Iterator[Layer]:
     """Yield the rows of the table of layers that the toolkit printed, without inputs and outputs."""
     for row in _ROW.finditer(_COLOURS.sub("", log)):
-        if row["op"] not in ("InputOperator", "OutputOperator"):
-            yield Layer(row["op"], row["dtype"], row["target"], int(row["total"]))
+        if row["op"] in ("InputOperator", "OutputOperator"):
+            continue
+        made = prod(int(extent) for extent in re.findall(r"\d+", row["shape"].partition(")")[0]))
+        size = int(row["read"]) * 1024 + made * _WIDTHS.get(row["dtype"], 4)  # it reads so many KiB
+        yield Layer(row["op"], row["dtype"], row["target"], int(row["total"]), int(row["ddr"]), size)
 
 
 def _find_reason(answer: Mapping[str, Any]) -> str:
-    """Return the toolkit's reason in a sentence: the last error line that it printed."""
-    lines = [line.strip() for line in _COLOURS.sub("", answer["log"]).splitlines()]
-    errors = [line for line in lines if _PREFIX.match(line) and not any(word in line for word in _NOISE)]
-    found = _PREFIX.sub("", errors[-1]).strip() if errors else ""
-    return shorten_text(found or answer["error"], _MAX_CHARACTERS)
+    """Return the toolkit's reason in a sentence: the last error that it printed."""
+    for line in reversed(_COLOURS.sub("", answer["log"]).splitlines()):
+        found = _ERROR.match(line.strip())
+        if found and not any(word in line for word in _NOISE):
+            return shorten_text(_CODE.sub("", found["text"]).strip(), _MAX_CHARACTERS)
+    return shorten_text(answer["error"], _MAX_CHARACTERS)
 
 
 def _describe_exit(code: int | None) -> str:

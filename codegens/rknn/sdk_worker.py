@@ -1,11 +1,14 @@
 """Build and run networks with rknn-toolkit2, for a process that asks over pipes.
 
 Run as a program, by an interpreter that has rknn-toolkit2; it needs nothing of byoc. A request on
-standard input is a line of JSON: `{"method": "build", "model": PATH, "settings": {...}, "export": PATH}`,
-`{"method": "run", "network": NUMBER, "arrays": [[DTYPE, SHAPE], ...]}` with the arrays' bytes behind it,
-or `{"method": "release", "network": NUMBER}`. An answer is a line of the same form,
-`{"error": TEXT, "log": TEXT, "network": NUMBER, "arrays": [...]}`, and the bytes of the results. `log` is
-what the toolkit printed while it built, its table of layers among it.
+standard input is a line of JSON:
+
+- `{"method": "build", "model": PATH, "settings": {...}, "export": PATH}`
+- `{"method": "run", "network": NUMBER, "arrays": [[DTYPE, SHAPE], ...]}`, and the arrays' bytes
+- `{"method": "release", "network": NUMBER}`
+
+An answer is such a line, `{"error": TEXT, "log": TEXT, "network": NUMBER, "arrays": [...]}`, and the
+bytes of the results. `log` is what the toolkit printed meanwhile, its table of layers among it.
 """
 
 import ctypes
