@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 import onnx
+from onnx import numpy_helper
 
 from byoc.codegen import (
     ON_OWN_CPU,
@@ -47,6 +48,7 @@ _HERTZ = 1e9  # of the NPU, which the toolkit counts cycles of
 _OPSETS = (12, 19)  # that the toolkit reads
 _IR_VERSION = 10  # the newest that the onnx it pins reads
 _WANTS = ("zero_points", "constants")
+_WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _EXPLICIT = ("LayerNormalization",)  # whose defaults the toolkit does not know
 _HELP = "seconds that building a region, or a run on the simulator, may take"
 
@@ -180,7 +182,33 @@ def _load_model(region: Region) -> onnx.ModelProto:
     for node in model.graph.node:
         if node.op_type in _EXPLICIT:
             _state_defaults(node, opset)
+    _rescale_weights(model.graph)
     return model
+
+
+def _rescale_weights(graph: onnx.GraphProto) -> None:
+    """State int8 weights so that the toolkit's own integers are the model's.
+
+    It quantizes weights of scale s anew: as round(w * 127 / 128), of scale s * 128 / 127, since it takes
+    their range to begin at -128 * s. So it is given round(w * 128 / 127) and the scale s * 127 / 128, of
+    which it makes w and s again; 127 alone becomes 126.
+    """
+    stored = {each.name: each for each in graph.initializer}
+    readers = {name: node.op_type for node in graph.node for name in node.input[1:2]}
+    for node in graph.node:
+        names = list(node.input)
+        if node.op_type != "DequantizeLinear" or readers.get(node.output[0]) not in _WEIGHTED:
+            continue
+        if len(names) < 3 or not all(name in stored for name in names):
+            continue
+        weights, scale, point = (numpy_helper.to_array(stored[name]) for name in names)
+        if weights.dtype != np.int8 or np.any(point) or scale.dtype != np.float32:
+            continue
+        moved = np.clip(np.rint(weights * (128 / 127)), -128, 127).astype(np.int8)
+        for place, value in enumerate((moved, (scale * (127 / 128)).astype(np.float32))):
+            name = f"{names[place]}_for_{node.output[0]}"
+            node.input[place] = name
+            graph.initializer.append(numpy_helper.from_array(value, name))
 
 
 def _state_defaults(node: onnx.NodeProto, opset: int) -> None:

@@ -1,4 +1,4 @@
-"""The codegen `rknn`, with stand-ins for Rockchip's toolkit and runtime: what it says, hands on and checks.
+"""The codegen `rknn`, with stand-ins for Rockchip's toolkit and runtime: what it says and checks.
 
 The stand-ins know networks of one Relu. What the toolkit itself builds is tests/rknn_rules's to ask.
 """
@@ -24,6 +24,7 @@ from byoc.codegen import (
     MissingRuntimeError,
     NotHereError,
     Region,
+    format_options,
     read_region,
 )
 from byoc.codegen.drivers import DriverError, DriverLibrary, build_driver
@@ -162,7 +163,7 @@ def test_without_the_toolkit_a_sentence_says_what_to_do(
     with pytest.raises(MissingRuntimeError, match="name its interpreter in BYOC_RKNN_PYTHON"):
         RKNN().compile(region, RKNNOptions())
     with pytest.raises(NotHereError, match="name its interpreter in BYOC_RKNN_PYTHON"):
-        RKNN().load(region, Artifact({}, {}))
+        RKNN().load(region, Artifact({}, format_options(RKNNOptions())))
 
     monkeypatch.setenv("BYOC_RKNN_PYTHON", str(tmp_path / "nothing"))
     with pytest.raises(MissingRuntimeError, match="nothing' lacks it"):

@@ -29,7 +29,13 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 from bundled import Row, Simulated, row  # noqa: E402 - needs the path
 from support import LIGHT  # noqa: E402
 
-_RULES = {"ethos_u": "ethos-u55", "iree": "iree-cpu", "openvino": "openvino-cpu", "qnn": "qnn-htp"}
+_RULES = {
+    "ethos_u": "ethos-u55",
+    "iree": "iree-cpu",
+    "openvino": "openvino-cpu",
+    "qnn": "qnn-htp",
+    "rknn": "rknn-rk3588",
+}
 _QUANTIZED = {"ethos_u": "int8", "qnn": "uint8"}
 """The integers of codegens that take no floats."""
 _TRAINED = ("eff_word_net_qint8", "smart_turn_v3_qdq")

@@ -148,7 +148,7 @@ def test_a_codegen_is_shown_as_native(
     assert "native: yes, it executes what is in a bundle" in byoc("codegens", "native").out
     natives = {
         name: json.loads(byoc("codegens", name, "--format", "json").out)["native"]
-        for name in ("c", "dla", "iree", "openvino", "qnn", "reference")
+        for name in ("c", "dla", "iree", "openvino", "qnn", "reference", "rknn")
     }
     assert natives == {
         "c": True,
@@ -157,6 +157,7 @@ def test_a_codegen_is_shown_as_native(
         "openvino": True,
         "qnn": True,
         "reference": False,
+        "rknn": True,
     }
 
 

@@ -1,7 +1,7 @@
 """A stand-in for rknn-toolkit2: networks of one Relu, of float32 or of int8 with one scale.
 
-It has the methods that byoc's codegen calls, and writes files for `rknnrt.c` beside this folder. The name
-of a network's first node decides what goes wrong: `refused`, `hangs`, `crashes`, `lost` in a run, `slow`.
+It has the methods that byoc's codegen calls, and writes files for `rknnrt.c` beside this folder. The
+name of a network's first node decides what goes wrong: `refused`, `hangs`, `crashes`, `lost`, `slow`.
 """
 
 import os
@@ -43,7 +43,7 @@ class RKNN:
         shape = "(%s)" % ",".join(map(str, self.shape))  # noqa: UP031
         target = "CPU" if "slow" in name else "NPU"
         print(ROW % (0, "InputOperator", "FLOAT16", "CPU", shape, 0, 0, 0, 0))  # noqa: T201
-        print(ROW % (1, "ConvRelu", "FLOAT16", target, shape, 100, 700, 700, 1))
+        print(ROW % (1, "ConvRelu", "FLOAT16", target, shape, 100, 700, 700, 1))  # noqa: T201
         print(ROW % (2, "MaxPool", "FLOAT16", "NPU", shape, 0, 0, 0, 1))  # noqa: T201
         return 0
 
