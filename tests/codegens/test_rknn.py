@@ -226,7 +226,7 @@ def test_a_bundle_ships_without_the_toolkit(
     monkeypatch.delenv("BYOC_RKNN_PYTHON")
 
     library = byoc.make_driver(tmp_path / "b.byoc", tmp_path / "librknn.so")
-    byoc.export_c(tmp_path / "b.byoc", tmp_path / "out")
+    byoc.export_c(tmp_path / "b.byoc", output=tmp_path / "out")
 
     assert (tmp_path / "librknn.so").exists(), library
     assert {each.name for each in (tmp_path / "out").rglob("*.c")} >= {"rknn_driver.c"}

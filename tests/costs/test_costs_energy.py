@@ -11,7 +11,16 @@ from byoc.costs import Price, Task, build_tasks, load_cost_model
 from byoc.costs._work import Work
 from byoc.errors import InputError
 
-TARGETS = ("dla", "ethos-u55", "iree-cpu", "nnpa", "openvino-cpu", "qnn-htp", "rknn-rk3588", "tensorrt-dla")
+TARGETS = (
+    "dla",
+    "ethos-u55",
+    "iree-cpu",
+    "nnpa",
+    "openvino-cpu",
+    "qnn-htp",
+    "rknn-rk3588",
+    "tensorrt-dla",
+)
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,11 @@ def list_cases() -> Iterator[Case]:
     for each in make_cases():
         if each.name.startswith(("int16", "uint8")) or _count_elements(each.model) > _MOST:
             continue
-        yield Case(f"int8 {each.op} {each.name}", each.op, each.model, _draw_integers(each.model))
+        try:
+            data = _draw_integers(each.model)
+        except ByocError:  # a kernel larger than its image: onnxruntime has nothing to compare with
+            continue
+        yield Case(f"int8 {each.op} {each.name}", each.op, each.model, data)
 
 
 def _is_promised(value: Any) -> bool:
