@@ -47,7 +47,6 @@ _FILE = "region.rknn"
 _HERTZ = 1e9  # of the NPU, which the toolkit counts cycles of
 _OPSETS = (12, 19)  # that the toolkit reads
 _IR_VERSION = 10  # the newest that the onnx it pins reads
-_WANTS = ("zero_points", "constants")
 _WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _EXPLICIT = ("LayerNormalization",)  # whose defaults the toolkit does not know
 _HELP = "seconds that building a region, or a run on the simulator, may take"
@@ -177,7 +176,11 @@ def _load_model(region: Region) -> onnx.ModelProto:
     opset = _choose_opset(region.model)
     quantized = any(is_qdq_node(node) for node in region.nodes)  # weights then stay integers
     model = region.load(
-        inline=True, fold=not quantized, opset=opset, ir_version=_IR_VERSION, wants=_WANTS
+        inline=True,
+        fold=not quantized,
+        opset=opset,
+        ir_version=_IR_VERSION,
+        wants=("zero_points", "constants"),
     )
     for node in model.graph.node:
         if node.op_type in _EXPLICIT:
@@ -205,7 +208,8 @@ def _rescale_weights(graph: onnx.GraphProto) -> None:
         if weights.dtype != np.int8 or np.any(point) or scale.dtype != np.float32:
             continue
         moved = np.clip(np.rint(weights * (128 / 127)), -128, 127).astype(np.int8)
-        for place, value in enumerate((moved, (scale * (127 / 128)).astype(np.float32))):
+        stated: tuple[AnyArray, AnyArray] = (moved, (scale * (127 / 128)).astype(np.float32))
+        for place, value in enumerate(stated):
             name = f"{names[place]}_for_{node.output[0]}"
             node.input[place] = name
             graph.initializer.append(numpy_helper.from_array(value, name))

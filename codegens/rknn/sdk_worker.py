@@ -81,7 +81,7 @@ def build(model: str, settings: Dict[str, Any], export: str) -> Any:  # noqa: UP
 
     Raises RuntimeError with the step that the toolkit failed at; the reason is in what it printed.
     """
-    from rknn.api import RKNN  # noqa: PLC0415 - only where it runs
+    from rknn.api import RKNN  # type: ignore[import-not-found] # noqa: PLC0415 - only where it runs
 
     network = RKNN(verbose=True)
     try:
