@@ -74,7 +74,8 @@ def list_cases() -> Iterator[Case]:
     for number, one in enumerate((*operator_tests(), *attribute_tests())):
         data = [(each.inputs, each.expected) for each in one.question.data]
         asked = [pair for pair in data if all(map(_is_promised, (*pair[0].values(), *pair[1].values())))]
-        if asked and asked[0][0]:
+        needed = {value.name for value in one.model.graph.input}
+        if asked and needed and needed == set(asked[0][0]):  # what is left out has a default
             yield Case(f"{number} {one.source} {one.name}", one.op, one.model, asked)
     for each in make_cases():
         if each.name.startswith(("int16", "uint8")) or _count_elements(each.model) > _MOST:
@@ -178,9 +179,17 @@ def find_refusal(case: Case, target: Target) -> str:
         model = prepare_model(case.model, case.name)
     except ByocError as error:
         return str(error)
-    found = zip(model.index.graph.node, annotate_graph(model.index, target), strict=True)
-    verdicts = [each.verdict for node, each in found if node.op_type == case.op]
-    return "" if verdicts[0] else str(verdicts[0])
+    marks = annotate_graph(model.index, target)
+    mark = next(
+        mark
+        for node, mark in zip(model.index.graph.node, marks, strict=True)
+        if node.op_type == case.op.rpartition(".")[2]
+    )
+    if not mark.verdict:
+        return str(mark.verdict)
+    if case.name.startswith("int8 "):
+        return "" if mark.accepts_quantized else mark.not_quantized or "it is taken in float16 alone"
+    return "" if mark.accepts_plain else "it is taken in int8 alone"
 
 
 def write_table(answers: Sequence[tuple[Answer, str]]) -> Iterator[str]:
