@@ -20,7 +20,7 @@ from byoc.codegen._compiler_identity import describe_codegen, read_description
 from byoc.codegen.byoc_worker.link import BrokenMessageError
 from byoc.errors import InputError
 
-OURS = ("c", "dla", "ethos_u", "iree", "openvino", "ort_ep", "qnn", "reference", "tvm")
+OURS = ("c", "dla", "ethos_u", "iree", "openvino", "ort_ep", "qnn", "reference", "rknn", "tvm")
 
 
 def test_a_description_is_the_same_from_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

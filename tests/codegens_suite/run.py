@@ -31,7 +31,7 @@ from support import LIGHT  # noqa: E402
 
 _RULES = {
     **{"ethos_u": "ethos-u55", "iree": "iree-cpu", "openvino": "openvino-cpu", "ort_ep": "ort-ep"},
-    **{"qnn": "qnn-htp", "tvm": "tvm-cpu"},
+    **{"qnn": "qnn-htp", "rknn": "rknn-rk3588", "tvm": "tvm-cpu"},
 }
 _QUANTIZED = {"ethos_u": "int8", "qnn": "uint8"}
 """The integers of codegens that take no floats."""

@@ -12,8 +12,10 @@ from byoc.costs._work import Work
 from byoc.errors import InputError
 
 TARGETS = (
-    *("dla", "ethos-u55", "iree-cpu", "nnpa", "openvino-cpu", "ort-ep", "qnn-htp", "tensorrt-dla"),
-    "tvm-cpu",
+TARGETS = (
+    *("dla", "ethos-u55", "iree-cpu", "nnpa", "openvino-cpu", "ort-ep", "qnn-htp", "rknn-rk3588"),
+    *("tensorrt-dla", "tvm-cpu"),
+)
 )
 
 

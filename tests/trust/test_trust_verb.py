@@ -148,7 +148,7 @@ def test_a_codegen_is_shown_as_native(
     assert "native: yes, it executes what is in a bundle" in byoc("codegens", "native").out
     natives = {
         name: json.loads(byoc("codegens", name, "--format", "json").out)["native"]
-        for name in ("c", "dla", "iree", "openvino", "ort_ep", "qnn", "reference", "tvm")
+        for name in ("c", "dla", "iree", "openvino", "ort_ep", "qnn", "reference", "rknn", "tvm")
     }
     assert natives == {
         "c": True,
@@ -158,6 +158,7 @@ def test_a_codegen_is_shown_as_native(
         "ort_ep": True,
         "qnn": True,
         "reference": False,
+        "rknn": True,
         "tvm": True,
     }
 

@@ -1,0 +1,1 @@
+"""A stand-in for rknn-toolkit2 in tests: see `api.py`."""
