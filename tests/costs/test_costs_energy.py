@@ -12,10 +12,8 @@ from byoc.costs._work import Work
 from byoc.errors import InputError
 
 TARGETS = (
-TARGETS = (
     *("dla", "ethos-u55", "iree-cpu", "nnpa", "openvino-cpu", "ort-ep", "qnn-htp", "rknn-rk3588"),
     *("tensorrt-dla", "tvm-cpu"),
-)
 )
 
 

@@ -7,7 +7,7 @@ import re
 import shlex
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -279,8 +279,23 @@ def make_small() -> onnx.ModelProto:
     return model
 
 
+@pytest.fixture
+def forget_acme() -> Iterator[Callable[[], None]]:
+    """Return what drops the imported modules of the package that `byoc new-codegen` writes; so does the end."""
+
+    def forget() -> None:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "byoc_acme"]:
+            del sys.modules[name]
+
+    yield forget
+    forget()
+
+
 def test_the_first_bundle_is_made_as_the_page_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, byoc: Callable[..., Ran]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    byoc: Callable[..., Ran],
+    forget_acme: Callable[[], None],
 ) -> None:
     """The commands of the first section, where `pip install` is an entry point on the path."""
     text = pages.read(pages.ROOT / "docs" / "codegen.md")
@@ -309,8 +324,7 @@ def test_the_first_bundle_is_made_as_the_page_says(
     right = program.read_text()
     assert "relu=True" in right
     program.write_text(right.replace("relu=True", "relu=False"))
-    for name in [name for name in sys.modules if name.partition(".")[0] == "byoc_acme"]:
-        monkeypatch.delitem(sys.modules, name)
+    forget_acme()
     ran = byoc("partition", "net.onnx", "--rules", "acme.yaml", "-o", "wrong.byoc")
     assert ran.code == 5
     assert "computed wrong" in ran.out

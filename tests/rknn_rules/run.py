@@ -27,11 +27,11 @@ import numpy as np
 import onnx
 
 _TESTS = Path(__file__).parents[1]
-sys.path[:0] = [str(_TESTS), str(_TESTS / "openvino_rules"), str(_TESTS / "ethos_u_suite")]
+sys.path[:0] = [str(_TESTS), str(_TESTS / "ethos_u_suite")]
 
 from byoc.codegens.rknn import RKNNOptions, _load_model  # noqa: E402
 from byoc.codegens.rknn.sdk_process import SimulatorRun, find_toolkit  # noqa: E402
-from cases import attribute_tests, operator_tests  # noqa: E402 - needs the path
+from one_node_models import attribute_tests, operator_tests  # noqa: E402 - needs the path
 from quantized import list_codes  # noqa: E402 - needs the path
 from vela_cases import make_cases  # noqa: E402 - needs the path
 
