@@ -9,11 +9,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 
 import onnx
 import pytest
-from support import VANILLA, Ran, parse
+from support import VANILLA, Ran, parse, sample_cases
 from wrecking import Wreck
 
 from byoc import long_calls
@@ -123,8 +124,14 @@ def wait_until_busy(process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processor times are read from /proc")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("verb", ["partition", "verify"])
+@pytest.mark.parametrize(
+    ("verb", "number"),
+    sample_cases(
+        [*product(["partition", "verify"], [signal.SIGINT, signal.SIGTERM])],
+        ("partition", signal.SIGTERM),
+        ("verify", signal.SIGINT),
+    ),
+)
 def test_onnxruntime_is_stopped_by_a_signal(
     verb: str, number: signal.Signals, folder: Path, byoc: Cli
 ) -> None:

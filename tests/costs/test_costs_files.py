@@ -345,8 +345,8 @@ def test_a_plug_in(monkeypatch: pytest.MonkeyPatch, byoc: Any) -> None:
             "ethos-u65-512, ethos-u85, ethos-u85-1024, ethos-u85-128, ethos-u85-2048, ethos-u85-512, "
             "flat2, host, "
             "iree-cpu, nnpa, onnxruntime-cpu, onnxruntime-cpu-2-threads, openvino-cpu, "
-            "openvino-cpu-2-threads, openvino-cpu-roofline, ort-ep, qnn-htp, tensorrt-dla, "
-            "tvm-cpu",
+            "openvino-cpu-2-threads, openvino-cpu-roofline, ort-ep, qnn-htp, rknn-rk3588, "
+            "tensorrt-dla, tvm-cpu",
         ),
     ],
 )

@@ -164,5 +164,5 @@ def test_neither_a_file_nor_a_name() -> None:
         "dla, ethos-u55, ethos-u55-128, ethos-u55-32, ethos-u55-64, ethos-u65, ethos-u65-512, "
         "ethos-u85, ethos-u85-1024, ethos-u85-128, ethos-u85-2048, ethos-u85-512, host, iree-cpu, nnpa, "
         "onnxruntime-cpu, onnxruntime-cpu-2-threads, openvino-cpu, openvino-cpu-2-threads, "
-        "openvino-cpu-roofline, ort-ep, qnn-htp, tensorrt-dla, tvm-cpu"
+        "openvino-cpu-roofline, ort-ep, qnn-htp, rknn-rk3588, tensorrt-dla, tvm-cpu"
     )

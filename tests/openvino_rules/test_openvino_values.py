@@ -28,10 +28,8 @@ pytestmark = [
     pytest.mark.skipif(not openvino_version(), reason="openvino is not installed"),
 ]
 TOLERANCES = {"float16": (2e-3, 1e-3), "bfloat16": (2.0**-6, 1e-2)}  # of other floats (1e-4, 1e-6)
-SAMPLED = (
-    *("Add", "Cast", "Div", "Exp", "Greater", "Max", "ReduceSum", "Relu", "TopK"),
-    *("MatMulInteger", "Mod", "OneHot", "Pad"),
-)
+SAMPLED = "Cast", "Div", "Exp", "Greater", "Max", "ReduceSum", "TopK"
+SAMPLED_INTEGERS = "Add", "Div", "MatMulInteger", "Max", "Mod", "Pad"
 
 
 def find_accepted(op: str, target: Target, resolve: Resolve) -> Iterator[ValueCase]:
@@ -74,7 +72,7 @@ def test_what_is_promised_of_values_is_computed(op: str) -> None:
     assert find_wrong(accepted) == {}
 
 
-@pytest.mark.parametrize("op", sample_cases(OPERATORS, *SAMPLED))
+@pytest.mark.parametrize("op", sample_cases(OPERATORS, *SAMPLED_INTEGERS))
 def test_what_is_taken_is_right_for_all_integers(op: str) -> None:
     target = load_rules("openvino-cpu")
 

@@ -209,6 +209,7 @@ def test_a_guard_the_other_way_around_goes() -> None:
 STEPS = (
     *("Relu", "Gelu", "HardSwish", "Neg", "Abs", "Floor", "Tanh", "Sigmoid", "Erf", "Softsign", "Exp"),
     *("Reciprocal", "Sqrt", "LeakyRelu", "Elu", "HardSigmoid", "Identity", "Mish", "Sin", "Round"),
+    *("Ceil", "Sign", "Cos"),
 )
 PAIRS = ("Add", "Sub", "Mul", "Div", "Max", "Min", "MatMul", "Pow")
 

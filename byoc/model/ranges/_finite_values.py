@@ -9,7 +9,7 @@ a layer.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf, isnan, prod, sqrt
+from math import ceil, inf, isnan, prod, sqrt
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,11 +30,12 @@ _MOVERS = (
     *("Gather", "GatherElements", "GatherND", "DepthToSpace", "SpaceToDepth", "Split", "Trilu"),
 )
 _SHRINKING = (
-    *("Relu", "Gelu", "Swish", "HardSwish", "Mish", "Neg", "Abs", "Floor", "Ceil", "Round", "Sign"),
+    *("Relu", "Gelu", "Swish", "HardSwish", "Mish", "Neg", "Abs"),
     *("com.microsoft.Gelu", "com.microsoft.QuickGelu"),
 )
-"""Operators whose numbers are no larger than those of the first input, rounding up to 1 apart."""
-_UNIT = ("Sigmoid", "HardSigmoid", "Tanh", "Erf", "Sin", "Cos", "Softsign")
+"""Operators whose numbers are no larger than those of the first input."""
+_ROUNDING = ("Floor", "Ceil", "Round")
+_UNIT = ("Sigmoid", "HardSigmoid", "Tanh", "Erf", "Sin", "Cos", "Softsign", "Sign")
 
 
 @dataclass(eq=False)
@@ -225,6 +226,11 @@ def _product(*factors: float) -> float:
     return inf if inf in factors else prod(factors)
 
 
+def _round_up(magnitude: float) -> float:
+    """Return the next integer, which a number of this magnitude may be rounded to."""
+    return magnitude if magnitude == inf else float(ceil(magnitude))
+
+
 def _divide(node: FiniteNode) -> float:
     least = node.find_least(1)
     return node.get(0) / least if least > 0 and node.get(1) < inf else inf
@@ -347,7 +353,8 @@ FiniteRule = Callable[[FiniteNode], float]
 
 _RULES: Mapping[str, FiniteRule] = {
     **dict.fromkeys(_MOVERS, lambda node: node.get(0)),
-    **dict.fromkeys(_SHRINKING, lambda node: max(node.get(0), 1.0)),
+    **dict.fromkeys(_SHRINKING, lambda node: node.get(0)),
+    **dict.fromkeys(_ROUNDING, lambda node: _round_up(node.get(0))),
     **dict.fromkeys(_UNIT, _bound_unit),
     **dict.fromkeys(("Add", "Sub", "Sum"), lambda node: sum(node.get_all())),
     **dict.fromkeys(("Concat", "Max", "Min", "Mean"), _join),
