@@ -12,6 +12,6 @@ pytest.importorskip("tvm")
 class TestTVM(CodegenConformance):
     codegen = "tvm"
     rules = str(VANILLA)
-    claims = Claims()
+    claims = Claims(deterministic=False)  # of 50 compiles with an open batch two had other bytes
     zoo = ()  # tests/codegens compiles networks
     most_cases = 1
