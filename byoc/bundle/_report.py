@@ -320,6 +320,29 @@ class HostReason(ReportModel):
     actions: tuple[Action, ...] = ()
 
 
+class PlacedNodes(ReportModel):
+    """Nodes of one operator in one place: in a region, or on the host for one reason.
+
+    `nodes` are their names behind the path of their graph, `outputs` their first outputs, empty where
+    these are the same. `causes` are the kinds of what keeps them on the host (`CauseKind`), `rule` is the
+    location of the rule that accepted them.
+    """
+
+    device: str
+    region: str = ""
+    operator: str
+    reason: str = ""
+    causes: tuple[str, ...] = ()
+    rule: str = ""
+    nodes: tuple[str, ...]
+    outputs: tuple[str, ...] = ()
+
+    @model_serializer(mode="wrap")
+    def _leave_out_empty(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = serialize(self)
+        return {name: value for name, value in data.items() if value}
+
+
 class PreciseUnitReport(ReportModel):
     """A unit in floating point or in 16 bits; the fields are those of `PreciseUnit`."""
 
@@ -400,7 +423,7 @@ class TrialCandidate:
 
 _LEFT_OUT_IF_EMPTY = (
     *("what_if_left_out", "break_even", "measured", "open_dimensions", "predicted_at", "perturbed"),
-    *("passes", "generations", "variant", "chosen_sizes", "promises", "conditions"),
+    *("passes", "generations", "variant", "chosen_sizes", "promises", "conditions", "placed"),
 )
 
 
@@ -437,7 +460,8 @@ class Report(ReportModel):
     are those that byoc chose for it by itself, so that another, open variant serves all other sizes.
     `promises` are those of the
     accelerators that are weaker than what ONNX defines, and `conditions` on what they are right where
-    values are assumed to be as they promise.
+    values are assumed to be as they promise. `placed` are the nodes by place; only the JSON document of a
+    plan has them, since a bundle has `decisions.json`.
     """
 
     model: str
@@ -468,6 +492,7 @@ class Report(ReportModel):
     chosen_sizes: dict[str, int] = Field(default_factory=dict)
     promises: tuple[ValuePromise, ...] = ()
     conditions: tuple[ValueCondition, ...] = ()
+    placed: tuple[PlacedNodes, ...] = ()
 
     @property
     def display_name(self) -> str:

@@ -4,22 +4,26 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import isclose
+from math import inf, isclose, isfinite, log10
 from typing import Any, Literal
 
+from byoc.bundle import PlacedNode
 from byoc.comparison._placement_snapshot import (
     Placed,
     PlacementSnapshot,
-    SnapshotNode,
+    SnapshotError,
     SnapshotRegion,
     read_snapshot,
 )
-from byoc.errors import InputError
+from byoc.errors import CauseKind, InputError
 from byoc.zoo import Source
 
 # Costs that differ by less are rounded otherwise, not other costs.
 _TOLERANCE = 1e-9
 _DIGEST = 6  # characters of the digest in a region's name
+_HOST = "host"
+# The accelerator takes these nodes: that they are on the host is for the seconds to judge.
+_CHOSEN = {CauseKind.COST, CauseKind.GIVEN}
 _QUOTED = re.compile(r"'[^']*'")
 
 
@@ -82,12 +86,48 @@ class CostChange:
 
 
 @dataclass(frozen=True)
+class LostNodes:
+    """Nodes of one operator that an accelerator took and takes no more, or that are gone.
+
+    `gone` nodes are not in the model any more, no pass of byoc removed them, and no new nodes of that
+    operator stand for them. The others are on the host, since an accelerator does not support them or
+    for the `reason` that is known. `nodes` are their names; of renamed ones those of before.
+    """
+
+    operator: str
+    number: int
+    gone: bool
+    reason: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ErrorChange:
+    """The error of an output before and after, and by how many dB it grew; below 0 it shrank.
+
+    In the measure `accuracy` both are signal-to-noise ratios against the float model, in dB, infinite
+    where the outputs are equal. In the measure `error` both are the largest errors against the model that
+    was compiled, as shares of the output's range.
+    """
+
+    output: str
+    measure: Literal["accuracy", "error"]
+    before: float
+    after: float
+    growth: float
+
+
+@dataclass(frozen=True)
 class PlacementDiff:
     """The differences between two placements.
 
     `matched` nodes are in both, None where one side has no nodes; `added` and `removed` are the nodes
     of one side alone by operator and device. `reasons` has the numbers of nodes on the host by reason,
-    where they differ; `costs` are those of one run. `notes` say what could not be compared.
+    where they differ; `costs` are those of one run. `lost` nodes are among those that moved and were
+    removed. `errors` are those of the outputs that both sides verified; `equal` leaves them out, since
+    they differ a little between machines. `slowdown` is by what share the predicted seconds grew, None
+    where a side has none. `notes` say what could not be compared, and `not_compared` why there are no
+    `errors`.
     """
 
     old: str
@@ -99,7 +139,11 @@ class PlacementDiff:
     regions: tuple[RegionChange, ...]
     reasons: Mapping[str, tuple[int, int]]
     costs: Mapping[str, CostChange]
+    lost: tuple[LostNodes, ...] = ()
+    errors: tuple[ErrorChange, ...] = ()
+    slowdown: float | None = None
     notes: tuple[str, ...] = ()
+    not_compared: str = ""
 
     @property
     def equal(self) -> bool:
@@ -114,20 +158,35 @@ class PlacementDiff:
 
     def to_json(self) -> dict[str, Any]:
         """Return the differences as one JSON document."""
-        return {"equal": self.equal, "moved": self.moved, **asdict(self)}
+        document = {"equal": self.equal, "moved": self.moved, **asdict(self)}
+        for change in document["errors"]:  # JSON has no infinite numbers
+            change |= {
+                key: None for key in ("before", "after", "growth") if not isfinite(change[key])
+            }
+        if self.slowdown == inf:
+            document["slowdown"] = None
+        return document
 
 
-def diff(old: Placed, new: Placed, model: Source | None = None, **options: Any) -> PlacementDiff:
+def diff(
+    old: Placed,
+    new: Placed,
+    model: Source | None = None,
+    *,
+    variant: str | None = None,
+    **options: Any,
+) -> PlacementDiff:
     """Return the differences from one placement to another.
 
     `old` and `new` are each a bundle (a path, or what `byoc.open_bundle` returned), what
     `byoc.partition` returned, the JSON report of a plan, a saved placement, or a rule file. `model` is
     what rule files are compared by: it is planned with each, with `options` of `byoc.partition`.
+    `variant` is the name of the one that is compared, of bundles and reports with several.
 
     Raises InputError for anything else, for a rule file without a model, and for two sources that say
     nothing about the same.
     """
-    return diff_snapshots(read_snapshot(old, model, options), read_snapshot(new, model, options))
+    return diff_snapshots(*(read_snapshot(each, model, variant, options) for each in (old, new)))
 
 
 def diff_snapshots(old: PlacementSnapshot, new: PlacementSnapshot) -> PlacementDiff:
@@ -148,9 +207,9 @@ def diff_snapshots(old: PlacementSnapshot, new: PlacementSnapshot) -> PlacementD
             "has regions and costs; a bundle has both"
         )
     moves: list[NodeMove] = []
-    pairs: list[tuple[SnapshotNode, SnapshotNode]] = []
-    added: list[SnapshotNode] = []
-    removed: list[SnapshotNode] = []
+    pairs: list[tuple[PlacedNode, PlacedNode]] = []
+    added: list[PlacedNode] = []
+    removed: list[PlacedNode] = []
     if old.nodes is not None and new.nodes is not None:
         pairs, removed, added = match_nodes(old.nodes, new.nodes)
         both = old.costs is not None and new.costs is not None
@@ -163,6 +222,7 @@ def diff_snapshots(old: PlacementSnapshot, new: PlacementSnapshot) -> PlacementD
     costs = {}
     if old.costs is not None and new.costs is not None:
         costs = {name: CostChange(cost, new.costs[name]) for name, cost in old.costs.items()}
+    missing = next((each for each in (old, new) if not each.errors), None)
     return PlacementDiff(
         old=old.label,
         new=new.label,
@@ -173,13 +233,99 @@ def diff_snapshots(old: PlacementSnapshot, new: PlacementSnapshot) -> PlacementD
         regions=tuple(_diff_regions(old.regions, new.regions, pairs)),
         reasons=reasons,
         costs=costs,
+        lost=tuple(_list_lost(pairs, removed, added, Counter(new.dropped) - Counter(old.dropped))),
+        errors=tuple(_diff_errors(old.errors, new.errors)),
+        slowdown=_compute_slowdown(old, new),
         notes=tuple(dict.fromkeys(notes)),
+        not_compared="" if missing is None else f"{missing.label}: {missing.why_none}",
     )
 
 
+def _compute_slowdown(old: PlacementSnapshot, new: PlacementSnapshot) -> float | None:
+    """Return by what share the predicted seconds grew, in the measure that both plans minimized.
+
+    Where they minimized different ones, the sums of all costs are compared.
+    """
+    if old.taken is None or new.taken is None or old.costs is None or new.costs is None:
+        return None
+    before, after = old.taken[1], new.taken[1]
+    if old.taken[0] != new.taken[0]:
+        before, after = old.costs["seconds"] or 0.0, new.costs["seconds"] or 0.0
+    if before:
+        return after / before - 1
+    return inf if after else 0.0
+
+
+def _list_lost(
+    pairs: Iterable[tuple[PlacedNode, PlacedNode]],
+    removed: Iterable[PlacedNode],
+    added: Iterable[PlacedNode],
+    dropped: Mapping[str, int],
+) -> Iterator[LostNodes]:
+    """Yield the nodes that were offloaded and are not supported any more, and those that are gone.
+
+    Nodes that are on one side alone are compared by their number, since they may have been renamed.
+    `dropped` are the numbers of nodes by operator that passes removed on the new side alone.
+    """
+    groups: dict[tuple[str, str], list[str]] = {}
+    for old, new in pairs:
+        if old.device != _HOST and new.device == _HOST and not _CHOSEN.intersection(new.causes):
+            reason = _QUOTED.sub("'...'", new.reason)
+            groups.setdefault((new.operator or old.operator, reason), []).append(new.name)
+    for (operator, reason), names in groups.items():
+        yield LostNodes(operator, len(names), gone=False, reason=reason, nodes=tuple(names))
+    before, after = _group_by_operator(removed), _group_by_operator(added)
+    for operator, old_nodes in before.items():
+        new_nodes = after.get(operator, [])
+        gone = max(0, len(old_nodes) - len(new_nodes) - dropped.get(operator, 0))
+        names = tuple(node.name for node in old_nodes)
+        if gone:
+            yield LostNodes(operator, gone, gone=True, reason="", nodes=names)
+        offloaded = [node for node in old_nodes if node.device != _HOST]
+        refused = [
+            node for node in new_nodes if node.device == _HOST and not _CHOSEN.intersection(node.causes)
+        ]
+        fewer = len(offloaded) - sum(node.device != _HOST for node in new_nodes)
+        number = min(fewer, len(refused))
+        if number > 0:
+            names = tuple(node.name for node in offloaded)
+            yield LostNodes(operator, number, gone=False, reason=refused[0].reason, nodes=names)
+
+
+def _group_by_operator(nodes: Iterable[PlacedNode]) -> dict[str, list[PlacedNode]]:
+    groups: dict[str, list[PlacedNode]] = {}
+    for node in nodes:
+        groups.setdefault(node.operator, []).append(node)
+    return groups
+
+
+def _diff_errors(
+    old: Mapping[str, SnapshotError], new: Mapping[str, SnapshotError]
+) -> Iterator[ErrorChange]:
+    """Yield how the error of each output grew that both sides have.
+
+    Where one of them is in lower precision, the ratio to the float model is compared: the error against
+    the quantized model says nothing of it.
+    """
+    for name, before in old.items():
+        after = new.get(name)
+        if after is None:
+            continue
+        if before.lowered or after.lowered:
+            if before.decibels is not None and after.decibels is not None:
+                equal = before.decibels == after.decibels
+                growth = 0.0 if equal else before.decibels - after.decibels
+                yield ErrorChange(name, "accuracy", before.decibels, after.decibels, growth)
+            continue
+        least = max(before.explained, after.explained)
+        first, second = max(before.error, least), max(after.error, least)
+        growth = 0.0 if first == second else inf if not first else 20 * log10(second / first)
+        yield ErrorChange(name, "error", before.error, after.error, growth)
+
+
 def match_nodes(
-    old: Sequence[SnapshotNode], new: Sequence[SnapshotNode]
-) -> tuple[list[tuple[SnapshotNode, SnapshotNode]], list[SnapshotNode], list[SnapshotNode]]:
+    old: Sequence[PlacedNode], new: Sequence[PlacedNode]
+) -> tuple[list[tuple[PlacedNode, PlacedNode]], list[PlacedNode], list[PlacedNode]]:
     """Return the nodes that are in both, those of the old side alone, and those of the new side alone.
 
     A node is the same by name and first output, else by name, else by output.
@@ -209,14 +355,14 @@ def match_nodes(
 
 
 def _list_moves(
-    pairs: Iterable[tuple[SnapshotNode, SnapshotNode]], operations: float, reasons: bool
+    pairs: Iterable[tuple[PlacedNode, PlacedNode]], operations: float, reasons: bool
 ) -> list[NodeMove]:
     """Return the moves, those of most operations first.
 
     With `reasons`, which both sides have then, nodes that stay for another reason are among them.
     Reasons that differ in the names that they quote alone are one.
     """
-    groups: dict[tuple[str, ...], list[tuple[SnapshotNode, SnapshotNode]]] = {}
+    groups: dict[tuple[str, ...], list[tuple[PlacedNode, PlacedNode]]] = {}
     for old, new in pairs:
         why = _QUOTED.sub("''", old.reason), _QUOTED.sub("''", new.reason)
         if old.device != new.device or (reasons and why[0] != why[1]):
@@ -245,7 +391,7 @@ def _collect(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, texts)))
 
 
-def _count_nodes(nodes: Iterable[SnapshotNode]) -> dict[str, dict[str, int]]:
+def _count_nodes(nodes: Iterable[PlacedNode]) -> dict[str, dict[str, int]]:
     """Return the numbers of nodes by operator and device."""
     counts: dict[str, Counter[str]] = {}
     for node in nodes:
@@ -256,7 +402,7 @@ def _count_nodes(nodes: Iterable[SnapshotNode]) -> dict[str, dict[str, int]]:
 def _diff_regions(
     old: Sequence[SnapshotRegion] | None,
     new: Sequence[SnapshotRegion] | None,
-    pairs: Iterable[tuple[SnapshotNode, SnapshotNode]],
+    pairs: Iterable[tuple[PlacedNode, PlacedNode]],
 ) -> Iterator[RegionChange]:
     """Yield the regions that differ, in launch order, those that are gone last.
 
