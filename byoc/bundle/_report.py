@@ -324,8 +324,8 @@ class PlacedNodes(ReportModel):
     """Nodes of one operator in one place: in a region, or on the host for one reason.
 
     `nodes` are their names behind the path of their graph, `outputs` their first outputs, empty where
-    these are the same. `causes` are the kinds of what keeps them on the host (`CauseKind`), `rule` is the
-    location of the rule that accepted them.
+    these are the same. `causes` are the kinds of what keeps them on the host (`CauseKind`), `rule` is
+    the location of the rule that accepted them.
     """
 
     device: str
@@ -460,8 +460,8 @@ class Report(ReportModel):
     are those that byoc chose for it by itself, so that another, open variant serves all other sizes.
     `promises` are those of the
     accelerators that are weaker than what ONNX defines, and `conditions` on what they are right where
-    values are assumed to be as they promise. `placed` are the nodes by place; only the JSON document of a
-    plan has them, since a bundle has `decisions.json`.
+    values are assumed to be as they promise. `placed` are the nodes by place, in what
+    `byoc partition --format json` prints; a manifest is without them, since a bundle has its decisions.
     """
 
     model: str

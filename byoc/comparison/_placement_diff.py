@@ -3,11 +3,19 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from math import inf, isclose, isfinite, log10
+from math import inf, isclose, log10
 from typing import Any, Literal
 
 from byoc.bundle import PlacedNode
+from byoc.comparison._placement_changes import (
+    TOLERANCE,
+    CostChange,
+    ErrorChange,
+    LostNodes,
+    NodeMove,
+    PlacementDiff,
+    RegionChange,
+)
 from byoc.comparison._placement_snapshot import (
     Placed,
     PlacementSnapshot,
@@ -18,154 +26,11 @@ from byoc.comparison._placement_snapshot import (
 from byoc.errors import CauseKind, InputError
 from byoc.zoo import Source
 
-# Costs that differ by less are rounded otherwise, not other costs.
-_TOLERANCE = 1e-9
 _DIGEST = 6  # characters of the digest in a region's name
 _HOST = "host"
 # The accelerator takes these nodes: that they are on the host is for the seconds to judge.
 _CHOSEN = {CauseKind.COST, CauseKind.GIVEN}
 _QUOTED = re.compile(r"'[^']*'")
-
-
-@dataclass(frozen=True)
-class NodeMove:
-    """Nodes of one operator that changed the device, or stay on the host for another reason.
-
-    `reason_before` and `reason_after` are why the first of them was or is on the host, `rules_before`
-    and `rules_after` the locations of the rules that accepted them; empty on the other side. `share` is
-    their part of the operations of the model, None where that is not known.
-    """
-
-    operator: str
-    device_before: str
-    device_after: str
-    reason_before: str
-    reason_after: str
-    rules_before: tuple[str, ...]
-    rules_after: tuple[str, ...]
-    regions_before: tuple[str, ...]
-    regions_after: tuple[str, ...]
-    nodes: tuple[str, ...]
-    share: float | None
-
-    @property
-    def is_move(self) -> bool:
-        """Whether the device is another one."""
-        return self.device_before != self.device_after
-
-
-@dataclass(frozen=True)
-class RegionChange:
-    """A region that is new or gone, has another name, other nodes, or another cost.
-
-    `before` and `after` are its names, None where there is none.
-    """
-
-    kind: Literal["added", "gone", "renamed", "changed", "repriced"]
-    before: str | None
-    after: str | None
-    nodes_before: int | None
-    nodes_after: int | None
-    seconds_before: float | None
-    seconds_after: float | None
-
-
-@dataclass(frozen=True)
-class CostChange:
-    """A predicted cost before and after: seconds, joules, or a number; None where it is not known."""
-
-    before: float | None
-    after: float | None
-
-    @property
-    def is_equal(self) -> bool:
-        """Whether it is the same but for rounding."""
-        if self.before is None or self.after is None:
-            return self.before is self.after
-        return isclose(self.before, self.after, rel_tol=_TOLERANCE, abs_tol=1e-300)
-
-
-@dataclass(frozen=True)
-class LostNodes:
-    """Nodes of one operator that an accelerator took and takes no more, or that are gone.
-
-    `gone` nodes are not in the model any more, no pass of byoc removed them, and no new nodes of that
-    operator stand for them. The others are on the host, since an accelerator does not support them or
-    for the `reason` that is known. `nodes` are their names; of renamed ones those of before.
-    """
-
-    operator: str
-    number: int
-    gone: bool
-    reason: str
-    nodes: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class ErrorChange:
-    """The error of an output before and after, and by how many dB it grew; below 0 it shrank.
-
-    In the measure `accuracy` both are signal-to-noise ratios against the float model, in dB, infinite
-    where the outputs are equal. In the measure `error` both are the largest errors against the model that
-    was compiled, as shares of the output's range.
-    """
-
-    output: str
-    measure: Literal["accuracy", "error"]
-    before: float
-    after: float
-    growth: float
-
-
-@dataclass(frozen=True)
-class PlacementDiff:
-    """The differences between two placements.
-
-    `matched` nodes are in both, None where one side has no nodes; `added` and `removed` are the nodes
-    of one side alone by operator and device. `reasons` has the numbers of nodes on the host by reason,
-    where they differ; `costs` are those of one run. `lost` nodes are among those that moved and were
-    removed. `errors` are those of the outputs that both sides verified; `equal` leaves them out, since
-    they differ a little between machines. `slowdown` is by what share the predicted seconds grew, None
-    where a side has none. `notes` say what could not be compared, and `not_compared` why there are no
-    `errors`.
-    """
-
-    old: str
-    new: str
-    matched: int | None
-    moves: tuple[NodeMove, ...]
-    added: Mapping[str, Mapping[str, int]]
-    removed: Mapping[str, Mapping[str, int]]
-    regions: tuple[RegionChange, ...]
-    reasons: Mapping[str, tuple[int, int]]
-    costs: Mapping[str, CostChange]
-    lost: tuple[LostNodes, ...] = ()
-    errors: tuple[ErrorChange, ...] = ()
-    slowdown: float | None = None
-    notes: tuple[str, ...] = ()
-    not_compared: str = ""
-
-    @property
-    def equal(self) -> bool:
-        """Whether nothing differs of what both sides say."""
-        changes = (self.moves, self.added, self.removed, self.regions, self.reasons)
-        return not any(changes) and all(cost.is_equal for cost in self.costs.values())
-
-    @property
-    def moved(self) -> int:
-        """The number of nodes that are on another device."""
-        return sum(len(move.nodes) for move in self.moves if move.is_move)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the differences as one JSON document."""
-        document = {"equal": self.equal, "moved": self.moved, **asdict(self)}
-        for change in document["errors"]:  # JSON has no infinite numbers
-            change |= {
-                key: None for key in ("before", "after", "growth") if not isfinite(change[key])
-            }
-        if self.slowdown == inf:
-            document["slowdown"] = None
-        return document
 
 
 def diff(
@@ -235,25 +100,19 @@ def diff_snapshots(old: PlacementSnapshot, new: PlacementSnapshot) -> PlacementD
         costs=costs,
         lost=tuple(_list_lost(pairs, removed, added, Counter(new.dropped) - Counter(old.dropped))),
         errors=tuple(_diff_errors(old.errors, new.errors)),
-        slowdown=_compute_slowdown(old, new),
+        predicted=_find_predicted(old, new),
         notes=tuple(dict.fromkeys(notes)),
         not_compared="" if missing is None else f"{missing.label}: {missing.why_none}",
     )
 
 
-def _compute_slowdown(old: PlacementSnapshot, new: PlacementSnapshot) -> float | None:
-    """Return by what share the predicted seconds grew, in the measure that both plans minimized.
-
-    Where they minimized different ones, the sums of all costs are compared.
-    """
+def _find_predicted(old: PlacementSnapshot, new: PlacementSnapshot) -> CostChange | None:
+    """Return the seconds that both plans minimized, the sum of all costs where that differs."""
     if old.taken is None or new.taken is None or old.costs is None or new.costs is None:
         return None
-    before, after = old.taken[1], new.taken[1]
     if old.taken[0] != new.taken[0]:
-        before, after = old.costs["seconds"] or 0.0, new.costs["seconds"] or 0.0
-    if before:
-        return after / before - 1
-    return inf if after else 0.0
+        return CostChange(old.costs["seconds"], new.costs["seconds"])
+    return CostChange(old.taken[1], new.taken[1])
 
 
 def _list_lost(
@@ -278,9 +137,9 @@ def _list_lost(
     for operator, old_nodes in before.items():
         new_nodes = after.get(operator, [])
         gone = max(0, len(old_nodes) - len(new_nodes) - dropped.get(operator, 0))
-        names = tuple(node.name for node in old_nodes)
         if gone:
-            yield LostNodes(operator, gone, gone=True, reason="", nodes=names)
+            whole = tuple(node.name for node in old_nodes)
+            yield LostNodes(operator, gone, gone=True, reason="", nodes=whole)
         offloaded = [node for node in old_nodes if node.device != _HOST]
         refused = [
             node for node in new_nodes if node.device == _HOST and not _CHOSEN.intersection(node.causes)
@@ -288,8 +147,8 @@ def _list_lost(
         fewer = len(offloaded) - sum(node.device != _HOST for node in new_nodes)
         number = min(fewer, len(refused))
         if number > 0:
-            names = tuple(node.name for node in offloaded)
-            yield LostNodes(operator, number, gone=False, reason=refused[0].reason, nodes=names)
+            before_names = tuple(node.name for node in offloaded)
+            yield LostNodes(operator, number, gone=False, reason=refused[0].reason, nodes=before_names)
 
 
 def _group_by_operator(nodes: Iterable[PlacedNode]) -> dict[str, list[PlacedNode]]:
@@ -319,8 +178,16 @@ def _diff_errors(
             continue
         least = max(before.explained, after.explained)
         first, second = max(before.error, least), max(after.error, least)
-        growth = 0.0 if first == second else inf if not first else 20 * log10(second / first)
-        yield ErrorChange(name, "error", before.error, after.error, growth)
+        yield ErrorChange(name, "error", before.error, after.error, _grow(first, second))
+
+
+def _grow(before: float, after: float) -> float:
+    """Return the dB by which an error grew; infinite from 0, and to 0 below that."""
+    if before == after:
+        return 0.0
+    if not before or not after:
+        return inf if after else -inf
+    return 20 * log10(after / before)
 
 
 def match_nodes(
@@ -425,7 +292,7 @@ def _diff_regions(
     for region in new:
         known = before.get(region.name)
         if known is not None:
-            if not isclose(known.seconds, region.seconds, rel_tol=_TOLERANCE, abs_tol=1e-300):
+            if not isclose(known.seconds, region.seconds, rel_tol=TOLERANCE, abs_tol=1e-300):
                 yield _change("repriced", known, region)
             continue
         name = partner.get(region.name) or digests.get(_get_digest(region))

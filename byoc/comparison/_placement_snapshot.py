@@ -19,9 +19,9 @@ from byoc.bundle import (
 )
 from byoc.codegen import parse_strict_json
 from byoc.errors import InputError
+from byoc.passes import MODEL_SCOPE
 from byoc.pipeline import Result, partition
 from byoc.planning import SavedPlacement, read_placement
-from byoc.passes import MODEL_SCOPE
 from byoc.reporting import make_decision_document
 from byoc.rules import split_generation
 from byoc.support import ANNOTATIONS, check_type, find_file, read_limited, read_mapping
@@ -51,9 +51,9 @@ class SnapshotError:
     """The error of an output when the placement was verified.
 
     `decibels` is its signal-to-noise ratio against the float model, infinite if equal, None if there is
-    no ratio; `lowered` says that this is a model in lower precision. `error` is its largest error against
-    the model that was compiled, as a share of the range; errors up to `explained` are those that rounding
-    makes anywhere, or that noise explains.
+    no ratio; `lowered` says that this one has a lower precision. `error` is its largest error against
+    the model that was compiled, as a share of the range; up to `explained` it is the rounding of any
+    machine, or noise explains it.
     """
 
     lowered: bool
