@@ -123,12 +123,17 @@ def _list_lost(
 ) -> Iterator[LostNodes]:
     """Yield the nodes that were offloaded and are not supported any more, and those that are gone.
 
-    Nodes that are on one side alone are compared by their number, since they may have been renamed.
+    Nodes that are on one side alone are compared by their number, since they may have been renamed; so
+    are those whose name has another operator now.
     `dropped` are the numbers of nodes by operator that passes removed on the new side alone.
     """
     groups: dict[tuple[str, str], list[str]] = {}
+    removed, added = [*removed], [*added]
     for old, new in pairs:
-        if old.device != _HOST and new.device == _HOST and not _CHOSEN.intersection(new.causes):
+        if old.operator and old.operator != new.operator:
+            removed.append(old)
+            added.append(new)
+        elif old.device != _HOST and new.device == _HOST and not _CHOSEN.intersection(new.causes):
             reason = _QUOTED.sub("'...'", new.reason)
             groups.setdefault((new.operator or old.operator, reason), []).append(new.name)
     for (operator, reason), names in groups.items():
