@@ -338,7 +338,8 @@ def _describe_precision(lowered: byoc.bundle.PrecisionReport | None) -> str:
     left = len(lowered.in_float)
     floats = f"{format_count(left, 'unit')} left in floating point" if left else ""
     wide = f"{format_count(len(lowered.wide), 'unit')} in {planning.WIDE}" if lowered.wide else ""
-    return ", ".join(filter(None, (lowered.dtype, lowered.method, lowered.source, floats, wide)))
+    scales = "scales from random data" if lowered.random else ""
+    return ", ".join(filter(None, (lowered.dtype, lowered.method, lowered.source, scales, floats, wide)))
 
 
 def _make_row(manifest: byoc.bundle.Manifest, region: byoc.bundle.RegionEntry) -> dict[str, Any]:
@@ -391,17 +392,31 @@ def _make_output_rows(report: byoc.Report) -> list[dict[str, str]]:
     verification = report.verification
     if verification is None:
         return []
+    qualities = {each.output: each for each in reporting.list_output_qualities(report)}
     return [
         {
             "variant": report.variant,
             "output": output.name,
             "dtype": output.dtype,
+            **_describe_quality(qualities.get(output.name)),
             "against": verification.against,
             "of its range": "not finite" if output.relative is None else f"{output.relative:.1e}",
             "allowed": f"{output.tolerance:g}",
         }
         for output in verification.outputs
     ]
+
+
+def _describe_quality(quality: reporting.OutputQuality | None) -> dict[str, str]:
+    """Return the columns on the accuracy that lower precision left, empty where none was lowered."""
+    if quality is None:
+        return dict.fromkeys(("of the float model", "same class", ""), "")
+    words = {"good": "good", "warn": "fair", "bad": "POOR"}
+    return {
+        "of the float model": quality.ratio,
+        "same class": quality.same_class,
+        "": words[quality.level],
+    }
 
 
 def _make_file_rows(manifest: byoc.bundle.Manifest) -> list[dict[str, str]]:
