@@ -7,7 +7,7 @@ Numbers that are unknown or not finite are None.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -17,6 +17,7 @@ from pydantic import (
     PlainValidator,
     SerializerFunctionWrapHandler,
     model_serializer,
+    model_validator,
 )
 
 from byoc.errors import InputError
@@ -336,6 +337,13 @@ class PlacedNodes(ReportModel):
     rule: str = ""
     nodes: tuple[str, ...]
     outputs: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_outputs(self) -> Self:
+        """Raise ValueError where the outputs are not as many as the nodes."""
+        if self.outputs and len(self.outputs) != len(self.nodes):
+            raise ValueError(f"{len(self.nodes)} nodes and {len(self.outputs)} outputs do not fit")
+        return self
 
     @model_serializer(mode="wrap")
     def _leave_out_empty(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:

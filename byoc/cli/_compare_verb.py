@@ -260,7 +260,9 @@ def _describe_error_changes(errors: Sequence[comparison.ErrorChange]) -> Iterato
         if each.before != each.after:
             ratio = each.measure == "accuracy"
             values = (each.before, each.after)
-            before, after = (f"{value:.1f} dB" if ratio else f"{value:.1e}" for value in values)
+            before, after = (
+                comparison.format_ratio(value) if ratio else f"{value:.1e}" for value in values
+            )
             yield {
                 "output": each.output,
                 "": "against the float model" if ratio else "of its range",

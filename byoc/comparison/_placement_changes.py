@@ -92,8 +92,8 @@ class ErrorChange:
     """The error of an output before and after, and by how many dB it grew; below 0 it shrank.
 
     In the measure `accuracy` both are signal-to-noise ratios against the float model, in dB, infinite
-    where the outputs are equal. In the measure `error` both are the largest errors against the model
-    that was compiled, as shares of the output's range.
+    where the outputs are equal and -infinite where there is no ratio. In the measure `error` both are the
+    largest errors against the model that was compiled, as shares of the output's range.
     """
 
     output: str
@@ -250,7 +250,7 @@ def _check_errors(found: PlacementDiff, most: float | None) -> Iterator[Regressi
     for change in found.errors:
         values = (change.before, change.after)
         if change.measure == "accuracy":
-            told = [f"{each:.1f} dB" if isfinite(each) else "equal" for each in values]
+            told = [format_ratio(each) for each in values]
             against = "signal-to-noise against the float model"
         else:
             told = [f"{each:.2g}" if isfinite(each) else "not comparable" for each in values]
@@ -261,6 +261,13 @@ def _check_errors(found: PlacementDiff, most: float | None) -> Iterator[Regressi
         yield _make_check(
             f"error-growth {change.output}", is_met, f"{sentence}; at most {limit:g} dB is tolerated"
         )
+
+
+def format_ratio(decibels: float) -> str:
+    """Format a signal-to-noise ratio against the float model."""
+    if isfinite(decibels):
+        return f"{decibels:.1f} dB"
+    return "equal" if decibels > 0 else "no ratio"
 
 
 def _make_check(name: str, is_met: bool, sentence: str) -> RegressionCheck:

@@ -176,10 +176,9 @@ def _diff_errors(
         if after is None:
             continue
         if before.lowered or after.lowered:
-            if before.decibels is not None and after.decibels is not None:
-                equal = before.decibels == after.decibels
-                growth = 0.0 if equal else before.decibels - after.decibels
-                yield ErrorChange(name, "accuracy", before.decibels, after.decibels, growth)
+            equal = before.decibels == after.decibels
+            growth = 0.0 if equal else before.decibels - after.decibels
+            yield ErrorChange(name, "accuracy", before.decibels, after.decibels, growth)
             continue
         least = max(before.explained, after.explained)
         first, second = max(before.error, least), max(after.error, least)

@@ -50,14 +50,14 @@ class SnapshotRegion:
 class SnapshotError:
     """The error of an output when the placement was verified.
 
-    `decibels` is its signal-to-noise ratio against the float model, infinite if equal, None if there is
-    no ratio; `lowered` says that this one has a lower precision. `error` is its largest error against
+    `decibels` is its signal-to-noise ratio against the float model, infinite if equal, -infinite if there
+    is no ratio; `lowered` says that this one has a lower precision. `error` is its largest error against
     the model that was compiled, as a share of the range; up to `explained` it is the rounding of any
     machine, or noise explains it.
     """
 
     lowered: bool
-    decibels: float | None
+    decibels: float
     error: float
     explained: float
 
@@ -223,9 +223,9 @@ def _describe_errors(verification: VerificationReport | None) -> dict[str, Snaps
     found = {}
     for each in verification.outputs:
         accuracy = accuracies.get(each.name)
-        decibels = each.signal_to_noise if accuracy is None else accuracy.signal_to_noise
-        if accuracy is not None and accuracy.exact:
-            decibels = inf
+        ratio = each.signal_to_noise if accuracy is None else accuracy.signal_to_noise
+        exact = each.absolute == 0 if accuracy is None else accuracy.exact
+        decibels = inf if exact else -inf if ratio is None else ratio
         error = inf if each.relative is None else each.relative
         found[each.name] = SnapshotError(accuracy is not None, decibels, error, _explain(each))
     return found

@@ -211,6 +211,17 @@ def test_a_tolerance_needs_both_sides(quantized: Mapping[str, Path], tmp_path: P
     assert outcomes(byoc.diff(old, plan))["lost-nodes"] == "skipped"
 
 
+def test_places_that_do_not_fit_are_no_report(tmp_path: Path) -> None:
+    result = planned(NET, rules(tmp_path, "a", "Add"))
+    document = result.to_json()
+    document["placed"][0]["outputs"] = ["one", "two", "three"]
+    (tmp_path / "r.json").write_text(json.dumps(document))
+    with pytest.raises(
+        InputError, match=r"r\.json: not a report of byoc: placed.*1 nodes and 3 outputs"
+    ):
+        byoc.diff(tmp_path / "r.json", result)
+
+
 def test_reports_of_variants_are_compared_by_name(tmp_path: Path) -> None:
     text = NET.replace("float[1, 64]", "float[n, 64]")
     sizes = {"small": {"n": 1}, "large": {"n": 8}}
