@@ -92,8 +92,8 @@ class ErrorChange:
     """The error of an output before and after, and by how many dB it grew; below 0 it shrank.
 
     In the measure `accuracy` both are signal-to-noise ratios against the float model, in dB, infinite
-    where the outputs are equal and -infinite where there is no ratio. In the measure `error` both are the
-    largest errors against the model that was compiled, as shares of the output's range.
+    where the outputs are equal and -infinite where there is no ratio. In the measure `error` both are
+    the largest errors against the model that was compiled, as shares of the output's range.
     """
 
     output: str

@@ -50,10 +50,10 @@ class SnapshotRegion:
 class SnapshotError:
     """The error of an output when the placement was verified.
 
-    `decibels` is its signal-to-noise ratio against the float model, infinite if equal, -infinite if there
-    is no ratio; `lowered` says that this one has a lower precision. `error` is its largest error against
-    the model that was compiled, as a share of the range; up to `explained` it is the rounding of any
-    machine, or noise explains it.
+    `decibels` is its signal-to-noise ratio against the float model, infinite if equal, -infinite if
+    there is no ratio; `lowered` says that this one has a lower precision. `error` is its largest error
+    against the model that was compiled, as a share of the range; up to `explained` it is the rounding
+    of any machine, or noise explains it.
     """
 
     lowered: bool
