@@ -344,7 +344,7 @@ def _describe_precision(lowered: byoc.bundle.PrecisionReport | None) -> str:
 
 
 def _describe_accuracy(report: byoc.Report) -> str:
-    """Return how near the worst output is to the float model, and what makes that say little."""
+    """Describe the accuracy of the worst output against the float model, with warnings; "" for none."""
     outputs = reporting.list_output_qualities(report)
     parts = list(reporting.list_quality_warnings(report))
     if outputs:

@@ -43,7 +43,7 @@ def _read_decibels(text: str) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerances:
-    """How much worse a placement may be than the one before.
+    """Tolerances of the gate: a placement may be so much worse than the one before.
 
     `max_slowdown` is the share by which predicted seconds may grow, 0 unless given. `max_error_growth`
     is by how many dB the error of an output may grow, 1 unless given. A number that is given requires

@@ -1,4 +1,4 @@
-"""What changed between two placements as data, and whether that is worse than tolerated."""
+"""The changes between two placements as data, and checks that none is worse than tolerated."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass

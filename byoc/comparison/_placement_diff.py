@@ -166,7 +166,7 @@ def _group_by_operator(nodes: Iterable[PlacedNode]) -> dict[str, list[PlacedNode
 def _diff_errors(
     old: Mapping[str, SnapshotError], new: Mapping[str, SnapshotError]
 ) -> Iterator[ErrorChange]:
-    """Yield how the error of each output grew that both sides have.
+    """Yield the change of each error, for the outputs that both sides verified.
 
     Where one of them is in lower precision, the ratio to the float model is compared: the error against
     the quantized model says nothing of it.

@@ -1,4 +1,4 @@
-"""How good a bundle in lower precision is: each output against the float model, in words for people."""
+"""The accuracy of a bundle in lower precision: each output against the float model, in words."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 # Conventions of byoc, of no standard: an error of 3 % and of 10 % of the signal, by root mean squares.
 _GOOD = 30.0  # dB
-_FAIR = 20.0
+_FAIR = 20.0  # dB
 # MLPerf Inference wants 99 % of the float model's accuracy. Networks that choose a class keep it at
 # ratios that ruin a picture: docs/quantization.md measured a text recognizer with 0.999 at 14 dB.
-_SAME_CLASS = 0.99
+_SAME_CLASS = 0.99  # of the rows
 
 Level = Literal["good", "warn", "bad"]
 

@@ -210,7 +210,7 @@ class Result:
         check_requirements([each.report for each in self.variants], requirements)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `byoc partition --format json` prints: the report, or those of all variants.
+        """Return the document of `byoc partition --format json`: the report, or those of all variants.
 
         It has the place of each node, so that `byoc diff` compares it with a later placement.
         """
