@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from byoc.comparison import BucketChoice as BucketChoice
     from byoc.comparison import ModelProblem as ModelProblem
     from byoc.comparison import PlacementDiff as PlacementDiff
+    from byoc.comparison import Tolerances as Tolerances
     from byoc.comparison import build_problem as build_problem
     from byoc.comparison import choose_buckets as choose_buckets
     from byoc.comparison import compare as compare

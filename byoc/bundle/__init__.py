@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         DecidedType,
         DecidedUnits,
         DecisionDocument,
+        PlacedNode,
         write_decisions,
     )
     from byoc.bundle._epcontext import (
@@ -89,6 +90,7 @@ if TYPE_CHECKING:
         NodeCounts,
         OpenDimension,
         OutputAccuracy,
+        PlacedNodes,
         PrecisionReport,
         PredictedCosts,
         QuantizedWeightReport,

@@ -5,7 +5,9 @@ that may be missing are -1 then. What many rows share (a reason, a rule, a type)
 """
 
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from gzip import GzipFile
 from io import BytesIO
 from pathlib import Path
@@ -201,6 +203,26 @@ def _list_boundary(regions: Iterable[DecidedRegion]) -> Iterator[int]:
     return (each.tensor for region in regions for each in region.boundary)
 
 
+@dataclass(frozen=True)
+class PlacedNode:
+    """A node that is placed: what it is called, and where it is and why.
+
+    `name` and `output`, its first, are behind the path of its graph. `reason` is why it is on the host
+    and `causes` the kinds of that, `rule` the location of the rule that accepted it; empty where that is
+    not known, as the `region` is then. `operations` are those of one run.
+    """
+
+    name: str
+    output: str
+    operator: str
+    device: str
+    region: str = ""
+    reason: str = ""
+    causes: tuple[str, ...] = ()
+    rule: str = ""
+    operations: float = 0.0
+
+
 class DecisionDocument(StrictModel):
     """The decisions of a plan; what its tables refer to by number stands in the lists here.
 
@@ -229,6 +251,33 @@ class DecisionDocument(StrictModel):
             ):
                 raise ValueError(f"graphs.{number}.around is not a node of a graph before it")
         return self
+
+    def list_placed_nodes(self) -> Iterator[PlacedNode]:
+        """Yield the nodes that are placed, bodies included, without those that byoc inserted."""
+        for graph in self.graphs:
+            yield from self._list_graph_nodes(graph)
+
+    def _list_graph_nodes(self, graph: DecidedGraph) -> Iterator[PlacedNode]:
+        nodes, units = graph.nodes, graph.units
+        behind = f"{graph.path}/" if graph.path else ""
+        sizes, inserted = Counter(nodes.units), {*nodes.inserted}
+        for number, unit in enumerate(nodes.units):
+            if unit < 0 or number in inserted:
+                continue
+            outputs = [graph.tensors.names[tensor] for tensor in nodes.outputs[number] if tensor >= 0]
+            operator = self.operators[nodes.operators[number]]
+            region, reason = units.regions[unit], units.reasons[unit]
+            yield PlacedNode(
+                name=f"{behind}{nodes.names[number]}",
+                output=f"{behind}{next(iter(outputs), '')}",
+                operator=f"{operator.domain}.{operator.name}" if operator.domain else operator.name,
+                device=self.devices[units.devices[unit]],
+                region=graph.regions[region].name if region >= 0 else "",
+                reason=self.reasons[reason].text if reason >= 0 else "",
+                causes=tuple(each.kind for each in self.reasons[reason].causes) if reason >= 0 else (),
+                rule=", ".join(self.rules[rule] for rule in units.rules[unit]),
+                operations=units.operations[unit] / sizes[unit],
+            )
 
     def to_json(self) -> bytes:
         """Return the table as JSON on one line."""

@@ -7,7 +7,7 @@ Numbers that are unknown or not finite are None.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BeforeValidator,
@@ -17,6 +17,7 @@ from pydantic import (
     PlainValidator,
     SerializerFunctionWrapHandler,
     model_serializer,
+    model_validator,
 )
 
 from byoc.errors import InputError
@@ -320,6 +321,36 @@ class HostReason(ReportModel):
     actions: tuple[Action, ...] = ()
 
 
+class PlacedNodes(ReportModel):
+    """Nodes of one operator in one place: in a region, or on the host for one reason.
+
+    `nodes` are their names behind the path of their graph, `outputs` their first outputs, empty where
+    these are the same. `causes` are the kinds of what keeps them on the host (`CauseKind`), `rule` is
+    the location of the rule that accepted them.
+    """
+
+    device: str
+    region: str = ""
+    operator: str
+    reason: str = ""
+    causes: tuple[str, ...] = ()
+    rule: str = ""
+    nodes: tuple[str, ...]
+    outputs: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_outputs(self) -> Self:
+        """Raise ValueError where the outputs are not as many as the nodes."""
+        if self.outputs and len(self.outputs) != len(self.nodes):
+            raise ValueError(f"{len(self.nodes)} nodes and {len(self.outputs)} outputs do not fit")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _leave_out_empty(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = serialize(self)
+        return {name: value for name, value in data.items() if value}
+
+
 class PreciseUnitReport(ReportModel):
     """A unit in floating point or in 16 bits; the fields are those of `PreciseUnit`."""
 
@@ -400,7 +431,7 @@ class TrialCandidate:
 
 _LEFT_OUT_IF_EMPTY = (
     *("what_if_left_out", "break_even", "measured", "open_dimensions", "predicted_at", "perturbed"),
-    *("passes", "generations", "variant", "chosen_sizes", "promises", "conditions"),
+    *("passes", "generations", "variant", "chosen_sizes", "promises", "conditions", "placed"),
 )
 
 
@@ -437,7 +468,8 @@ class Report(ReportModel):
     are those that byoc chose for it by itself, so that another, open variant serves all other sizes.
     `promises` are those of the
     accelerators that are weaker than what ONNX defines, and `conditions` on what they are right where
-    values are assumed to be as they promise.
+    values are assumed to be as they promise. `placed` are the nodes by place, in what
+    `byoc partition --format json` prints; a manifest is without them, since a bundle has its decisions.
     """
 
     model: str
@@ -468,6 +500,7 @@ class Report(ReportModel):
     chosen_sizes: dict[str, int] = Field(default_factory=dict)
     promises: tuple[ValuePromise, ...] = ()
     conditions: tuple[ValueCondition, ...] = ()
+    placed: tuple[PlacedNodes, ...] = ()
 
     @property
     def display_name(self) -> str:

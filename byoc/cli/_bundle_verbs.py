@@ -220,6 +220,7 @@ def report(
     print_line(f"Written to {output} ({format_quantity(len(page.encode()), 'B')})")
 
 
+_LEVELS = {"good": "good", "warn": "fair", "bad": "POOR"}  # of accuracy
 _WIDTH = 11  # of the column of labels
 _OWN_LINES = ("model", "variants", "buckets")  # of what was asked for
 # How many rows of tables are printed unless all are wanted, and the lines around those of a table.
@@ -275,7 +276,7 @@ def _print_bundle(opened: byoc.Bundle, verbose: bool) -> None:
     reporting.print_reports(reports, make_console(), reporting.WHOLE if verbose else reporting.BRIEF)
     print_line()
     for name, value in _make_summary(opened).items():
-        if value or name not in {"refers to", "variants", "padding"}:
+        if value or name not in {"refers to", "variants", "padding", "accuracy"}:
             print_line(f"{name + ':':{_WIDTH}}{value}")
     sections = {
         "Regions and their artifacts": [_make_row(manifest, region) for region in manifest.regions],
@@ -317,6 +318,7 @@ def _make_summary(bundle: byoc.Bundle) -> dict[str, str]:
         "padding": "; ".join(_list_paddings(manifest)),
         "targets": ", ".join(map(report.name_target, manifest.targets)),
         "precision": _describe_precision(report.precision),
+        "accuracy": _describe_accuracy(report),
         "asked": ", ".join(f"{name} {value}" for name, value in asked.items() if value),
         "made with": ", ".join(f"{name} {version}" for name, version in manifest.versions.items()),
     }
@@ -339,6 +341,18 @@ def _describe_precision(lowered: byoc.bundle.PrecisionReport | None) -> str:
     floats = f"{format_count(left, 'unit')} left in floating point" if left else ""
     wide = f"{format_count(len(lowered.wide), 'unit')} in {planning.WIDE}" if lowered.wide else ""
     return ", ".join(filter(None, (lowered.dtype, lowered.method, lowered.source, floats, wide)))
+
+
+def _describe_accuracy(report: byoc.Report) -> str:
+    """Describe the accuracy of the worst output against the float model, with warnings; "" for none."""
+    outputs = reporting.list_output_qualities(report)
+    parts = list(reporting.list_quality_warnings(report))
+    if outputs:
+        worst = outputs[0]
+        same = f", the same class in {worst.same_class}" if worst.same_class else ""
+        ratio = "equal to" if worst.ratio == "equal" else f"{worst.ratio} against"
+        parts.insert(0, f"{_LEVELS[worst.level]}, {ratio} the float model in {worst.output}{same}")
+    return "; ".join(parts)
 
 
 def _make_row(manifest: byoc.bundle.Manifest, region: byoc.bundle.RegionEntry) -> dict[str, Any]:
@@ -391,17 +405,30 @@ def _make_output_rows(report: byoc.Report) -> list[dict[str, str]]:
     verification = report.verification
     if verification is None:
         return []
+    qualities = {each.output: each for each in reporting.list_output_qualities(report)}
     return [
         {
             "variant": report.variant,
             "output": output.name,
             "dtype": output.dtype,
+            **_describe_quality(qualities.get(output.name)),
             "against": verification.against,
             "of its range": "not finite" if output.relative is None else f"{output.relative:.1e}",
             "allowed": f"{output.tolerance:g}",
         }
         for output in verification.outputs
     ]
+
+
+def _describe_quality(quality: reporting.OutputQuality | None) -> dict[str, str]:
+    """Return the columns on the accuracy that lower precision left, empty where none was lowered."""
+    if quality is None:
+        return dict.fromkeys(("of the float model", "same class", ""), "")
+    return {
+        "of the float model": quality.ratio,
+        "same class": quality.same_class,
+        "": _LEVELS[quality.level],
+    }
 
 
 def _make_file_rows(manifest: byoc.bundle.Manifest) -> list[dict[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,6 +21,7 @@ from byoc.cli._common import (
     FormatOption,
     OutputFormat,
     TableFormat,
+    check_outside,
     print_json,
     print_rows,
     reserve_stdout,
@@ -29,10 +30,11 @@ from byoc.cli._common import (
 from byoc.cli._option_flags import JUnitFile, JUnitOption, flag_field, take_options
 from byoc.console import print_errors, print_line, print_lines
 from byoc.reporting import format_count, format_quantity, format_share
-from byoc.support import Flag, Syntax, check_output, keywords_of
+from byoc.support import Flag, Panel, Syntax, check_output, keywords_of
 
 # `byoc diff`: what changed from one placement to another, why, and what it costs.
 
+_NO_TOLERANCES = byoc.Tolerances()
 _SHOWN = 12  # rows without `--verbose`: what fits on a screen with the totals
 _NAMES = 3  # of nodes in a row without `--verbose`
 _COSTS = {
@@ -50,7 +52,7 @@ _COSTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class DiffFlags(byoc.model.DimensionOptions):
-    """The flags of `byoc diff`: how rule files are compared, and what is told."""
+    """The flags of `byoc diff`: how rule files are compared, what is told, and what is tolerated."""
 
     model: str | None = flag_field(Flag("What rule files are compared by: an ONNX file, or zoo:NAME."))
     strategy: str = flag_field(
@@ -61,7 +63,21 @@ class DiffFlags(byoc.model.DimensionOptions):
         Flag("The variant to compare, of bundles with several.", metavar="NAME")
     )
     exit_code: bool = flag_field(Flag("Leave with 6 if anything differs.", Syntax.SWITCH), False)
+    only_worse: bool = flag_field(
+        Flag(
+            "Leave with 6 only if NEW is slower or less exact, or has lost operators.",
+            Syntax.SWITCH,
+            panel=Panel.REQUIREMENTS,
+        ),
+        False,
+    )
+    tolerances: byoc.Tolerances = _NO_TOLERANCES
     verbose: bool = flag_field(Flag("Show every row, and the names of all nodes.", Syntax.SWITCH), False)
+
+    @property
+    def is_gate(self) -> bool:
+        """Whether the new side is judged."""
+        return self.only_worse or self.tolerances != _NO_TOLERANCES
 
 
 @take_options(DiffFlags, first=("model", "strategy", "exit_code", "verbose"))
@@ -72,26 +88,42 @@ def diff(
     new: Annotated[str, typer.Argument(help="What to compare with it; after.")],
     options: DiffFlags,
     form: FormatOption = OutputFormat.text,
+    *,
+    junit: JUnitOption = None,
 ) -> None:
-    """Compare two placements: moved nodes, reasons, and costs."""
+    """Compare two placements: moved nodes, reasons, and costs.
+
+    With --only-worse, or with a tolerance, it is a check: the exit code is 6 only if NEW is worse than
+    tolerated, and standard error says in what.
+    """
+    if options.exit_code and options.is_gate:
+        raise typer.BadParameter(
+            "it leaves with 6 for any difference, better ones too: give it alone",
+            param_hint="--exit-code",
+        )
+    if junit is not None and not options.is_gate:
+        raise typer.BadParameter("it holds what is judged: give --only-worse, too", param_hint="--junit")
+    if junit is not None:
+        check_output(junit)
+        for side in filter(bundle.is_bundle, map(Path, (old, new))):
+            check_outside(junit, side, "it would change the bundle that is compared")
+    tests = JUnitFile(junit, "diff")
     planning = {"strategy": options.strategy, "dims": options.dims, "shapes": options.shapes}
-    with show_status(), reserve_stdout():
-        before, after = (_find(name, options.variant) for name in (old, new))
-        found = byoc.diff(before, after, options.model, **planning)
+    with tests.record_errors(new):
+        with show_status(), reserve_stdout():
+            found = byoc.diff(old, new, options.model, variant=options.variant, **planning)
+        checks = found.list_checks(options.tolerances) if options.is_gate else ()
     if form is OutputFormat.json:
-        print_json(found.to_json())
+        judged = {"checks": [asdict(each) for each in checks]} if options.is_gate else {}
+        print_json({**found.to_json(), **judged})
     else:
         print_diff(found, options.verbose)
-    if options.exit_code and not found.equal:
+    cases = [reporting.JUnitCase(each.name, each.outcome, each.sentence) for each in checks]
+    tests.write([reporting.JUnitSuite(f"{old} -> {new}", tuple(cases))])
+    if worse := [each.sentence for each in checks if each.outcome == "failure"]:
+        print_errors(worse)
+    if worse or (options.exit_code and not found.equal):
         raise typer.Exit(DIFFERENT)
-
-
-def _find(name: str, variant: str | None) -> str | Path | byoc.Bundle:
-    """Return a path, a variant of the bundle there, or the name of an installed rule file."""
-    path = Path(name)
-    if variant is not None and bundle.is_bundle(path):
-        return bundle.open_own_files(path).choose(variant)
-    return path if path.exists() else name
 
 
 def print_diff(found: byoc.PlacementDiff, verbose: bool = False) -> None:
@@ -120,6 +152,7 @@ def print_diff(found: byoc.PlacementDiff, verbose: bool = False) -> None:
             for reason, (before, after) in found.reasons.items()
         ]
     sections["Costs of one run"] = [*_describe_costs(found.costs)]
+    sections["Errors of outputs"] = [*_describe_error_changes(found.errors)]
     for title, rows in sections.items():
         if rows:
             print_lines(["", f"{title}:"])
@@ -218,6 +251,24 @@ def _describe_costs(costs: Mapping[str, comparison.CostChange]) -> Iterator[dict
                 "before": _format_cost(cost.before, unit),
                 "after": _format_cost(cost.after, unit),
                 "change": _change(cost).strip(" ()"),
+            }
+
+
+def _describe_error_changes(errors: Sequence[comparison.ErrorChange]) -> Iterator[dict[str, object]]:
+    """Yield a row for each output whose error changed."""
+    for each in errors:
+        if each.before != each.after:
+            ratio = each.measure == "accuracy"
+            values = (each.before, each.after)
+            before, after = (
+                comparison.format_ratio(value) if ratio else f"{value:.1e}" for value in values
+            )
+            yield {
+                "output": each.output,
+                "": "against the float model" if ratio else "of its range",
+                "before": before,
+                "after": after,
+                "growth": f"{each.growth:+.2f} dB" if isfinite(each.growth) else "",
             }
 
 

@@ -136,8 +136,7 @@ def partition(  # noqa: PLR0913 - the options of the verb
         write_text(page, result.make_page())
     reports = [each.report for each in result.variants]
     if form is OutputFormat.json:
-        documents = [report.to_json() for report in reports]
-        print_json({"variants": documents} if reports[0].variant else documents[0])
+        print_json(result.to_json())
     else:
         reporting.print_reports(
             reports, make_console(), reporting.WHOLE if verbose else reporting.SCREEN

@@ -30,8 +30,23 @@ if TYPE_CHECKING:
         measure_loss,
         summarize_strategies,
     )
-    from byoc.comparison._comparison_options import FAST_STRATEGIES, BucketOptions, SimplifyOptions
-    from byoc.comparison._placement_diff import CostChange, NodeMove, PlacementDiff, RegionChange, diff
+    from byoc.comparison._comparison_options import (
+        FAST_STRATEGIES,
+        BucketOptions,
+        SimplifyOptions,
+        Tolerances,
+    )
+    from byoc.comparison._placement_changes import (
+        CostChange,
+        ErrorChange,
+        LostNodes,
+        NodeMove,
+        PlacementDiff,
+        RegionChange,
+        RegressionCheck,
+        format_ratio,
+    )
+    from byoc.comparison._placement_diff import diff
     from byoc.comparison._rule_comparison import ComparedKind, RuleComparison, compare_rules, simplify
     from byoc.comparison._study_file import TASK_KEYS, StudyCase, TaskRow, list_tasks, make_study_schema
     from byoc.comparison._study_plots import plot_study, tabulate_study

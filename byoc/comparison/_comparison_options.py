@@ -1,16 +1,83 @@
-"""The options of `compare`, `choose_buckets` and `simplify`."""
+"""The options of `compare`, `choose_buckets` and `simplify`, and the tolerances of `diff`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from byoc import samples
 from byoc.errors import InputError
 from byoc.model import DimensionOptions
 from byoc.stages.options import PlanOptions
-from byoc.support import Flag, Syntax, declare_field
+from byoc.support import Flag, Panel, Syntax, check_types, declare_field
+
+# What `byoc diff` tolerates.
+
+DEFAULT_ERROR_GROWTH = 1.0
+"""The growth of an error, in dB, that is tolerated unless another is said: machines differ by less."""
+
+
+def _read_percent(text: str) -> float:
+    number, percent, rest = text.partition("%")
+    try:
+        value = float(number) / 100
+    except ValueError:
+        value = -1.0
+    if not percent or rest or not 0 <= value < inf:
+        raise ValueError(f"'{text}' is not a share such as 5%")
+    return value
+
+
+def _read_decibels(text: str) -> float:
+    number = text.removesuffix("dB")
+    try:
+        value = float(number)
+    except ValueError:
+        value = -1.0
+    if number == text or not 0 <= value < inf:
+        raise ValueError(f"'{text}' is not a number of decibels such as 1dB")
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tolerances:
+    """Tolerances of the gate: a placement may be so much worse than the one before.
+
+    `max_slowdown` is the share by which predicted seconds may grow, 0 unless given. `max_error_growth`
+    is by how many dB the error of an output may grow, 1 unless given. A number that is given requires
+    that both sides have what it is of. Raises InputError for numbers below 0 and those not finite.
+    """
+
+    max_slowdown: float | None = declare_field(
+        None,
+        "the share by which the predicted seconds may grow, such as 0.05.",
+        Flag(
+            "Predicted seconds may grow by this much; implies --only-worse.",
+            metavar="5%",
+            read=_read_percent,
+            panel=Panel.REQUIREMENTS,
+        ),
+    )
+    max_error_growth: float | None = declare_field(
+        None,
+        "by how many dB the error of an output may grow.",
+        Flag(
+            "The errors of outputs may grow by this much; implies --only-worse.  [default: 1dB]",
+            metavar="1dB",
+            read=_read_decibels,
+            panel=Panel.REQUIREMENTS,
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        """Raise InputError for a number that is no tolerance."""
+        check_types(Tolerances, vars(self))
+        for name, value in vars(self).items():
+            if value is not None and not 0 <= value < inf:
+                raise InputError(f"{name} {value:g}: not a number of at least 0")
+
 
 # The options of `choose_buckets`.
 

@@ -3,131 +3,55 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from math import isclose
+from math import inf, isclose, log10
 from typing import Any, Literal
 
+from byoc.bundle import PlacedNode
+from byoc.comparison._placement_changes import (
+    TOLERANCE,
+    CostChange,
+    ErrorChange,
+    LostNodes,
+    NodeMove,
+    PlacementDiff,
+    RegionChange,
+)
 from byoc.comparison._placement_snapshot import (
     Placed,
     PlacementSnapshot,
-    SnapshotNode,
+    SnapshotError,
     SnapshotRegion,
     read_snapshot,
 )
-from byoc.errors import InputError
+from byoc.errors import CauseKind, InputError
 from byoc.zoo import Source
 
-# Costs that differ by less are rounded otherwise, not other costs.
-_TOLERANCE = 1e-9
 _DIGEST = 6  # characters of the digest in a region's name
+_HOST = "host"
+# The accelerator takes these nodes: that they are on the host is for the seconds to judge.
+_CHOSEN = {CauseKind.COST, CauseKind.GIVEN}
 _QUOTED = re.compile(r"'[^']*'")
 
 
-@dataclass(frozen=True)
-class NodeMove:
-    """Nodes of one operator that changed the device, or stay on the host for another reason.
-
-    `reason_before` and `reason_after` are why the first of them was or is on the host, `rules_before`
-    and `rules_after` the locations of the rules that accepted them; empty on the other side. `share` is
-    their part of the operations of the model, None where that is not known.
-    """
-
-    operator: str
-    device_before: str
-    device_after: str
-    reason_before: str
-    reason_after: str
-    rules_before: tuple[str, ...]
-    rules_after: tuple[str, ...]
-    regions_before: tuple[str, ...]
-    regions_after: tuple[str, ...]
-    nodes: tuple[str, ...]
-    share: float | None
-
-    @property
-    def is_move(self) -> bool:
-        """Whether the device is another one."""
-        return self.device_before != self.device_after
-
-
-@dataclass(frozen=True)
-class RegionChange:
-    """A region that is new or gone, has another name, other nodes, or another cost.
-
-    `before` and `after` are its names, None where there is none.
-    """
-
-    kind: Literal["added", "gone", "renamed", "changed", "repriced"]
-    before: str | None
-    after: str | None
-    nodes_before: int | None
-    nodes_after: int | None
-    seconds_before: float | None
-    seconds_after: float | None
-
-
-@dataclass(frozen=True)
-class CostChange:
-    """A predicted cost before and after: seconds, joules, or a number; None where it is not known."""
-
-    before: float | None
-    after: float | None
-
-    @property
-    def is_equal(self) -> bool:
-        """Whether it is the same but for rounding."""
-        if self.before is None or self.after is None:
-            return self.before is self.after
-        return isclose(self.before, self.after, rel_tol=_TOLERANCE, abs_tol=1e-300)
-
-
-@dataclass(frozen=True)
-class PlacementDiff:
-    """The differences between two placements.
-
-    `matched` nodes are in both, None where one side has no nodes; `added` and `removed` are the nodes
-    of one side alone by operator and device. `reasons` has the numbers of nodes on the host by reason,
-    where they differ; `costs` are those of one run. `notes` say what could not be compared.
-    """
-
-    old: str
-    new: str
-    matched: int | None
-    moves: tuple[NodeMove, ...]
-    added: Mapping[str, Mapping[str, int]]
-    removed: Mapping[str, Mapping[str, int]]
-    regions: tuple[RegionChange, ...]
-    reasons: Mapping[str, tuple[int, int]]
-    costs: Mapping[str, CostChange]
-    notes: tuple[str, ...] = ()
-
-    @property
-    def equal(self) -> bool:
-        """Whether nothing differs of what both sides say."""
-        changes = (self.moves, self.added, self.removed, self.regions, self.reasons)
-        return not any(changes) and all(cost.is_equal for cost in self.costs.values())
-
-    @property
-    def moved(self) -> int:
-        """The number of nodes that are on another device."""
-        return sum(len(move.nodes) for move in self.moves if move.is_move)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the differences as one JSON document."""
-        return {"equal": self.equal, "moved": self.moved, **asdict(self)}
-
-
-def diff(old: Placed, new: Placed, model: Source | None = None, **options: Any) -> PlacementDiff:
+def diff(
+    old: Placed,
+    new: Placed,
+    model: Source | None = None,
+    *,
+    variant: str | None = None,
+    **options: Any,
+) -> PlacementDiff:
     """Return the differences from one placement to another.
 
     `old` and `new` are each a bundle (a path, or what `byoc.open_bundle` returned), what
     `byoc.partition` returned, the JSON report of a plan, a saved placement, or a rule file. `model` is
     what rule files are compared by: it is planned with each, with `options` of `byoc.partition`.
+    `variant` is the name of the one that is compared, of bundles and reports with several.
 
     Raises InputError for anything else, for a rule file without a model, and for two sources that say
     nothing about the same.
     """
-    return diff_snapshots(read_snapshot(old, model, options), read_snapshot(new, model, options))
+    return diff_snapshots(*(read_snapshot(each, model, variant, options) for each in (old, new)))
 
 
 def diff_snapshots(old: PlacementSnapshot, new: PlacementSnapshot) -> PlacementDiff:
@@ -148,9 +72,9 @@ def diff_snapshots(old: PlacementSnapshot, new: PlacementSnapshot) -> PlacementD
             "has regions and costs; a bundle has both"
         )
     moves: list[NodeMove] = []
-    pairs: list[tuple[SnapshotNode, SnapshotNode]] = []
-    added: list[SnapshotNode] = []
-    removed: list[SnapshotNode] = []
+    pairs: list[tuple[PlacedNode, PlacedNode]] = []
+    added: list[PlacedNode] = []
+    removed: list[PlacedNode] = []
     if old.nodes is not None and new.nodes is not None:
         pairs, removed, added = match_nodes(old.nodes, new.nodes)
         both = old.costs is not None and new.costs is not None
@@ -163,6 +87,7 @@ def diff_snapshots(old: PlacementSnapshot, new: PlacementSnapshot) -> PlacementD
     costs = {}
     if old.costs is not None and new.costs is not None:
         costs = {name: CostChange(cost, new.costs[name]) for name, cost in old.costs.items()}
+    missing = next((each for each in (old, new) if not each.errors), None)
     return PlacementDiff(
         old=old.label,
         new=new.label,
@@ -173,13 +98,105 @@ def diff_snapshots(old: PlacementSnapshot, new: PlacementSnapshot) -> PlacementD
         regions=tuple(_diff_regions(old.regions, new.regions, pairs)),
         reasons=reasons,
         costs=costs,
+        lost=tuple(_list_lost(pairs, removed, added, Counter(new.dropped) - Counter(old.dropped))),
+        errors=tuple(_diff_errors(old.errors, new.errors)),
+        predicted=_find_predicted(old, new),
         notes=tuple(dict.fromkeys(notes)),
+        not_compared="" if missing is None else f"{missing.label}: {missing.why_none}",
     )
 
 
+def _find_predicted(old: PlacementSnapshot, new: PlacementSnapshot) -> CostChange | None:
+    """Return the seconds that both plans minimized, the sum of all costs where that differs."""
+    if old.taken is None or new.taken is None or old.costs is None or new.costs is None:
+        return None
+    if old.taken[0] != new.taken[0]:
+        return CostChange(old.costs["seconds"], new.costs["seconds"])
+    return CostChange(old.taken[1], new.taken[1])
+
+
+def _list_lost(
+    pairs: Iterable[tuple[PlacedNode, PlacedNode]],
+    removed: Iterable[PlacedNode],
+    added: Iterable[PlacedNode],
+    dropped: Mapping[str, int],
+) -> Iterator[LostNodes]:
+    """Yield the nodes that were offloaded and are not supported any more, and those that are gone.
+
+    Nodes that are on one side alone are compared by their number, since they may have been renamed; so
+    are those whose name has another operator now.
+    `dropped` are the numbers of nodes by operator that passes removed on the new side alone.
+    """
+    groups: dict[tuple[str, str], list[str]] = {}
+    removed, added = [*removed], [*added]
+    for old, new in pairs:
+        if old.operator and old.operator != new.operator:
+            removed.append(old)
+            added.append(new)
+        elif old.device != _HOST and new.device == _HOST and not _CHOSEN.intersection(new.causes):
+            reason = _QUOTED.sub("'...'", new.reason)
+            groups.setdefault((new.operator or old.operator, reason), []).append(new.name)
+    for (operator, reason), names in groups.items():
+        yield LostNodes(operator, len(names), gone=False, reason=reason, nodes=tuple(names))
+    before, after = _group_by_operator(removed), _group_by_operator(added)
+    for operator, old_nodes in before.items():
+        new_nodes = after.get(operator, [])
+        gone = max(0, len(old_nodes) - len(new_nodes) - dropped.get(operator, 0))
+        if gone:
+            whole = tuple(node.name for node in old_nodes)
+            yield LostNodes(operator, gone, gone=True, reason="", nodes=whole)
+        offloaded = [node for node in old_nodes if node.device != _HOST]
+        refused = [
+            node for node in new_nodes if node.device == _HOST and not _CHOSEN.intersection(node.causes)
+        ]
+        fewer = len(offloaded) - sum(node.device != _HOST for node in new_nodes)
+        number = min(fewer, len(refused))
+        if number > 0:
+            before_names = tuple(node.name for node in offloaded)
+            yield LostNodes(operator, number, gone=False, reason=refused[0].reason, nodes=before_names)
+
+
+def _group_by_operator(nodes: Iterable[PlacedNode]) -> dict[str, list[PlacedNode]]:
+    groups: dict[str, list[PlacedNode]] = {}
+    for node in nodes:
+        groups.setdefault(node.operator, []).append(node)
+    return groups
+
+
+def _diff_errors(
+    old: Mapping[str, SnapshotError], new: Mapping[str, SnapshotError]
+) -> Iterator[ErrorChange]:
+    """Yield the change of each error, for the outputs that both sides verified.
+
+    Where one of them is in lower precision, the ratio to the float model is compared: the error against
+    the quantized model says nothing of it.
+    """
+    for name, before in old.items():
+        after = new.get(name)
+        if after is None:
+            continue
+        if before.lowered or after.lowered:
+            equal = before.decibels == after.decibels
+            growth = 0.0 if equal else before.decibels - after.decibels
+            yield ErrorChange(name, "accuracy", before.decibels, after.decibels, growth)
+            continue
+        least = max(before.explained, after.explained)
+        first, second = max(before.error, least), max(after.error, least)
+        yield ErrorChange(name, "error", before.error, after.error, _grow(first, second))
+
+
+def _grow(before: float, after: float) -> float:
+    """Return the dB by which an error grew; infinite from 0, and to 0 below that."""
+    if before == after:
+        return 0.0
+    if not before or not after:
+        return inf if after else -inf
+    return 20 * log10(after / before)
+
+
 def match_nodes(
-    old: Sequence[SnapshotNode], new: Sequence[SnapshotNode]
-) -> tuple[list[tuple[SnapshotNode, SnapshotNode]], list[SnapshotNode], list[SnapshotNode]]:
+    old: Sequence[PlacedNode], new: Sequence[PlacedNode]
+) -> tuple[list[tuple[PlacedNode, PlacedNode]], list[PlacedNode], list[PlacedNode]]:
     """Return the nodes that are in both, those of the old side alone, and those of the new side alone.
 
     A node is the same by name and first output, else by name, else by output.
@@ -209,14 +226,14 @@ def match_nodes(
 
 
 def _list_moves(
-    pairs: Iterable[tuple[SnapshotNode, SnapshotNode]], operations: float, reasons: bool
+    pairs: Iterable[tuple[PlacedNode, PlacedNode]], operations: float, reasons: bool
 ) -> list[NodeMove]:
     """Return the moves, those of most operations first.
 
     With `reasons`, which both sides have then, nodes that stay for another reason are among them.
     Reasons that differ in the names that they quote alone are one.
     """
-    groups: dict[tuple[str, ...], list[tuple[SnapshotNode, SnapshotNode]]] = {}
+    groups: dict[tuple[str, ...], list[tuple[PlacedNode, PlacedNode]]] = {}
     for old, new in pairs:
         why = _QUOTED.sub("''", old.reason), _QUOTED.sub("''", new.reason)
         if old.device != new.device or (reasons and why[0] != why[1]):
@@ -245,7 +262,7 @@ def _collect(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, texts)))
 
 
-def _count_nodes(nodes: Iterable[SnapshotNode]) -> dict[str, dict[str, int]]:
+def _count_nodes(nodes: Iterable[PlacedNode]) -> dict[str, dict[str, int]]:
     """Return the numbers of nodes by operator and device."""
     counts: dict[str, Counter[str]] = {}
     for node in nodes:
@@ -256,7 +273,7 @@ def _count_nodes(nodes: Iterable[SnapshotNode]) -> dict[str, dict[str, int]]:
 def _diff_regions(
     old: Sequence[SnapshotRegion] | None,
     new: Sequence[SnapshotRegion] | None,
-    pairs: Iterable[tuple[SnapshotNode, SnapshotNode]],
+    pairs: Iterable[tuple[PlacedNode, PlacedNode]],
 ) -> Iterator[RegionChange]:
     """Yield the regions that differ, in launch order, those that are gone last.
 
@@ -279,7 +296,7 @@ def _diff_regions(
     for region in new:
         known = before.get(region.name)
         if known is not None:
-            if not isclose(known.seconds, region.seconds, rel_tol=_TOLERANCE, abs_tol=1e-300):
+            if not isclose(known.seconds, region.seconds, rel_tol=TOLERANCE, abs_tol=1e-300):
                 yield _change("repriced", known, region)
             continue
         name = partner.get(region.name) or digests.get(_get_digest(region))

@@ -2,14 +2,24 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
-from byoc.bundle import Bundle, DecidedGraph, DecisionDocument, Report, open_own_files
+from byoc.bundle import (
+    Bundle,
+    PlacedNode,
+    PlacedNodes,
+    Report,
+    TensorErrorReport,
+    VerificationReport,
+    open_own_files,
+)
 from byoc.codegen import parse_strict_json
 from byoc.errors import InputError
+from byoc.passes import MODEL_SCOPE
 from byoc.pipeline import Result, partition
 from byoc.planning import SavedPlacement, read_placement
 from byoc.reporting import make_decision_document
@@ -21,25 +31,8 @@ Placed = str | Path | Bundle | Result
 """A placement to compare: a bundle, a report, a saved placement or a rule file, or what Python has."""
 
 _MAX_REPORT_BYTES = 1 << 28
-
-
-@dataclass(frozen=True)
-class SnapshotNode:
-    """A node that is placed: what it is called, and where it is and why.
-
-    `name` and `output` are behind the path of its graph. `reason` is why it is on the host, `rule` the
-    location of the rule that accepted it; empty where that is not known, as the `region` is then.
-    `operations` are those of one run.
-    """
-
-    name: str
-    output: str
-    operator: str
-    device: str
-    region: str = ""
-    reason: str = ""
-    rule: str = ""
-    operations: float = 0.0
+# Of the allowed error: less is rounding, which differs between machines, and no sign of a worse model.
+_ROUNDING = 0.01
 
 
 @dataclass(frozen=True)
@@ -53,36 +46,63 @@ class SnapshotRegion:
     seconds: float
 
 
+@dataclass(frozen=True)
+class SnapshotError:
+    """The error of an output when the placement was verified.
+
+    `decibels` is its signal-to-noise ratio against the float model, infinite if equal, -infinite if
+    there is no ratio; `lowered` says that this one has a lower precision. `error` is its largest error
+    against the model that was compiled, as a share of the range; up to `explained` it is the rounding
+    of any machine, or noise explains it.
+    """
+
+    lowered: bool
+    decibels: float
+    error: float
+    explained: float
+
+
 @dataclass(frozen=True, eq=False)
 class PlacementSnapshot:
     """A placement, as much of it as its source says: None is not known.
 
-    `reasons` are the numbers of nodes on the host by reason, `costs` what one run is predicted to cost.
+    `reasons` are the numbers of nodes on the host by reason, `costs` what one run is predicted to cost,
+    and `taken` the seconds by which two plans are compared, by what they measure. `errors` are those of
+    outputs by name, empty where nothing was verified; `why_none` says why. `dropped` are the numbers of
+    nodes by operator that passes removed from the model, less those that they added.
     """
 
     label: str
-    nodes: tuple[SnapshotNode, ...] | None = None
+    nodes: tuple[PlacedNode, ...] | None = None
     regions: tuple[SnapshotRegion, ...] | None = None
     reasons: Mapping[str, int] | None = None
     costs: Mapping[str, float | None] | None = None
+    taken: tuple[str, float] | None = None
+    errors: Mapping[str, SnapshotError] = field(default_factory=dict)
+    why_none: str = "it has no errors of outputs"
+    dropped: Mapping[str, int] = field(default_factory=dict)
 
 
-def read_snapshot(source: Placed, model: Source | None, options: Mapping[str, Any]) -> PlacementSnapshot:
+def read_snapshot(
+    source: Placed, model: Source | None, variant: str | None, options: Mapping[str, Any]
+) -> PlacementSnapshot:
     """Return the placement that a source has; a rule file's is that of a model planned with options.
 
-    Raises InputError for what is none of these, and for a rule file without a model.
+    Of a source with several variants the one that is named `variant` is taken. Raises InputError for
+    what is none of these, and for a rule file without a model.
     """
     if isinstance(source, Result):
         return _describe_result(source.plan.model.source, source)
     if isinstance(source, Bundle):
-        return _describe_bundle(source)
+        return _describe_bundle(source if variant is None else source.choose(variant))
     check_type("a placement", source, str | Path)
     path = Path(source)
     if path.is_dir() or (path.is_file() and _read_start(path).startswith(b"PK")):
-        return _describe_bundle(open_own_files(path))
+        found = open_own_files(path)
+        return _describe_bundle(found if variant is None else found.choose(variant))
     if path.is_file():
         if _read_start(path).startswith(b"{"):
-            return _describe_report(_read_report(path), str(path))
+            return _describe_report(_read_report(path, variant), str(path))
         if "nodes" in read_mapping(path):
             return _describe_saved(read_placement(path))
     else:
@@ -113,8 +133,8 @@ def _read_start(path: Path) -> bytes:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
-def _read_report(path: Path) -> Report:
-    """Read what `byoc partition --format json` printed."""
+def _read_report(path: Path, variant: str | None) -> Report:
+    """Read what `byoc partition --format json` printed, of several variants the one that is named."""
     try:
         with path.open("rb") as file:
             content = read_limited(file, _MAX_REPORT_BYTES)
@@ -127,32 +147,43 @@ def _read_report(path: Path) -> Report:
         raise InputError(f"{path}: not a report: {error}") from None
     if not isinstance(found, dict):
         raise InputError(f"{path}: not a report of byoc")
-    match found:
-        case {"variants": [{"chosen_sizes": _} as first, *_]}:  # no other variant was asked for
-            found = first
+    if isinstance(found.get("variants"), list):
+        found = _choose_variant(found["variants"], variant, path)
     try:
         return Report.read(found)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 
 
+def _choose_variant(documents: Sequence[object], variant: str | None, path: Path) -> dict[str, Any]:
+    """Return the report of a variant; that of the sizes that byoc chose, where none is named."""
+    reports = {str(each.get("variant")): each for each in documents if isinstance(each, dict)}
+    first = next(iter(reports.values()), {})
+    if variant is None and (len(reports) == 1 or "chosen_sizes" in first):
+        return first
+    if variant not in reports:
+        raise InputError(f"{path}: it has the variants {', '.join(reports)}: say which (--variant)")
+    return reports[variant]
+
+
 def _describe_result(label: str, result: Result) -> PlacementSnapshot:
-    return _describe_decisions(
-        make_decision_document(result.plan), _describe_report(result.report, label)
-    )
+    nodes = make_decision_document(result.plan).list_placed_nodes()
+    return replace(_describe_report(result.report, label), nodes=tuple(nodes))
 
 
 def _describe_bundle(bundle: Bundle) -> PlacementSnapshot:
     """Return the placement of a bundle; one without decisions has no nodes."""
     found = _describe_report(bundle.variant.report, str(bundle.display_path))
     decisions = bundle.decisions()
-    return found if decisions is None else _describe_decisions(decisions, found)
+    return found if decisions is None else replace(found, nodes=tuple(decisions.list_placed_nodes()))
 
 
 def _describe_report(report: Report, label: str) -> PlacementSnapshot:
     predicted = report.predicted
+    is_sum = predicted.measure == "total"
     return PlacementSnapshot(
         label,
+        nodes=tuple(_list_nodes(report.placed)) if report.placed else None,
         regions=tuple(
             SnapshotRegion(each.name, each.device, each.nodes, each.trips, each.seconds)
             for each in report.regions
@@ -169,7 +200,54 @@ def _describe_report(report: Report, label: str) -> PlacementSnapshot:
             "offloaded_nodes": report.nodes.offloaded,
             "offloaded_share": report.compute.offloaded,
         },
+        taken=(predicted.measure, predicted.seconds if is_sum else predicted.optimized),
+        errors=_describe_errors(report.verification),
+        why_none=f"it is not verified: {report.not_verified}",
+        dropped=_count_dropped(report),
     )
+
+
+def _list_nodes(groups: Iterable[PlacedNodes]) -> Iterator[PlacedNode]:
+    for each in groups:
+        place = (each.operator, each.device, each.region, each.reason, each.causes, each.rule)
+        for name, output in zip(each.nodes, each.outputs or each.nodes, strict=True):
+            yield PlacedNode(name, output, *place)
+
+
+def _describe_errors(verification: VerificationReport | None) -> dict[str, SnapshotError]:
+    """Return the errors of outputs by name; none where nothing was verified."""
+    if verification is None:
+        return {}
+    lowered = () if verification.accuracy is None else verification.accuracy.outputs
+    accuracies = {each.name: each for each in lowered}
+    found = {}
+    for each in verification.outputs:
+        accuracy = accuracies.get(each.name)
+        ratio = each.signal_to_noise if accuracy is None else accuracy.signal_to_noise
+        exact = each.absolute == 0 if accuracy is None else accuracy.exact
+        decibels = inf if exact else -inf if ratio is None else ratio
+        error = inf if each.relative is None else each.relative
+        found[each.name] = SnapshotError(accuracy is not None, decibels, error, _explain(each))
+    return found
+
+
+def _explain(error: TensorErrorReport) -> float:
+    """Return the error, as a share of the range, below which one is as good as another."""
+    if not error.relative or not error.absolute:
+        return _ROUNDING * error.tolerance if error.measure == "relative" else 0.0
+    share = error.relative / error.absolute
+    noise = (error.noise or 0.0) * share
+    limits = {"units": error.tolerance * share, "relative": _ROUNDING * error.tolerance}
+    return max(noise, limits.get(error.measure, 0.0))
+
+
+def _count_dropped(report: Report) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for each in report.passes:
+        if each.scope == MODEL_SCOPE:
+            counts.update(each.nodes_before)
+            counts.subtract(each.nodes_after)
+    return {operator: number for operator, number in counts.items() if number}
 
 
 def _describe_saved(placement: SavedPlacement) -> PlacementSnapshot:
@@ -178,7 +256,7 @@ def _describe_saved(placement: SavedPlacement) -> PlacementSnapshot:
     return PlacementSnapshot(
         placement.source,
         nodes=tuple(
-            SnapshotNode(
+            PlacedNode(
                 name,
                 file.outputs.get(name, name),
                 file.signatures.get(name, "").partition("-")[0],
@@ -187,36 +265,3 @@ def _describe_saved(placement: SavedPlacement) -> PlacementSnapshot:
             for name, device in file.nodes.items()
         ),
     )
-
-
-def _describe_decisions(decisions: DecisionDocument, report: PlacementSnapshot) -> PlacementSnapshot:
-    """Return the snapshot of a report with the nodes of the decisions."""
-    nodes = [node for graph in decisions.graphs for node in _describe_nodes(decisions, graph)]
-    return PlacementSnapshot(report.label, tuple(nodes), report.regions, report.reasons, report.costs)
-
-
-def _describe_nodes(decisions: DecisionDocument, graph: DecidedGraph) -> Sequence[SnapshotNode]:
-    """Return the nodes of a graph that are placed, without those that byoc inserted."""
-    nodes, units = graph.nodes, graph.units
-    behind = f"{graph.path}/" if graph.path else ""
-    sizes, inserted = Counter(nodes.units), {*nodes.inserted}
-    found = []
-    for number, unit in enumerate(nodes.units):
-        if unit < 0 or number in inserted:
-            continue
-        outputs = [graph.tensors.names[tensor] for tensor in nodes.outputs[number] if tensor >= 0]
-        operator = decisions.operators[nodes.operators[number]]
-        region, reason = units.regions[unit], units.reasons[unit]
-        found.append(
-            SnapshotNode(
-                name=f"{behind}{nodes.names[number]}",
-                output=f"{behind}{next(iter(outputs), '')}",
-                operator=f"{operator.domain}.{operator.name}" if operator.domain else operator.name,
-                device=decisions.devices[units.devices[unit]],
-                region=graph.regions[region].name if region >= 0 else "",
-                reason=decisions.reasons[reason].text if reason >= 0 else "",
-                rule=", ".join(decisions.rules[rule] for rule in units.rules[unit]),
-                operations=units.operations[unit] / sizes[unit],
-            )
-        )
-    return found

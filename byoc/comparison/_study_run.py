@@ -136,7 +136,9 @@ def _try_digest(source: str) -> str | InputError:
 
 
 def _find_models(given: Iterable[str], folder: Path, source: str) -> list[str]:
+    """Return the models; raise InputError with a line for each name that stands for none."""
     found: dict[str, None] = {}
+    missing: list[str] = []
     for number, name in enumerate(given):
         try:
             matches = list(_match_models(name, folder))
@@ -146,8 +148,10 @@ def _find_models(given: Iterable[str], folder: Path, source: str) -> list[str]:
             where = f"no file in {folder}"
             if name.startswith(ZOO):
                 where = "no model of the zoo that is here"
-            raise InputError(f"{source}: models[{number}]: {where} matches '{name}'")
+            missing.append(f"{source}: models[{number}]: {where} matches '{name}'")
         found |= dict.fromkeys(matches)
+    if missing:
+        raise InputError(*missing)
     return list(found)
 
 
@@ -160,8 +164,10 @@ def _match_models(name: str, folder: Path) -> Iterator[str]:
             return
         here = (entry.name for entry in list_entries() if entry.present)
         yield from (f"{ZOO}{each}" for each in here if fnmatchcase(each, pattern))
-    elif (folder / name).is_file() or not any(mark in name for mark in _PATTERN):
+    elif (folder / name).exists():
         yield name
+    elif not any(mark in name for mark in _PATTERN):
+        return
     elif Path(name).is_absolute():
         root = Path(Path(name).anchor)
         yield from sorted(map(str, root.glob(str(Path(name).relative_to(root)))))

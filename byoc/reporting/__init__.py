@@ -6,7 +6,12 @@ from byoc._doors import open_door
 
 if TYPE_CHECKING:
     from byoc.console import format_count, format_quantity, format_share
-    from byoc.reporting._decision_document import make_decision_document
+    from byoc.reporting._accuracy_levels import (
+        OutputQuality,
+        list_output_qualities,
+        list_quality_warnings,
+    )
+    from byoc.reporting._decision_document import make_decision_document, report_placed_nodes
     from byoc.reporting._estimates import format_conditions, format_promises
     from byoc.reporting._explain import Explanation, Gain, compute_gains, explain, explain_model
     from byoc.reporting._explain_options import ExplainOptions

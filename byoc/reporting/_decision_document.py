@@ -21,6 +21,7 @@ from byoc.bundle import (
     DecidedUnits,
     DecisionDocument,
     HostReason,
+    PlacedNodes,
 )
 from byoc.errors import YES, Verdict, list_causes
 from byoc.model import (
@@ -113,6 +114,27 @@ def _add_graph(totals: "defaultdict[str, _ReasonTotals]", graph: GraphPlan, work
 def count_user_nodes(index: GraphIndex, nodes: Collection[int]) -> int:
     """Count the nodes that byoc did not insert, of some that are distinct."""
     return len(nodes) - (len(index.inserted_nodes.intersection(nodes)) if index.inserted_nodes else 0)
+
+
+def report_placed_nodes(plan: Plan) -> tuple[PlacedNodes, ...]:
+    """Return the nodes of a plan by place and operator, in the order of each first node."""
+    groups: defaultdict[tuple[Any, ...], list[tuple[str, str]]] = defaultdict(list)
+    for each in make_decision_document(plan).list_placed_nodes():
+        place = (each.device, each.region, each.operator, each.reason, each.causes, each.rule)
+        groups[place].append((each.name, each.output))
+    return tuple(
+        PlacedNodes(
+            device=device,
+            region=region,
+            operator=operator,
+            reason=reason,
+            causes=causes,
+            rule=rule,
+            nodes=tuple(name for name, _ in nodes),
+            outputs=() if all(n == o for n, o in nodes) else tuple(output for _, output in nodes),
+        )
+        for (device, region, operator, reason, causes, rule), nodes in groups.items()
+    )
 
 
 Contracts = Mapping[str, Mapping[str, TensorContract]]

@@ -11,7 +11,7 @@ import byoc.costs
 from byoc import bundle, codegen, passes, planning
 from byoc.errors import InputError
 from byoc.rules import Target, find_impossible_rules, find_missing_plugins, load_rules, split_generation
-from byoc.support import check_type, trust
+from byoc.support import COST_MODELS, check_type, find_files, trust
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,9 @@ def check_rules(files: str | Path | Sequence[str | Path]) -> list[RuleCheck]:
     """Check `files` of rules, each given by path or by name: `byoc rules check`.
 
     The result has an entry for each file, in order. Besides the mistakes for which `load_rules` refuses
-    a file it has plug-ins that are not installed, and options that the codegen does not have. Nothing is
-    raised for a mistake in a file.
+    a file it has plug-ins that are not installed, options that the codegen does not have, and the
+    mistakes in a cost file that it names, unless that is an installed one. Nothing is raised for a
+    mistake in a file.
     """
     check_type("files", files, str | Path | Sequence[str | Path])
     with closing(codegen.Codegens(codegen.UNLESS_TRUSTED)) as codegens:
@@ -73,15 +74,21 @@ def _load_other_generations(file: str, target: Target) -> list[Target]:
 
 
 def _find_cost_problems(target: Target) -> Iterator[str]:
-    """Yield the mistakes in the parameters that a file gives to its cost model."""
-    if not target.rules.cost_parameters:
-        return
+    """Yield the mistakes in the cost model that a file names, and in the parameters that it gives it.
+
+    Installed cost files are those of packages, which are right: none is read without need.
+    """
     try:
-        costs = byoc.costs.load_device_costs(target.cost_model)
+        name = target.cost_model
     except InputError:  # a model that is not there is a mistake of its own
         return
+    installed = {str(path) for paths in find_files(COST_MODELS)[0].values() for path in paths}
+    if name in installed and not target.rules.cost_parameters:
+        return
     try:
-        planning.apply_rule_parameters(costs, target)
+        costs = byoc.costs.load_device_costs(name)
+        if target.rules.cost_parameters:
+            planning.apply_rule_parameters(costs, target)
     except InputError as error:
         yield from error.lines
 

@@ -76,6 +76,8 @@ def write_junit(path: Path, suites: Sequence[JUnitSuite]) -> None:
                 kind = {} if case.outcome == "skipped" else {"type": case.name.split(" ")[0]}
                 attributes = {"message": message, **{k: escape_unprintable(v) for k, v in kind.items()}}
                 ElementTree.SubElement(inner, case.outcome, attributes)
+            elif case.message:
+                ElementTree.SubElement(inner, "system-out").text = escape_unprintable(case.message)
     ElementTree.indent(root)
     text = ElementTree.tostring(root, encoding="unicode")
     write_text(path, f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n')

@@ -13,7 +13,7 @@ import onnx
 
 import byoc.verification
 from byoc.errors import InputError
-from byoc.reporting import check_requirements, make_report, summarize_report
+from byoc.reporting import check_requirements, make_report, report_placed_nodes, summarize_report
 
 if TYPE_CHECKING:
     from byoc.bundle import Report
@@ -131,8 +131,7 @@ def _run(stage: Stage[ReadT, MadeT], state: ReadT) -> MadeT:
 class VariantResult:
     """The outcome of `partition` for a variant: the plan, the report, the comparison with the original.
 
-    `report.to_json()` is the JSON document of the command line; `verification` is None where nothing was
-    compared.
+    `verification` is None where nothing was compared.
     """
 
     plan: Plan
@@ -152,6 +151,11 @@ class VariantResult:
     def model(self) -> onnx.ModelProto:
         """The partitioned model: plain ONNX, regions as functions."""
         return self.plan.proto
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report with the place of each node, as data that JSON can represent."""
+        placed = report_placed_nodes(self.plan)
+        return self.report.model_copy(update={"placed": placed}).to_json()
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,6 +208,14 @@ class Result:
     def check(self, requirements: Requirements) -> None:
         """Raise RequirementError, with a line for each of the `requirements` that a variant misses."""
         check_requirements([each.report for each in self.variants], requirements)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the document of `byoc partition --format json`: the report, or those of all variants.
+
+        It has the place of each node, so that `byoc diff` compares it with a later placement.
+        """
+        documents = [each.to_json() for each in self.variants]
+        return {"variants": documents} if self.variants[0].name else documents[0]
 
     def make_page(self) -> str:
         """Return the report as one HTML file with the graph: of the bundle, or of the plan alone."""

@@ -139,6 +139,27 @@ def test_made_up_data_is_warned_of(here: Path, byoc: Cli) -> None:
     assert "note: warning" not in ran.out
 
 
+def test_inspect_tells_the_accuracy_that_is_left(here: Path, byoc: Cli) -> None:
+    assert byoc("partition", *INT8, "--data", "random", "-o", "m.byoc").code == 0
+    document = json.loads(byoc("inspect", "m.byoc", "--format", "json").out)
+    accuracy = document["variants"][0]["report"]["verification"]["accuracy"]
+    ratios = {
+        each["name"]: "equal" if each["exact"] else f"{each['signal_to_noise']:.1f} dB"
+        for each in accuracy["outputs"]
+    }
+    told = byoc("inspect", "m.byoc", "--verbose").out
+    table = told[told.index("Errors of the outputs") :].splitlines()
+    for name, ratio in ratios.items():
+        assert any(" ".join(row.split()).startswith(f"{name} float32 {ratio} ") for row in table)
+    (line,) = re.findall(r"^accuracy: +(.*)$", byoc("inspect", "m.byoc").out, re.MULTILINE)
+    level, words = line.split(", ", 1)
+    assert level in ("good", "fair", "POOR")
+    assert any(
+        words.startswith(f"{ratio} against the float model in {n}") for n, ratio in ratios.items()
+    )
+    assert line.endswith("; scales are from random data")
+
+
 def test_data_that_is_not_used_is_told(here: Path, byoc: Cli) -> None:
     ran = byoc("partition", *DLA, "--data", "data")
     assert ran.code == 0

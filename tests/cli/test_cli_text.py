@@ -152,6 +152,7 @@ def test_partition_as_json_is_one_document(byoc: Cli) -> None:
         "not_verified",
         "verification_missing",
         "bundle",
+        "placed",
     ]
     assert report["nodes"] == {"total": 10, "offloaded": 5, "host": 5, "constant": 5}
     assert report["regions"][0]["composites"] == {"conv_relu": 2}

@@ -205,7 +205,7 @@ def test_the_document_of_programs(tmp_path: Path) -> None:
     told = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert set(told) == {
         *("equal", "moved", "old", "new", "matched", "moves", "added", "removed", "regions"),
-        *("reasons", "costs", "notes"),
+        *("reasons", "costs", "notes", "lost", "errors", "predicted", "not_compared"),
     }
     assert (told["equal"], told["moved"], told["matched"]) == (False, 2, 5)
     assert told["moves"][0]["nodes"] == ["two", "five"]

@@ -4,16 +4,21 @@ import json
 import os
 import re
 import runpy
+import shutil
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
+import yaml
 from installing import install
+from onnx import numpy_helper
 from solving import here  # noqa: F401 - a fixture
-from support import Ran, region_names
+from support import Ran, parse, region_names
 from warm_processes import WarmProcesses
 
 from byoc.comparison import read_results
@@ -214,3 +219,79 @@ def test_the_library_example_says_how_it_is_called(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys, "argv", [])
     with pytest.raises(SystemExit, match=r"^usage: python examples/library\.py FOLDER$"):
         run_script("library.py")
+
+
+CI_NET = """net (float[1, 64, 56, 56] x) => (float[1, 64, 56, 56] y) {
+    [first] a = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(x, w)
+    [second] b = Relu(a)
+    [third] c = Conv<kernel_shape=[3,3], pads=[1,1,1,1]>(b, w)
+    [fourth] y = Relu(c)
+}"""
+
+
+def list_ci_commands() -> list[str]:
+    """Return the commands of the workflow and of the hooks that run byoc, in their order."""
+    gate, hooks = (
+        yaml.safe_load((EXAMPLES / "ci" / name).read_text(encoding="utf-8"))
+        for name in ("gate.yml", "pre-commit-config.yaml")
+    )
+    assert all(set(hook) >= {"id", "name", "language", "files"} for hook in hooks["repos"][0]["hooks"])
+    steps = [step["run"] for step in gate["jobs"]["gate"]["steps"] if "run" in step]
+    entries = [hook["entry"] for hook in hooks["repos"][0]["hooks"]]
+    return [command for command in (*steps, *entries) if command.startswith("byoc ")]
+
+
+def test_the_gate_of_ci_names_what_got_worse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, byoc: Callable[..., Ran]
+) -> None:
+    """A cost of a tenth more, an operator less, 3 dB less; a target of another name passes."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("npu.yaml", "npu-costs.yaml"):
+        shutil.copy(EXAMPLES / "rule_file" / name, tmp_path)
+    model = parse(CI_NET)
+    weights = np.random.default_rng(0).standard_normal((64, 64, 3, 3)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    onnx.save(model, "model.onnx")
+    readme = (EXAMPLES / "ci" / "README.md").read_text(encoding="utf-8")
+    made = re.search(r"^byoc (partition .*) > baseline\.json$", readme, re.MULTILINE)
+    assert made is not None
+    baseline = byoc(*made[1].split())
+    Path("baseline.json").write_text(baseline.out, encoding="utf-8")
+    commands = list_ci_commands()
+    assert len(commands) == 7
+
+    def run() -> dict[str, Ran]:
+        shutil.rmtree("model.byoc", ignore_errors=True)
+        return {command: byoc(*command.split()[1:]) for command in commands}
+
+    def judge() -> set[str]:
+        """Return what the commands of the gate say; all others pass."""
+        ran = run()
+        failed = {command: each.code for command, each in ran.items() if each.code}
+        assert set(failed.values()) == {6}
+        assert all(command.startswith("byoc diff baseline.json ") for command in failed)
+        return {line for each in ran.values() for line in each.err.splitlines()}
+
+    assert all(each.code == 0 for each in run().values())
+    rules, costs = (Path(name).read_text() for name in ("npu.yaml", "npu-costs.yaml"))
+    Path("npu.yaml").write_text(rules.replace("target: npu", "target: dsp"))
+    assert all(each.code == 0 for each in run().values())
+    Path("npu.yaml").write_text(rules)
+    Path("npu-costs.yaml").write_text(costs.replace("5.0e+11", "4.2e+11"))
+    (slower,) = judge()
+    assert re.fullmatch(
+        r"byoc: predicted .* ms -> .* ms, \+1\d\.\d+ %; at most 5 % is tolerated", slower
+    )
+    Path("npu-costs.yaml").write_text(costs)
+    Path("npu.yaml").write_text(rules.replace("[Relu, Add, ", "[Add, ").partition("composites:")[0])
+    lost = "2 nodes of Relu (second, fourth): Relu is not among the operators of npu"
+    assert any("no longer offloaded: " in line and lost in line for line in judge())
+    Path("npu.yaml").write_text(rules)
+    document = json.loads(baseline.out)
+    (output,) = document["verification"]["outputs"]
+    better = {"name": "y", "same_class": None, "exact": False}
+    better["signal_to_noise"] = output["signal_to_noise"] + 3
+    document["verification"]["accuracy"] = {"original": "model.onnx", "outputs": [better]}
+    Path("baseline.json").write_text(json.dumps(document))
+    (louder,) = judge()
+    assert "+3.00 dB of error; at most 1 dB is tolerated" in louder

@@ -78,6 +78,13 @@ def squeezenet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "s.byoc"
 
 
+@pytest.fixture(scope="module")
+def quantized(tmp_path_factory: pytest.TempPathFactory) -> byoc.Result:
+    folder = tmp_path_factory.mktemp("quantized")
+    precision = byoc.Precision("int8", data="random")
+    return byoc.partition("zoo:squeezenet", "dla.yaml", output=folder / "q.byoc", precision=precision)
+
+
 def search(page: Any, text: str) -> None:
     page.keyboard.press("/")
     page.keyboard.type(text)
@@ -124,6 +131,28 @@ def test_a_user_finds_why_a_conv_is_on_the_host(show: Any) -> None:
     search(page, conv.name)
     assert str(reason) in page.inner_text("#details [data-role=reason]")
     assert "if the accelerator can, widen" in page.inner_text("#details")
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1400), ("dark", 480)])
+def test_a_user_sees_the_accuracy_of_int8_first(
+    scheme: str, width: int, show: Any, quantized: byoc.Result
+) -> None:
+    page = show(quantized.make_page(), scheme)
+    page.set_viewport_size({"width": width, "height": 900})
+    (output,) = quantized.report.verification.accuracy.outputs
+    first, second, *_ = page.query_selector_all("#verdict .chip")
+    assert first.inner_text().startswith(f"{output.signal_to_noise:.1f} dB against the float model")
+    assert second.inner_text() == "Scales are from random data"
+    assert "warn" in second.get_attribute("class")
+    summary = page.inner_text("#summary")
+    assert summary.startswith("Accuracy (signal-to-noise against the float model)")
+    assert "Scales are from random data." in summary
+    assert "Verified against the model in int8" in page.inner_text("#verdict")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    sides = page.evaluate(
+        "['side', 'lists', 'top'].map((id) => document.getElementById(id).scrollWidth)"
+    )
+    assert all(side <= width for side in sides)
 
 
 def test_a_user_finds_the_largest_boundary_tensor(show: Any, ssdlite: Any) -> None:

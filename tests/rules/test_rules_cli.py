@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from support import Ran
 
 from byoc.rules import make_json_schema
@@ -38,6 +39,32 @@ def test_check_says_everything_of_every_file(byoc: Cli, tmp_path: Path) -> None:
         f"{second}: {key}: must be given" for key in ("target", "cost_model", "dtype", "ops")
     ]
     assert lines[-1].startswith("nosuch: no such file and no installed rule file")
+
+
+@pytest.mark.parametrize(
+    ("costs", "problem"),
+    [
+        (
+            "kind: roofline\nname: own\npeak: {default: 1.0e+9}\nbandwidth: 1.0e+9\nlaunch: 20us\n",
+            ": launch: expected a number",
+        ),
+        ("kind: rooflin\n", ": kind: no such kind 'rooflin' (did you mean roofline?); known: "),
+        (
+            "kind: roofline\nname: own\npeak: {default: 1.0e+9}\nbandwidth: 1.0e+9\n",
+            ": an accelerator's cost model needs a link",
+        ),
+        ("a: b: c\n", ":1:5: not valid YAML: "),
+    ],
+)
+def test_check_reads_the_cost_file_that_is_named(
+    costs: str, problem: str, byoc: Cli, tmp_path: Path
+) -> None:
+    path = tmp_path / "t.yaml"
+    path.write_text(GOOD.replace("{op: Relu}, ", "").replace("cost_model: dla", "cost_model: own.yaml"))
+    (tmp_path / "own.yaml").write_text(costs)
+    ran = byoc("rules", "check", path)
+    assert (ran.code, ran.err) == (1, "")
+    assert ran.out.startswith(f"{tmp_path / 'own.yaml'}{problem}")
 
 
 def test_check_as_json(byoc: Cli, tmp_path: Path) -> None:

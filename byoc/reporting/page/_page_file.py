@@ -27,7 +27,13 @@ from byoc.codegen import escape_line, parse_strict_json
 from byoc.errors import InputError, escape_unprintable
 from byoc.memory.arena import find_lowest_gap
 from byoc.planning import Plan
-from byoc.reporting import format_conditions, format_promises, make_decision_document
+from byoc.reporting import (
+    format_conditions,
+    format_promises,
+    list_output_qualities,
+    list_quality_warnings,
+    make_decision_document,
+)
 from byoc.runtime import OPERATOR_CATEGORY
 from byoc.support import StrictModel, read_limited
 
@@ -232,6 +238,8 @@ def _pack_data(parts: PageParts) -> str:
             *format_promises(parts.report.promises),
             *format_conditions(parts.report.conditions),
         ],
+        "accuracy": [asdict(each) for each in list_output_qualities(parts.report)],
+        "accuracy_warnings": list(list_quality_warnings(parts.report)),
         "trace": None if parts.trace is None else parts.trace.to_json(),
         "layers": {name: list(each) for name, each in parts.layers.items()},
         "codegens": dict(parts.codegens),

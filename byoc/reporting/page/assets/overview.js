@@ -26,6 +26,7 @@ class Page {
     }
     if (report.verification && !report.verification.passed) chips.push(["bad", `Verification failed against ${report.verification.against}`]);
     if (report.predicted.seconds > report.predicted.host_only * 1.0001) chips.push(["bad", "Predicted to be slower than the host alone"]);
+    chips.push(...this.judgeAccuracy());
     if (report.nodes.offloaded) {
       const names = [...new Set(report.regions.map((each) => each.device))].join(" and ");
       chips.push(["", `${formatShare(report.compute.offloaded)} of the compute on ${names}`]);
@@ -36,9 +37,37 @@ class Page {
     const ranHere = report.regions.some((each) => !each.not_here);
     if (report.verification && report.verification.passed && ranHere) {
       const error = report.verification.largest_relative_error;
-      chips.push(["good", `${report.not_verified === null ? "Verified" : "The rest is verified"}${error === null ? "" : `, largest error ${error.toExponential(1)} of the range`}`]);
+      const against = report.verification.accuracy ? ` against the model in ${(report.precision || {}).dtype || "lower precision"}` : "";
+      const size = error === 0 ? ", equal" : `, largest error ${(error ?? 0).toExponential(1)} of the range`;
+      chips.push(["good", `${report.not_verified === null ? "Verified" : "The rest is verified"}${against}${error === null ? "" : size}`]);
     }
     byId("verdict").replaceChildren(...chips.map(([kind, text]) => make("span", { className: `chip ${kind}`, text })));
+  }
+
+  /** What lower precision costs: a verified bundle may compute the wrong model exactly. */
+  judgeAccuracy() {
+    const { accuracy, accuracy_warnings: warnings } = this.tables.data;
+    const chips = warnings.map((text) => ["warn", text[0].toUpperCase() + text.slice(1)]);
+    if (!accuracy.length) return chips;
+    const [worst] = accuracy;
+    const same = worst.same_class ? `, the same class in ${worst.same_class}` : "";
+    const of = accuracy.length > 1 ? ` (worst of ${accuracy.length} outputs)` : "";
+    return [[worst.level, worst.ratio === "equal" ? "Equal to the float model" : `${worst.ratio} against the float model${same}${of}`], ...chips];
+  }
+
+  summarizeAccuracy() {
+    const { accuracy, accuracy_warnings: warnings } = this.tables.data;
+    if (!accuracy.length && !warnings.length) return [];
+    const rows = accuracy.slice(0, 5).map((each) => make("li", {},
+      make("span", { className: "name", text: shortenPath(each.output, 40) }), make("span", { text: ": " }),
+      make("b", { className: `level ${each.level}`, text: each.ratio }),
+      make("span", { text: each.same_class ? `, the same class in ${each.same_class} of its rows` : "" })));
+    const rest = accuracy.length - rows.length;
+    return [make("h2", { text: "Accuracy (signal-to-noise against the float model)" }),
+      make("ul", { className: "accuracy" }, ...rows),
+      rest > 0 ? make("p", { className: "soft", text: `and ${formatCount(rest, "output")} with a higher ratio` }) : null,
+      ...warnings.map((text) => make("p", { className: "level warn", text: `${text[0].toUpperCase()}${text.slice(1)}.` })),
+      accuracy.length ? make("p", { className: "soft", text: "Good from 30 dB, an error of 3 % of the signal; bad below 20 dB, 10 %, unless 99 % of the rows keep their class." }) : null].filter(Boolean);
   }
 
   showSummary() {
@@ -56,6 +85,7 @@ class Page {
     const rest = Math.max(0, most - parts.reduce((sum, part) => sum + part.value, 0));
     const line = (label, own) => make("div", { className: "barline" }, make("span", { text: label }), makeBar([...own], most));
     pane.replaceChildren(
+      ...this.summarizeAccuracy(),
       make("h2", { text: "Where the time goes (predicted)" }),
       line("this plan", [...parts, { label: "", value: rest, fill: "transparent" }]),
       line("host alone", [{ label: formatSeconds(predicted.host_only), value: predicted.host_only, fill: fillOf(0) }, { label: "", value: Math.max(0, most - predicted.host_only), fill: "transparent" }]),

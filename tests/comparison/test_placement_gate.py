@@ -1,0 +1,260 @@
+"""`byoc diff --only-worse`: what got worse is named with its numbers, and nothing else trips it."""
+
+import json
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import onnx
+import pytest
+from calibrating import wide_inputs, wide_network
+from support import VANILLA, parse
+from test_placement_diff import NET, planned, rules
+
+import byoc
+from byoc.comparison import PlacementDiff
+from byoc.errors import InputError, RequirementError
+
+
+def outcomes(found: PlacementDiff, **tolerances: float) -> dict[str, str]:
+    return {each.name: each.outcome for each in found.list_checks(byoc.Tolerances(**tolerances))}
+
+
+def sentences(found: PlacementDiff) -> dict[str, str]:
+    return {each.name: each.sentence for each in found.list_checks(byoc.Tolerances())}
+
+
+@pytest.fixture(scope="module")
+def quantized(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """Bundles of one network in float, in int8, and in int8 with scales eight times as large."""
+    folder = tmp_path_factory.mktemp("quantized")
+    onnx.save(wide_network(), folder / "m.onnx")
+    (folder / "data").mkdir()
+    for number, sample in enumerate(wide_inputs(2)):
+        np.savez(folder / f"data/{number}.npz", **sample)
+    measured = byoc.calibrate(folder / "m.onnx", folder / "data")
+    wide = {
+        name: replace(each, low=8 * each.low, high=8 * each.high)
+        for name, each in measured.tensors.items()
+    }
+    found = {"float": None, "int8": measured, "coarse": replace(measured, tensors=wide)}
+    for name, ranges in found.items():
+        precision = byoc.Precision(None if ranges is None else "int8", calibration=ranges)
+        output = folder / f"{name}.byoc"
+        byoc.partition(folder / "m.onnx", VANILLA, precision=precision, output=output)
+    return {name: folder / f"{name}.byoc" for name in found}
+
+
+def test_a_report_is_as_good_a_side_as_its_bundle(quantized: Mapping[str, Path], tmp_path: Path) -> None:
+    result = planned(NET, rules(tmp_path, "a", "Add"), output=tmp_path / "a.byoc")
+    (tmp_path / "a.json").write_text(json.dumps(result.to_json()))
+    for side in (result, tmp_path / "a.byoc"):
+        found = byoc.diff(tmp_path / "a.json", side)
+        assert (found.matched, found.equal, found.notes) == (5, True, ())
+        assert [each.growth for each in found.errors] == [0.0]
+    other = planned(NET, rules(tmp_path, "b"))
+    assert byoc.diff(tmp_path / "a.json", other).lost == byoc.diff(result, other).lost != ()
+
+
+@pytest.mark.parametrize("grown", [0.9, 1.0, 1.04, 1.06, 1.1])
+def test_a_plan_may_be_slower_by_the_tolerated_share(grown: float, tmp_path: Path) -> None:
+    document = planned(NET, rules(tmp_path, "a", "Add")).to_json()
+    (tmp_path / "old.json").write_text(json.dumps(document))
+    for key in ("seconds", "optimized"):
+        document["predicted"][key] *= grown
+    (tmp_path / "new.json").write_text(json.dumps(document))
+    found = byoc.diff(tmp_path / "old.json", tmp_path / "new.json")
+    assert found.slowdown == pytest.approx(grown - 1)
+    assert outcomes(found)["slowdown"] == ("failure" if grown > 1 else "passed")
+    assert outcomes(found, max_slowdown=0.05)["slowdown"] == ("failure" if grown > 1.05 else "passed")
+    assert f"{100 * (grown - 1):+.4g} %" in sentences(found)["slowdown"]
+
+
+def test_an_operator_that_the_accelerator_takes_no_more_is_lost(tmp_path: Path) -> None:
+    first, second = planned(NET, rules(tmp_path, "a", "Add")), planned(NET, rules(tmp_path, "b"))
+    found = byoc.diff(first, second)
+    (lost,) = found.lost
+    assert (lost.operator, lost.number, lost.gone, lost.nodes) == ("Add", 2, False, ("two", "five"))
+    assert sentences(found)["lost-nodes"] == (
+        "no longer offloaded: 2 nodes of Add (two, five): Add is not among the operators of npu"
+    )
+    with pytest.raises(RequirementError, match="no longer offloaded: 2 nodes of Add"):
+        found.check(byoc.Tolerances(max_slowdown=1e9))
+    assert byoc.diff(second, first).lost == ()
+
+
+def test_a_node_that_is_cheaper_on_the_host_is_not_lost(tmp_path: Path) -> None:
+    file = rules(tmp_path, "a", "Add")
+    forced = planned(NET, file)
+    chosen = byoc.partition(parse(NET), file)
+    found = byoc.diff(forced, chosen)
+    assert found.moved == 4  # all to the host, where this small network is faster
+    assert outcomes(found) == {
+        **dict.fromkeys(("slowdown", "lost-nodes", "gone-nodes"), "passed"),
+        "error-growth": "skipped",
+    }
+
+
+def test_a_renamed_target_is_no_worse(tmp_path: Path) -> None:
+    file, other = rules(tmp_path, "a", "Add"), tmp_path / "b.yaml"
+    other.write_text(file.read_text().replace("target: npu", "target: dsp"), encoding="utf-8")
+    found = byoc.diff(planned(NET, file), planned(NET, other))
+    assert (found.equal, found.moved) == (False, 4)
+    found.check(byoc.Tolerances(max_slowdown=0.0))
+
+
+NEXT = {  # changes of the network -> what the gate says of the nodes
+    "a node is gone": (
+        "    [two] b = Add(a, a)\n    [three] c = Sigmoid(b)",
+        "    [three] c = Sigmoid(a)",
+        "gone from the model: 1 node of Add (two)",
+    ),
+    "all names are new": ("five] y = Add(d, d)", "v] w = Add(d, d)\n    [vi] y = Identity(w)", ""),
+    "another operator of that name": (
+        "[three] c = Sigmoid(b)",
+        "[three] c = Relu(b)",
+        "gone from the model: 1 node of Sigmoid (three)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NEXT)
+def test_nodes_that_are_gone_are_named_and_renamed_ones_are_not(case: str, tmp_path: Path) -> None:
+    before, after, sentence = NEXT[case]
+    text = NET.replace(before, after)
+    assert text != NET
+    file = rules(tmp_path, "a", "Add", "Identity")
+    found = byoc.diff(planned(NET, file), planned(text, file))
+    failed = [
+        each.sentence
+        for each in found.list_checks(byoc.Tolerances(max_slowdown=1e9))
+        if each.outcome == "failure"
+    ]
+    assert failed == ([sentence] if sentence else [])
+
+
+def test_nodes_that_a_pass_removes_are_not_gone(tmp_path: Path) -> None:
+    """`drop-dropout` takes a node of the second plan alone."""
+    text = NET.replace("[three] c = Sigmoid(b)", "[drop] s = Dropout(b)\n    [three] c = Sigmoid(s)")
+    file = rules(tmp_path, "a", "Add")
+    kept = planned(text, file, no_passes="drop-dropout")
+    assert "Dropout" in {node.op_type for node in kept.plan.root.index.nodes}
+    found = byoc.diff(kept, planned(text, file))
+    assert dict(found.removed) == {"Dropout": {"host": 1}}
+    assert outcomes(found)["gone-nodes"] == "passed"
+
+
+def test_three_decibels_less_are_named(quantized: Mapping[str, Path]) -> None:
+    """Coarser scales cost more than 3 dB here, where the noise of the weights is the rest."""
+    found = byoc.diff(quantized["int8"], quantized["coarse"])
+    (change,) = found.errors
+    assert change.measure == "accuracy"
+    assert change.growth == change.before - change.after > 3
+    assert outcomes(found)["error-growth y"] == "failure"
+    assert outcomes(found, max_error_growth=change.growth)["error-growth y"] == "passed"
+    assert outcomes(found, max_error_growth=3.0)["error-growth y"] == "failure"
+    assert f"{change.growth:+.2f} dB of error; at most 1 dB" in sentences(found)["error-growth y"]
+    assert outcomes(byoc.diff(quantized["coarse"], quantized["int8"]))["error-growth y"] == "passed"
+
+
+def test_int8_is_less_exact_than_float(quantized: Mapping[str, Path]) -> None:
+    (change,) = byoc.diff(quantized["float"], quantized["int8"]).errors
+    assert change.measure == "accuracy"
+    assert change.growth > 30
+    assert byoc.diff(quantized["int8"], quantized["float"]).errors[0].growth == -change.growth
+
+
+@pytest.fixture(scope="module")
+def float_document(quantized: Mapping[str, Path]) -> Any:
+    return byoc.open_bundle(quantized["float"]).variant.report.to_json()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "growth"),
+    [
+        (5e-7, 9e-6, 0.0),  # both below a hundredth of the allowed 1e-3
+        (5e-7, 2e-5, 20 * np.log10(2)),
+        (2e-5, 4e-5, 20 * np.log10(2)),
+        (4e-5, 2e-5, -20 * np.log10(2)),
+        (0.0, 0.0, 0.0),
+    ],
+)
+def test_rounding_is_no_growth(
+    old: float, new: float, growth: float, float_document: Any, tmp_path: Path
+) -> None:
+    for name, error in (("old", old), ("new", new)):
+        document = deepcopy(float_document)
+        (output,) = document["verification"]["outputs"]
+        output |= {"absolute": error, "relative": error, "tolerance": 1e-3, "measure": "relative"}
+        (tmp_path / f"{name}.json").write_text(json.dumps(document))
+    (change,) = byoc.diff(tmp_path / "old.json", tmp_path / "new.json").errors
+    assert change.growth == pytest.approx(growth)
+    assert (change.before, change.after) == (old, new)
+
+
+def test_a_tolerance_needs_both_sides(quantized: Mapping[str, Path], tmp_path: Path) -> None:
+    plan = planned(NET, rules(tmp_path, "a", "Add"))
+    byoc.save_placement(plan.plan, tmp_path / "p.yaml")
+    with pytest.raises(
+        InputError, match=r"^--max-error-growth: .*: it is not verified: nothing was comp"
+    ):
+        outcomes(byoc.diff(plan, plan), max_error_growth=1.0)
+    with pytest.raises(InputError, match=r"^--max-slowdown: .*p\.yaml has no regions and no costs"):
+        outcomes(byoc.diff(tmp_path / "p.yaml", plan), max_slowdown=0.1)
+    assert outcomes(byoc.diff(tmp_path / "p.yaml", plan))["slowdown"] == "skipped"
+    old = tmp_path / "old.json"
+    old.write_text(json.dumps(plan.report.to_json()))
+    assert outcomes(byoc.diff(old, plan))["lost-nodes"] == "skipped"
+
+
+def test_places_that_do_not_fit_are_no_report(tmp_path: Path) -> None:
+    result = planned(NET, rules(tmp_path, "a", "Add"))
+    document = result.to_json()
+    document["placed"][0]["outputs"] = ["one", "two", "three"]
+    (tmp_path / "r.json").write_text(json.dumps(document))
+    with pytest.raises(
+        InputError, match=r"r\.json: not a report of byoc: placed.*1 nodes and 3 outputs"
+    ):
+        byoc.diff(tmp_path / "r.json", result)
+
+
+def test_reports_of_variants_are_compared_by_name(tmp_path: Path) -> None:
+    text = NET.replace("float[1, 64]", "float[n, 64]")
+    sizes = {"small": {"n": 1}, "large": {"n": 8}}
+    result = planned(text, rules(tmp_path, "a", "Add"), variants=sizes)
+    (tmp_path / "v.json").write_text(json.dumps(result.to_json()))
+    found = byoc.diff(tmp_path / "v.json", tmp_path / "v.json", variant="large")
+    assert found.equal
+    assert found.costs["seconds"].before == result.variants[1].report.predicted.seconds
+    for variant in (None, "huge"):
+        with pytest.raises(InputError, match=r"v\.json: it has the variants small, large: say which"):
+            byoc.diff(tmp_path / "v.json", tmp_path / "v.json", variant=variant)
+
+
+def test_the_command_and_its_junit(tmp_path: Path, byoc: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, ops in (("a", ["Add"]), ("b", [])):
+        rules(tmp_path, name, *ops)
+    onnx.save(parse(NET), "net.onnx")
+    asked = ("--model", "net.onnx", "--strategy", "all-supported", "--junit", "j.xml")
+    ran = byoc("diff", "a.yaml", "b.yaml", *asked, "--max-slowdown", "900%", "--format", "json")
+    assert ran.code == 6
+    assert ran.err.startswith("byoc: no longer offloaded: 2 nodes of Add (two, five): ")
+    checks = json.loads(ran.out)["checks"]
+    cases = ElementTree.parse("j.xml").getroot().findall("testsuite/testcase")
+    assert [case.get("name") for case in cases] == [check["name"] for check in checks]
+    told = ["".join(case.itertext()).strip() or case[0].get("message") for case in cases]
+    assert told == [check["sentence"] for check in checks]
+    assert [check["outcome"] for check in checks] == ["passed", "failure", "passed", "skipped"]
+    same = byoc("diff", "a.yaml", "a.yaml", *asked, "--only-worse")
+    assert (same.code, same.err) == (0, "")
+    for wrong in (("--exit-code", "--only-worse"), ("--max-slowdown", "5"), ("--max-slowdown=-1%",)):
+        assert byoc("diff", "a.yaml", "a.yaml", *asked, *wrong).code == 2
+    assert byoc("diff", "a.yaml", "a.yaml", *asked).code == 2  # nothing is judged, so JUnit has no cases
+    missing = byoc("diff", "a.yaml", "none.yaml", *asked, "--only-worse")
+    assert missing.code == 1
+    assert ElementTree.parse("j.xml").find("testsuite/testcase/error") is not None
