@@ -127,16 +127,24 @@ def read_dims(values: Sequence[str] | None, option: str) -> dict[str, int | str]
     return {name: _read_number(said) for name, said in read_pairs(values or [], option).items()}
 
 
-def read_variants(values: Sequence[str] | None, option: str) -> dict[str, dict[str, int | str]]:
-    """Return `NAME:DIM=SIZE,DIM=SIZE` options as a mapping of mappings."""
-    found: dict[str, dict[str, int | str]] = {}
+def read_variants(
+    values: Sequence[str] | None, option: str
+) -> dict[str, dict[str, int | str | Sequence[str]]]:
+    """Return `NAME:DIM=SIZE,rules=FILE` options as a mapping of mappings; `rules` may be repeated."""
+    found: dict[str, dict[str, int | str | Sequence[str]]] = {}
     for value in values or ():
         name, colon, sizes = value.partition(":")
         if not colon or not name:
-            raise typer.BadParameter(f"'{value}' is not of the form NAME:DIM=SIZE", param_hint=option)
+            raise typer.BadParameter(
+                f"'{value}' is not of the form NAME:DIM=SIZE or NAME:rules=FILE", param_hint=option
+            )
         if name in found:
             raise typer.BadParameter(f"'{name}' is given twice", param_hint=option)
-        found[name] = read_dims(_BEFORE_NAME.split(sizes), option)
+        parts = _BEFORE_NAME.split(sizes)
+        start = f"{byoc.stages.options.VARIANT_RULES}="
+        rules = [part.removeprefix(start) for part in parts if part.startswith(start)]
+        dims = read_dims([part for part in parts if not part.startswith(start)], option)
+        found[name] = {**dims, **({byoc.stages.options.VARIANT_RULES: rules} if rules else {})}
     return found
 
 
