@@ -148,6 +148,14 @@ def read_manifest(folder: Path) -> Manifest:
     Raises InputError when it is not a bundle, has another format, or a file is missing, changed or
     outside the folder.
     """
+    manifest = read_manifest_alone(folder)
+    for name, entry in manifest.files.items():
+        _check_file(folder, name, entry)
+    return manifest
+
+
+def read_manifest_alone(folder: Path) -> Manifest:
+    """Read a bundle's manifest, and look at no other file; raises as `read_manifest`."""
     path = folder / MANIFEST_FILE
     find_folder_kind(folder)  # refuses what is something else as well
     if not path.is_file() or path.is_symlink():
@@ -157,10 +165,7 @@ def read_manifest(folder: Path) -> Manifest:
             content = read_limited(file, MAX_MANIFEST_BYTES)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    manifest = parse_manifest(content, path)
-    for name, entry in manifest.files.items():
-        _check_file(folder, name, entry)
-    return manifest
+    return parse_manifest(content, path)
 
 
 def parse_manifest(content: bytes, path: Path) -> Manifest:

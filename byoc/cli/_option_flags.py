@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
@@ -340,14 +340,19 @@ def check_drivers(drivers: Mapping[str, str], runtime: str) -> None:
 
 
 def take_options(
-    kind: Any, first: Sequence[str] = (), name: str = "options"
+    kind: Any, first: Sequence[str] = (), name: str = "options", optional: Sequence[str] = ()
 ) -> Callable[[Callable[..., None]], Any]:
     """Give a verb, which has a parameter of this `name`, the flags of a dataclass of options instead.
 
     The flags stand where it stands among the parameters: the fields named `first`, then the others in
-    their order. A field that is a dataclass with flags itself is read from those.
+    their order. A field that is a dataclass with flags itself is read from those. Those that are
+    `optional` may be left out even if they are required elsewhere.
     """
-    flags = sorted(_find_flags(kind), key=lambda each: _position(each.field.name, first))
+    flags = [
+        replace(each, flag=replace(each.flag, required=each.flag.required and not is_optional))
+        for each in sorted(_find_flags(kind), key=lambda each: _position(each.field.name, first))
+        for is_optional in [each.field.name in optional]
+    ]
 
     def decorate(verb: Callable[..., None]) -> Callable[..., None]:
         @wraps(verb)

@@ -157,6 +157,7 @@ def _make_option_row(option: codegen.OptionDescription) -> TableRow:
         "takes": option.kind,
         "default": option.default,
         "help": option.help,
+        "at load": option.at_load,
         "executes": option.executes,
     }
 

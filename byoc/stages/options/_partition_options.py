@@ -43,8 +43,8 @@ class Options(CompileOptions):
     variants: Mapping[str, Mapping[str, VariantValue]] | None = declare_field(
         None,
         "variants of the bundle by name: for each the open dimensions that are its own, as in `dims`, "
-        "and under `rules` the rule files that are its own. They share the weights. The inputs of a call "
-        "choose one by their shapes; of those for other accelerators, loading the bundle chooses one.",
+        "and under `rules` the rule files that are its own. They share the weights. The inputs of a "
+        "call choose one by their shapes; of those for other accelerators one is chosen at load.",
         Flag(
             "A variant of the bundle, with sizes of its own, such as decode:seq=1,past=256, or for "
             "another accelerator, such as board:rules=dla.",

@@ -38,7 +38,10 @@ def record_variants(
     if not variants:
         return None
     return {
-        name: {key: record_files(said) if key == VARIANT_RULES else said for key, said in own.items()}
+        name: {
+            key: said if isinstance(said, int) or key != VARIANT_RULES else record_files(said)
+            for key, said in own.items()
+        }
         for name, own in variants.items()
     }
 
@@ -116,6 +119,7 @@ class UnitOptions(model.DimensionOptions):
                 "A rule file, or the name of an installed one (byoc rules); one for each accelerator.",
                 Syntax.LIST,
                 metavar="FILE|NAME",
+                required=True,
             ),
             record_files,
         ),
