@@ -317,6 +317,7 @@ def _make_fit_rows(variant: byoc.runtime.VariantFit) -> Iterator[dict[str, str]]
             continue
         remarks = {"compiled again": fit.again, "not known": fit.unknown}
         yield {
+            "variant": variant.name,
             "part": name,
             "codegen": codegen,
             "fits": "yes" if fit.verdict else f"no: {fit.verdict}",

@@ -135,7 +135,7 @@ def _print_codegen(name: str, form: OutputFormat) -> None:
         return
     print_line("options:")
     rows = [_make_option_row(option) for option in options]
-    print_rows([{**row, "executes": "yes" if row["executes"] else ""} for row in rows], form)
+    print_rows(list(map(_mark_options, rows)), form)
 
 
 def _describe_options(found: Any) -> list[TableRow]:
@@ -157,9 +157,15 @@ def _make_option_row(option: codegen.OptionDescription) -> TableRow:
         "takes": option.kind,
         "default": option.default,
         "help": option.help,
-        "at load": option.at_load,
+        "at_load": option.at_load,
         "executes": option.executes,
     }
+
+
+def _mark_options(row: TableRow) -> TableRow:
+    """Return a row of an option with its marks as people read them; a mark of none has no column."""
+    words = {True: "yes", False: ""}
+    return {name: words[value] if isinstance(value, bool) else value for name, value in row.items()}
 
 
 def strategies(form: FormatOption = OutputFormat.text) -> None:
@@ -232,7 +238,7 @@ def _print_pass(name: str, form: OutputFormat) -> None:
         print_line("options: none")
         return
     print_line("options:")
-    print_rows([{**row, "executes": "yes" if row["executes"] else ""} for row in shown["options"]], form)
+    print_rows(list(map(_mark_options, shown["options"])), form)
 
 
 def cost_models(form: FormatOption = OutputFormat.text) -> None:

@@ -231,9 +231,8 @@ def _fit_inputs(
         by_codegens = partial(byoc.runtime.load_bundle, options=options.load_options or {})
         load_one = byoc.runtime.load_with_drivers if by_drivers else by_codegens
         groups = byoc.runtime.list_alternatives(bundle.manifest)
-        if bundle.chosen is None and (
-            by_drivers and len(groups) < len(bundle.manifest.variants) or not given and len(groups) > 1
-        ):
+        has_alternatives = len(groups) < len(bundle.manifest.variants)
+        if bundle.chosen is None and (has_alternatives if by_drivers else not given and len(groups) > 1):
             bundle = bundle.choose(bundle.variant.name)  # the one with the sizes that byoc chose, if any
         with byoc.runtime.use_drivers(options.drivers), _advise_fallback():
             loaded = byoc.runtime.load_variants(
