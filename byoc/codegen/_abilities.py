@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 import onnx
 
 from byoc.codegen._interface import API_VERSION
-from byoc.errors import YES, Verdict
+from byoc.errors import YES, Verdict, refuse
 
 if TYPE_CHECKING:
     from byoc.codegen._interface import AnyArray, Artifact, Cycles, Executor, OperatorTime
@@ -182,11 +182,11 @@ class Stamped(Protocol):
 class Fit:
     """Whether this machine runs a compiled region, as its codegen knows without loading anything.
 
-    `driver` is what runs it, with its installed version: `OpenVINO 2026.4.1`; empty where it is missing.
-    `verdict` says whether the region loads here, or why not. `accepts` are the versions of the driver
-    that run the artifact as it is, `machine` the platform that it is for, and `memory` the bytes that it
-    needs on the device; empty and None where that is not known. `again` says why loading compiles the
-    region again, and `unknown` what only loading tells.
+    `driver` is what runs it, with its installed version: `OpenVINO 2026.4.1`. `verdict` says whether the
+    region loads here, or why not; with `missing` since a library is not installed. `accepts` are the
+    versions of the driver that run the artifact as it is, `machine` the platform that it is for, and
+    `memory` the bytes that it needs on the device; empty and None where that is not known. `again` says
+    why loading compiles the region again, and `unknown` what only loading tells.
     """
 
     driver: str
@@ -196,6 +196,12 @@ class Fit:
     memory: int | None = None
     again: str = ""
     unknown: str = ""
+    missing: bool = False
+
+    @classmethod
+    def without(cls, hint: str) -> Fit:
+        """Return the answer where a library is not installed; `hint` says which, and how to get it."""
+        return cls("", refuse(hint), missing=True)
 
 
 @runtime_checkable

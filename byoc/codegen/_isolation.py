@@ -87,7 +87,10 @@ def read_fit(result: Any, memory: SharedMemory) -> Fit:
     """Return whether a compiled region loads here."""
     if not isinstance(result, dict) or result.keys() != {entry.name for entry in fields(Fit)}:
         raise BrokenMessageError("whether it fits is missing")
-    read_texts([value for name, value in result.items() if name not in {"verdict", "memory"}])
+    others = {"verdict", "memory", "missing"}
+    read_texts([value for name, value in result.items() if name not in others])
+    if not isinstance(result["missing"], bool):
+        raise BrokenMessageError("whether a library is missing is not said")
     verdict = read_verdict(result["verdict"], memory)
     return Fit(
         **{**result, "verdict": verdict, "memory": read_optional_number(result["memory"], memory)}

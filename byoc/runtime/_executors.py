@@ -290,14 +290,15 @@ def load_executor(  # noqa: PLR0913, PLR0917 - `load_region`'s, and the choice t
     artifact is not compatible with this machine, the region is recompiled in memory, unless
     `recompile` is False since it was compiled just now.
 
-    Raises RegionNotHereError when this machine cannot run it, and RegionFailedError when the codegen
-    fails to load it; the executor raises these when a run fails.
+    Raises RegionNotHereError when this machine cannot run it, MissingRuntimeError when a library is not
+    installed, and RegionFailedError when the codegen fails to load it; the executor raises this one when
+    a run fails.
     """
     who = f"codegen {codegen_name}"
     try:
         fit = ask_fit(codegen, [*artifact.files], artifact.metadata)
         if not fit.verdict:
-            raise NotHereError(str(fit.verdict))
+            raise (MissingRuntimeError if fit.missing else NotHereError)(str(fit.verdict))
         if options is not None:
             artifact = _fit_artifact(codegen, region, artifact, options, recompile)
         isolation = getattr(codegen, "isolation", None)

@@ -207,7 +207,7 @@ def _find_host_fit(entry: VariantEntry) -> Fit:
     converts = any("host" in each.converts.values() for each in tensors)
     if runtime or not (entry.report.nodes.host or converts):
         return Fit(runtime)
-    return Fit("", refuse(INSTALL_HINT))
+    return Fit.without(INSTALL_HINT)
 
 
 # The choice among alternatives.

@@ -316,7 +316,7 @@ def find_fit(options: IREEOptions, stamp: Mapping[str, str], metadata: Mapping[s
     """
     here = find_library("iree.runtime", "iree-base-runtime")
     if here is None:
-        return Fit("", refuse(_MISSING))
+        return Fit.without(_MISSING)
     fit = Fit(f"IREE {here}", accepts=f"IREE {metadata.get('iree', '')}", machine=options.machine)
     if options.machine in {"cuda", "vulkan"}:
         fit = replace(fit, unknown=f"whether there is a device for {options.machine}")

@@ -20,7 +20,6 @@ from byoc.codegen import (
     MissingRuntimeError,
     Region,
     find_library,
-    refuse,
     shorten_text,
 )
 
@@ -373,7 +372,7 @@ def find_fit(has_blob: bool, metadata: Mapping[str, str]) -> Fit:
     """
     version = find_library("openvino", "openvino")
     if version is None:
-        return Fit("", refuse(_MISSING))
+        return Fit.without(_MISSING)
     device, made = metadata.get("device", "CPU"), metadata.get("openvino", "")
     again = ""
     if not has_blob:

@@ -18,7 +18,6 @@ from byoc.codegen import (
     describe_runtime,
     find_library,
     read_options,
-    refuse,
     shorten_text,
 )
 
@@ -119,15 +118,15 @@ def find_provider(options: OrtEpOptions) -> PluginProvider:
 def describe_library(name: str) -> Fit:
     """Return whether onnxruntime and a provider's library are here, without loading either."""
     if not describe_runtime():
-        return Fit("", refuse(INSTALL_HINT))
+        return Fit.without(INSTALL_HINT)
     if not name:
-        return Fit("", refuse(_NO_LIBRARY))
+        return Fit.without(_NO_LIBRARY)
     unknown = "whether the provider has such a device here"
     if Path(name).expanduser().is_file():
         return Fit(f"the provider in {Path(name).name}", unknown=unknown)
     version = find_library(name, name, name.replace("_", "-")) if _is_package(name) else None
     if version is None:
-        return Fit("", refuse(f"the provider's library {name} is not there"))
+        return Fit.without(f"the provider's library {name} is not there")
     return Fit(f"{name} {version}".strip(), unknown=unknown)
 
 

@@ -126,7 +126,7 @@ def describe_package() -> Fit:
     """Return whether onnxruntime-qnn is installed, without loading it."""
     here = find_library("onnxruntime_qnn", "onnxruntime-qnn")
     if here is None:
-        return Fit("", refuse(_MISSING))
+        return Fit.without(_MISSING)
     driver = f"onnxruntime-qnn {here}".strip()
     return Fit(driver, unknown="which QNN it is; a context of another is compiled again")
 

@@ -49,7 +49,7 @@ class Reference:
     def find_fit(self, files: Sequence[str], metadata: Mapping[str, str]) -> Fit:
         """Return whether onnxruntime is installed."""
         runtime = describe_runtime()
-        return Fit(runtime) if runtime else Fit("", refuse(INSTALL_HINT))
+        return Fit(runtime) if runtime else Fit.without(INSTALL_HINT)
 
     def trace(
         self, region: Region, artifact: Artifact, inputs: Mapping[str, AnyArray]

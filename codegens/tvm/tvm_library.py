@@ -135,7 +135,7 @@ def find_fit(options: TVMOptions, metadata: Mapping[str, str]) -> Fit:
     """
     here = find_library("tvm", "apache-tvm")
     if here is None:
-        return Fit("", refuse(_MISSING))
+        return Fit.without(_MISSING)
     fit = Fit(
         f"TVM {here}",
         accepts=f"TVM {metadata.get('tvm', '')}",
