@@ -51,11 +51,11 @@ def codegens(
     "executable" says that the codegen can run its artifacts; that may need a package that is missing.
     The other abilities of a codegen: "oracle" asks the real compiler which nodes it takes, "measured"
     times a region on the device, "estimate" says what its compiler thinks that one takes,
-    "trace" shows the tensors inside of regions, "profile" what each operator there takes, "stamped" says
-    whether an artifact fits this machine, "keyed" what a cached one depends on, "together" compiles all
-    regions in one call, "weights" gives an artifact other weights without compiling, "recovery" names
-    safer options for what was computed wrong, "context" serves --emit epcontext, and "driver" runs
-    artifacts without Python, from C.
+    "trace" shows the tensors inside of regions, "profile" what each operator there takes, "fit" says
+    whether a region would load here, "stamped" whether an artifact fits this machine, "keyed" what a
+    cached one depends on, "together" compiles all regions in one call, "weights" gives an artifact other
+    weights without compiling, "recovery" names safer options for what was computed wrong, "context"
+    serves --emit epcontext, and "driver" runs artifacts without Python, from C.
     """
     if name is not None:
         _print_codegen(name, form)

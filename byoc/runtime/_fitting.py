@@ -134,7 +134,7 @@ def _write_refusal(verdict: Verdict) -> str:
 
 
 def find_fitting(bundle: str | Path, prefer: Sequence[str] | str = ()) -> BundleFit:
-    """Return whether the bundle at a path, a folder or a packed file, runs on this machine.
+    """Return whether a `bundle`, the path of a folder or a packed file, runs on this machine.
 
     Each variant and each of its regions has its codegen, the driver or library that would run it, with
     its installed version, what that accepts, and yes or no with the reason. Only the manifest is read:
