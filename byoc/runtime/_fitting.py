@@ -317,7 +317,7 @@ def _describe(entry: VariantEntry, preferred: Preference) -> str:
 
 @dataclass(frozen=True)
 class LoadChanges:
-    """What options given at load change: the threads of onnxruntime, and the options of codegens.
+    """The changes by options given at load: of the threads of onnxruntime, and of codegens' options.
 
     `threads` is None where it stays as it is; `options` has texts by target.
     """
@@ -327,7 +327,7 @@ class LoadChanges:
 
     @classmethod
     def read(cls, given: Mapping[str, Any], bundle: Bundle) -> "LoadChanges":
-        """Return what options change in a bundle, or the variant that is chosen of it.
+        """Return the changes by options in a bundle, or in the variant that is chosen of it.
 
         They are named `name`, for all that have it, or `owner:name`, whose owner is a target or a
         codegen of the bundle, or `host`. Raises InputError for one that nothing takes at load.
@@ -386,4 +386,4 @@ def _read_threads(value: Any, where: str) -> int:
     return int(text)
 
 
-_MOST_DIGITS = 6
+_MOST_DIGITS = 6  # of a number of threads; onnxruntime takes a C int

@@ -120,9 +120,10 @@ class Resolve:
         if state.options.output is not None:
             bundle.check_destination(Path(state.options.output))
         variants = state.options.list_variants()
+        has_own = any(variant.rules for variant in variants)
         found: dict[tuple[str, ...], Resolved] = {}
         for rules in dict.fromkeys(variant.rules for variant in variants):
-            options = _choose_rules(state.options, rules) if rules else state.options
+            options = _choose_rules(state.options, rules) if has_own else state.options
             found[rules] = self._resolve(replace(state, options=options), state.options)
         return [
             replace(each, request=replace(each.request, variant=variant))
@@ -152,11 +153,12 @@ class Resolve:
 
 
 def _choose_rules(options: Options, rules: Sequence[str]) -> Options:
-    """Return the options of variants with rule files of their own.
+    """Return the options of variants with rule files of their own, or without any with those of all.
 
     What is given by target for accelerators of other variants alone is left out.
     """
-    own = {target.name for target in load_targets(rules)}
+    chosen = list_files(rules) or list_files(options.rules)
+    own = {target.name for target in load_targets(chosen)}
     files = [list_files(options.rules), *(each.rules for each in options.list_variants())]
     known = {target.name for each in files if each for target in load_targets(each)}
     others = known - own
@@ -167,7 +169,7 @@ def _choose_rules(options: Options, rules: Sequence[str]) -> Options:
         return {key: value for key, value in given.items() if key.partition(":")[0] not in others}
 
     names = ("codegen", "cost_model", "codegen_options", "cost_options")
-    return replace(options, rules=rules, **{name: narrow(getattr(options, name)) for name in names})
+    return replace(options, rules=chosen, **{name: narrow(getattr(options, name)) for name in names})
 
 
 def _load_compilers(

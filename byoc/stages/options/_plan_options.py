@@ -25,7 +25,7 @@ def record_pairs(pairs: Mapping[str, Any] | None) -> dict[str, Any]:
     return dict(pairs or {})
 
 
-VariantValue = int | str | Sequence[str]
+VariantValue = int | str | Path | Sequence[str | Path]
 """A size or a relation of a variant's dimension, or, under VARIANT_RULES, its rule files."""
 VARIANT_RULES = "rules"
 """The key of a variant's own rule files, among its dimensions."""
