@@ -144,7 +144,8 @@ def find_fitting(bundle: str | Path, prefer: Sequence[str] | str = ()) -> Bundle
     `prefer` is as in `byoc.load`, which would choose what `choice` has. Raises InputError when it is no
     bundle, or `prefer` names what the bundle has not got.
     """
-    path, manifest, codegens = Path(bundle), read_only_manifest(bundle), Codegens()
+    manifest, codegens = read_only_manifest(bundle), Codegens()
+    path = Path(bundle)
     preferred = Preference.of(prefer, manifest, path)
     fits = {each.name: find_variant_fit(manifest, each, codegens) for each in manifest.variants}
     choice: VariantChoice | None = None
@@ -226,13 +227,13 @@ class Preference:
     @classmethod
     def of(cls, names: Iterable[str] | str, manifest: Manifest, path: Path) -> "Preference":
         """Return a preference among the variants of a bundle. Raises InputError for an unknown name."""
-        given = (names,) if isinstance(names, str) else tuple(names)
+        given = (names,) if isinstance(names, str) else tuple(map(str, names))
         known = dict.fromkeys(name for each in manifest.variants for name in _list_names(each) if name)
         for name in given:
             if name not in known:
                 raise InputError(
                     f"{path}: prefer: no variant, target or codegen '{name}'"
-                    f"{suggest_nearest(str(name), known)}; there are {', '.join(known) or 'none'}"
+                    f"{suggest_nearest(name, known)}; there are {', '.join(known) or 'none'}"
                 )
         return cls(given)
 
@@ -344,7 +345,7 @@ class LoadChanges:
         threads: int | None = None
         options: dict[str, dict[str, str]] = {}
         for key, value in given.items():
-            owner, mark, option = key.rpartition(":")
+            owner, mark, option = str(key).rpartition(":")
             if mark and owner not in owners:
                 raise InputError(
                     f"{here}: option {key}: no such target or codegen{suggest_nearest(owner, owners)}"

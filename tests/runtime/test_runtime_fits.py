@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
@@ -14,11 +15,23 @@ import numpy as np
 import onnx
 import pytest
 import vendors
+from byoc.codegens.openvino import OpenVINO
 from cutting import CHAIN, DEVICE_ONLY, cut, ramp
 from support import Ran, parse
 
 import byoc
-from byoc.codegen import YES, Artifact, Executor, Fit, InputError, NotHereError, Region, refuse
+from byoc.codegen import (
+    YES,
+    Artifact,
+    Codegens,
+    Executor,
+    Fit,
+    InputError,
+    Isolation,
+    NotHereError,
+    Region,
+    refuse,
+)
 from byoc.onnxrt import get_session_settings
 from byoc.runtime import RegionNotHereError, VariantSession
 
@@ -383,6 +396,16 @@ def test_the_verbs_say_it(tmp_path: Path, byoc: Any) -> None:
     ran = byoc("partition", tmp_path / "m.onnx", "--variant", "a:rules=dla", "--variant", "b:x=1")
     assert ran.code == 2
     assert "--rules" in ran.err
+
+
+def test_a_codegen_in_a_process_of_its_own_says_the_same() -> None:
+    codegens = Codegens(Isolation())
+    with closing(codegens):
+        isolated: Any = codegens.find("openvino")
+        for metadata in ({}, {"device": "GPU", "openvino": "2020.1-x"}):
+            assert isolated.find_fit(("region.blob",), metadata) == OpenVINO().find_fit(
+                ["region.blob"], metadata
+            )
 
 
 def test_asking_imports_no_library_of_a_compiler(tmp_path: Path) -> None:
