@@ -277,9 +277,7 @@ def entry_to_contract(entry: ContractEntry) -> TensorContract:
 
 
 MANIFEST_FORMAT = 4  # raised whenever an older byoc would read a bundle wrongly
-ALTERNATIVES_FORMAT = (
-    5  # of a bundle with variants for several accelerators, which older ones do not know
-)
+ALTERNATIVES_FORMAT = 5  # of bundles for several accelerators, which readers of format 4 do not know
 MANIFEST_FILE = "manifest.json"
 _LARGEST_SIZE = 2**63 - 1
 _BLOCK = 1 << 20

@@ -269,6 +269,11 @@ def inspect(  # noqa: PLR0913 - each flag has a default
     With --fits it leaves with 6 where the bundle does not run on this machine.
     """
     if fits:
+        if junit is not None or requirements != byoc.Requirements():
+            raise typer.BadParameter(
+                "it reads no report, so that it goes with no requirement and no --junit",
+                param_hint="--fits",
+            )
         _print_fits(byoc.find_fitting(bundle), form)
         return
     tests = JUnitFile.prepare(junit, "inspect", bundle)
