@@ -320,12 +320,13 @@ def _make_fit_rows(variant: byoc.runtime.VariantFit) -> Iterator[dict[str, str]]
     for name, codegen, fit in parts:
         if name == "host" and not (fit.driver or not fit.verdict):
             continue
-        remarks = {"compiled again": fit.again, "not known": fit.unknown}
+        refused = "" if fit.verdict else str(fit.verdict)
+        remarks = {"since": refused, "compiled again": fit.again, "not known": fit.unknown}
         yield {
             "variant": variant.name,
             "part": name,
             "codegen": codegen,
-            "fits": "yes" if fit.verdict else f"no: {fit.verdict}",
+            "fits": "yes" if fit.verdict else "no",
             "driver": fit.driver,
             "accepts": fit.accepts,
             "for": fit.machine,

@@ -294,11 +294,12 @@ def choose_variants(
             else:
                 reasons[entry.name] = str(verdict)
         if best is None:
-            told = "; ".join(f"{each.name}: {reasons[each.name]}" for each in group)
             if not fall_back:
+                told = "; ".join(f"{each.name}: {reasons[each.name]}" for each in group)
                 raise NoneFitsError(f"{path}: none of its variants runs on this machine: {told}")
             best = preferred.sort(group)[0]
-            reasons[best.name] = f"none fits, and what does not run here runs on the host: {told}"
+            why = f"none fits, and what of it does not run here runs on the host: {reasons[best.name]}"
+            reasons[best.name] = why
         chosen.append(best.name)
     names = [entry.name for entry in manifest.variants]
     return VariantChoice(
