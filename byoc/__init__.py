@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from byoc.runtime import Trace as Trace
     from byoc.runtime import VariantSession as VariantSession
     from byoc.runtime import bind_tensors as bind_tensors
+    from byoc.runtime import find_fitting as find_fitting
     from byoc.runtime import load as load
     from byoc.runtime import open_stateful as open_stateful
     from byoc.samples import Preprocessing as Preprocessing

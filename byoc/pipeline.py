@@ -141,20 +141,38 @@ def prepare_variants(request: Request) -> list[Prepared]:
     models = {state.request.variant.name: state.loaded for state in states}
     if request.options.static_cache and all(each.static_rule is None for each in models.values()):
         raise InputError("--static-cache: no variant has a past, so no cache gets a fixed length")
-    known: dict[str, str] = {}
-    for name, each in models.items():
-        types = _describe_inputs(each.original)
-        if known.setdefault(types, name) != name:
-            raise InputError(
-                f"{each.original.source}: variants {known[types]} and {name} take inputs of the same "
-                "types, so that nothing tells which of them a call is for"
-            )
+    _require_distinct(states)
     genai = states[0].loaded.genai
     if genai is not None and states[0].request.variant.name:
         choose_pipeline(genai, {name: each.original for name, each in models.items()})
     if len(states) > 1:
         return states
     return ChooseSizes(resolved[0], _PREPARING, PlanVariant()).run(states[0])
+
+
+def _require_distinct(states: Sequence[Prepared]) -> None:
+    """Raise InputError for two variants that nothing tells apart: neither inputs nor rule files.
+
+    Those that differ in rule files alone are alternatives, which have to name the same dimensions.
+    """
+    known: dict[str, list[Prepared]] = {}
+    for state in states:
+        known.setdefault(_describe_inputs(state.loaded.original), []).append(state)
+    for same in known.values():
+        for number, state in enumerate(same):
+            variant, others = state.request.variant, [each.request.variant for each in same[:number]]
+            for other in others:
+                both = f"{state.loaded.original.source}: variants {other.name} and {variant.name}"
+                if other.rules == variant.rules:
+                    raise InputError(
+                        f"{both} take inputs of the same types, so that nothing tells which of them a "
+                        "call is for"
+                    )
+                if other.dims != variant.dims:
+                    raise InputError(
+                        f"{both} take inputs of the same types by dimensions of their own that differ: "
+                        "alternatives for other accelerators name the same sizes"
+                    )
 
 
 def _describe_inputs(model: Model) -> str:
@@ -193,8 +211,9 @@ def emit(states: Sequence[Planned]) -> list[Packed]:
                 [Emitting(**take(Planned, state), weights=weights) for state in states]
             )
         except RefusedError:
-            for compiler in () if options.strict else setup.compilers.values():
-                compiler.index_added()  # what was compiled is not compiled again in the next round
+            for state in () if options.strict else states:
+                for compiler in state.setup.compilers.values():
+                    compiler.index_added()  # what was compiled is not compiled again in the next round
             raise
 
 

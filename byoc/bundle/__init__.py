@@ -79,6 +79,7 @@ if TYPE_CHECKING:
         load_compilers,
         open_bundle,
         open_own_files,
+        read_only_manifest,
         read_rule_file_options,
     )
     from byoc.bundle._report import (

@@ -277,6 +277,7 @@ def entry_to_contract(entry: ContractEntry) -> TensorContract:
 
 
 MANIFEST_FORMAT = 4  # raised whenever an older byoc would read a bundle wrongly
+ALTERNATIVES_FORMAT = 5  # of bundles for several accelerators, which readers of format 4 do not know
 MANIFEST_FILE = "manifest.json"
 _LARGEST_SIZE = 2**63 - 1
 _BLOCK = 1 << 20
@@ -376,11 +377,22 @@ class VariantEntry(StrictModel):
         description="Whether nobody asked for it: the first of two such has sizes that byoc chose, the "
         "second is open and takes all others.",
     )
+    rules: tuple[str, ...] = Field(
+        default=(),
+        description="Its own rule files, by name, in a bundle for several accelerators, whose variants "
+        "of equal dimensions are alternatives; left out where it has those of all.",
+        exclude_if=lambda rules: not rules,  # readers of format 4 know no such key
+    )
 
     @property
     def variant(self) -> Variant:
-        """The name and the dimensions."""
-        return Variant(self.name, self.dims, self.automatic)
+        """The name, the dimensions and the rule files."""
+        return Variant(self.name, self.dims, self.automatic, self.rules)
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The accelerators of its regions, in the order of the regions."""
+        return tuple(dict.fromkeys(region.target for region in self.regions))
 
 
 class Manifest(StrictModel):

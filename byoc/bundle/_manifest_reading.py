@@ -8,7 +8,14 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from byoc.bundle._manifest import MANIFEST_FILE, MANIFEST_FORMAT, FileEntry, Manifest, describe_file
+from byoc.bundle._manifest import (
+    ALTERNATIVES_FORMAT,
+    MANIFEST_FILE,
+    MANIFEST_FORMAT,
+    FileEntry,
+    Manifest,
+    describe_file,
+)
 from byoc.codegen import (
     MAX_PATH,
     describe_path_problem,
@@ -24,6 +31,7 @@ from byoc.support.trust import SIGNATURE_FILE
 
 # The JSON Schema of manifests, for other tools, derived from the types that byoc parses.
 
+_FORMATS = (MANIFEST_FORMAT, ALTERNATIVES_FORMAT)
 SCHEMA_FILE = "manifest.schema.json"
 """The name of the shipped schema file in this package."""
 
@@ -47,7 +55,7 @@ def manifest_schema() -> dict[str, Any]:
     and the contracts of regions.
     """
     schema: dict[str, Any] = _without_titles(Manifest.model_json_schema())
-    schema["properties"]["format"]["const"] = MANIFEST_FORMAT
+    schema["properties"]["format"]["enum"] = [*_FORMATS]
     schema["properties"]["files"]["propertyNames"] = {"$ref": "#/$defs/path"}
     region = schema["$defs"]["RegionEntry"]["properties"]
     region["name"] = {"$ref": "#/$defs/name", "description": region["name"]["description"]}
@@ -140,6 +148,14 @@ def read_manifest(folder: Path) -> Manifest:
     Raises InputError when it is not a bundle, has another format, or a file is missing, changed or
     outside the folder.
     """
+    manifest = read_manifest_alone(folder)
+    for name, entry in manifest.files.items():
+        _check_file(folder, name, entry)
+    return manifest
+
+
+def read_manifest_alone(folder: Path) -> Manifest:
+    """Read a bundle's manifest, and look at no other file; raises as `read_manifest`."""
     path = folder / MANIFEST_FILE
     find_folder_kind(folder)  # refuses what is something else as well
     if not path.is_file() or path.is_symlink():
@@ -149,10 +165,7 @@ def read_manifest(folder: Path) -> Manifest:
             content = read_limited(file, MAX_MANIFEST_BYTES)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    manifest = parse_manifest(content, path)
-    for name, entry in manifest.files.items():
-        _check_file(folder, name, entry)
-    return manifest
+    return parse_manifest(content, path)
 
 
 def parse_manifest(content: bytes, path: Path) -> Manifest:
@@ -166,7 +179,7 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
         read = parse_strict_json(content)
         found = read.get("format") if isinstance(read, dict) else None
         del read  # two copies of a large manifest need not be in memory at a time
-        if type(found) is not int or found != MANIFEST_FORMAT:
+        if type(found) is not int or found not in _FORMATS:
             raise InputError(f"{path}: {_describe_format(found)}")
         # Only pydantic's own JSON parser accepts a list for a tuple but not "1" for 1.
         manifest = Manifest.model_validate_json(content, strict=True)
@@ -259,6 +272,12 @@ def _check_twice(manifest: Manifest, path: Path) -> None:
         len(automatic) != len(variants) or [bool(each.dims) for each in automatic] != [True, False]
     ):
         raise InputError(f"{path}: automatic variants are two, one with sizes, and an open one after it")
+    own = next((variant.name for variant in manifest.variants if variant.rules), None)
+    if own is not None and manifest.format != ALTERNATIVES_FORMAT:
+        raise InputError(
+            f"{path}: the variant {quote_name(own)} has rules of its own, which format "
+            f"{manifest.format} does not know"
+        )
     regions = [region.name for region in manifest.regions]
     for what, names in (("variant", variants), ("region", regions)):
         twice = next((name for name, count in Counter(names).items() if count > 1), None)
@@ -277,6 +296,7 @@ def _describe_format(found: object) -> str:
     shown = escape_line(repr(found))
     if type(found) is int and 0 < found < MANIFEST_FORMAT:
         return f"format {shown} is that of an older byoc: partition the model again"
-    if type(found) is int and found > MANIFEST_FORMAT:
-        return f"format {shown} is that of a newer byoc; this one reads format {MANIFEST_FORMAT}"
-    return f"format {shown}; this version of byoc reads format {MANIFEST_FORMAT}"
+    known = " and ".join(map(str, _FORMATS))
+    if type(found) is int and found > ALTERNATIVES_FORMAT:
+        return f"format {shown} is that of a newer byoc; this one reads formats {known}"
+    return f"format {shown}; this version of byoc reads formats {known}"

@@ -151,6 +151,13 @@ def unpack_bundle(path: Path, folder: Path) -> Manifest:
     return manifest
 
 
+def read_packed_manifest(path: Path) -> Manifest:
+    """Read the manifest of a packed bundle, and look at no other file. Raises InputError."""
+    with _open_zip(path) as archive:
+        content = _read_packed_manifest(archive, _zip_entries(archive, path), path)
+        return parse_manifest(content, path / MANIFEST_FILE)
+
+
 def check_packed_files(path: Path) -> None:
     """Raise InputError when a file in a packed bundle differs from the manifest; unpacks nothing."""
     with _open_zip(path) as archive:
@@ -281,6 +288,10 @@ class Consent:
                 raise InputError("codegens: a name is missing at a comma: dla,reference is a list")
         return cls(trust, None if codegens is None else frozenset(codegens))
 
+    def check_allowed(self, name: str) -> None:
+        """Raise InputError unless a codegen may be used."""
+        self.require_allowed(name, "it is for")
+
     def require_allowed(self, name: str, what: str) -> None:
         """Raise InputError, which begins with `what`, unless a codegen may be used."""
         if self.codegens is not None and name not in self.codegens:
@@ -314,7 +325,7 @@ def require_consent(bundle: "Bundle", by_drivers: bool = False, without_missing:
     leaves out codegens that cannot be found: they load nothing.
     """
     judged: Trust | None = None
-    for region in bundle.manifest.regions:
+    for region in (each for one in bundle.variants for each in one.variant.regions):
         name = region.codegen
         bundle.consent.require_allowed(name, f"{bundle.display_path}: region {region.name} is for")
         if by_drivers and bundle.codegens.has_driver_in_settings(name):

@@ -17,13 +17,14 @@ from byoc.boundary.contracts import RegionContracts
 from byoc.bundle._compiling import RegionCompiler
 from byoc.bundle._decisions import DECISIONS_FILE, DecisionDocument, read_decisions
 from byoc.bundle._manifest import MANIFEST_FILE, Manifest, RegionEntry, VariantEntry, entry_to_contract
-from byoc.bundle._manifest_reading import read_manifest, resolve_inside
+from byoc.bundle._manifest_reading import read_manifest, read_manifest_alone, resolve_inside
 from byoc.bundle._original_weights import find_references, open_whole_folder
 from byoc.bundle._packing import (
     NO_CONSENT,
     Consent,
     judge_maker,
     judge_trust,
+    read_packed_manifest,
     require_trusted_references,
     unpack_bundle,
 )
@@ -335,6 +336,20 @@ def inspect(bundle: str | Path, *, trust: bool = False) -> dict[str, Any]:
 def judge_path(path: Path) -> Trust:
     """Return whether the maker of the bundle at a path is trusted; raises as `open_own_files`."""
     return judge_maker(open_own_files(path))
+
+
+def read_only_manifest(path: str | Path) -> Manifest:
+    """Return the manifest of the bundle in a folder or zip, of which no other file is looked at.
+
+    Raises InputError when there is none, or it is not one of a bundle.
+    """
+    check_type("path", path, str | Path)
+    path = Path(path)
+    if path.is_dir():
+        return read_manifest_alone(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such bundle")
+    return read_packed_manifest(path)
 
 
 def open_own_files(path: Path) -> Bundle:

@@ -18,6 +18,7 @@ from onnx import ModelProto, TensorProto, TypeProto
 from byoc.boundary.contracts import RegionContext, TensorContract, check_contracts
 from byoc.bundle._compiling import CompiledRegion, RegionCompiler, compile_regions
 from byoc.bundle._manifest import (
+    ALTERNATIVES_FORMAT,
     MANIFEST_FILE,
     MANIFEST_FORMAT,
     HostEntry,
@@ -67,7 +68,7 @@ from byoc.support import (
     resolve_path,
 )
 from byoc.support.trust import SIGNATURE_FILE
-from byoc.zoo import GENAI_CONFIG_FILE, GenaiFolder, choose_pipeline
+from byoc.zoo import GENAI_CONFIG_FILE, GenaiFolder, choose_pipeline, name_source
 
 # Atomic writing of bundles, as folders or packed files: complete, or not at all.
 
@@ -210,7 +211,8 @@ def write_bundle(
 
     `compilers` maps targets to compilers. Raises as `write_models` and `compile_bundle` do.
     """
-    return compile_bundle(folder, write_models(plan, folder, WeightFile(folder)), compilers)
+    regions = write_models(plan, folder, WeightFile(folder))
+    return compile_bundle(folder, regions, {each.name: compilers[each.target] for each in regions})
 
 
 def write_models(plan: Plan, folder: Path, weights: WeightFile) -> list[Region]:
@@ -225,28 +227,22 @@ def write_models(plan: Plan, folder: Path, weights: WeightFile) -> list[Region]:
     return write_regions(folder, proto, plan.regions, plan.values, plan.origins)
 
 
-def compile_bundle(  # noqa: PLR0913, PLR0917 - each has a default
+def compile_bundle(
     folder: Path,
     regions: Sequence[Region],
-    compilers: Mapping[str, RegionCompiler],
+    chosen: Mapping[str, RegionCompiler],
     strict: bool = True,
     jobs: int | None = 1,
-    attempts: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[RegionEntry, ...]:
     """Compile the regions whose models are in a folder, write the artifacts; return manifest entries.
 
-    The regions are those of all variants. `compilers` maps targets to compilers, of which each compiles
-    `jobs` regions at a time; `attempts` has the numbers of those to recover with, by region. Raises
-    RefusedError with all regions that codegens refuse (with `strict`, CompileError for the first).
+    The regions are those of all variants. `chosen` maps their names to compilers, of which each compiles
+    `jobs` regions at a time. Raises RefusedError with all regions that codegens refuse (with `strict`,
+    CompileError for the first).
     """
     compiled: dict[str, CompiledRegion] = {}
     refusals: list[Refusal] = []
-    chosen = {
-        region.name: compilers[region.target].choose(attempts.get(region.name, 0)) for region in regions
-    }
-    for compiler in dict.fromkeys(
-        each for first in compilers.values() for each in (first, *first.recoveries)
-    ):
+    for compiler in dict.fromkeys(chosen.values()):
         own = [region for region in regions if chosen[region.name] is compiler]
         try:
             compiled |= compile_regions(own, compiler, strict, jobs)
@@ -298,30 +294,39 @@ def describe_variant(plan: Plan, regions: tuple[RegionEntry, ...], report: Repor
         regions=regions,
         report=report,
         automatic=plan.variant.automatic,
+        rules=tuple(map(name_source, plan.variant.rules)),
     )
 
 
 def build_manifest(
     folder: Path,
-    plan: Plan,
+    plans: Sequence[Plan],
     variants: Sequence[VariantEntry],
     references: Mapping[str, str] = MappingProxyType({}),
     host: HostEntry | None = None,
 ) -> Manifest:
     """Return the manifest of a folder in which all other files are written.
 
-    `plan` is that of any variant: what was asked for and the targets are the same in all. `references`
-    are paths of files in the folder that will stay outside of the bundle, by their names in it.
+    `plans` are those of the variants, for all of which the same was asked. `references` are paths of
+    files in the folder that will stay outside of the bundle, by their names in it. Raises InputError
+    where rule files promise other arithmetic for accelerators of one name.
     """
+    first, targets = plans[0], [target for plan in plans for target in plan.targets]
+    arithmetic = {each.name: each.rules.arithmetic for each in targets}
+    for each in targets:
+        if each.rules.arithmetic != arithmetic[each.name]:
+            raise InputError(
+                f"{each.source}: {each.name} promises other arithmetic here than in another variant"
+            )
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     files = {name: describe_file(folder / name) for name in names}
     return Manifest(
-        format=MANIFEST_FORMAT,
+        format=ALTERNATIVES_FORMAT if any(each.rules for each in variants) else MANIFEST_FORMAT,
         versions={"byoc": read_byoc_version(), "onnx": onnx.__version__},
-        asked=_sort_by_key(plan.asked),
-        state=_sort_by_key(plan.state),
-        targets=tuple(target.name for target in plan.targets),
-        arithmetic={t.name: t.rules.arithmetic for t in plan.targets if t.rules.arithmetic},
+        asked=_sort_by_key(first.asked),
+        state=_sort_by_key(first.state),
+        targets=tuple(arithmetic),
+        arithmetic={name: clauses for name, clauses in arithmetic.items() if clauses},
         variants=tuple(variants),
         host=host or HostEntry(),
         files={name: entry for name, entry in files.items() if name not in references},

@@ -12,6 +12,7 @@ import typer
 
 import byoc
 import byoc.bundle
+import byoc.runtime
 import byoc.support.cache
 import byoc.support.trust
 from byoc import bundle, planning, reporting
@@ -25,7 +26,13 @@ from byoc.cli._common import (
     print_rows,
     show_status,
 )
-from byoc.cli._option_flags import JUnitFile, JUnitOption, leave_if_missed, take_options
+from byoc.cli._option_flags import (
+    REQUIREMENT_MISSED,
+    JUnitFile,
+    JUnitOption,
+    leave_if_missed,
+    take_options,
+)
 from byoc.codegen import parse_size
 from byoc.console import make_console, print_line, print_lines, print_table
 from byoc.errors import InputError
@@ -243,6 +250,14 @@ def inspect(  # noqa: PLR0913 - each flag has a default
     requirements: byoc.Requirements,
     junit: JUnitOption = None,
     trust: TrustOption = False,
+    fits: Annotated[
+        bool,
+        typer.Option(
+            "--fits",
+            help="Say instead whether it runs on this machine, by which drivers, or why not; "
+            "nothing but its manifest is read.",
+        ),
+    ] = False,
     _: Annotated[
         bool,
         typer.Option(
@@ -250,7 +265,18 @@ def inspect(  # noqa: PLR0913 - each flag has a default
         ),
     ] = False,
 ) -> None:
-    """Show what is in a bundle: decision, regions, boundary, files."""
+    """Show what is in a bundle: decision, regions, boundary, files.
+
+    With --fits it leaves with 6 where the bundle does not run on this machine.
+    """
+    if fits:
+        if junit is not None or requirements != byoc.Requirements():
+            raise typer.BadParameter(
+                "it reads no report, so that it goes with no requirement and no --junit",
+                param_hint="--fits",
+            )
+        _print_fits(byoc.find_fitting(bundle), form)
+        return
     tests = JUnitFile.prepare(junit, "inspect", bundle)
     with tests.record_errors(str(bundle)), show_status() as show:
         show("check")
@@ -268,6 +294,46 @@ def inspect(  # noqa: PLR0913 - each flag has a default
         ]
     )
     leave_if_missed(reports, requirements)
+
+
+def _print_fits(found: byoc.runtime.BundleFit, form: OutputFormat) -> None:
+    """Print whether a bundle runs here, region by region. Raises typer.Exit where it does not."""
+    if form is OutputFormat.json:
+        print_json(found.to_json())
+    else:
+        for variant in found.variants:
+            name = f"variant {variant.name}" if variant.name else "the bundle"
+            predicted = f"predicted {format_quantity(variant.seconds, 's')}"
+            verdict = "fits" if variant.verdict else f"does not fit: {variant.verdict}"
+            print_line(f"{name} ({predicted}) {verdict}")
+        rows = [row for variant in found.variants for row in _make_fit_rows(variant)]
+        print_lines(["", "What runs its parts:"])
+        print_rows(rows, form)
+        told = [] if found.choice is None else found.choice.describe()
+        print_lines(["", *told] if told else [])
+    if not found:
+        raise typer.Exit(REQUIREMENT_MISSED)
+
+
+def _make_fit_rows(variant: byoc.runtime.VariantFit) -> Iterator[dict[str, str]]:
+    """Yield a row for the host and for each region of a variant; columns of no row stay empty."""
+    parts = [("host", "", variant.host), *((e.region, e.codegen, e.fit) for e in variant.regions)]
+    for name, codegen, fit in parts:
+        if name == "host" and not (fit.driver or not fit.verdict):
+            continue
+        refused = "" if fit.verdict else str(fit.verdict)
+        remarks = {"since": refused, "compiled again": fit.again, "not known": fit.unknown}
+        yield {
+            "variant": variant.name,
+            "part": name,
+            "codegen": codegen,
+            "fits": "yes" if fit.verdict else "no",
+            "driver": fit.driver,
+            "accepts": fit.accepts,
+            "for": fit.machine,
+            "memory": "" if fit.memory is None else format_quantity(fit.memory, "B"),
+            "remarks": "; ".join(f"{what}: {why}" for what, why in remarks.items() if why),
+        }
 
 
 def _print_bundle(opened: byoc.Bundle, verbose: bool) -> None:

@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import wraps
 from pathlib import Path
@@ -127,16 +127,24 @@ def read_dims(values: Sequence[str] | None, option: str) -> dict[str, int | str]
     return {name: _read_number(said) for name, said in read_pairs(values or [], option).items()}
 
 
-def read_variants(values: Sequence[str] | None, option: str) -> dict[str, dict[str, int | str]]:
-    """Return `NAME:DIM=SIZE,DIM=SIZE` options as a mapping of mappings."""
-    found: dict[str, dict[str, int | str]] = {}
+def read_variants(
+    values: Sequence[str] | None, option: str
+) -> dict[str, dict[str, int | str | Sequence[str]]]:
+    """Return `NAME:DIM=SIZE,rules=FILE` options as a mapping of mappings; `rules` may be repeated."""
+    found: dict[str, dict[str, int | str | Sequence[str]]] = {}
     for value in values or ():
         name, colon, sizes = value.partition(":")
         if not colon or not name:
-            raise typer.BadParameter(f"'{value}' is not of the form NAME:DIM=SIZE", param_hint=option)
+            raise typer.BadParameter(
+                f"'{value}' is not of the form NAME:DIM=SIZE or NAME:rules=FILE", param_hint=option
+            )
         if name in found:
             raise typer.BadParameter(f"'{name}' is given twice", param_hint=option)
-        found[name] = read_dims(_BEFORE_NAME.split(sizes), option)
+        parts = _BEFORE_NAME.split(sizes)
+        start = f"{byoc.stages.options.VARIANT_RULES}="
+        rules = [part.removeprefix(start) for part in parts if part.startswith(start)]
+        dims = read_dims([part for part in parts if not part.startswith(start)], option)
+        found[name] = {**dims, **({byoc.stages.options.VARIANT_RULES: rules} if rules else {})}
     return found
 
 
@@ -332,14 +340,19 @@ def check_drivers(drivers: Mapping[str, str], runtime: str) -> None:
 
 
 def take_options(
-    kind: Any, first: Sequence[str] = (), name: str = "options"
+    kind: Any, first: Sequence[str] = (), name: str = "options", optional: Sequence[str] = ()
 ) -> Callable[[Callable[..., None]], Any]:
     """Give a verb, which has a parameter of this `name`, the flags of a dataclass of options instead.
 
     The flags stand where it stands among the parameters: the fields named `first`, then the others in
-    their order. A field that is a dataclass with flags itself is read from those.
+    their order. A field that is a dataclass with flags itself is read from those. Those that are
+    `optional` may be left out even if they are required elsewhere.
     """
-    flags = sorted(_find_flags(kind), key=lambda each: _position(each.field.name, first))
+    flags = [
+        replace(each, flag=replace(each.flag, required=each.flag.required and not is_optional))
+        for each in sorted(_find_flags(kind), key=lambda each: _position(each.field.name, first))
+        for is_optional in [each.field.name in optional]
+    ]
 
     def decorate(verb: Callable[..., None]) -> Callable[..., None]:
         @wraps(verb)

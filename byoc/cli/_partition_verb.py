@@ -48,7 +48,7 @@ _CLOCKS = {MeasureClock.wall: time.perf_counter, MeasureClock.processor: time.pr
 
 
 @take_options(byoc.Requirements, name="requirements")
-@take_options(byoc.Options, first=("rules", "output", "strategy"))
+@take_options(byoc.Options, first=("rules", "output", "strategy"), optional=("rules",))
 def partition(  # noqa: PLR0913 - the options of the verb
     model: Annotated[
         str, typer.Argument(help="An ONNX file, a folder of onnxruntime-genai, or zoo:NAME.")
@@ -226,6 +226,11 @@ def _check_companions(
     measure_clock: MeasureClock | None,
 ) -> None:
     """Raise typer.BadParameter for a flag without the one that it belongs to."""
+    if not options.rules and not all(variant.rules for variant in options.list_variants()):
+        raise typer.BadParameter(
+            "it is missing: give a rule file, or one for each variant (--variant board:rules=FILE)",
+            param_hint="--rules",
+        )
     if threshold and not options.gate:
         raise typer.BadParameter(
             "it is the largest error that --gate accepts: give --gate, too", param_hint="--threshold"

@@ -51,11 +51,11 @@ def codegens(
     "executable" says that the codegen can run its artifacts; that may need a package that is missing.
     The other abilities of a codegen: "oracle" asks the real compiler which nodes it takes, "measured"
     times a region on the device, "estimate" says what its compiler thinks that one takes,
-    "trace" shows the tensors inside of regions, "profile" what each operator there takes, "stamped" says
-    whether an artifact fits this machine, "keyed" what a cached one depends on, "together" compiles all
-    regions in one call, "weights" gives an artifact other weights without compiling, "recovery" names
-    safer options for what was computed wrong, "context" serves --emit epcontext, and "driver" runs
-    artifacts without Python, from C.
+    "trace" shows the tensors inside of regions, "profile" what each operator there takes, "fit" says
+    whether a region would load here, "stamped" whether an artifact fits this machine, "keyed" what a
+    cached one depends on, "together" compiles all regions in one call, "weights" gives an artifact other
+    weights without compiling, "recovery" names safer options for what was computed wrong, "context"
+    serves --emit epcontext, and "driver" runs artifacts without Python, from C.
     """
     if name is not None:
         _print_codegen(name, form)
@@ -135,7 +135,7 @@ def _print_codegen(name: str, form: OutputFormat) -> None:
         return
     print_line("options:")
     rows = [_make_option_row(option) for option in options]
-    print_rows([{**row, "executes": "yes" if row["executes"] else ""} for row in rows], form)
+    print_rows(list(map(_mark_options, rows)), form)
 
 
 def _describe_options(found: Any) -> list[TableRow]:
@@ -157,8 +157,15 @@ def _make_option_row(option: codegen.OptionDescription) -> TableRow:
         "takes": option.kind,
         "default": option.default,
         "help": option.help,
+        "at_load": option.at_load,
         "executes": option.executes,
     }
+
+
+def _mark_options(row: TableRow) -> TableRow:
+    """Return a row of an option with its marks as people read them; a mark of none has no column."""
+    words = {True: "yes", False: ""}
+    return {name: words[value] if isinstance(value, bool) else value for name, value in row.items()}
 
 
 def strategies(form: FormatOption = OutputFormat.text) -> None:
@@ -231,7 +238,7 @@ def _print_pass(name: str, form: OutputFormat) -> None:
         print_line("options: none")
         return
     print_line("options:")
-    print_rows([{**row, "executes": "yes" if row["executes"] else ""} for row in shown["options"]], form)
+    print_rows(list(map(_mark_options, shown["options"])), form)
 
 
 def cost_models(form: FormatOption = OutputFormat.text) -> None:

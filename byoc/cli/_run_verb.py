@@ -66,6 +66,23 @@ class RunOptions:
     fallback: str | None = flag_field(
         Flag("Where regions run that cannot run here; by default they are an error.", choices=("host",))
     )
+    prefer: Sequence[str] = flag_field(
+        Flag(
+            "Of variants for several accelerators take this variant, target or codegen if it runs here; "
+            "repeated, the best first. By default the fastest by prediction.",
+            Syntax.LIST,
+            metavar="NAME",
+        ),
+        (),
+    )
+    load_options: Mapping[str, str] = flag_field(
+        Flag(
+            "An option that a codegen takes when a bundle is loaded, such as threads=4; host:threads=4.",
+            Syntax.PAIRS,
+            names=("--load-option",),
+            metavar="[OWNER:]NAME=VALUE",
+        )
+    )
     load: LoadOptions = DEFAULT_LOAD_OPTIONS
 
 
@@ -131,7 +148,7 @@ def run(  # noqa: PLR0913 - the options of the verb
         measured = _measure_runs(fitted, repeat, pipeline)
         measured = measured if trace is None else _profile_run(fitted, measured)
         notes = [byoc.runtime.describe_other_kernels(opened), *measured.notes]
-        notes += session.describe_fallbacks()
+        notes += [*session.choice.describe(), *session.describe_fallbacks()]
         measured = replace(measured, notes=[*filter(None, notes)])
     if places[0] is not None:
         samples.write_npz(places[0], measured.outputs)
@@ -161,8 +178,18 @@ def run(  # noqa: PLR0913 - the options of the verb
 def _check_runtime(options: RunOptions) -> None:
     """Raise InputError for options that the runtime does not have."""
     check_drivers(options.drivers, options.runtime)
-    if options.fallback and options.runtime != byoc.runtime.RUNTIMES[0]:
-        raise byoc.InputError(f"--fallback: regions of --runtime {options.runtime} run in drivers alone")
+    if options.load.variant is not None and options.prefer:
+        raise byoc.InputError(
+            "--prefer: --variant names the variant, so that there is nothing to prefer"
+        )
+    given = {
+        "--fallback": options.fallback,
+        "--prefer": options.prefer,
+        "--load-option": options.load_options,
+    }
+    flag = next((name for name, value in given.items() if value), None)
+    if flag is not None and options.runtime != byoc.runtime.RUNTIMES[0]:
+        raise byoc.InputError(f"{flag}: regions of --runtime {options.runtime} run in drivers alone")
 
 
 @dataclass(frozen=True)
@@ -201,15 +228,23 @@ def _fit_inputs(
             loaded = byoc.runtime.load_with_provider(bundle)
     else:
         by_drivers = options.runtime != byoc.runtime.RUNTIMES[0]
-        by_codegens = partial(byoc.runtime.load_bundle, fall_back=options.fallback is not None)
+        by_codegens = partial(byoc.runtime.load_bundle, options=options.load_options or {})
         load_one = byoc.runtime.load_with_drivers if by_drivers else by_codegens
+        groups = byoc.runtime.list_alternatives(bundle.manifest)
+        has_alternatives = len(groups) < len(bundle.manifest.variants)
+        if bundle.chosen is None and (has_alternatives if by_drivers else not given and len(groups) > 1):
+            bundle = bundle.choose(bundle.variant.name)  # the one with the sizes that byoc chose, if any
         with byoc.runtime.use_drivers(options.drivers), _advise_fallback():
-            loaded = (
-                byoc.runtime.load_variants(bundle, pad=options.pad, load_one=load_one)
-                if given
-                else load_one(bundle)
+            loaded = byoc.runtime.load_variants(
+                bundle,
+                pad=options.pad and bool(given),
+                load_one=load_one,
+                prefer=options.prefer,
+                fall_back=options.fallback is not None,
             )
     if inputs == _RANDOM:
+        if isinstance(loaded, byoc.Session) and bundle.chosen is None:
+            bundle = bundle.choose(loaded.variant)
         model = byoc.model.prepare_model(bundle.model(), bundle.variant.model, bundle.folder)
         given = {**samples.model_samples(model), **given}
     known = loaded if isinstance(loaded, byoc.Session) else next(iter(loaded.sessions.values()))
@@ -224,7 +259,7 @@ def _advise_fallback() -> Iterator[None]:
     """Name the flag that helps where this machine cannot run a region."""
     try:
         yield
-    except byoc.runtime.RegionNotHereError as error:
+    except (byoc.runtime.RegionNotHereError, byoc.runtime.NoneFitsError) as error:
         raise byoc.InputError(f"{error}; --fallback host runs it on the host") from error
 
 
@@ -326,6 +361,11 @@ def _write_document(session: byoc.Session, measured: _MeasuredRuns) -> dict[str,
     }
     if session.variant:
         document["variant"] = session.variant
+    if session.choice.reasons:
+        document["choice"] = {
+            "chosen": list(session.choice.chosen),
+            "reasons": dict(session.choice.reasons),
+        }
     if measured.in_flight is not None:
         document["pipeline"] = {
             "in_flight": measured.in_flight,

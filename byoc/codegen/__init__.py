@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from byoc.codegen._abilities import DriverSources as DriverSources
     from byoc.codegen._abilities import Estimating as Estimating
     from byoc.codegen._abilities import Executable as Executable
+    from byoc.codegen._abilities import Fit as Fit
+    from byoc.codegen._abilities import Fitting as Fitting
     from byoc.codegen._abilities import Keyed as Keyed
     from byoc.codegen._abilities import Measured as Measured
     from byoc.codegen._abilities import Oracle as Oracle
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from byoc.codegen._calling import ask_cache_key as ask_cache_key
     from byoc.codegen._calling import ask_compatible as ask_compatible
     from byoc.codegen._calling import ask_driver as ask_driver
+    from byoc.codegen._calling import ask_fit as ask_fit
     from byoc.codegen._calling import ask_verdicts as ask_verdicts
     from byoc.codegen._calling import compile_region as compile_region
     from byoc.codegen._calling import compile_together as compile_together
@@ -60,6 +63,7 @@ if TYPE_CHECKING:
     from byoc.codegen._codegens import find_codegen as find_codegen
     from byoc.codegen._codegens import find_wrong_options as find_wrong_options
     from byoc.codegen._codegens import has_options as has_options
+    from byoc.codegen._codegens import list_load_options as list_load_options
     from byoc.codegen._codegens import parse_codegen_options as parse_codegen_options
     from byoc.codegen._compile_process import CompileProcess as CompileProcess
     from byoc.codegen._compiler_answers import ArtifactCache as ArtifactCache
@@ -145,6 +149,8 @@ if TYPE_CHECKING:
     from byoc.model import to_numpy_dtype as to_numpy_dtype
     from byoc.model import walk_graphs as walk_graphs
     from byoc.model import write_type as write_type
+    from byoc.onnxrt import INSTALL_HINT as INSTALL_HINT
+    from byoc.onnxrt import describe_runtime as describe_runtime
     from byoc.onnxrt import has_runtime as has_runtime
     from byoc.onnxrt import open_session as open_session
     from byoc.onnxrt import run_session as run_session
@@ -156,6 +162,7 @@ if TYPE_CHECKING:
     from byoc.support import OptionDescription as OptionDescription
     from byoc.support import StrictModel as StrictModel
     from byoc.support import find_executing_options as find_executing_options
+    from byoc.support import find_library as find_library
     from byoc.support import find_option_problems as find_option_problems
     from byoc.support import format_options as format_options
     from byoc.support import list_options as list_options

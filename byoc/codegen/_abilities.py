@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 import onnx
 
 from byoc.codegen._interface import API_VERSION
+from byoc.errors import YES, Verdict, refuse
 
 if TYPE_CHECKING:
     from byoc.codegen._interface import AnyArray, Artifact, Cycles, Executor, OperatorTime
     from byoc.codegen._region import Region
-    from byoc.errors import Verdict
 
 
 @runtime_checkable
@@ -178,6 +178,50 @@ class Stamped(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Fit:
+    """Whether this machine runs a compiled region, as its codegen knows without loading anything.
+
+    `driver` is what runs it, with its installed version: `OpenVINO 2026.4.1`. `verdict` says whether the
+    region loads here, or why not; with `missing` since a library is not installed. `accepts` are the
+    versions of the driver that run the artifact as it is, `machine` the platform that it is for, and
+    `memory` the bytes that it needs on the device; empty and None where that is not known. `again` says
+    why loading compiles the region again, and `unknown` what only loading tells.
+    """
+
+    driver: str
+    verdict: Verdict = YES
+    accepts: str = ""
+    machine: str = ""
+    memory: int | None = None
+    again: str = ""
+    unknown: str = ""
+    missing: bool = False
+
+    @classmethod
+    def without(cls, hint: str) -> Fit:
+        """Return the answer where a library is not installed; `hint` says which, and how to get it."""
+        return cls("", refuse(hint), missing=True)
+
+
+@runtime_checkable
+class Fitting(Protocol):
+    """A codegen that says whether a compiled region would load here, without loading it.
+
+    It is an ability of version 4 of the interface. `byoc.find_fitting` asks it, and so does loading, of
+    every region, before `compatible` and `load`: where the answer is no, neither is called.
+    """
+
+    def find_fit(self, files: Sequence[str], metadata: Mapping[str, str]) -> Fit:
+        """Return the answer for an artifact, given the names of its files and its metadata.
+
+        No library of a compiler or a device is imported: what is installed is known from its package's
+        metadata, and what only the library knows is left to `load` (`Fit.unknown`). It takes about a
+        millisecond.
+        """
+        ...
+
+
 @runtime_checkable
 class Keyed(Protocol):
     """A codegen that says what its artifacts depend on, so that a cached one is never an old one."""
@@ -289,6 +333,7 @@ ABILITIES: Mapping[str, type] = MappingProxyType(
         "estimate": Estimating,
         "trace": Tracing,
         "profile": Profiling,
+        "fit": Fitting,
         "stamped": Stamped,
         "keyed": Keyed,
         "together": Together,
@@ -305,6 +350,7 @@ _FIRST_VERSIONS = {
     "driver": 2,
     "trace": 4,
     "profile": 4,
+    "fit": 4,
 }  # of the interface that have an ability; the others are of version 1
 
 
@@ -345,6 +391,11 @@ def can_trace(codegen: object) -> TypeGuard[Tracing]:
 def can_profile(codegen: object) -> TypeGuard[Profiling]:
     """Return whether a codegen says what a run spends on each operator of a region."""
     return "profile" in list_abilities(codegen)
+
+
+def can_find_fit(codegen: object) -> TypeGuard[Fitting]:
+    """Return whether a codegen says without loading a region whether it would load here."""
+    return "fit" in list_abilities(codegen)
 
 
 def has_driver(codegen: object) -> TypeGuard[Driven]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import ModelProto
 
-from byoc.codegen._abilities import Context, DriverSources
+from byoc.codegen._abilities import Context, DriverSources, Fit, can_find_fit
 from byoc.codegen._interface import (
     Artifact,
     ArtifactError,
@@ -232,6 +232,21 @@ def ask_compatible(codegen: Stamped, region: Region, artifact: Artifact) -> Verd
     if not isinstance(verdict, Verdict):
         raise TypeError(f"`compatible` gave a {type(verdict).__name__} instead of a Verdict")
     return verdict
+
+
+def ask_fit(codegen: object, files: Sequence[str], metadata: Mapping[str, str]) -> Fit:
+    """Return whether a compiled region loads here; of a codegen that does not say, only loading tells.
+
+    Raises TypeError unless that is what it gives.
+    """
+    if not can_find_fit(codegen):
+        name = getattr(codegen, "name", type(codegen).__name__)
+        return Fit("", unknown=f"codegen {name} does not say what it needs")
+    with _wait_for(codegen, "find_fit"):
+        found: Any = codegen.find_fit(tuple(files), dict(metadata))
+    if not isinstance(found, Fit):
+        raise TypeError(f"`find_fit` gave a {type(found).__name__} instead of a Fit")
+    return found
 
 
 def ask_verdicts(codegen: Oracle, model: ModelProto, options: Any) -> list[Verdict]:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from byoc.codegen._abilities import DriverSources
     from byoc.codegen._compiler_identity import CodegenDescription
     from byoc.codegen._other_python import OtherPythonCodegen
+    from byoc.support import OptionDescription
     from byoc.support.trust import InterpreterSettings
 
 
@@ -121,6 +122,16 @@ def list_executing_options(codegen: object) -> list[str]:
         return codegen.description.executing_options
     options = getattr(codegen, "Options", None)
     return [] if options is None else [each.name for each in list_options(options) if each.executes]
+
+
+def list_load_options(codegen: object) -> list[str]:
+    """Return the names of a codegen's options that may be given when a bundle is loaded."""
+    if isinstance(codegen, IsolatedCodegen):
+        known: Iterable[OptionDescription] = codegen.description.options or ()
+    else:
+        options = getattr(codegen, "Options", None)
+        known = [] if options is None else list_options(options)
+    return [each.name for each in known if each.at_load]
 
 
 def _instantiate(kind: Any, name: str) -> Codegen:

@@ -14,7 +14,7 @@ import re
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cache
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
@@ -130,7 +130,8 @@ def _get_reader() -> TypeAdapter[CodegenDescription]:
 
 
 def _without_parser(option: OptionDescription) -> OptionDescription:
-    return OptionDescription(option.name, option.kind, option.default, option.help, option.executes)
+    names = (entry.name for entry in fields(OptionDescription))
+    return OptionDescription(**{name: getattr(option, name) for name in names})
 
 
 _OWN_PACKAGE = __name__.partition(".")[0]

@@ -26,6 +26,7 @@ from byoc.codegen._isolation import (
     read_context,
     read_driver,
     read_estimate,
+    read_fit,
     read_nothing,
     read_number,
     read_optional_artifact,
@@ -42,7 +43,7 @@ from byoc.codegen.byoc_worker.link import write_array, write_files
 from byoc.errors import escape_unprintable
 
 if TYPE_CHECKING:
-    from byoc.codegen._abilities import Context, DriverSources
+    from byoc.codegen._abilities import Context, DriverSources, Fit
     from byoc.codegen._interface import AnyArray, Artifact, Cycles, Executor, OperatorTime
     from byoc.codegen._isolation import Examine, Measure
     from byoc.codegen._region import Region
@@ -222,6 +223,11 @@ class _Stamps(IsolatedCodegen):
         return self.call("compatible", read_verdict, partial(_write_artifact, artifact), region=copied)
 
 
+class _Fits(IsolatedCodegen):
+    def find_fit(self, files: Sequence[str], metadata: Mapping[str, str]) -> Fit:
+        return self.call("find_fit", read_fit, files=list(files), metadata=dict(metadata))
+
+
 class _GivesKeys(IsolatedCodegen):
     def cache_key(self, options: Mapping[str, str]) -> Mapping[str, str]:
         return self.call("cache_key", read_pairs_of_texts, options=dict(options))
@@ -269,6 +275,7 @@ ABILITY_CLASSES: Mapping[str, type[IsolatedCodegen]] = {
     "estimate": _Estimates,
     "trace": _Traces,
     "profile": _Profiles,
+    "fit": _Fits,
     "stamped": _Stamps,
     "keyed": _GivesKeys,
     "together": _CompilesTogether,

@@ -12,7 +12,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from byoc import onnxrt
-from byoc.codegen._abilities import Context, DriverSources
+from byoc.codegen._abilities import Context, DriverSources, Fit
 from byoc.codegen._calling import wait_for_codegen
 from byoc.codegen._compiler_identity import read_description
 from byoc.codegen._interface import Artifact, CodegenFailedError, Cycles, Executor, OperatorTime
@@ -81,6 +81,20 @@ def read_verdict(result: Any, _: SharedMemory) -> Verdict:
             return Verdict(tuple(read_texts(reasons)), own_cpu)
         case _:
             raise BrokenMessageError("a verdict is missing")
+
+
+def read_fit(result: Any, memory: SharedMemory) -> Fit:
+    """Return whether a compiled region loads here."""
+    if not isinstance(result, dict) or result.keys() != {entry.name for entry in fields(Fit)}:
+        raise BrokenMessageError("whether it fits is missing")
+    others = {"verdict", "memory", "missing"}
+    read_texts([value for name, value in result.items() if name not in others])
+    if not isinstance(result["missing"], bool):
+        raise BrokenMessageError("whether a library is missing is not said")
+    verdict = read_verdict(result["verdict"], memory)
+    return Fit(
+        **{**result, "verdict": verdict, "memory": read_optional_number(result["memory"], memory)}
+    )
 
 
 def read_verdicts(result: Any, memory: SharedMemory) -> list[Verdict]:

@@ -21,6 +21,7 @@ from byoc.codegen._calling import (
     ask_cache_key,
     ask_compatible,
     ask_driver,
+    ask_fit,
     ask_verdicts,
     compile_region,
     compile_together,
@@ -101,6 +102,7 @@ class CodegenService:
             "read": self._table.read,
             "measure": self._measure,
             "examine": self._examine,
+            "find_fit": self._find_fit,
             "compatible": self._compatible,
             "check": self._check,
             "cost": lambda asked: measure_seconds(self._codegen, asked["region"]),
@@ -167,6 +169,10 @@ class CodegenService:
         lock = nullcontext() if is_concurrent else RLock()
         run = take_turns(self._table.find(request["executor"]), lock)
         return list(request["examine"](run, self._table.read_inputs(request)))
+
+    def _find_fit(self, request: Request) -> Any:
+        found = ask_fit(self._codegen, request["files"], request["metadata"])
+        return {**vars(found), "verdict": _write_verdict(found.verdict)}
 
     def _compatible(self, request: Request) -> Any:
         artifact = self._read_artifact(request)

@@ -309,9 +309,11 @@ VARIANT_NAME = "[A-Za-z][A-Za-z0-9_]{0,39}"
 
 @dataclass(frozen=True)
 class Variant:
-    """A variant of a bundle: its name, and the dimensions that are its own.
+    """A variant of a bundle: its name, the dimensions and the rule files that are its own.
 
-    A bundle without variants has a single one, whose name is empty. One that is `automatic` was made
+    Without `rules` it has those of all. Variants with the same dimensions are alternatives: they take
+    the same inputs on other accelerators, and one of them is chosen when the bundle is loaded. A bundle
+    without variants has a single one, whose name is empty. One that is `automatic` was made
     without being asked for, to serve a model with open dimensions: its sizes were chosen, or it has none
     and takes the others.
     """
@@ -319,11 +321,13 @@ class Variant:
     name: str = ""
     dims: Mapping[str, int | str] = field(default_factory=dict)
     automatic: bool = False
+    rules: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """Return it as people read it: `decode (sequence_length=1)`."""
-        sizes = ", ".join(f"{name}={said}" for name, said in self.dims.items())
-        return f"{self.name} ({sizes})" if sizes else self.name
+        own = [f"{name}={said}" for name, said in self.dims.items()]
+        own += [f"rules={name}" for name in self.rules]
+        return f"{self.name} ({', '.join(own)})" if own else self.name
 
     def name_file(self, name: str) -> str:
         """Return the name of a file of this variant: `decode.model.onnx` for `model.onnx`."""

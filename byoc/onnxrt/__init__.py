@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         HostMode,
         SessionMode,
         bind_session,
+        describe_runtime,
         get_session_settings,
         has_runtime,
         measure_node_seconds,

@@ -25,7 +25,7 @@ from byoc.onnxrt._exact_products import (
     use_exact_products,
 )
 from byoc.onnxrt._ort_values import is_foreign_type, parse_type, run_foreign, run_stoppable
-from byoc.support import return_free_memory
+from byoc.support import find_library, return_free_memory
 
 # The modes in which sessions of onnxruntime compute.
 
@@ -337,6 +337,15 @@ def run_session(session: Any, inputs: Mapping[str, NDArray[np.generic]]) -> dict
 def output_types(session: Any) -> dict[str, TypeProto]:
     """Return the types of a session's outputs by name, without shapes, since these may vary by run."""
     return {output.name: parse_type(output.type) for output in session.get_outputs()}
+
+
+_DISTRIBUTIONS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-qnn")
+
+
+def describe_runtime() -> str:
+    """Return the name of onnxruntime with its version, empty where it is missing; it is not imported."""
+    version = find_library("onnxruntime", *_DISTRIBUTIONS)
+    return "" if version is None else f"ONNX Runtime {version}".strip()
 
 
 def import_onnxruntime() -> Any:

@@ -22,6 +22,16 @@ if TYPE_CHECKING:
         load_executor,
         rename_executor,
     )
+    from byoc.runtime._fitting import (
+        BundleFit,
+        LoadChanges,
+        NoneFitsError,
+        RegionFit,
+        VariantChoice,
+        VariantFit,
+        find_fitting,
+        list_alternatives,
+    )
     from byoc.runtime._program_builder import data_inputs
     from byoc.runtime._runtimes import DRIVER_RUNTIME, RUNTIMES
     from byoc.runtime._session import Session, describe_other_kernels, load_bundle, load_executors

@@ -24,6 +24,7 @@ from byoc.codegen import (
     Stamped,
     StatefulExecutor,
     ask_compatible,
+    ask_fit,
     drop_executing_options,
     examine_executor,
     find_call_limit,
@@ -284,15 +285,20 @@ def load_executor(  # noqa: PLR0913, PLR0917 - `load_region`'s, and the choice t
     A codegen whose executors take inputs of other extents than declared has the class attribute
     `open_shapes = True`; others get no such inputs.
 
-    A stored artifact comes with the `options` that it was compiled with, as text: where the codegen says
-    that the artifact is not compatible with this machine, the region is recompiled in memory, unless
+    A codegen that says that the region would not load here (`find_fit`) is not asked to. A stored
+    artifact comes with the `options` that it was compiled with, as text: where the codegen says that the
+    artifact is not compatible with this machine, the region is recompiled in memory, unless
     `recompile` is False since it was compiled just now.
 
-    Raises RegionNotHereError when this machine cannot run it, and RegionFailedError when the codegen
-    fails to load it; the executor raises these when a run fails.
+    Raises RegionNotHereError when this machine cannot run it, MissingRuntimeError when a library is not
+    installed, and RegionFailedError when the codegen fails to load it; the executor raises this one when
+    a run fails.
     """
     who = f"codegen {codegen_name}"
     try:
+        fit = ask_fit(codegen, [*artifact.files], artifact.metadata)
+        if not fit.verdict:
+            raise (MissingRuntimeError if fit.missing else NotHereError)(str(fit.verdict))
         if options is not None:
             artifact = _fit_artifact(codegen, region, artifact, options, recompile)
         isolation = getattr(codegen, "isolation", None)

@@ -3,8 +3,10 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor as Pool
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
@@ -33,7 +35,13 @@ from byoc.model import (
     read_type,
     write_type,
 )
-from byoc.onnxrt import describe_machine, find_inexact_kernels, sharing_process, with_default_mode
+from byoc.onnxrt import (
+    describe_machine,
+    find_inexact_kernels,
+    sharing_process,
+    with_default_mode,
+    with_threads,
+)
 from byoc.runtime._executors import (
     RegionNotHereError,
     find_executable,
@@ -41,6 +49,7 @@ from byoc.runtime._executors import (
     needs_exclusive_calls,
     rename_executor,
 )
+from byoc.runtime._fitting import NO_CHANGES, NO_CHOICE, LoadChanges, VariantChoice
 from byoc.runtime._program_builder import ProgramBuilder, data_inputs
 from byoc.runtime._stage_program import (
     HOST,
@@ -207,6 +216,8 @@ class Session(SessionCalls):
     variant: str = ""
     fallbacks: Mapping[str, str] = field(default_factory=dict)
     """Regions that run on the host since their codegen cannot run them here, each with the reason."""
+    choice: VariantChoice = NO_CHOICE
+    """The variants that were loaded of the bundle, and why not the others."""
 
     def __repr__(self) -> str:
         """Return the names of inputs, outputs and stages."""
@@ -383,18 +394,33 @@ def _fetch_tensor(value: Any) -> Any:
 
 
 def load_bundle(
-    bundle: Bundle, runs: Mapping[str, Executor] | None = None, *, fall_back: bool = False
+    bundle: Bundle,
+    runs: Mapping[str, Executor] | None = None,
+    *,
+    fall_back: bool = False,
+    options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Session:
     """Load an opened bundle, or the variant that is chosen of it, to run it; raises as `load` does.
 
     `runs` maps the regions' names to executors; by default their codegens load them (`load_executors`).
-    With `fall_back` the regions that these do not load run on the host (`Session.fallbacks`).
+    With `fall_back` the regions that these do not load run on the host (`Session.fallbacks`). `options`
+    are those of `load`.
     """
+    changes = LoadChanges.read(options, bundle)
+    with nullcontext() if changes.threads is None else with_threads(changes.threads):
+        return _load_changed(bundle, runs, fall_back, changes)
+
+
+def _load_changed(
+    bundle: Bundle, runs: Mapping[str, Executor] | None, fall_back: bool, changes: LoadChanges
+) -> Session:
     proto = bundle.model()
     index = GraphIndex.of_model(proto)
     found = bundle.regions()
     fallbacks: dict[str, str] = {}
-    given = load_executors(bundle, fallbacks if fall_back else None, fall_back) if runs is None else runs
+    given = runs
+    if given is None:
+        given = load_executors(bundle, fallbacks if fall_back else None, fall_back, changes)
     if fallbacks:
         with with_default_mode(bundle.manifest.host.mode):
             own = {region.name: region for _, region, _ in found if region.name in fallbacks}
@@ -437,13 +463,16 @@ def describe_other_kernels(bundle: Bundle) -> str:
 
 
 def load_executors(
-    bundle: Bundle, not_here: dict[str, str] | None = None, whatever: bool = False
+    bundle: Bundle,
+    not_here: dict[str, str] | None = None,
+    whatever: bool = False,
+    changes: LoadChanges = NO_CHANGES,
 ) -> dict[str, Executor]:
     """Load all regions by their codegens; return the executors by name. Raises as `load` does.
 
     Regions that this machine cannot run are left out, and their reasons entered in `not_here`; without
     that the first of them raises RegionNotHereError. With `whatever` all are that do not load: their
-    codegen or its runtime is not installed, or it fails.
+    codegen or its runtime is not installed, or it fails. `changes` are of options that are given now.
     """
     require_consent(bundle, without_missing=whatever)
     found = bundle.regions()
@@ -458,11 +487,13 @@ def load_executors(
         first = twins.get(region.name, region.name)
         if first not in loaded and first not in left_out:  # once for all that are identical
             own = region if first == region.name else bundle.open_compiled(first)[1]
-            chosen, again = options[first], not bundle.just_compiled
+            chosen, again = changes.change(region.target, options[first]), not bundle.just_compiled
+            metadata = changes.change(region.target, artifact.metadata)
             try:
                 codegen = find_executable(name, bundle.codegens)
                 with sharing_process(2 * len(found) + 1), with_default_mode(mode):
-                    run = load_executor(codegen, name, own, artifact, chosen, again)
+                    changed = replace(artifact, metadata=metadata)
+                    run = load_executor(codegen, name, own, changed, chosen, again)
             except caught as error:
                 if not_here is None:
                     raise

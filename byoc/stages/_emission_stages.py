@@ -86,29 +86,24 @@ class Compile:
         """Return the states with the bundle, not verified yet; plans get the codegens' notes."""
         first = states[0]  # all have the same request but for the variant, setup and weights
         folder, setup, loaded = first.weights.folder, first.setup, first.loaded
-        options, compilers = first.request.options, setup.compilers
+        options = first.request.options
         with TemporaryDirectory(prefix="byoc-") as samples:
-            regions = [
-                region
-                for state in states
-                for region in attach_samples(state.regions, state, Path(samples))
-            ]
-            attempts = {name: number for state in states for name, number in _count_attempts(state)}
+            regions: list[Region] = []
+            chosen: dict[str, RegionCompiler] = {}
+            for state in states:
+                attempts, compilers = dict(_count_attempts(state)), state.setup.compilers
+                for region in attach_samples(state.regions, state, Path(samples)):
+                    regions.append(region)
+                    chosen[region.name] = compilers[region.target].choose(attempts.get(region.name, 0))
             try:
-                entries = compile_bundle(
-                    folder, regions, compilers, options.strict, options.jobs, attempts
-                )
+                entries = compile_bundle(folder, regions, chosen, options.strict, options.jobs)
             except RefusedError as error:
-                chosen = {
-                    region.name: compilers[region.target].choose(attempts.get(region.name, 0))
-                    for region in regions
-                }
                 raise RefusedError(search_refusals(states, error.refusals, chosen)) from error
         states = [replace(state, plan=_add_codegen_notes(state, entries)) for state in states]
         variants = [_describe_variant(state, entries) for state in states]
         if options.emit is not None:
-            codegens = {name: compiler.codegen for name, compiler in compilers.items()}
-            for variant in variants:
+            for state, variant in zip(states, variants, strict=True):
+                codegens = {name: each.codegen for name, each in state.setup.compilers.items()}
                 write_context_model(folder, variant, entries, codegens)
         for state, variant in zip(states, variants, strict=True):
             contracts = {entry.name: entry.boundary_contracts for entry in variant.regions}
@@ -121,7 +116,9 @@ class Compile:
         references = first.weights.originals.references
         bundle = Bundle(
             folder,
-            build_manifest(folder, first.plan, variants, references, _describe_host(states)),
+            build_manifest(
+                folder, [state.plan for state in states], variants, references, _describe_host(states)
+            ),
             codegens=first.request.codegens,
             consent=Consent(trust=True),
             just_compiled=True,

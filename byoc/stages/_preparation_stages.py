@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import byoc.samples
 from byoc import bundle, codegen, padding, quantization
@@ -25,7 +25,7 @@ from byoc.passes import (
 from byoc.placement import LAUNCH
 from byoc.planning import find_graphs
 from byoc.stages._planning_stages import Annotate, Group, Place, clean_rewritten
-from byoc.stages._settings_loader import choose_by_target, load_settings
+from byoc.stages._settings_loader import choose_by_target, load_settings, load_targets
 from byoc.stages._state import (
     ChosenPasses,
     Loaded,
@@ -38,7 +38,7 @@ from byoc.stages._state import (
     Setup,
     take,
 )
-from byoc.stages.options import list_names, record_options
+from byoc.stages.options import list_files, list_names, record_options
 from byoc.support import report_step
 from byoc.zoo import find_genai_folder, load_model, name_source
 
@@ -116,11 +116,25 @@ class Resolve:
     """
 
     def run(self, state: Request) -> list[Resolved]:
-        """Return the state of each variant; all have the same settings."""
+        """Return the state of each variant; those with the same rule files have the same settings."""
+        if state.options.output is not None:
+            bundle.check_destination(Path(state.options.output))
+        variants = state.options.list_variants()
+        has_own = any(variant.rules for variant in variants)
+        found: dict[tuple[str, ...], Resolved] = {}
+        for rules in dict.fromkeys(variant.rules for variant in variants):
+            options = _choose_rules(state.options, rules) if has_own else state.options
+            found[rules] = self._resolve(replace(state, options=options), state.options)
+        return [
+            replace(each, request=replace(each.request, variant=variant))
+            for variant in variants
+            for each in [found[variant.rules]]
+        ]
+
+    def _resolve(self, state: Request, asked: Options) -> Resolved:
+        """Return the state of the variants with the rule files of a request; `asked` is recorded."""
         options = state.options
         output = None if options.output is None else Path(options.output)
-        if output is not None:
-            bundle.check_destination(output)
         settings = load_settings(options, options.strategy, options.placement, robust=options.robust)
         compilers = _load_compilers(options, settings, state.codegens)
         if options.share_blocks:
@@ -129,16 +143,33 @@ class Resolve:
             _check_emit(options, compilers)
         _check_weights(options)
         setup = Setup(
-            record=record_options(state.source, options),
+            record=record_options(state.source, asked),
             passes=_choose_passes(options, settings.targets),
             compilers=compilers,
             # Absolute: a codegen's code may change the working directory.
             output=None if output is None else output.absolute(),
         )
-        return [
-            Resolved(request=replace(state, variant=variant), setup=setup, settings=settings)
-            for variant in options.list_variants()
-        ]
+        return Resolved(request=state, setup=setup, settings=settings)
+
+
+def _choose_rules(options: Options, rules: Sequence[str]) -> Options:
+    """Return the options of variants with rule files of their own, or without any with those of all.
+
+    What is given by target for accelerators of other variants alone is left out.
+    """
+    chosen = list_files(rules) or list_files(options.rules)
+    own = {target.name for target in load_targets(chosen)}
+    files = [list_files(options.rules), *(each.rules for each in options.list_variants())]
+    known = {target.name for each in files if each for target in load_targets(each)}
+    others = known - own
+
+    def narrow(given: Any) -> Any:
+        if not isinstance(given, Mapping):
+            return given
+        return {key: value for key, value in given.items() if key.partition(":")[0] not in others}
+
+    names = ("codegen", "cost_model", "codegen_options", "cost_options")
+    return replace(options, rules=chosen, **{name: narrow(getattr(options, name)) for name in names})
 
 
 def _load_compilers(

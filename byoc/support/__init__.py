@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         find_file,
         find_files,
         find_installed_file,
+        find_library,
         get_distribution,
         get_first_sentence,
         is_file,

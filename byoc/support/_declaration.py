@@ -164,7 +164,7 @@ class Syntax(Enum):
     SIZES = auto()
     """`NAME=WHOLE NUMBER`; the flag may be repeated."""
     VARIANTS = auto()
-    """`NAME:DIM=SIZE,DIM=SIZE`; the flag may be repeated."""
+    """`NAME:DIM=SIZE,rules=FILE`; the flag may be repeated."""
     BUCKETS = auto()
     """`DIM=SIZE,SIZE`; the flag may be repeated."""
 

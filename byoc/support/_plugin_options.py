@@ -3,8 +3,9 @@
 A codegen has a dataclass of its own, `Options`; a strategy or a cost model is the dataclass itself. A
 field is a str, int, `Bytes` (an int that users may write with a unit, such as 128KiB), float, bool,
 Path, an Enum or a Literal, each optionally None; `field(default=..., metadata={"help": "..."})`
-documents it. With `"executes": True` in the metadata its value is, or may name, something that is
-executed: it is then taken from the user alone, never from a rule file or a bundle.
+documents it. With `"at_load": True` it may be given when a bundle is loaded, too: `load` reads it from
+the artifact's metadata, under its name. With `"executes": True` its value is, or may name, something
+that is executed: it is then taken from the user alone, never from a rule file or a bundle.
 """
 
 import re
@@ -57,7 +58,7 @@ class OptionDescription:
 
     `kind` describes its values in words. `default` is its default as text, None when it is required. The
     value of one that `executes` is a command, or may make one run something, so it comes from the user
-    alone.
+    alone. One that is `at_load` may be given when a bundle is loaded, too.
     """
 
     name: str
@@ -65,6 +66,7 @@ class OptionDescription:
     default: str | None
     help: str
     executes: bool = False
+    at_load: bool = False
 
 
 @dataclass(frozen=True)
@@ -247,7 +249,8 @@ def _describe_option(entry: Field[Any], annotation: Any) -> Option:
         default = _format_value(entry.default_factory())
     described = str(entry.metadata.get("help", ""))
     executes = bool(entry.metadata.get("executes"))
-    return Option(entry.name, kind, default, described, executes, read=read)
+    at_load = bool(entry.metadata.get("at_load"))
+    return Option(entry.name, kind, default, described, executes, at_load, read=read)
 
 
 def _format_value(value: Any) -> str:

@@ -16,7 +16,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module
-from importlib.metadata import Distribution, EntryPoint, distribution, entry_points
+from importlib.metadata import (
+    Distribution,
+    EntryPoint,
+    PackageNotFoundError,
+    distribution,
+    entry_points,
+)
 from importlib.util import find_spec
 from os import sep
 from pathlib import Path
@@ -46,6 +52,23 @@ def read_name_and_version(found: Distribution) -> tuple[str, str]:
     """Return the name and version of a distribution, each as it writes them."""
     fields = dict(_read_fields(found))
     return fields.get("Name") or found.name, fields.get("Version") or found.version
+
+
+def find_library(package: str, *distributions: str) -> str | None:
+    """Return the version of an installed Python package, None where it is missing.
+
+    The package is not imported, only those above it. The version is that of the first of the
+    `distributions` that is there, empty where none is.
+    """
+    try:
+        if find_spec(package) is None:
+            return None
+    except (ImportError, ValueError):  # a package above it is missing, or it was marked as missing
+        return None
+    for name in distributions:
+        with suppress(PackageNotFoundError):
+            return read_name_and_version(distribution(name))[1]
+    return ""
 
 
 def read_requirements(found: Distribution) -> list[str]:

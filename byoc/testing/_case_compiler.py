@@ -216,7 +216,7 @@ class CaseCompiler:
             raise
         report = make_report(planned.plan, NotVerified("this kit compares regions"))
         variant = describe_variant(planned.plan, entries, report)
-        manifest = build_manifest(folder, planned.plan, [variant])
+        manifest = build_manifest(folder, [planned.plan], [variant])
         write_manifest(folder, manifest)
         bundle = Bundle(folder, manifest)
         try:

@@ -142,7 +142,7 @@ class BundleCheck:
         rule = None if entry is None else entry.rule
         if rule is None or self.given is not None:
             return verification
-        read_paddings(self.bundle)  # it fits the model
+        read_paddings(self.bundle.variants)  # it fits the model
         name = str(self.against or self.bundle.manifest.asked.get("model", ""))
         found = self.models
         if found.original is not None or (self.against is None and not name.startswith(ZOO)):

@@ -16,6 +16,7 @@ from byoc.codegen import (
     Artifact,
     CompileError,
     Executor,
+    Fit,
     InputError,
     NotHereError,
     OperatorTime,
@@ -32,6 +33,7 @@ from .c_compiler import (
     compile_library,
     compiler_version,
     describe_compiler,
+    find_fit,
     find_misfit,
     is_cross_compiled,
     library_stamp,
@@ -146,6 +148,10 @@ class C:
             OperatorTime(nodes, seconds, name)
             for (name, nodes), seconds in zip(timed.functions, timed.read(opened), strict=True)
         ]
+
+    def find_fit(self, files: Sequence[str], metadata: Mapping[str, str]) -> Fit:
+        """Return whether the library is for this computer, or there is a compiler for the C source."""
+        return find_fit(_LIBRARY in files, metadata)
 
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
         """Return whether the library was compiled for a computer like this one."""

@@ -14,14 +14,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
 import onnx
 
-from byoc.codegen import CompileError, MissingRuntimeError, shorten_text
+from byoc.codegen import CompileError, Fit, MissingRuntimeError, read_options, refuse, shorten_text
 
 
 @dataclass(frozen=True)
@@ -177,6 +177,21 @@ def find_misfit(stored: Mapping[str, str]) -> str:
         if made != mark:
             return f"the library was compiled for the {name} {made}, but this is {mark}"
     return ""
+
+
+def find_fit(has_library: bool, stored: Mapping[str, str]) -> Fit:
+    """Return whether a library with a stored stamp runs here, or its source can be compiled again."""
+    misfit = find_misfit(stored) if has_library else ""
+    fit = Fit("this processor", machine=stored.get("machine", ""), again=misfit)
+    if not misfit:
+        return fit
+    if is_cross_compiled(stored):
+        return replace(fit, verdict=refuse(misfit), again="")
+    command = shlex.split(read_options(COptions, {}).cc)[0]
+    if shutil.which(command) is None:
+        why = f"{misfit}, and there is no C compiler '{command}' here that would compile it again"
+        return replace(fit, verdict=refuse(why), again="")
+    return fit
 
 
 def _computer_stamp(with_cpu: bool) -> dict[str, str]:

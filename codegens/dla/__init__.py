@@ -15,6 +15,7 @@ from byoc.codegen import (
     Cycles,
     DriverSources,
     Executor,
+    Fit,
     OperatorTime,
     Region,
     Verdict,
@@ -78,15 +79,15 @@ class DLA:
         figures = read_figures()
         return make_executor(region, artifact, figures).profile(figures.frequency)
 
+    def find_fit(self, files: Sequence[str], metadata: Mapping[str, str]) -> Fit:
+        """Return yes: the simulator is here, and compiles again what is of another version."""
+        verdict, known = _judge_version(metadata), " and ".join(map(str, VERSIONS))
+        again = "" if verdict else str(verdict)
+        return Fit("simulator of dla", accepts=f"instruction set {known}", again=again)
+
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
         """Return whether the program is for a version of the instruction set that is installed."""
-        made, known = artifact.metadata.get(ISA, "none"), tuple(map(str, VERSIONS))
-        if made in known:
-            return YES
-        return refuse(
-            f"the program is for version {made} of the instruction set, but this is for "
-            f"{' and '.join(known)}"
-        )
+        return _judge_version(artifact.metadata)
 
     def driver(self) -> DriverSources:
         """Return the sources of the driver, which executes programs on this processor."""
@@ -101,3 +102,13 @@ class DLA:
     def estimate(self, region: Region, options: DLAOptions, artifact: Artifact) -> Cycles:
         """Return the cycles that the simulator counts for the program, with those of the launch."""
         return read_cycles(artifact, read_figures())
+
+
+def _judge_version(metadata: Mapping[str, str]) -> Verdict:
+    made, known = metadata.get(ISA, "none"), tuple(map(str, VERSIONS))
+    if made in known:
+        return YES
+    return refuse(
+        f"the program is for version {made} of the instruction set, but this is for "
+        f"{' and '.join(known)}"
+    )

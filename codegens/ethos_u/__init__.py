@@ -6,6 +6,7 @@ graph, which Arm's reference model executes bit by bit as the NPU does.
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -17,6 +18,7 @@ from byoc.codegen import (
     CompileError,
     Cycles,
     Executor,
+    Fit,
     Region,
     TensorContract,
     Verdict,
@@ -33,7 +35,7 @@ from .lower_regions import (
     lower_region,
     vela_version,
 )
-from .reference_model import find_reference_model
+from .reference_model import describe_reference_model, find_reference_model
 
 __all__ = ["EthosU"]
 
@@ -95,6 +97,13 @@ class EthosU:
             }
 
         return run
+
+    def find_fit(self, files: Sequence[str], metadata: Mapping[str, str]) -> Fit:
+        """Return whether the reference model is named or installed, and the memory that Vela counts."""
+        fit = describe_reference_model()
+        memory = sum(int(metadata.get(name, "0")) for name in ("sram", "flash"))
+        made = metadata.get("vela", "")
+        return replace(fit, accepts=f"stream of Vela {made}" if made else "", memory=memory or None)
 
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
         """Return whether the command stream is of the installed Vela; where there is none, it is."""

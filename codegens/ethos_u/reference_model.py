@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ from typing import IO
 
 import numpy as np
 
-from byoc.codegen import AnyArray, InputError, NotHereError
+from byoc.codegen import AnyArray, Fit, InputError, NotHereError, find_library, refuse
 
 from . import tosa_worker
 
@@ -84,6 +85,19 @@ class ReferenceModel:
                 stderr=subprocess.DEVNULL,
             )
         return self._process
+
+
+def describe_reference_model() -> Fit:
+    """Return whether the reference model is here, as far as that is known without starting it."""
+    python = os.environ.get(VARIABLE, "")
+    if python:
+        if shutil.which(python) is None:
+            return Fit("", refuse(f"{_MISSING}; there is no '{python}'"))
+        return Fit(f"TOSA reference model of {python}", unknown=f"whether {python} has the model")
+    version = find_library("tosa_reference_model", "tosa-tools")
+    if version is None:
+        return Fit("", refuse(_MISSING))
+    return Fit(f"TOSA reference model {version}".strip())
 
 
 def find_reference_model() -> ReferenceModel:

@@ -4,7 +4,7 @@ An artifact is a module for the target that was chosen, weights included. What i
 here; the rest is compiled here and runs elsewhere, by IREE's runtime and without Python.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import onnx
 
@@ -13,6 +13,7 @@ from byoc.codegen import (
     Artifact,
     CompileError,
     Executor,
+    Fit,
     Region,
     Verdict,
     format_options,
@@ -27,6 +28,7 @@ from .iree_executor import (
     check_nodes,
     compile_region,
     compiler_version,
+    find_fit,
     load_module,
     processor_stamp,
     runtime_version,
@@ -70,6 +72,11 @@ class IREE:
         """
         options = read_stored_options(IREEOptions, artifact.metadata)
         return load_module(artifact.files[_MODULE], options, region.inputs, region.outputs)
+
+    def find_fit(self, files: Sequence[str], metadata: Mapping[str, str]) -> Fit:
+        """Return whether IREE's runtime is installed, and the module is for this machine."""
+        options = read_stored_options(IREEOptions, metadata)
+        return find_fit(options, _stamp(options), metadata)
 
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
         """Return whether the module was compiled for this processor and can be run by this IREE.

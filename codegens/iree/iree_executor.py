@@ -6,7 +6,7 @@ import platform
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -20,12 +20,14 @@ from byoc.codegen import (
     AnyArray,
     CompileError,
     CompileProcess,
+    Fit,
     InputError,
     MissingRuntimeError,
     NotHereError,
     Region,
     TensorContract,
     Verdict,
+    find_library,
     find_refused_nodes,
     node_names,
     refuse,
@@ -68,7 +70,8 @@ class IREEOptions:
     )
     features: str = field(default="", metadata={"help": "LLVM's features of a CPU: +v,+zvl256b"})
     threads: Literal[0, 1] = field(
-        default=0, metadata={"help": "1: runs keep to the thread that calls; 0 leaves it to IREE"}
+        default=0,
+        metadata={"help": "1: runs keep to the thread that calls; 0 leaves it to IREE", "at_load": True},
     )
     level: Literal["O0", "O1", "O2", "O3"] = field(
         default="O2", metadata={"help": "how hard the compiler tries"}
@@ -303,6 +306,33 @@ def runtime_version() -> str:
     """Return the version of IREE's runtime. Raises MissingRuntimeError if it is not installed."""
     runtime_package()
     return version("iree-base-runtime")
+
+
+def find_fit(options: IREEOptions, stamp: Mapping[str, str], metadata: Mapping[str, str]) -> Fit:
+    """Return whether a module loads here, as far as that is known without loading IREE.
+
+    One of another version or processor is compiled again, where IREE's compiler is installed. `stamp`
+    has the marks of this processor that the module depends on.
+    """
+    here = find_library("iree.runtime", "iree-base-runtime")
+    if here is None:
+        return Fit.without(_MISSING)
+    fit = Fit(f"IREE {here}", accepts=f"IREE {metadata.get('iree', '')}", machine=options.machine)
+    if options.machine in {"cuda", "vulkan"}:
+        fit = replace(fit, unknown=f"whether there is a device for {options.machine}")
+    elif options.machine not in {"vmvx", IREEOptions().machine}:
+        why = f"compiled for {options.machine}, and this is {IREEOptions().machine}"
+        return replace(fit, verdict=refuse(why))
+    for name, mark in {**stamp, "iree": here}.items():
+        made = metadata.get(name, "another")
+        if made == mark:
+            continue
+        again = f"the module was made for {name} {made}, but this is {mark}"
+        if find_library("iree.compiler", "iree-base-compiler") is None:
+            why = f"{again}, and IREE's compiler, which would compile it again, is not installed"
+            return replace(fit, verdict=refuse(why))
+        return replace(fit, again=again)
+    return fit
 
 
 def load_module(

@@ -17,6 +17,7 @@ from byoc.codegen import (
     Artifact,
     CompileError,
     Executor,
+    Fit,
     OperatorTime,
     Region,
     Verdict,
@@ -35,7 +36,13 @@ from .openvino_blob import (
     export_blob,
     find_weight_file,
 )
-from .openvino_device import compile_region_model, device_stamp, import_blob, openvino_package
+from .openvino_device import (
+    compile_region_model,
+    device_stamp,
+    find_fit,
+    import_blob,
+    openvino_package,
+)
 from .openvino_integers import check_nodes, choose_exact_options, choose_safe_options, refused_nodes
 from .openvino_options import OpenVINOOptions
 
@@ -130,6 +137,10 @@ class OpenVINO:
             OperatorTime(tuple(each for each in layers if each in known), seconds, name)
             for name, (layers, seconds) in found.items()
         ]
+
+    def find_fit(self, files: Sequence[str], metadata: Mapping[str, str]) -> Fit:
+        """Return whether OpenVINO is installed, and whether it compiles the region again."""
+        return find_fit(_BLOB in files, metadata)
 
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
         """Return whether the blob was made by this OpenVINO for a device like this one.

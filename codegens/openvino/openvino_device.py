@@ -13,7 +13,15 @@ import onnx
 import onnx.inliner
 from onnx import helper, numpy_helper
 
-from byoc.codegen import AnyArray, CompileError, MissingRuntimeError, Region, shorten_text
+from byoc.codegen import (
+    AnyArray,
+    CompileError,
+    Fit,
+    MissingRuntimeError,
+    Region,
+    find_library,
+    shorten_text,
+)
 
 from .openvino_options import OpenVINOOptions
 
@@ -355,6 +363,29 @@ def openvino_package() -> Any:
 def openvino_core() -> Any:
     """Return the only core of this process; another would load every device's plug-in again."""
     return openvino_package().Core()
+
+
+def find_fit(has_blob: bool, metadata: Mapping[str, str]) -> Fit:
+    """Return whether OpenVINO is installed, without loading it.
+
+    A blob of another version is no obstacle: the region is compiled again.
+    """
+    version = find_library("openvino", "openvino")
+    if version is None:
+        return Fit.without(_MISSING)
+    device, made = metadata.get("device", "CPU"), metadata.get("openvino", "")
+    again = ""
+    if not has_blob:
+        again = "what was compiled is not stored"
+    elif made.partition("-")[0] != version:
+        again = f"its blob was made by OpenVINO {made}"
+    return Fit(
+        f"OpenVINO {version}".strip(),
+        accepts=f"OpenVINO {made}" if has_blob else "",
+        machine=metadata.get("device_name", ""),
+        again=again,
+        unknown="" if device == "CPU" else f"whether OpenVINO has a device {device} here",
+    )
 
 
 def device_stamp(device: str) -> dict[str, str]:

@@ -19,7 +19,9 @@ class OpenVINOOptions:
     compiled region is not stored, and loading compiles it.
     """
 
-    threads: int = field(default=0, metadata={"help": "threads of a run; 0 leaves it to OpenVINO"})
+    threads: int = field(
+        default=0, metadata={"help": "threads of a run; 0 leaves it to OpenVINO", "at_load": True}
+    )
     precision: Literal["f32", "bf16", "f16"] = field(
         default="f32", metadata={"help": "precision of the arithmetic"}
     )

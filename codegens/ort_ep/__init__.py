@@ -7,6 +7,7 @@ that loading needs. onnxruntime with the provider runs either.
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from byoc.codegen import (
     CompileError,
     Context,
     Executor,
+    Fit,
     Region,
     Verdict,
     format_options,
@@ -29,6 +31,7 @@ from byoc.codegen import (
 
 from .provider_options import (
     OrtEpOptions,
+    describe_library,
     find_provider,
     open_provider,
     read_artifact_options,
@@ -102,6 +105,18 @@ class OrtEp:
                 session = _open(write_model(model, Path(name) / "region"), provider)
             require_all(model, Answer(left=list_left_nodes(session, provider)))
         return _make_executor(session)
+
+    def find_fit(self, files: Sequence[str], metadata: Mapping[str, str]) -> Fit:
+        """Return whether onnxruntime and the provider's library are here; neither is loaded.
+
+        Raises CompileError for metadata of another codegen.
+        """
+        made = metadata.get("provider_version", "")
+        return replace(
+            describe_library(read_artifact_options(metadata).library),
+            accepts=f"{metadata.get('provider_name', '')} {made}".strip() if _MODEL in files else "",
+            machine=metadata.get("provider_device", ""),
+        )
 
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
         """Return whether the context fits the provider and the device that are here.

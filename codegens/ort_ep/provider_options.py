@@ -9,7 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from byoc.codegen import CompileError, InputError, MissingRuntimeError, read_options, shorten_text
+from byoc.codegen import (
+    INSTALL_HINT,
+    CompileError,
+    Fit,
+    InputError,
+    MissingRuntimeError,
+    describe_runtime,
+    find_library,
+    read_options,
+    shorten_text,
+)
 
 from .provider_session import PluginProvider, ProviderError, find_device
 
@@ -105,6 +115,25 @@ def find_provider(options: OrtEpOptions) -> PluginProvider:
     )
 
 
+def describe_library(name: str) -> Fit:
+    """Return whether onnxruntime and a provider's library are here, without loading either."""
+    if not describe_runtime():
+        return Fit.without(INSTALL_HINT)
+    if not name:
+        return Fit.without(_NO_LIBRARY)
+    unknown = "whether the provider has such a device here"
+    if Path(name).expanduser().is_file():
+        return Fit(f"the provider in {Path(name).name}", unknown=unknown)
+    version = find_library(name, name, name.replace("_", "-")) if _is_package(name) else None
+    if version is None:
+        return Fit.without(f"the provider's library {name} is not there")
+    return Fit(f"{name} {version}".strip(), unknown=unknown)
+
+
+def _is_package(name: str) -> bool:
+    return re.fullmatch(r"\w+(\.\w+)*", name) is not None
+
+
 def _find_library(name: str) -> tuple[Path, str]:
     """Return a library's file, and the name to register it by."""
     if not name:
@@ -112,7 +141,7 @@ def _find_library(name: str) -> tuple[Path, str]:
     path = Path(name).expanduser()
     if path.is_file():
         return path.absolute(), path.name.partition(".")[0].removeprefix("lib")
-    if not re.fullmatch(r"\w+(\.\w+)*", name):
+    if not _is_package(name):
         raise MissingRuntimeError(f"the provider's library {name} is not there")
     try:
         package = importlib.import_module(name)

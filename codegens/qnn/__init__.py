@@ -6,7 +6,8 @@ NPU, as on x86, the provider's library emulates it. The assignment of each node 
 with a node on the CPU is refused.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import onnx
@@ -18,6 +19,7 @@ from byoc.codegen import (
     CompileError,
     Context,
     Executor,
+    Fit,
     Region,
     Verdict,
     format_options,
@@ -26,7 +28,14 @@ from byoc.codegen import (
     session_runner,
 )
 
-from .context_compiler import QNNOptions, check_nodes, compile_context, require_package, shorten_error
+from .context_compiler import (
+    QNNOptions,
+    check_nodes,
+    compile_context,
+    describe_package,
+    require_package,
+    shorten_error,
+)
 from .qnn_model import PROVIDER, adapt_model, node_assignment, open_session
 
 __all__ = ["QNN"]
@@ -82,6 +91,12 @@ class QNN:
         if others:
             raise CompileError(f"QNN leaves its context to {', '.join(sorted(others))}")
         return _make_executor(session)
+
+    def find_fit(self, files: Sequence[str], metadata: Mapping[str, str]) -> Fit:
+        """Return whether onnxruntime-qnn is installed; of which QNN it is, its library alone knows."""
+        made = metadata.get("qnn", "")
+        machine = f"Hexagon v{metadata['htp_arch']}" if "htp_arch" in metadata else ""
+        return replace(describe_package(), accepts=f"QNN {made}" if made else "", machine=machine)
 
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
         """Return whether the context was made by the installed QNN. Raises MissingRuntimeError."""

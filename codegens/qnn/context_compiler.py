@@ -21,10 +21,12 @@ from onnx.inliner import inline_local_functions
 from byoc.codegen import (
     YES,
     CompileError,
+    Fit,
     MissingRuntimeError,
     SingleNode,
     Verdict,
     check_each_node,
+    find_library,
     refuse,
     shorten_text,
 )
@@ -118,6 +120,15 @@ class CompileAnswer:
             made = ", ".join(sorted({node.op_type for node in nodes})) or "nothing"
             raise CompileError(f"QNN made {len(nodes)} nodes of it ({made}) instead of one context")
         return nodes[0]
+
+
+def describe_package() -> Fit:
+    """Return whether onnxruntime-qnn is installed, without loading it."""
+    here = find_library("onnxruntime_qnn", "onnxruntime-qnn")
+    if here is None:
+        return Fit.without(_MISSING)
+    driver = f"onnxruntime-qnn {here}".strip()
+    return Fit(driver, unknown="which QNN it is; a context of another is compiled again")
 
 
 def require_package() -> Any:

@@ -9,15 +9,19 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from byoc.codegen import (
+    INSTALL_HINT,
     AnyArray,
     Artifact,
     Executor,
+    Fit,
     NoOptions,
     OperatorTime,
     Region,
     compute_tensors,
+    describe_runtime,
     open_region_session,
     profile_operators,
+    refuse,
 )
 
 __all__ = ["Reference"]
@@ -30,6 +34,7 @@ class Reference:
     Options = NoOptions
     concurrent = True
     open_shapes = True
+    api = 4
     cached = False  # there is nothing to compile
     model_driver = True
 
@@ -40,6 +45,11 @@ class Reference:
     def load(self, region: Region, artifact: Artifact) -> Executor:
         """Return a function that runs the region's model. Raises MissingRuntimeError."""
         return open_region_session(region)
+
+    def find_fit(self, files: Sequence[str], metadata: Mapping[str, str]) -> Fit:
+        """Return whether onnxruntime is installed."""
+        runtime = describe_runtime()
+        return Fit(runtime) if runtime else Fit.without(INSTALL_HINT)
 
     def trace(
         self, region: Region, artifact: Artifact, inputs: Mapping[str, AnyArray]

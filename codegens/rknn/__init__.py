@@ -6,7 +6,7 @@ runs only what was just built, so that `load` builds again.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -24,6 +24,7 @@ from byoc.codegen import (
     Cycles,
     DriverSources,
     Executor,
+    Fit,
     MissingRuntimeError,
     Region,
     TensorContract,
@@ -38,7 +39,14 @@ from byoc.codegen import (
     to_numpy_dtype,
 )
 
-from .sdk_process import Network, SimulatorRun, ToolkitProcess, find_toolkit, find_version
+from .sdk_process import (
+    Network,
+    SimulatorRun,
+    ToolkitProcess,
+    describe_toolkit,
+    find_toolkit,
+    find_version,
+)
 
 __all__ = ["RKNN"]
 
@@ -131,6 +139,12 @@ class RKNN:
             }
 
         return execute
+
+    def find_fit(self, files: Sequence[str], metadata: Mapping[str, str]) -> Fit:
+        """Return whether an interpreter with the toolkit is named; what it has is not asked."""
+        made = metadata.get("toolkit", "")
+        accepts = f"rknn-toolkit2 {made}" if made else ""
+        return replace(describe_toolkit(), accepts=accepts, machine=metadata.get("platform", ""))
 
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
         """Return whether the file is of the toolkit that is here; where there is none, it is."""

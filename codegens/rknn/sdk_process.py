@@ -10,6 +10,7 @@ import json
 import os
 import re
 import selectors
+import shutil
 import subprocess
 import tempfile
 import threading
@@ -25,7 +26,15 @@ from typing import Any
 import numpy as np
 import onnx
 
-from byoc.codegen import AnyArray, CompileError, MissingRuntimeError, NotHereError, shorten_text
+from byoc.codegen import (
+    AnyArray,
+    CompileError,
+    Fit,
+    MissingRuntimeError,
+    NotHereError,
+    refuse,
+    shorten_text,
+)
 
 from . import sdk_worker
 
@@ -265,6 +274,16 @@ class SimulatorRun:
             self.network = self._toolkit.build(self._model, self._settings, self._timeout)
             self._finalizer = weakref.finalize(self, self._toolkit.release, self.network)
         return self._toolkit.run(self.network, arrays, self._timeout)
+
+
+def describe_toolkit() -> Fit:
+    """Return whether an interpreter is named that may have the toolkit, without starting it."""
+    python = os.environ.get(VARIABLE, "")
+    if not python:
+        return Fit("", refuse(_MISSING))
+    if shutil.which(python) is None:
+        return Fit("", refuse(f"{_MISSING}; there is no '{python}'"))
+    return Fit(f"rknn-toolkit2 of {python}", unknown=f"whether {python} has the toolkit, and which")
 
 
 def find_toolkit() -> ToolkitProcess:

@@ -3,7 +3,7 @@
 An artifact is a shared library for this kind of machine, weights included.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import onnx
 
@@ -12,6 +12,7 @@ from byoc.codegen import (
     Artifact,
     CompileError,
     Executor,
+    Fit,
     NotHereError,
     Region,
     Verdict,
@@ -28,6 +29,7 @@ from .tvm_library import (
     check_nodes,
     compile_region,
     describe_processor_problem,
+    find_fit,
     load_function,
     read_stamp,
     tvm_version,
@@ -71,6 +73,10 @@ class TVM:
         if problem:
             raise NotHereError(problem)
         return TVMExecutor(load_function(artifact.files[_LIBRARY]), region.inputs, region.outputs)
+
+    def find_fit(self, files: Sequence[str], metadata: Mapping[str, str]) -> Fit:
+        """Return whether TVM is installed, and the processor can do what the library needs."""
+        return find_fit(read_stored_options(TVMOptions, metadata), metadata)
 
     def compatible(self, region: Region, artifact: Artifact) -> Verdict:
         """Return whether the library was made by this TVM for a processor such as this one."""

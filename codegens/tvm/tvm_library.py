@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,11 +21,13 @@ from byoc.codegen import (
     AnyArray,
     CompileError,
     CompileProcess,
+    Fit,
     InputError,
     MissingRuntimeError,
     Region,
     TensorContract,
     Verdict,
+    find_library,
     find_refused_nodes,
     refuse,
     shorten_text,
@@ -124,6 +126,30 @@ def tvm_package() -> Any:
     except ImportError:
         raise MissingRuntimeError(_MISSING) from None
     return tvm
+
+
+def find_fit(options: TVMOptions, metadata: Mapping[str, str]) -> Fit:
+    """Return whether a library loads here, as far as that is known without loading TVM.
+
+    One of another version or machine is compiled again for the same target.
+    """
+    here = find_library("tvm", "apache-tvm")
+    if here is None:
+        return Fit.without(_MISSING)
+    fit = Fit(
+        f"TVM {here}",
+        accepts=f"TVM {metadata.get('tvm', '')}",
+        machine=f"{metadata.get('machine', '')} {metadata.get('processor', '')}".strip(),
+    )
+    problem = describe_processor_problem(options.processor)
+    if problem:
+        return replace(fit, verdict=refuse(problem))
+    stamp = {"tvm": here, "machine": platform.machine(), "processor": options.processor}
+    for name, mark in stamp.items():
+        if metadata.get(name) != mark:
+            made = metadata.get(name, "another")
+            return replace(fit, again=f"the library was made for {name} {made}, but this is {mark}")
+    return fit
 
 
 def compile_region(region: Region, options: TVMOptions) -> bytes:

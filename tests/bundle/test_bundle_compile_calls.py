@@ -243,11 +243,12 @@ def test_a_bundle_that_is_compiled_strictly_ends_at_the_first_refusal(
 
     regions = [make("a", "y_@ = Relu(x_@)"), make("b", "y_@ = Sin(x_@)")]
     codegen = Single(refuse)
+    chosen = dict.fromkeys(("a", "b"), RegionCompiler(codegen, {}))
     with pytest.raises(CompileError, match=r"^codegen acme: a: no a$"):
-        compile_bundle(tmp_path, regions, {"dla": RegionCompiler(codegen, {})})
+        compile_bundle(tmp_path, regions, chosen)
     assert codegen.asked == ["a"]
     with pytest.raises(RefusedError) as caught:
-        compile_bundle(tmp_path, regions, {"dla": RegionCompiler(codegen, {})}, strict=False)
+        compile_bundle(tmp_path, regions, chosen, strict=False)
     assert [each.region for each in caught.value.refusals] == ["a", "b"]
     assert not (tmp_path / "artifacts").exists()
 

@@ -61,7 +61,7 @@ def test_what_was_written_is_read(written: Path) -> None:
     assert dict(rule.outputs) == {"y": (1, "seq")}
     assert entry.decision.rule == rule
     assert entry.decision.refusals == {}
-    (name,) = read_paddings(open_bundle(written))
+    (name,) = read_paddings(open_bundle(written).variants)
     assert name == "a"
     x = np.float32([[1, -2, 3, -4, 5]])
     given = {"x": x, "m": x > 2, "w": np.float32([1, -1])}

@@ -73,7 +73,9 @@ def make_bundle(
     """Return what stands for a bundle with a region for each of some codegens."""
     regions = [SimpleNamespace(name=f"r{number}", codegen=name) for number, name in enumerate(codegens)]
     files = {f"w{number}": SimpleNamespace(path=path) for number, path in enumerate(paths.split())}
+    variant = SimpleNamespace(variant=SimpleNamespace(regions=regions))
     return SimpleNamespace(
+        variants=(variant,),
         consent=consent,
         display_path=Path("b"),
         folder=Path("b"),

@@ -333,7 +333,7 @@ def test_the_command_line_shows_a_codegen(
     ]
     assert options[1] == {
         **{"option": "tiles", "takes": "a whole number", "default": "4"},
-        **{"help": "How many tiles to use.", "executes": False},
+        **{"help": "How many tiles to use.", "executes": False, "at_load": False},
     }
 
 

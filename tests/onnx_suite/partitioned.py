@@ -133,7 +133,9 @@ def run_bundle(plan: Plan, inputs: Sequence[Values]) -> list[Values]:
         with stage_bundle(path) as fresh:
             entries = write_bundle(plan, fresh, compilers(plan))
             report = make_report(plan, NotVerified("not yet"))
-            write_manifest(fresh, build_manifest(fresh, plan, [describe_variant(plan, entries, report)]))
+            write_manifest(
+                fresh, build_manifest(fresh, [plan], [describe_variant(plan, entries, report)])
+            )
         with without_optimizations():
             session = byoc.load(path, isolate=False)
         return [session(given) for given in inputs]

@@ -104,7 +104,7 @@ def test_bundle_computes_what_the_model_did(
     with stage_bundle(path) as folder:
         entries = write_bundle(plan, folder, compilers(plan))
         report = make_report(plan, NotVerified("not yet"))
-        write_manifest(folder, build_manifest(folder, plan, [describe_variant(plan, entries, report)]))
+        write_manifest(folder, build_manifest(folder, [plan], [describe_variant(plan, entries, report)]))
 
     verification = verify_bundle(open_bundle(path), model)
 

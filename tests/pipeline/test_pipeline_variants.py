@@ -264,11 +264,77 @@ def test_what_a_variant_may_not_be(tmp_path: Path) -> None:
         "variant a: g: no input has a dimension named 'k'": {"variants": {"a": {"k": 1}}},
         "variants a and b take inputs of the same types": {"variants": {"a": {"n": 1}, "b": {"n": 1}}},
         "variants: .* is not a mapping": {"variants": ["a"]},
+        "variant 'a': dimension n has one size, not": {"variants": {"a": {"n": ["1"]}}},
+        "variant 'a': rules names rule files, not": {"variants": {"a": {"rules": ""}}},
+        "variants a and b take inputs of the same types, so": {
+            "variants": {"a": {"rules": "dla"}, "b": {"rules": ["dla"]}}
+        },
+        "variants a and b take inputs of the same types by dimensions of their own that differ": {
+            "variants": {"a": {"rules": "dla", "n": 1}, "b": {"m": 4}},
+            "shapes": {"x": [1, 4]},
+        },
+        "no-such-rules": {"variants": {"a": {"rules": "no-such-rules"}}},
     }
     for message, options in refused.items():
         with pytest.raises(InputError, match=message):
             byoc.partition(model, VANILLA, output=tmp_path / "b", **options)
     assert not (tmp_path / "b").exists()
+
+
+def test_variants_for_several_accelerators_share_weights_and_a_manifest(tmp_path: Path) -> None:
+    """One of them has the rules of all; what is given by target is for those that have it."""
+    other = tmp_path / "other.yaml"
+    other.write_text(EVERYTHING)
+    model, options = convolutions(), {"strategy": "all-supported", "dims": {"n": 1}}
+    result = byoc.partition(
+        model,
+        VANILLA,
+        variants={"one": {}, "two": {"rules": other}, "both": {"rules": [str(other), str(VANILLA)]}},
+        codegen={"npu": "dla"},
+        output=tmp_path / "b",
+        **options,
+    )
+    assert [each.verification is not None for each in result.variants] == [True] * 3
+    manifest = open_bundle(tmp_path / "b").manifest
+    assert (manifest.format, manifest.targets) == (5, ("dla", "npu"))
+    assert [each.rules for each in manifest.variants] == [
+        (),
+        ("other.yaml",),
+        ("other.yaml", VANILLA.name),
+    ]
+    assert {(each.target, each.codegen) for each in manifest.regions} == {
+        ("dla", "reference"),
+        ("npu", "dla"),
+    }
+    assert manifest.asked["variants"]["two"] == {"rules": ["other.yaml"]}
+    byoc.partition(model, VANILLA, output=tmp_path / "alone", **options)
+    alone = open_bundle(tmp_path / "alone").manifest
+    assert manifest.files["weights.bin"].bytes == alone.files["weights.bin"].bytes
+    assert alone.format == 4
+    assert "rules" not in json.loads((tmp_path / "alone/manifest.json").read_text())["variants"][0]
+    old = json.loads((tmp_path / "b/manifest.json").read_text()) | {"format": 4}
+    (tmp_path / "b/manifest.json").write_text(json.dumps(old))
+    with pytest.raises(
+        InputError, match="the variant 'two' has rules of its own, which format 4 does not"
+    ):
+        open_bundle(tmp_path / "b")
+
+
+def test_accelerators_of_one_name_may_be_of_two_generations_but_not_compute_otherwise(
+    tmp_path: Path,
+) -> None:
+    variants: dict[str, Any] = {n: {"rules": tmp_path / f"{n}.yaml"} for n in ("small", "large")}
+    for own in variants.values():
+        own["rules"].write_text(EVERYTHING)
+    model = parse("g (float[1, 8] x) => (float[1, 8] y) { y = Relu(x) }")
+    options: dict[str, Any] = {"strategy": "all-supported", "verify": False}
+    byoc.partition(model, variants=variants, output=tmp_path / "b", **options)
+    names = [each.name for each in open_bundle(tmp_path / "b").manifest.regions]
+    assert [name.rpartition("_")[2] for name in names] == ["small", "large"]
+    with (tmp_path / "large.yaml").open("a") as file:
+        file.write("arithmetic: [{op: Relu, nan: any}]\n")
+    with pytest.raises(InputError, match="npu promises other arithmetic here than in another variant"):
+        byoc.partition(model, variants=variants, output=tmp_path / "b", **options)
 
 
 def test_results_of_variants_are_told_apart() -> None:

@@ -383,6 +383,7 @@ def _describe_option(field: Field[Any], annotation: Any) -> dict[str, Any]:
         "default": str(default) if isinstance(default, Path) else default,
         "help": str(field.metadata.get("help", "")),
         "executes": bool(field.metadata.get("executes")),
+        "at_load": bool(field.metadata.get("at_load")),
     }
 
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from byoc.stages.options._plan_options import (
         DEFAULT_HOST_COSTS,
         DEFAULT_STRATEGY,
+        VARIANT_RULES,
         PlanOptions,
         UnitOptions,
         list_files,

@@ -13,7 +13,10 @@ from byoc import bundle, codegen, model, onnxrt, quantization, samples, verifica
 from byoc.errors import InputError
 from byoc.stages.options._plan_options import (
     DEFAULT_STRATEGY,
+    VARIANT_RULES,
     CompileOptions,
+    VariantValue,
+    list_files,
     record_inputs,
     record_names,
     record_thresholds,
@@ -37,15 +40,17 @@ class Options(CompileOptions):
             names=("--output", "-o"),
         ),
     )
-    variants: Mapping[str, Mapping[str, int | str]] | None = declare_field(
+    variants: Mapping[str, Mapping[str, VariantValue]] | None = declare_field(
         None,
-        "variants of the bundle by name: for each the open dimensions that are its own, as in `dims`. "
-        "They share the weights, and the inputs of a call choose one by their shapes.",
+        "variants of the bundle by name: for each the open dimensions that are its own, as in `dims`, "
+        "and under `rules` the rule files that are its own. They share the weights. The inputs of a "
+        "call choose one by their shapes; of those for other accelerators one is chosen at load.",
         Flag(
-            "A variant of the bundle, with sizes of its own, such as decode:seq=1,past=256.",
+            "A variant of the bundle, with sizes of its own, such as decode:seq=1,past=256, or for "
+            "another accelerator, such as board:rules=dla.",
             Syntax.VARIANTS,
             names=("--variant",),
-            metavar="NAME:DIM=SIZE,...",
+            metavar="NAME:DIM=SIZE|rules=FILE,...",
             panel=Panel.BUNDLE,
         ),
         record_variants,
@@ -306,7 +311,7 @@ def record_options(source: zoo.Source, options: Options) -> dict[str, Any]:
 
 
 def list_variants(
-    variants: Mapping[str, Mapping[str, int | str]],
+    variants: Mapping[str, Mapping[str, VariantValue]],
     buckets: Mapping[str, Sequence[int]],
     dims: Mapping[str, int | str],
 ) -> tuple[model.Variant, ...]:
@@ -315,7 +320,7 @@ def list_variants(
     `dims` are the dimensions that all variants share. Raises InputError for a name that none can have,
     two that differ in case alone, a dimension that is given for all, too, and buckets of two dimensions.
     """
-    found = [model.Variant(name, own) for name, own in variants.items()]
+    found = [_read_variant(name, own) for name, own in variants.items()]
     found += _list_buckets(buckets)
     for each in found:
         if not re.fullmatch(model.VARIANT_NAME, each.name) or not codegen.is_plain_name(each.name):
@@ -333,6 +338,21 @@ def list_variants(
         names = [each.name for each in found]
         raise InputError(f"variant {next(n for n in names if names.count(n) > 1)} is given twice")
     return tuple(found) or (model.ONLY_VARIANT,)
+
+
+def _read_variant(name: str, own: Mapping[str, VariantValue]) -> model.Variant:
+    """Return a variant. Raises InputError where a dimension has several sizes."""
+    dims: dict[str, int | str] = {}
+    for key, said in own.items():
+        if key == VARIANT_RULES:
+            continue
+        if not isinstance(said, (int, str)):
+            raise InputError(f"variant '{name}': dimension {key} has one size, not {said!r}")
+        dims[key] = said
+    rules = own.get(VARIANT_RULES, ())
+    if isinstance(rules, int) or "" in (rules, *list_files(rules)):
+        raise InputError(f"variant '{name}': {VARIANT_RULES} names rule files, not '{rules}'")
+    return model.Variant(name, dims, rules=tuple(map(str, list_files(rules))))
 
 
 def _list_buckets(buckets: Mapping[str, Sequence[int]]) -> Iterator[model.Variant]:

@@ -25,11 +25,25 @@ def record_pairs(pairs: Mapping[str, Any] | None) -> dict[str, Any]:
     return dict(pairs or {})
 
 
+VariantValue = int | str | Path | Sequence[str | Path]
+"""A size or a relation of a variant's dimension, or, under VARIANT_RULES, its rule files."""
+VARIANT_RULES = "rules"
+"""The key of a variant's own rule files, among its dimensions."""
+
+
 def record_variants(
-    variants: Mapping[str, Mapping[str, int | str]] | None,
-) -> dict[str, dict[str, int | str]] | None:
-    """Return the dimensions of variants by name, None without any."""
-    return {name: dict(dims) for name, dims in variants.items()} if variants else None
+    variants: Mapping[str, Mapping[str, VariantValue]] | None,
+) -> dict[str, dict[str, Any]] | None:
+    """Return the dimensions of variants and the names of their rule files by name, None without any."""
+    if not variants:
+        return None
+    return {
+        name: {
+            key: said if isinstance(said, int) or key != VARIANT_RULES else record_files(said)
+            for key, said in own.items()
+        }
+        for name, own in variants.items()
+    }
 
 
 def record_texts(pairs: Mapping[str, str] | None) -> dict[str, str] | None:
@@ -97,15 +111,18 @@ class UnitOptions(model.DimensionOptions):
     """The choices that units follow from, before anything is priced or placed."""
 
     rules: str | Path | Sequence[str | Path] = field(
+        default=(),
         metadata=declare(
-            "a rule file's path, or the name of a built-in one; several for several accelerators.",
+            "a rule file's path, or the name of a built-in one; several for several accelerators. "
+            "Variants may have their own instead.",
             Flag(
                 "A rule file, or the name of an installed one (byoc rules); one for each accelerator.",
                 Syntax.LIST,
                 metavar="FILE|NAME",
+                required=True,
             ),
             record_files,
-        )
+        ),
     )
     _: KW_ONLY
     trips: Mapping[str, float] | None = declare_field(
