@@ -281,7 +281,7 @@ def make_small() -> onnx.ModelProto:
 
 @pytest.fixture
 def forget_acme() -> Iterator[Callable[[], None]]:
-    """Return what drops the imported modules of the package that `byoc new-codegen` writes; so does the end."""
+    """Return what drops the modules of the package that `byoc new-codegen` writes; so does the end."""
 
     def forget() -> None:
         for name in [name for name in sys.modules if name.partition(".")[0] == "byoc_acme"]:
