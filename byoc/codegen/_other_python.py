@@ -359,8 +359,8 @@ def _list_properties(kind: type) -> list[str]:
 def _save_region(region: Region, **arguments: Any) -> str:
     """Write a region's model to a file, which is there as long as the region is; return its path.
 
-    Constants are in the file, because importers read external data from other folders, or not at all.
-    Only where ONNX's files cannot hold them, large ones are beside it.
+    Constants are in the file, because some importers find no external data and say nothing. Where they
+    are too many for one file of ONNX, large ones are beside it.
     """
     model = region.load(**arguments)
     path = _make_folder(region) / "model.onnx"
