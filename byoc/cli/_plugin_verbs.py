@@ -312,13 +312,14 @@ def new_codegen(
         print_line(folder / path)
     # Without a dot pip takes it for a project's name.
     place = folder if folder.is_absolute() or str(folder) == "." else f"./{folder}"
+    settings = f"  put {place}/settings.yaml into your settings, with the path of its Python (README.md)"
     print_lines(
         [
             "",
             "Next:",
             f"  pip install -e '{place}[test]'",
-            *([f"  put {place}/settings.yaml into your settings (README.md)"] if other_python else []),
-            f"  pytest {folder}",
+            *([settings] if other_python else []),
+            f"  BYOC_CONFORMANCE=fast pytest {folder}",
             f"  byoc partition zoo:squeezenet --rules {name}.yaml -o squeezenet.byoc",
         ]
     )

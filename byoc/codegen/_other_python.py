@@ -191,7 +191,8 @@ def _make_option(described: Mapping[str, Any]) -> tuple[str, Any, Any]:
 
 _PACKAGE = Path(__file__).parent / "byoc_worker"
 _QUESTIONS = {"operations", "type", "constant", "samples", "arena", "save"}
-_LARGE_BYTES = 1 << 12  # a constant of more bytes is in a file beside the model
+_MOST_BYTES_IN_A_FILE = 1 << 30  # of constants; ONNX's files, which are protobuf, end at 2 GiB
+_LARGE_BYTES = 1 << 12  # above that, a constant of more bytes is in a file beside the model
 
 # What makes Python look elsewhere for packages would give the interpreter those of byoc's.
 _NOT_INHERITED = (PATH_VARIABLE, "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
@@ -356,13 +357,18 @@ def _list_properties(kind: type) -> list[str]:
 
 
 def _save_region(region: Region, **arguments: Any) -> str:
-    """Write a region's model to a file, which is there as long as the region is; return its path."""
+    """Write a region's model to a file, which is there as long as the region is; return its path.
+
+    Constants are in the file, because some importers find no external data and say nothing. Where they
+    are too many for one file of ONNX, large ones are beside it.
+    """
     model = region.load(**arguments)
     path = _make_folder(region) / "model.onnx"
+    weights = sum(len(each.raw_data) for each in model.graph.initializer)
     onnx.save(
         model,
         path,
-        save_as_external_data=True,
+        save_as_external_data=weights > _MOST_BYTES_IN_A_FILE,
         location="model.weights",
         size_threshold=_LARGE_BYTES,
     )

@@ -179,6 +179,7 @@ def test_a_region_is_there_what_it_is_here(
         assert codegens.find("reader").calibrates  # type: ignore[attr-defined]
         made = compile_region(codegens.find("reader"), region, {})
         saved = Path(made.metadata["saved"])
+        assert made.metadata["files"] == "model.onnx"  # whose constants importers find in it
         assert not made.metadata["onnx"].startswith(onnx.__version__)
         whole = onnx.load_from_string(made.files["whole.onnx"])
         assert whole.graph == region.load().graph

@@ -88,12 +88,15 @@ def test_what_lives_in_another_python_is_named_in_the_settings(byoc: Byoc, tmp_p
     ran = byoc("new-codegen", "my-npu", "--style", "library", "--other-python")
 
     assert (ran.code, ran.err) == (0, "")
-    assert "put ./my-npu/settings.yaml into your settings (README.md)" in ran.out
+    assert "put ./my-npu/settings.yaml into your settings, with the path of its Python" in ran.out
     written = {path: text.decode() for path, text in files(tmp_path / "my-npu").items()}
-    assert written == render_package("my-npu", "library", other_python=True)
+    settings = yaml.safe_load(written["settings.yaml"])
+    assert settings["codegens"]["my-npu"]["environment"] == {"PYTHONPATH": str(tmp_path / "my-npu")}
+    rendered = render_package("my-npu", "library", other_python=True)
+    assert written.keys() == rendered.keys()
+    assert {path for path in written if written[path] != rendered[path]} == {"settings.yaml"}
     assert "byoc.codegens" not in written["pyproject.toml"]
     assert "from byoc_worker import" in written["byoc_my_npu/__init__.py"]
-    settings = yaml.safe_load(written["settings.yaml"])
     assert settings["codegens"]["my-npu"]["module"] == "byoc_my_npu:MyNpu"
     _run_check(tmp_path / "my-npu", "ruff", "check")
     _run_check(tmp_path / "my-npu", "ruff", "format", "--check")

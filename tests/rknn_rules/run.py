@@ -130,6 +130,9 @@ def ask(case: Case) -> Answer:
             run = SimulatorRun(find_toolkit(), model, _OPTIONS.settings, _OPTIONS.timeout)
             for inputs, expected in case.data:
                 made = run([np.asarray(inputs[each.name]) for each in region.inputs])
+                if len(made) != len(region.outputs):
+                    said = f"has {len(made)} outputs for {len(region.outputs)}"
+                    return Answer(case.name, case.op, "wrong", said)
                 for contract, array in zip(region.outputs, made, strict=True):
                     off = find_difference(np.asarray(expected[contract.name]), array)
                     if off:

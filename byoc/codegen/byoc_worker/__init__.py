@@ -232,8 +232,8 @@ class Region:
         With `inline` composites are replaced by their bodies, with `fold` constants are computed.
         `opset` and `ir_version` are what the tool reads: the model is converted, which raises
         CompileError where that is not possible. `wants` are forms that it reads, as in `byoc.codegen`:
-        `zero_points`, `inputs`, `constants`, `identity`. Large constants are external data beside the
-        file. It is there as long as the region is.
+        `zero_points`, `inputs`, `constants`, `identity`. Constants are in the file; where
+        they have more than 1 GiB, large ones are beside it. It is there as long as the region is.
         """
         asked: dict[str, Any] = {"fold": fold, "inline": inline, "opset": opset}
         asked.update({"ir_version": ir_version, "wants": list(wants) or None})

@@ -7,6 +7,7 @@ the Python package, `{{class}}` for its class, and `{{variable}}` for what its e
 begin with; the others stand for what differs in another interpreter.
 """
 
+import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -66,6 +67,7 @@ def new_codegen(
         raise InputError(f"--other-python: it is for --style library, and not for {style}")
     folder = Path(folder or name)
     try:
+        words["folder"] = json.dumps(str(folder.absolute()))
         return _write_package(_render(words, style, other_python), folder)
     except (OSError, ValueError) as error:  # ValueError: no folder can have this name
         why = getattr(error, "strerror", None) or error
@@ -146,8 +148,8 @@ def _list_interpreter_words(words: Mapping[str, str], other_python: bool) -> dic
         "ignored": "  # type: ignore[import-not-found]",
         # Those of onnx 1.13, the first with a reference implementation.
         "versions": ", opset=17, ir_version=8",
-        "where": " It lives in an interpreter of its own:\nput `settings.yaml` into your settings, with "
-        "your paths (byoc's docs/codegen.md, *In another Python*).",
+        "where": " It lives in an interpreter of its own\n(for the stand-in with `onnx`): put "
+        "`settings.yaml` into your settings, with its path (byoc's docs/codegen.md).",
     }
 
 
@@ -189,4 +191,5 @@ def _placeholder_words(name: str) -> dict[str, str]:
         "module": "_".join(["byoc", *parts]),
         "class": "".join(part.capitalize() for part in parts),
         "variable": "_".join(parts).upper(),
+        "folder": "/path/to/this/folder",
     }

@@ -207,10 +207,11 @@ class Reader(Acme):
         found["whole.onnx"] = region.load().SerializeToString()
         saved = region.save(inline=True, fold=True, opset=13, ir_version=7)
         found["saved.onnx"] = onnx.load(str(saved)).SerializeToString()
+        files_of_saved = " ".join(each.name for each in saved.parent.iterdir())
         wanted = region.load(opset=13, ir_version=7, wants=["zero_points"])
         found["wanted.onnx"] = wanted.SerializeToString()
         found["emitted.txt"] = repr(EMIT(region, "to", fold=False)).encode()
-        return Artifact(found, {"onnx": onnx.__version__, "saved": str(saved)})
+        return Artifact(found, {"onnx": onnx.__version__, "saved": str(saved), "files": files_of_saved})
 
 
 class FromTheFuture(Acme):
