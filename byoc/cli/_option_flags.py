@@ -17,7 +17,7 @@ import typer
 import byoc
 import byoc.runtime
 from byoc import codegen, reporting
-from byoc.cli._common import check_outside
+from byoc.cli._common import check_not_read, check_outside
 from byoc.console import print_errors
 from byoc.errors import InputError, MissingRuntimeError
 from byoc.support import Flag, Panel, Syntax, check_output, declaration_of, declare_field
@@ -46,15 +46,19 @@ class JUnitFile:
     verb: str
 
     @classmethod
-    def prepare(cls, path: Path | None, verb: str, bundle: Path) -> JUnitFile:
-        """Return the file by its absolute path.
+    def prepare(cls, path: Path | None, verb: str, *read: object) -> JUnitFile:
+        """Return the file by its absolute path; `read` are the arguments that may name what is read.
 
-        Raises InputError when it cannot be written, or would lie in the bundle that is read.
+        Raises InputError when it cannot be written, would lie in a bundle that is read, or replace a
+        file that is.
         """
         if path is None:
             return cls(None, verb)
         check_output(path)
-        check_outside(path, bundle, "it would change the bundle that is read")
+        check_not_read(path, read)
+        for each in read:
+            if isinstance(each, str | Path) and Path(each, byoc.bundle.MANIFEST_FILE).is_file():
+                check_outside(path, Path(each), "it would change the bundle that is read")
         return cls(path.absolute(), verb)  # a codegen's code may change the working directory
 
     @contextmanager
