@@ -25,6 +25,7 @@ from byoc.bundle._packing import (
     judge_maker,
     judge_trust,
     read_packed_manifest,
+    read_signature,
     require_trusted_references,
     unpack_bundle,
 )
@@ -50,7 +51,7 @@ from byoc.model import check_model, walk_tensors
 from byoc.rules import Target
 from byoc.support import check_type, make_temporary_folder, remove_temporary_folder, select_options
 from byoc.support.cache import Cache
-from byoc.support.trust import Trust
+from byoc.support.trust import Trust, judge_signature
 
 # The compilers of targets: their codegens, found by name, with the options of rule files and users.
 
@@ -180,6 +181,7 @@ class Bundle:
 
     def choose(self, variant: str) -> "Bundle":
         """Return this bundle for one of its variants. Raises InputError for one that it has not."""
+        check_type("variant", variant, str)
         found = replace(self, chosen=variant, whole=self.whole or self)
         _ = found.variant
         return found
@@ -338,18 +340,21 @@ def judge_path(path: Path) -> Trust:
     return judge_maker(open_own_files(path))
 
 
-def read_only_manifest(path: str | Path) -> Manifest:
-    """Return the manifest of the bundle in a folder or zip, of which no other file is looked at.
+def read_only_manifest(path: str | Path) -> tuple[Manifest, Trust]:
+    """Return the manifest of the bundle in a folder or zip, and whether its maker is trusted.
 
+    No other file is looked at, except for the signature.
     Raises InputError when there is none, or it is not one of a bundle.
     """
     check_type("path", path, str | Path)
     path = Path(path)
     if path.is_dir():
-        return read_manifest_alone(path)
-    if not path.is_file():
+        manifest, signature = read_manifest_alone(path), read_signature(path)
+    elif path.is_file():
+        manifest, signature = read_packed_manifest(path)
+    else:
         raise InputError(f"{path}: no such bundle")
-    return read_packed_manifest(path)
+    return manifest, judge_signature(signature, manifest.digest)
 
 
 def open_own_files(path: Path) -> Bundle:

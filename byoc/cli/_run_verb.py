@@ -262,7 +262,9 @@ def _advise_fallback() -> Iterator[None]:
     try:
         yield
     except (byoc.runtime.RegionNotHereError, byoc.runtime.NoneFitsError) as error:
-        raise byoc.InputError(f"{error}; --fallback host runs it on the host") from error
+        if getattr(error, "may_fall_back", True):
+            raise byoc.InputError(f"{error}; --fallback host runs it on the host") from error
+        raise
 
 
 def _measure_runs(
