@@ -138,7 +138,7 @@ def read_variants(
     found: dict[str, dict[str, int | str | Sequence[str]]] = {}
     for value in values or ():
         name, colon, sizes = value.partition(":")
-        if not colon or not name:
+        if not colon or not name or not sizes:
             raise typer.BadParameter(
                 f"'{value}' is not of the form NAME:DIM=SIZE or NAME:rules=FILE", param_hint=option
             )
