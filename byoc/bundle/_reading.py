@@ -51,7 +51,7 @@ from byoc.model import check_model, walk_tensors
 from byoc.rules import Target
 from byoc.support import check_type, make_temporary_folder, remove_temporary_folder, select_options
 from byoc.support.cache import Cache
-from byoc.support.trust import Trust, judge_signature
+from byoc.support.trust import Trust
 
 # The compilers of targets: their codegens, found by name, with the options of rule files and users.
 
@@ -340,21 +340,19 @@ def judge_path(path: Path) -> Trust:
     return judge_maker(open_own_files(path))
 
 
-def read_only_manifest(path: str | Path) -> tuple[Manifest, Trust]:
-    """Return the manifest of the bundle in a folder or zip, and whether its maker is trusted.
+def read_only_manifest(path: str | Path) -> tuple[Manifest, bytes | None]:
+    """Return the manifest of the bundle in a folder or zip, and its signature, None for none.
 
-    No other file is looked at, except for the signature.
+    No other file is looked at.
     Raises InputError when there is none, or it is not one of a bundle.
     """
     check_type("path", path, str | Path)
     path = Path(path)
     if path.is_dir():
-        manifest, signature = read_manifest_alone(path), read_signature(path)
-    elif path.is_file():
-        manifest, signature = read_packed_manifest(path)
-    else:
+        return read_manifest_alone(path), read_signature(path)
+    if not path.is_file():
         raise InputError(f"{path}: no such bundle")
-    return manifest, judge_signature(signature, manifest.digest)
+    return read_packed_manifest(path)
 
 
 def open_own_files(path: Path) -> Bundle:

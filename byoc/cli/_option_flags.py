@@ -57,7 +57,7 @@ class JUnitFile:
         check_output(path)
         check_not_read(path, read)
         for each in read:
-            if isinstance(each, str | Path) and Path(each, byoc.bundle.MANIFEST_FILE).is_file():
+            if isinstance(each, str | Path) and byoc.bundle.find_folder_kind(Path(each)):
                 check_outside(path, Path(each), "it would change the bundle that is read")
         return cls(path.absolute(), verb)  # a codegen's code may change the working directory
 

@@ -27,7 +27,7 @@ from byoc.errors import (
 from byoc.onnxrt import INSTALL_HINT, describe_runtime
 from byoc.runtime._executors import find_executable
 from byoc.support import check_type, describe_failure
-from byoc.support.trust import find_interpreter
+from byoc.support.trust import Trust, find_interpreter, judge_signature
 
 HOST_NAME = "host"
 """The name by which a preference means a variant that runs on the host alone."""
@@ -151,9 +151,12 @@ def find_fitting(
     when it is no bundle, or `prefer` names what the bundle has not got.
     """
     consent = Consent.of(trust)
-    (manifest, maker), codegens = read_only_manifest(bundle), Codegens()
+    (manifest, signature), codegens = read_only_manifest(bundle), Codegens()
     path = Path(bundle)
     preferred = Preference.of(prefer, manifest, path)
+
+    def judge_maker() -> Trust:
+        return judge_signature(signature, manifest.digest)
 
     def is_native(name: str) -> bool:
         try:  # one in another Python would be started to tell
@@ -165,7 +168,7 @@ def find_fitting(
     fits = {
         each.name: replace(
             find_variant_fit(manifest, each, codegens),
-            consent=consent.judge(each.regions, is_native, lambda: maker),
+            consent=consent.judge(each.regions, is_native, judge_maker),
         )
         for each in manifest.variants
     }
