@@ -377,7 +377,7 @@ class LoadChanges:
 
         They are named `name`, for all that have it, or `owner:name`, whose owner is a target or a
         codegen of the bundle, or `host`. Raises InputError for one that nothing in the bundle takes at
-        load. What a codegen takes that is not here, or that may not be used, is not known, and no error.
+        load. The options of a codegen that is not installed, or may not be used, are not known, and no error.
         """
         here = bundle.display_path
         if not isinstance(given, Mapping):
@@ -427,7 +427,7 @@ class _TakenOptions:
     known: dict[str, list[str] | None] = field(default_factory=dict)
 
     def _ask(self, codegen: str) -> list[str] | None:
-        """Return what a codegen takes, None where it is not here, or may not be used."""
+        """Return the options of a codegen, None where it is not installed, or may not be used."""
         if codegen not in self.known:
             self.known[codegen] = None
             with suppress(InputError):
@@ -441,7 +441,7 @@ class _TakenOptions:
         return own is None or option in own
 
     def list_known(self, codegen: str) -> list[str]:
-        """Return what a codegen takes as far as it is known."""
+        """Return the options of a codegen, none where they are not known."""
         return self._ask(codegen) or []
 
     def describe(self, codegens: Iterable[str]) -> str:
