@@ -377,7 +377,7 @@ class LoadChanges:
 
         They are named `name`, for all that have it, or `owner:name`, whose owner is a target or a
         codegen of the bundle, or `host`. Raises InputError for one that nothing in the bundle takes at
-        load. The options of a codegen that is not installed, or may not be used, are not known, and so no
+        load. The options of a codegen that is not installed, or may not be used, are not known: no
         error.
         """
         here = bundle.display_path
