@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from byoc.bundle._packing import (
         Consent,
         is_packed_name,
+        judge_consent,
         judge_maker,
         judge_trust,
         pack_folder,

@@ -12,17 +12,17 @@ import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from byoc.bundle._manifest import MANIFEST_FILE, Manifest, copy_and_hash
+from byoc.bundle._manifest import MANIFEST_FILE, Manifest, RegionEntry, copy_and_hash
 from byoc.bundle._manifest_reading import MAX_MANIFEST_BYTES, check_file_entry, parse_manifest
 from byoc.codegen import describe_path_problem, escape_line, quote_name
-from byoc.errors import InputError, MissingRuntimeError
-from byoc.support import read_limited
+from byoc.errors import YES, InputError, MissingRuntimeError, Verdict, refuse
+from byoc.support import check_type, read_limited
 from byoc.support.trust import (
     MAX_SIGNATURE_BYTES,
     SIGNATURE_FILE,
@@ -145,17 +145,26 @@ def unpack_bundle(path: Path, folder: Path) -> Manifest:
                 raise InputError(f"{path}: {quote_name(name)} cannot be unpacked: {reason}") from None
             check_file_entry(path, name, found, entry)
         (folder / MANIFEST_FILE).write_bytes(content)
-        if SIGNATURE_FILE in entries:
-            with archive.open(entries[SIGNATURE_FILE]) as source:
-                (folder / SIGNATURE_FILE).write_bytes(read_limited(source, MAX_SIGNATURE_BYTES))
+        signature = _read_packed_signature(archive, entries)
+        if signature is not None:
+            (folder / SIGNATURE_FILE).write_bytes(signature)
     return manifest
 
 
-def read_packed_manifest(path: Path) -> Manifest:
-    """Read the manifest of a packed bundle, and look at no other file. Raises InputError."""
+def read_packed_manifest(path: Path) -> tuple[Manifest, bytes | None]:
+    """Read the manifest of a packed bundle and its signature, None for none. Raises InputError."""
     with _open_zip(path) as archive:
-        content = _read_packed_manifest(archive, _zip_entries(archive, path), path)
-        return parse_manifest(content, path / MANIFEST_FILE)
+        entries = _zip_entries(archive, path)
+        content = _read_packed_manifest(archive, entries, path)
+        manifest = parse_manifest(content, path / MANIFEST_FILE)
+        return manifest, _read_packed_signature(archive, entries)
+
+
+def _read_packed_signature(archive: zipfile.ZipFile, entries: ZipEntries) -> bytes | None:
+    if SIGNATURE_FILE not in entries:
+        return None
+    with archive.open(entries[SIGNATURE_FILE]) as source:
+        return read_limited(source, MAX_SIGNATURE_BYTES)
 
 
 def check_packed_files(path: Path) -> None:
@@ -280,25 +289,51 @@ class Consent:
     def of(cls, trust: bool = False, codegens: Iterable[str] | str | None = None) -> "Consent":
         """Return the consent for arguments of a user's; a text has names between commas.
 
-        Raises InputError for a text in which a name is missing.
+        Raises InputError for a text in which a name is missing, and for values of other types.
         """
+        check_type("trust", trust, bool)
+        check_type("codegens", codegens, Iterable[str] | str | None)
         if isinstance(codegens, str):
             codegens = [name.strip() for name in codegens.split(",")]
             if not all(codegens):
                 raise InputError("codegens: a name is missing at a comma: dla,reference is a list")
         return cls(trust, None if codegens is None else frozenset(codegens))
 
-    def check_allowed(self, name: str) -> None:
-        """Raise InputError unless a codegen may be used."""
-        self.require_allowed(name, "it is for")
-
     def require_allowed(self, name: str, what: str) -> None:
         """Raise InputError, which begins with `what`, unless a codegen may be used."""
-        if self.codegens is not None and name not in self.codegens:
-            names = ", ".join(sorted(self.codegens)) or "none"
-            raise InputError(
-                f"{what} codegen {quote_name(name)}, but only these may be used (--codegens): {names}"
-            )
+        if verdict := self._judge_name(name):
+            return
+        raise InputError(f"{what} {verdict}")
+
+    def _judge_name(self, name: str) -> Verdict:
+        if self.codegens is None or name in self.codegens:
+            return YES
+        names = ", ".join(sorted(self.codegens)) or "none"
+        return refuse(f"codegen {quote_name(name)}, but only these may be used (--codegens): {names}")
+
+    def judge(
+        self,
+        regions: Iterable[RegionEntry],
+        is_native: Callable[[str], bool],
+        judge_maker: Callable[[], Trust],
+    ) -> Verdict:
+        """Return whether regions may be loaded, or the reason against the first that may not.
+
+        `is_native` says whether a codegen executes what is in the bundle: that needs a trusted maker.
+        """
+        judged = Trust(True, "") if self.trust else None
+        for region in regions:
+            if not (verdict := self._judge_name(region.codegen)):
+                return refuse(f"region {region.name} is for {verdict}")
+            if not is_native(region.codegen):
+                continue
+            judged = judged or judge_maker()
+            if not judged.trusted:
+                return refuse(
+                    f"region {region.name} is native code for codegen {region.codegen}, and not loaded: "
+                    f"{judged.reason}. {_advise_trust(judged)}"
+                )
+        return YES
 
 
 NO_CONSENT = Consent()
@@ -319,31 +354,34 @@ def judge_maker(bundle: "Bundle") -> Trust:
 def require_consent(bundle: "Bundle", by_drivers: bool = False, without_missing: bool = False) -> None:
     """Raise InputError unless the user allows what loading the regions of a bundle executes.
 
+    The arguments are those of `judge_consent`.
+    """
+    if verdict := judge_consent(bundle, by_drivers, without_missing):
+        return
+    raise InputError(f"{bundle.display_path}: {verdict}")
+
+
+def judge_consent(bundle: "Bundle", by_drivers: bool = False, without_missing: bool = False) -> Verdict:
+    """Return whether the user allows what loading the regions of a bundle executes, or why not.
+
     A codegen that executes what is in the bundle has the class attribute `native = True`; it needs a
     trusted bundle. With `by_drivers` its `load` is not called, and a codegen whose driver the user's
     settings name is not looked at, so that its interpreter need not be there. `without_missing`
-    leaves out codegens that cannot be found: they load nothing.
+    leaves out codegens that cannot be found: they load nothing; else that raises InputError.
     """
-    judged: Trust | None = None
-    for region in (each for one in bundle.variants for each in one.variant.regions):
-        name = region.codegen
-        bundle.consent.require_allowed(name, f"{bundle.display_path}: region {region.name} is for")
+
+    def is_native(name: str) -> bool:
         if by_drivers and bundle.codegens.has_driver_in_settings(name):
-            continue
+            return False
         try:
-            is_native = getattr(bundle.codegens.find(name), "native", False)
+            return bool(getattr(bundle.codegens.find(name), "native", False))
         except InputError:
-            if not without_missing:
-                raise
-            continue
-        if not is_native:
-            continue
-        judged = judged or judge_trust(bundle)
-        if not judged.trusted:
-            raise InputError(
-                f"{bundle.display_path}: region {region.name} is native code for codegen {name}, and "
-                f"not loaded: {judged.reason}. {_advise_trust(judged)}"
-            )
+            if without_missing:
+                return False
+            raise
+
+    regions = (each for one in bundle.variants for each in one.variant.regions)
+    return bundle.consent.judge(regions, is_native, lambda: judge_trust(bundle))
 
 
 def require_trusted_references(bundle: "Bundle") -> None:

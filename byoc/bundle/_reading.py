@@ -25,6 +25,7 @@ from byoc.bundle._packing import (
     judge_maker,
     judge_trust,
     read_packed_manifest,
+    read_signature,
     require_trusted_references,
     unpack_bundle,
 )
@@ -180,6 +181,7 @@ class Bundle:
 
     def choose(self, variant: str) -> "Bundle":
         """Return this bundle for one of its variants. Raises InputError for one that it has not."""
+        check_type("variant", variant, str)
         found = replace(self, chosen=variant, whole=self.whole or self)
         _ = found.variant
         return found
@@ -338,15 +340,16 @@ def judge_path(path: Path) -> Trust:
     return judge_maker(open_own_files(path))
 
 
-def read_only_manifest(path: str | Path) -> Manifest:
-    """Return the manifest of the bundle in a folder or zip, of which no other file is looked at.
+def read_only_manifest(path: str | Path) -> tuple[Manifest, bytes | None]:
+    """Return the manifest of the bundle in a folder or zip, and its signature, None for none.
 
+    No other file is looked at.
     Raises InputError when there is none, or it is not one of a bundle.
     """
     check_type("path", path, str | Path)
     path = Path(path)
     if path.is_dir():
-        return read_manifest_alone(path)
+        return read_manifest_alone(path), read_signature(path)
     if not path.is_file():
         raise InputError(f"{path}: no such bundle")
     return read_packed_manifest(path)

@@ -255,7 +255,7 @@ def inspect(  # noqa: PLR0913 - each flag has a default
         typer.Option(
             "--fits",
             help="Say instead whether it runs on this machine, by which drivers, or why not; "
-            "nothing but its manifest is read.",
+            "nothing but its manifest and signature is read.",
         ),
     ] = False,
     _: Annotated[
@@ -275,7 +275,7 @@ def inspect(  # noqa: PLR0913 - each flag has a default
                 "it reads no report, so that it goes with no requirement and no --junit",
                 param_hint="--fits",
             )
-        _print_fits(byoc.find_fitting(bundle), form)
+        _print_fits(byoc.find_fitting(bundle, trust=trust), form)
         return
     tests = JUnitFile.prepare(junit, "inspect", bundle)
     with tests.record_errors(str(bundle)), show_status() as show:

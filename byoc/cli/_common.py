@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 from _thread import interrupt_main
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from enum import StrEnum
 from pathlib import Path
@@ -296,6 +296,17 @@ def check_outside(path: Path, other: Path, reason: str) -> None:
     place, whole = path.resolve(), other.resolve()
     if whole in (place, *place.parents):
         raise InputError(f"{path}: cannot be written: {reason}, {other}")
+
+
+def check_not_read(path: Path, read: Iterable[object]) -> None:
+    """Raise InputError when an output would replace what is read.
+
+    `read` are arguments of a verb, or lists of them; those that name no file are passed over.
+    """
+    for given in read:
+        for each in given if isinstance(given, list | tuple) else [given]:
+            if isinstance(each, str | Path) and Path(each).is_file():
+                check_outside(path, Path(each), "it would replace what is read")
 
 
 def print_json(document: Any) -> None:

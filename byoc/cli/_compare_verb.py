@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import isfinite
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,13 +14,12 @@ import typer
 import byoc
 import byoc.model
 import byoc.stages.options
-from byoc import bundle, comparison, costs, reporting
+from byoc import comparison, costs, reporting
 from byoc.cli._common import (
     DIFFERENT,
     FormatOption,
     OutputFormat,
     TableFormat,
-    check_outside,
     print_json,
     print_rows,
     reserve_stdout,
@@ -30,7 +28,7 @@ from byoc.cli._common import (
 from byoc.cli._option_flags import JUnitFile, JUnitOption, flag_field, take_options
 from byoc.console import print_errors, print_line, print_lines
 from byoc.reporting import format_count, format_quantity, format_share
-from byoc.support import Flag, Panel, Syntax, check_output, keywords_of
+from byoc.support import Flag, Panel, Syntax, keywords_of
 
 # `byoc diff`: what changed from one placement to another, why, and what it costs.
 
@@ -103,11 +101,7 @@ def diff(
         )
     if junit is not None and not options.is_gate:
         raise typer.BadParameter("it holds what is judged: give --only-worse, too", param_hint="--junit")
-    if junit is not None:
-        check_output(junit)
-        for side in filter(bundle.is_bundle, map(Path, (old, new))):
-            check_outside(junit, side, "it would change the bundle that is compared")
-    tests = JUnitFile(junit, "diff")
+    tests = JUnitFile.prepare(junit, "diff", old, new, options.model)
     planning = {"strategy": options.strategy, "dims": options.dims, "shapes": options.shapes}
     with tests.record_errors(new):
         with show_status(), reserve_stdout():
@@ -310,9 +304,7 @@ def compare(  # noqa: PLR0913 - the options of the verb
     interrupt the cases that are done are printed. Where
     --rules is given more than once, min-cut is not among the strategies unless they are given.
     """
-    if junit is not None:
-        check_output(junit)
-    tests = JUnitFile(junit, "compare")
+    tests = JUnitFile.prepare(junit, "compare", models, options.rules)
     names = () if strategies is None else _read_names(strategies)
     links = _read_links(link)
     with tests.record_errors("compare"), show_status(), reserve_stdout():

@@ -17,7 +17,7 @@ import typer
 import byoc
 import byoc.runtime
 from byoc import codegen, reporting
-from byoc.cli._common import check_outside
+from byoc.cli._common import check_not_read, check_outside
 from byoc.console import print_errors
 from byoc.errors import InputError, MissingRuntimeError
 from byoc.support import Flag, Panel, Syntax, check_output, declaration_of, declare_field
@@ -46,15 +46,19 @@ class JUnitFile:
     verb: str
 
     @classmethod
-    def prepare(cls, path: Path | None, verb: str, bundle: Path) -> JUnitFile:
-        """Return the file by its absolute path.
+    def prepare(cls, path: Path | None, verb: str, *read: object) -> JUnitFile:
+        """Return the file by its absolute path; `read` are the arguments that may name what is read.
 
-        Raises InputError when it cannot be written, or would lie in the bundle that is read.
+        Raises InputError when it cannot be written, would lie in a bundle that is read, or replace a
+        file that is.
         """
         if path is None:
             return cls(None, verb)
         check_output(path)
-        check_outside(path, bundle, "it would change the bundle that is read")
+        check_not_read(path, read)
+        for each in read:
+            if isinstance(each, str | Path) and byoc.bundle.find_folder_kind(Path(each)):
+                check_outside(path, Path(each), "it would change the bundle that is read")
         return cls(path.absolute(), verb)  # a codegen's code may change the working directory
 
     @contextmanager
@@ -134,7 +138,7 @@ def read_variants(
     found: dict[str, dict[str, int | str | Sequence[str]]] = {}
     for value in values or ():
         name, colon, sizes = value.partition(":")
-        if not colon or not name:
+        if not colon or not name or not sizes:
             raise typer.BadParameter(
                 f"'{value}' is not of the form NAME:DIM=SIZE or NAME:rules=FILE", param_hint=option
             )

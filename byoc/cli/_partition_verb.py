@@ -23,6 +23,7 @@ from byoc.cli._common import (
     FormatOption,
     OutputFormat,
     VerboseOption,
+    check_not_read,
     check_outside,
     print_json,
     reserve_stdout,
@@ -112,7 +113,9 @@ def partition(  # noqa: PLR0913 - the options of the verb
     written all the same.
     """
     # Absolute: a codegen's code may change the working directory.
-    save, page, junit = (_check_file(path, options) for path in (save, page, junit))
+    read = [model, options.inputs, options.rules, *(each.rules for each in options.list_variants())]
+    save = _check_file(save, options, read)
+    page, junit = (_check_file(path, options, [*read, options.placement]) for path in (page, junit))
     tests = JUnitFile(junit, "partition")
     _check_companions(options, threshold, measure, measure_clock)
     options = _keep_one_placement(options, save, page, measure)
@@ -209,11 +212,15 @@ def _find_stage(name: str, known: Sequence[str]) -> str:
     return same[0]
 
 
-def _check_file(path: Path | None, options: byoc.Options) -> Path | None:
-    """Return the absolute path of a file to write. Raises InputError when it cannot be written."""
+def _check_file(path: Path | None, options: byoc.Options, read: Sequence[object]) -> Path | None:
+    """Return the absolute path of a file to write.
+
+    Raises InputError when it cannot be written, or would replace one of the files that are read.
+    """
     if path is None:
         return None
     check_output(path)
+    check_not_read(path, read)
     if options.output is not None:
         check_outside(path, Path(options.output), "it would change the bundle that is written")
     return path.absolute()

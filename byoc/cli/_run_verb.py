@@ -21,6 +21,7 @@ from byoc import samples
 from byoc.cli._common import (
     FormatOption,
     OutputFormat,
+    check_not_read,
     check_outside,
     print_json,
     print_rows,
@@ -135,6 +136,7 @@ def run(  # noqa: PLR0913 - the options of the verb
         if path is not None:
             check_output(path)
             check_outside(path, bundle, "it would change the bundle that is run")
+            check_not_read(path, (inputs, *files.values()))
     if output is not None and trace is not None:
         check_outside(trace, output, "it would replace the file of the outputs")
     # A codegen's code may change the working directory.
@@ -260,7 +262,9 @@ def _advise_fallback() -> Iterator[None]:
     try:
         yield
     except (byoc.runtime.RegionNotHereError, byoc.runtime.NoneFitsError) as error:
-        raise byoc.InputError(f"{error}; --fallback host runs it on the host") from error
+        if getattr(error, "may_fall_back", True):
+            raise byoc.InputError(f"{error}; --fallback host runs it on the host") from error
+        raise
 
 
 def _measure_runs(

@@ -18,7 +18,7 @@ from byoc.cli._common import print_json, reserve_stdout, show_status
 from byoc.cli._option_flags import JUnitFile, JUnitOption
 from byoc.console import print_errors, print_lines
 from byoc.reporting import format_count
-from byoc.support import check_output, show_progress
+from byoc.support import show_progress
 
 _RUN = "run"
 _LINES = 10  # of progress where no terminal shows it
@@ -90,9 +90,7 @@ def run(  # noqa: PLR0913 - the options of the verb
     A study that was stopped goes on where it was. Cases that fail are rows with a reason; the exit code
     is then 1.
     """
-    if junit is not None:
-        check_output(junit)
-    tests = JUnitFile(junit, "study")
+    tests = JUnitFile.prepare(junit, "study", file, output)
     try:
         with tests.record_errors("study"), _show_cases(), reserve_stdout():
             result = byoc.study(

@@ -220,7 +220,7 @@ def verify(  # noqa: PLR0913, PLR0917 - typer gives each
     that were tried reach them.
     """
     check_drivers(options.drivers, options.runtime)
-    tests = JUnitFile.prepare(junit, "verify", bundle)
+    tests = JUnitFile.prepare(junit, "verify", bundle, options.inputs, options.against)
     kind = byoc.bundle.find_folder_kind(bundle)
     _refuse_ignored(kind, context)
     if kind == "program":

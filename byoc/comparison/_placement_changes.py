@@ -8,6 +8,7 @@ from typing import Any, Literal
 from byoc.comparison._comparison_options import DEFAULT_ERROR_GROWTH, Tolerances
 from byoc.console import format_count, format_quantity
 from byoc.errors import InputError, RequirementError
+from byoc.support import check_type
 
 TOLERANCE = 1e-9
 """Costs that differ by a smaller share are rounded otherwise, not other costs."""
@@ -195,6 +196,7 @@ def list_regression_checks(found: PlacementDiff, tolerances: Tolerances) -> Iter
 
     Raises InputError for a tolerance that was given and of which both sides say nothing.
     """
+    check_type("tolerances", tolerances, Tolerances)
     yield _check_slowdown(found, tolerances.max_slowdown)
     if found.matched is None:
         without = "; ".join(note for note in found.notes if "has no nodes" in note)

@@ -46,12 +46,17 @@ def diff(
     `old` and `new` are each a bundle (a path, or what `byoc.open_bundle` returned), what
     `byoc.partition` returned, the JSON report of a plan, a saved placement, or a rule file. `model` is
     what rule files are compared by: it is planned with each, with `options` of `byoc.partition`.
-    `variant` is the name of the one that is compared, of bundles and reports with several.
+    `variant` is the name of the one that is compared, of the side or sides that have variants; a side
+    without is compared as it is.
 
     Raises InputError for anything else, for a rule file without a model, and for two sources that say
     nothing about the same.
     """
-    return diff_snapshots(*(read_snapshot(each, model, variant, options) for each in (old, new)))
+    sides = [read_snapshot(each, model, variant, options) for each in (old, new)]
+    if variant is not None and not any(each.is_variant for each in sides):
+        labels = " and ".join(each.label for each in sides)
+        raise InputError(f"{labels} have no variants, so that none is '{variant}'")
+    return diff_snapshots(*sides)
 
 
 def diff_snapshots(old: PlacementSnapshot, new: PlacementSnapshot) -> PlacementDiff:
@@ -186,12 +191,12 @@ def _diff_errors(
 
 
 def _grow(before: float, after: float) -> float:
-    """Return the dB by which an error grew; infinite from 0, and to 0 below that."""
+    """Return the dB by which an error grew: infinite from 0 or to infinity, -infinite the other way."""
     if before == after:
         return 0.0
-    if not before or not after:
-        return inf if after else -inf
-    return 20 * log10(after / before)
+    if min(before, after) <= 0:
+        return inf if after > before else -inf
+    return 20 * (log10(after) - log10(before))  # the quotient of two errors may be 0 or infinite
 
 
 def match_nodes(

@@ -1,6 +1,7 @@
 """Placements of any origin in one form, so that two of them can be compared."""
 
 import json
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -69,7 +70,8 @@ class PlacementSnapshot:
     `reasons` are the numbers of nodes on the host by reason, `costs` what one run is predicted to cost,
     and `taken` the seconds by which two plans are compared, by what they measure. `errors` are those of
     outputs by name, empty where nothing was verified; `why_none` says why. `dropped` are the numbers of
-    nodes by operator that passes removed from the model, less those that they added.
+    nodes by operator that passes removed from the model, less those that they added. `is_variant` says
+    that it is one of the variants of its source.
     """
 
     label: str
@@ -81,6 +83,7 @@ class PlacementSnapshot:
     errors: Mapping[str, SnapshotError] = field(default_factory=dict)
     why_none: str = "it has no errors of outputs"
     dropped: Mapping[str, int] = field(default_factory=dict)
+    is_variant: bool = False
 
 
 def read_snapshot(
@@ -88,21 +91,24 @@ def read_snapshot(
 ) -> PlacementSnapshot:
     """Return the placement that a source has; a rule file's is that of a model planned with options.
 
-    Of a source with several variants the one that is named `variant` is taken. Raises InputError for
-    what is none of these, and for a rule file without a model.
+    Of a source with variants the one that is named `variant` is taken. Raises InputError for what is
+    none of these, for one without that variant, and for a rule file without a model.
     """
+    check_type("variant", variant, str | None)
     if isinstance(source, Result):
-        return _describe_result(source.plan.model.source, source)
+        return _describe_result(source, variant)
     if isinstance(source, Bundle):
-        return _describe_bundle(source if variant is None else source.choose(variant))
+        return _describe_bundle(source, variant)
     check_type("a placement", source, str | Path)
     path = Path(source)
     if path.is_dir() or (path.is_file() and _read_start(path).startswith(b"PK")):
-        found = open_own_files(path)
-        return _describe_bundle(found if variant is None else found.choose(variant))
+        return _describe_bundle(open_own_files(path), variant)
     if path.is_file():
+        if not _read_start(path):
+            raise InputError(f"{path}: it is empty: no report, saved placement or rule file")
         if _read_start(path).startswith(b"{"):
-            return _describe_report(_read_report(path, variant), str(path))
+            report, is_variant = _read_report(path, variant)
+            return replace(_describe_report(report, str(path)), is_variant=is_variant)
         if "nodes" in read_mapping(path):
             return _describe_saved(read_placement(path))
     else:
@@ -111,7 +117,8 @@ def read_snapshot(
         raise InputError(
             f"{path}: a rule file is compared by what it makes of a model: say which (--model)"
         )
-    return _describe_result(str(source), partition(model, source, **{"what_if": False, **options}))
+    result = partition(model, source, **{"what_if": False, **options})
+    return replace(_describe_result(result, None), label=str(source))
 
 
 def _require_rules(name: str) -> None:
@@ -128,29 +135,33 @@ def _require_rules(name: str) -> None:
 def _read_start(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            return file.read(64).lstrip()
+            return file.read(64).removeprefix(BOM_UTF8).lstrip()  # PowerShell begins a file with that
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
 
 
-def _read_report(path: Path, variant: str | None) -> Report:
-    """Read what `byoc partition --format json` printed, of several variants the one that is named."""
+def _read_report(path: Path, variant: str | None) -> tuple[Report, bool]:
+    """Read what `byoc partition --format json` printed, of variants the one that is named.
+
+    Returns also whether it is of a variant.
+    """
     try:
         with path.open("rb") as file:
             content = read_limited(file, _MAX_REPORT_BYTES)
         if len(content) > _MAX_REPORT_BYTES:
             raise InputError(f"{path}: not a report: it has more than {_MAX_REPORT_BYTES} bytes")
-        found = parse_strict_json(content)
+        found = parse_strict_json(content.removeprefix(BOM_UTF8))
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (json.JSONDecodeError, ValueError) as error:
         raise InputError(f"{path}: not a report: {error}") from None
     if not isinstance(found, dict):
         raise InputError(f"{path}: not a report of byoc")
-    if isinstance(found.get("variants"), list):
-        found = _choose_variant(found["variants"], variant, path)
+    documents = found.get("variants")
+    if isinstance(documents, list):
+        found = _choose_variant(documents, variant, path)
     try:
-        return Report.read(found)
+        return Report.read(found), isinstance(documents, list)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 
@@ -158,7 +169,9 @@ def _read_report(path: Path, variant: str | None) -> Report:
 def _choose_variant(documents: Sequence[object], variant: str | None, path: Path) -> dict[str, Any]:
     """Return the report of a variant; that of the sizes that byoc chose, where none is named."""
     reports = {str(each.get("variant")): each for each in documents if isinstance(each, dict)}
-    first = next(iter(reports.values()), {})
+    if not reports:
+        raise InputError(f"{path}: not a report of byoc: it has no variants")
+    first = next(iter(reports.values()))
     if variant is None and (len(reports) == 1 or "chosen_sizes" in first):
         return first
     if variant not in reports:
@@ -166,14 +179,30 @@ def _choose_variant(documents: Sequence[object], variant: str | None, path: Path
     return reports[variant]
 
 
-def _describe_result(label: str, result: Result) -> PlacementSnapshot:
-    nodes = make_decision_document(result.plan).list_placed_nodes()
-    return replace(_describe_report(result.report, label), nodes=tuple(nodes))
+def _describe_result(result: Result, variant: str | None) -> PlacementSnapshot:
+    """Return the placement of a result, of variants the one that is named."""
+    names = [each.name for each in result.variants]
+    if variant is None or names == [""]:
+        chosen = result.only
+    elif variant in names:
+        chosen = result.variants[names.index(variant)]
+    else:
+        raise InputError(f"no variant '{variant}'; the result has {', '.join(names)}")
+    found = _describe_report(chosen.report, chosen.plan.model.source)
+    nodes = make_decision_document(chosen.plan).list_placed_nodes()
+    return replace(found, nodes=tuple(nodes), is_variant=names != [""])
 
 
-def _describe_bundle(bundle: Bundle) -> PlacementSnapshot:
-    """Return the placement of a bundle; one without decisions has no nodes."""
+def _describe_bundle(bundle: Bundle, variant: str | None) -> PlacementSnapshot:
+    """Return the placement of a bundle, of variants the one that is named.
+
+    One without decisions has no nodes.
+    """
+    is_variant = [each.name for each in bundle.manifest.variants] != [""]
+    if variant is not None and is_variant:
+        bundle = bundle.choose(variant)
     found = _describe_report(bundle.variant.report, str(bundle.display_path))
+    found = replace(found, is_variant=is_variant)
     decisions = bundle.decisions()
     return found if decisions is None else replace(found, nodes=tuple(decisions.list_placed_nodes()))
 
@@ -202,7 +231,9 @@ def _describe_report(report: Report, label: str) -> PlacementSnapshot:
         },
         taken=(predicted.measure, predicted.seconds if is_sum else predicted.optimized),
         errors=_describe_errors(report.verification),
-        why_none=f"it is not verified: {report.not_verified}",
+        why_none=f"it is not verified: {report.not_verified}"
+        if report.verification is None
+        else "no output was compared when it was verified",
         dropped=_count_dropped(report),
     )
 
@@ -236,7 +267,7 @@ def _explain(error: TensorErrorReport) -> float:
     if not error.relative or not error.absolute:
         return _ROUNDING * error.tolerance if error.measure == "relative" else 0.0
     share = error.relative / error.absolute
-    noise = (error.noise or 0.0) * share
+    noise = error.noise * share if error.noise else 0.0  # 0 times an infinite share is no number
     limits = {"units": error.tolerance * share, "relative": _ROUNDING * error.tolerance}
     return max(noise, limits.get(error.measure, 0.0))
 

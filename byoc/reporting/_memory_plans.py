@@ -105,6 +105,11 @@ class MemoryPlanOptions(DimensionOptions):
     striped: bool = declare_field(
         True, "plan striped execution, too.", Flag("Plan striped execution, too.", Syntax.ON_OFF)
     )
+    variant: str | None = declare_field(
+        None,
+        "the name of the variant to plan, of a bundle with several.",
+        Flag("The variant to plan, of a bundle with several.", metavar="NAME"),
+    )
     picture: str | Path | None = declare_field(
         None,
         "path of an SVG file for a picture of that plan; of a bundle one file for each part, named "
@@ -140,7 +145,7 @@ def plan_memory(model: zoo.Source | Model, options: MemoryPlanOptions) -> dict[s
     """
     settings, reports = options.make_settings(), {}
     given = Dimensions(options.dims or {}, options.shapes or {})
-    for part, loaded, flat, note in _read_parts(model, given):
+    for part, loaded, flat, note in _read_parts(model, given, options.variant):
         report_step(f"plan {loaded.source}")
         index = unshare_dequantize(loaded).index if options.fused else loaded.index
         groups = find_quantized_groups(index) if options.fused else ()
@@ -158,7 +163,7 @@ def plan_memory(model: zoo.Source | Model, options: MemoryPlanOptions) -> dict[s
 
 
 def _read_parts(
-    source: zoo.Source | Model, given: Dimensions
+    source: zoo.Source | Model, given: Dimensions, variant: str | None
 ) -> Iterator[tuple[str, Model, Model | None, str]]:
     """Yield the models to plan, each with a name: a model (""), or a bundle's whole model and regions.
 
@@ -166,10 +171,13 @@ def _read_parts(
     is a note on sizes that byoc chose, empty for none.
     """
     if not isinstance(source, str | Path) or not byoc.bundle.is_bundle(Path(source)):
+        if variant is not None:
+            name = source if isinstance(source, str | Path) else "the model"
+            raise InputError(f"{name}: is no bundle, so that it has no variant '{variant}'")
         loaded, sizes = _load_with_sizes(source, given)
         yield "", loaded, None, f"planned for {sizes} (--dim chooses others)" if sizes else ""
         return
-    bundle = byoc.bundle.open_bundle(Path(source))
+    bundle = byoc.bundle.open_bundle(Path(source), variant=variant)
     whole = prepare_model(bundle.model(), f"{source}: the whole", bundle.folder, given)
     yield "whole", whole, None, ""
     for _, region, _ in bundle.regions():

@@ -7,14 +7,15 @@ Loading takes one of them. What is asked here, loading asks of each region, too 
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from byoc.bundle import Bundle, Manifest, RegionEntry, VariantEntry, read_only_manifest
+from byoc.bundle import Bundle, Consent, Manifest, RegionEntry, VariantEntry, read_only_manifest
 from byoc.codegen import Codegens, Fit, ask_fit, find_wrong_options, list_load_options
 from byoc.console import format_quantity
 from byoc.errors import (
+    YES,
     ByocError,
     InputError,
     Verdict,
@@ -25,8 +26,8 @@ from byoc.errors import (
 )
 from byoc.onnxrt import INSTALL_HINT, describe_runtime
 from byoc.runtime._executors import find_executable
-from byoc.support import describe_failure
-from byoc.support.trust import find_interpreter
+from byoc.support import check_type, describe_failure
+from byoc.support.trust import Trust, find_interpreter, judge_signature
 
 HOST_NAME = "host"
 """The name by which a preference means a variant that runs on the host alone."""
@@ -46,21 +47,23 @@ class RegionFit:
 class VariantFit:
     """Whether a variant runs here: its regions, and onnxruntime for what is on the host.
 
-    `seconds` are the predicted ones of a run. `name` is empty in a bundle without variants.
+    `seconds` are the predicted ones of a run. `name` is empty in a bundle without variants. `consent`
+    says whether the user allows what loading it executes: native code needs a maker who is trusted.
     """
 
     name: str
     seconds: float
     host: Fit
     regions: tuple[RegionFit, ...]
+    consent: Verdict = YES
 
     @property
     def verdict(self) -> Verdict:
-        """Whether all of it loads here, or the first reason why not."""
+        """Whether all of it loads here, or the first reason why not, that of the user last."""
         for each in self.regions:
             if not each.fit.verdict:
                 return refuse(f"{each.region} ({each.codegen}): {each.fit.verdict}")
-        return self.host.verdict
+        return self.host.verdict if not self.host.verdict else self.consent
 
 
 @dataclass(frozen=True)
@@ -133,57 +136,74 @@ def _write_refusal(verdict: Verdict) -> str:
     return "" if verdict else str(verdict)
 
 
-def find_fitting(bundle: str | Path, prefer: Sequence[str] | str = ()) -> BundleFit:
+def find_fitting(
+    bundle: str | Path, prefer: Sequence[str] | str = (), *, trust: bool = False
+) -> BundleFit:
     """Return whether a `bundle`, the path of a folder or a packed file, runs on this machine.
 
     Each variant and each of its regions has its codegen, the driver or library that would run it, with
-    its installed version, what that accepts, and yes or no with the reason. Only the manifest is read:
-    no artifact is opened, and no library of a compiler or device is imported. What these alone know is
-    said (`Fit.unknown`); `byoc.inspect` says whether all files are as they were written.
+    its installed version, what that accepts, and yes or no with the reason. Only the manifest and its
+    signature are read: no artifact is opened, and no library of a compiler or device is imported. What
+    these alone know is said (`Fit.unknown`); whether all files are as they were written, `byoc.inspect`
+    says.
 
-    `prefer` is as in `byoc.load`, which would choose what `choice` has. Raises InputError when it is no
-    bundle, or `prefer` names what the bundle has not got.
+    `prefer` and `trust` are as in `byoc.load`, which would choose what `choice` has. Raises InputError
+    when it is no bundle, or `prefer` names what the bundle has not got.
     """
-    manifest, codegens = read_only_manifest(bundle), Codegens()
+    consent = Consent.of(trust)
+    (manifest, signature), codegens = read_only_manifest(bundle), Codegens()
     path = Path(bundle)
     preferred = Preference.of(prefer, manifest, path)
-    fits = {each.name: find_variant_fit(manifest, each, codegens) for each in manifest.variants}
+
+    def judge_maker() -> Trust:
+        return judge_signature(signature, manifest.digest)
+
+    def is_native(name: str) -> bool:
+        try:  # one in another Python would be started to tell
+            known = None if find_interpreter(name) is not None else codegens.find(name)
+        except ByocError:
+            return False
+        return bool(getattr(known, "native", False))
+
+    fits = {
+        each.name: replace(
+            find_variant_fit(manifest, each, codegens),
+            consent=consent.judge(each.regions, is_native, judge_maker),
+        )
+        for each in manifest.variants
+    }
     choice: VariantChoice | None = None
     with suppress(NoneFitsError):
-        choice = choose_variants(manifest, preferred, path, lambda entry: fits[entry.name].verdict)
+        choice = choose_variants(
+            manifest,
+            preferred,
+            judge=lambda entry: fits[entry.name].verdict,
+            judge_consent=lambda entry: fits[entry.name].consent,
+        )
     if choice is not None and not all(fits[name].verdict for name in choice.chosen):
         choice = None
     return BundleFit(path, tuple(fits.values()), choice)
 
 
-def find_variant_fit(
-    manifest: Manifest,
-    entry: VariantEntry,
-    codegens: Codegens,
-    check: Callable[[str], object] = lambda _: None,
-) -> VariantFit:
-    """Return whether a variant runs here.
-
-    `check` raises InputError for a codegen that may not be used.
-    """
+def find_variant_fit(manifest: Manifest, entry: VariantEntry, codegens: Codegens) -> VariantFit:
+    """Return whether a variant runs here, if the user allows what it executes."""
     regions = {region.name: region for region in manifest.regions}
     found = [
         RegionFit(
             region.name,
             region.target,
             region.codegen,
-            _find_region_fit(regions.get(region.same_as, region), codegens, check),
+            _find_region_fit(regions.get(region.same_as, region), codegens),
         )
         for region in entry.regions
     ]
     return VariantFit(entry.name, entry.report.predicted.seconds, _find_host_fit(entry), tuple(found))
 
 
-def _find_region_fit(region: RegionEntry, codegens: Codegens, check: Callable[[str], object]) -> Fit:
+def _find_region_fit(region: RegionEntry, codegens: Codegens) -> Fit:
     """Return whether a region loads here, as its codegen says; all that loading says before is no."""
     name = region.codegen
     try:
-        check(name)
         interpreter = find_interpreter(name)
         if interpreter is not None:  # which is started to run regions alone
             if shutil.which(interpreter.python) is None:
@@ -215,19 +235,33 @@ def _find_host_fit(entry: VariantEntry) -> Fit:
 
 
 class NoneFitsError(InputError):
-    """Of some variants that are alternatives none runs here; the message has the reason of each."""
+    """Of some variants that are alternatives none runs here; the message has the reason of each.
+
+    `may_fall_back` says whether the user allows one of them, so that it could run on the host.
+    """
+
+    def __init__(self, message: str, may_fall_back: bool) -> None:
+        """Keep it beside the message."""
+        super().__init__(message)
+        self.may_fall_back = may_fall_back
 
 
 @dataclass(frozen=True)
 class Preference:
-    """Names of variants, targets and codegens, the best first: which alternatives a user prefers."""
+    """Names of variants, targets and codegens, the best first: which alternatives a user prefers.
 
-    names: tuple[str, ...] = ()
+    `path` is the bundle's, for messages, and `variants` are the names of all of its variants.
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    variants: frozenset[str]
 
     @classmethod
     def of(cls, names: Iterable[str] | str, manifest: Manifest, path: Path) -> "Preference":
         """Return a preference among the variants of a bundle. Raises InputError for an unknown name."""
-        given = (names,) if isinstance(names, str) else tuple(map(str, names))
+        check_type("prefer", names, str | Sequence[str])
+        given = (names,) if isinstance(names, str) else tuple(names)
         known = dict.fromkeys(name for each in manifest.variants for name in _list_names(each) if name)
         for name in given:
             if name not in known:
@@ -235,11 +269,14 @@ class Preference:
                     f"{path}: prefer: no variant, target or codegen '{name}'"
                     f"{suggest_nearest(name, known)}; there are {', '.join(known) or 'none'}"
                 )
-        return cls(given)
+        return cls(path, given, frozenset(each.name for each in manifest.variants))
 
     def find(self, entry: VariantEntry) -> str:
-        """Return the first name that means a variant, empty where none does."""
-        own = _list_names(entry)
+        """Return the first name that means a variant, empty where none does.
+
+        A name of a variant means that one alone, whatever targets and codegens are called.
+        """
+        own = {name for name in _list_names(entry) if name not in self.variants} | {entry.name}
         return next((name for name in self.names if name in own), "")
 
     def sort(self, entries: Iterable[VariantEntry]) -> list[VariantEntry]:
@@ -270,14 +307,15 @@ def list_alternatives(manifest: Manifest) -> list[list[VariantEntry]]:
 def choose_variants(
     manifest: Manifest,
     preferred: Preference,
-    path: Path,
     judge: Callable[[VariantEntry], Verdict],
+    judge_consent: Callable[[VariantEntry], Verdict],
     fall_back: bool = False,
 ) -> VariantChoice:
     """Choose one of each group of alternatives: the best that fits, as `judge` says.
 
-    None is judged after the first that fits, nor is a variant without alternatives. With `fall_back` the
-    best is taken where none fits; else that raises NoneFitsError.
+    One that the user does not allow, as `judge_consent` says, is left out. None is judged after the
+    first that fits, nor is a variant without alternatives. With `fall_back` the best that is allowed is
+    taken where none fits; else that raises NoneFitsError.
     """
     chosen: list[str] = []
     reasons: dict[str, str] = {}
@@ -285,19 +323,25 @@ def choose_variants(
         if len(group) == 1:
             chosen.append(group[0].name)
             continue
-        best = None
+        best, allowed = None, []
         for entry in preferred.sort(group):
             if best is not None:
                 reasons[entry.name] = f"{best.name} comes before it, {_describe(entry, preferred)}"
-            elif verdict := judge(entry):
+                continue
+            if not (verdict := judge_consent(entry)):
+                reasons[entry.name] = str(verdict)
+                continue
+            allowed.append(entry)
+            if verdict := judge(entry):
                 best, reasons[entry.name] = entry, f"it fits, {_describe(entry, preferred)}"
             else:
                 reasons[entry.name] = str(verdict)
         if best is None:
-            if not fall_back:
+            if not (fall_back and allowed):
                 told = "; ".join(f"{each.name}: {reasons[each.name]}" for each in group)
-                raise NoneFitsError(f"{path}: none of its variants runs on this machine: {told}")
-            best = preferred.sort(group)[0]
+                sentence = f"{preferred.path}: none of its variants runs on this machine: {told}"
+                raise NoneFitsError(sentence, bool(allowed))
+            best = allowed[0]
             why = f"none fits, and what of it does not run here runs on the host: {reasons[best.name]}"
             reasons[best.name] = why
         chosen.append(best.name)
@@ -332,30 +376,31 @@ class LoadChanges:
         """Return the changes by options in a bundle, or in the variant that is chosen of it.
 
         They are named `name`, for all that have it, or `owner:name`, whose owner is a target or a
-        codegen of the bundle, or `host`. Raises InputError for one that nothing takes at load.
+        codegen of the bundle, or `host`. Raises InputError for one that nothing in the bundle takes at
+        load. The options of a codegen that is not installed, or may not be used, are not known: no
+        error.
         """
         here = bundle.display_path
-        owners = {HOST_NAME} | {
-            n for each in bundle.manifest.regions for n in (each.target, each.codegen)
-        }
+        if not isinstance(given, Mapping):
+            raise InputError(f"{here}: options: {given!r} is not a mapping of names to values")
         pairs = dict.fromkeys((each.target, each.codegen) for each in bundle.variant.regions)
-        taken = {
-            (target, name): list_load_options(bundle.codegens.find(name))
-            for target, name in (pairs if given else ())
-        }
+        whole = pairs | dict.fromkeys((each.target, each.codegen) for each in bundle.manifest.regions)
+        owners = dict.fromkeys([HOST_NAME, *(name for pair in whole for name in pair)])
+        taken = _TakenOptions(bundle)
         threads: int | None = None
         options: dict[str, dict[str, str]] = {}
         for key, value in given.items():
             owner, mark, option = str(key).rpartition(":")
             if mark and owner not in owners:
                 raise InputError(
-                    f"{here}: option {key}: no such target or codegen{suggest_nearest(owner, owners)}"
+                    f"{here}: option {key}: no such target or codegen{suggest_nearest(owner, owners)}; "
+                    f"there are {', '.join(owners)}"
                 )
             is_host = option == _THREADS and (not mark or owner == HOST_NAME)
-            those = [pair for pair in pairs if not mark or owner in pair]
-            takers = [pair for pair in those if option in taken[pair]]
-            if not is_host and not takers and (those or not mark or owner == HOST_NAME):
-                raise InputError(f"{here}: option {key}: {_describe_taken(taken)}")
+            those = [pair for pair in whole if not mark or owner in pair]
+            if not is_host and not any(taken.may_take(name, option) for _, name in those):
+                raise InputError(f"{here}: option {key}: {taken.describe(name for _, name in whole)}")
+            takers = [pair for pair in those if pair in pairs and option in taken.list_known(pair[1])]
             if is_host:
                 threads = _read_threads(value, f"{here}: option {key}")
             text = str(value).lower() if isinstance(value, bool) else str(value)
@@ -375,16 +420,44 @@ NO_CHANGES = LoadChanges()
 _THREADS = "threads"
 
 
-def _describe_taken(taken: Mapping[tuple[str, str], Sequence[str]]) -> str:
-    """Return the end of a sentence on what may be given at load."""
-    known = {f"{name}:{option}": None for (_, name), own in taken.items() for option in own}
-    return f"nothing takes it at load; taken are {', '.join([f'{HOST_NAME}:{_THREADS}', *known])}"
+@dataclass(frozen=True)
+class _TakenOptions:
+    """The options that the codegens of a bundle take at load, each asked when it is first needed."""
+
+    bundle: Bundle
+    known: dict[str, list[str] | None] = field(default_factory=dict)
+
+    def _ask(self, codegen: str) -> list[str] | None:
+        """Return the options of a codegen, None where it is not installed, or may not be used."""
+        if codegen not in self.known:
+            self.known[codegen] = None
+            with suppress(InputError):
+                self.bundle.consent.require_allowed(codegen, "")
+                self.known[codegen] = list_load_options(self.bundle.codegens.find(codegen))
+        return self.known[codegen]
+
+    def may_take(self, codegen: str, option: str) -> bool:
+        """Return whether a codegen takes an option, or whether that is not known."""
+        own = self._ask(codegen)
+        return own is None or option in own
+
+    def list_known(self, codegen: str) -> list[str]:
+        """Return the options of a codegen, none where they are not known."""
+        return self._ask(codegen) or []
+
+    def describe(self, codegens: Iterable[str]) -> str:
+        """Return the end of a sentence on what may be given at load."""
+        every = [f"{name}:{option}" for name in codegens for option in self.list_known(name)]
+        return f"nothing takes it at load; taken are {', '.join([f'{HOST_NAME}:{_THREADS}', *every])}"
 
 
 def _read_threads(value: Any, where: str) -> int:
     text = str(value)
     if isinstance(value, bool) or not (text.isascii() and text.isdecimal() and len(text) < _MOST_DIGITS):
-        raise InputError(f"{where} is {value!r}, and must be a whole number; 0 means one for each core")
+        most = 10 ** (_MOST_DIGITS - 1) - 1
+        raise InputError(
+            f"{where} is {value!r}, and must be a whole number up to {most}; 0 means one for each core"
+        )
     return int(text)
 
 

@@ -12,7 +12,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from byoc.bundle import MANIFEST_FILE, Bundle, VariantEntry, check_padding, check_split, open_bundle
+from byoc.bundle import (
+    MANIFEST_FILE,
+    Bundle,
+    VariantEntry,
+    check_padding,
+    check_split,
+    judge_consent,
+    open_bundle,
+)
 from byoc.codegen import choose_isolation
 from byoc.errors import InputError, MissingRuntimeError, Verdict, get_error_text, refuse
 from byoc.model import Dim, StatePair, TensorType, get_stated_types, read_tensor_types
@@ -24,7 +32,7 @@ from byoc.padding import (
     make_padded_shapes,
     pad_inputs,
 )
-from byoc.runtime._executors import RegionNotHereError
+from byoc.runtime._executors import RegionFailedError, RegionNotHereError
 from byoc.runtime._fitting import (
     Preference,
     VariantChoice,
@@ -398,20 +406,27 @@ def load_variants(
         return replace(last_resort(bundle), choice=VariantChoice((bundle.chosen,)))
     preferred = Preference.of(prefer, bundle.manifest, bundle.display_path)
     sessions: dict[str, Session] = {}
+    # What fails is a fault to tell of, unless the user asked to go on without it.
+    failing = (RegionFailedError,) if fall_back else ()
+    left_out = (RegionNotHereError, MissingRuntimeError, *failing)
 
     def judge(entry: VariantEntry) -> Verdict:
         """Return whether a variant runs here: what it says fits, and is loaded."""
-        verdict = find_variant_fit(
-            bundle.manifest, entry, bundle.codegens, bundle.consent.check_allowed
-        ).verdict
+        verdict = find_variant_fit(bundle.manifest, entry, bundle.codegens).verdict
         if verdict:
             try:
                 sessions[entry.name] = load_one(bundle.choose(entry.name))
-            except (RegionNotHereError, MissingRuntimeError) as error:
+            except left_out as error:
                 return refuse(get_error_text(error))
         return verdict
 
-    choice = choose_variants(bundle.manifest, preferred, bundle.display_path, judge, fall_back)
+    choice = choose_variants(
+        bundle.manifest,
+        preferred,
+        judge,
+        lambda entry: judge_consent(bundle.choose(entry.name), without_missing=True),
+        fall_back,
+    )
     variants = [bundle.choose(name) for name in choice.chosen] if choice.reasons else bundle.variants
     paddings = read_paddings(variants) if pad else {}
     if len(variants) == 1 and not paddings:

@@ -10,6 +10,7 @@ import pytest
 from cutting import CHAIN, HOST_ONLY, cut
 from support import Ran, parse, region_names
 
+from byoc.bundle import open_bundle
 from byoc.pipeline import partition
 
 NETS = {
@@ -125,6 +126,16 @@ def test_pictures_of_regions_are_files_of_their_own(byoc: Cli, here: Path) -> No
 
     assert (ran.code, ran.err) == (0, "")
     drawn = sorted(path.name for path in here.glob("p.*"))
+    variants = {"one": {"rules": str(rules[0])}, "two": {"rules": str(rules[1])}}
+    partition(net, variants=variants, output=here / "v", strategy="all-supported")
+    assert "give --variant" in byoc("plan-memory", "v").err
+    ran = byoc("plan-memory", "v", "--variant", "two", "--format", "json")
+    (entry,) = [each for each in open_bundle(here / "v").manifest.variants if each.name == "two"]
+    names = [plan["name"] for plan in json.loads(ran.out)["plans"]]
+    assert names == ["v: the whole", *(f"v: {each.name}" for each in entry.regions)]
+    onnx.save(net, here / "net.onnx")
+    ran = byoc("plan-memory", "net.onnx", "--variant", "two")
+    assert (ran.code, ran.err) == (1, "byoc: net.onnx: is no bundle, so that it has no variant 'two'\n")
     first, second = region_names(here / "b")
     assert drawn == [f"p.{first}.svg", f"p.{second}.svg", "p.whole.svg"]
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import onnx
 import pytest
 from cutting import CHAIN
@@ -12,6 +13,7 @@ from support import VANILLA, Ran, parse
 Cli = Callable[..., Ran]
 PARTITION = ("partition", "m.onnx", "--rules", VANILLA, "--strategy", "all-supported")
 
+OUTPUTS = ("--junit", "--html", "--save-placement")
 COUNTS = {"tests", "failures", "errors", "skipped"}
 ATTRIBUTES = {
     "testsuites": ({"name", "tests", "failures", "errors"}, set()),
@@ -179,3 +181,22 @@ def test_a_file_inside_of_the_bundle_is_refused(byoc: Cli) -> None:
         ran = byoc(*command, "--junit", "b/j.xml")
         assert (ran.code, ran.out) == (1, "")
         assert "b/j.xml: cannot be written: it would change the bundle that is " in ran.err
+
+
+def test_a_file_that_is_read_is_not_replaced(here: Path, byoc: Cli) -> None:
+    np.savez(here / "x.npz", x=np.zeros((1, 4), np.float32))
+    (here / "r.yaml").write_text(f"extends: {VANILLA}\n")
+    byoc(*PARTITION, "-o", "b")
+    byoc("pack", "b", "-o", "p")
+    own = ("partition", "m.onnx", "--rules", "r.yaml")
+    wrong = [(*own, flag, file) for flag in OUTPUTS for file in ("m.onnx", "r.yaml")]
+    wrong += [(*own, "--inputs", "x.npz", "--junit", "x.npz")]
+    wrong += [("compare", "m.onnx", "--rules", "r.yaml", "--junit", f) for f in ("m.onnx", "r.yaml")]
+    wrong += [("inspect", "p", "--junit", "p"), ("verify", "b", "--inputs", "x.npz", "--junit", "x.npz")]
+    wrong += [("run", "b", "--inputs", "x.npz", flag, "x.npz") for flag in ("-o", "--trace")]
+    before = {each: each.read_bytes() for each in here.iterdir() if each.is_file()}
+    for command in wrong:
+        ran = byoc(*command)
+        told = f"byoc: {command[-1]}: cannot be written: it would replace what is read, {command[-1]}\n"
+        assert (ran.code, ran.out, ran.err) == (1, "", told), command
+    assert {each: each.read_bytes() for each in before} == before

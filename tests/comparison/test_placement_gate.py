@@ -181,10 +181,16 @@ def float_document(quantized: Mapping[str, Path]) -> Any:
         (2e-5, 4e-5, 20 * np.log10(2)),
         (4e-5, 2e-5, -20 * np.log10(2)),
         (0.0, 0.0, 0.0),
+        (None, 4e-5, -np.inf),  # not comparable before
+        (4e-5, None, np.inf),
+        (None, None, 0.0),
+        (1e-4, 1e300, 20 * 304),
+        (1e300, 1e-4, -20 * 304),
+        (5e-324, 1e300, 20 * (300 + 5)),
     ],
 )
 def test_rounding_is_no_growth(
-    old: float, new: float, growth: float, float_document: Any, tmp_path: Path
+    old: float | None, new: float | None, growth: float, float_document: Any, tmp_path: Path
 ) -> None:
     for name, error in (("old", old), ("new", new)):
         document = deepcopy(float_document)
@@ -193,7 +199,8 @@ def test_rounding_is_no_growth(
         (tmp_path / f"{name}.json").write_text(json.dumps(document))
     (change,) = byoc.diff(tmp_path / "old.json", tmp_path / "new.json").errors
     assert change.growth == pytest.approx(growth)
-    assert (change.before, change.after) == (old, new)
+    known = [np.inf if each is None else each for each in (old, new)]
+    assert [change.before, change.after] == known
 
 
 def test_a_tolerance_needs_both_sides(quantized: Mapping[str, Path], tmp_path: Path) -> None:
@@ -233,6 +240,51 @@ def test_reports_of_variants_are_compared_by_name(tmp_path: Path) -> None:
     for variant in (None, "huge"):
         with pytest.raises(InputError, match=r"v\.json: it has the variants small, large: say which"):
             byoc.diff(tmp_path / "v.json", tmp_path / "v.json", variant=variant)
+    assert byoc.diff(result, tmp_path / "v.json", variant="large").equal
+    with pytest.raises(InputError, match=r"^no variant 'huge'; the result has small, large"):
+        byoc.diff(result, result, variant="huge")
+
+
+def test_a_variant_is_compared_with_a_side_that_has_none(tmp_path: Path) -> None:
+    file = rules(tmp_path, "a", "Add")
+    alone = planned(NET, file, output=tmp_path / "alone.byoc")
+    whole = planned(
+        NET,
+        file,
+        variants={"here": {"rules": str(file)}, "there": {"rules": str(rules(tmp_path, "b"))}},
+        output=tmp_path / "whole.byoc",
+    )
+    (tmp_path / "alone.json").write_text(json.dumps(alone.to_json()))
+    plain = (alone, tmp_path / "alone.json", tmp_path / "alone.byoc")
+    for one in plain:
+        for other in (whole, tmp_path / "whole.byoc"):
+            assert byoc.diff(one, other, variant="here").moved == 0
+            assert byoc.diff(other, one, variant="there").moved > 0
+        with pytest.raises(InputError, match="have no variants, so that none is 'here'"):
+            byoc.diff(one, one, variant="here")
+    with pytest.raises(InputError, match=r"^variant: 1 is not text or None"):
+        byoc.diff(whole, whole, variant=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "it is empty: no report, saved placement or rule file"),
+        (b" \n", "it is empty: no report, saved placement or rule file"),
+        (b'{"variants": []}', "not a report of byoc: it has no variants"),
+        (b'{"variants": [1]}', "not a report of byoc: it has no variants"),
+    ],
+)
+def test_a_baseline_that_is_none_is_one_sentence(content: bytes, told: str, tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_bytes(content)
+    with pytest.raises(InputError, match=rf"r\.json: {told}$"):
+        byoc.diff(tmp_path / "r.json", tmp_path / "r.json")
+
+
+def test_a_mark_of_the_byte_order_is_no_part_of_a_report(tmp_path: Path) -> None:
+    result = planned(NET, rules(tmp_path, "a", "Add"))
+    (tmp_path / "r.json").write_bytes(json.dumps(result.to_json()).encode("utf-8-sig"))
+    assert byoc.diff(tmp_path / "r.json", result).equal
 
 
 def test_the_command_and_its_junit(tmp_path: Path, byoc: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,6 +307,11 @@ def test_the_command_and_its_junit(tmp_path: Path, byoc: Any, monkeypatch: pytes
     for wrong in (("--exit-code", "--only-worse"), ("--max-slowdown", "5"), ("--max-slowdown=-1%",)):
         assert byoc("diff", "a.yaml", "a.yaml", *asked, *wrong).code == 2
     assert byoc("diff", "a.yaml", "a.yaml", *asked).code == 2  # nothing is judged, so JUnit has no cases
+    for file in ("a.yaml", "net.onnx"):
+        before = Path(file).read_bytes()
+        lost = byoc("diff", "a.yaml", "b.yaml", *asked[:-1], file, "--only-worse")
+        assert (lost.code, Path(file).read_bytes()) == (1, before)
+        assert lost.err == f"byoc: {file}: cannot be written: it would replace what is read, {file}\n"
     missing = byoc("diff", "a.yaml", "none.yaml", *asked, "--only-worse")
     assert missing.code == 1
     assert ElementTree.parse("j.xml").find("testsuite/testcase/error") is not None

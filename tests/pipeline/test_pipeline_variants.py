@@ -265,7 +265,10 @@ def test_what_a_variant_may_not_be(tmp_path: Path) -> None:
         "variants a and b take inputs of the same types": {"variants": {"a": {"n": 1}, "b": {"n": 1}}},
         "variants: .* is not a mapping": {"variants": ["a"]},
         "variant 'a': dimension n has one size, not": {"variants": {"a": {"n": ["1"]}}},
-        "variant 'a': rules names rule files, not": {"variants": {"a": {"rules": ""}}},
+        "variant 'a': rules names rule files, not '3'": {"variants": {"a": {"rules": 3}}},
+        "variant 'a': rules names no rule file": {"variants": {"a": {"rules": ""}}},
+        "variant 'b': rules names no rule file": {"variants": {"b": {"rules": []}}},
+        "variant 'c': rules names no rule file": {"variants": {"c": {"rules": [VANILLA, ""]}}},
         "variants a and b take inputs of the same types, so": {
             "variants": {"a": {"rules": "dla"}, "b": {"rules": ["dla"]}}
         },

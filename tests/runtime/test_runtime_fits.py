@@ -20,6 +20,7 @@ from cutting import CHAIN, DEVICE_ONLY, cut, ramp
 from support import Ran, parse
 
 import byoc
+from byoc.bundle import pack_folder
 from byoc.codegen import (
     YES,
     Artifact,
@@ -33,7 +34,7 @@ from byoc.codegen import (
     refuse,
 )
 from byoc.onnxrt import get_session_settings
-from byoc.runtime import RegionNotHereError, VariantSession
+from byoc.runtime import NoneFitsError, RegionFailedError, RegionNotHereError, VariantSession
 
 # Machines that are simulated: two accelerators, each with a driver of a version, or without one.
 
@@ -221,6 +222,90 @@ def test_codegens_that_may_not_be_used_are_not_chosen(
     assert choose(made, monkeypatch, codegens="pc_tables") == ("pc_1", "pc_2")
 
 
+def test_native_code_of_a_stranger_is_not_chosen(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, type("Native", (Npu,), {"native": True}), Pc)
+    assert byoc.find_fitting(made).choice == byoc.load(made, isolate=False).choice  # made here
+    theirs = tmp_path / "theirs"
+    shutil.copytree(made, theirs)
+    (theirs / "signature.json").unlink()
+    files = [each.relative_to(theirs).as_posix() for each in theirs.rglob("*") if each.is_file()]
+    pack_folder(theirs, sorted({*files} - {"manifest.json"}), tmp_path / "theirs.zip")
+    for bundle in (theirs, tmp_path / "theirs.zip"):
+        with monkeypatch.context() as patch:
+            patch.setattr("byoc.support.trust._signature._WRITTEN", set())
+            found = byoc.find_fitting(bundle, ["npu_1"])
+            assert found.choice is not None
+            assert found.choice.chosen == ("pc_1", "pc_2")
+            assert "native code for codegen npu_tables, and not loaded" in str(found.variants[0].verdict)
+            for fallback in (None, "host"):
+                loaded = byoc.load(bundle, isolate=False, prefer=["npu_1"], fallback=fallback)
+                assert loaded.choice == found.choice
+                assert not loaded.fallbacks
+            with pytest.raises(NoneFitsError, match="but only these may be used") as caught:
+                byoc.load(bundle, isolate=False, codegens=["npu_tables"], fallback="host")
+            assert not caught.value.may_fall_back
+            trusted = byoc.find_fitting(bundle, trust=True).choice
+            assert trusted == byoc.load(bundle, isolate=False, trust=True).choice
+            assert trusted is not None
+            assert trusted.chosen == ("npu_1", "npu_2")
+
+
+def test_a_name_of_a_variant_means_that_one(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, Npu, Pc)
+    rules = {"pc": made.with_name("npu.yaml"), "host": made.with_name("pc.yaml")}
+    byoc.partition(
+        parse(MODEL),
+        variants={name: {"rules": str(file)} for name, file in rules.items()},
+        codegen={"dla": "npu_tables", "pc": "pc_tables"},
+        strategy="all-supported",
+        output=tmp_path / "b",
+    )
+    for prefer, chosen in (("pc", "pc"), ("host", "host"), ("pc_tables", "host"), ("dla", "pc")):
+        found = byoc.find_fitting(tmp_path / "b", prefer)
+        assert found.choice is not None
+        assert found.choice.chosen == (chosen,)
+
+
+def test_what_fails_is_left_out_with_a_fallback(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("the driver is confused")
+
+    install(monkeypatch, type("Failing", (Npu,), {"load": fail}), Pc)
+    with pytest.raises(RegionFailedError, match="the driver is confused"):
+        byoc.load(made, isolate=False)
+    loaded = byoc.load(made, isolate=False, fallback="host")
+    assert loaded.choice.chosen == ("pc_1", "pc_2")
+    assert "the driver is confused" in loaded.choice.reasons["npu_1"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"prefer": wrong} for wrong in (None, 1, [1], [None], b"pc", {"pc": 1}, True)),
+        *({"options": wrong} for wrong in (None, [("threads", 2)], "threads=2", 3)),
+        *({"variant": wrong} for wrong in (1, ["pc_1"], b"pc_1")),
+        *({"trust": wrong} for wrong in ("no", 1, None)),
+        *({"codegens": wrong} for wrong in (1, [1], b"dla")),
+    ],
+    ids=str,
+)
+def test_values_of_other_types_are_one_sentence(
+    options: Mapping[str, Any], made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, Npu, Pc)
+    ((name, value),) = options.items()
+    asked = [byoc.load, *([byoc.find_fitting] if name in {"prefer", "trust"} else [])]
+    for ask in asked:
+        with pytest.raises(InputError, match=rf"{name}: ") as caught:
+            ask(made, **options)
+        assert repr(value) in str(caught.value)
+        assert len(caught.value.lines) == 1
+
+
 def test_asking_reads_the_manifest_alone(made: Path, tmp_path: Path, monkeypatch: Any) -> None:
     install(monkeypatch, Npu, Pc)
     whole = byoc.find_fitting(made)
@@ -247,7 +332,11 @@ def opened(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         threads: int = field(default=1, metadata={"at_load": True})
         level: int = 2
 
-    install(monkeypatch, type("N", (Npu,), {"Options": Options}), type("P", (Pc,), {"Options": Options}))
+    @dataclass(frozen=True)
+    class More(Options):
+        depth: int = field(default=1, metadata={"at_load": True})
+
+    install(monkeypatch, type("N", (Npu,), {"Options": Options}), type("P", (Pc,), {"Options": More}))
     Npu.seen.clear()
     return made
 
@@ -260,6 +349,7 @@ def opened(made: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"npu_tables:threads": 3}, ("3", 0)),
         ({"dla:threads": "4", "host:threads": "2"}, ("4", 2)),
         ({"pc:threads": 3}, ("1", 0)),  # of what is not loaded
+        ({"depth": 3, "pc_tables:depth": 4}, ("1", 0)),
     ],
 )
 def test_options_reach_the_artifact_and_the_host(
@@ -274,11 +364,18 @@ def test_options_reach_the_artifact_and_the_host(
     [
         (
             {"level": 3},
-            "option level: nothing takes it at load; taken are host:threads, npu_tables:threads",
+            "option level: nothing takes it at load; taken are host:threads, npu_tables:threads, "
+            "pc_tables:threads, pc_tables:depth",
         ),
+        ({"pc:level": 3}, "option pc:level: nothing takes it at load"),
+        ({"dla:depth": 3}, "option dla:depth: nothing takes it at load"),
+        ({"threads": 10**30}, "must be a whole number up to 99999"),
         ({"dla:level": 3}, "option dla:level: nothing takes it at load"),
         ({"host:level": 3}, "option host:level: nothing takes it at load"),
-        ({"npus:threads": 3}, r"option npus:threads: no such target or codegen"),
+        (
+            {"npus:threads": 3},
+            r"option npus:threads: no such target or codegen.*; there are host, dla, ",
+        ),
         (
             {"dla:threads": "many"},
             "codegen npu_tables takes as option 'threads' a whole number, not 'many'",
@@ -293,6 +390,21 @@ def test_an_option_that_nothing_takes_is_one_sentence(
         byoc.load(opened, isolate=False, options=options)
     assert len(caught.value.lines) == 1
     assert str(opened) in str(caught.value)
+
+
+def test_options_of_codegens_that_are_missing_do_not_end_a_load(
+    opened: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"depth": 3, "pc_tables:anything": 4, "threads": 2}
+    vendors.install(monkeypatch, npu_tables=Npu)
+    assert byoc.load(opened, isolate=False, options=options).choice.chosen == ("npu_1", "npu_2")
+    vendors.install(monkeypatch)
+    with pytest.warns(RuntimeWarning, match="runs on the host"):
+        loaded = byoc.load(opened, isolate=False, options=options, fallback="host")
+    x = ramp(1, 4)
+    np.testing.assert_array_equal(loaded({"x": x})["y"], np.maximum(2 * x, 0))
+    with pytest.raises(NoneFitsError, match="codegen 'pc_tables' of"):
+        byoc.load(opened, isolate=False, options=options)
 
 
 # The codegens that come along: what they say is what loading does, also without their libraries.

@@ -350,8 +350,10 @@ def _read_variant(name: str, own: Mapping[str, VariantValue]) -> model.Variant:
             raise InputError(f"variant '{name}': dimension {key} has one size, not {said!r}")
         dims[key] = said
     rules = own.get(VARIANT_RULES, ())
-    if isinstance(rules, int) or "" in (rules, *list_files(rules)):
+    if isinstance(rules, int):
         raise InputError(f"variant '{name}': {VARIANT_RULES} names rule files, not '{rules}'")
+    if VARIANT_RULES in own and not all(list_files(rules) or [""]):
+        raise InputError(f"variant '{name}': {VARIANT_RULES} names no rule file")
     return model.Variant(name, dims, rules=tuple(map(str, list_files(rules))))
 
 
