@@ -42,6 +42,7 @@ from byoc.planning._memory_fit import (
 )
 from byoc.planning._node_parts import free_host_views, share_host_prices
 from byoc.planning._plan_settings import PlanSettings, require_knowledge
+from byoc.support import describe_failure
 
 # The placement problems of one graph: costs of its units and bodies, constraints, given placements.
 
@@ -295,7 +296,7 @@ def _place_graph(graph: GraphToPlace, settings: PlanSettings, pins: PinnedNodes 
     while isinstance(found, Constraints):
         graph_problem = problems.build(found)
         problem, fusions = problems.restrict(graph_problem, found)
-        placement = solve_problem(problem, settings.strategy, names)
+        placement = solve_problem(problem, settings.strategy, names, describe_failure)
         if settings.doubt is not None and not graph.path:
             perturbed = perturb_graph(
                 graph.index, graph.units.units, names, problem, placement, settings.doubt
