@@ -20,8 +20,7 @@ from byoc.placement import (
     find_components,
     limit_time,
 )
-from byoc.planning._graph_plan import GraphPlan, PlannedRegion
-from byoc.planning._memory_fit import measure_memory
+from byoc.planning._graph_plan import GraphPlan, PlannedRegion, RegionMemory
 from byoc.planning._plan_data import Action, ActionKind, BreakEven
 from byoc.planning._plan_settings import PlanSettings
 from byoc.rules import MISSING_OPERATOR, Target, drop_constraint, write_quantized
@@ -152,15 +151,14 @@ def measure_need(key: str, graphs: Sequence[GraphPlan], number: int) -> int:
     That is the bytes of all constants and the largest arena, the nodes of the smallest or of the largest
     region, or the number of regions.
     """
-    if key == "memory":
-        each = [measure_memory(graph, number + 1) for graph in graphs]
-        return int(sum(constants for constants, _ in each) + max(arena for _, arena in each))
     target = graphs[0].targets[number].name
-    sizes = [
-        len(region.nodes) for graph in graphs for region in graph.regions if region.target.name == target
-    ]
+    regions = [region for graph in graphs for region in graph.regions if region.target.name == target]
+    if key == "memory":
+        memory = RegionMemory.of_regions(regions)
+        return 0 if memory is None else int(memory.total)
     if key == "regions":
-        return len(sizes)
+        return len(regions)
+    sizes = [len(region.nodes) for region in regions]
     return (min if key == "min_nodes" else max)(sizes, default=0)
 
 

@@ -1,7 +1,8 @@
 """The plan of one graph: its units, where each is placed, and its regions."""
 
+import math
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -324,12 +325,40 @@ def explain_form_change(form: str) -> Verdict:
     return refuse(Cause(CauseKind.CONVERSION, text))
 
 
+@dataclass(frozen=True, slots=True)
+class RegionMemory:
+    """The bytes that a region needs on its accelerator: for constants, and for its arena while it runs.
+
+    `activations`, the bytes of the arena, is None where extents are not known: none is planned then.
+    """
+
+    constants: float
+    activations: int | None
+
+    @property
+    def total(self) -> float:
+        """The bytes of both together."""
+        return self.constants + (self.activations or 0)
+
+    @classmethod
+    def of_regions(cls, regions: Iterable["PlannedRegion"]) -> "RegionMemory | None":
+        """Return what regions of an accelerator need: all constants and the largest arena.
+
+        Regions run one after another. It is None where none has `memory`.
+        """
+        each = [region.memory for region in regions if region.memory is not None]
+        arenas = [memory.activations for memory in each if memory.activations is not None]
+        constants = math.fsum(memory.constants for memory in each)
+        return cls(constants, max(arenas, default=None)) if each else None
+
+
 @dataclass(frozen=True, eq=False)
 class PlannedRegion:
     """A region of a graph: its target, its units there, and the tensors at its boundary.
 
     `seconds` are the predicted ones of a single run, launch included; `trips` is how often it is
-    expected to run for one run of the model.
+    expected to run for one run of the model. `memory` is what `limits.memory` of the target's rule file
+    is compared with, None where it has no such limit.
     """
 
     name: str
@@ -339,6 +368,7 @@ class PlannedRegion:
     interface: BoundaryNames
     seconds: float
     trips: float
+    memory: RegionMemory | None = None
 
     @property
     def nodes(self) -> list[int]:
