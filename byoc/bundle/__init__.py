@@ -88,6 +88,7 @@ if TYPE_CHECKING:
         EstimateReport,
         Finite,
         HostReason,
+        MemoryUse,
         NodeCounts,
         OpenDimension,
         OutputAccuracy,

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         GraphPlan,
         PerturbedPlan,
         PlannedRegion,
+        RegionMemory,
         explain_form_change,
     )
     from byoc.planning._node_parts import (
