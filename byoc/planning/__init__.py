@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         RegionMemory,
         explain_form_change,
     )
+    from byoc.planning._memory_fit import measure_memory
     from byoc.planning._node_parts import (
         LEAST_TAKEN,
         NodeSplitter,

@@ -20,7 +20,8 @@ from byoc.placement import (
     find_components,
     limit_time,
 )
-from byoc.planning._graph_plan import GraphPlan, PlannedRegion, RegionMemory
+from byoc.planning._graph_plan import GraphPlan, PlannedRegion
+from byoc.planning._memory_fit import measure_memory
 from byoc.planning._plan_data import Action, ActionKind, BreakEven
 from byoc.planning._plan_settings import PlanSettings
 from byoc.rules import MISSING_OPERATOR, Target, drop_constraint, write_quantized
@@ -154,7 +155,7 @@ def measure_need(key: str, graphs: Sequence[GraphPlan], number: int) -> int:
     target = graphs[0].targets[number].name
     regions = [region for graph in graphs for region in graph.regions if region.target.name == target]
     if key == "memory":
-        memory = RegionMemory.of_regions(regions)
+        memory = measure_memory(regions)
         return 0 if memory is None else int(memory.total)
     if key == "regions":
         return len(regions)

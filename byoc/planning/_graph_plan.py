@@ -1,8 +1,7 @@
 """The plan of one graph: its units, where each is placed, and its regions."""
 
-import math
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -339,17 +338,6 @@ class RegionMemory:
     def total(self) -> float:
         """The bytes of both together."""
         return self.constants + (self.activations or 0)
-
-    @classmethod
-    def of_regions(cls, regions: Iterable["PlannedRegion"]) -> "RegionMemory | None":
-        """Return what regions of an accelerator need: all constants and the largest arena.
-
-        Regions run one after another. It is None where none has `memory`.
-        """
-        each = [region.memory for region in regions if region.memory is not None]
-        arenas = [memory.activations for memory in each if memory.activations is not None]
-        constants = math.fsum(memory.constants for memory in each)
-        return cls(constants, max(arenas, default=None)) if each else None
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,7 @@ again, with less room for constants or without the unit that runs where the aren
 """
 
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
@@ -23,7 +23,7 @@ from byoc.memory.reading import CONVENTIONS, MemoryModel, read_memory_model
 from byoc.model import GraphIndex
 from byoc.patterns import JointUnit
 from byoc.placement import Placement, Problem
-from byoc.planning._graph_plan import GraphPlan, RegionMemory
+from byoc.planning._graph_plan import GraphPlan, PlannedRegion, RegionMemory
 
 _ROUNDS = 64  # of placing again, then nothing is left on what is still too full
 _LARGE = 2_000  # units: above, arenas are planned in the given order, which takes no search
@@ -233,6 +233,17 @@ def measure_region(
     return RegionMemory(math.fsum(problem.memory[list(rows), number]), activations)
 
 
+def measure_memory(regions: Iterable[PlannedRegion]) -> RegionMemory | None:
+    """Return the memory of the regions of an accelerator: all constants, and the largest arena.
+
+    Regions run one after another. It is None where the accelerator has no limit, or no region.
+    """
+    each = [region.memory for region in regions if region.memory is not None]
+    arenas = [memory.activations for memory in each if memory.activations is not None]
+    constants = math.fsum(memory.constants for memory in each)
+    return RegionMemory(constants, max(arenas, default=None)) if each else None
+
+
 def _lack_memory(device: PlacementDevice, need: tuple[float, float], sentence: str) -> Cause:
     """Return the cause that an accelerator has too little memory for so many bytes of both kinds."""
     return Cause(
@@ -257,7 +268,7 @@ def describe_excess(plan: GraphPlan, devices: Sequence[PlacementDevice]) -> str:
             return f"{device.name} would have {len(own)} regions of at most {device.max_regions}"
         if device.memory == inf or len(graphs) == 1:
             continue  # a single graph was placed within its memory
-        memory = RegionMemory.of_regions(own)
+        memory = measure_memory(own)
         if memory is not None and memory.total > device.memory:
             return f"{device.name} would hold {memory.total:.0f} bytes of at most {device.memory:.0f}"
     return ""

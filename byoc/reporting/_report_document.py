@@ -27,7 +27,7 @@ from byoc.bundle import (
 from byoc.console import format_count, format_quantity
 from byoc.model import name_nodes
 from byoc.placement import Measure
-from byoc.planning import RegionMemory, find_neighbours, find_sent_tensors
+from byoc.planning import find_neighbours, find_sent_tensors, measure_memory
 from byoc.reporting._decision_document import count_user_nodes, list_host_reasons
 from byoc.reporting._estimates import (
     describe_kept_state,
@@ -43,7 +43,15 @@ if TYPE_CHECKING:
     from byoc.bundle import EstimateReport, VerificationReport
     from byoc.model import GraphIndex, PlannedSizes
     from byoc.padding import PaddingDecision
-    from byoc.planning import GraphPlan, LoweredPrecision, Plan, PlannedRegion, RefusedRegion, SentTensor
+    from byoc.planning import (
+        GraphPlan,
+        LoweredPrecision,
+        Plan,
+        PlannedRegion,
+        RefusedRegion,
+        RegionMemory,
+        SentTensor,
+    )
     from byoc.rules import Target
     from byoc.verification import NotVerified
 
@@ -328,11 +336,11 @@ def _report_memory(target: Target, memory: RegionMemory | None) -> MemoryUse | N
 
 
 def _sum_memory(plan: Plan) -> dict[str, MemoryUse]:
-    """Return by target what its regions need together, where `limits.memory` holds."""
+    """Return by target the memory of all its regions together, where `limits.memory` holds."""
     found = {}
     for target in plan.targets:
         own = (region for region in plan.regions if region.target.name == target.name)
-        use = _report_memory(target, RegionMemory.of_regions(own))
+        use = _report_memory(target, measure_memory(own))
         if use is not None:
             found[target.name] = use
     return found

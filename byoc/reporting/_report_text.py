@@ -206,9 +206,9 @@ def _dimension_lines(report: Report) -> Iterator[str]:
 
 
 def _memory_lines(report: Report) -> Iterator[str]:
-    """Yield what the regions of a target need of its memory together, where the target has a limit.
+    """Yield a line for the memory of each target that has a limit: its use by all regions together.
 
-    Of what compilers report there is a line where a target has several regions: the most of them.
+    A target with several compiled regions has a line for the SRAM of the one that is closest to full.
     """
     for target, use in report.memory.items():
         constants = format_quantity(use.constants or 0, "B")

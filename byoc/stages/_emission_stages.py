@@ -182,7 +182,7 @@ class Estimate:
         found = estimate_regions(state.bundle, state.setup.compilers)
         asked = state.request.options.ask in {"costs", "both"}
         plan = add_estimate_notes(state.plan, found, asked)
-        sram, notes = find_sram(state.bundle.manifest.regions)
+        sram, notes = find_sram(state.bundle.variant.regions)
         plan = replace(plan, notes=(*plan.notes, *notes))
         return Estimated(
             **take(Compiled, replace(state, plan=plan)), estimates=found.by_region, sram=sram
