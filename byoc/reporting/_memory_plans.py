@@ -154,8 +154,8 @@ def plan_memory(model: zoo.Source | Model, options: MemoryPlanOptions) -> dict[s
     for part, loaded, flat, note in _read_parts(model, given):
         report_step(f"plan {loaded.source}")
         # A region has a model with composites inlined; it is planned as its accelerator computes.
-        is_region = flat is not None and options.method != STRIPED
-        fused = is_region if options.fused is None else options.fused
+        as_compiled = flat is not None and options.method != STRIPED
+        fused = as_compiled if options.fused is None else options.fused
         index = unshare_dequantize(loaded).index
         groups = find_quantized_groups(index)
         notes = [note] if note else []
