@@ -89,6 +89,7 @@ if TYPE_CHECKING:
         EstimateReport,
         Finite,
         HostReason,
+        MemoryUse,
         NodeCounts,
         OpenDimension,
         OutputAccuracy,

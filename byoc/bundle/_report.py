@@ -222,6 +222,23 @@ class EstimateReport(ReportModel):
     hertz: float | None = None
 
 
+class MemoryUse(ReportModel):
+    """The bytes that are used of an accelerator's memory, and the most that may be, `limit`.
+
+    Of what byoc planned `constants` and `activations` are the parts. None is what is not known.
+    """
+
+    used: int
+    limit: int | None = None
+    constants: int | None = None
+    activations: int | None = None
+
+    @model_serializer(mode="wrap")
+    def _leave_out_unknown(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = serialize(self)
+        return {name: value for name, value in data.items() if value is not None}
+
+
 class RegionReport(ReportModel):
     """A region: its graph path, its user's nodes, how often it runs, and the seconds of one run.
 
@@ -229,7 +246,8 @@ class RegionReport(ReportModel):
     the launch. `not_here` is why the machine that compiled it could not run it, and so not verify it.
     `own_cpu` is how many of its nodes a CPU of the device's own computes, as its compiler said before
     placing. `tried` has the options that it was compiled with after it computed wrong with the
-    target's, in order: with the last it is right.
+    target's, in order: with the last it is right. `memory` is what `limits.memory` of the rule file
+    counts, planned; `sram` the most that is used of the memory on the chip, as its compiler says.
     """
 
     name: str
@@ -246,11 +264,13 @@ class RegionReport(ReportModel):
     not_here: str = ""
     own_cpu: int = 0
     tried: tuple[dict[str, str], ...] = ()
+    memory: MemoryUse | None = None
+    sram: MemoryUse | None = None
 
     @model_serializer(mode="wrap")
     def _leave_out_empty(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         data: dict[str, Any] = serialize(self)
-        for name in ("estimate", "not_here", "own_cpu", "tried"):
+        for name in ("estimate", "not_here", "own_cpu", "tried", "memory", "sram"):
             if not data[name]:
                 del data[name]
         return data
@@ -432,6 +452,7 @@ class TrialCandidate:
 _LEFT_OUT_IF_EMPTY = (
     *("what_if_left_out", "break_even", "measured", "open_dimensions", "predicted_at", "perturbed"),
     *("passes", "generations", "variant", "chosen_sizes", "promises", "conditions", "placed"),
+    *("memory", "sram"),
 )
 
 
@@ -468,7 +489,9 @@ class Report(ReportModel):
     are those that byoc chose for it by itself, so that another, open variant serves all other sizes.
     `promises` are those of the
     accelerators that are weaker than what ONNX defines, and `conditions` on what they are right where
-    values are assumed to be as they promise. `placed` are the nodes by place, in what
+    values are assumed to be as they promise. `memory` is, by target that has `limits.memory`, what it
+    counts: constants of all regions and the largest arena; `sram`, by target, the most that a region
+    uses of the memory on the chip. `placed` are the nodes by place, in what
     `byoc partition --format json` prints; a manifest is without them, since a bundle has its decisions.
     """
 
@@ -500,6 +523,8 @@ class Report(ReportModel):
     chosen_sizes: dict[str, int] = Field(default_factory=dict)
     promises: tuple[ValuePromise, ...] = ()
     conditions: tuple[ValueCondition, ...] = ()
+    memory: dict[str, MemoryUse] = Field(default_factory=dict)
+    sram: dict[str, MemoryUse] = Field(default_factory=dict)
     placed: tuple[PlacedNodes, ...] = ()
 
     @property

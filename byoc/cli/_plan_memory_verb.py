@@ -77,6 +77,7 @@ def print_report(report: byoc.MemoryReport, size: int | None) -> None:
     """Print the plans of a model; with `size` (bytes) each row says whether its arena fits."""
     problem = report.plan.problem
     made = f"{format_count(len(problem.steps), 'step')}, {format_count(len(problem.sizes), 'buffer')}"
+    made += f" of {' and '.join(report.dtypes)}" if report.dtypes else ""
     rounded = f", rounded up to {problem.alignment} B" if problem.alignment > 1 else ""
     print_line(_summarize(report))
     print_line(f"{made} in {reporting.describe_convention(report)}{rounded}")

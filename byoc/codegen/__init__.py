@@ -84,6 +84,8 @@ if TYPE_CHECKING:
     from byoc.codegen._importer_forms import write_wanted_forms as write_wanted_forms
     from byoc.codegen._interface import API_VERSION as API_VERSION
     from byoc.codegen._interface import NOTE as NOTE
+    from byoc.codegen._interface import SRAM as SRAM
+    from byoc.codegen._interface import SRAM_LIMIT as SRAM_LIMIT
     from byoc.codegen._interface import AnyArray as AnyArray
     from byoc.codegen._interface import Artifact as Artifact
     from byoc.codegen._interface import ArtifactError as ArtifactError

@@ -25,6 +25,12 @@ API_VERSION = 4
 NOTE = "note"
 """The name of the metadata that `byoc partition` prints: a sentence, without the region's name."""
 
+SRAM, SRAM_LIMIT = "sram", "sram_limit"
+"""The names of the metadata that the report has as a region's `sram`: whole numbers of bytes.
+
+The first is the most that a run uses of the memory on the chip, the second what may be used.
+"""
+
 _MAX_DETAIL = 20_000  # characters of a traceback; its end names the fault
 
 AnyArray = NDArray[np.generic]

@@ -35,6 +35,7 @@ from byoc.stages.options import DEFAULT_STRATEGY, PlanOptions, list_files
 from byoc.support import (
     allow_named,
     check_minimum,
+    describe_failure,
     is_file,
     keywords_of,
     select_options,
@@ -389,7 +390,7 @@ class ModelProblem:
                 options = {"margin": self.margin, **options}
             texts = {name: format_value(value) for name, value in options.items()}
             strategy = load_strategy(strategy, texts, (strategy,))
-        return solve_problem(self.problem, strategy, self.units)
+        return solve_problem(self.problem, strategy, self.units, describe_failure)
 
     def to_frame(self, labels: Ints | None = None) -> Any:
         """Return a pandas DataFrame with a row for each unit: names, operators, and costs by device.

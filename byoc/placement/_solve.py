@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import pairwise
 from numbers import Integral, Real
@@ -271,19 +271,24 @@ def _check_cost(problem: Problem, placement: Placement) -> str:
     return ""
 
 
-def solve_problem(problem: Problem, strategy: Strategy, names: Sequence[str]) -> Placement:
+def solve_problem(
+    problem: Problem,
+    strategy: Strategy,
+    names: Sequence[str],
+    describe: Callable[[BaseException], str] = describe_error,
+) -> Placement:
     """Return a strategy's placement, checked, and independent of the order of units and tensors.
 
     `names` are distinct names of the units; they define the canonical order, and error messages use
     them. The notes of the placement include a sentence on each requirement that the strategy ignores.
     Where the answer of a `repairable` strategy breaks a limit, the nearest placement that keeps all is
-    taken, and a note says so. Raises InputError if the strategy fails, or if its placement is invalid or
-    breaks a limit.
+    taken, and a note says so. Raises InputError if the strategy fails, in the words of `describe`, or if
+    its placement is invalid or breaks a limit.
     """
     name = strategy_display_name(strategy)
     ordered, order = order_canonically(problem, names)
     ignored = describe_ignored(strategy, ordered)
-    placement = _repair_placement(ordered, strategy, run_strategy(strategy, ordered))
+    placement = _repair_placement(ordered, strategy, run_strategy(strategy, ordered, describe))
     wrong = find_violation(ordered, placement)
     if wrong or not isinstance(placement, Placement):
         in_order = [names[unit] for unit in order.tolist()]
@@ -320,11 +325,14 @@ def _repair_placement(problem: Problem, strategy: Strategy, placement: object) -
     return replace(nearest, notes=(*placement.notes, note), why_host=placement.why_host)
 
 
-def run_strategy(strategy: Strategy, problem: Problem) -> object:
+def run_strategy(
+    strategy: Strategy, problem: Problem, describe: Callable[[BaseException], str] = describe_error
+) -> object:
     """Return a strategy's answer to a problem, unchecked (see `find_violation`).
 
     The strategy gets a read-only copy, so that it cannot change `problem`. Raises InputError if it
-    fails; an attempt to exit the program is a failure too.
+    fails; an attempt to exit the program is a failure too. `describe` formats what it raised; rooms that
+    know of plug-ins add the file and line.
     """
     try:
         return strategy.solve(_read_only_copy(problem))
@@ -334,7 +342,7 @@ def run_strategy(strategy: Strategy, problem: Problem) -> object:
         if must_propagate(error):
             raise
         raise InputError(
-            f"strategy {strategy_display_name(strategy)}: failed with {describe_error(error)}"
+            f"strategy {strategy_display_name(strategy)}: failed with {describe(error)}"
         ) from error
 
 

@@ -36,8 +36,10 @@ if TYPE_CHECKING:
         GraphPlan,
         PerturbedPlan,
         PlannedRegion,
+        RegionMemory,
         explain_form_change,
     )
+    from byoc.planning._memory_fit import measure_memory
     from byoc.planning._node_parts import (
         LEAST_TAKEN,
         NodeSplitter,

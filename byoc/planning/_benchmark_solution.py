@@ -26,6 +26,7 @@ from byoc.planning._benchmark_instance import InstanceObjective, PlacementInstan
 from byoc.support import (
     STRATEGIES,
     check_type,
+    describe_failure,
     list_installed,
     load_plugin,
     make_with_options,
@@ -91,7 +92,7 @@ def solve_instance(instance: PlacementInstance, strategy: Strategy, source: str)
     """
     problem, objective = instance.problem, instance.objective
     name, ignored = strategy_display_name(strategy), describe_ignored(strategy, problem)
-    placement = run_strategy(strategy, problem)
+    placement = run_strategy(strategy, problem, describe_failure)
     wrong = find_violation(problem, placement)
     if wrong or not isinstance(placement, Placement):
         raise InputError(f"strategy {name}: {wrong}")

@@ -152,15 +152,14 @@ def measure_need(key: str, graphs: Sequence[GraphPlan], number: int) -> int:
     That is the bytes of all constants and the largest arena, the nodes of the smallest or of the largest
     region, or the number of regions.
     """
-    if key == "memory":
-        each = [measure_memory(graph, number + 1) for graph in graphs]
-        return int(sum(constants for constants, _ in each) + max(arena for _, arena in each))
     target = graphs[0].targets[number].name
-    sizes = [
-        len(region.nodes) for graph in graphs for region in graph.regions if region.target.name == target
-    ]
+    regions = [region for graph in graphs for region in graph.regions if region.target.name == target]
+    if key == "memory":
+        memory = measure_memory(regions)
+        return 0 if memory is None else int(memory.total)
     if key == "regions":
-        return len(sizes)
+        return len(regions)
+    sizes = [len(region.nodes) for region in regions]
     return (min if key == "min_nodes" else max)(sizes, default=0)
 
 

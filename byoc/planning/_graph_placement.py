@@ -39,9 +39,11 @@ from byoc.planning._memory_fit import (
     RegionArenas,
     describe_excess,
     fit_memory,
+    measure_region,
 )
 from byoc.planning._node_parts import free_host_views, share_host_prices
 from byoc.planning._plan_settings import PlanSettings, require_knowledge
+from byoc.support import describe_failure
 
 # The placement problems of one graph: costs of its units and bodies, constraints, given placements.
 
@@ -289,13 +291,14 @@ def _place_graph(graph: GraphToPlace, settings: PlanSettings, pins: PinnedNodes 
     """Return the plan of a graph, without the limits that keep units on the host."""
     problems = PlacementProblems(graph, settings, pins)
     names = name_units(graph.index, graph.units.units)
-    search = fit_memory(RegionArenas(graph.index, graph.units.units), settings.devices)
+    arenas = RegionArenas(graph.index, graph.units.units)
+    search = fit_memory(arenas, settings.devices)
     found = next(search)
     decisions: dict[bytes, PerturbedDecision] = {}
     while isinstance(found, Constraints):
         graph_problem = problems.build(found)
         problem, fusions = problems.restrict(graph_problem, found)
-        placement = solve_problem(problem, settings.strategy, names)
+        placement = solve_problem(problem, settings.strategy, names, describe_failure)
         if settings.doubt is not None and not graph.path:
             perturbed = perturb_graph(
                 graph.index, graph.units.units, names, problem, placement, settings.doubt
@@ -304,7 +307,7 @@ def _place_graph(graph: GraphToPlace, settings: PlanSettings, pins: PinnedNodes 
             decisions[placement.labels.tobytes()] = perturbed
         placement = replace(placement, fusions=tuple(fusions[n] for n in placement.fusions))
         found = search.send((placement, graph_problem.problem))
-    plan = _make_graph_plan(graph, problems, found)
+    plan = _make_graph_plan(graph, problems, found, arenas)
     decision = decisions.get(plan.placement.labels.tobytes())
     if decision is None or settings.doubt is None:
         return plan
@@ -314,7 +317,7 @@ def _place_graph(graph: GraphToPlace, settings: PlanSettings, pins: PinnedNodes 
 
 
 def _make_graph_plan(
-    graph: GraphToPlace, problems: PlacementProblems, fitted: FittedPlacement
+    graph: GraphToPlace, problems: PlacementProblems, fitted: FittedPlacement, arenas: RegionArenas
 ) -> GraphPlan:
     settings, graph_problem = problems.settings, problems.build(fitted.constraints)
     sharing = [n for n, t in enumerate(settings.targets, 1) if t.name in settings.share_blocks]
@@ -344,7 +347,7 @@ def _make_graph_plan(
         cost=evaluate(graph_problem.latency, labels, regions, fusions),
         joules=joules,
         host_only=math.fsum(graph_problem.latency.seconds[:, 0]) - saved,
-        regions=tuple(_find_regions(graph, settings, graph_problem, placement)),
+        regions=tuple(_find_regions(graph, settings, graph_problem, placement, arenas)),
         bodies={node: plans for node, plans in graph.bodies.items() if node in on_host},
         notes=(
             *(each.note for each in problems.trips.values() if each.note),
@@ -369,7 +372,11 @@ def _lower_bound(graph: GraphToPlace, problems: PlacementProblems, bound: float 
 
 
 def _find_regions(
-    graph: GraphToPlace, settings: PlanSettings, graph_problem: GraphProblem, placement: Placement
+    graph: GraphToPlace,
+    settings: PlanSettings,
+    graph_problem: GraphProblem,
+    placement: Placement,
+    arenas: RegionArenas,
 ) -> Iterator[PlannedRegion]:
     """Yield the regions of a placement, without names, in launch order."""
     latency = graph_problem.latency
@@ -388,6 +395,7 @@ def _find_regions(
             for chosen in placement.fusions
             if latency.fusions[chosen].members[0] in rows
         )
+        limited = settings.devices[device - 1].memory < math.inf
         yield PlannedRegion(
             name="",
             target=settings.targets[device - 1],
@@ -398,6 +406,7 @@ def _find_regions(
             ),
             seconds=float(seconds),
             trips=graph.runs,
+            memory=measure_region(arenas, graph_problem.problem, rows, device - 1) if limited else None,
         )
 
 

@@ -324,12 +324,29 @@ def explain_form_change(form: str) -> Verdict:
     return refuse(Cause(CauseKind.CONVERSION, text))
 
 
+@dataclass(frozen=True, slots=True)
+class RegionMemory:
+    """The bytes that a region needs on its accelerator: for constants, and for its arena while it runs.
+
+    `activations`, the bytes of the arena, is None where extents are not known: none is planned then.
+    """
+
+    constants: float
+    activations: int | None
+
+    @property
+    def total(self) -> float:
+        """The bytes of both together."""
+        return self.constants + (self.activations or 0)
+
+
 @dataclass(frozen=True, eq=False)
 class PlannedRegion:
     """A region of a graph: its target, its units there, and the tensors at its boundary.
 
     `seconds` are the predicted ones of a single run, launch included; `trips` is how often it is
-    expected to run for one run of the model.
+    expected to run for one run of the model. `memory` is what `limits.memory` of the target's rule file
+    is compared with, None where it has no such limit.
     """
 
     name: str
@@ -339,6 +356,7 @@ class PlannedRegion:
     interface: BoundaryNames
     seconds: float
     trips: float
+    memory: RegionMemory | None = None
 
     @property
     def nodes(self) -> list[int]:

@@ -8,7 +8,7 @@ again, with less room for constants or without the unit that runs where the aren
 """
 
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
@@ -23,7 +23,7 @@ from byoc.memory.reading import CONVENTIONS, MemoryModel, read_memory_model
 from byoc.model import GraphIndex
 from byoc.patterns import JointUnit
 from byoc.placement import Placement, Problem
-from byoc.planning._graph_plan import GraphPlan
+from byoc.planning._graph_plan import GraphPlan, PlannedRegion, RegionMemory
 
 _ROUNDS = 64  # of placing again, then nothing is left on what is still too full
 _LARGE = 2_000  # units: above, arenas are planned in the given order, which takes no search
@@ -225,6 +225,25 @@ def _find_too_full(
     return None
 
 
+def measure_region(
+    arenas: RegionArenas, problem: Problem, rows: Sequence[int], number: int
+) -> RegionMemory:
+    """Return the memory of a region of some units on an accelerator, by its position."""
+    activations = None if arenas.reason else arenas.plan_arena(rows).size
+    return RegionMemory(math.fsum(problem.memory[list(rows), number]), activations)
+
+
+def measure_memory(regions: Iterable[PlannedRegion]) -> RegionMemory | None:
+    """Return the memory of the regions of an accelerator: all constants, and the largest arena.
+
+    Regions run one after another. It is None where the accelerator has no limit, or no region.
+    """
+    each = [region.memory for region in regions if region.memory is not None]
+    arenas = [memory.activations for memory in each if memory.activations is not None]
+    constants = math.fsum(memory.constants for memory in each)
+    return RegionMemory(constants, max(arenas, default=None)) if each else None
+
+
 def _lack_memory(device: PlacementDevice, need: tuple[float, float], sentence: str) -> Cause:
     """Return the cause that an accelerator has too little memory for so many bytes of both kinds."""
     return Cause(
@@ -243,24 +262,13 @@ def _describe_need(constants: float, activations: float) -> str:
 def describe_excess(plan: GraphPlan, devices: Sequence[PlacementDevice]) -> str:
     """Return the limit that all graphs of a plan together exceed, as a sentence; empty for none."""
     graphs = list(plan.walk())
-    for number, device in enumerate(devices, 1):
-        regions = sum(region.target.name == device.name for graph in graphs for region in graph.regions)
-        if regions > device.max_regions:
-            return f"{device.name} would have {regions} regions of at most {device.max_regions}"
+    for device in devices:
+        own = [each for graph in graphs for each in graph.regions if each.target.name == device.name]
+        if len(own) > device.max_regions:
+            return f"{device.name} would have {len(own)} regions of at most {device.max_regions}"
         if device.memory == inf or len(graphs) == 1:
             continue  # a single graph was placed within its memory
-        each = [measure_memory(graph, number) for graph in graphs]
-        total = sum(constants for constants, _ in each) + max(arena for _, arena in each)
-        if total > device.memory:
-            return f"{device.name} would hold {total:.0f} bytes of at most {device.memory:.0f}"
+        memory = measure_memory(own)
+        if memory is not None and memory.total > device.memory:
+            return f"{device.name} would hold {memory.total:.0f} bytes of at most {device.memory:.0f}"
     return ""
-
-
-def measure_memory(graph: GraphPlan, number: int) -> tuple[float, int]:
-    """Return the bytes of a graph's constants on an accelerator, and of the largest arena there."""
-    here = graph.placement.labels == number
-    constants = float(graph.graph_problem.problem.memory[here, number - 1].sum())
-    arenas = RegionArenas(graph.index, graph.units)
-    regions = np.unique(graph.placement.regions[here]).tolist()
-    each = (np.flatnonzero(graph.placement.regions == region).tolist() for region in regions)
-    return constants, max((arenas.plan_arena(rows).size for rows in each), default=0)

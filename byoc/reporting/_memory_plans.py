@@ -97,10 +97,15 @@ class MemoryPlanOptions(DimensionOptions):
         "the most seconds for each plan, counted by steps; then the best that was found is taken.",
         Flag("Counted seconds for each plan; then the best that was found.", Syntax.NUMBER, minimum=0.0),
     )
-    fused: bool = declare_field(
-        False,
-        "an operator between DequantizeLinear and QuantizeLinear is one step with them.",
-        Flag("An operator between DequantizeLinear and QuantizeLinear is a step.", Syntax.SWITCH),
+    fused: bool | None = declare_field(
+        None,
+        "an operator between DequantizeLinear and QuantizeLinear is one step with them, in integers; "
+        "unless given it is in regions of a bundle, but for `striped` pictures, and nowhere else.",
+        Flag(
+            "An operator between DequantizeLinear and QuantizeLinear is a step in integers; "
+            "the default in regions of a bundle.",
+            Syntax.ON_OFF,
+        ),
     )
     striped: bool = declare_field(
         True, "plan striped execution, too.", Flag("Plan striped execution, too.", Syntax.ON_OFF)
@@ -132,6 +137,12 @@ class MemoryPlanOptions(DimensionOptions):
             raise InputError(str(error)) from None
 
 
+_NOT_FUSED = (
+    "floating point between DequantizeLinear and QuantizeLinear is counted; --fused counts the integers "
+    "that an accelerator has there"
+)
+
+
 @take_keywords(MemoryPlanOptions)
 def plan_memory(model: zoo.Source | Model, options: MemoryPlanOptions) -> dict[str, MemoryReport]:
     """Plan the memory of a model's activations, in bytes, in several ways.
@@ -147,11 +158,18 @@ def plan_memory(model: zoo.Source | Model, options: MemoryPlanOptions) -> dict[s
     given = Dimensions(options.dims or {}, options.shapes or {})
     for part, loaded, flat, note in _read_parts(model, given, options.variant):
         report_step(f"plan {loaded.source}")
-        index = unshare_dequantize(loaded).index if options.fused else loaded.index
-        groups = find_quantized_groups(index) if options.fused else ()
+        # A region has a model with composites inlined; it is planned as its accelerator computes.
+        as_compiled = flat is not None and options.method != STRIPED
+        fused = as_compiled if options.fused is None else options.fused
+        index = unshare_dequantize(loaded).index
+        groups = find_quantized_groups(index)
+        notes = [note] if note else []
+        if not fused:
+            notes += [_NOT_FUSED] if groups else []
+            index, groups = loaded.index, ()
         inlined = None if flat is None else flat.index
         report = plan_report(index, loaded.source, settings, groups, inlined)
-        reports[part] = replace(report, notes=(note, *report.notes)) if note else report
+        reports[part] = replace(report, notes=(*notes, *report.notes))
     if options.method == STRIPED and not any(report.striped for report in reports.values()):
         first = next(iter(reports.values()))
         raise InputError(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from byoc import verification
 from byoc.bundle import (
     Compute,
+    MemoryUse,
     NodeCounts,
     OpenDimension,
     PrecisionReport,
@@ -26,7 +27,7 @@ from byoc.bundle import (
 from byoc.console import format_count, format_quantity
 from byoc.model import name_nodes
 from byoc.placement import Measure
-from byoc.planning import find_neighbours, find_sent_tensors
+from byoc.planning import find_neighbours, find_sent_tensors, measure_memory
 from byoc.reporting._decision_document import count_user_nodes, list_host_reasons
 from byoc.reporting._estimates import (
     describe_kept_state,
@@ -42,7 +43,16 @@ if TYPE_CHECKING:
     from byoc.bundle import EstimateReport, VerificationReport
     from byoc.model import GraphIndex, PlannedSizes
     from byoc.padding import PaddingDecision
-    from byoc.planning import GraphPlan, LoweredPrecision, Plan, PlannedRegion, RefusedRegion, SentTensor
+    from byoc.planning import (
+        GraphPlan,
+        LoweredPrecision,
+        Plan,
+        PlannedRegion,
+        RefusedRegion,
+        RegionMemory,
+        SentTensor,
+    )
+    from byoc.rules import Target
     from byoc.verification import NotVerified
 
 _SHOWN = 5  # nodes in a sentence
@@ -131,10 +141,11 @@ def make_report(
     outcome: verification.Verification | NotVerified,
     bundle: Path | None = None,
     estimates: Mapping[str, EstimateReport] = MappingProxyType({}),
+    sram: Mapping[str, MemoryUse] = MappingProxyType({}),
 ) -> Report:
     """Make the report of a plan, with its verification or the reason why there was none.
 
-    `estimates` are the compilers' own of regions, by name.
+    `estimates` are the compilers' own of regions, by name, and `sram` what these use on the chip.
     """
     operations, total = plan.offloaded_operations
     placed = [(each, list_placed_nodes(plan, each)) for each in plan.targets if each.arithmetic.clauses]
@@ -149,7 +160,7 @@ def make_report(
         regions=tuple(
             report
             for graph in plan.root.walk()
-            for report in _report_regions(graph, plan, estimates, not_here)
+            for report in _report_regions(graph, plan, estimates, sram, not_here)
         ),
         refusals=_make_refusal_reports(plan),
         host_reasons=list_host_reasons(plan),
@@ -180,6 +191,8 @@ def make_report(
         chosen_sizes=dict(plan.variant.dims) if plan.variant.automatic else {},
         promises=tuple(p for t, nodes in placed for p in find_promises(t, nodes)),
         conditions=tuple(c for t, nodes in placed for c in find_value_conditions(t, nodes)),
+        memory=_sum_memory(plan),
+        sram=_find_most_sram(plan, sram),
     )
 
 
@@ -281,6 +294,7 @@ def _report_regions(
     plan: GraphPlan,
     whole: Plan,
     estimates: Mapping[str, EstimateReport],
+    sram: Mapping[str, MemoryUse],
     not_here: Mapping[str, str],
 ) -> Iterator[RegionReport]:
     sent = find_sent_tensors(plan)
@@ -304,7 +318,46 @@ def _report_regions(
             not_here=not_here.get(region.name, ""),
             own_cpu=count_user_nodes(region.index, on_cpu),
             tried=_list_tried_options(whole, region.name),
+            memory=_report_memory(region.target, region.memory),
+            sram=sram.get(region.name),
         )
+
+
+def _report_memory(target: Target, memory: RegionMemory | None) -> MemoryUse | None:
+    """Return the bytes that count for `limits.memory` of a target, None where it has none."""
+    if memory is None:
+        return None
+    return MemoryUse(
+        used=round(memory.total),
+        limit=target.rules.limits.memory,
+        constants=round(memory.constants),
+        activations=memory.activations,
+    )
+
+
+def _sum_memory(plan: Plan) -> dict[str, MemoryUse]:
+    """Return by target the memory of all its regions together, where `limits.memory` holds."""
+    found = {}
+    for target in plan.targets:
+        own = (region for region in plan.regions if region.target.name == target.name)
+        use = _report_memory(target, measure_memory(own))
+        if use is not None:
+            found[target.name] = use
+    return found
+
+
+def _find_most_sram(plan: Plan, sram: Mapping[str, MemoryUse]) -> dict[str, MemoryUse]:
+    """Return by target the use of the region that comes closest to its limit, or uses most without."""
+    found = dict[str, MemoryUse]()
+    for region in plan.regions:
+        if region.name in sram:
+            each = (found.get(region.target.name), sram[region.name])
+            found[region.target.name] = max((use for use in each if use is not None), key=_fill)
+    return found
+
+
+def _fill(use: MemoryUse) -> tuple[float, int]:
+    return (use.used / use.limit if use.limit else 0.0), use.used
 
 
 def _list_tried_options(plan: Plan, region: str) -> tuple[dict[str, str], ...]:

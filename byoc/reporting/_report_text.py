@@ -1,6 +1,7 @@
 """The report as text: what must not be overlooked, a summary, regions, and reasons."""
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -8,6 +9,7 @@ from math import inf
 from rich.console import Console
 
 from byoc.bundle import (
+    MemoryUse,
     QuantizedWeightReport,
     RefusalReport,
     RegionReport,
@@ -153,6 +155,7 @@ def _lines_above(report: Report, size: ReportSize) -> Iterator[str]:
     yield from map(format_effect, report.passes)
     yield from _take(list(_measurement_lines(report.measured)), size.others, "placement")
     yield from _dimension_lines(report)
+    yield from _memory_lines(report)
     yield from (text[:1].upper() + text[1:] for text in _list_chosen(report))
 
 
@@ -200,6 +203,22 @@ def _dimension_lines(report: Report) -> Iterator[str]:
         sizes = ", ".join(f"{name} = {size}" for name, size in point.sizes.items() if name in ranged)
         seconds, host = (format_quantity(value, "s") for value in (point.seconds, point.host_only))
         yield f"At {sizes}: predicted {seconds}, host alone {host}"
+
+
+def _memory_lines(report: Report) -> Iterator[str]:
+    """Yield a line for the memory of each target that has a limit: its use by all regions together.
+
+    A target with several compiled regions has a line for the SRAM of the one that is closest to full.
+    """
+    for target, use in report.memory.items():
+        constants = format_quantity(use.constants or 0, "B")
+        arena = "not known" if use.activations is None else format_quantity(use.activations, "B")
+        parts = f"constants of all regions {constants}, largest arena of activations {arena}"
+        yield f"Memory of {report.name_target(target)}: {_format_use(use)} ({parts})"
+    regions = Counter(region.device for region in report.regions)
+    for target, use in report.sram.items():
+        if regions[target] > 1:
+            yield f"SRAM of {report.name_target(target)}: at most {_format_use(use)}"
 
 
 def _weight_lines(report: Report, most: int | None) -> Iterator[str]:
@@ -272,7 +291,10 @@ def _format_units(found: PerturbedPlan, most: int | None) -> Iterator[str]:
 
 # The table of regions: equal ones in one row, and of many kinds those that take longest.
 
-NUMBER_COLUMNS = ("nodes", "own CPU", "inputs", "outputs", "runs", "predicted", "estimate", "together")
+NUMBER_COLUMNS = (
+    *("nodes", "own CPU", "inputs", "outputs", "memory", "SRAM"),
+    *("runs", "predicted", "estimate", "together"),
+)
 """The columns that are aligned on the right."""
 
 
@@ -300,7 +322,8 @@ def fold_regions(regions: Sequence[RegionReport]) -> list[RegionKind]:
         told = [region.seconds, *([] if region.estimate is None else [region.estimate.seconds])]
         seconds = [f"{each:.6g}" for each in told]  # equal but for the order of a sum
         counts = (region.nodes, region.own_cpu, region.trips)
-        key = (region.device, region.graph, *counts, composites, *types, *seconds)
+        used = [None if use is None else use.used for use in (region.memory, region.sram)]
+        key = (region.device, region.graph, *counts, composites, *types, *seconds, *used)
         known = kinds.get(key, RegionKind(region, 0, 0.0))
         added = known.seconds + region.trips * region.seconds
         kinds[key] = replace(known, count=known.count + 1, seconds=added)
@@ -324,6 +347,8 @@ def make_region_rows(kinds: Sequence[RegionKind]) -> list[dict[str, str]]:
     folded = any(kind.count > 1 for kind in kinds)
     estimated = any(kind.first.estimate is not None for kind in kinds)
     on_cpu = any(kind.first.own_cpu for kind in kinds)
+    planned = any(kind.first.memory is not None for kind in kinds)
+    on_chip = any(kind.first.sram is not None for kind in kinds)
     rows = []
     for kind in kinds:
         region = kind.first
@@ -337,6 +362,8 @@ def make_region_rows(kinds: Sequence[RegionKind]) -> list[dict[str, str]]:
                 **({"own CPU": str(region.own_cpu)} if on_cpu else {}),
                 "inputs": _format_boundary(region.inputs),
                 "outputs": _format_boundary(region.outputs),
+                **({"memory": _format_need(region.memory)} if planned else {}),
+                **({"SRAM": _format_use(region.sram)} if on_chip else {}),
                 **({"runs": f"{region.trips:g} x"} if inside else {}),
                 "predicted": format_quantity(region.seconds, "s"),
                 **({"estimate": _format_estimate(region)} if estimated else {}),
@@ -348,6 +375,19 @@ def make_region_rows(kinds: Sequence[RegionKind]) -> list[dict[str, str]]:
 
 def _format_estimate(region: RegionReport) -> str:
     return "" if region.estimate is None else format_quantity(region.estimate.seconds, "s")
+
+
+def _format_need(use: MemoryUse | None) -> str:
+    return "" if use is None else format_quantity(use.used, "B")
+
+
+def _format_use(use: MemoryUse | None) -> str:
+    """Format used bytes and their limit: `12 of 512 KiB`, `12 KiB of 2 MiB`."""
+    if use is None or use.limit is None:
+        return _format_need(use)
+    limit = format_quantity(use.limit, "B")
+    unit = limit.rpartition(" ")[2]
+    return f"{_format_need(use).removesuffix(f' {unit}')} of {limit}"
 
 
 def _format_boundary(values: Sequence[ReportedTensor]) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,6 +14,7 @@ from byoc.bundle import (
     Consent,
     EstimateReport,
     HostEntry,
+    MemoryUse,
     build_manifest,
     compile_bundle,
     describe_padding,
@@ -27,6 +29,8 @@ from byoc.bundle import (
 )
 from byoc.codegen import (
     NOTE,
+    SRAM,
+    SRAM_LIMIT,
     CodegenFailedError,
     CompileError,
     Cycles,
@@ -171,14 +175,18 @@ def _describe_variant(state: Written, entries: Sequence[RegionEntry]) -> Variant
 
 @dataclass(frozen=True)
 class Estimate:
-    """Ask the compilers, as far as they can say, what the compiled regions take."""
+    """Ask the compilers, as far as they can say, what the compiled regions take: seconds, and memory."""
 
     def run(self, state: Compiled) -> Estimated:
         """Return the state with the estimates; the plan gets notes on them."""
         found = estimate_regions(state.bundle, state.setup.compilers)
         asked = state.request.options.ask in {"costs", "both"}
         plan = add_estimate_notes(state.plan, found, asked)
-        return Estimated(**take(Compiled, replace(state, plan=plan)), estimates=found.by_region)
+        sram, notes = find_sram(state.bundle.variant.regions)
+        plan = replace(plan, notes=(*plan.notes, *notes))
+        return Estimated(
+            **take(Compiled, replace(state, plan=plan)), estimates=found.by_region, sram=sram
+        )
 
 
 @dataclass(frozen=True)
@@ -192,7 +200,8 @@ class Pack:
 
     def _pack(self, states: Sequence[Padded]) -> list[Packed]:
         reports = [
-            make_report(state.plan, state.verification, estimates=state.estimates) for state in states
+            make_report(state.plan, state.verification, estimates=state.estimates, sram=state.sram)
+            for state in states
         ]
         first = states[0]  # all have the same options, folder and weights
         manifest = first.bundle.manifest
@@ -226,6 +235,8 @@ def _describe_split(state: Padded) -> RowSplitEntry | None:
 
 # The compilers' own estimates of the regions that they compiled.
 
+_SRAM = (SRAM, SRAM_LIMIT)
+_BYTES = re.compile("[0-9]{1,15}")
 _DISAGREEMENT = 1.25  # a ratio of predicted and estimated seconds; a smaller one is not worth a note
 
 
@@ -269,6 +280,26 @@ def _estimate(compiler: RegionCompiler, region: Region, artifact: Artifact) -> E
     if isinstance(made, Cycles):
         return EstimateReport(seconds=made.seconds, cycles=made.count, hertz=made.hertz)
     return EstimateReport(seconds=made)
+
+
+def find_sram(entries: Iterable[RegionEntry]) -> tuple[dict[str, MemoryUse], list[Note]]:
+    """Return the memory on the chip that regions use, by name, as their artifacts' metadata say.
+
+    There is a note for each text there that is no number of bytes; its region is left out.
+    """
+    found: dict[str, MemoryUse] = {}
+    notes: list[Note] = []
+    for entry in entries:
+        texts = {key: entry.artifact_metadata[key] for key in _SRAM if key in entry.artifact_metadata}
+        wrong = [f"`{key}` is {text!r:.60}" for key, text in texts.items() if not _BYTES.fullmatch(text)]
+        if wrong:
+            said = f"codegen {entry.codegen}: {entry.name}: the metadata {' and '.join(wrong)}"
+            notes.append(Note("warning", f"{said}, not a whole number of bytes; it is not reported"))
+        elif SRAM in texts:
+            limit = texts.get(SRAM_LIMIT)
+            used = int(texts[SRAM])
+            found[entry.name] = MemoryUse(used=used, limit=None if limit is None else int(limit))
+    return found, notes
 
 
 def add_estimate_notes(plan: Plan, estimates: RegionEstimates, asked: bool) -> Plan:

@@ -16,7 +16,7 @@ from byoc.model import ONLY_VARIANT
 from byoc.planning import RefusalHistory
 
 if TYPE_CHECKING:
-    from byoc.bundle import Bundle, EstimateReport, RegionCompiler, WeightFile
+    from byoc.bundle import Bundle, EstimateReport, MemoryUse, RegionCompiler, WeightFile
     from byoc.codegen import Refusal, Region
     from byoc.model import GraphIndex, Model, Variant
     from byoc.padding import PaddingDecision, PaddingRule
@@ -275,9 +275,10 @@ class Compiled(Emitting):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Estimated(Compiled):
-    """A model with the compilers' estimates of regions, by name."""
+    """A model with what compilers say of regions, by name: estimates, and memory used on the chip."""
 
     estimates: Mapping[str, EstimateReport]
+    sram: Mapping[str, MemoryUse]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

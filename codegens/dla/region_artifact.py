@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter, ValidationError
 
 from byoc.codegen import (
+    SRAM,
+    SRAM_LIMIT,
     Artifact,
     CompileError,
     Cycles,
@@ -46,7 +48,7 @@ from .compiler import (
 )
 from .compiler.compile_region import lower_region
 from .machine import DType, MachineFigures, Operand, assemble, disassemble, find_version
-from .simulator import FaultError, SimulationError, Simulator, check_box, end_of
+from .simulator import FaultError, SimulationError, Simulator, check_box, end_of, find_memory_ends
 
 INTERFACE = "interface.json"
 DRIVER_INTERFACE = "interface.bin"
@@ -236,6 +238,8 @@ def make_artifact(built: CompiledRegion, options: DLAOptions) -> Artifact:
         "arena": str(built.schedule.size),
         "arena_bound": str(built.schedule.bound),
         "weights": str(len(built.weights)),
+        SRAM: str(find_memory_ends(built.program.commands).get(None, 0)),
+        SRAM_LIMIT: str(built.program.scratchpad),
         "layers": str(len(built.network.layers)),
         _CYCLES: str(statistics.cycles),
         "seconds": f"{statistics.seconds:.9f}",

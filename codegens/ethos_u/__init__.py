@@ -12,6 +12,8 @@ import numpy as np
 import onnx
 
 from byoc.codegen import (
+    SRAM,
+    SRAM_LIMIT,
     YES,
     AnyArray,
     Artifact,
@@ -73,7 +75,8 @@ class EthosU:
             "vela": made_by,
             "cycles": f"{made.cycles:.0f}",
             "hertz": f"{made.hertz:.0f}",
-            "sram": str(made.sram),
+            SRAM: str(made.sram),
+            **({} if made.sram_limit is None else {SRAM_LIMIT: str(made.sram_limit)}),
             "flash": str(made.flash),
             "inputs": json.dumps(inputs),
         }
@@ -101,7 +104,7 @@ class EthosU:
     def find_fit(self, files: Sequence[str], metadata: Mapping[str, str]) -> Fit:
         """Return whether the reference model is named or installed, and the memory that Vela counts."""
         fit = describe_reference_model()
-        memory = sum(int(metadata.get(name, "0")) for name in ("sram", "flash"))
+        memory = sum(int(metadata.get(name, "0")) for name in (SRAM, "flash"))
         made = metadata.get("vela", "")
         return replace(fit, accepts=f"stream of Vela {made}" if made else "", memory=memory or None)
 

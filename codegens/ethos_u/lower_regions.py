@@ -104,13 +104,14 @@ class CompiledGraph:
     """A graph compiled by Vela: the command stream with its weights, and Vela's summary.
 
     `cycles` is its estimate of one run at a clock of `hertz`. `sram` and `flash` are bytes in use on the
-    chip, and off it.
+    chip, and off it. `sram_limit` is the size of that memory where the memory mode states it.
     """
 
     stream: bytes
     cycles: float
     hertz: float
     sram: int
+    sram_limit: int | None
     flash: int
 
 
@@ -206,6 +207,8 @@ def _read_result(folder: Path) -> CompiledGraph:
         cycles=float(row["cycles_total"]),
         hertz=float(row["core_clock"]),
         sram=_read_bytes(row, "sram"),
+        # Vela's default is all that can be addressed, 4 GiB or more.
+        sram_limit=cache if (cache := round(float(row["arena_cache_size"]) * 1024)) < 2**32 else None,
         flash=_read_bytes(row, "on_chip_flash")
         + _read_bytes(row, "off_chip_flash")
         + _read_bytes(row, "dram"),

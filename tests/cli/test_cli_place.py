@@ -323,7 +323,9 @@ def test_no_more_is_read_of_a_file_than_is_allowed(byoc: Cli, monkeypatch: pytes
 
 def test_a_strategy_from_outside_is_held_to_its_word() -> None:
     instance = parse_instance(json.dumps(DIAMOND).encode(), Path("i.json"), "total")
-    with pytest.raises(InputError, match="strategy mine: failed with ZeroDivisionError"):
+    with pytest.raises(
+        InputError, match=r"strategy mine: failed with ZeroDivisionError.* \(test_cli_place.py:\d+\)$"
+    ):
         solve_instance(instance, Vendors("mine", lambda _: 1 // 0), "i.json")
     with pytest.raises(InputError, match="strategy mine: it gave a int instead of a Placement"):
         solve_instance(instance, Vendors("mine", lambda _: 1), "i.json")
@@ -331,7 +333,9 @@ def test_a_strategy_from_outside_is_held_to_its_word() -> None:
     def leaves(_: Problem) -> Placement:
         raise SystemExit(0)
 
-    with pytest.raises(InputError, match="strategy mine: failed with SystemExit: 0"):
+    with pytest.raises(
+        InputError, match=r"strategy mine: failed with SystemExit: 0 \(test_cli_place.py:\d+\)$"
+    ):
         solve_instance(instance, Vendors("mine", leaves), "i.json")
     with pytest.raises(InputError, match="strategy mine: its notes are not a tuple of texts"):
         solve_instance(

@@ -5,13 +5,16 @@ from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import onnx
+import onnx.numpy_helper
 import pytest
 from cutting import CHAIN, HOST_ONLY, cut
 from support import Ran, parse, region_names
 
 from byoc.bundle import open_bundle
 from byoc.pipeline import partition
+from byoc.quantization import Precision
 
 NETS = {
     "branches": """branches (float[1, 4, 8, 8] x) => (float[1, 12, 8, 8] y) {
@@ -103,6 +106,35 @@ def test_a_bundle_has_a_plan_for_the_whole_and_each_region(byoc: Cli, here: Path
     drawn = sorted(path.name for path in here.glob("p.*"))
     assert regions
     assert drawn == sorted(["p.whole.svg", *(f"p.{name}.svg" for name in regions)])
+
+
+def test_regions_in_int8_are_planned_as_limits_memory_counts_them(byoc: Cli, here: Path) -> None:
+    (here / "rules.yaml").write_text("extends: dla\ncodegen: reference\nlimits: {memory: 1MiB}\n")
+    net = """g (float[1, 3, 16, 16] x) => (float[1, 8, 16, 16] y) {
+        a = Conv <pads = [1, 1, 1, 1]> (x, v) b = Relu(a) c = Conv(b, w) d = Relu(c) y = Add(d, b) }"""
+    proto = parse(net)
+    for name, dims in (("v", (8, 3, 3, 3)), ("w", (8, 8, 1, 1))):
+        values = np.random.default_rng(0).normal(size=dims).astype(np.float32)
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    made = partition(
+        proto,
+        here / "rules.yaml",
+        output=here / "b",
+        precision=Precision(quantize="int8", data="random"),
+        strategy="all-supported",
+        verify=False,
+    )
+    (region,) = made.report.regions
+    assert region.memory is not None
+
+    plans = json.loads(byoc("plan-memory", "b", "--format", "json").out)["plans"]
+    floats = json.loads(byoc("plan-memory", "b", "--no-fused", "--format", "json").out)["plans"]
+
+    assert plans[1]["plan"]["arena"] == region.memory.activations
+    assert [*plans[1]["dtypes"]] == ["int8"]
+    assert floats[1]["plan"]["arena"] > 2 * region.memory.activations
+    assert [*floats[1]["dtypes"]] == ["float32", "int8"]
+    assert any("--fused counts the integers" in note for note in floats[1]["notes"])
 
 
 RULES = """target: {name}

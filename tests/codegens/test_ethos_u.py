@@ -201,6 +201,8 @@ def test_an_artifact_has_the_stream_and_velas_figures(tmp_path: Path) -> None:
     assert small.metadata["accelerator"] == "ethos-u55-32"
     assert int(small.metadata["cycles"]) > int(large.metadata["cycles"])
     assert int(small.metadata["sram"]) > 0
+    assert "sram_limit" not in small.metadata  # a U55 shares the memory with others
+    assert int(large.metadata["sram"]) <= int(large.metadata["sram_limit"]) == 384 * 1024
     assert int(small.metadata["flash"]) > 0
     assert EthosU().compatible(made, small)
     assert not EthosU().compatible(made, Artifact(small.files, {**small.metadata, "vela": "1.0"}))

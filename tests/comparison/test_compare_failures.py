@@ -50,8 +50,10 @@ def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_the_other_rows_stay(net: str) -> None:
     rows = compare(net, VANILLA, strategies=("leaving", "costless", "host-only"), jobs=1)
+    lines = (Path(net).parent / "site" / "bad_strategies.py").read_text("utf-8").splitlines()
+    line = 1 + lines.index("        sys.exit(0)")
     assert [row["error"] for row in rows] == [
-        "strategy leaving: failed with SystemExit: 0",
+        f"strategy leaving: failed with SystemExit: 0 (bad_strategies.py:{line})",
         "strategy costless: its cost is not a Cost of numbers",
         None,
     ]

@@ -46,6 +46,31 @@ def test_estimates_stand_beside_predictions(monkeypatch: pytest.MonkeyPatch, tmp
     assert _estimates(cut(parse(CHAIN), **given)) == [None, None]  # nothing is compiled
 
 
+def test_memory_on_the_chip_is_what_the_metadata_say(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    vendors.install(monkeypatch, tables=vendors.Tables)
+
+    def compile_with(**options: str) -> Any:
+        return cut(parse(UNLIKE), tmp_path / "b", codegen="tables", codegen_options=options).report
+
+    report = compile_with(sram="300", sram_limit="400")
+    kept = open_bundle(tmp_path / "b").variant.report
+    for each in (report, kept):
+        document = each.to_json()
+        assert document["sram"] == {"dla": {"used": 300, "limit": 400}}
+        assert [region["sram"] for region in document["regions"]] == [{"used": 300, "limit": 400}] * 2
+    assert compile_with(sram="300").to_json()["sram"] == {"dla": {"used": 300}}
+    assert "sram" not in compile_with(sram_limit="400").to_json()
+    report = compile_with(sram="12 KiB", sram_limit="-1")
+    assert not report.sram
+    assert [note.text for note in report.notes if "sram" in note.text] == [
+        f"codegen tables: {region.name}: the metadata `sram` is '12 KiB' and `sram_limit` is '-1', "
+        "not a whole number of bytes; it is not reported"
+        for region in report.regions
+    ]
+
+
 def test_a_plug_in_of_version_1_is_not_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def estimate(self: object, region: Region) -> None:
         raise AssertionError("this is a method of its own")

@@ -43,15 +43,16 @@ class Chosen:
     ("answer", "sentence"),
     [
         ([1, 1, 1], "strategy chosen: it placed unit 'b' on device 1, which refuses it"),
-        (KeyError("no"), "strategy chosen: failed with KeyError: 'no'"),
-        (SystemExit(0), "strategy chosen: failed with SystemExit: 0"),
+        (KeyError("no"), "strategy chosen: failed with KeyError: 'no' (FILE:LINE)"),
+        (SystemExit(0), "strategy chosen: failed with SystemExit: 0 (FILE:LINE)"),
     ],
 )
 def test_a_strategy_that_misbehaves(answer: Any, sentence: str) -> None:
     model = byoc.load_model(parse(MODEL))
     with pytest.raises(byoc.InputError) as caught:
         planned(model, load_rules(str(VANILLA)), Chosen(answer))
-    assert str(caught.value) == sentence
+    line = 1 + Path(__file__).read_text("utf-8").splitlines().index("            raise self.answer")
+    assert str(caught.value) == sentence.replace("FILE:LINE", f"{Path(__file__).name}:{line}")
 
 
 class Host:

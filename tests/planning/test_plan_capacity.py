@@ -78,7 +78,11 @@ def least_arena(result: Result, nodes: list[int]) -> int:
 def test_activations_count(strategy: str, files: Files) -> None:
     """d = Sub(c, a) while b is still to be read: three tensors at once."""
     everything = {"a", "b", "c", "d", "e", "f", "y"}
-    assert device(placed(WIDE, files, 12_000, strategy=strategy)) == everything
+    fits = placed(WIDE, files, 12_000, strategy=strategy)
+    assert device(fits) == everything
+    use = {"used": 12_000, "limit": 12_000, "constants": 0, "activations": 12_000}
+    assert fits.report.to_json()["memory"] == {"one": use}
+    assert [region["memory"] for region in fits.report.to_json()["regions"]] == [use]
     less = placed(WIDE, files, 11_999, strategy=strategy)
     assert device(less)
     assert device(less) < everything
@@ -99,6 +103,7 @@ def test_a_unit_that_does_not_fit_alone_says_so(files: Files) -> None:
 def test_extents_that_are_not_known_leave_the_constants(files: Files) -> None:
     result = placed("n (float[N] x) => (float[N] y) { y = Relu(x) }", files, 3)
     assert device(result) == {"y"}
+    assert result.report.memory["one"].activations is None
     assert any(
         note.startswith("limits.memory holds for constants alone: ") and "--dim N=SIZE" in note
         for note in notes(result)
@@ -119,7 +124,10 @@ def test_constants_and_activations_share_the_memory(files: Files) -> None:
         f"n (float[1000] x) => (float[1000] y) <float[1000] w = {{{weights}}}, "
         f"float[1000] v = {{{weights}}}> {{ a = Mul(x, w)\n y = Add(a, v) }}"
     )
-    assert device(placed(net, files, 12_000, "Mul", "Add")) == {"a", "y"}
+    fits = placed(net, files, 12_000, "Mul", "Add")
+    assert device(fits) == {"a", "y"}
+    assert fits.report.memory["one"].constants == 8_000
+    assert fits.report.memory["one"].used == 12_000
     assert len(device(placed(net, files, 11_999, "Mul", "Add"))) == 1
     assert len(device(placed(net, files, 8_000, "Mul", "Add"))) == 1
     assert not device(placed(net, files, 7_999, "Mul", "Add"))
@@ -136,7 +144,14 @@ def test_bodies_count_with_the_main_graph(files: Files) -> None:
         else_branch = h () => (float[1000] e) {{ e = Neg(a) }}
       >
     }}"""
-    assert len(placed(net, files, 12_000, "Sub", "Mul", "Neg").report.regions) == 3
+    fits = placed(net, files, 12_000, "Sub", "Mul", "Neg")
+    parts = {region.graph: region.memory for region in fits.report.regions}
+    assert {path: (use.constants, use.activations) for path, use in parts.items() if use} == {
+        "": (0, 8_000),
+        "y/then_branch": (4_000, 4_000),
+        "y/else_branch": (0, 4_000),
+    }
+    assert fits.report.memory["one"].used == 12_000  # the largest arena and all constants
     less = placed(net, files, 11_999, "Sub", "Mul", "Neg")
     assert [region.graph for region in less.report.regions] == [""]
     assert any("would hold" in note for note in notes(less))

@@ -28,6 +28,25 @@ def test_a_region_is_a_row_and_unknown_sizes_are_said() -> None:
     assert " ".join(lines[3].split()) == "npu_0 npu 3 2 (2 KiB + unknown) 1 (10 B) 2 ms"
 
 
+def test_memory_stands_beside_its_limit_by_region_and_target() -> None:
+    region = REPORT["regions"][0]
+    first = region | {"memory": {"used": 3072}, "sram": {"used": 300 * 1024, "limit": 384 * 1024}}
+    second = region | {"name": "npu_1", "sram": {"used": 512, "limit": 2**20}}
+    use = {"used": 2560 * 1024, "limit": 3 * 2**20, "constants": 2 * 2**20}
+    change = {"memory": {"npu": use | {"activations": 2**19}}, "sram": {"npu": first["sram"]}}
+    lines = print_text(regions=[first, second], **change)
+    assert lines[1:3] == [
+        "Memory of npu: 2.50 of 3 MiB (constants of all regions 2 MiB, largest arena of activations"
+        " 512 KiB)",
+        "SRAM of npu: at most 300 of 384 KiB",
+    ]
+    assert lines[3].split()[5:7] == ["memory", "SRAM"]
+    assert " ".join(lines[5].split()).endswith("1 (10 B) 3 KiB 300 of 384 KiB 2 ms")
+    assert " ".join(lines[6].split()).endswith("1 (10 B) 512 B of 1 MiB 2 ms")
+    unknown = print_text(memory={"npu": use})
+    assert unknown[1].endswith("largest arena of activations not known)")
+
+
 def test_no_regions_are_no_table() -> None:
     assert len(print_text(regions=[])) == 1
 
@@ -135,6 +154,7 @@ def test_equal_regions_are_one_row() -> None:
         *({"device": "dsp"}, {"graph": "Loop_0/body"}, {"nodes": 4}, {"trips": 2.0}),
         *({"composites": {"conv_relu": 1}}, {"seconds": 0.0021}),
         *({"inputs": []}, {"outputs": [TENSOR | {"bytes": 11}]}),
+        *({"memory": {"used": 5}}, {"sram": {"used": 5}}),
     ],
 )
 def test_regions_that_differ_are_rows_of_their_own(change: dict[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """Reports on a model's memory: plans by every method, stripes, a scratchpad; as JSON."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -283,7 +284,9 @@ class MemoryReport:
 
     `rows` compare them; `model` and `plan` are the plan asked for. `striped` and `scratchpad` are given
     if asked for and possible; `striping_refusal` tells why striped execution is impossible. `notes`
-    tell what does not count, and what is impossible.
+    tell what does not count, and what is impossible. `dtypes` are the data types of the planned buffers
+    with the bytes of all buffers of each, most bytes first: they say whether a plan is one in floating
+    point or in integers.
     """
 
     name: str
@@ -294,6 +297,7 @@ class MemoryReport:
     striping_refusal: str | None
     scratchpad: ScratchpadPlan | None
     notes: tuple[str, ...]
+    dtypes: Mapping[str, int]
 
     def __repr__(self) -> str:
         """Return the name of the graph, and the bytes of the plan and of its lower bound."""
@@ -354,7 +358,16 @@ def plan_report(
         striping_refusal=unstriped,
         scratchpad=levels,
         notes=tuple(notes),
+        dtypes=_sum_dtypes(index, models[letter]),
     )
+
+
+def _sum_dtypes(index: GraphIndex, model: MemoryModel) -> dict[str, int]:
+    found = Counter[str]()
+    for tensors, size in zip(model.tensors_of, model.problem.sizes, strict=True):
+        if size:
+            found[index.types[tensors[0]].dtype] += size
+    return dict(found.most_common())
 
 
 def _plan_striped(
@@ -383,6 +396,7 @@ def build_memory_document(report: MemoryReport, size: int | None = None) -> Docu
     return {
         "name": report.name,
         "rows": [_build_row(row, size) for row in report.rows],
+        "dtypes": dict(report.dtypes),
         "plan": _build_plan(report),
         "striped": None if report.striped is None else _build_striped(report.striped),
         "levels": None if report.scratchpad is None else _build_scratchpad(report.scratchpad),

@@ -1,6 +1,6 @@
 """The simulator: it runs programs in numpy, checks every access, and counts cycles."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
@@ -395,12 +395,7 @@ class Simulator:
 
     @cached_property
     def _memory_ends(self) -> Mapping[Memory | None, int]:
-        """One past the last byte that commands access, by memory; None is the scratchpad."""
-        found: dict[Memory | None, int] = {}
-        for command in self._program.commands:
-            for memory, box in _accessed_operands(command):
-                found[memory] = max(found.get(memory, 0), _end_of_valid(box))
-        return found
+        return find_memory_ends(self._program.commands)
 
     @cached_property
     def _statistics(self) -> Statistics:
@@ -485,6 +480,15 @@ def _check_rows(command: Load | Store) -> None:
     if not constant and source.tensor == target.tensor and source.first_row != target.first_row:
         rows = f"row {source.first_row} of tensor {source.tensor} is copied as row {target.first_row}"
         raise FaultError(f"{rows} of the same tensor")
+
+
+def find_memory_ends(commands: Iterable[Command]) -> dict[Memory | None, int]:
+    """Return one past the last byte that commands access, by memory; None is the scratchpad."""
+    found: dict[Memory | None, int] = {}
+    for command in commands:
+        for memory, box in _accessed_operands(command):
+            found[memory] = max(found.get(memory, 0), _end_of_valid(box))
+    return found
 
 
 def _accessed_operands(command: Command) -> Iterator[tuple[Memory | None, Operand]]:

@@ -1,6 +1,7 @@
 """The codegen `dla`: byoc's conformance tests, its artifacts, options and what it says of nodes."""
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from byoc.codegens.dla.compiler import DLAOptions
-from byoc.codegens.dla.machine import disassemble
+from byoc.codegens.dla.machine import assemble, disassemble
 from byoc.codegens.dla.region_artifact import (
     DRIVER_INTERFACE,
     DRIVER_LAYERS,
@@ -64,7 +65,7 @@ def compiled(folder: Path, **options: str) -> tuple[Any, Artifact]:
 
 
 def test_an_artifact_says_what_it_is(tmp_path: Path) -> None:
-    _, artifact = compiled(tmp_path, scratchpad="65536")
+    made, artifact = compiled(tmp_path, scratchpad="65536")
     program = disassemble(artifact.files[PROGRAM])
 
     known = {PROGRAM, WEIGHTS, INTERFACE, DRIVER_INTERFACE, DRIVER_LAYERS, PIECES}
@@ -72,6 +73,14 @@ def test_an_artifact_says_what_it_is(tmp_path: Path) -> None:
     assert artifact.metadata["scratchpad"] == "65536" == str(program.scratchpad)
     assert artifact.metadata["arena"] == artifact.metadata["arena_bound"] == str(program.arena)
     assert artifact.metadata["weights"] == str(len(artifact.files[WEIGHTS]))
+    assert artifact.metadata["sram_limit"] == "65536"
+    used = int(artifact.metadata["sram"])
+    assert 0 < used <= 65536
+    for size, fits in ((used, True), (used - 1, False)):  # that many bytes are enough, and no fewer
+        least = assemble(replace(program, scratchpad=size))
+        run = FOUND.load(made, replace(artifact, files={**artifact.files, PROGRAM: least}))
+        with nullcontext() if fits else pytest.raises(Exception, match="scratchpad"):
+            run({"x": floats(1, 3, 8, 8)})
     layers = json.loads(artifact.files[INTERFACE])["layers"]
     assert [(each["name"], each["operation"]) for each in layers][1] == ("y", "CONV")
     assert layers[1]["nodes"] == ["c", "y"]

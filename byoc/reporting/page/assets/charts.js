@@ -39,10 +39,18 @@ function splitSeconds(tables) {
   return devices;
 }
 
+/** A line for each target with a limit of its rule file, or whose compiler reports what it uses. */
+function describeMemory({ report }) {
+  const planned = Object.entries(report.memory || {}).map(([target, use]) => `${target} needs ${formatUse(use)}, as planned for limits.memory: constants of all regions ${formatBytes(use.constants)}, largest arena of activations ${formatBytes(use.activations)}.`);
+  const compiled = Object.entries(report.sram || {}).map(([target, use]) => `Compiled regions of ${target} use at most ${formatUse(use)} of SRAM.`);
+  return [...planned, ...compiled].map((text) => make("p", { className: "caption", text }));
+}
+
 function showMemory(pane, page) {
   const { memory } = page.tables.data;
+  const limits = describeMemory(page.tables);
   if (!memory || !memory.buffers.length) {
-    pane.replaceChildren(make("p", { className: "note soft", text: (memory && memory.why) || "The sizes of the tensors are not known, so there is no picture of memory." }));
+    pane.replaceChildren(...limits, make("p", { className: "note soft", text: (memory && memory.why) || "The sizes of the tensors are not known, so there is no picture of memory." }));
     return;
   }
   const { buffers, steps, peak, total } = memory;
@@ -71,6 +79,7 @@ function showMemory(pane, page) {
   svg.append(draw("text", { x: left, y: height - 6, class: "axis" }, `units of the main graph, 0 to ${steps}, in the order of execution →`));
   const saved = total > peak ? `, instead of ${formatBytes(total)} without reuse` : "";
   pane.replaceChildren(
+    ...limits,
     make("p", { className: "caption", text: `The activations of the main graph lie in ${formatBytes(peak)}${saved}: a rectangle is a tensor, as wide as it lives, as high as it is large. ${memory.why || ""}` }),
     make("div", { className: "scroll" }, svg));
 }

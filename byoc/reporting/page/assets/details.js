@@ -205,6 +205,8 @@ class Details {
       ["predicted", `${formatSeconds(region.seconds)}, its launch included`],
       ["compiler's estimate", report && report.estimate ? `${formatSeconds(report.estimate.seconds)}, ${roundNumber(report.estimate.seconds / region.seconds)} × predicted${report.estimate.cycles ? `; ${formatNumber(Math.round(report.estimate.cycles))} cycles` : ""}` : ""],
       ["measured", measured ? `${formatSeconds(measured[0] / measured[1])}, ${roundNumber(measured[0] / measured[1] / region.seconds)} × predicted, as ${(this.tables.data.codegens || {})[region.name] || "its codegen"} runs it here` : ""],
+      ["memory", report && report.memory ? `${formatUse(report.memory)}: constants ${formatBytes(report.memory.constants)}, activations ${formatBytes(report.memory.activations)}` : ""],
+      ["SRAM", report ? formatUse(report.sram) : ""],
       ["not verified", report && report.not_here ? `it cannot run on the machine that compiled it: ${report.not_here}` : ""],
       ["host alone", formatSeconds(host)],
       ["transfers", formatSeconds(region.boundary.reduce((sum, each) => sum + (each.seconds || 0), 0))],

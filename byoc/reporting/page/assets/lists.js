@@ -58,6 +58,8 @@ function listRegions(pane, page) {
       { title: "Measured", number: true, value: (row) => row.measured, show: (row) => formatSeconds(row.measured) },
       { title: "Measured / predicted", number: true, value: (row) => (row.measured === null ? -1 : row.measured / row.region.seconds), show: (row) => (row.measured === null ? "–" : roundNumber(row.measured / row.region.seconds)) },
     ] : []),
+    ...[["Memory", "memory"], ["SRAM", "sram"]].filter(([, key]) => rows.some((row) => row.report && row.report[key])).map(([title, key]) => (
+      { title, number: true, value: (row) => ((row.report && row.report[key]) || { used: -1 }).used, show: (row) => formatUse(row.report && row.report[key]) })),
     { title: "Transfers", number: true, value: (row) => row.transfer, show: (row) => formatSeconds(row.transfer) },
     { title: "In", number: true, value: (row) => sumKnown(row.into), show: (row) => formatSum(row.into) },
     { title: "Out", number: true, value: (row) => sumKnown(row.out), show: (row) => formatSum(row.out) },
@@ -69,12 +71,18 @@ function listRegions(pane, page) {
 function foldRows(rows) {
   const known = new Map();
   for (const row of rows) {
-    const same = [row.region.device, row.report && row.report.nodes, roundNumber(row.region.seconds), row.graph.trips, formatSum(row.into), formatSum(row.out)];
+    const used = ["memory", "sram"].map((key) => formatUse(row.report && row.report[key]));
+    const same = [...used, row.region.device, row.report && row.report.nodes, roundNumber(row.region.seconds), row.graph.trips, formatSum(row.into), formatSum(row.out)];
     const key = row.measured === null ? same.join() : row.region.name;
     if (known.has(key)) known.get(key).count++;
     else known.set(key, { ...row, count: 1 });
   }
   return [...known.values()];
+}
+
+/** Used bytes of a memory and their limit, as in the report. */
+function formatUse(use) {
+  return use ? `${formatBytes(use.used)}${use.limit ? ` of ${formatBytes(use.limit)}` : ""}` : "";
 }
 
 function withBar(share, text) {
