@@ -218,6 +218,7 @@ def test_lists_show_what_plug_ins_take(byoc: Any) -> None:
         "takes": "a number",
         "default": "1000000000.0",
         "help": "cycles a second",
+        "at_load": False,
         "executes": False,
     }
     assert rows["dla"]["options"] == []
