@@ -43,7 +43,17 @@ from byoc.onnxrt import computes_in_integers, describe_machine, find_inexact_ker
 from byoc.reporting import format_quantity, make_decision_document, make_report
 from byoc.stages._planning_stages import RegionRewriter
 from byoc.stages._refusal_search import search_refusals
-from byoc.stages._state import Compiled, Emitting, Estimated, Packed, Padded, Planned, Written, take
+from byoc.stages._state import (
+    Compiled,
+    CompilerFigures,
+    Emitting,
+    Estimated,
+    Packed,
+    Padded,
+    Planned,
+    Written,
+    take,
+)
 from byoc.stages._verify_stage import attach_samples
 from byoc.support import Note, collect_rarely, resolve_path
 from byoc.verification import NotVerified
@@ -184,9 +194,8 @@ class Estimate:
         plan = add_estimate_notes(state.plan, found, asked)
         sram, notes = find_sram(state.bundle.variant.regions)
         plan = replace(plan, notes=(*plan.notes, *notes))
-        return Estimated(
-            **take(Compiled, replace(state, plan=plan)), estimates=found.by_region, sram=sram
-        )
+        figures = CompilerFigures(found.by_region, sram)
+        return Estimated(**take(Compiled, replace(state, plan=plan)), figures=figures)
 
 
 @dataclass(frozen=True)
@@ -200,7 +209,12 @@ class Pack:
 
     def _pack(self, states: Sequence[Padded]) -> list[Packed]:
         reports = [
-            make_report(state.plan, state.verification, estimates=state.estimates, sram=state.sram)
+            make_report(
+                state.plan,
+                state.verification,
+                estimates=state.figures.estimates,
+                sram=state.figures.sram,
+            )
             for state in states
         ]
         first = states[0]  # all have the same options, folder and weights

@@ -242,7 +242,7 @@ def make_result(states: Sequence[Packed]) -> Result:
 
 def _make_variant_result(state: Packed, output: Path) -> VariantResult:
     outcome = state.verification
-    report = make_report(state.plan, outcome, output, state.estimates, state.sram)
+    report = make_report(state.plan, outcome, output, state.figures.estimates, state.figures.sram)
     return VariantResult(
         state.plan, report, outcome if isinstance(outcome, byoc.verification.Verification) else None
     )

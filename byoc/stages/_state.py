@@ -273,12 +273,19 @@ class Compiled(Emitting):
     bundle: Bundle
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Estimated(Compiled):
-    """A model with what compilers say of regions, by name: estimates, and memory used on the chip."""
+@dataclass(frozen=True)
+class CompilerFigures:
+    """What compilers say of their regions, by name: estimated times, and memory used on the chip."""
 
     estimates: Mapping[str, EstimateReport]
     sram: Mapping[str, MemoryUse]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Estimated(Compiled):
+    """A model with what compilers say of its regions."""
+
+    figures: CompilerFigures
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

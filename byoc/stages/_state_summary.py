@@ -210,11 +210,11 @@ def _summarize_compile(state: Compiled) -> Iterator[str]:
 
 
 def _summarize_estimate(state: Estimated) -> Iterator[str]:
-    if not state.estimates:
+    if not state.figures.estimates:
         yield "no codegen estimated a region"
     for region in state.plan.regions:
-        if region.name in state.estimates:
-            estimated = format_quantity(state.estimates[region.name].seconds, "s")
+        if region.name in state.figures.estimates:
+            estimated = format_quantity(state.figures.estimates[region.name].seconds, "s")
             yield f"{region.name}: {estimated}, predicted {format_quantity(region.seconds, 's')}"
 
 
