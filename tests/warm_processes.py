@@ -37,7 +37,7 @@ _LOADED = (
     *("pytest", "byoc.cli._partition_verb", "byoc.comparison._case_schedulers", "byoc.pipeline"),
     *("byoc.stages._emission_stages", "byoc.stages._verify_stage", "byoc.stages._padding_stage"),
     *("byoc.placement.strategies._optimizing", "byoc.bundle._writing", "byoc.bundle._reading"),
-    *("byoc.runtime._session", "byoc.reporting._verification_document"),
+    *("byoc.runtime._loading", "byoc.reporting._verification_document"),
 )
 _IMPORTS = f"import {', '.join(_LOADED)}"
 _OWN_PATH = os.environ.get("PYTHONPATH", "")

@@ -165,7 +165,7 @@ def trace_region(
 def profile_region(
     codegen: Profiling, region: Region, artifact: Artifact, inputs: Mapping[str, Any]
 ) -> tuple[OperatorTime, ...]:
-    """Return what a run of a compiled region spends on its operations. Raises as `trace_region`."""
+    """Return the time of each operation in a run of a compiled region. Raises as `trace_region`."""
     found: tuple[OperatorTime, ...] = _call_codegen(
         codegen,
         f"profile of region {region.name}",

@@ -96,7 +96,7 @@ class Cycles:
 
 @dataclass(frozen=True)
 class OperatorTime:
-    """What a run of a region spent on some of its nodes, which ran as one operation.
+    """The time that some nodes of a region, which ran as one operation, took in a run.
 
     `nodes` are named as in CompileError; none where the operation is part of no node. `time` is in
     seconds, or in cycles of the device. `name` is the compiler's own name for the operation.

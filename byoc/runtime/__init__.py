@@ -32,19 +32,21 @@ if TYPE_CHECKING:
         find_fitting,
         list_alternatives,
     )
-    from byoc.runtime._program_builder import data_inputs
-    from byoc.runtime._runtimes import DRIVER_RUNTIME, RUNTIMES
-    from byoc.runtime._session import Session, describe_other_kernels, load_bundle, load_executors
-    from byoc.runtime._shape_check import collect_contradictions
-    from byoc.runtime._stateful_session import StatefulSession, open_stateful
-    from byoc.runtime._trace import OPERATOR_CATEGORY, StageProfile, Trace, TraceEvent
-    from byoc.runtime._variant_session import (
-        FittedInputs,
-        VariantSession,
+    from byoc.runtime._loading import (
+        describe_other_kernels,
         load,
+        load_bundle,
+        load_executors,
         load_variants,
         read_paddings,
         read_split,
     )
+    from byoc.runtime._program_builder import data_inputs
+    from byoc.runtime._runtimes import DRIVER_RUNTIME, RUNTIMES
+    from byoc.runtime._session import Session
+    from byoc.runtime._shape_check import collect_contradictions
+    from byoc.runtime._stateful_session import StatefulSession, open_stateful
+    from byoc.runtime._trace import OPERATOR_CATEGORY, StageProfile, Trace, TraceEvent
+    from byoc.runtime._variant_session import FittedInputs, VariantSession
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

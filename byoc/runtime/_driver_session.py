@@ -11,7 +11,8 @@ from byoc.bundle import Bundle
 from byoc.codegen import Artifact, Region
 from byoc.codegen.drivers import DriverCounters, DriverError, DriverLibrary, OpenedRegion
 from byoc.errors import InputError
-from byoc.runtime._session import Session, load_bundle
+from byoc.runtime._loading import load_bundle
+from byoc.runtime._session import Session
 from byoc.runtime._stage_program import Stage, StageValues
 
 

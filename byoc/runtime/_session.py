@@ -3,59 +3,25 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor as Pool
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from byoc.bundle import Bundle, require_consent
-from byoc.codegen import (
-    BindableExecutor,
-    Codegens,
-    Executor,
-    OperatorTime,
-    Region,
-    StatefulExecutor,
-    can_profile,
-    open_region_session,
-    profile_region,
-    resolve_node_names,
-)
-from byoc.errors import InputError, MissingRuntimeError, get_error_text, suggest_nearest
+from byoc.bundle import Bundle
+from byoc.errors import InputError, suggest_nearest
 from byoc.model import (
     Dim,
-    GraphIndex,
     TensorType,
-    get_metadata,
-    get_node_name,
     make_native,
     read_type,
-    write_type,
 )
-from byoc.onnxrt import (
-    describe_machine,
-    find_inexact_kernels,
-    sharing_process,
-    with_default_mode,
-    with_threads,
-)
-from byoc.runtime._executors import (
-    RegionNotHereError,
-    find_executable,
-    load_executor,
-    needs_exclusive_calls,
-    rename_executor,
-)
-from byoc.runtime._fitting import NO_CHANGES, NO_CHOICE, LoadChanges, VariantChoice
-from byoc.runtime._program_builder import ProgramBuilder, data_inputs
+from byoc.runtime._fitting import NO_CHOICE, VariantChoice
 from byoc.runtime._stage_program import (
     HOST,
     MAX_AT_ONCE,
     DeviceTurns,
-    Profile,
     Stage,
     StageProgram,
     StageValues,
@@ -391,207 +357,6 @@ def _fetch_tensor(value: Any) -> Any:
     """Return a value of a stage; a tensor that a driver left on its device as an array."""
     is_elsewhere = hasattr(value, "__array__") and not isinstance(value, np.ndarray | np.generic)
     return np.asarray(value) if is_elsewhere else value
-
-
-def load_bundle(
-    bundle: Bundle,
-    runs: Mapping[str, Executor] | None = None,
-    *,
-    fall_back: bool = False,
-    options: Mapping[str, Any] = MappingProxyType({}),
-) -> Session:
-    """Load an opened bundle, or the variant that is chosen of it, to run it; raises as `load` does.
-
-    `runs` maps the regions' names to executors; by default their codegens load them (`load_executors`).
-    With `fall_back` the regions that these do not load run on the host (`Session.fallbacks`). `options`
-    are those of `load`.
-    """
-    changes = LoadChanges.read(options, bundle)
-    with nullcontext() if changes.threads is None else with_threads(changes.threads):
-        return _load_changed(bundle, runs, fall_back, changes)
-
-
-def _load_changed(
-    bundle: Bundle, runs: Mapping[str, Executor] | None, fall_back: bool, changes: LoadChanges
-) -> Session:
-    proto = bundle.model()
-    index = GraphIndex.of_model(proto)
-    found = bundle.regions()
-    fallbacks: dict[str, str] = {}
-    given = runs
-    if given is None:
-        given = load_executors(bundle, fallbacks if fall_back else None, fall_back, changes)
-    if fallbacks:
-        with with_default_mode(bundle.manifest.host.mode):
-            own = {region.name: region for _, region, _ in found if region.name in fallbacks}
-            given = {**given, **{name: open_region_session(each) for name, each in own.items()}}
-    turns = {name: _exclusive_group(name, bundle.codegens) for name in {name for name, _, _ in found}}
-    regions: dict[str, Stage] = {}
-    for codegen, region, _ in found:
-        stage = _region_stage(region, given[region.name], turns[codegen])
-        if region.name in fallbacks:
-            stage = replace(stage, device=HOST, exclusive_group="")
-        elif runs is None:
-            stage = replace(stage, profile=_find_profiler(bundle, region, codegen))
-        regions[region.name] = stage
-    _check_calls(bundle, index.walk(), regions)
-    with sharing_process(2 * len(found) + 1), with_default_mode(bundle.manifest.host.mode):
-        checked = {name: index.type_protos[name] for name in index.inputs if name in index.types}
-        builder = ProgramBuilder(bundle.folder, regions, _region_domains(bundle), checked)
-        program = builder.build_program(index, {})
-    types = {name: index.types[name] for name in index.inputs if name in index.types}
-    return Session(tuple(index.inputs), types, program, bundle, bundle.variant.name, fallbacks)
-
-
-def describe_other_kernels(bundle: Bundle) -> str:
-    """Return a sentence where this machine multiplies small integers otherwise than the bundle's maker.
-
-    Empty where it does not, or the bundle has no such products.
-    """
-    host = bundle.manifest.host
-    if host.inexact is None:
-        return ""
-    here = find_inexact_kernels()
-    changed = sorted({*here} ^ {*host.inexact})
-    if not changed:
-        return ""
-    return (
-        f"{describe_machine()} multiplies small integers otherwise ({changed[0]}"
-        f"{f' and {len(changed) - 1} more' if len(changed) > 1 else ''}) than where the bundle was made "
-        f"({host.machine}): `byoc verify {bundle.display_path}` says whether it is right here"
-    )
-
-
-def load_executors(
-    bundle: Bundle,
-    not_here: dict[str, str] | None = None,
-    whatever: bool = False,
-    changes: LoadChanges = NO_CHANGES,
-) -> dict[str, Executor]:
-    """Load all regions by their codegens; return the executors by name. Raises as `load` does.
-
-    Regions that this machine cannot run are left out, and their reasons entered in `not_here`; without
-    that the first of them raises RegionNotHereError. With `whatever` all are that do not load: their
-    codegen or its runtime is not installed, or it fails. `changes` are of options that are given now.
-    """
-    require_consent(bundle, without_missing=whatever)
-    found = bundle.regions()
-    twins = bundle.identical_regions
-    options = {entry.name: entry.codegen_options for entry in bundle.manifest.regions}
-    mode = bundle.manifest.host.mode
-    loaded: dict[str, tuple[Region, Executor]] = {}
-    left_out: dict[str, str] = {}
-    runs: dict[str, Executor] = {}
-    caught = (InputError, MissingRuntimeError) if whatever else RegionNotHereError
-    for name, region, artifact in found:
-        first = twins.get(region.name, region.name)
-        if first not in loaded and first not in left_out:  # once for all that are identical
-            own = region if first == region.name else bundle.open_compiled(first)[1]
-            chosen, again = changes.change(region.target, options[first]), not bundle.just_compiled
-            metadata = changes.change(region.target, artifact.metadata)
-            try:
-                codegen = find_executable(name, bundle.codegens)
-                with sharing_process(2 * len(found) + 1), with_default_mode(mode):
-                    changed = replace(artifact, metadata=metadata)
-                    run = load_executor(codegen, name, own, changed, chosen, again)
-            except caught as error:
-                if not_here is None:
-                    raise
-                reason = getattr(error, "reason", "")  # without the names of codegen and region
-                left_out[first] = reason or get_error_text(error)
-            else:
-                loaded[first] = own, run
-        if first in left_out:
-            assert not_here is not None
-            not_here[region.name] = left_out[first]
-        else:
-            own, of_first = loaded[first]
-            runs[region.name] = of_first if own is region else rename_executor(of_first, own, region)
-    return runs
-
-
-def _check_calls(bundle: Bundle, graphs: Iterable[GraphIndex], regions: Mapping[str, Stage]) -> None:
-    """Raise InputError unless model and manifest agree on the regions and their inputs."""
-    domains = _region_domains(bundle)
-    calls = [(g, node) for g in graphs for node in g.nodes if node.domain.startswith("byoc.")]
-    if {n.op_type for _, n in calls} != set(regions) or any(n.domain not in domains for _, n in calls):
-        raise InputError(
-            f"{bundle.display_path}: the manifest and the model do not name the same regions"
-        )
-    for graph, node in calls:
-        region = regions[node.op_type]
-        given = (len(data_inputs(graph, node)), len(node.output))
-        if given != (len(region.inputs), len(region.types)):
-            raise InputError(
-                f"{bundle.display_path}: region {node.op_type} and the model do not have the same inputs"
-            )
-
-
-def _region_domains(bundle: Bundle) -> frozenset[str]:
-    return frozenset(f"byoc.{name}" for name in bundle.manifest.targets)
-
-
-def _exclusive_group(codegen: str, codegens: Codegens) -> str:
-    try:
-        return codegen if needs_exclusive_calls(codegens.find(codegen)) else ""
-    except InputError:  # it is not installed: its regions run on executors from elsewhere
-        return codegen
-
-
-def _find_profiler(bundle: Bundle, region: Region, name: str) -> Profile | None:
-    """Return the function that profiles a region, None where its codegen cannot.
-
-    The artifact is read when it is needed, since few runs are profiled.
-    """
-    codegen = bundle.codegens.find(name)
-    if not can_profile(codegen):
-        return None
-
-    def profile(inputs: StageValues) -> list[OperatorTime]:
-        first = bundle.identical_regions.get(region.name, region.name)
-        _, own, artifact = bundle.open_compiled(first)
-        given = zip(own.inputs, region.inputs, strict=True)
-        renamed = {theirs.name: inputs[mine.name] for theirs, mine in given}
-        times = profile_region(codegen, own, artifact, renamed)
-        nodes = _find_user_nodes(own, region)
-        return [replace(each, nodes=_name_nodes(own, each.nodes, nodes)) for each in times]
-
-    return profile
-
-
-def _name_nodes(
-    own: Region, names: Sequence[str], nodes: Mapping[str, Sequence[str]]
-) -> tuple[str, ...]:
-    known = resolve_node_names(own, names)
-    return tuple(dict.fromkeys(node for name in known for node in nodes.get(name, (name,))))
-
-
-def _find_user_nodes(own: Region, region: Region) -> dict[str, Sequence[str]]:
-    """Return the nodes of the model by the names that nodes of `own` go by.
-
-    `own` is the region or one that is the same but for names. A composite stands for several nodes.
-    """
-    found: dict[str, Sequence[str]] = {}
-    for mine, theirs in zip(own.nodes, region.nodes, strict=True):
-        inside = get_metadata(theirs, "byoc.nodes")
-        nodes = inside.split(", ") if inside else [get_node_name(theirs)]
-        found |= dict.fromkeys(filter(None, (mine.name, *mine.output)), nodes)
-    return found
-
-
-def _region_stage(region: Region, run: Executor, turn: str) -> Stage:
-    types = {value.name: write_type(value.type) for value in region.outputs}
-    inputs = tuple(value.name for value in region.inputs)
-    return Stage(
-        region.name,
-        inputs,
-        run,
-        types,
-        device=region.target,
-        exclusive_group=turn,
-        bind=run.bind if isinstance(run, BindableExecutor) else None,
-        allocate=run.allocate if isinstance(run, StatefulExecutor) else None,
-    )
 
 
 def bind_stages(session: Session, stages: Sequence[Stage], inputs: StageValues) -> Session:

@@ -1,29 +1,19 @@
 """Sessions of bundles with several variants: each call runs the one that takes inputs of its shapes."""
 
-import warnings
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import repeat
-from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from byoc.bundle import (
-    MANIFEST_FILE,
     Bundle,
-    VariantEntry,
-    check_padding,
-    check_split,
-    judge_consent,
-    open_bundle,
 )
-from byoc.codegen import choose_isolation
-from byoc.errors import InputError, MissingRuntimeError, Verdict, get_error_text, refuse
-from byoc.model import Dim, StatePair, TensorType, get_stated_types, read_tensor_types
+from byoc.errors import InputError
+from byoc.model import Dim, StatePair, TensorType
 from byoc.padding import (
     PaddingRule,
     RowSplit,
@@ -32,18 +22,12 @@ from byoc.padding import (
     make_padded_shapes,
     pad_inputs,
 )
-from byoc.runtime._executors import RegionFailedError, RegionNotHereError
 from byoc.runtime._fitting import (
-    Preference,
     VariantChoice,
-    choose_variants,
-    find_variant_fit,
 )
 from byoc.runtime._session import (
     Session,
     SessionCalls,
-    describe_other_kernels,
-    load_bundle,
     read_tensors,
 )
 from byoc.runtime._stage_program import DeviceTurns, StageValues, run_in_pipeline
@@ -323,161 +307,6 @@ def _merge_extents(extents: tuple[Dim, ...]) -> Dim:
 
 def _count_elements(types: Mapping[str, TensorType]) -> int:
     return sum(kind.elements or 0 for kind in types.values())
-
-
-def load(  # noqa: PLR0913 - each has a default
-    path: str | Path,
-    *,
-    isolate: bool | None = None,
-    call_timeout: float | None = None,
-    trust: bool = False,
-    codegens: Iterable[str] | str | None = None,
-    variant: str | None = None,
-    pad: bool = True,
-    prefer: Sequence[str] | str = (),
-    options: Mapping[str, Any] = MappingProxyType({}),
-    fallback: Literal["host"] | None = None,
-) -> Session | VariantSession:
-    """Load the bundle at `path`, a folder or a packed file, to run it.
-
-    Where it has several variants, each call chooses one by the shapes of its inputs, unless one
-    `variant` is named. With `pad` inputs that fit none exactly are padded where a variant allows it.
-
-    Of variants for other accelerators that take the same inputs one is loaded: the first that runs here
-    by `prefer`, names of variants, targets or codegens, the best first (`host`: one that is on the host
-    alone), and of those that it does not name by the predicted time. `choice` of the session says which,
-    and why not the others; `find_fitting` says it without loading.
-
-    `options` are given to codegens now instead of when the bundle was made, where they allow that:
-    `{"threads": 4}` for all that have it, the host included, `{"openvino:threads": 4}` for one codegen
-    or target, `{"host:threads": 4}` for the host.
-
-    With `isolate` its codegens run in processes of their own: where one crashes or hangs, that is an
-    InputError. By default they do unless its maker is trusted, as below. `call_timeout` is the most
-    seconds that one of their calls may take, and implies it.
-
-    A bundle with native code is loaded only where its maker is trusted: made on this machine, signed by
-    a key that the user trusts, or with `trust`. `codegens` names those that may load its regions.
-
-    With a `fallback`, "host", a region that its codegen does not load here (device, codegen or its
-    runtime is missing, or fails) runs on the host instead, from its ONNX in the bundle: a warning
-    (RuntimeWarning) says so for each, and `fallbacks` of the session has the reasons.
-
-    Raises InputError when it is not a complete bundle or not trusted, or a codegen is missing, not
-    allowed or cannot run artifacts, where none of several alternatives runs here, for a preference that
-    the bundle has not got and an option that nothing takes at load. Raises MissingRuntimeError when the
-    host needs onnxruntime and it is not installed. Warns (RuntimeWarning) where products of small
-    integers come out otherwise here than where the bundle was made and verified.
-    """
-    if fallback not in (None, "host"):
-        raise InputError(f"fallback is {fallback!r}, and may be 'host' or None")
-    isolation = choose_isolation(isolate, call_timeout)
-    bundle = open_bundle(path, isolation, trust=trust, codegens=codegens, variant=variant)
-    if variant is not None and prefer:
-        raise InputError(f"{path}: variant {variant} is named, so that there is nothing to prefer")
-    load_one = partial(load_bundle, options=options)
-    loaded = load_variants(
-        bundle, pad=pad, load_one=load_one, prefer=prefer, fall_back=fallback is not None
-    )
-    for line in loaded.describe_fallbacks():
-        warnings.warn(line, RuntimeWarning, stacklevel=2)
-    other = describe_other_kernels(bundle)
-    if other:
-        warnings.warn(other, RuntimeWarning, stacklevel=2)
-    return loaded
-
-
-def load_variants(
-    bundle: Bundle,
-    *,
-    pad: bool = True,
-    load_one: Callable[..., Session] = load_bundle,
-    prefer: Sequence[str] | str = (),
-    fall_back: bool = False,
-) -> Session | VariantSession:
-    """Load an opened bundle to run it: all its variants, but of alternatives one; raises as `load`.
-
-    A single variant is loaded as a plain session, unless `pad` is given and inputs may be padded to it.
-    `load_one` loads each, and gets `fall_back=True` where what does not run here is to run on the host:
-    of alternatives that is the last resort.
-    """
-    last_resort = partial(load_one, fall_back=True) if fall_back else load_one
-    if bundle.chosen is not None:
-        return replace(last_resort(bundle), choice=VariantChoice((bundle.chosen,)))
-    preferred = Preference.of(prefer, bundle.manifest, bundle.display_path)
-    sessions: dict[str, Session] = {}
-    # What fails is a fault to tell of, unless the user asked to go on without it.
-    failing = (RegionFailedError,) if fall_back else ()
-    left_out = (RegionNotHereError, MissingRuntimeError, *failing)
-
-    def judge(entry: VariantEntry) -> Verdict:
-        """Return whether a variant runs here: what it says fits, and is loaded."""
-        verdict = find_variant_fit(bundle.manifest, entry, bundle.codegens).verdict
-        if verdict:
-            try:
-                sessions[entry.name] = load_one(bundle.choose(entry.name))
-            except left_out as error:
-                return refuse(get_error_text(error))
-        return verdict
-
-    choice = choose_variants(
-        bundle.manifest,
-        preferred,
-        judge,
-        lambda entry: judge_consent(bundle.choose(entry.name), without_missing=True),
-        fall_back,
-    )
-    variants = [bundle.choose(name) for name in choice.chosen] if choice.reasons else bundle.variants
-    paddings = read_paddings(variants) if pad else {}
-    if len(variants) == 1 and not paddings:
-        name = choice.chosen[0]
-        found = sessions[name] if name in sessions else last_resort(variants[0])
-        return replace(found, choice=choice)
-    whole = {
-        name: replace(sessions[name] if name in sessions else last_resort(each), choice=choice)
-        for each in variants
-        for name in [each.variant.name]
-    }
-    return VariantSession(whole, bundle, paddings, read_split(variants[0]) if pad else None)
-
-
-def read_split(bundle: Bundle) -> RowSplit | None:
-    """Return the split of batches that a variant of a bundle has, None where there is none.
-
-    Raises InputError where that does not fit the variant's model.
-    """
-    entry = bundle.variant.split
-    if entry is None:
-        return None
-    check_split(entry, *_read_types(bundle), bundle.display_path / MANIFEST_FILE)
-    return entry.split
-
-
-def _read_types(bundle: Bundle) -> tuple[dict[str, TensorType | None], dict[str, TensorType | None]]:
-    """Return the types of a variant's inputs and outputs."""
-    model = bundle.model()
-    types = read_tensor_types(get_stated_types(model))
-    given, made = (
-        {value.name: types.get(value.name) for value in values}
-        for values in (model.graph.input, model.graph.output)
-    )
-    return given, made
-
-
-def read_paddings(variants: Iterable[Bundle]) -> dict[str, PaddingRule]:
-    """Return the rules of variants of a bundle whose inputs may be padded, by name.
-
-    Raises InputError where one does not fit the variant's model.
-    """
-    found = {}
-    for each in variants:
-        entry = each.variant.padding
-        rule = None if entry is None else entry.rule
-        if entry is None or rule is None:
-            continue
-        check_padding(entry, *_read_types(each), each.display_path / MANIFEST_FILE)
-        found[each.variant.name] = rule
-    return found
 
 
 # A prompt in pieces: several calls in place of one that no variant takes.

@@ -275,7 +275,7 @@ class Compiled(Emitting):
 
 @dataclass(frozen=True)
 class CompilerFigures:
-    """What compilers say of their regions, by name: estimated times, and memory used on the chip."""
+    """Figures of compilers for their regions, by name: estimated times, and memory used on the chip."""
 
     estimates: Mapping[str, EstimateReport]
     sram: Mapping[str, MemoryUse]

@@ -123,7 +123,7 @@ class OpenVINO:
     def profile(
         self, region: Region, artifact: Artifact, inputs: Mapping[str, AnyArray]
     ) -> Sequence[OperatorTime]:
-        """Return what OpenVINO counts for each operation of the region, compiled again to count.
+        """Return OpenVINO's time of each operation of the region, which is compiled again to measure.
 
         Layers that it fused are one operation. Raises CompileError as `compile` does.
         """

@@ -61,5 +61,5 @@ class Reference:
     def profile(
         self, region: Region, artifact: Artifact, inputs: Mapping[str, AnyArray]
     ) -> Sequence[OperatorTime]:
-        """Return what onnxruntime spends on each node. Raises MissingRuntimeError."""
+        """Return onnxruntime's time of each node. Raises MissingRuntimeError."""
         return profile_operators(region, inputs)

@@ -68,7 +68,7 @@ def read_array(stream: BinaryIO, dtype: str, shape: Sequence[int]) -> Any:
 
 
 def read_log(log: Any) -> str:
-    """Return what was printed since the file was emptied."""
+    """Return the text printed since the file was emptied."""
     sys.stdout.flush()
     sys.stderr.flush()
     ctypes.CDLL(None).fflush(None)  # the toolkit's libraries print by C's

@@ -101,7 +101,7 @@ def describe_processor_problem(processor: str) -> str:
 
 
 def read_stamp(options: TVMOptions) -> dict[str, str]:
-    """Return what a library depends on: TVM's version, the kind of machine, the processor."""
+    """Return the marks of a library by name: TVM's version, the kind of machine, the processor."""
     return {
         "tvm": tvm_version(),
         "machine": platform.machine(),

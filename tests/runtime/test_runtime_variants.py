@@ -17,7 +17,7 @@ from byoc.codegen import Region
 from byoc.errors import InputError
 from byoc.model import TensorType
 from byoc.runtime import Session, VariantSession
-from byoc.runtime import _session as loading
+from byoc.runtime import _loading as loading
 
 MODEL = "g (float[n, m] x, float[n] k) => (float[n, m] y) { a = Relu(x) y = Relu(a) }"
 

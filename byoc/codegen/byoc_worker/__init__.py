@@ -115,7 +115,7 @@ class Cycles:
 
 
 class OperatorTime:
-    """What a run of a region spent on some of its nodes, which ran as one operation.
+    """The time that some nodes of a region, which ran as one operation, took in a run.
 
     `nodes` are named as in CompileError. `time` is in seconds, or Cycles. `name` is the compiler's own
     name for the operation.

@@ -434,7 +434,7 @@ class _SimulationRun:
             raise SimulationError(f"output tensor {box.tensor}: {fault}") from None
 
     def find_result(self, box: Operand, near: bool) -> Array | None:
-        """Return what is in a box, None where anything else was written there."""
+        """Return the values in a box, None where another tensor was written there."""
         try:
             check_box("to be read", box)
             return np.array((self._scratchpad if near else self._arena).read(box))
