@@ -17,7 +17,7 @@ from onnx.parser import parse_model
 
 import byoc
 from byoc import onnxrt
-from byoc.runtime import _session as session_module
+from byoc.runtime import _loading as loading
 
 pytestmark = pytest.mark.processor
 
@@ -120,6 +120,6 @@ def test_a_machine_whose_kernels_answer_otherwise_says_so(monkeypatch: pytest.Mo
         byoc.load("m.byoc")
     here = onnxrt.find_inexact_kernels()
     other = ("QGemm int8 int8",) if "QGemm int8 int8" not in here else ()
-    monkeypatch.setattr(session_module, "find_inexact_kernels", lambda: (*here, *other))
+    monkeypatch.setattr(loading, "find_inexact_kernels", lambda: (*here, *other))
     with pytest.warns(RuntimeWarning, match=r"QGemm int8 int8.*byoc verify m\.byoc"):
         byoc.load("m.byoc")
