@@ -9,6 +9,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from math import isfinite
 from typing import TYPE_CHECKING, Any, TextIO
 
 from byoc.errors import escape_unprintable
@@ -40,6 +41,13 @@ def format_quantity(value: float, unit: str) -> str:
         if value >= scale:
             return f"{_format_digits(value / scale)} {prefix}{unit}"
     return f"0 {unit}" if not value else f"{value:.1e} {unit}"
+
+
+def format_decibels(ratio: float) -> str:
+    """Format a signal-to-noise ratio in dB; infinity means equal, -infinity that it is not known."""
+    if isfinite(ratio):
+        return f"{ratio:.1f} dB"
+    return "equal" if ratio > 0 else "not known"
 
 
 def format_share(value: float) -> str:

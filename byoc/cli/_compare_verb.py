@@ -26,7 +26,7 @@ from byoc.cli._common import (
     show_status,
 )
 from byoc.cli._option_flags import JUnitFile, JUnitOption, flag_field, take_options
-from byoc.console import print_errors, print_line, print_lines
+from byoc.console import format_decibels, print_errors, print_line, print_lines
 from byoc.reporting import format_count, format_quantity, format_share
 from byoc.support import Flag, Panel, Syntax, keywords_of
 
@@ -254,9 +254,7 @@ def _describe_error_changes(errors: Sequence[comparison.ErrorChange]) -> Iterato
         if each.before != each.after:
             ratio = each.measure == "accuracy"
             values = (each.before, each.after)
-            before, after = (
-                comparison.format_ratio(value) if ratio else f"{value:.1e}" for value in values
-            )
+            before, after = (format_decibels(value) if ratio else f"{value:.1e}" for value in values)
             yield {
                 "output": each.output,
                 "": "against the float model" if ratio else "of its range",

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
         PlacementDiff,
         RegionChange,
         RegressionCheck,
-        format_ratio,
     )
     from byoc.comparison._placement_diff import diff
     from byoc.comparison._rule_comparison import ComparedKind, RuleComparison, compare_rules, simplify

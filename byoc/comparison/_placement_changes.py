@@ -6,7 +6,7 @@ from math import inf, isclose, isfinite
 from typing import Any, Literal
 
 from byoc.comparison._comparison_options import DEFAULT_ERROR_GROWTH, Tolerances
-from byoc.console import format_count, format_quantity
+from byoc.console import format_count, format_decibels, format_quantity
 from byoc.errors import InputError, RequirementError
 from byoc.support import check_type
 
@@ -252,7 +252,7 @@ def _check_errors(found: PlacementDiff, most: float | None) -> Iterator[Regressi
     for change in found.errors:
         values = (change.before, change.after)
         if change.measure == "accuracy":
-            told = [format_ratio(each) for each in values]
+            told = [format_decibels(each) for each in values]
             against = "signal-to-noise against the float model"
         else:
             told = [f"{each:.2g}" if isfinite(each) else "not comparable" for each in values]
@@ -263,13 +263,6 @@ def _check_errors(found: PlacementDiff, most: float | None) -> Iterator[Regressi
         yield _make_check(
             f"error-growth {change.output}", is_met, f"{sentence}; at most {limit:g} dB is tolerated"
         )
-
-
-def format_ratio(decibels: float) -> str:
-    """Format a signal-to-noise ratio against the float model."""
-    if isfinite(decibels):
-        return f"{decibels:.1f} dB"
-    return "equal" if decibels > 0 else "no ratio"
 
 
 def _make_check(name: str, is_met: bool, sentence: str) -> RegressionCheck:

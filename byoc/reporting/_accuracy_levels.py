@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Literal
 
-from byoc.console import format_share
+from byoc.console import format_decibels, format_share
 
 if TYPE_CHECKING:
     from byoc.bundle import OutputAccuracy, Report
@@ -46,7 +46,7 @@ def list_output_qualities(report: Report) -> list[OutputQuality]:
     return [
         OutputQuality(
             each.name,
-            _format_ratio(each),
+            format_decibels(_get_ratio(each)),
             "" if each.same_class is None else format_share(each.same_class),
             _find_level(each),
         )
@@ -68,12 +68,6 @@ def _get_ratio(output: OutputAccuracy) -> float:
     if output.exact:
         return inf
     return -inf if output.signal_to_noise is None else output.signal_to_noise
-
-
-def _format_ratio(output: OutputAccuracy) -> str:
-    if output.exact:
-        return "equal"
-    return "not known" if output.signal_to_noise is None else f"{output.signal_to_noise:.1f} dB"
 
 
 def _find_level(output: OutputAccuracy) -> Level:
