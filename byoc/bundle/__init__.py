@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.bundle._compiling import RegionCompiler, spread_refusal
+    from byoc.bundle._compiling import (
+        RegionCompiler,
+        find_rule_file_problems,
+        load_compilers,
+        read_rule_file_options,
+        spread_refusal,
+    )
     from byoc.bundle._decisions import (
         DECISIONS_FILE,
         DecidedBoundary,
@@ -73,15 +79,12 @@ if TYPE_CHECKING:
     )
     from byoc.bundle._reading import (
         Bundle,
-        find_rule_file_problems,
         inspect,
         is_bundle,
         judge_path,
-        load_compilers,
         open_bundle,
         open_own_files,
         read_only_manifest,
-        read_rule_file_options,
     )
     from byoc.bundle._report import (
         AccuracyReport,

@@ -5,20 +5,19 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.padding._padding_search import (
+    from byoc.padding._padding_rule import (
         EDGE,
         FirstValue,
-        LoadModel,
         PaddedInput,
         PaddingDecision,
         PaddingRule,
+        RowSplit,
         cut_outputs,
-        decide_padding,
         find_unpadded_sizes,
         make_padded_shapes,
         pad_inputs,
     )
-    from byoc.padding._row_split import MOST_ROWS, RowSplit, find_row_split
+    from byoc.padding._padding_search import MOST_ROWS, LoadModel, decide_padding, find_row_split
     from byoc.padding._static_caches import CACHE_LENGTH, find_growing_dims, make_static
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

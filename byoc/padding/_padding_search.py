@@ -1,250 +1,30 @@
-"""The search for what can be padded: which dimensions, with which values behind the inputs."""
+"""The search for what can be padded, with which values, and for batches whose rows are independent."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
-from numpy.typing import NDArray
 
 from byoc.errors import InputError
-from byoc.model import Dim, Model, evaluate_dim, list_open_dims, subtract_dims, to_numpy_dtype
-from byoc.padding._alignment import Alignment, Misalignment
-from byoc.padding._padded_graph import Assumptions, Bit, PaddedGraph
+from byoc.model import Dim, Model, list_open_dims, to_numpy_dtype
+from byoc.padding._alignment import ROW_RULES, Alignment, Misalignment
+from byoc.padding._padded_graph import (
+    ILL_FORMED,
+    Assumptions,
+    Bit,
+    NotAlignedError,
+    PaddedGraph,
+    PaddedNode,
+    Shape,
+)
+from byoc.padding._padding_rule import (
+    EDGE,
+    FirstValue,
+    PaddedInput,
+    PaddingDecision,
+    PaddingRule,
+    RowSplit,
+)
 from byoc.padding._value_bounds import find_fill_axis
-
-if TYPE_CHECKING:
-    from byoc.padding._row_split import RowSplit
-
-
-# Padding of arrays by a rule, and cutting of what comes out.
-
-# The rule by which inputs are padded to the sizes of a variant, and its outputs cut.
-
-EDGE: Literal["edge"] = "edge"
-"""The value of a padded input that repeats the last entry along each padded axis."""
-
-
-@dataclass(frozen=True)
-class FirstValue:
-    """A condition on an input: at index 0 of an axis it has this value everywhere."""
-
-    axis: int
-    value: Literal[0, 1]
-
-
-@dataclass(frozen=True)
-class PaddedInput:
-    """The padding of an input: its unpadded shape, and the value of padding, a number or `edge`.
-
-    The extents are numbers and expressions of the rule's dimensions. The number is filled in along the
-    last padded axis; along any other, and where it is `edge`, the last entries are repeated. `first` is
-    what the caller's array has to have at index 0 of an axis, None where anything will do.
-
-    `room` is how many entries the caller's array lacks at the end of its last padded axis: the model
-    writes there. One that is `made` is no array of a caller's, but ones of that shape.
-    """
-
-    shape: tuple[Dim, ...]
-    value: Literal["edge", 0, 1] = EDGE
-    first: FirstValue | None = None
-    room: int = 0
-    made: bool = False
-
-    @property
-    def own_shape(self) -> tuple[Dim, ...]:
-        """The shape of the caller's array."""
-        if not self.room:
-            return self.shape
-        axis = max(axis for axis, dim in enumerate(self.shape) if isinstance(dim, str))
-        return tuple(
-            subtract_dims(dim, self.room) if i == axis else dim for i, dim in enumerate(self.shape)
-        )
-
-
-@dataclass(frozen=True)
-class PaddingRule:
-    """The dimensions that may be smaller than a variant has them, and what is done then.
-
-    `dims` has the largest size of each, that of the variant, and `least` is the smallest: 1 or more, and
-    0 where the model writes to a cache. `equal` has dimensions that are to be of the size of another,
-    with the name of that one or an expression of it. Inputs that are not in `inputs`, and outputs that
-    are not in `outputs`, are the same for all sizes. An output is cut to its shape here. `reads_values`
-    says that the proof rests on what values are, not only on which elements each is computed from: it
-    holds for the model's own dtypes alone.
-    """
-
-    dims: Mapping[str, int]
-    inputs: Mapping[str, PaddedInput]
-    outputs: Mapping[str, tuple[Dim, ...]]
-    equal: Mapping[str, str] = field(default_factory=dict)
-    reads_values: bool = False
-    least: int = 1
-
-    def __post_init__(self) -> None:
-        """Let a cache be empty."""
-        if self.is_static:
-            object.__setattr__(self, "least", 0)
-
-    @property
-    def is_static(self) -> bool:
-        """Whether it is that of a model which writes to a cache of a fixed length."""
-        return any(each.made for each in self.inputs.values())
-
-    def describe_smaller(self) -> str:
-        """Return the sizes that are padded: `seq 1 to 15`."""
-        return ", ".join(f"{name} {self.least} to {size - 1}" for name, size in self.dims.items())
-
-    def complete(self, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Return sizes of the dimensions together with those that follow from them."""
-        return {**sizes, **{name: evaluate_dim(other, sizes) or 0 for name, other in self.equal.items()}}
-
-    def list_trial_sizes(self) -> list[dict[str, int]]:
-        """Return sizes to verify the rule at: all at the smallest, and all at half of the largest.
-
-        Where the model writes to a cache, none and the largest are among them, since it is another model
-        than the caller's.
-        """
-        found: list[dict[str, int]] = []
-        least = max(self.least, 1)
-        halves = {n: max(s // 2, least) for n, s in self.dims.items()}
-        trials = [dict.fromkeys(self.dims, least), halves]
-        if self.is_static:
-            trials = [dict.fromkeys(self.dims, 0), *trials, dict(self.dims)]
-        for sizes in trials:
-            if sizes not in found and (self.is_static or sizes != dict(self.dims)):
-                found.append(sizes)
-        return found
-
-
-@dataclass(frozen=True)
-class PaddingDecision:
-    """The rule of a variant, None where nothing can be padded, and why other dimensions cannot.
-
-    `split` is how a batch that is larger than the variant's is run, None where it is not.
-    """
-
-    rule: PaddingRule | None = None
-    refusals: Mapping[str, str] = field(default_factory=dict)
-    split: "RowSplit | None" = None
-
-    def describe(self) -> str:
-        """Return it as people read it: `seq 1 to 16; not batch: REASON`. Empty where nothing is open."""
-        told = (
-            []
-            if self.rule is None
-            else [f"{n} {self.rule.least} to {size}" for n, size in self.rule.dims.items()]
-        )
-        parts = [", ".join(told)] if told else []
-        return "; ".join([*parts, *(f"not {name}: {why}" for name, why in self.refusals.items())])
-
-
-Arrays = Mapping[str, Any]
-
-
-def find_unpadded_sizes(rule: PaddingRule, inputs: Arrays) -> dict[str, int]:
-    """Return the sizes of a rule's dimensions that inputs have.
-
-    Raises InputError where an input has another rank, an extent that contradicts another or is beyond
-    the largest, and where it is not at index 0 what the rule needs.
-    """
-    sizes: dict[str, int] = {}
-    given = {name: each for name, each in rule.inputs.items() if name in inputs and not each.made}
-    shapes = {name: np.shape(inputs[name]) for name in given}
-    own_shapes = {name: each.own_shape for name, each in given.items()}
-    for name, shape in shapes.items():
-        expected = own_shapes[name]
-        if len(shape) != len(expected):
-            raise InputError(f"input '{name}' has {len(shape)} dimensions, not {len(expected)}")
-        for dim, extent in zip(expected, shape, strict=True):
-            if isinstance(dim, str) and dim in rule.dims and sizes.setdefault(dim, extent) != extent:
-                raise InputError(f"input '{name}' has {dim}={extent}, another has {sizes[dim]}")
-    for name, largest in rule.dims.items():
-        if name not in sizes:
-            raise InputError(f"no input says what {name} is")
-        if not rule.least <= sizes[name] <= largest:
-            raise InputError(f"{name} is {sizes[name]}, and may be {rule.least} to {largest}")
-    for name, shape in shapes.items():
-        own = tuple(evaluate_dim(dim, sizes) for dim in own_shapes[name])
-        if shape != own:
-            raise InputError(f"input '{name}' is {list(shape)}, not {list(own)}")
-        _check_first(name, inputs[name], rule.inputs[name])
-    return sizes
-
-
-def _check_first(name: str, value: Any, padded: PaddedInput) -> None:
-    first = padded.first
-    if first is None:
-        return
-    if not bool(np.all(np.take(value, 0, first.axis) == first.value)):
-        raise InputError(
-            f"input '{name}' is padded only where it is {first.value:g} at index 0 of axis {first.axis}"
-        )
-
-
-def pad_inputs(rule: PaddingRule, inputs: Arrays, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Return inputs at the largest sizes of a rule, with those that are made for it; others as they are.
-
-    Along the last padded axis they are continued with the rule's value, along any other with their last
-    entries. `sizes` are those that `find_unpadded_sizes` finds.
-    """
-    padded = dict(inputs)
-    for name, each in rule.inputs.items():
-        if each.made:
-            shape = [evaluate_dim(dim, sizes) or 0 for dim in each.shape]
-            padded[name] = _pad_array(np.ones(shape, bool), each, rule.dims)
-        elif name in inputs:
-            padded[name] = _pad_array(np.asarray(inputs[name]), each, rule.dims)
-    return padded
-
-
-def make_padded_shapes(rule: PaddingRule, inputs: Arrays) -> dict[str, NDArray[Any]]:
-    """Return arrays of the dtypes and shapes that padding gives inputs, which take no memory."""
-    dtypes = {name: np.asarray(value).dtype for name, value in inputs.items() if name in rule.inputs}
-    dtypes |= {name: np.dtype(bool) for name, each in rule.inputs.items() if each.made}
-    shapes = {
-        name: [evaluate_dim(dim, rule.dims) or 0 for dim in rule.inputs[name].shape] for name in dtypes
-    }
-    return {name: np.broadcast_to(np.zeros((), dtypes[name]), shapes[name]) for name in dtypes}
-
-
-def _pad_array(array: NDArray[Any], padded: PaddedInput, sizes: Mapping[str, int]) -> NDArray[Any]:
-    shape = [evaluate_dim(dim, sizes) for dim in padded.shape]
-    missing = [(0, (whole or 0) - extent) for whole, extent in zip(shape, array.shape, strict=True)]
-    open_axes = [axis for axis, dim in enumerate(padded.shape) if isinstance(dim, str)]
-    if padded.value != EDGE and open_axes:
-        last = open_axes[-1]
-        widths = [(0, 0)] * array.ndim
-        widths[last], missing[last] = missing[last], (0, 0)
-        fill = np.array(padded.value).astype(array.dtype)
-        array = np.pad(array, widths, constant_values=fill)
-    return (
-        np.pad(array, missing, mode="edge")
-        if array.size
-        else np.zeros([e or 0 for e in shape], array.dtype)
-    )
-
-
-def cut_outputs(rule: PaddingRule, outputs: Arrays, sizes: Mapping[str, int]) -> dict[str, Any]:
-    """Return outputs without what padding added, by the sizes that the inputs have.
-
-    Raises InputError where an output is not as long as the rule says.
-    """
-    found = dict(outputs)
-    for name, dims in rule.outputs.items():
-        if name not in outputs:
-            continue
-        array = np.asarray(outputs[name])
-        shape = [evaluate_dim(dim, sizes) for dim in dims]
-        if len(shape) != array.ndim or any(
-            extent is None or not 0 <= extent <= whole
-            for extent, whole in zip(shape, array.shape, strict=True)
-        ):
-            raise InputError(f"output '{name}' is {list(array.shape)}, too short for {shape}")
-        found[name] = np.ascontiguousarray(array[tuple(slice(extent) for extent in shape)])
-    return found
-
 
 NONE_EQUAL: Mapping[str, str] = MappingProxyType({})
 
@@ -410,3 +190,176 @@ def _make_rule(found: Alignment) -> PaddingRule:
         if name not in found.same and shape is not None and any(map(graph.is_padded, shape)):
             outputs[name] = shape
     return PaddingRule(dict(graph.sizes), inputs, outputs, reads_values=found.bounds.used)
+
+
+# A batch of independent rows as calls of one row, or of some, each: the proof.
+#
+# That a batch may be padded, by the graph's structure alone, shows that the first row's results do not
+# depend on the rows behind it. (A sum over zeros that padding adds rests on values, and is refused.) It
+# is no proof for the others: a CumSum over the batch, or a difference from the first row, may be padded,
+# too. So each node on the way has to treat the rows alike as well: if they change places, so do its
+# results. Then any row can be the first one, and each row's results are those of a call with that row
+# alone.
+
+MOST_ROWS = 256
+"""The largest batch that is split; the proof is for all up to it."""
+
+
+def find_row_split(load: LoadModel, dim: str) -> RowSplit | str:
+    """Return the split of a batch called `dim`, or the reason why its rows may depend on one another.
+
+    `load` gives the model with that dimension open, and no other.
+    """
+    decision = decide_padding(load, {dim: MOST_ROWS})
+    if decision.rule is None:
+        return decision.refusals.get(dim, "it is no dimension of an input")
+    if decision.rule.reads_values:
+        return "its proof rests on values"
+    graph = PaddedGraph(load({}), {dim: MOST_ROWS})
+    try:
+        for number in range(len(graph.index.nodes)):
+            _require_symmetry(graph, number)
+        inputs, outputs = (
+            {name: axis for name in names for axis in _find_axes(graph, name)}
+            for names in (graph.index.inputs, graph.index.outputs)
+        )
+        missing = next((name for name in graph.index.outputs if name not in outputs), None)
+    except NotAlignedError as error:
+        return str(error)
+    if missing is not None:
+        return f"output '{missing}' has no axis that is {dim} long"
+    return RowSplit(dim, MOST_ROWS, inputs, outputs)
+
+
+def _find_axes(graph: PaddedGraph, name: str) -> list[int]:
+    """Return the axis of the rows in an input or output, none where it has none."""
+    shape = graph.get_shape(name)
+    if shape is None:
+        raise NotAlignedError(f"the extents of '{name}' are not known")
+    axes = [axis for axis, dim in enumerate(shape) if graph.is_padded(dim)]
+    if len(axes) > 1 or any(shape[axis] not in graph.sizes for axis in axes):
+        raise NotAlignedError(f"'{name}' is {list(shape)}, which has not one axis of rows")
+    return axes
+
+
+def _require_symmetry(graph: PaddedGraph, number: int) -> None:
+    """Raise NotAlignedError unless a node's results change places where the rows that it reads do."""
+    view = PaddedNode(graph, number)
+    name = view.node.name or (view.node.output or [""])[0]
+    if graph.index.bodies.get(number):
+        raise NotAlignedError(f"{view.operator} '{name}': it has a body")
+    names = [each for each in (*view.node.input, *view.node.output) if each]
+    shapes = [graph.get_shape(each) for each in names]
+    if not any(shape is None or any(map(graph.is_padded, shape)) for shape in shapes):
+        return
+    try:
+        if any(dim for shape in shapes for dim in shape or (None,) if not _is_plain(graph, dim)):
+            raise NotAlignedError("an axis is neither as long as the batch nor independent of it")
+        rule = _SYMMETRIES.get(view.operator)
+        if rule is None or None in shapes:
+            raise NotAlignedError("nothing is known of what it does with rows")
+        rule(view)
+    except NotAlignedError as error:
+        raise NotAlignedError(f"{view.operator} '{name}': {error}") from None
+    except ILL_FORMED:
+        raise NotAlignedError(f"{view.operator} '{name}': it is not as ONNX has it") from None
+
+
+def _is_plain(graph: PaddedGraph, dim: Dim) -> bool:
+    return isinstance(dim, int) or dim in graph.sizes
+
+
+def _accept(view: PaddedNode) -> None:
+    """Accept an operator to which every axis is as every other, at each index alike."""
+
+
+def _keep_first(view: PaddedNode) -> None:
+    """Check a Conv or the like: rows are the first axis of what it reads, and of nothing else."""
+    if view.list_padded(0) not in ([], [0]):
+        raise NotAlignedError("rows are not its first axis")
+    if any(view.get_input(at) and view.list_padded(at) for at in range(1, len(view.node.input))):
+        raise NotAlignedError("rows are not in its first input alone")
+
+
+def _keep_place(view: PaddedNode) -> None:
+    """Check a Reshape: what stands up to the axis of rows stays."""
+    before, after = view.get_shape(0), view.get_output_shape()
+    axes = [[a for a, dim in enumerate(shape) if isinstance(dim, str)] for shape in (before, after)]
+    if axes[0] != axes[1] or len(axes[0]) != 1 or not _begin_alike(before, after, axes[0][0]):
+        raise NotAlignedError("it mixes rows with what stands before them")
+
+
+def _begin_alike(before: Shape, after: Shape, axis: int) -> bool:
+    return before[: axis + 1] == after[: axis + 1]
+
+
+def _leave_axis(view: PaddedNode) -> None:
+    """Check a Concat, Split, Softmax or the like: it goes along another axis than rows."""
+    rank = len(view.get_output_shape())
+    axis = int(view.attributes.get("axis", 0)) % rank
+    for at in range(len(view.node.input)):
+        if view.get_input(at) and axis in view.list_padded(at):
+            raise NotAlignedError(f"it goes along axis {axis}, that of rows")
+    if any(view.graph.is_padded(view.get_output_shape(at)[axis]) for at in range(len(view.node.output))):
+        raise NotAlignedError(f"it goes along axis {axis}, that of rows")
+
+
+def _cut_others(view: PaddedNode) -> None:
+    """Check a Slice: it cuts other axes than that of rows."""
+    rank, axes = len(view.get_shape(0)), view.read_axes(3)
+    cut = {axis % rank for axis in (range(rank) if axes is None else axes)}
+    if cut & {*view.list_padded(0)}:
+        raise NotAlignedError("it cuts the axis of rows")
+    made = {axis for axis, dim in enumerate(view.get_output_shape()) if view.graph.is_padded(dim)}
+    if made - {
+        *view.list_padded(0)
+    }:  # a table that is cut to the batch has an entry of its own for each
+        raise NotAlignedError("it takes as many entries of a table as there are rows")
+
+
+def _look_up(view: PaddedNode) -> None:
+    """Check a Gather: it takes entries along another axis than that of rows."""
+    axis = int(view.attributes.get("axis", 0)) % len(view.get_shape(0))
+    if axis in view.list_padded(0):
+        raise NotAlignedError(f"it takes entries of axis {axis}, that of rows")
+
+
+def _sum_others(view: PaddedNode) -> None:
+    """Check a CumSum: it sums along another axis than that of rows."""
+    rank, axes = len(view.get_shape(0)), view.read_axes(1)
+    if axes is None or {axis % rank for axis in axes} & {*view.list_padded(0)}:
+        raise NotAlignedError("it sums along the axis of rows")
+
+
+def _recur(view: PaddedNode) -> None:
+    """Check an RNN, GRU or LSTM: rows are the sequences of its batch, and in no weights."""
+    if view.list_padded(0) not in ([], [1]):
+        raise NotAlignedError("rows are not its batch")
+    others = (1, 2, 3, *range(7, len(view.node.input)))
+    if any(view.get_input(at) and view.list_padded(at) for at in others):
+        raise NotAlignedError("its weights have an axis of rows")
+
+
+# Operators whose results change places as the rows do; those that mix rows end the proof of padding.
+_ALIKE = (
+    *(name for name in ROW_RULES if "Rotary" not in name and not name.startswith("com.microsoft.Skip")),
+    *("MatMul", "Gemm", "Transpose", "Squeeze", "Unsqueeze", "Expand", "Shape", "Size"),
+    *("ConstantOfShape", "ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2"),
+    *("ReduceSumSquare", "ReduceProd", "ReduceLogSum", "ReduceLogSumExp"),
+    *("ArgMax", "ArgMin", "TopK"),  # the proof of padding has them go along other axes
+)
+_FIRST = (
+    *("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool", "GlobalAveragePool"),
+    *("GlobalMaxPool", "GlobalLpPool", "InstanceNormalization", "GroupNormalization", "LRN"),
+    *("DepthToSpace", "SpaceToDepth"),
+)
+_SYMMETRIES = {
+    **dict.fromkeys(_ALIKE, _accept),
+    **dict.fromkeys(_FIRST, _keep_first),
+    **dict.fromkeys(("Reshape", "Flatten"), _keep_place),
+    **dict.fromkeys(("Concat", "Split"), _leave_axis),
+    **dict.fromkeys(("GRU", "LSTM", "RNN"), _recur),
+    "CumSum": _sum_others,
+    "Slice": _cut_others,
+    "Gather": _look_up,
+}

@@ -40,7 +40,7 @@ from byoc.model import (
     walk_value_infos,
 )
 from byoc.padding._padded_graph import OPSET_OF_ONE_AXIS, PaddedGraph
-from byoc.padding._padding_search import PaddingRule
+from byoc.padding._padding_rule import PaddingRule
 from byoc.padding._past_lengths import PastLengths
 
 CACHE_LENGTH = "cache_length"

@@ -21,11 +21,10 @@ if TYPE_CHECKING:
     from byoc.placement._perturbation import (
         Perturbation,
         PerturbedDecision,
-        Regret,
         Sensitivity,
         perturb_costs,
     )
-    from byoc.placement._problem import UNLIMITED, Bools, Fusion, Ints, Occupancy, Problem
+    from byoc.placement._problem import UNLIMITED, Bools, Fusion, Ints, Occupancy, Problem, Regret
     from byoc.placement._solve import (
         find_violation,
         normalize_placement,

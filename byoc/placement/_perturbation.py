@@ -10,7 +10,7 @@ import numpy as np
 
 from byoc.errors import InputError
 from byoc.placement._hard_limits import find_transfers
-from byoc.placement._problem import Bools, Floats, Ints, Problem
+from byoc.placement._problem import Bools, Floats, Ints, Problem, Regret
 from byoc.placement._solve import order_canonically, reorder_placement, restore_order
 from byoc.placement._strategy import Measure, Placement, Robust
 from byoc.placement.solvers import (
@@ -271,18 +271,6 @@ _MAX_EXACT = 400
 _EXACT_NODES = 20  # of branch and bound for a sample
 _TOLERANCE = 1e-6  # relative: rounding of sums of costs in float64
 _MAX_MOVES = 200  # that are tried for the choice of least regret
-
-
-@dataclass(frozen=True, slots=True)
-class Regret:
-    """The cost of a placement over that of the best known one; 1 where it is the best.
-
-    `best` is the share of samples in which it is.
-    """
-
-    mean: float
-    worst: float
-    best: float
 
 
 @dataclass(frozen=True, eq=False)

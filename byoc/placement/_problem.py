@@ -396,3 +396,15 @@ def _check_fusions(problem: Problem) -> None:
             raise ValueError(
                 f"fusion {number}: saves {fusion.saving:g} s; its members take {apart:g} s apart"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Regret:
+    """The cost of a placement over that of the best known one; 1 where it is the best.
+
+    `best` is the share of samples in which it is.
+    """
+
+    mean: float
+    worst: float
+    best: float

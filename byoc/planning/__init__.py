@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     from byoc.planning._graph_placement import build_main_problem, name_units, plan_graphs
     from byoc.planning._graph_plan import (
         CostDoubt,
-        DoubtfulUnit,
         GraphPlan,
-        PerturbedPlan,
         PlannedRegion,
         RegionMemory,
         explain_form_change,
@@ -50,7 +48,6 @@ if TYPE_CHECKING:
         takes_float,
     )
     from byoc.planning._outlining import (
-        RegionNeighbour,
         computes_otherwise,
         convert_boundaries,
         cut_regions,
@@ -63,13 +60,16 @@ if TYPE_CHECKING:
         Action,
         ActionKind,
         BreakEven,
+        DoubtfulUnit,
         LoweredPrecision,
         PartitionedModel,
+        PerturbedPlan,
         Plan,
         PreciseUnit,
         PredictionAtSizes,
         QuantizedWeight,
         RefusedRegion,
+        RegionNeighbour,
         TradePoint,
         WhatIf,
     )

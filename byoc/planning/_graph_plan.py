@@ -20,12 +20,12 @@ from byoc.placement import (
     PerturbedDecision,
     Placement,
     Problem,
-    Regret,
     Robust,
     evaluate,
     find_violation,
     perturb_costs,
 )
+from byoc.planning._plan_data import DoubtfulUnit, PerturbedPlan
 from byoc.rules import Target
 
 # Repeated blocks inside regions, such as a decoder's layers: cut apart, so that one is compiled.
@@ -232,41 +232,6 @@ class CostDoubt:
 
     perturbation: Perturbation
     robust: Robust | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DoubtfulUnit:
-    """A unit that the best placement has on another device in a share of the samples.
-
-    `device` is where the plan has it, `elsewhere` where it is most often then.
-    """
-
-    unit: str
-    operators: tuple[str, ...]
-    nodes: int
-    device: str
-    share: float
-    elsewhere: str
-
-
-@dataclass(frozen=True, slots=True)
-class PerturbedPlan:
-    """A plan at perturbed costs: how they were drawn, regrets, and the units whose device is in doubt.
-
-    `nominal` is the regret of the placement that is best for the costs as they are, `chosen` that of the
-    plan, which is another one where a robust placement was asked for. In `proven` samples the best
-    placement that is known is the optimum; `candidates` placements were compared.
-    """
-
-    sigma: float
-    samples: int
-    seed: int
-    proven: int
-    candidates: int
-    nominal: Regret
-    robust: str | None
-    chosen: Regret
-    units: tuple[DoubtfulUnit, ...]
 
 
 def perturb_graph(  # noqa: PLR0913, PLR0917 - a graph, its problem, and the answer

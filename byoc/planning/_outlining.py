@@ -3,7 +3,7 @@
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -27,6 +27,7 @@ from byoc.model import (
 )
 from byoc.patterns import Unit
 from byoc.planning._graph_plan import GraphPlan, PlannedRegion
+from byoc.planning._plan_data import RegionNeighbour
 from byoc.planning._plan_settings import read_requirements
 from byoc.rules import Target
 
@@ -226,21 +227,6 @@ def _hash(*parts: bytes) -> bytes:
 
 
 # The tensors at the boundary of a region, with the units on the other side and why they are there.
-
-
-@dataclass(frozen=True, slots=True)
-class RegionNeighbour:
-    """A tensor that enters or leaves a region, and a unit on the other side with why it is not inside.
-
-    `neighbour` and `operator` are empty where the tensor is an input or an output of the graph.
-    """
-
-    tensor: str
-    enters: bool
-    neighbour: str
-    operator: str
-    device: str
-    reason: str
 
 
 def find_neighbours(plan: GraphPlan, region: PlannedRegion) -> Iterator[RegionNeighbour]:

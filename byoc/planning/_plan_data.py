@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from byoc.model import ONLY_VARIANT
+from byoc.placement import Regret
 
 if TYPE_CHECKING:
     from byoc.boundary.convert import ConvertedModel
@@ -97,6 +98,56 @@ class BreakEven:
     link: float | None
     faster: float | None
     groups: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RegionNeighbour:
+    """A tensor that enters or leaves a region, and a unit on the other side with why it is not inside.
+
+    `neighbour` and `operator` are empty where the tensor is an input or an output of the graph.
+    """
+
+    tensor: str
+    enters: bool
+    neighbour: str
+    operator: str
+    device: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DoubtfulUnit:
+    """A unit that the best placement has on another device in a share of the samples.
+
+    `device` is where the plan has it, `elsewhere` where it is most often then.
+    """
+
+    unit: str
+    operators: tuple[str, ...]
+    nodes: int
+    device: str
+    share: float
+    elsewhere: str
+
+
+@dataclass(frozen=True, slots=True)
+class PerturbedPlan:
+    """A plan at perturbed costs: how they were drawn, regrets, and the units whose device is in doubt.
+
+    `nominal` is the regret of the placement that is best for the costs as they are, `chosen` that of the
+    plan, which is another one where a robust placement was asked for. In `proven` samples the best
+    placement that is known is the optimum; `candidates` placements were compared.
+    """
+
+    sigma: float
+    samples: int
+    seed: int
+    proven: int
+    candidates: int
+    nominal: Regret
+    robust: str | None
+    chosen: Regret
+    units: tuple[DoubtfulUnit, ...]
 
 
 WIDE = "int16"

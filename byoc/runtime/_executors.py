@@ -7,7 +7,7 @@ from functools import cached_property
 from threading import RLock
 from typing import Any, TypeVar
 
-from byoc.bundle import RegionCompiler
+from byoc import bundle
 from byoc.codegen import (
     Artifact,
     BindableExecutor,
@@ -350,7 +350,9 @@ def _fit_artifact(
         raise NotHereError(str(verdict))
     try:
         assert isinstance(codegen, Codegen)
-        recompiled = RegionCompiler(codegen, drop_executing_options(codegen, options)).compile(region)
+        recompiled = bundle.RegionCompiler(codegen, drop_executing_options(codegen, options)).compile(
+            region
+        )
     except ByocError as error:  # a compiler that is not installed included
         why = f"its artifact does not fit here ({verdict}) and recompiling it failed"
         raise InputError(f"{why}: {get_error_text(error) or _NO_REASON}") from error
