@@ -1,12 +1,15 @@
 """The codegen of the vanilla accelerator: a compiler, and a simulator that runs programs.
 
 It is meant to be copied; README.md in this folder gives the order to read the files in.
+Methods import what they use: whoever asks whether a bundle fits loads neither compiler nor simulator.
 """
+# ruff: noqa: PLC0415
+
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import onnx
+from typing import TYPE_CHECKING
 
 from byoc.codegen import (
     YES,
@@ -22,9 +25,12 @@ from byoc.codegen import (
     refuse,
 )
 
-from .compiler import NAME, DLAOptions, check_nodes, compile_region
-from .machine import VERSIONS, read_figures
-from .region_artifact import ISA, exchange_weights, make_artifact, make_executor, read_cycles
+from .dla_options import ISA, NAME, VERSIONS, DLAOptions
+
+if TYPE_CHECKING:
+    import onnx
+
+    from .region_artifact import ProgramExecutor
 
 __all__ = ["DLA"]
 
@@ -44,6 +50,10 @@ class DLA:
         Raises CompileError for what the machine cannot do, with the nodes at fault, and ResourceError
         for a layer without a tile that fits into the scratchpad.
         """
+        from .compiler import compile_region
+        from .machine import read_figures
+        from .region_artifact import make_artifact
+
         return make_artifact(compile_region(region, options, read_figures()), options)
 
     def take_weights(
@@ -53,6 +63,8 @@ class DLA:
 
         There the commands depend on scales, and on how far sums can go.
         """
+        from .region_artifact import exchange_weights
+
         return exchange_weights(region, first, artifact)
 
     def load(self, region: Region, artifact: Artifact) -> Executor:
@@ -60,7 +72,7 @@ class DLA:
 
         Raises InputError unless the artifact is a program with the inputs and outputs of the region.
         """
-        return make_executor(region, artifact, read_figures())
+        return _load(region, artifact)
 
     def trace(
         self, region: Region, artifact: Artifact, inputs: Mapping[str, AnyArray]
@@ -69,15 +81,16 @@ class DLA:
 
         Left out are those of which rows were overwritten before the last was computed (`stripes`).
         """
-        return make_executor(region, artifact, read_figures()).trace(region, inputs)
+        return _load(region, artifact).trace(region, inputs)
 
     def profile(
         self, region: Region, artifact: Artifact, inputs: Mapping[str, AnyArray]
     ) -> Sequence[OperatorTime]:
         """Return the cycles of the layers, which depend on no values; raises as `load` does."""
         del inputs
-        figures = read_figures()
-        return make_executor(region, artifact, figures).profile(figures.frequency)
+        from .machine import read_figures
+
+        return _load(region, artifact).profile(read_figures().frequency)
 
     def find_fit(self, files: Sequence[str], metadata: Mapping[str, str]) -> Fit:
         """Return yes: the simulator is here, and compiles again what is of another version."""
@@ -96,12 +109,24 @@ class DLA:
 
     def check(self, model: onnx.ModelProto, options: DLAOptions) -> Sequence[Verdict]:
         """Return for each node whether it can be lowered, or why it cannot."""
+        from .compiler import check_nodes
+
         del options  # none of them decides what is taken
         return check_nodes(model)
 
     def estimate(self, region: Region, options: DLAOptions, artifact: Artifact) -> Cycles:
         """Return the cycles that the simulator counts for the program, with those of the launch."""
+        from .machine import read_figures
+        from .region_artifact import read_cycles
+
         return read_cycles(artifact, read_figures())
+
+
+def _load(region: Region, artifact: Artifact) -> ProgramExecutor:
+    from .machine import read_figures
+    from .region_artifact import make_executor
+
+    return make_executor(region, artifact, read_figures())
 
 
 def _judge_version(metadata: Mapping[str, str]) -> Verdict:

@@ -39,7 +39,6 @@ from byoc.codegen import (
 from .compiler import (
     BoundaryPort,
     CompiledRegion,
-    DLAOptions,
     LayerNetwork,
     WeightPiece,
     boundary_shape,
@@ -47,6 +46,7 @@ from .compiler import (
     have_same_program,
 )
 from .compiler.compile_region import lower_region
+from .dla_options import ISA, DLAOptions
 from .machine import DType, MachineFigures, Operand, assemble, disassemble, find_version
 from .simulator import FaultError, SimulationError, Simulator, check_box, end_of, find_memory_ends
 
@@ -219,8 +219,6 @@ WEIGHTS = "weights.bin"
 PIECES = "pieces.json"
 _PIECE_LIST = TypeAdapter(list[WeightPiece])
 _CYCLES = "cycles"
-ISA = "isa"
-"""Metadata key of the version of the instruction set."""
 
 
 def make_artifact(built: CompiledRegion, options: DLAOptions) -> Artifact:

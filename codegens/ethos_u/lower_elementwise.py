@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from onnx import NodeProto, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 from byoc.codegen import CompileError, Operation, Quantization
 
@@ -205,6 +204,8 @@ def _quantize(real: Array, wanted: Quantization) -> Array:
 
 def _evaluate(function: TabulatedFunction, real: Array, lowering: Lowering) -> Array:
     """Compute a function of real numbers, `[numbers]`, by ONNX's reference implementation."""
+    from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - takes 30 ms, and loading needs none
+
     nodes, constants = list[NodeProto](), {}
     for place, operation in enumerate(function.operations):
         node = NodeProto()

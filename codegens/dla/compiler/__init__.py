@@ -1,9 +1,7 @@
 """The compiler: from a region to a program."""
 
 from .compile_region import (
-    NAME,
     CompiledRegion,
-    DLAOptions,
     StoredResult,
     check_nodes,
     compile_region,

@@ -3,17 +3,16 @@
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import onnx
 
 from byoc.codegen import (
     YES,
-    Bytes,
     CompileError,
     Region,
     ResourceError,
@@ -23,8 +22,8 @@ from byoc.codegen import (
     read_region,
     refuse,
 )
-from byoc.codegen import arena as arena_planning
 
+from ..dla_options import DLAOptions
 from ..machine import (
     Command,
     End,
@@ -241,41 +240,6 @@ def _try_lowering(model: onnx.ModelProto) -> Verdict:
         except CompileError as error:
             return refuse(str(error))
     return YES
-
-
-NAME = "dla"
-"""Name of the codegen, its rule file and its cost model."""
-
-_LEAST = 1024  # bytes of scratchpad
-_MOST = 2**30  # the simulator keeps a tag of eight bytes for each byte
-
-
-@dataclass(frozen=True)
-class DLAOptions:
-    """Options of the codegen `dla`: the size of the machine, and how its memory is planned."""
-
-    scratchpad: Bytes = field(default=512 * 1024, metadata={"help": "bytes of the scratchpad"})
-    memory: Literal["no-reuse", "best-fit", "by-size", "reordered", "exact"] = field(
-        default="exact", metadata={"help": "how the arena is planned"}
-    )
-    resident: bool = field(
-        default=True, metadata={"help": "keep tensors in the scratchpad between layers where they fit"}
-    )
-    stripes: bool = field(
-        default=False,
-        metadata={"help": "compute layers in stripes of rows, in a smaller arena"},
-    )
-
-    def __post_init__(self) -> None:
-        """Raise ValueError for a scratchpad too small or large, and for an unknown method."""
-        if self.scratchpad < _LEAST:
-            raise ValueError(f"scratchpad is {self.scratchpad}, but must be at least {_LEAST} bytes")
-        if self.scratchpad > _MOST:
-            raise ValueError(f"scratchpad is {self.scratchpad}, but must be at most {_MOST} bytes")
-        if self.memory not in arena_planning.METHODS:
-            raise ValueError(
-                f"memory is '{self.memory}', but must be one of {', '.join(arena_planning.METHODS)}"
-            )
 
 
 Emitter = Callable[[EmitterState, int, Any, AxisSpan], Iterator[TileStep]]

@@ -18,7 +18,6 @@ from .instructions import (
 )
 from .program_file import (
     MAX_SHIFT,
-    VERSIONS,
     Program,
     assemble,
     build_table,

@@ -19,11 +19,12 @@ from math import frexp, pi
 from typing import Any, get_type_hints
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.special import erf
 
 from byoc.codegen import InputError
 
+from ..dla_options import VERSION, VERSIONS
 from .instructions import Command, DType, End, Load, Memory, Operand, Signed, Store, Unpack
 from .window_commands import (
     Add,
@@ -144,7 +145,7 @@ Floats = NDArray[Any]
 
 
 def _erf(x: Floats) -> Floats:
-    return np.asarray(erf(x), x.dtype)
+    return np.asarray(scipy.special.erf(x), x.dtype)
 
 
 _ROOT_HALF, _ROOT_TWO_PI = 0.5**0.5, (2 / pi) ** 0.5
@@ -248,9 +249,6 @@ class Program:
 
 
 MAGIC = b"DLA1"
-VERSION = 7  # of the file's layout
-VERSIONS = (4, 5, 6, VERSION)
-"""The versions that are read."""
 _HEADER = struct.Struct("<4sIIII")
 _START = struct.Struct("<II")
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 from byoc.codegens.dla import DLA
-from byoc.codegens.dla.compiler import DLAOptions
+from byoc.codegens.dla.dla_options import DLAOptions
 from dla_exact import exact
 
 from byoc.codegen import Region, read_region

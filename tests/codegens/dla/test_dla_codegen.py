@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from byoc.codegens.dla.compiler import DLAOptions
+from byoc.codegens.dla.dla_options import DLAOptions
 from byoc.codegens.dla.machine import assemble, disassemble
 from byoc.codegens.dla.region_artifact import (
     DRIVER_INTERFACE,

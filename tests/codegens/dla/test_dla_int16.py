@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 from byoc.codegens.dla import DLA
-from byoc.codegens.dla.compiler import DLAOptions, layers
+from byoc.codegens.dla.compiler import layers
+from byoc.codegens.dla.dla_options import DLAOptions
 from byoc.codegens.dla.machine import (
     ABSENT,
     Command,

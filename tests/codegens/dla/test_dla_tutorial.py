@@ -14,7 +14,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from byoc.codegens.dla.compiler import DLAOptions
+from byoc.codegens.dla.dla_options import DLAOptions
 from installing import install
 from support import Ran
 from warm_processes import WarmProcesses
