@@ -28,10 +28,10 @@ print(*sys.modules, file=sys.stderr)
 """
 
 
-def count_modules(*words: str) -> int:
-    """Return how many modules of byoc a command loads, in a process of its own."""
+def count_modules(*words: str, code: str = _LOADED) -> int:
+    """Return how many modules of byoc a command, or `code`, loads, in a process of its own."""
     done = subprocess.run(
-        [sys.executable, "-c", _LOADED, *words], capture_output=True, text=True, check=False
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     loaded = done.stderr.splitlines()[-1].split()
@@ -79,3 +79,18 @@ def test_planning_loads_nothing_that_writes_or_verifies() -> None:
 @pytest.mark.parametrize("verb", ["partition", "verify", "export-c", "compare", "inspect", "simplify"])
 def test_help_loads_no_room_that_computes(verb: str) -> None:
     assert count_modules(verb, "--help") <= 90
+
+
+@pytest.mark.parametrize("name", ["load", "find_fitting"])
+def test_what_opens_bundles_loads_nothing_that_plans(name: str) -> None:
+    code = f"""
+import sys, byoc
+byoc.{name}
+from byoc.codegen import Codegens
+Codegens().find("dla")
+rooms = {{name.split(".")[1] for name in sys.modules if name.startswith("byoc.")}}
+assert not rooms & {{"costs", "stages", "zoo", "verification", "quantization"}}, rooms
+print(*sys.modules, file=sys.stderr)
+"""
+
+    assert count_modules(code=code) <= 135
