@@ -37,6 +37,8 @@ _ITEM_SECONDS = {
     Occupancy.link: 4.5e-6,
     Occupancy.host: 4.5e-6,
 }
+# Of so many units in all, schedules are kept: each takes about 50 bytes for a unit.
+_MOST_KEPT = 2**19
 # All orders of so many jobs are tried where asked for.
 _FEW_JOBS = 6
 
@@ -67,16 +69,24 @@ class ListScheduler:
         item = max(_ITEM_SECONDS[kind] for kind in self.occupies)
         self.step_seconds = item * (1 + problem.units + len(problem.consumers))
         """Seconds that one schedule takes on one core of about 3 GHz."""
+        self._known: dict[tuple[int, ...], InferenceSchedule | None] = {}
 
     def schedule(self, labels: Sequence[int], regions: Sequence[int]) -> InferenceSchedule | None:
         """Return a list schedule of a placement; None if its regions form a cycle.
         Its makespan is infinite where a tensor cannot be sent to where it is needed. Jobs are taken by
         upward rank, the longest path from their start to the end, and each goes into the earliest gap of
-        its device that it fits in (Topcuoglu et al., section 5.1).
+        its device that it fits in (Topcuoglu et al., section 5.1). Searches come back to a placement
+        often, 400 times on a problem of ten units, so that schedules are kept.
         """
-        jobs = _ScheduledJobs(self, labels, regions)
-        order = jobs.order_by_rank()
-        return None if order is None else jobs.describe(jobs.assign_times(order))
+        firsts: dict[int, int] = {}  # the numbers of regions are arbitrary
+        key = (*labels, *(-1 if r < 0 else firsts.setdefault(r, len(firsts)) for r in regions))
+        if key not in self._known:
+            if len(self._known) * len(key) >= _MOST_KEPT:
+                self._known.clear()
+            jobs = _ScheduledJobs(self, labels, regions)
+            order = jobs.order_by_rank()
+            self._known[key] = None if order is None else jobs.describe(jobs.assign_times(order))
+        return self._known[key]
 
     def schedule_few(
         self, labels: Sequence[int], regions: Sequence[int]
