@@ -14,13 +14,7 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.bundle._compiling import (
-        RegionCompiler,
-        find_rule_file_problems,
-        load_compilers,
-        read_rule_file_options,
-        spread_refusal,
-    )
+    from byoc.bundle._compiling import RegionCompiler, spread_refusal
     from byoc.bundle._decisions import (
         DECISIONS_FILE,
         DecidedBoundary,
@@ -116,6 +110,12 @@ if TYPE_CHECKING:
         ValueCondition,
         ValuePromise,
         VerificationReport,
+    )
+    from byoc.bundle._target_compilers import (
+        add_earlier_regions,
+        find_rule_file_problems,
+        load_compilers,
+        read_rule_file_options,
     )
     from byoc.bundle._writing import (
         MODEL_FILE,

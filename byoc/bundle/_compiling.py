@@ -11,13 +11,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 from byoc.codegen import (
     Artifact,
     ArtifactCache,
     ArtifactError,
-    ArtifactStore,
     Codegen,
     CodegenFailedError,
     Codegens,
@@ -35,17 +34,16 @@ from byoc.codegen import (
     find_alike,
     find_identical,
     find_same_paths,
-    find_wrong_options,
     is_plain_name,
-    list_recovery_options,
     parse_codegen_options,
     quote_name,
     resolve_node_names,
 )
-from byoc.errors import ByocError, InputError
-from byoc.rules import Target
-from byoc.support import format_part, report_step, select_options
-from byoc.support.cache import Cache
+from byoc.errors import ByocError
+from byoc.support import format_part, report_step
+
+if TYPE_CHECKING:
+    from byoc.bundle._target_compilers import EarlierRegions
 
 # Regions of one target compiled several at a time.
 #
@@ -156,13 +154,15 @@ class RegionCompiler:
     """A codegen with the user's options, which compiles the regions of a target.
 
     `cache` has the artifacts so far, and perhaps those of earlier programs. `recoveries` compile with
-    the codegen's options to recover with, in order: regions that were computed wrong.
+    the codegen's options to recover with, in order: regions that were computed wrong. `earlier` are
+    regions of a bundle, whose artifacts are given other weights instead of compiling anew.
     """
 
     codegen: Codegen
     options: Mapping[str, str]
     cache: ArtifactCache = field(default_factory=ArtifactCache)
     recoveries: tuple["RegionCompiler", ...] = ()
+    earlier: "EarlierRegions | None" = None
 
     @cached_property
     def parsed_options(self) -> Any:
@@ -229,10 +229,15 @@ def compile_regions(
     same = find_identical(regions)
     first = [region for region in regions if region.name not in same]
     together = isinstance(compiler.codegen, Together)
+    refitted: dict[str, Artifact] = {}
+    if compiler.earlier is not None and not together:
+        refitted = compiler.earlier.refit(first, compiler)
+        first = [region for region in first if region.name not in refitted]
     alike = find_alike(first) if isinstance(compiler.codegen, TakesWeights) and not together else {}
     calls = [_CodegenCall(tuple(first), True)] if together and first else _single_calls(first, alike)
     with CompilePool(compiler, jobs, lambda codegen: replace(compiler, codegen=codegen)) as pool:
         artifacts, refusals = _compile_calls(calls, compiler, strict, pool)
+    artifacts |= refitted
     if refusals:
         raise RefusedError([*refusals, *_refusals_of_identical(refusals, regions, same)])
     return {
@@ -452,72 +457,3 @@ def _check_file_names(artifact: Artifact) -> Artifact:
     if same is not None:
         raise CompileError(f"the files {' and '.join(map(quote_name, same))} are one on some systems")
     return artifact
-
-
-# The compilers of targets: their codegens, found by name, with the options of rule files and users.
-
-OptionTexts = Mapping[str, str]
-
-
-def load_compilers(
-    targets: Sequence[Target],
-    names: Mapping[str, str],
-    given: OptionTexts,
-    codegens: Codegens,
-    cache: Cache | None = None,
-) -> dict[str, RegionCompiler]:
-    """Return the compiler of each target, by target name.
-
-    `names` has the name of each target's codegen, which `codegens` finds. `given` holds options by
-    `name`, for all codegens, or by `target:name`, for one target's; both take precedence over the
-    target's rule file. `cache` keeps what is compiled for later programs.
-
-    Raises InputError when a codegen cannot be loaded, an option is wrong, or there is no such target.
-    """
-    known = [target.name for target in targets]
-    own = {name: select_options(given, name, known, "codegen option", "target") for name in known}
-    return {
-        target.name: _load_compiler(target, codegens.find(names[target.name]), own[target.name], cache)
-        for target in targets
-    }
-
-
-def _load_compiler(
-    target: Target, codegen: Codegen, given: OptionTexts, cache: Cache | None
-) -> RegionCompiler:
-    options = {**read_rule_file_options(target, codegen), **given}
-    recoveries: list[RegionCompiler] = []
-    for other in list_recovery_options(codegen):
-        changed = {**options, **other, **given}  # the user's own are demands
-        if changed not in (options, *(each.options for each in recoveries)):
-            recoveries.append(_make_compiler(codegen, changed, cache))
-    return replace(_make_compiler(codegen, options, cache), recoveries=tuple(recoveries))
-
-
-def _make_compiler(codegen: Codegen, options: OptionTexts, cache: Cache | None) -> RegionCompiler:
-    parsed = parse_codegen_options(codegen, options)
-    store = None if cache is None else ArtifactStore(cache, codegen, parsed)
-    places_count = bool(getattr(codegen, "refers_to_weights", False))
-    return RegionCompiler(codegen, options, ArtifactCache(store, places_count))
-
-
-def read_rule_file_options(target: Target, codegen: Codegen) -> OptionTexts:
-    """Return a rule file's options for a codegen; none when the file names another codegen.
-
-    Raises InputError with a line for each wrong option.
-    """
-    if codegen.name != target.rules.codegen:
-        return {}
-    problems = find_rule_file_problems(target, codegen)
-    if problems:
-        raise InputError(*problems)
-    return target.rules.codegen_options
-
-
-def find_rule_file_problems(target: Target, codegen: Codegen) -> list[str]:
-    """Return a sentence for each option in a rule file that its codegen refuses."""
-    found = find_wrong_options(codegen, target.rules.codegen_options)
-    return [
-        f"{target.source}: {target.locate(f'codegen_options.{key}')}: codegen {codegen.name} {problem}"
-        for key, problem in found.items()
-    ]

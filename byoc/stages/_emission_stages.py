@@ -168,7 +168,23 @@ def _add_codegen_notes(state: Written, entries: Sequence[RegionEntry]) -> Plan:
         if text and entry.name in own:
             names.setdefault(shorten_text(" ".join(text.split()), _MAX_NOTE), []).append(entry.name)
     notes = [Note("note", f"{_list_names(found)}: {text}") for text, found in names.items()]
+    notes += _describe_refit(state)
     return replace(state.plan, notes=(*state.plan.notes, *notes))
+
+
+def _describe_refit(state: Written) -> Iterator[Note]:
+    """Yield a note on the regions that have an earlier artifact with other weights, and on the rest."""
+    found = [each.earlier for each in state.setup.compilers.values() if each.earlier is not None]
+    if not found:
+        return
+    refitted = set[str]().union(*(each.refitted for each in found))
+    own = [region.name for region in state.regions]
+    taken = [name for name in own if name in refitted]
+    compiled = [name for name in own if name not in refitted]
+    path = found[0].bundle.display_path
+    parts = [f"{_list_names(taken)} with other weights" if taken else "nothing"]
+    parts += [f"{_list_names(compiled)} had to be compiled" if compiled else "nothing was compiled"]
+    yield Note("note", f"taken from {path}: {', and '.join(parts)}")
 
 
 def _list_names(names: Sequence[str]) -> str:

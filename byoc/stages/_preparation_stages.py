@@ -137,6 +137,8 @@ class Resolve:
         output = None if options.output is None else Path(options.output)
         settings = load_settings(options, options.strategy, options.placement, robust=options.robust)
         compilers = _load_compilers(options, settings, state.codegens)
+        if options.refit is not None:
+            compilers = _find_earlier(options, compilers)
         if options.share_blocks:
             settings = replace(settings, share_blocks=_find_sharing(settings, compilers))
         if options.emit is not None:
@@ -182,6 +184,19 @@ def _load_compilers(
     names = choose_by_target(targets, options.codegen, "codegen", lambda target: target.rules.codegen)
     cache = None if options.output is None else options.open_cache()
     return bundle.load_compilers(targets, names, options.codegen_options or {}, codegens, cache)
+
+
+def _find_earlier(
+    options: Options, compilers: Mapping[str, RegionCompiler]
+) -> dict[str, RegionCompiler]:
+    """Return compilers with the regions of the bundle that `refit` names. Raises InputError."""
+    assert options.refit is not None
+    if options.output is None:
+        raise InputError("--refit makes a bundle: say where that is to be (-o)")
+    if not any(isinstance(each.codegen, codegen.TakesWeights) for each in compilers.values()):
+        names = ", ".join(dict.fromkeys(each.codegen.name for each in compilers.values()))
+        raise InputError(f"--refit: {names} takes no weights (`take_weights`), so all would be compiled")
+    return bundle.add_earlier_regions(compilers, Path(options.refit))
 
 
 def _find_sharing(settings: PlanSettings, compilers: Mapping[str, RegionCompiler]) -> frozenset[str]:

@@ -212,6 +212,18 @@ class Options(CompileOptions):
         ),
         lambda share: share or None,
     )
+    refit: str | Path | None = declare_field(
+        None,
+        "a bundle of the same structure: its compiled regions get the weights of this model, where "
+        "their codegen can exchange weights (`take_weights`), and others are compiled. Its maker has to "
+        "be trusted.",
+        Flag(
+            "Take compiled regions of this bundle with other weights, where the codegen can.",
+            Syntax.PATH,
+            metavar="BUNDLE",
+            panel=Panel.BUNDLE,
+        ),
+    )
     gate: bool | float | verification.Thresholds = declare_field(
         False,
         "compare each region alone with plain onnxruntime; those that are off by more than this go "
