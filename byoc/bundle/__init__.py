@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         find_folder_kind,
         manifest_schema,
     )
+    from byoc.bundle._model_package import ExportedPackage, PackagedVariant, export_package
     from byoc.bundle._original_weights import OriginalFiles, WeightFile, move_weights
     from byoc.bundle._packing import (
         Consent,

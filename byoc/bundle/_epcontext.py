@@ -151,6 +151,21 @@ def write_context_model(
 ) -> None:
     """Write the `model_ctx.onnx` of a variant into the folder of a complete bundle.
 
+    The arguments are those of `make_context_model`, and it raises as that.
+    """
+    proto = make_context_model(folder, variant, regions, codegens)
+    path = folder / variant.variant.name_file(CONTEXT_MODEL_FILE)
+    path.write_bytes(proto.SerializeToString(deterministic=True))
+
+
+def make_context_model(
+    folder: Path,
+    variant: VariantEntry,
+    regions: Sequence[RegionEntry],
+    codegens: Mapping[str, Codegen],
+) -> ModelProto:
+    """Return the model of a variant, in the folder of its bundle, with EPContext nodes for its regions.
+
     `regions` are those of all variants; `codegens` maps targets to codegens. Raises InputError when a
     region has no context, or is where its provider does not take it.
     """
@@ -158,9 +173,7 @@ def write_context_model(
     own = variant.regions
     contexts = {entry.name: _make_context(folder, entry, regions, codegens) for entry in own}
     partitioned = onnx.load(folder / variant.model, load_external_data=False)
-    proto = use_equal_types(build_context_model(partitioned, own, contexts), folder)
-    path = folder / variant.variant.name_file(CONTEXT_MODEL_FILE)
-    path.write_bytes(proto.SerializeToString(deterministic=True))
+    return use_equal_types(build_context_model(partitioned, own, contexts), folder)
 
 
 def build_context_model(

@@ -101,6 +101,53 @@ def export_c(
     print_line(f"Written to {made.folder}; byoc verify {made.folder} builds and runs it")
 
 
+@dataclass(frozen=True)
+class PackageOptions:
+    """The flags of `byoc export-package`."""
+
+    output: Path = flag_field(
+        Flag(
+            "The folder to write, which must not be there.",
+            Syntax.PATH,
+            ("--output", "-o"),
+            required=True,
+        )
+    )
+    name: str | None = flag_field(
+        Flag("The name of the model in the package, by default that of the bundle.", metavar="NAME")
+    )
+    load: LoadOptions = DEFAULT_LOAD_OPTIONS
+
+
+@take_options(PackageOptions, first=("output",))
+def export_package(
+    bundle: Annotated[Path, typer.Argument(help="A bundle: a folder or a packed file.")],
+    options: PackageOptions,
+    form: FormatOption = OutputFormat.text,
+) -> None:
+    """Write a bundle as a model package of onnxruntime.
+
+    onnxruntime chooses a variant by the providers of a session.
+    Variants whose regions no provider loads are left out, with the reason; if all are, the package runs
+    on onnxruntime's own processor alone.
+    """
+    name = options.name or bundle.name.partition(".")[0]
+    with show_status() as show, reserve_stdout():
+        show("write")
+        made = byoc.export_package({name: options.load.open_bundle(bundle)}, options.output)
+    if form is OutputFormat.json:
+        print_json({**asdict(made), "folder": str(made.folder)})
+        return
+    rows = [
+        {"model": each.component, "variant": each.variant, "provider": each.provider}
+        for each in made.variants
+    ]
+    print_rows(rows, OutputFormat.text)
+    for variant, reason in made.left_out.items():
+        print_line(f"note: {variant} is left out: {reason}")
+    print_line(f"Written to {made.folder}")
+
+
 def verify_exported(
     folder: Path, compiler: str | None, runner: str | None, trust: bool, form: OutputFormat
 ) -> None:

@@ -49,6 +49,10 @@ _VERBS = {
     "run": ("_run_verb:run", "Run a bundle, and show how long each part of it took."),
     "verify": ("_verify_verb:verify", "Check that a bundle computes what its model did."),
     "export-c": ("_export_verb:export_c", "Write a model or a bundle as a C program."),
+    "export-package": (
+        "_export_verb:export_package",
+        "Write a bundle as a model package of onnxruntime.",
+    ),
     "make-driver": ("_export_verb:make_driver", "Make the driver in C that runs a bundle's regions."),
     "inspect": (
         "_bundle_verbs:inspect",

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         without_optimizations,
     )
     from byoc.onnxrt._provider import (
+        PROPAGATION_SETTING,
         build_provider,
         get_provider_folder,
         open_provider_session,

@@ -25,8 +25,10 @@ _FLAGS = ("-std=c11", "-fvisibility=hidden")
 _OLDEST = (1, 23)  # onnxruntime with the interface of plug-ins that the provider uses
 _DISABLED = "optimization.disable_specified_optimizers"
 _PROPAGATION = "QDQPropagationTransformer"
-"""An optimizer that moves QuantizeLinear to before a Transpose or Reshape, to what made its input. The
-new tensor between them has no type, and EPContext nodes infer none: onnxruntime refuses the model."""
+PROPAGATION_SETTING = (_DISABLED, _PROPAGATION)
+"""The setting by which a session does without an optimizer that moves QuantizeLinear to before a
+Transpose or Reshape, to what made its input. The new tensor between them has no type, and EPContext
+nodes infer none: onnxruntime refuses the model."""
 
 
 def get_provider_folder() -> Path:

@@ -32,6 +32,7 @@ from byoc.model import (
 from byoc.samples import explain_sizes
 from byoc.support import find_inside, require_inside
 from byoc.zoo._catalog import brings_samples, find_path, load, sample_inputs
+from byoc.zoo._packaged_model import find_packaged_model
 from byoc.zoo._sources import ZOO, Source
 
 CONFIG_FILE = "genai_config.json"
@@ -323,11 +324,15 @@ def _read_model(source: Source | Model, given: Dimensions, without_heavy: bool) 
         return _read_zoo_model(name, given)
     genai = find_genai_folder(source)
     path = Path(name) if genai is None else genai.decoder
-    parts = read_without_heavy_weights(path) if without_heavy else None
+    packaged = find_packaged_model(path)
+    if packaged is not None:
+        path = packaged.file
+    folder = path.parent if packaged is None else packaged.weights
+    parts = read_without_heavy_weights(path) if without_heavy and packaged is None else None
     proto, heavy = (read_model_file(path), None) if parts is None else parts
-    model = prepare_model(proto, name, path.parent, given, heavy)
+    model = prepare_model(proto, name, folder, given, heavy)
     # Absolute: a codegen's code may change the working directory before weights are read again.
-    return replace(model, folder=path.parent.absolute())
+    return replace(model, folder=folder.absolute())
 
 
 def _read_zoo_model(source: str, given: Dimensions) -> Model:

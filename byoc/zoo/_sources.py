@@ -5,7 +5,7 @@ from pathlib import Path
 import onnx
 
 Source = str | Path | onnx.ModelProto
-"""A model: a path, that of a folder of onnxruntime-genai, `zoo:NAME`, or a protobuf, never changed."""
+"""A model: a path, also that of a folder of genai or a model package, `zoo:NAME`, or a protobuf."""
 
 ZOO = "zoo:"
 

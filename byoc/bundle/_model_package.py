@@ -1,0 +1,229 @@
+"""A bundle as a model package of onnxruntime, which chooses among its variants when it loads.
+
+The format is that of onnxruntime's `model_package` library, schema 1.0 (model_package/README.md and
+onnxruntime/core/session/model_package/README.md of its sources; its Python functions are in 1.32): a
+component is a model, and a variant a model file for one provider.
+
+manifest.json                     the components and their variants
+app/npu/model.onnx                the variant `npu` of the component `app`
+shared_assets/sha256-DIGEST/      the weights and artifacts of all variants, each once
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import GraphProto, ModelProto
+
+from byoc.bundle._epcontext import CONTEXT_OPERATOR, make_context_model
+from byoc.bundle._manifest import VariantEntry
+from byoc.bundle._reading import Bundle
+from byoc.codegen import Codegen, is_plain_name
+from byoc.errors import InputError
+from byoc.model import walk_nodes, walk_tensors
+from byoc.onnxrt import PROPAGATION_SETTING
+from byoc.support import open_workspace, replace_path, resolve_path
+
+_SCHEMA = "1.0"
+_MODEL_FILE = "model.onnx"
+_HOST_NAMES = ("host", "onnxruntime", "plain")  # the first that no variant of the bundle has
+_HOST_PROVIDER = "CPUExecutionProvider"
+_WEIGHTS_SETTING = "session.model_external_initializers_file_folder_path"
+
+
+@dataclass(frozen=True)
+class PackagedVariant:
+    """A variant of a component in a model package, and the provider of onnxruntime that runs it."""
+
+    component: str
+    variant: str
+    provider: str
+
+
+@dataclass(frozen=True)
+class ExportedPackage:
+    """A model package that was written: its variants, and why others of the bundle are not in it.
+
+    `left_out` maps `component/variant` to a reason.
+    """
+
+    folder: Path
+    variants: tuple[PackagedVariant, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+def export_package(models: Mapping[str, Bundle], output: str | Path) -> ExportedPackage:
+    """Write bundles as a model package of onnxruntime into a new folder `output`.
+
+    `models` maps the names of the package's components to bundles.
+
+    Each variant whose regions one provider of onnxruntime loads is in it, the fastest first, since
+    onnxruntime takes the first of several for a provider; and each component has a variant for
+    onnxruntime's own processor, whose regions are plain ONNX. Raises InputError for a folder that is
+    there, for bundles with variants for several sizes, among which onnxruntime cannot choose, and for
+    weights outside of a bundle.
+    """
+    output = Path(output)
+    real = resolve_path(output)
+    for name in models:
+        if not is_plain_name(name):
+            raise InputError(f"{name!r} is no plain name of a file, and so not the name of a component")
+    if real.exists():
+        raise InputError(f"{output}: is there already: a model package is written into a new folder")
+    if not real.parent.is_dir():
+        raise InputError(f"{output}: cannot be written: there is no folder '{output.parent}'")
+    try:
+        with open_workspace(real.parent) as workspace:
+            fresh = workspace / "new"
+            fresh.mkdir()
+            found = _Writer(fresh).write(models)
+            replace_path(fresh, real)
+    except OSError as error:
+        raise InputError(f"{output}: cannot be written: {error.strerror or error}") from error
+    return ExportedPackage(output, *found)
+
+
+class _Writer:
+    """What is written into a `folder`: variants, and the files that they share."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._asset = folder / "shared_assets" / "new"
+        self._asset.mkdir(parents=True)
+        self._written: list[PackagedVariant] = []
+        self._left_out: dict[str, str] = {}
+
+    def write(
+        self, models: Mapping[str, Bundle]
+    ) -> tuple[tuple[PackagedVariant, ...], Mapping[str, str]]:
+        """Write all components and the manifest; return the variants, and why others are left out."""
+        components = {name: dict(self._write_component(name, each)) for name, each in models.items()}
+        uri = self._name_asset()
+        for variants in components.values():
+            for variant in variants.values():
+                settings = variant["executor_info"]["ort"]["session_options"]
+                settings[_WEIGHTS_SETTING] = uri
+        manifest = {
+            "schema_version": _SCHEMA,
+            "components": {name: {"variants": each} for name, each in components.items()},
+        }
+        content = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
+        (self._folder / "manifest.json").write_text(content, encoding="utf-8")
+        return tuple(self._written), self._left_out
+
+    def _write_component(self, component: str, bundle: Bundle) -> Iterator[tuple[str, dict[str, Any]]]:
+        if bundle.manifest.references:
+            raise InputError(
+                f"{bundle.display_path}: refers to weights outside of it, which a model package cannot: "
+                "partition with --weights copy"
+            )
+        entries = _list_entries(bundle)
+        for entry in entries:
+            if not entry.regions:
+                continue
+            name = entry.name or entry.targets[0]
+            try:
+                model = make_context_model(
+                    bundle.folder, entry, bundle.manifest.regions, _find_codegens(bundle, entry)
+                )
+            except InputError as error:
+                reason = str(error).removeprefix("--emit epcontext: ")
+                self._left_out[f"{component}/{name}"] = reason
+                continue
+            providers = _list_providers(model.graph)
+            if len(providers) != 1:
+                listed = " and ".join(providers)
+                reason = f"its regions are of {listed}, and a variant has one provider"
+                self._left_out[f"{component}/{name}"] = reason
+                continue
+            files = {path for region in entry.regions for path in _list_artifacts(bundle, region.name)}
+            yield name, self._write_variant(component, name, providers[0], model, bundle, files)
+        plain = onnx.load(bundle.folder / entries[0].model, load_external_data=False)
+        name = next(name for name in _HOST_NAMES if name not in {each.name for each in entries})
+        yield name, self._write_variant(component, name, _HOST_PROVIDER, plain, bundle, set())
+
+    def _write_variant(  # noqa: PLR0913, PLR0917 - where, for whom, and what
+        self,
+        component: str,
+        name: str,
+        provider: str,
+        model: ModelProto,
+        bundle: Bundle,
+        artifacts: set[str],
+    ) -> dict[str, Any]:
+        """Write a variant's model and what it reads; return its entry, but for where its weights are."""
+        place = self._folder / component / name
+        place.mkdir(parents=True)
+        (place / _MODEL_FILE).write_bytes(model.SerializeToString(deterministic=True))
+        stored = (each for tensor in walk_tensors(model) for each in tensor.external_data)
+        weights = {each.value for each in stored if each.key == "location"}
+        for path in sorted(weights | artifacts):
+            target = self._asset / path
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(bundle.folder / path, target)
+        self._written.append(PackagedVariant(component, name, provider))
+        key, value = PROPAGATION_SETTING
+        return {
+            "variant_directory": f"{component}/{name}",
+            "ep": provider,
+            "executor_info": {"ort": {"model_file": _MODEL_FILE, "session_options": {key: value}}},
+        }
+
+    def _name_asset(self) -> str:
+        """Call the folder of shared files after its content, and return the address of that.
+
+        It is the SHA-256 of a line `DIGEST  PATH` for each file, sorted by path.
+        """
+        files = sorted(
+            (path.relative_to(self._asset).as_posix(), path)
+            for path in self._asset.rglob("*")
+            if path.is_file()
+        )
+        lines = [f"{_hash_file(path)}  {name}\n" for name, path in files]
+        digest = hashlib.sha256("".join(lines).encode()).hexdigest()
+        self._asset.rename(self._asset.with_name(f"sha256-{digest}"))
+        return f"sha256:{digest}"
+
+
+def _hash_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _list_entries(bundle: Bundle) -> list[VariantEntry]:
+    """Return the variants to write, the fastest first. Raises InputError where they differ in sizes."""
+    entries = [bundle.variant] if bundle.chosen or bundle.manifest.variants[0].automatic else []
+    entries = entries or [*bundle.manifest.variants]
+    if len({tuple(sorted(entry.dims.items())) for entry in entries}) > 1:
+        names = ", ".join(entry.name for entry in entries)
+        raise InputError(
+            f"{bundle.display_path}: has variants for several sizes, and onnxruntime chooses by "
+            f"provider alone: give --variant (in Python variant=) one of {names}"
+        )
+    return sorted(entries, key=lambda entry: entry.report.predicted.seconds)
+
+
+def _list_providers(graph: GraphProto) -> list[str]:
+    """Return the providers that load a graph's EPContext nodes, those in bodies as well, sorted."""
+    found = set[str]()
+    for node in walk_nodes(graph.node):
+        if node.op_type == CONTEXT_OPERATOR:
+            found.update(each.s.decode() for each in node.attribute if each.name == "source")
+    return sorted(found)
+
+
+def _find_codegens(bundle: Bundle, entry: VariantEntry) -> dict[str, Codegen]:
+    """Return the codegens of a variant by target. Raises InputError for one that is not installed."""
+    return {region.target: bundle.codegens.find(region.codegen) for region in entry.regions}
+
+
+def _list_artifacts(bundle: Bundle, name: str) -> list[str]:
+    own = bundle.identical_regions.get(name, name)
+    entry = next(each for each in bundle.manifest.regions if each.name == own)
+    return [*entry.artifact_files.values()]
