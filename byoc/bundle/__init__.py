@@ -39,8 +39,10 @@ if TYPE_CHECKING:
     )
     from byoc.bundle._manifest import (
         MANIFEST_FILE,
+        MODEL_FILE,
         HostEntry,
         Manifest,
+        PackageManifest,
         PaddingEntry,
         RegionEntry,
         RowSplitEntry,
@@ -59,7 +61,14 @@ if TYPE_CHECKING:
         find_folder_kind,
         manifest_schema,
     )
-    from byoc.bundle._original_weights import OriginalFiles, WeightFile, move_weights
+    from byoc.bundle._original_weights import WEIGHTS_FILE, OriginalFiles, WeightFile, move_weights
+    from byoc.bundle._package import (
+        PackageWriter,
+        check_devices,
+        pack_bundle,
+        reduce_package,
+        stage_package,
+    )
     from byoc.bundle._packing import (
         Consent,
         is_packed_name,
@@ -77,6 +86,7 @@ if TYPE_CHECKING:
         inspect,
         is_bundle,
         judge_path,
+        list_models,
         load_compilers,
         open_bundle,
         open_own_files,
@@ -115,7 +125,6 @@ if TYPE_CHECKING:
         VerificationReport,
     )
     from byoc.bundle._writing import (
-        MODEL_FILE,
         build_manifest,
         check_destination,
         compile_bundle,

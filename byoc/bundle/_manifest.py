@@ -278,7 +278,10 @@ def entry_to_contract(entry: ContractEntry) -> TensorContract:
 
 MANIFEST_FORMAT = 4  # raised whenever an older byoc would read a bundle wrongly
 ALTERNATIVES_FORMAT = 5  # of bundles for several accelerators, which readers of format 4 do not know
+PACKAGE_FORMAT: Literal[6] = 6  # of packages of several models
 MANIFEST_FILE = "manifest.json"
+MODEL_FILE = "model.onnx"
+"""The file of the partitioned model, where it is of no variant and no package."""
 _LARGEST_SIZE = 2**63 - 1
 _BLOCK = 1 << 20
 
@@ -386,8 +389,10 @@ class VariantEntry(StrictModel):
 
     @property
     def variant(self) -> Variant:
-        """The name, the dimensions and the rule files."""
-        return Variant(self.name, self.dims, self.automatic, self.rules)
+        """The name, the dimensions, the rule files, and in a package its model, which files begin with."""
+        of_bundle = f".{Variant(self.name).name_file(MODEL_FILE)}"
+        component = self.model.removesuffix(of_bundle) if self.model.endswith(of_bundle) else ""
+        return Variant(self.name, self.dims, self.automatic, self.rules, component)
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -421,12 +426,19 @@ class Manifest(StrictModel):
         "clauses of rule files.",
     )
     host: HostEntry = Field(default=HostEntry(), description="What runs the nodes on the host.")
+    shared_regions: tuple[RegionEntry, ...] = Field(
+        default=(),
+        description="In a package of which devices were split off: regions of theirs whose artifacts "
+        "run regions that are still there.",
+        exclude_if=lambda regions: not regions,  # readers of formats 4 and 5 know no such key
+    )
     _digest: bytes = PrivateAttr(default=b"")
 
     @property
     def regions(self) -> tuple[RegionEntry, ...]:
-        """The regions of all variants."""
-        return tuple(region for variant in self.variants for region in variant.regions)
+        """The regions of all variants, those before them that are of none."""
+        own = (region for variant in self.variants for region in variant.regions)
+        return (*self.shared_regions, *own)
 
     def read_arithmetic(self, target: str) -> ArithmeticContract:
         """Return a target's arithmetic contract; without a record, ONNX's definition."""
@@ -436,6 +448,38 @@ class Manifest(StrictModel):
     def digest(self) -> bytes:
         """The SHA-256 of the file that it was parsed from; empty where there is none."""
         return self._digest
+
+
+class PackageManifest(StrictModel):
+    """The contents of a package: the manifest of each model, of whose files several may be the same."""
+
+    format: Literal[6] = Field(default=PACKAGE_FORMAT, description="The version of this format.")
+    devices: tuple[str, ...] = Field(
+        description="The devices; of a model a device has the variant of its name, or those whose names "
+        "begin with it and an underscore."
+    )
+    models: Annotated[
+        dict[Annotated[str, Field(pattern=rf"^{VARIANT_NAME}$")], Manifest], Field(min_length=1)
+    ] = Field(description="The manifest of each model, as that of a bundle, by its name.")
+    _digest: bytes = PrivateAttr(default=b"")
+
+    @property
+    def files(self) -> dict[str, FileEntry]:
+        """The files of all models."""
+        return {name: entry for each in self.models.values() for name, entry in each.files.items()}
+
+    @property
+    def references(self) -> dict[str, ReferenceEntry]:
+        """The files outside that models refer to."""
+        return {name: entry for each in self.models.values() for name, entry in each.references.items()}
+
+    @property
+    def digest(self) -> bytes:
+        """The SHA-256 of the file that it was parsed from; empty where there is none."""
+        return self._digest
+
+
+AnyManifest = Manifest | PackageManifest
 
 
 def describe_file(path: Path) -> FileEntry:

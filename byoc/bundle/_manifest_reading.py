@@ -1,6 +1,7 @@
 """Reading the manifest of a bundle: its names are checked, and the files that it lists."""
 
 import hashlib
+import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +13,11 @@ from byoc.bundle._manifest import (
     ALTERNATIVES_FORMAT,
     MANIFEST_FILE,
     MANIFEST_FORMAT,
+    PACKAGE_FORMAT,
+    AnyManifest,
     FileEntry,
     Manifest,
+    PackageManifest,
     describe_file,
 )
 from byoc.codegen import (
@@ -25,7 +29,7 @@ from byoc.codegen import (
     parse_strict_json,
     quote_name,
 )
-from byoc.errors import InputError
+from byoc.errors import InputError, suggest_nearest
 from byoc.support import read_limited, resolve_path
 from byoc.support.trust import SIGNATURE_FILE
 
@@ -119,7 +123,9 @@ def list_files(content: bytes) -> set[str] | None:
     """
     try:
         read = parse_strict_json(content)
-        return set(read["files"]) if isinstance(read["versions"]["byoc"], str) else None
+        models = read["models"].values() if "models" in read else [read]
+        is_ours = models and all(isinstance(each["versions"]["byoc"], str) for each in models)
+        return {name for each in models for name in each["files"]} if is_ours else None
     except (ValueError, RecursionError, LookupError, TypeError):
         return None
 
@@ -142,20 +148,61 @@ def find_folder_kind(path: Path) -> FolderKind | None:
     return KIND_FILES[found[0]] if found else None
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """Read a bundle's manifest and check every file it names.
+def split_path(path: Path) -> tuple[Path, str | None]:
+    """Split the path of a model in a package, such as `app.byoc/detector`, into the package and a name.
+
+    The name is None for any other path, which may be that of a whole package.
+    """
+    try:
+        parent = path.parent
+        is_inside = not path.exists() and (
+            (parent / MANIFEST_FILE).is_file() or (parent.is_file() and zipfile.is_zipfile(parent))
+        )
+    except (OSError, ValueError):  # no file can have this name
+        is_inside = False
+    return (path.parent, path.name) if is_inside else (path, None)
+
+
+def choose_model(found: AnyManifest, path: Path) -> Manifest:
+    """Return the manifest of the model that a path means, of what stands in the file of manifests.
+
+    Raises InputError for a package of several models without a name, and a name that is not there.
+    """
+    whole, name = split_path(path)
+    if isinstance(found, Manifest):
+        if name is not None:
+            raise InputError(f"{path}: no such model: {whole} is a bundle, not a package")
+        return found
+    names = ", ".join(str(whole / each) for each in found.models)
+    if name is None and len(found.models) > 1:
+        raise InputError(f"{path}: is a package, and this takes one of its models: {names}")
+    name = next(iter(found.models)) if name is None else name
+    if name not in found.models:
+        near = suggest_nearest(name, found.models)
+        raise InputError(f"{path}: no such model{near}; there are {names}")
+    return found.models[name]
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read the manifest of a bundle, or of a model in a package, and check every file it names.
 
     Raises InputError when it is not a bundle, has another format, or a file is missing, changed or
-    outside the folder.
+    outside the folder, and as `choose_model`.
     """
-    manifest = read_manifest_alone(folder)
-    for name, entry in manifest.files.items():
-        _check_file(folder, name, entry)
+    folder, _ = split_path(path)
+    manifest = choose_model(read_manifest_alone(folder), path)
+    check_files(folder, manifest)
     return manifest
 
 
-def read_manifest_alone(folder: Path) -> Manifest:
-    """Read a bundle's manifest, and look at no other file; raises as `read_manifest`."""
+def check_files(folder: Path, manifest: AnyManifest) -> None:
+    """Raise InputError unless every file that a manifest names is in a folder and as it says."""
+    for name, entry in manifest.files.items():
+        _check_file(folder, name, entry)
+
+
+def read_manifest_alone(folder: Path) -> AnyManifest:
+    """Read the manifest of a bundle or package, and look at no other file; raises as `read_manifest`."""
     path = folder / MANIFEST_FILE
     find_folder_kind(folder)  # refuses what is something else as well
     if not path.is_file() or path.is_symlink():
@@ -168,8 +215,8 @@ def read_manifest_alone(folder: Path) -> Manifest:
     return parse_manifest(content, path)
 
 
-def parse_manifest(content: bytes, path: Path) -> Manifest:
-    """Parse a manifest and check its names, without looking at its files.
+def parse_manifest(content: bytes, path: Path) -> AnyManifest:
+    """Parse the manifest of a bundle or package and check its names, without looking at its files.
 
     Errors call it `path`. Raises InputError with one sentence.
     """
@@ -179,18 +226,27 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
         read = parse_strict_json(content)
         found = read.get("format") if isinstance(read, dict) else None
         del read  # two copies of a large manifest need not be in memory at a time
-        if type(found) is not int or found not in _FORMATS:
+        if type(found) is not int or found not in (*_FORMATS, PACKAGE_FORMAT):
             raise InputError(f"{path}: {_describe_format(found)}")
+        kind: type[AnyManifest] = PackageManifest if found == PACKAGE_FORMAT else Manifest
         # Only pydantic's own JSON parser accepts a list for a tuple but not "1" for 1.
-        manifest = Manifest.model_validate_json(content, strict=True)
+        manifest = kind.model_validate_json(content, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         where = [escape_line(".".join(map(str, first["loc"])))] if first["loc"] else []
         raise InputError(": ".join([f"{path}: not a manifest", *where, first["msg"]])) from None
     except ValueError as error:
         raise InputError(f"{path}: not a manifest: {error}") from None
-    _check_names(manifest, path)
-    manifest._digest = hashlib.sha256(content).digest()
+    digest = hashlib.sha256(content).digest()
+    if isinstance(manifest, PackageManifest):
+        _check_package(manifest, path)
+        for each in manifest.models.values():
+            each._digest = digest  # what is signed is the package
+    else:
+        _check_names(manifest, path)
+        if manifest.shared_regions:
+            raise InputError(f"{path}: shared_regions are regions of a package, and this is a bundle")
+    manifest._digest = digest
     return manifest
 
 
@@ -232,6 +288,26 @@ def _check_file(folder: Path, name: str, entry: FileEntry) -> None:
             f"{folder}: the file {quote_name(name)} cannot be read: {error.strerror}"
         ) from None
     check_file_entry(folder, name, found, entry)
+
+
+def _check_package(package: PackageManifest, path: Path) -> None:
+    """Raise InputError for a model whose names are wrong, and for files on which models do not agree."""
+    files: dict[str, FileEntry] = {}
+    for model, manifest in package.models.items():
+        where = f"{path}: model {model}"
+        if manifest.format not in _FORMATS:
+            raise InputError(f"{where}: {_describe_format(manifest.format)}")
+        _check_names(manifest, path)
+        for name, entry in (*manifest.files.items(), *manifest.references.items()):
+            if files.setdefault(name, entry) != entry:
+                raise InputError(
+                    f"{where}: the file {quote_name(name)} is another one than that of a model before"
+                )
+    for what, names in (("models", package.models), ("files", files)):
+        same = find_same_paths(names)
+        if same is not None:
+            both = " and ".join(map(quote_name, same))
+            raise InputError(f"{path}: the {what} {both} cannot be told apart on every system")
 
 
 def _check_names(manifest: Manifest, path: Path) -> None:
@@ -296,7 +372,7 @@ def _describe_format(found: object) -> str:
     shown = escape_line(repr(found))
     if type(found) is int and 0 < found < MANIFEST_FORMAT:
         return f"format {shown} is that of an older byoc: partition the model again"
-    known = " and ".join(map(str, _FORMATS))
-    if type(found) is int and found > ALTERNATIVES_FORMAT:
+    known = f"{MANIFEST_FORMAT} to {PACKAGE_FORMAT}"
+    if type(found) is int and found > PACKAGE_FORMAT:
         return f"format {shown} is that of a newer byoc; this one reads formats {known}"
     return f"format {shown}; this version of byoc reads formats {known}"

@@ -18,8 +18,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from byoc.bundle._manifest import MANIFEST_FILE, Manifest, RegionEntry, copy_and_hash
-from byoc.bundle._manifest_reading import MAX_MANIFEST_BYTES, check_file_entry, parse_manifest
+from byoc.bundle._manifest import (
+    MANIFEST_FILE,
+    AnyManifest,
+    Manifest,
+    RegionEntry,
+    copy_and_hash,
+)
+from byoc.bundle._manifest_reading import (
+    MAX_MANIFEST_BYTES,
+    check_file_entry,
+    choose_model,
+    parse_manifest,
+    split_path,
+)
 from byoc.codegen import describe_path_problem, escape_line, quote_name
 from byoc.errors import YES, InputError, MissingRuntimeError, Verdict, refuse
 from byoc.support import check_type, read_limited
@@ -123,14 +135,26 @@ ZipEntries = Mapping[str, zipfile.ZipInfo]
 
 
 def unpack_bundle(path: Path, folder: Path) -> Manifest:
-    """Unpack a bundle into an empty folder and return its manifest.
+    """Unpack a bundle, or a model of a package, into an empty folder and return its manifest.
 
     Raises InputError with one sentence when a file differs from the manifest, or is not in the zip.
+    """
+    manifest = unpack_files(split_path(path)[0], folder, lambda found: choose_model(found, path))
+    assert isinstance(manifest, Manifest)
+    return manifest
+
+
+def unpack_files(
+    path: Path, folder: Path, choose: Callable[[AnyManifest], AnyManifest] = lambda found: found
+) -> AnyManifest:
+    """Unpack all files of a bundle or package into an empty folder, or those of what is chosen of it.
+
+    Returns the manifest of what is unpacked. Raises as `unpack_bundle`.
     """
     with _open_zip(path) as archive:
         entries = _zip_entries(archive, path)
         content = _read_packed_manifest(archive, entries, path)
-        manifest = parse_manifest(content, path / MANIFEST_FILE)
+        manifest = choose(parse_manifest(content, path / MANIFEST_FILE))
         if manifest.references:
             raise InputError(f"{path}: refers to files outside of it, which a packed bundle cannot")
         _check_sizes(manifest, entries, path, folder)
@@ -151,8 +175,8 @@ def unpack_bundle(path: Path, folder: Path) -> Manifest:
     return manifest
 
 
-def read_packed_manifest(path: Path) -> tuple[Manifest, bytes | None]:
-    """Read the manifest of a packed bundle and its signature, None for none. Raises InputError."""
+def read_packed_manifest(path: Path) -> tuple[AnyManifest, bytes | None]:
+    """Read the manifest of a packed bundle or package and its signature, None for none. Raises InputError."""
     with _open_zip(path) as archive:
         entries = _zip_entries(archive, path)
         content = _read_packed_manifest(archive, entries, path)
@@ -251,7 +275,7 @@ def _read_packed_manifest(archive: zipfile.ZipFile, entries: ZipEntries, path: P
         return read_limited(file, MAX_MANIFEST_BYTES)
 
 
-def _check_sizes(manifest: Manifest, entries: ZipEntries, path: Path, folder: Path) -> None:
+def _check_sizes(manifest: AnyManifest, entries: ZipEntries, path: Path, folder: Path) -> None:
     """Raise InputError unless all files exist, in the sizes of the manifest, and fit on the disk."""
     for name, entry in manifest.files.items():
         if name not in entries:

@@ -17,7 +17,13 @@ from byoc.boundary.contracts import RegionContracts
 from byoc.bundle._compiling import RegionCompiler
 from byoc.bundle._decisions import DECISIONS_FILE, DecisionDocument, read_decisions
 from byoc.bundle._manifest import MANIFEST_FILE, Manifest, RegionEntry, VariantEntry, entry_to_contract
-from byoc.bundle._manifest_reading import read_manifest, read_manifest_alone, resolve_inside
+from byoc.bundle._manifest_reading import (
+    choose_model,
+    read_manifest,
+    read_manifest_alone,
+    resolve_inside,
+    split_path,
+)
 from byoc.bundle._original_weights import find_references, open_whole_folder
 from byoc.bundle._packing import (
     NO_CONSENT,
@@ -315,11 +321,26 @@ class Bundle:
 
 
 def is_bundle(path: Path) -> bool:
-    """Return whether a path may be a bundle rather than a model: a folder or a zip."""
+    """Return whether a path may be a bundle rather than a model file: a folder, a zip, one in a package."""
+    whole, _ = split_path(path)
     try:
-        return path.is_dir() or (path.is_file() and zipfile.is_zipfile(path))
+        return whole.is_dir() or (whole.is_file() and zipfile.is_zipfile(whole))
     except (OSError, ValueError):  # no file can have this name
         return False
+
+
+def list_models(path: Path) -> list[Path]:
+    """Return the paths of the models of the package in a folder or zip; the path alone for all else.
+
+    Raises InputError for a bundle or package whose manifest cannot be read.
+    """
+    if (path / MANIFEST_FILE).is_file():
+        found = read_manifest_alone(path)
+    elif path.is_file() and zipfile.is_zipfile(path):
+        found, _ = read_packed_manifest(path)
+    else:
+        return [path]
+    return [path] if isinstance(found, Manifest) else [path / name for name in found.models]
 
 
 def inspect(bundle: str | Path, *, trust: bool = False) -> dict[str, Any]:
@@ -348,11 +369,13 @@ def read_only_manifest(path: str | Path) -> tuple[Manifest, bytes | None]:
     """
     check_type("path", path, str | Path)
     path = Path(path)
-    if path.is_dir():
-        return read_manifest_alone(path), read_signature(path)
-    if not path.is_file():
+    whole, _ = split_path(path)
+    if whole.is_dir():
+        return choose_model(read_manifest_alone(whole), path), read_signature(whole)
+    if not whole.is_file():
         raise InputError(f"{path}: no such bundle")
-    return read_packed_manifest(path)
+    found, signature = read_packed_manifest(whole)
+    return choose_model(found, path), signature
 
 
 def open_own_files(path: Path) -> Bundle:
@@ -361,9 +384,10 @@ def open_own_files(path: Path) -> Bundle:
     So nobody has to trust its maker, and its models are not whole where it refers to weights. Raises
     InputError unless it is complete and all of its own files are as the manifest says.
     """
-    if not path.is_dir():
+    whole, _ = split_path(path)
+    if not whole.is_dir():
         return open_bundle(path)  # a packed one refers to nothing
-    return Bundle(path.absolute(), read_manifest(path), None, path)
+    return Bundle(whole.absolute(), read_manifest(path), None, path)
 
 
 def open_bundle(
@@ -375,6 +399,8 @@ def open_bundle(
     variant: str | None = None,
 ) -> Bundle:
     """Open the bundle in a folder or zip at `path`, or one `variant` of it.
+
+    `app.byoc/detector` is the model `detector` in the package `app.byoc`.
 
     With `isolation` its codegens run in worker processes, by default unless its maker is trusted; with
     None in this process. With `trust` it is trusted, and so may run native code and refer to files
@@ -399,22 +425,23 @@ def _open(
 
     Raises as `open_bundle`.
     """
-    if not path.is_dir() and not path.is_file():
+    whole, _ = split_path(path)
+    if not whole.is_dir() and not whole.is_file():
         raise InputError(f"{path}: no such bundle")
     with ExitStack() as stack:  # leaves nothing behind, even after an interrupt
-        if path.is_file():
+        if whole.is_file():
             folder = make_temporary_folder()
             stack.callback(remove_temporary_folder, folder)
             bundle = Bundle(folder, unpack_bundle(path, folder), path, consent=consent)
         else:
             manifest = read_manifest(path)
             # Absolute: a codegen may change the working directory.
-            bundle = Bundle(path.absolute(), manifest, None, path, consent=consent)
+            bundle = Bundle(whole.absolute(), manifest, None, path, consent=consent)
             if destination is None:
                 require_trusted_references(bundle)
-            if references := find_references(manifest, destination or path, path):
-                whole = open_whole_folder(path, manifest, references, path)
-                bundle = replace(bundle, folder=stack.enter_context(whole))
+            if references := find_references(manifest, destination or whole, path):
+                complete = open_whole_folder(whole, manifest, references, path)
+                bundle = replace(bundle, folder=stack.enter_context(complete))
         bundle = _choose_processes(bundle, isolation)
         weakref.finalize(bundle, _close, stack.pop_all(), os.getpid())
     return bundle

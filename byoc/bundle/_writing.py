@@ -21,6 +21,8 @@ from byoc.bundle._manifest import (
     ALTERNATIVES_FORMAT,
     MANIFEST_FILE,
     MANIFEST_FORMAT,
+    MODEL_FILE,
+    AnyManifest,
     HostEntry,
     Manifest,
     ReferenceEntry,
@@ -29,10 +31,14 @@ from byoc.bundle._manifest import (
     contract_to_entry,
     describe_file,
 )
-from byoc.bundle._manifest_reading import MAX_MANIFEST_BYTES, list_files
+from byoc.bundle._manifest_reading import (
+    MAX_MANIFEST_BYTES,
+    list_files,
+    read_manifest_alone,
+)
 from byoc.bundle._original_weights import WeightFile, move_weights
 from byoc.bundle._packing import check_packed_files, is_packed_name, list_packed_files, pack_folder
-from byoc.bundle._reading import open_staged_bundle
+from byoc.bundle._reading import list_models, open_staged_bundle
 from byoc.bundle._report import Report
 from byoc.codegen import (
     Artifact,
@@ -107,10 +113,10 @@ def stage_bundle(path: Path) -> Iterator[Path]:
         fresh.mkdir()
         yield fresh
         with _reading_back(fresh, path), collect_rarely():
-            written = open_staged_bundle(fresh, real)
-            written.check_regions()
+            for each in list_models(fresh):
+                open_staged_bundle(each, real).check_regions()
         if is_packed_name(path):
-            pack_folder(fresh, written.manifest.files, workspace / "packed")
+            pack_folder(fresh, read_manifest_alone(fresh).files, workspace / "packed")
             fresh = workspace / "packed"
         _replace(fresh, real, path)
 
@@ -198,7 +204,6 @@ def _folder_files(folder: Path) -> tuple[bytes, set[str]] | None:
     return content, set(there)
 
 
-MODEL_FILE = "model.onnx"
 _ARTIFACTS_FOLDER = "artifacts"
 
 T = TypeVar("T")
@@ -336,7 +341,7 @@ def build_manifest(
     )
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> bytes:
+def write_manifest(folder: Path, manifest: AnyManifest) -> bytes:
     """Write a bundle's manifest, the last of its files but for a signature; return its SHA-256."""
     content = dump_json(manifest, indent=1) + b"\n"
     (folder / MANIFEST_FILE).write_bytes(content)

@@ -10,6 +10,12 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
+    from byoc.stages.options._package_options import (
+        PackagedModel,
+        PackagedModels,
+        PackageOptions,
+        list_packaged_models,
+    )
     from byoc.stages.options._partition_options import Options, record_options
     from byoc.stages.options._plan_options import (
         DEFAULT_HOST_COSTS,

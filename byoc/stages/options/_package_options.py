@@ -1,0 +1,175 @@
+"""The choices of a package: its models, each with options of its own, and the devices that it is for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from byoc import model, quantization, zoo
+from byoc.bundle import check_devices
+from byoc.codegen import find_same_paths, is_plain_name
+from byoc.errors import InputError, suggest_nearest
+from byoc.stages.options._partition_options import Options
+from byoc.stages.options._plan_options import VARIANT_RULES, VariantValue, list_files
+from byoc.support import Flag, Syntax, check_types, declare_field, read_mapping
+
+PackagedModels = str | Path | Sequence[str | Path] | Mapping[str, Any]
+_SUFFIXES = (".yaml", ".yml")
+_TAKEN = "artifacts"  # a folder of every package
+_OF_PACKAGE = ("output", "base", "sign", "progress")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageOptions(Options):
+    """The choices of a package, which are those of each of its models unless that has its own."""
+
+    devices: Mapping[str, str | Path | Sequence[str | Path]] | None = declare_field(
+        None,
+        "the devices that the package is for, by name, each with its rule file, or several: a variant of "
+        "each model, or one for each of its variants.",
+        Flag(
+            "A device that the package is for, and its rule file.",
+            Syntax.PAIRS,
+            names=("--for",),
+            metavar="DEVICE=FILE|NAME",
+        ),
+    )
+    base: str | Path | None = declare_field(
+        None, "a package whose models are taken over as they are; `output` may be the same."
+    )
+
+
+@dataclass(frozen=True)
+class PackagedModel:
+    """A model of a package that is to be made, and its options with a variant for each device."""
+
+    source: zoo.Source
+    options: Options
+    devices: tuple[str, ...]
+
+
+def list_packaged_models(models: PackagedModels, options: PackageOptions) -> dict[str, PackagedModel]:
+    """Return the models that are to be put into a package, by their names in it.
+
+    `models` are sources, whose names are those of their files or stand before a `=`; a mapping of names
+    to sources, or to mappings of options with the source under `model`; or the path of a YAML file with
+    such a mapping under `models`, and options for all beside it, whose paths are relative to it.
+
+    Raises InputError for names that are none or the same, and options that are wrong.
+    """
+    if isinstance(models, str | Path) and str(models).endswith(_SUFFIXES):
+        models, options = _read_file(Path(models), options)
+    elif isinstance(models, str | Path):
+        models = [models]
+    named = models if isinstance(models, Mapping) else _name_models(models)
+    if not named:
+        raise InputError("a package has at least one model, and none is given")
+    found = {name: _read_model(name, given, options) for name, given in named.items()}
+    same = find_same_paths(found)
+    if same is not None:
+        raise InputError(f"models {same[0]} and {same[1]} cannot be told apart on every system")
+    check_devices(dict.fromkeys(device for each in found.values() for device in each.devices))
+    return found
+
+
+def _name_models(models: Sequence[str | Path]) -> dict[str, str | Path]:
+    found: dict[str, str | Path] = {}
+    for given in models:
+        name, sign, source = str(given).partition("=")
+        if not sign or not re.fullmatch(model.VARIANT_NAME, name):
+            name, source = re.split(r"[:/\\]", str(given))[-1].partition(".")[0], str(given)
+        if name in found:
+            raise InputError(f"{source}: the package has a model '{name}' already: give NAME={source}")
+        found[name] = source
+    return found
+
+
+def _read_file(path: Path, options: PackageOptions) -> tuple[Mapping[str, Any], PackageOptions]:
+    """Read a YAML file of a package: its models, and the options of all with those that it gives."""
+    content = read_mapping(path)
+    models = content.pop("models", None)
+    if not isinstance(models, dict) or not models:
+        raise InputError(f"{path}: models: expected a mapping of names to models")
+    merged = _change_options(options, content, str(path), path.parent)
+    found = {}
+    for name, given in models.items():
+        own = given if isinstance(given, dict) else {"model": given}
+        where = f"{path}: models.{name}"
+        if not isinstance(own.get("model"), str):
+            raise InputError(f"{where}.model: expected the path of a model, or zoo:NAME")
+        rest = {key: value for key, value in own.items() if key != "model"}
+        changed = _change_options(merged, rest, where, path.parent)
+        found[str(name)] = {"model": _find_file(own["model"], path.parent), "options": changed}
+    return found, merged
+
+
+def _change_options(
+    options: PackageOptions, given: Mapping[Any, Any], where: str, folder: Path | None = None
+) -> PackageOptions:
+    """Return options with some changed, as `byoc.partition` calls them; `quantize` and its like, too.
+
+    Files are looked for in `folder` first. Raises InputError, which begins with `where`.
+    """
+    lowering = {each.name for each in fields(quantization.Precision)}
+    known = {each.name for each in fields(PackageOptions)} - {*_OF_PACKAGE} | lowering
+    wrong = next((key for key in given if key not in known), None)
+    if wrong is not None:
+        raise InputError(f"{where}: no option '{wrong}'{suggest_nearest(str(wrong), known)}")
+    found = {key: _find_file(value, folder) for key, value in given.items()}
+    of_precision = {key: found.pop(key) for key in [*found] if key in lowering}
+    try:
+        check_types(PackageOptions, found)
+        check_types(quantization.Precision, of_precision)
+        precision = replace(found.pop("precision", options.precision), **of_precision)
+        return replace(options, precision=precision, **found)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def _find_file(value: Any, folder: Path | None) -> Any:
+    """Return a value with the texts in it that name files or folders of `folder` as their paths."""
+    if folder is None:
+        return value
+    if isinstance(value, dict):
+        return {key: _find_file(each, folder) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_find_file(each, folder) for each in value]
+    if isinstance(value, str) and value and (folder / value.partition(":")[0]).is_file():
+        return str(folder / value)
+    return value
+
+
+def _read_model(name: str, given: Any, options: PackageOptions) -> PackagedModel:
+    if not re.fullmatch(model.VARIANT_NAME, name) or not is_plain_name(name) or name == _TAKEN:
+        raise InputError(
+            f"model '{name}': a name in a package is a letter, and then at most 39 letters, digits or "
+            f"underscores, and not '{_TAKEN}': give NAME=FILE"
+        )
+    if isinstance(given, Mapping):
+        source = given.get("model")
+        if source is None:
+            raise InputError(f"model '{name}': its source is missing: give it under 'model'")
+        rest = {key: value for key, value in given.items() if key not in ("model", "options")}
+        options = _change_options(given.get("options", options), rest, f"model '{name}'")
+        given = source
+    return PackagedModel(given, _spread_devices(options), tuple(options.devices or ()))
+
+
+def _spread_devices(options: PackageOptions) -> Options:
+    """Return the options of a model, with a variant for each device, or for each and each variant."""
+    own = {each.name: getattr(options, each.name) for each in fields(Options)}
+    if not options.devices:
+        return Options(**own)
+    sizes: Mapping[str, Mapping[str, VariantValue]] = options.variants or {"": {}}
+    for size, dims in sizes.items():
+        if VARIANT_RULES in dims:
+            raise InputError(f"variant '{size}': devices say what rule files it has, so it names none")
+    variants = {
+        "_".join(filter(None, (device, size))): {VARIANT_RULES: list_files(files), **dims}
+        for device, files in options.devices.items()
+        for size, dims in sizes.items()
+    }
+    return Options(**{**own, "variants": variants})
