@@ -184,9 +184,7 @@ def _make_request(name: str, chosen: PackagedModel, writer: bundle.PackageWriter
     options = replace(chosen.options, output=writer.workspace / name, sign=False)
     if not options.cache:  # what is equal in several models is compiled once all the same
         options = replace(options, cache=True, cache_dir=writer.workspace / "cache")
-    return Request(
-        chosen.source, options, variant=Variant(component=name), package=writer.folder
-    )
+    return Request(chosen.source, options, variant=Variant(component=name), package=writer.folder)
 
 
 @contextmanager

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from byoc.bundle._package import (
         PackageWriter,
         check_devices,
+        measure_package,
         pack_bundle,
         reduce_package,
         stage_package,

@@ -389,7 +389,7 @@ class VariantEntry(StrictModel):
 
     @property
     def variant(self) -> Variant:
-        """The name, the dimensions, the rule files, and in a package its model, which files begin with."""
+        """The name, the dimensions and the rule files; in a package the model's name as well."""
         of_bundle = f".{Variant(self.name).name_file(MODEL_FILE)}"
         component = self.model.removesuffix(of_bundle) if self.model.endswith(of_bundle) else ""
         return Variant(self.name, self.dims, self.automatic, self.rules, component)
@@ -426,19 +426,12 @@ class Manifest(StrictModel):
         "clauses of rule files.",
     )
     host: HostEntry = Field(default=HostEntry(), description="What runs the nodes on the host.")
-    shared_regions: tuple[RegionEntry, ...] = Field(
-        default=(),
-        description="In a package of which devices were split off: regions of theirs whose artifacts "
-        "run regions that are still there.",
-        exclude_if=lambda regions: not regions,  # readers of formats 4 and 5 know no such key
-    )
     _digest: bytes = PrivateAttr(default=b"")
 
     @property
     def regions(self) -> tuple[RegionEntry, ...]:
-        """The regions of all variants, those before them that are of none."""
-        own = (region for variant in self.variants for region in variant.regions)
-        return (*self.shared_regions, *own)
+        """The regions of all variants."""
+        return tuple(region for variant in self.variants for region in variant.regions)
 
     def read_arithmetic(self, target: str) -> ArithmeticContract:
         """Return a target's arithmetic contract; without a record, ONNX's definition."""

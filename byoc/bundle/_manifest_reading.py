@@ -30,6 +30,7 @@ from byoc.codegen import (
     quote_name,
 )
 from byoc.errors import InputError, suggest_nearest
+from byoc.model import VARIANT_NAME
 from byoc.support import read_limited, resolve_path
 from byoc.support.trust import SIGNATURE_FILE
 
@@ -56,11 +57,15 @@ def manifest_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of the manifest that this version writes and reads.
 
     It describes each value and requires plain names. Opening a bundle also checks the hashes of files
-    and the contracts of regions.
+    and the contracts of regions. That of a package is the definition `PackageManifest`.
     """
     schema: dict[str, Any] = _without_titles(Manifest.model_json_schema())
     schema["properties"]["format"]["enum"] = [*_FORMATS]
     schema["properties"]["files"]["propertyNames"] = {"$ref": "#/$defs/path"}
+    package = _without_titles(PackageManifest.model_json_schema())
+    package["properties"]["models"]["patternProperties"] = {f"^{VARIANT_NAME}$": {"$ref": "#"}}
+    del package["$defs"]
+    schema["$defs"]["PackageManifest"] = package
     region = schema["$defs"]["RegionEntry"]["properties"]
     region["name"] = {"$ref": "#/$defs/name", "description": region["name"]["description"]}
     region["artifact_files"]["propertyNames"] = {"$ref": "#/$defs/name"}
@@ -244,8 +249,6 @@ def parse_manifest(content: bytes, path: Path) -> AnyManifest:
             each._digest = digest  # what is signed is the package
     else:
         _check_names(manifest, path)
-        if manifest.shared_regions:
-            raise InputError(f"{path}: shared_regions are regions of a package, and this is a bundle")
     manifest._digest = digest
     return manifest
 

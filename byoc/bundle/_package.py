@@ -32,13 +32,14 @@ from byoc.bundle._manifest_reading import check_files, read_manifest_alone, spli
 from byoc.bundle._original_weights import WEIGHTS_FILE, align_offset, name_path
 from byoc.bundle._packing import (
     pack_folder,
-    read_packed_manifest,
     read_signature,
     sign_folder,
     unpack_files,
 )
+from byoc.bundle._reading import read_alone
 from byoc.bundle._writing import save_model, stage_bundle, stage_packed_file, write_manifest
 from byoc.codegen import Codegens, find_same_paths
+from byoc.console import format_quantity
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import walk_tensors
 from byoc.support import (
@@ -170,7 +171,7 @@ class PackageWriter:
                 self.models[name] = manifest.model_copy(update={"references": references})
 
     def finish(self, sign: bool) -> str:
-        """Write the manifest, and sign it; return why it is not signed, empty if it is or was not to be."""
+        """Write the manifest, and sign it; return why it is not signed, empty if there is no reason."""
         self._compact_weights()
         package = PackageManifest(devices=self.devices, models=self.models)
         digest = write_manifest(self.folder, package)
@@ -245,22 +246,44 @@ def reduce_package(
         writer.take_over(source, choose)
         writer.devices = known.devices if device is None else (device,)
         if not writer.models:
-            raise InputError(f"{source}: none of its models would be left, and a package has at least one")
+            raise InputError(f"{source}: no model would be left, and a package has at least one")
         return writer.finish(sign)
 
 
 def _read_alone(path: Path) -> PackageManifest:
     """Return the manifest of the package at a path, and look at no other file. Raises InputError."""
-    if not path.exists():
-        raise InputError(f"{path}: no such package")
-    found = read_manifest_alone(path) if path.is_dir() else read_packed_manifest(path)[0]
-    return _require_package(found, path)
+    return _require_package(read_alone(path)[0], path)
 
 
 def _require_package(found: AnyManifest, path: Path) -> PackageManifest:
     if not isinstance(found, PackageManifest):
         raise InputError(f"{path}: is a bundle of one model, not a package")
     return found
+
+
+@dataclass(frozen=True)
+class PackageSizes:
+    """The models of a package, and the bytes of its files; weights are those in files of their own."""
+
+    models: tuple[str, ...]
+    devices: tuple[str, ...]
+    bytes: int
+    weight_bytes: int
+
+    def describe(self) -> str:
+        """Return a sentence with the sizes."""
+        size, weights = (format_quantity(each, "B") for each in (self.bytes, self.weight_bytes))
+        devices = f" for {', '.join(self.devices)}" if self.devices else ""
+        models = "1 model" if len(self.models) == 1 else f"{len(self.models)} models"
+        return f"{models}{devices}, {size}, of which {weights} are weights, each of them once"
+
+
+def measure_package(path: Path) -> PackageSizes:
+    """Return the sizes of the package at a path, as its manifest states them. Raises InputError."""
+    package = _read_alone(path)
+    weights = (entry.bytes for name, entry in package.files.items() if name.endswith(f".{WEIGHTS_FILE}"))
+    whole = sum(entry.bytes for entry in package.files.values())
+    return PackageSizes(tuple(package.models), package.devices, whole, sum(weights))
 
 
 def check_devices(devices: Iterable[str]) -> None:
@@ -284,14 +307,11 @@ def _choose_device(manifest: Manifest, device: str) -> Manifest | None:
     ]
     if not variants:
         return None
-    own = {region.name for each in variants for region in each.regions}
-    firsts = {region.same_as for each in variants for region in each.regions} - own
-    shared = tuple(region for region in manifest.regions if region.name in firsts)
+    # Regions of another device are never `same_as` these: it has other rule files, so another compiler.
     targets = {name for each in variants for name in each.report.targets}
     return manifest.model_copy(
         update={
             "variants": tuple(variants),
-            "shared_regions": shared,
             "targets": tuple(name for name in manifest.targets if name in targets),
         }
     )
@@ -386,9 +406,7 @@ class _WeightReaders:
         self._readers: dict[str, set[str]] = defaultdict(set)
         codegens = Codegens()
         for manifest in models.values():
-            by_place = {
-                region.model for region in manifest.regions if _knows_offsets(region, codegens)
-            }
+            by_place = {region.model for region in manifest.regions if _knows_offsets(region, codegens)}
             for name in _list_models(manifest):
                 for _, location, place in _list_places(_read(folder / name)):
                     if not location.endswith(f".{WEIGHTS_FILE}") or location not in manifest.files:
@@ -420,7 +438,7 @@ def _knows_offsets(region: RegionEntry, codegens: Codegens) -> bool:
 
 
 def _rewrite_weights(path: Path, places: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """Write a weight file anew with the tensors at some places alone; return the new offsets by the old."""
+    """Write a weight file anew with the tensors at some places alone; return new offsets by old ones."""
     moved: dict[int, int] = {}
     fresh = path.with_name(f"{path.name}.new")
     with path.open("rb") as source, fresh.open("wb") as target:

@@ -176,7 +176,7 @@ def unpack_files(
 
 
 def read_packed_manifest(path: Path) -> tuple[AnyManifest, bytes | None]:
-    """Read the manifest of a packed bundle or package and its signature, None for none. Raises InputError."""
+    """Read a packed manifest, of a bundle or package, and its signature, if any. Raises InputError."""
     with _open_zip(path) as archive:
         entries = _zip_entries(archive, path)
         content = _read_packed_manifest(archive, entries, path)

@@ -16,7 +16,14 @@ from onnx import TensorProto
 from byoc.boundary.contracts import RegionContracts
 from byoc.bundle._compiling import RegionCompiler
 from byoc.bundle._decisions import DECISIONS_FILE, DecisionDocument, read_decisions
-from byoc.bundle._manifest import MANIFEST_FILE, Manifest, RegionEntry, VariantEntry, entry_to_contract
+from byoc.bundle._manifest import (
+    MANIFEST_FILE,
+    AnyManifest,
+    Manifest,
+    RegionEntry,
+    VariantEntry,
+    entry_to_contract,
+)
 from byoc.bundle._manifest_reading import (
     choose_model,
     read_manifest,
@@ -321,7 +328,7 @@ class Bundle:
 
 
 def is_bundle(path: Path) -> bool:
-    """Return whether a path may be a bundle rather than a model file: a folder, a zip, one in a package."""
+    """Return whether a path may be a bundle rather than a model: a folder or a zip, or in a package."""
     whole, _ = split_path(path)
     try:
         return whole.is_dir() or (whole.is_file() and zipfile.is_zipfile(whole))
@@ -334,12 +341,9 @@ def list_models(path: Path) -> list[Path]:
 
     Raises InputError for a bundle or package whose manifest cannot be read.
     """
-    if (path / MANIFEST_FILE).is_file():
-        found = read_manifest_alone(path)
-    elif path.is_file() and zipfile.is_zipfile(path):
-        found, _ = read_packed_manifest(path)
-    else:
+    if not (path / MANIFEST_FILE).is_file() and not (path.is_file() and zipfile.is_zipfile(path)):
         return [path]
+    found, _ = read_alone(path)
     return [path] if isinstance(found, Manifest) else [path / name for name in found.models]
 
 
@@ -351,14 +355,22 @@ def inspect(bundle: str | Path, *, trust: bool = False) -> dict[str, Any]:
     Files outside to which it refers are checked where its maker is trusted, or with `trust`.
     Raises InputError when it is not a complete bundle, or a file or contract is not as it was written.
     """
-    opened = open_bundle(bundle, trust=trust)
-    opened.check_regions()
-    return {**opened.manifest.model_dump(mode="json"), "trust": asdict(judge_maker(opened))}
+    check_type("bundle", bundle, str | Path)
+    path = Path(bundle)
+    models = [open_bundle(each, trust=trust) for each in list_models(path)]
+    for each in models:
+        each.check_regions()
+    found = models[0].manifest if models[0].display_path == path else read_alone(path)[0]
+    return {**found.model_dump(mode="json"), "trust": asdict(judge_maker(models[0]))}
 
 
 def judge_path(path: Path) -> Trust:
-    """Return whether the maker of the bundle at a path is trusted; raises as `open_own_files`."""
-    return judge_maker(open_own_files(path))
+    """Return whether the maker of a bundle or package is trusted; raises as `open_own_files`.
+
+    Of a package the files of all models are looked at. There is one signature.
+    """
+    *_, judged = (judge_maker(open_own_files(each)) for each in list_models(path))
+    return judged
 
 
 def read_only_manifest(path: str | Path) -> tuple[Manifest, bytes | None]:
@@ -369,13 +381,20 @@ def read_only_manifest(path: str | Path) -> tuple[Manifest, bytes | None]:
     """
     check_type("path", path, str | Path)
     path = Path(path)
-    whole, _ = split_path(path)
-    if whole.is_dir():
-        return choose_model(read_manifest_alone(whole), path), read_signature(whole)
-    if not whole.is_file():
-        raise InputError(f"{path}: no such bundle")
-    found, signature = read_packed_manifest(whole)
+    found, signature = read_alone(split_path(path)[0], path)
     return choose_model(found, path), signature
+
+
+def read_alone(whole: Path, shown: Path | None = None) -> tuple[AnyManifest, bytes | None]:
+    """Return the manifest of the bundle or package in a folder or zip, and its signature.
+
+    Errors call it `shown`. No other file is looked at. Raises InputError.
+    """
+    if whole.is_dir():
+        return read_manifest_alone(whole), read_signature(whole)
+    if not whole.is_file():
+        raise InputError(f"{shown or whole}: no such bundle")
+    return read_packed_manifest(whole)
 
 
 def open_own_files(path: Path) -> Bundle:

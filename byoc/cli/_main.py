@@ -56,6 +56,10 @@ _VERBS = {
     ),
     "report": ("_bundle_verbs:report", "Draw a bundle's report for a browser: one file, no network."),
     "trust": ("_bundle_verbs:trust", "Trust whoever signed a bundle, or list whom you trust."),
+    "package": (
+        "_package_verb:app",
+        "Put several models, for several devices, into one package.",
+    ),
     "pack": ("_bundle_verbs:pack", "Pack a bundle into one file that every verb opens."),
     "diff": (
         "_compare_verb:diff",

@@ -26,9 +26,15 @@ _OF_PACKAGE = ("output", "base", "sign", "progress")
 class PackageOptions(Options):
     """The choices of a package, which are those of each of its models unless that has its own."""
 
+    output: str | Path | None = declare_field(
+        None,
+        "where to write the package, a folder, or packed where it ends in `.zip`. An existing one is "
+        "replaced, whole; anything else that is there is left alone.",
+        Flag("Write the package here (.zip: packed).", Syntax.PATH, ("--output", "-o"), required=True),
+    )
     devices: Mapping[str, str | Path | Sequence[str | Path]] | None = declare_field(
         None,
-        "the devices that the package is for, by name, each with its rule file, or several: a variant of "
+        "the devices that the package is for, by name, each with one rule file or several: a variant of "
         "each model, or one for each of its variants.",
         Flag(
             "A device that the package is for, and its rule file.",
