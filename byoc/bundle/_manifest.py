@@ -6,6 +6,7 @@ stay inside it.
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal
 
@@ -444,7 +445,7 @@ class Manifest(StrictModel):
 
 
 class PackageManifest(StrictModel):
-    """The contents of a package: the manifest of each model, of whose files several may be the same."""
+    """The contents of a package: a manifest for each model, of whose files several may be the same."""
 
     format: Literal[6] = Field(default=PACKAGE_FORMAT, description="The version of this format.")
     devices: tuple[str, ...] = Field(
@@ -452,19 +453,12 @@ class PackageManifest(StrictModel):
         "begin with it and an underscore."
     )
     models: Annotated[
-        dict[Annotated[str, Field(pattern=rf"^{VARIANT_NAME}$")], Manifest], Field(min_length=1)
-    ] = Field(description="The manifest of each model, as that of a bundle, by its name.")
+        dict[Annotated[str, Field(pattern=rf"^{VARIANT_NAME}$")], FileEntry], Field(min_length=1)
+    ] = Field(
+        description="The models by name. The manifest of `detector`, as that of a bundle, is the file "
+        "`detector.manifest.json`, of this hash and size."
+    )
     _digest: bytes = PrivateAttr(default=b"")
-
-    @property
-    def files(self) -> dict[str, FileEntry]:
-        """The files of all models."""
-        return {name: entry for each in self.models.values() for name, entry in each.files.items()}
-
-    @property
-    def references(self) -> dict[str, ReferenceEntry]:
-        """The files outside that models refer to."""
-        return {name: entry for each in self.models.values() for name, entry in each.references.items()}
 
     @property
     def digest(self) -> bytes:
@@ -472,7 +466,28 @@ class PackageManifest(StrictModel):
         return self._digest
 
 
-AnyManifest = Manifest | PackageManifest
+@dataclass(frozen=True, eq=False)
+class Package:
+    """The manifest of a package with those of all of its models."""
+
+    index: PackageManifest
+    models: Mapping[str, Manifest]
+
+    @property
+    def files(self) -> dict[str, FileEntry]:
+        """Every file of the package but its manifest and signature, by path."""
+        own = {name_manifest(name): entry for name, entry in self.index.models.items()}
+        return own | {name: entry for each in self.models.values() for name, entry in each.files.items()}
+
+    @property
+    def references(self) -> dict[str, ReferenceEntry]:
+        """The files outside that models refer to."""
+        return {name: entry for each in self.models.values() for name, entry in each.references.items()}
+
+
+def name_manifest(model: str) -> str:
+    """Return the name of the file with the manifest of a model in a package."""
+    return Variant(component=model).name_file(MANIFEST_FILE)
 
 
 def describe_file(path: Path) -> FileEntry:

@@ -3,7 +3,8 @@
 import hashlib
 import zipfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,11 +15,12 @@ from byoc.bundle._manifest import (
     MANIFEST_FILE,
     MANIFEST_FORMAT,
     PACKAGE_FORMAT,
-    AnyManifest,
     FileEntry,
     Manifest,
+    Package,
     PackageManifest,
     describe_file,
+    name_manifest,
 )
 from byoc.codegen import (
     MAX_PATH,
@@ -30,7 +32,6 @@ from byoc.codegen import (
     quote_name,
 )
 from byoc.errors import InputError, suggest_nearest
-from byoc.model import VARIANT_NAME
 from byoc.support import read_limited, resolve_path
 from byoc.support.trust import SIGNATURE_FILE
 
@@ -63,8 +64,7 @@ def manifest_schema() -> dict[str, Any]:
     schema["properties"]["format"]["enum"] = [*_FORMATS]
     schema["properties"]["files"]["propertyNames"] = {"$ref": "#/$defs/path"}
     package = _without_titles(PackageManifest.model_json_schema())
-    package["properties"]["models"]["patternProperties"] = {f"^{VARIANT_NAME}$": {"$ref": "#"}}
-    del package["$defs"]
+    del package["$defs"]  # those of the manifest
     schema["$defs"]["PackageManifest"] = package
     region = schema["$defs"]["RegionEntry"]["properties"]
     region["name"] = {"$ref": "#/$defs/name", "description": region["name"]["description"]}
@@ -121,17 +121,25 @@ _OWN_NAMES = {
 }
 
 
-def list_files(content: bytes) -> set[str] | None:
-    """Return the files that a manifest of any format lists; None when it is not one of byoc's.
+ReadFile = Callable[[str], bytes]
+"""Reads a file of a folder or zip by its name, of at most the size of a manifest. Raises InputError."""
 
-    Many tools write a manifest.json: byoc's names the version of byoc and lists files.
+
+def list_files(read: ReadFile) -> set[str] | None:
+    """Return the files that manifests of any format list; None when they are not byoc's.
+
+    Many tools write a manifest.json: byoc's names the version of byoc and lists files, and that of a
+    package names the manifests of its models.
     """
     try:
-        read = parse_strict_json(content)
-        models = read["models"].values() if "models" in read else [read]
-        is_ours = models and all(isinstance(each["versions"]["byoc"], str) for each in models)
-        return {name for each in models for name in each["files"]} if is_ours else None
-    except (ValueError, RecursionError, LookupError, TypeError):
+        found = parse_strict_json(read(MANIFEST_FILE))
+        if "models" not in found:
+            return set(found["files"]) if isinstance(found["versions"]["byoc"], str) else None
+        names = {name_manifest(str(name)) for name in found["models"]}
+        lists = [parse_strict_json(read(name)) for name in names]
+        is_ours = lists and all(isinstance(each["versions"]["byoc"], str) for each in lists)
+        return names.union(*(each["files"] for each in lists)) if is_ours else None
+    except (InputError, ValueError, RecursionError, LookupError, TypeError):
         return None
 
 
@@ -168,10 +176,11 @@ def split_path(path: Path) -> tuple[Path, str | None]:
     return (path.parent, path.name) if is_inside else (path, None)
 
 
-def choose_model(found: AnyManifest, path: Path) -> Manifest:
-    """Return the manifest of the model that a path means, of what stands in the file of manifests.
+def choose_model(found: Manifest | PackageManifest, path: Path, read: ReadFile) -> Manifest:
+    """Return the manifest of what a path means: a bundle, or a model of a package.
 
-    Raises InputError for a package of several models without a name, and a name that is not there.
+    `found` is what stands in the manifest of the whole. Raises InputError for a package of several
+    models without a name, and a name that is not there.
     """
     whole, name = split_path(path)
     if isinstance(found, Manifest):
@@ -185,7 +194,42 @@ def choose_model(found: AnyManifest, path: Path) -> Manifest:
     if name not in found.models:
         near = suggest_nearest(name, found.models)
         raise InputError(f"{path}: no such model{near}; there are {names}")
-    return found.models[name]
+    return _read_model_manifest(found, name, whole, read)
+
+
+def read_models(found: Manifest | PackageManifest, whole: Path, read: ReadFile) -> Manifest | Package:
+    """Return what stands in the manifest of a whole, of a package with all of its models.
+
+    Raises InputError where models do not agree on a file.
+    """
+    if isinstance(found, Manifest):
+        return found
+    models = {name: _read_model_manifest(found, name, whole, read) for name in found.models}
+    files: dict[str, FileEntry] = {}
+    for model, manifest in models.items():
+        for name, entry in (*manifest.files.items(), *manifest.references.items()):
+            if files.setdefault(name, entry) != entry:
+                where = whole / name_manifest(model)
+                raise InputError(f"{where}: the file {quote_name(name)} is not that of another model")
+    for what, names in (("models", models), ("files", files)):
+        same = find_same_paths(names)
+        if same is not None:
+            both = " and ".join(map(quote_name, same))
+            raise InputError(f"{whole}: the {what} {both} cannot be told apart on every system")
+    return Package(found, models)
+
+
+def _read_model_manifest(package: PackageManifest, name: str, whole: Path, read: ReadFile) -> Manifest:
+    """Return the manifest of a model of a package. Raises InputError where it is not as it was."""
+    file = name_manifest(name)
+    content = read(file)
+    found = FileEntry(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))
+    check_file_entry(whole, file, found, package.models[name])
+    manifest = parse_manifest(content, whole / file)
+    if not isinstance(manifest, Manifest):
+        raise InputError(f"{whole / file}: is the manifest of a package, not of a model in one")
+    manifest._digest = package.digest  # what is signed is the package
+    return manifest
 
 
 def read_manifest(path: Path) -> Manifest:
@@ -195,32 +239,50 @@ def read_manifest(path: Path) -> Manifest:
     outside the folder, and as `choose_model`.
     """
     folder, _ = split_path(path)
-    manifest = choose_model(read_manifest_alone(folder), path)
+    manifest = choose_model(read_manifest_alone(folder), path, FolderReader(folder))
     check_files(folder, manifest)
     return manifest
 
 
-def check_files(folder: Path, manifest: AnyManifest) -> None:
+def read_whole(folder: Path) -> Manifest | Package:
+    """Read a bundle or a package with all of its models, and check every file; raises as above."""
+    manifest = read_models(read_manifest_alone(folder), folder, FolderReader(folder))
+    check_files(folder, manifest)
+    return manifest
+
+
+def check_files(folder: Path, manifest: Manifest | Package) -> None:
     """Raise InputError unless every file that a manifest names is in a folder and as it says."""
     for name, entry in manifest.files.items():
         _check_file(folder, name, entry)
 
 
-def read_manifest_alone(folder: Path) -> AnyManifest:
+def read_manifest_alone(folder: Path) -> Manifest | PackageManifest:
     """Read the manifest of a bundle or package, and look at no other file; raises as `read_manifest`."""
-    path = folder / MANIFEST_FILE
     find_folder_kind(folder)  # refuses what is something else as well
-    if not path.is_file() or path.is_symlink():
-        raise InputError(f"{folder}: not a bundle: it holds no {MANIFEST_FILE}")
-    try:
-        with path.open("rb") as file:
-            content = read_limited(file, MAX_MANIFEST_BYTES)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    return parse_manifest(content, path)
+    return parse_manifest(FolderReader(folder)(MANIFEST_FILE), folder / MANIFEST_FILE)
 
 
-def parse_manifest(content: bytes, path: Path) -> AnyManifest:
+@dataclass(frozen=True)
+class FolderReader:
+    """Reads files of a folder, such as manifests, of at most the size of one."""
+
+    folder: Path
+
+    def __call__(self, name: str) -> bytes:
+        """Return the content of a file. Raises InputError where there is none, or it is a link."""
+        path = self.folder / name
+        if not path.is_file() or path.is_symlink():
+            what = "not a bundle: it holds no" if name == MANIFEST_FILE else "a package without its"
+            raise InputError(f"{self.folder}: {what} {name}")
+        try:
+            with path.open("rb") as file:
+                return read_limited(file, MAX_MANIFEST_BYTES)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def parse_manifest(content: bytes, path: Path) -> Manifest | PackageManifest:
     """Parse the manifest of a bundle or package and check its names, without looking at its files.
 
     Errors call it `path`. Raises InputError with one sentence.
@@ -233,23 +295,18 @@ def parse_manifest(content: bytes, path: Path) -> AnyManifest:
         del read  # two copies of a large manifest need not be in memory at a time
         if type(found) is not int or found not in (*_FORMATS, PACKAGE_FORMAT):
             raise InputError(f"{path}: {_describe_format(found)}")
-        kind: type[AnyManifest] = PackageManifest if found == PACKAGE_FORMAT else Manifest
+        kind = PackageManifest if found == PACKAGE_FORMAT else Manifest
         # Only pydantic's own JSON parser accepts a list for a tuple but not "1" for 1.
-        manifest = kind.model_validate_json(content, strict=True)
+        manifest: Manifest | PackageManifest = kind.model_validate_json(content, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         where = [escape_line(".".join(map(str, first["loc"])))] if first["loc"] else []
         raise InputError(": ".join([f"{path}: not a manifest", *where, first["msg"]])) from None
     except ValueError as error:
         raise InputError(f"{path}: not a manifest: {error}") from None
-    digest = hashlib.sha256(content).digest()
-    if isinstance(manifest, PackageManifest):
-        _check_package(manifest, path)
-        for each in manifest.models.values():
-            each._digest = digest  # what is signed is the package
-    else:
+    if isinstance(manifest, Manifest):
         _check_names(manifest, path)
-    manifest._digest = digest
+    manifest._digest = hashlib.sha256(content).digest()
     return manifest
 
 
@@ -291,26 +348,6 @@ def _check_file(folder: Path, name: str, entry: FileEntry) -> None:
             f"{folder}: the file {quote_name(name)} cannot be read: {error.strerror}"
         ) from None
     check_file_entry(folder, name, found, entry)
-
-
-def _check_package(package: PackageManifest, path: Path) -> None:
-    """Raise InputError for a model whose names are wrong, and for files on which models do not agree."""
-    files: dict[str, FileEntry] = {}
-    for model, manifest in package.models.items():
-        where = f"{path}: model {model}"
-        if manifest.format not in _FORMATS:
-            raise InputError(f"{where}: {_describe_format(manifest.format)}")
-        _check_names(manifest, path)
-        for name, entry in (*manifest.files.items(), *manifest.references.items()):
-            if files.setdefault(name, entry) != entry:
-                raise InputError(
-                    f"{where}: the file {quote_name(name)} is another one than that of a model before"
-                )
-    for what, names in (("models", package.models), ("files", files)):
-        same = find_same_paths(names)
-        if same is not None:
-            both = " and ".join(map(quote_name, same))
-            raise InputError(f"{path}: the {what} {both} cannot be told apart on every system")
 
 
 def _check_names(manifest: Manifest, path: Path) -> None:

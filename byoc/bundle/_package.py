@@ -16,29 +16,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx
+from google.protobuf.message import DecodeError
 from onnx import ModelProto
 
 from byoc.bundle._decisions import DECISIONS_FILE
 from byoc.bundle._epcontext import CONTEXT_MODEL_FILE
 from byoc.bundle._manifest import (
-    AnyManifest,
     Manifest,
+    Package,
     PackageManifest,
     ReferenceEntry,
     RegionEntry,
     describe_file,
+    name_manifest,
 )
-from byoc.bundle._manifest_reading import check_files, read_manifest_alone, split_path
+from byoc.bundle._manifest_reading import read_manifest, read_whole, split_path
 from byoc.bundle._original_weights import WEIGHTS_FILE, align_offset, name_path
 from byoc.bundle._packing import (
+    is_packed_name,
     pack_folder,
     read_signature,
     sign_folder,
-    unpack_files,
+    unpack_whole,
 )
-from byoc.bundle._reading import read_alone
+from byoc.bundle._reading import read_alone, read_only_manifest
 from byoc.bundle._writing import save_model, stage_bundle, stage_packed_file, write_manifest
-from byoc.codegen import Codegens, find_same_paths
+from byoc.codegen import Codegens, find_same_paths, quote_name
 from byoc.console import format_quantity
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import walk_tensors
@@ -70,21 +73,19 @@ def pack_bundle(source: Path, output: Path) -> None:
 
 
 @contextmanager
-def _open_files(path: Path) -> Iterator[tuple[Path, AnyManifest]]:
-    """Provide a folder with all files of the bundle or package at a path, checked, and the manifest.
+def _open_files(path: Path) -> Iterator[tuple[Path, Manifest | Package]]:
+    """Provide a folder with all files of the bundle or package at a path, checked, and its manifest.
 
     Files outside that it refers to are not looked at. Raises InputError.
     """
     if path.is_dir():
-        manifest = read_manifest_alone(path)
-        check_files(path, manifest)
-        yield path, manifest
+        yield path, read_whole(path)
         return
     if not path.is_file():
         raise InputError(f"{path}: no such bundle")
     folder = make_temporary_folder()
     try:
-        yield folder, unpack_files(path, folder)
+        yield folder, unpack_whole(path, folder)
     finally:
         remove_temporary_folder(folder)
 
@@ -110,9 +111,7 @@ class PackageWriter:
         Artifacts of which the package has the bytes already are not stored again, unless other files of
         the bundle name them.
         """
-        found = read_manifest_alone(bundle)
-        assert isinstance(found, Manifest)
-        manifest = _leave_out_unread(bundle, found)
+        manifest = _leave_out_unread(bundle, read_manifest(bundle))
         stored = {} if manifest.asked.get("emit") else self._list_artifacts()
         moved: dict[str, str] = {}
         for path, entry in manifest.files.items():
@@ -151,16 +150,17 @@ class PackageWriter:
         this package is to take its place. Raises InputError where it is no package.
         """
         with _open_files(source) as (folder, found):
-            package = _require_package(found, source)
-            maker = judge_signature(read_signature(folder), package.digest)
+            if not isinstance(found, Package):
+                raise _make_kind_error(source)
+            maker = judge_signature(read_signature(folder), found.index.digest)
             if not maker.trusted:
                 self.not_signed = (
                     f"the package is not signed: what it takes over from {source} may be of somebody "
                     f"whom you do not trust: {maker.reason}"
                 )
-            self.devices = package.devices
+            self.devices = found.index.devices
             is_same = resolve_path(source) == self.place
-            for name, whole in package.models.items():
+            for name, whole in found.models.items():
                 chosen = choose(name, whole)
                 if chosen is None:
                     continue
@@ -173,10 +173,15 @@ class PackageWriter:
     def finish(self, sign: bool) -> str:
         """Write the manifest, and sign it; return why it is not signed, empty if there is no reason."""
         self._compact_weights()
-        package = PackageManifest(devices=self.devices, models=self.models)
-        digest = write_manifest(self.folder, package)
-        if self.not_signed and sign:
-            return self.not_signed
+        if is_packed_name(self.place) and any(each.references for each in self.models.values()):
+            raise InputError(f"{self.place}: refers to files outside, which a packed package cannot")
+        for name, manifest in self.models.items():
+            write_manifest(self.folder, manifest, name_manifest(name))
+        entries = {name: describe_file(self.folder / name_manifest(name)) for name in self.models}
+        index = PackageManifest(devices=self.devices, models=entries)
+        digest = write_manifest(self.folder, index)
+        if self.not_signed:  # nor is it taken for one that was made here
+            return self.not_signed if sign else ""
         return sign_folder(self.folder, digest, sign)
 
     def _compact_weights(self) -> None:
@@ -234,7 +239,7 @@ def reduce_package(
 
     source = Path(package)
     with stage_package(Path(package if output is None else output)) as writer:
-        known = _read_alone(source)
+        known = _read_index(source)
         for what, names, there in (
             ("model", left_out, tuple(known.models)),
             ("device", [] if device is None else [device], known.devices),
@@ -250,15 +255,16 @@ def reduce_package(
         return writer.finish(sign)
 
 
-def _read_alone(path: Path) -> PackageManifest:
+def _read_index(path: Path) -> PackageManifest:
     """Return the manifest of the package at a path, and look at no other file. Raises InputError."""
-    return _require_package(read_alone(path)[0], path)
-
-
-def _require_package(found: AnyManifest, path: Path) -> PackageManifest:
+    found = read_alone(path)
     if not isinstance(found, PackageManifest):
-        raise InputError(f"{path}: is a bundle of one model, not a package")
+        raise _make_kind_error(path)
     return found
+
+
+def _make_kind_error(path: Path) -> InputError:
+    return InputError(f"{path}: is a bundle of one model, not a package")
 
 
 @dataclass(frozen=True)
@@ -280,10 +286,11 @@ class PackageSizes:
 
 def measure_package(path: Path) -> PackageSizes:
     """Return the sizes of the package at a path, as its manifest states them. Raises InputError."""
-    package = _read_alone(path)
-    weights = (entry.bytes for name, entry in package.files.items() if name.endswith(f".{WEIGHTS_FILE}"))
-    whole = sum(entry.bytes for entry in package.files.values())
-    return PackageSizes(tuple(package.models), package.devices, whole, sum(weights))
+    index = _read_index(path)
+    manifests = (read_only_manifest(path / name)[0] for name in index.models)
+    files = {name: entry.bytes for each in manifests for name, entry in each.files.items()}
+    weights = (size for name, size in files.items() if name.endswith(f".{WEIGHTS_FILE}"))
+    return PackageSizes(tuple(index.models), index.devices, sum(files.values()), sum(weights))
 
 
 def check_devices(devices: Iterable[str]) -> None:
@@ -379,7 +386,11 @@ def _leave_out_unread(folder: Path, manifest: Manifest) -> Manifest:
 
 
 def _read(path: Path) -> ModelProto:
-    return onnx.load(path, load_external_data=False)
+    """Return a model without its large weights. Raises InputError for a file that is none."""
+    try:
+        return onnx.load(path, load_external_data=False)
+    except DecodeError:
+        raise InputError(f"{path.parent}: {quote_name(path.name)} is not an ONNX model") from None
 
 
 def _list_places(model: ModelProto) -> Iterator[tuple[onnx.TensorProto, str, tuple[int, int]]]:

@@ -18,13 +18,14 @@ from byoc.bundle._compiling import RegionCompiler
 from byoc.bundle._decisions import DECISIONS_FILE, DecisionDocument, read_decisions
 from byoc.bundle._manifest import (
     MANIFEST_FILE,
-    AnyManifest,
     Manifest,
+    PackageManifest,
     RegionEntry,
     VariantEntry,
     entry_to_contract,
 )
 from byoc.bundle._manifest_reading import (
+    FolderReader,
     choose_model,
     read_manifest,
     read_manifest_alone,
@@ -35,6 +36,7 @@ from byoc.bundle._original_weights import find_references, open_whole_folder
 from byoc.bundle._packing import (
     NO_CONSENT,
     Consent,
+    choose_packed_model,
     judge_maker,
     judge_trust,
     read_packed_manifest,
@@ -343,7 +345,7 @@ def list_models(path: Path) -> list[Path]:
     """
     if not (path / MANIFEST_FILE).is_file() and not (path.is_file() and zipfile.is_zipfile(path)):
         return [path]
-    found, _ = read_alone(path)
+    found = read_alone(path)
     return [path] if isinstance(found, Manifest) else [path / name for name in found.models]
 
 
@@ -360,8 +362,12 @@ def inspect(bundle: str | Path, *, trust: bool = False) -> dict[str, Any]:
     models = [open_bundle(each, trust=trust) for each in list_models(path)]
     for each in models:
         each.check_regions()
-    found = models[0].manifest if models[0].display_path == path else read_alone(path)[0]
-    return {**found.model_dump(mode="json"), "trust": asdict(judge_maker(models[0]))}
+    trusted = {"trust": asdict(judge_maker(models[0]))}
+    documents = {each.display_path.name: each.manifest.model_dump(mode="json") for each in models}
+    if models[0].display_path == path:
+        return documents[path.name] | trusted
+    found = read_alone(path)
+    return {**found.model_dump(mode="json"), "models": documents, **trusted}
 
 
 def judge_path(path: Path) -> Trust:
@@ -381,20 +387,25 @@ def read_only_manifest(path: str | Path) -> tuple[Manifest, bytes | None]:
     """
     check_type("path", path, str | Path)
     path = Path(path)
-    found, signature = read_alone(split_path(path)[0], path)
-    return choose_model(found, path), signature
-
-
-def read_alone(whole: Path, shown: Path | None = None) -> tuple[AnyManifest, bytes | None]:
-    """Return the manifest of the bundle or package in a folder or zip, and its signature.
-
-    Errors call it `shown`. No other file is looked at. Raises InputError.
-    """
+    whole, _ = split_path(path)
     if whole.is_dir():
-        return read_manifest_alone(whole), read_signature(whole)
+        found = read_manifest_alone(whole)
+        return choose_model(found, path, FolderReader(whole)), read_signature(whole)
     if not whole.is_file():
-        raise InputError(f"{shown or whole}: no such bundle")
-    return read_packed_manifest(whole)
+        raise InputError(f"{path}: no such bundle")
+    return choose_packed_model(path)
+
+
+def read_alone(path: Path) -> Manifest | PackageManifest:
+    """Return what stands in the manifest of the bundle or package in a folder or zip.
+
+    No other file is looked at. Raises InputError.
+    """
+    if path.is_dir():
+        return read_manifest_alone(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such bundle")
+    return read_packed_manifest(path)[0]
 
 
 def open_own_files(path: Path) -> Bundle:

@@ -22,9 +22,9 @@ from byoc.bundle._manifest import (
     MANIFEST_FILE,
     MANIFEST_FORMAT,
     MODEL_FILE,
-    AnyManifest,
     HostEntry,
     Manifest,
+    PackageManifest,
     ReferenceEntry,
     RegionEntry,
     VariantEntry,
@@ -32,9 +32,9 @@ from byoc.bundle._manifest import (
     describe_file,
 )
 from byoc.bundle._manifest_reading import (
-    MAX_MANIFEST_BYTES,
+    FolderReader,
     list_files,
-    read_manifest_alone,
+    read_whole,
 )
 from byoc.bundle._original_weights import WeightFile, move_weights
 from byoc.bundle._packing import check_packed_files, is_packed_name, list_packed_files, pack_folder
@@ -68,7 +68,6 @@ from byoc.support import (
     dump_json,
     open_workspace,
     read_byoc_version,
-    read_limited,
     replace_path,
     report_step,
     resolve_path,
@@ -116,7 +115,7 @@ def stage_bundle(path: Path) -> Iterator[Path]:
             for each in list_models(fresh):
                 open_staged_bundle(each, real).check_regions()
         if is_packed_name(path):
-            pack_folder(fresh, read_manifest_alone(fresh).files, workspace / "packed")
+            pack_folder(fresh, read_whole(fresh).files, workspace / "packed")
             fresh = workspace / "packed"
         _replace(fresh, real, path)
 
@@ -181,7 +180,7 @@ def _check_text(path: Path, real: Path) -> None:
 def _check_replaceable(path: Path, real: Path, packed: bool) -> None:
     """Raise InputError unless the existing content is exactly one bundle of byoc in the same form."""
     found = list_packed_files(real) if real.is_file() else _folder_files(real)
-    known = None if found is None else list_files(found[0])
+    known = None if found is None else found[0]
     if found is None or known is None:
         raise InputError(f"{path}: exists and is not a bundle, so it is not replaced")
     foreign = sorted(found[1] - known - {MANIFEST_FILE, SIGNATURE_FILE})
@@ -194,14 +193,9 @@ def _check_replaceable(path: Path, real: Path, packed: bool) -> None:
         raise InputError(f"{path}: is a bundle, but {forms[0]}, so {forms[1]} does not replace it")
 
 
-def _folder_files(folder: Path) -> tuple[bytes, set[str]] | None:
-    try:
-        with (folder / MANIFEST_FILE).open("rb") as file:
-            content = read_limited(file, MAX_MANIFEST_BYTES)
-    except OSError:
-        return None
+def _folder_files(folder: Path) -> tuple[set[str] | None, set[str]]:
     there = (file.relative_to(folder).as_posix() for file in folder.rglob("*") if not file.is_dir())
-    return content, set(there)
+    return list_files(FolderReader(folder)), set(there)
 
 
 _ARTIFACTS_FOLDER = "artifacts"
@@ -341,10 +335,12 @@ def build_manifest(
     )
 
 
-def write_manifest(folder: Path, manifest: AnyManifest) -> bytes:
+def write_manifest(
+    folder: Path, manifest: Manifest | PackageManifest, name: str = MANIFEST_FILE
+) -> bytes:
     """Write a bundle's manifest, the last of its files but for a signature; return its SHA-256."""
     content = dump_json(manifest, indent=1) + b"\n"
-    (folder / MANIFEST_FILE).write_bytes(content)
+    (folder / name).write_bytes(content)
     return hashlib.sha256(content).digest()
 
 
