@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from byoc.errors import Verdict as Verdict
     from byoc.memory.report import MemoryReport as MemoryReport
     from byoc.model import Model as Model
+    from byoc.packaging import package as package
     from byoc.pipeline import Result as Result
-    from byoc.pipeline import package as package
     from byoc.pipeline import partition as partition
     from byoc.planning import Plan as Plan
     from byoc.planning import place as place

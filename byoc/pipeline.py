@@ -7,8 +7,8 @@ each; their regions are compiled together.
 
 import os
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from byoc import bundle, quantization, stages
 from byoc.codegen import Codegens, RefusedError
 from byoc.errors import InputError
-from byoc.model import Model, Variant
+from byoc.model import Model
 from byoc.planning import Plan, PlanSettings
 from byoc.stages import (
     Annotate,
@@ -51,15 +51,9 @@ from byoc.stages import (
     make_result,
     take,
 )
-from byoc.stages.options import (
-    Options,
-    PackagedModel,
-    PackagedModels,
-    PackageOptions,
-    list_packaged_models,
-)
+from byoc.stages.options import Options
 from byoc.support import collect_rarely, report_step, resolve_path, show_progress, take_keywords
-from byoc.zoo import Source, choose_pipeline, find_genai_folder
+from byoc.zoo import Source, choose_pipeline
 
 __all__ = [
     "PLANNING",
@@ -70,8 +64,8 @@ __all__ = [
     "list_emission",
     "list_stages",
     "make_plan",
-    "package",
     "partition",
+    "partition_request",
 ]
 
 _PREPARING: Chain[Resolved, Prepared] = Chain.of(Load()) >> Rewrite() >> Quantize()
@@ -108,10 +102,11 @@ def partition(model: Source, options: Options) -> Result:
     Raises InputError when the model, the rules, an option, a codegen or the outcome of the verification
     is at fault; nothing has been written.
     """
-    return _partition(Request(model, options))
+    return partition_request(Request(model, options))
 
 
-def _partition(asked: Request) -> Result:
+def partition_request(asked: Request) -> Result:
+    """Partition what a request asks for, which may be a model of a package; raises as `partition`."""
     options, codegens = asked.options, Codegens(asked.options.isolation)
     with show_progress(options.progress), closing(codegens):
         with collect_rarely():
@@ -137,65 +132,6 @@ def _partition(asked: Request) -> Result:
                     raise
                 prepared = [state.forgo_parts(error.lines[0]) for state in planned]
                 report_step(f"place again, with all nodes whole: {error.lines[0]}")
-
-
-@take_keywords(PackageOptions)
-def package(models: PackagedModels, options: PackageOptions) -> dict[str, Result]:
-    """Partition several models for several devices, and write them as one package.
-
-    `models` is a sequence of sources, each a path or `zoo:NAME`, also as `NAME=PATH`; a mapping of names
-    to sources, or to mappings with the source under `model` and options of its own beside it; or the
-    path of a YAML file with such a mapping under `models` and options for all. Equal weights and equal
-    artifacts are stored once over all models. Returns the result of each model by its name.
-
-    Raises InputError as `partition` does, with the model's name in front, and for names of models or
-    devices that are none or the same; nothing has been written.
-    """
-    chosen = list_packaged_models(models, options)
-    if options.output is None:
-        raise InputError("a package is written: say where (output; -o on the command line)")
-    output = Path(options.output)
-    results: dict[str, Result] = {}
-    with bundle.stage_package(output) as writer:
-        if options.base is not None:
-            writer.take_over(Path(options.base), lambda _, manifest: manifest)
-        writer.add_devices(device for each in chosen.values() for device in each.devices)
-        requests = {name: _make_request(name, each, writer) for name, each in chosen.items()}
-        for name, request in requests.items():
-            with _naming_model(name):
-                Resolve().run(request)  # all that is wrong in what is asked is said before compiling
-        for name, request in requests.items():
-            with _naming_model(name):
-                results[name] = _partition(request)
-            writer.add_model(name, writer.workspace / name)
-        not_signed = writer.finish(options.sign)
-    return {
-        name: result.move_to(output / name, not_signed if name == next(iter(results)) else "")
-        for name, result in results.items()
-    }
-
-
-def _make_request(name: str, chosen: PackagedModel, writer: bundle.PackageWriter) -> Request:
-    """Return the request for a model's bundle on the way into a package, which alone is signed."""
-    if name in writer.models:
-        raise InputError(f"{name}: the package has a model of that name already")
-    if find_genai_folder(chosen.source) is not None:
-        raise InputError(f"{name}: a folder of onnxruntime-genai cannot be in a package: name its model")
-    options = replace(chosen.options, output=writer.workspace / name, sign=False)
-    if not options.cache:  # what is equal in several models is compiled once all the same
-        options = replace(options, cache=True, cache_dir=writer.workspace / "cache")
-    return Request(chosen.source, options, variant=Variant(component=name), package=writer.folder)
-
-
-@contextmanager
-def _naming_model(name: str) -> Iterator[None]:
-    """Put the name of a model of a package in front of the message of an InputError."""
-    try:
-        yield
-    except InputError as error:
-        if type(error) is not InputError:  # others say more than a message
-            raise
-        raise InputError(*(f"model {name}: {line}" for line in error.lines)) from error
 
 
 def prepare_variants(request: Request) -> list[Prepared]:
@@ -276,11 +212,16 @@ def emit(states: Sequence[Planned]) -> list[Packed]:
         weights = _open_weights(states[0].request, folder, setup.output)
         for state in states:
             weights.originals.add_model(state.loaded.original)
+        # In a package each variant has a file of its own, so that a device can be split off.
+        files = [
+            weights.begin_file(each.request.variant) if each.request.variant.component else weights
+            for each in states
+        ]
         try:
             return list_emission().run(
                 [
-                    Emitting(**take(Planned, state), weights=_begin_weights(state.request, weights))
-                    for state in states
+                    Emitting(**take(Planned, state), weights=own)
+                    for state, own in zip(states, files, strict=True)
                 ]
             )
         except RefusedError:
@@ -298,13 +239,6 @@ def _open_weights(request: Request, folder: Path, output: Path) -> bundle.Weight
     if request.package is not None:
         originals.add_package(request.package)
     return bundle.WeightFile(folder, originals)
-
-
-def _begin_weights(request: Request, weights: bundle.WeightFile) -> bundle.WeightFile:
-    """Return the weight file of a variant: in a package its own, so that devices can be split off."""
-    if not request.variant.component:
-        return weights
-    return weights.begin_file(request.variant.name_file(bundle.WEIGHTS_FILE))
 
 
 def _print_cause(error: RefusedError) -> None:

@@ -60,8 +60,9 @@ if TYPE_CHECKING:
         FolderKind,
         find_folder_kind,
         manifest_schema,
+        split_path,
     )
-    from byoc.bundle._original_weights import WEIGHTS_FILE, OriginalFiles, WeightFile, move_weights
+    from byoc.bundle._original_weights import OriginalFiles, WeightFile, move_weights
     from byoc.bundle._package import (
         PackageWriter,
         check_devices,

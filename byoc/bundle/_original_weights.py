@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import chain, count
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -131,12 +132,25 @@ class OriginalFiles:
             return ExternalData(own, external.offset, external.length)
         name = self._names.get(external.path)
         if name is None:
-            name = Variant(component=self.component).name_file(f"{_NAME}_{len(self._names) + 1}.bin")
+            numbered = (f"{_NAME}_{number}.bin" for number in count(1))
+            name = self.choose_name(Variant(component=self.component), numbered)
             may_copy = self.sharing == "reference"
             how = place_file(external.path, self.folder / name, may_copy=may_copy)
             self._is_hard_linked |= how == "hard link"
             self._names[external.path] = name
         return ExternalData(Path(name), external.offset, external.length)
+
+    def choose_name(self, variant: Variant, names: Iterable[str]) -> str:
+        """Return the first name of a variant's file that no file here has, nor one of the package.
+
+        There it may have belonged to a model of this name that was removed.
+        """
+        folders = [self.folder, *filter(None, [self._package])]
+        return next(
+            name
+            for name in map(variant.name_file, names)
+            if not any((folder / name).exists() for folder in folders)
+        )
 
     @property
     def references(self) -> Mapping[str, str]:
@@ -245,9 +259,11 @@ class WeightFile:
         self._moved: dict[tuple[Path, int, int], ExternalData] = {}
         self.originals = originals or OriginalFiles(folder, folder, "copy")
 
-    def begin_file(self, name: str) -> "WeightFile":
-        """Return a writer to another file of the folder; what is in this one is not stored again."""
+    def begin_file(self, variant: Variant) -> "WeightFile":
+        """Return a writer to a variant's own file; what is in this one is not stored again."""
         result = copy.copy(self)
+        names = (f"{number}.{WEIGHTS_FILE}" for number in count(2))
+        name = self.originals.choose_name(variant, chain([WEIGHTS_FILE], names))
         result._path = self.folder / name
         return result
 

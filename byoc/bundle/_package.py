@@ -40,7 +40,13 @@ from byoc.bundle._packing import (
     unpack_whole,
 )
 from byoc.bundle._reading import read_alone, read_only_manifest
-from byoc.bundle._writing import save_model, stage_bundle, stage_packed_file, write_manifest
+from byoc.bundle._writing import (
+    ARTIFACTS_FOLDER,
+    save_model,
+    stage_bundle,
+    stage_packed_file,
+    write_manifest,
+)
 from byoc.codegen import Codegens, find_same_paths, quote_name
 from byoc.console import format_quantity
 from byoc.errors import InputError, suggest_nearest
@@ -108,17 +114,20 @@ class PackageWriter:
     def add_model(self, name: str, bundle: Path) -> None:
         """Move the bundle of a model, which lies in the workspace, into the package.
 
-        Artifacts of which the package has the bytes already are not stored again, unless other files of
-        the bundle name them.
+        Files of artifacts are called after their hash, so that equal ones are stored once, unless
+        models with EPContext nodes name them.
         """
         manifest = _leave_out_unread(bundle, read_manifest(bundle))
-        stored = {} if manifest.asked.get("emit") else self._list_artifacts()
-        moved: dict[str, str] = {}
-        for path, entry in manifest.files.items():
-            is_artifact = "/" in path
-            moved[path] = stored.get(entry.sha256, path) if is_artifact else path
-            target = self.folder / moved[path]
-            if not target.exists():
+        artifacts = {path for region in manifest.regions for path in region.artifact_files.values()}
+        moved = {
+            path: f"{ARTIFACTS_FOLDER}/{entry.sha256}"
+            if path in artifacts and not manifest.asked.get("emit")
+            else path
+            for path, entry in manifest.files.items()
+        }
+        for path, stored in moved.items():
+            target = self.folder / stored
+            if not target.exists():  # else another model has these bytes
                 target.parent.mkdir(parents=True, exist_ok=True)
                 (bundle / path).rename(target)
         self.models[name] = _rename_artifacts(manifest, moved).model_copy(
@@ -133,15 +142,6 @@ class PackageWriter:
         """Add devices to those that the package is for; raises as `check_devices`."""
         self.devices = tuple(dict.fromkeys((*self.devices, *devices)))
         check_devices(self.devices)
-
-    def _list_artifacts(self) -> dict[str, str]:
-        """Return the paths of the artifacts' files by SHA-256 in hex."""
-        return {
-            manifest.files[path].sha256: path
-            for manifest in self.models.values()
-            for region in manifest.regions
-            for path in region.artifact_files.values()
-        }
 
     def take_over(self, source: Path, choose: Callable[[str, Manifest], Manifest | None]) -> None:
         """Put the models of the package at a path into this one, as `choose` gives them; None for none.

@@ -198,7 +198,7 @@ def _folder_files(folder: Path) -> tuple[set[str] | None, set[str]]:
     return list_files(FolderReader(folder)), set(there)
 
 
-_ARTIFACTS_FOLDER = "artifacts"
+ARTIFACTS_FOLDER = "artifacts"
 
 T = TypeVar("T")
 
@@ -359,12 +359,12 @@ def _store_artifact(
 ) -> RegionEntry:
     """Write a region's artifact, unless it is an earlier region's; return the manifest's entry."""
     artifact = Artifact() if compiled.same_as else compiled.artifact
-    place = folder / _ARTIFACTS_FOLDER / region.name
+    place = folder / ARTIFACTS_FOLDER / region.name
     files = {}
     for name, content in artifact.files.items():
         place.mkdir(parents=True, exist_ok=True)
         (place / name).write_bytes(content)
-        files[name] = f"{_ARTIFACTS_FOLDER}/{region.name}/{name}"
+        files[name] = f"{ARTIFACTS_FOLDER}/{region.name}/{name}"
     return RegionEntry(
         name=region.name,
         target=region.target,

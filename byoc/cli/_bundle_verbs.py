@@ -219,7 +219,8 @@ def report(
 ) -> None:
     """Draw a bundle's report for a browser: one file, no network."""
     check_output(output)
-    check_outside(output, bundle, "it would change the bundle that is shown")
+    whole, _ = byoc.bundle.split_path(bundle)
+    check_outside(output, whole, "it would change the bundle that is shown")
     with show_status() as show:
         show("read the bundle")
         page = byoc.make_page(byoc.open_bundle(bundle, variant=variant, trust=trust), trace)

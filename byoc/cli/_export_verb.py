@@ -56,7 +56,7 @@ def make_driver(
     """
     output = options.output
     check_output(output)
-    check_outside(output, bundle, "it would change the bundle")
+    check_outside(output, byoc.bundle.split_path(bundle)[0], "it would change the bundle")
     with show_status() as show, reserve_stdout():
         show("build")
         name = byoc.make_driver(

@@ -23,7 +23,7 @@ from byoc.cli._common import (
 )
 from byoc.cli._option_flags import take_options
 from byoc.console import make_console, print_errors, print_line
-from byoc.stages.options import PackageOptions
+from byoc.packaging import PackageOptions
 from byoc.support import keywords_of
 
 ModelsArgument = Annotated[

@@ -10,12 +10,6 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.stages.options._package_options import (
-        PackagedModel,
-        PackagedModels,
-        PackageOptions,
-        list_packaged_models,
-    )
     from byoc.stages.options._partition_options import Options, record_options
     from byoc.stages.options._plan_options import (
         DEFAULT_HOST_COSTS,
@@ -23,6 +17,7 @@ if TYPE_CHECKING:
         VARIANT_RULES,
         PlanOptions,
         UnitOptions,
+        VariantValue,
         list_files,
         list_names,
     )

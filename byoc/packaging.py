@@ -1,20 +1,23 @@
-"""The choices of a package: its models, each with options of its own, and the devices that it is for."""
+"""Packages of several models for several devices: what they are made of, and how they are written."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from byoc import model, quantization, zoo
-from byoc.bundle import check_devices
+from byoc import bundle, quantization
 from byoc.codegen import find_same_paths, is_plain_name
 from byoc.errors import InputError, suggest_nearest
-from byoc.stages.options._partition_options import Options
-from byoc.stages.options._plan_options import VARIANT_RULES, VariantValue, list_files
-from byoc.support import Flag, Syntax, check_types, declare_field, read_mapping
+from byoc.model import VARIANT_NAME, Variant
+from byoc.pipeline import Result, partition_request
+from byoc.stages import Request, Resolve
+from byoc.stages.options import VARIANT_RULES, Options, VariantValue, list_files
+from byoc.support import Flag, Syntax, check_types, declare_field, read_mapping, take_keywords
+from byoc.zoo import Source, find_genai_folder
 
 PackagedModels = str | Path | Sequence[str | Path] | Mapping[str, Any]
 _SUFFIXES = (".yaml", ".yml")
@@ -52,9 +55,69 @@ class PackageOptions(Options):
 class PackagedModel:
     """A model of a package that is to be made, and its options with a variant for each device."""
 
-    source: zoo.Source
+    source: Source
     options: Options
     devices: tuple[str, ...]
+
+
+@take_keywords(PackageOptions)
+def package(models: PackagedModels, options: PackageOptions) -> dict[str, Result]:
+    """Partition several models for several devices, and write them as one package.
+
+    `models` is a sequence of sources, each a path or `zoo:NAME`, also as `NAME=PATH`; a mapping of names
+    to sources, or to mappings with the source under `model` and options of its own beside it; or the
+    path of a YAML file with such a mapping under `models` and options for all. Equal weights and equal
+    artifacts are stored once over all models. Returns the result of each model by its name.
+
+    Raises InputError as `partition` does, with the model's name in front, and for names of models or
+    devices that are none or the same; nothing has been written.
+    """
+    chosen = list_packaged_models(models, options)
+    if options.output is None:
+        raise InputError("a package is written: say where (output; -o on the command line)")
+    output = Path(options.output)
+    results: dict[str, Result] = {}
+    with bundle.stage_package(output) as writer:
+        if options.base is not None:
+            writer.take_over(Path(options.base), lambda _, manifest: manifest)
+        writer.add_devices(device for each in chosen.values() for device in each.devices)
+        requests = {name: _make_request(name, each, writer) for name, each in chosen.items()}
+        for name, request in requests.items():
+            with _naming_model(name):
+                # All that is wrong in what is asked is said before anything is compiled.
+                Resolve().run(replace(request, options=replace(request.options, output=output)))
+        for name, request in requests.items():
+            with _naming_model(name):
+                results[name] = partition_request(request)
+            writer.add_model(name, writer.workspace / name)
+        not_signed = writer.finish(options.sign)
+    return {
+        name: result.move_to(output / name, not_signed if name == next(iter(results)) else "")
+        for name, result in results.items()
+    }
+
+
+def _make_request(name: str, chosen: PackagedModel, writer: bundle.PackageWriter) -> Request:
+    """Return the request for a model's bundle on the way into a package, which alone is signed."""
+    if name in writer.models:
+        raise InputError(f"{name}: the package has a model of that name already")
+    if find_genai_folder(chosen.source) is not None:
+        raise InputError(f"{name}: a folder of onnxruntime-genai cannot be in a package: name its model")
+    options = replace(chosen.options, output=writer.workspace / name, sign=False)
+    if not options.cache:  # what is equal in several models is compiled once all the same
+        options = replace(options, cache=True, cache_dir=writer.workspace / "cache")
+    return Request(chosen.source, options, variant=Variant(component=name), package=writer.folder)
+
+
+@contextmanager
+def _naming_model(name: str) -> Iterator[None]:
+    """Put the name of a model of a package in front of the message of an InputError."""
+    try:
+        yield
+    except InputError as error:
+        if type(error) is not InputError:  # others say more than a message
+            raise
+        raise InputError(*(f"model {name}: {line}" for line in error.lines)) from error
 
 
 def list_packaged_models(models: PackagedModels, options: PackageOptions) -> dict[str, PackagedModel]:
@@ -77,7 +140,6 @@ def list_packaged_models(models: PackagedModels, options: PackageOptions) -> dic
     same = find_same_paths(found)
     if same is not None:
         raise InputError(f"models {same[0]} and {same[1]} cannot be told apart on every system")
-    check_devices(dict.fromkeys(device for each in found.values() for device in each.devices))
     return found
 
 
@@ -85,7 +147,7 @@ def _name_models(models: Sequence[str | Path]) -> dict[str, str | Path]:
     found: dict[str, str | Path] = {}
     for given in models:
         name, sign, source = str(given).partition("=")
-        if not sign or not re.fullmatch(model.VARIANT_NAME, name):
+        if not sign or not re.fullmatch(VARIANT_NAME, name):
             name, source = re.split(r"[:/\\]", str(given))[-1].partition(".")[0], str(given)
         if name in found:
             raise InputError(f"{source}: the package has a model '{name}' already: give NAME={source}")
@@ -149,7 +211,7 @@ def _find_file(value: Any, folder: Path | None) -> Any:
 
 
 def _read_model(name: str, given: Any, options: PackageOptions) -> PackagedModel:
-    if not re.fullmatch(model.VARIANT_NAME, name) or not is_plain_name(name) or name == _TAKEN:
+    if not re.fullmatch(VARIANT_NAME, name) or not is_plain_name(name) or name == _TAKEN:
         raise InputError(
             f"model '{name}': a name in a package is a letter, and then at most 39 letters, digits or "
             f"underscores, and not '{_TAKEN}': give NAME=FILE"
@@ -161,13 +223,19 @@ def _read_model(name: str, given: Any, options: PackageOptions) -> PackagedModel
         rest = {key: value for key, value in given.items() if key not in ("model", "options")}
         options = _change_options(given.get("options", options), rest, f"model '{name}'")
         given = source
-    return PackagedModel(given, _spread_devices(options), tuple(options.devices or ()))
+    devices = tuple(options.devices or ())
+    bundle.check_devices(devices)
+    return PackagedModel(given, _spread_devices(options), devices)
 
 
 def _spread_devices(options: PackageOptions) -> Options:
     """Return the options of a model, with a variant for each device, or for each and each variant."""
     own = {each.name: getattr(options, each.name) for each in fields(Options)}
     if not options.devices:
+        if not options.rules and not all(each.rules for each in options.list_variants()):
+            raise InputError(
+                "no device is given (--for DEVICE=RULES), and no rule file for all (--rules)"
+            )
         return Options(**own)
     sizes: Mapping[str, Mapping[str, VariantValue]] = options.variants or {"": {}}
     for size, dims in sizes.items():
