@@ -105,25 +105,33 @@ def verify_exported(
     folder: Path, compiler: str | None, runner: str | None, trust: bool, form: OutputFormat
 ) -> None:
     """Build and run a program that `export-c` wrote; leave with 4 if an output is wrong."""
+    programs = standalone.list_programs(folder)
     with show_status() as show, reserve_stdout():
         show("build and run")
-        found = byoc.verify_program(folder, compiler, runner, trust=trust)
+        found = {each: byoc.verify_program(each, compiler, runner, trust=trust) for each in programs}
     if form is OutputFormat.json:
-        print_json({**asdict(found), "passed": found.passed})
+        documents = {each.name: {**asdict(one), "passed": one.passed} for each, one in found.items()}
+        print_json(documents[folder.name] if programs == [folder] else {"models": documents})
     else:
-        rows = [
-            {"output": each.name, "largest error": f"{each.error:.2e}", "allowed": f"{each.allowed:.2g}"}
-            for each in found.outputs
-        ]
-        if rows:
-            print_rows(rows, OutputFormat.text)
-        sizes = {"arena": found.arena_bytes, "plan": found.plan_bytes, "binary": found.binary_bytes}
-        parts = [f"{name} {size:,} bytes" for name, size in sizes.items()]
-        if found.stack_bytes is not None:
-            parts.append(f"stack at most {found.stack_bytes:,} bytes")
-        if found.peak_bytes is not None:
-            parts.append(f"memory in all {found.peak_bytes:,} bytes")
-        print_line("; ".join(parts))
-        print_line(f"{folder}: {found.problem or 'the outputs are right'}")
-    if not found.passed:
+        for each, one in found.items():
+            _print_verification(each, one)
+    if not all(each.passed for each in found.values()):
         raise typer.Exit(NOT_VERIFIED)
+
+
+def _print_verification(folder: Path, found: byoc.ProgramVerification) -> None:
+    """Print the errors of a program's outputs, and what it needs."""
+    rows = [
+        {"output": each.name, "largest error": f"{each.error:.2e}", "allowed": f"{each.allowed:.2g}"}
+        for each in found.outputs
+    ]
+    if rows:
+        print_rows(rows, OutputFormat.text)
+    sizes = {"arena": found.arena_bytes, "plan": found.plan_bytes, "binary": found.binary_bytes}
+    parts = [f"{name} {size:,} bytes" for name, size in sizes.items()]
+    if found.stack_bytes is not None:
+        parts.append(f"stack at most {found.stack_bytes:,} bytes")
+    if found.peak_bytes is not None:
+        parts.append(f"memory in all {found.peak_bytes:,} bytes")
+    print_line("; ".join(parts))
+    print_line(f"{folder}: {found.problem or 'the outputs are right'}")
