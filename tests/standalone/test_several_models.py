@@ -98,11 +98,11 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def compute(model: onnx.ModelProto, factor: int = 1) -> np.ndarray:
+def compute(model: onnx.ModelProto) -> np.ndarray:
     session = onnx.reference.ReferenceEvaluator(model)
     shape = [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim]
     x = (np.arange(np.prod(shape), dtype=np.float32) / np.float32(7) - 1).reshape(shape)
-    found: np.ndarray = session.run(None, {model.graph.input[0].name: factor * x})[0]
+    found: np.ndarray = session.run(None, {model.graph.input[0].name: x})[0]
     return found.ravel()
 
 
@@ -120,69 +120,6 @@ def test_three_models_are_linked_into_one_program(programs: Path) -> None:
     weights = [programs / name / "weights.bin" for name in ("one", "two", "three")]
     found = read_lines(call(programs / "build/app", *weights))
     expected = [compute(parse(SMALL)), *[compute(parse(REGION))] * 2]
-    for own, other in zip(found, expected, strict=True):
-        np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-5)
-
-
-SHARED = """
-#include "models.h"
-static unsigned char *shared;
-#define RUN(name, NAME) \\
-    static name opened_##name; \\
-    static int open_##name(const char *path) { \\
-        void *weights = read_file(path, NAME##_WEIGHT_BYTES); \\
-        size_t own = name##_own_bytes(weights, NAME##_WEIGHT_BYTES); \\
-        return name##_open_shared(&opened_##name, weights, NAME##_WEIGHT_BYTES, shared, aligned_alloc(64, own + 64), own); \\
-    } \\
-    static int run_##name(int turn) { \\
-        float *x = calloc(name##_inputs[0].elements, sizeof *x), *y = calloc(name##_outputs[0].elements, sizeof *y); \\
-        const void *inputs[] = {x}; \\
-        void *outputs[] = {y}; \\
-        for (size_t i = 0; i < name##_inputs[0].elements; i++) x[i] = ((float)i / 7 - 1) * (float)turn; \\
-        if (name##_run(&opened_##name, inputs, outputs)) return 2; \\
-        for (size_t i = 0; i < name##_outputs[0].elements; i++) printf("%a ", y[i]); \\
-        printf("\\n"); \\
-        return 0; \\
-    }
-RUN(detector, DETECTOR)
-RUN(classifier, CLASSIFIER)
-int main(int count, char **files) {
-    shared = aligned_alloc(64, MODELS_SHARED_BYTES);
-    if (count != 3 || open_detector(files[1]) || open_classifier(files[2])) return 1;
-    for (int turn = 1; turn <= 2; turn++) if (run_detector(turn) || run_classifier(turn)) return 2;
-    return 0;
-}
-"""
-
-
-@needs_cmake
-def test_models_of_a_package_share_an_arena(tmp_path: Path, byoc: Callable[..., Ran]) -> None:
-    models = {"detector": parse(REGION), "classifier": parse(SMALL)}
-    library.package(models, output=tmp_path / "p", devices={"board": "dla"}, strategy="all-supported")
-    ran = byoc("export-c", tmp_path / "p", "-o", tmp_path / "c")
-    assert ran.code == 0, ran.err
-    assert ran.out.startswith("arena ")
-    ran = byoc("export-c", tmp_path / "p", "-o", tmp_path / "c")  # is replaced
-    assert ran.code == 0, ran.err
-    ran = byoc("verify", tmp_path / "c")
-    assert (ran.code, ran.out.count("the outputs are right")) == (0, 2)
-    plans = [
-        int(re.findall(r"_PLAN_BYTES \(\(size_t\)(\d+)\)", (tmp_path / f"c/{n}/{n}.h").read_text())[0])
-        for n in models
-    ]
-    (shared,) = re.findall(r"SHARED_BYTES \(\(size_t\)(\d+)\)", (tmp_path / "c/models.h").read_text())
-    assert int(shared) == (max(plans) + 63) // 64 * 64
-    (tmp_path / "app.c").write_text(HEAD + SHARED)
-    (tmp_path / "CMakeLists.txt").write_text(
-        "cmake_minimum_required(VERSION 3.13)\nproject(app C)\nadd_subdirectory(c)\n"
-        "add_executable(app app.c)\ntarget_include_directories(app PRIVATE c)\n"
-        "target_link_libraries(app PRIVATE detector classifier)\n"
-    )
-    call("cmake", "-S", tmp_path, "-B", tmp_path / "build")
-    call("cmake", "--build", tmp_path / "build")
-    weights = [tmp_path / f"c/{name}/weights.bin" for name in models]
-    found = read_lines(call(tmp_path / "build/app", *weights))
-    expected = [compute(model, turn) for turn in (1, 2) for model in models.values()]
     for own, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(own, other, rtol=1e-4, atol=1e-5)
 
@@ -225,6 +162,17 @@ def test_a_prefix_that_is_no_name_is_refused(prefix: str, tmp_path: Path) -> Non
     with pytest.raises(InputError, match=r"^prefix '.*': a name in small letters, digits and _ is"):
         export_c(parse(SMALL), output=tmp_path / "p", prefix=prefix)
     assert not (tmp_path / "p").exists()
+
+
+def test_models_of_a_package_have_their_names(tmp_path: Path) -> None:
+    models = {name: parse(SMALL) for name in ("one", "Int")}
+    options = {"rules": "dla", "strategy": "host-only", "verify": False}
+    library.package(models, output=tmp_path / "p", **options)
+    with pytest.raises(InputError, match=r"^prefix 'two': models of a package have their names as"):
+        export_c(str(tmp_path / "p"), output=tmp_path / "c", prefix="two")
+    with pytest.raises(InputError, match=r"^prefix 'int': a name in small letters"):
+        export_c(str(tmp_path / "p"), output=tmp_path / "c")
+    assert not (tmp_path / "c").exists()
 
 
 def test_the_command_line_has_it(byoc: Callable[..., Ran], tmp_path: Path) -> None:
