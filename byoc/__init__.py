@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from byoc.bundle import export_package as export_package
     from byoc.bundle import inspect as inspect
     from byoc.bundle import open_bundle as open_bundle
+    from byoc.bundle import reduce_package as reduce_package
     from byoc.codegen.scaffold import new_codegen as new_codegen
     from byoc.comparison import BucketChoice as BucketChoice
     from byoc.comparison import ModelProblem as ModelProblem
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from byoc.errors import Verdict as Verdict
     from byoc.memory.report import MemoryReport as MemoryReport
     from byoc.model import Model as Model
+    from byoc.packaging import package as package
     from byoc.pipeline import Result as Result
     from byoc.pipeline import partition as partition
     from byoc.planning import Plan as Plan

@@ -9,7 +9,8 @@ import os
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from byoc import bundle, quantization, stages
@@ -64,6 +65,7 @@ __all__ = [
     "list_stages",
     "make_plan",
     "partition",
+    "partition_request",
 ]
 
 _PREPARING: Chain[Resolved, Prepared] = Chain.of(Load()) >> Rewrite() >> Quantize()
@@ -100,10 +102,15 @@ def partition(model: Source, options: Options) -> Result:
     Raises InputError when the model, the rules, an option, a codegen or the outcome of the verification
     is at fault; nothing has been written.
     """
-    codegens = Codegens(options.isolation)
+    return partition_request(Request(model, options))
+
+
+def partition_request(asked: Request) -> Result:
+    """Partition what a request asks for, which may be a model of a package; raises as `partition`."""
+    options, codegens = asked.options, Codegens(asked.options.isolation)
     with show_progress(options.progress), closing(codegens):
         with collect_rarely():
-            prepared: Sequence[Prepared] = prepare_variants(Request(model, options, codegens))
+            prepared: Sequence[Prepared] = prepare_variants(replace(asked, codegens=codegens))
         while True:
             with collect_rarely():
                 planned = Each(PlanVariant()).run(prepared)
@@ -202,19 +209,36 @@ def emit(states: Sequence[Planned]) -> list[Packed]:
     setup, options = states[0].setup, states[0].request.options
     assert setup.output is not None
     with bundle.stage_bundle(setup.output) as folder:
-        originals = bundle.OriginalFiles(folder, resolve_path(setup.output), options.weights)
+        weights = _open_weights(states[0].request, folder, setup.output)
         for state in states:
-            originals.add_model(state.loaded.original)
-        weights = bundle.WeightFile(folder, originals)
+            weights.originals.add_model(state.loaded.original)
+        # In a package each variant has a file of its own, so that a device can be split off.
+        files = [
+            weights.begin_file(each.request.variant) if each.request.variant.component else weights
+            for each in states
+        ]
         try:
             return list_emission().run(
-                [Emitting(**take(Planned, state), weights=weights) for state in states]
+                [
+                    Emitting(**take(Planned, state), weights=own)
+                    for state, own in zip(states, files, strict=True)
+                ]
             )
         except RefusedError:
             for state in () if options.strict else states:
                 for compiler in state.setup.compilers.values():
                     compiler.index_added()  # what was compiled is not compiled again in the next round
             raise
+
+
+def _open_weights(request: Request, folder: Path, output: Path) -> bundle.WeightFile:
+    """Return the weight file of a bundle in a folder, which shares those of a package's other models."""
+    originals = bundle.OriginalFiles(
+        folder, resolve_path(output), request.options.weights, request.variant.component
+    )
+    if request.package is not None:
+        originals.add_package(request.package)
+    return bundle.WeightFile(folder, originals)
 
 
 def _print_cause(error: RefusedError) -> None:

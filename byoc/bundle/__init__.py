@@ -39,8 +39,10 @@ if TYPE_CHECKING:
     )
     from byoc.bundle._manifest import (
         MANIFEST_FILE,
+        MODEL_FILE,
         HostEntry,
         Manifest,
+        PackageManifest,
         PaddingEntry,
         RegionEntry,
         RowSplitEntry,
@@ -58,9 +60,18 @@ if TYPE_CHECKING:
         FolderKind,
         find_folder_kind,
         manifest_schema,
+        split_path,
     )
-    from byoc.bundle._model_package import ExportedPackage, PackagedVariant, export_package
     from byoc.bundle._original_weights import OriginalFiles, WeightFile, move_weights
+    from byoc.bundle._ort_package import ExportedPackage, PackagedVariant, export_package
+    from byoc.bundle._package import (
+        PackageWriter,
+        check_devices,
+        measure_package,
+        pack_bundle,
+        reduce_package,
+        stage_package,
+    )
     from byoc.bundle._packing import (
         Consent,
         is_packed_name,
@@ -77,6 +88,7 @@ if TYPE_CHECKING:
         inspect,
         is_bundle,
         judge_path,
+        list_models,
         open_bundle,
         open_own_files,
         read_only_manifest,
@@ -119,7 +131,6 @@ if TYPE_CHECKING:
         read_rule_file_options,
     )
     from byoc.bundle._writing import (
-        MODEL_FILE,
         build_manifest,
         check_destination,
         compile_bundle,

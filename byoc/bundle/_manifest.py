@@ -6,6 +6,7 @@ stay inside it.
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal
 
@@ -278,7 +279,10 @@ def entry_to_contract(entry: ContractEntry) -> TensorContract:
 
 MANIFEST_FORMAT = 4  # raised whenever an older byoc would read a bundle wrongly
 ALTERNATIVES_FORMAT = 5  # of bundles for several accelerators, which readers of format 4 do not know
+PACKAGE_FORMAT: Literal[6] = 6  # of packages of several models
 MANIFEST_FILE = "manifest.json"
+MODEL_FILE = "model.onnx"
+"""The file of the partitioned model, where it is of no variant and no package."""
 _LARGEST_SIZE = 2**63 - 1
 _BLOCK = 1 << 20
 
@@ -386,8 +390,10 @@ class VariantEntry(StrictModel):
 
     @property
     def variant(self) -> Variant:
-        """The name, the dimensions and the rule files."""
-        return Variant(self.name, self.dims, self.automatic, self.rules)
+        """The name, the dimensions and the rule files; in a package the model's name as well."""
+        of_bundle = f".{Variant(self.name).name_file(MODEL_FILE)}"
+        component = self.model.removesuffix(of_bundle) if self.model.endswith(of_bundle) else ""
+        return Variant(self.name, self.dims, self.automatic, self.rules, component)
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -436,6 +442,52 @@ class Manifest(StrictModel):
     def digest(self) -> bytes:
         """The SHA-256 of the file that it was parsed from; empty where there is none."""
         return self._digest
+
+
+class PackageManifest(StrictModel):
+    """The contents of a package: a manifest for each model, of whose files several may be the same."""
+
+    format: Literal[6] = Field(default=PACKAGE_FORMAT, description="The version of this format.")
+    devices: tuple[str, ...] = Field(
+        description="The devices; of a model a device has the variant of its name, or those whose names "
+        "begin with it and an underscore."
+    )
+    models: Annotated[
+        dict[Annotated[str, Field(pattern=rf"^{VARIANT_NAME}$")], FileEntry], Field(min_length=1)
+    ] = Field(
+        description="The models by name. The manifest of `detector`, as that of a bundle, is the file "
+        "`detector.manifest.json`, of this hash and size."
+    )
+    _digest: bytes = PrivateAttr(default=b"")
+
+    @property
+    def digest(self) -> bytes:
+        """The SHA-256 of the file that it was parsed from; empty where there is none."""
+        return self._digest
+
+
+@dataclass(frozen=True, eq=False)
+class Package:
+    """The manifest of a package with those of all of its models."""
+
+    index: PackageManifest
+    models: Mapping[str, Manifest]
+
+    @property
+    def files(self) -> dict[str, FileEntry]:
+        """Every file of the package but its manifest and signature, by path."""
+        own = {name_manifest(name): entry for name, entry in self.index.models.items()}
+        return own | {name: entry for each in self.models.values() for name, entry in each.files.items()}
+
+    @property
+    def references(self) -> dict[str, ReferenceEntry]:
+        """The files outside that models refer to."""
+        return {name: entry for each in self.models.values() for name, entry in each.references.items()}
+
+
+def name_manifest(model: str) -> str:
+    """Return the name of the file with the manifest of a model in a package."""
+    return Variant(component=model).name_file(MANIFEST_FILE)
 
 
 def describe_file(path: Path) -> FileEntry:

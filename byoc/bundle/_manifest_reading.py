@@ -1,8 +1,10 @@
 """Reading the manifest of a bundle: its names are checked, and the files that it lists."""
 
 import hashlib
+import zipfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,9 +14,13 @@ from byoc.bundle._manifest import (
     ALTERNATIVES_FORMAT,
     MANIFEST_FILE,
     MANIFEST_FORMAT,
+    PACKAGE_FORMAT,
     FileEntry,
     Manifest,
+    Package,
+    PackageManifest,
     describe_file,
+    name_manifest,
 )
 from byoc.codegen import (
     MAX_PATH,
@@ -25,7 +31,7 @@ from byoc.codegen import (
     parse_strict_json,
     quote_name,
 )
-from byoc.errors import InputError
+from byoc.errors import InputError, suggest_nearest
 from byoc.support import read_limited, resolve_path
 from byoc.support.trust import SIGNATURE_FILE
 
@@ -52,11 +58,14 @@ def manifest_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of the manifest that this version writes and reads.
 
     It describes each value and requires plain names. Opening a bundle also checks the hashes of files
-    and the contracts of regions.
+    and the contracts of regions. That of a package is the definition `PackageManifest`.
     """
     schema: dict[str, Any] = _without_titles(Manifest.model_json_schema())
     schema["properties"]["format"]["enum"] = [*_FORMATS]
     schema["properties"]["files"]["propertyNames"] = {"$ref": "#/$defs/path"}
+    package = _without_titles(PackageManifest.model_json_schema())
+    del package["$defs"]  # those of the manifest
+    schema["$defs"]["PackageManifest"] = package
     region = schema["$defs"]["RegionEntry"]["properties"]
     region["name"] = {"$ref": "#/$defs/name", "description": region["name"]["description"]}
     region["artifact_files"]["propertyNames"] = {"$ref": "#/$defs/name"}
@@ -112,15 +121,25 @@ _OWN_NAMES = {
 }
 
 
-def list_files(content: bytes) -> set[str] | None:
-    """Return the files that a manifest of any format lists; None when it is not one of byoc's.
+ReadFile = Callable[[str], bytes]
+"""Reads a file of a folder or zip by its name, of at most the size of a manifest. Raises InputError."""
 
-    Many tools write a manifest.json: byoc's names the version of byoc and lists files.
+
+def list_files(read: ReadFile) -> set[str] | None:
+    """Return the files that manifests of any format list; None when they are not byoc's.
+
+    Many tools write a manifest.json: byoc's names the version of byoc and lists files, and that of a
+    package names the manifests of its models.
     """
     try:
-        read = parse_strict_json(content)
-        return set(read["files"]) if isinstance(read["versions"]["byoc"], str) else None
-    except (ValueError, RecursionError, LookupError, TypeError):
+        found = parse_strict_json(read(MANIFEST_FILE))
+        if "models" not in found:
+            return set(found["files"]) if isinstance(found["versions"]["byoc"], str) else None
+        names = {name_manifest(str(name)) for name in found["models"]}
+        lists = [parse_strict_json(read(name)) for name in names]
+        is_ours = lists and all(isinstance(each["versions"]["byoc"], str) for each in lists)
+        return names.union(*(each["files"] for each in lists)) if is_ours else None
+    except (InputError, ValueError, RecursionError, LookupError, TypeError):
         return None
 
 
@@ -142,34 +161,129 @@ def find_folder_kind(path: Path) -> FolderKind | None:
     return KIND_FILES[found[0]] if found else None
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """Read a bundle's manifest and check every file it names.
+def split_path(path: Path) -> tuple[Path, str | None]:
+    """Split the path of a model in a package, such as `app.byoc/detector`, into the package and a name.
 
-    Raises InputError when it is not a bundle, has another format, or a file is missing, changed or
-    outside the folder.
+    The name is None for any other path, which may be that of a whole package.
     """
-    manifest = read_manifest_alone(folder)
-    for name, entry in manifest.files.items():
-        _check_file(folder, name, entry)
+    try:
+        parent = path.parent
+        is_inside = not path.exists() and (
+            (parent / MANIFEST_FILE).is_file() or (parent.is_file() and zipfile.is_zipfile(parent))
+        )
+    except (OSError, ValueError):  # no file can have this name
+        is_inside = False
+    return (path.parent, path.name) if is_inside else (path, None)
+
+
+def choose_model(found: Manifest | PackageManifest, path: Path, read: ReadFile) -> Manifest:
+    """Return the manifest of what a path means: a bundle, or a model of a package.
+
+    `found` is what stands in the manifest of the whole. Raises InputError for a package of several
+    models without a name, and a name that is not there.
+    """
+    whole, name = split_path(path)
+    if isinstance(found, Manifest):
+        if name is not None:
+            raise InputError(f"{path}: no such model: {whole} is a bundle, not a package")
+        return found
+    names = ", ".join(str(whole / each) for each in found.models)
+    if name is None and len(found.models) > 1:
+        raise InputError(f"{path}: is a package, and this takes one of its models: {names}")
+    name = next(iter(found.models)) if name is None else name
+    if name not in found.models:
+        near = suggest_nearest(name, found.models)
+        raise InputError(f"{path}: no such model{near}; there are {names}")
+    return _read_model_manifest(found, name, whole, read)
+
+
+def read_models(found: Manifest | PackageManifest, whole: Path, read: ReadFile) -> Manifest | Package:
+    """Return what stands in the manifest of a whole, of a package with all of its models.
+
+    Raises InputError where models do not agree on a file.
+    """
+    if isinstance(found, Manifest):
+        return found
+    models = {name: _read_model_manifest(found, name, whole, read) for name in found.models}
+    files: dict[str, FileEntry] = {}
+    for model, manifest in models.items():
+        for name, entry in (*manifest.files.items(), *manifest.references.items()):
+            if files.setdefault(name, entry) != entry:
+                where = whole / name_manifest(model)
+                raise InputError(f"{where}: the file {quote_name(name)} is not that of another model")
+    for what, names in (("models", models), ("files", files)):
+        same = find_same_paths(names)
+        if same is not None:
+            both = " and ".join(map(quote_name, same))
+            raise InputError(f"{whole}: the {what} {both} cannot be told apart on every system")
+    return Package(found, models)
+
+
+def _read_model_manifest(package: PackageManifest, name: str, whole: Path, read: ReadFile) -> Manifest:
+    """Return the manifest of a model of a package. Raises InputError where it is not as it was."""
+    file = name_manifest(name)
+    content = read(file)
+    found = FileEntry(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))
+    check_file_entry(whole, file, found, package.models[name])
+    manifest = parse_manifest(content, whole / file)
+    if not isinstance(manifest, Manifest):
+        raise InputError(f"{whole / file}: is the manifest of a package, not of a model in one")
+    manifest._digest = package.digest  # what is signed is the package
     return manifest
 
 
-def read_manifest_alone(folder: Path) -> Manifest:
-    """Read a bundle's manifest, and look at no other file; raises as `read_manifest`."""
-    path = folder / MANIFEST_FILE
+def read_manifest(path: Path) -> Manifest:
+    """Read the manifest of a bundle, or of a model in a package, and check every file it names.
+
+    Raises InputError when it is not a bundle, has another format, or a file is missing, changed or
+    outside the folder, and as `choose_model`.
+    """
+    folder, _ = split_path(path)
+    manifest = choose_model(read_manifest_alone(folder), path, FolderReader(folder))
+    check_files(folder, manifest)
+    return manifest
+
+
+def read_whole(folder: Path) -> Manifest | Package:
+    """Read a bundle or a package with all of its models, and check every file; raises as above."""
+    manifest = read_models(read_manifest_alone(folder), folder, FolderReader(folder))
+    check_files(folder, manifest)
+    return manifest
+
+
+def check_files(folder: Path, manifest: Manifest | Package) -> None:
+    """Raise InputError unless every file that a manifest names is in a folder and as it says."""
+    for name, entry in manifest.files.items():
+        _check_file(folder, name, entry)
+
+
+def read_manifest_alone(folder: Path) -> Manifest | PackageManifest:
+    """Read the manifest of a bundle or package, and look at no other file; raises as `read_manifest`."""
     find_folder_kind(folder)  # refuses what is something else as well
-    if not path.is_file() or path.is_symlink():
-        raise InputError(f"{folder}: not a bundle: it holds no {MANIFEST_FILE}")
-    try:
-        with path.open("rb") as file:
-            content = read_limited(file, MAX_MANIFEST_BYTES)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
-    return parse_manifest(content, path)
+    return parse_manifest(FolderReader(folder)(MANIFEST_FILE), folder / MANIFEST_FILE)
 
 
-def parse_manifest(content: bytes, path: Path) -> Manifest:
-    """Parse a manifest and check its names, without looking at its files.
+@dataclass(frozen=True)
+class FolderReader:
+    """Reads files of a folder, such as manifests, of at most the size of one."""
+
+    folder: Path
+
+    def __call__(self, name: str) -> bytes:
+        """Return the content of a file. Raises InputError where there is none, or it is a link."""
+        path = self.folder / name
+        if not path.is_file() or path.is_symlink():
+            what = "not a bundle: it holds no" if name == MANIFEST_FILE else "a package without its"
+            raise InputError(f"{self.folder}: {what} {name}")
+        try:
+            with path.open("rb") as file:
+                return read_limited(file, MAX_MANIFEST_BYTES)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+
+
+def parse_manifest(content: bytes, path: Path) -> Manifest | PackageManifest:
+    """Parse the manifest of a bundle or package and check its names, without looking at its files.
 
     Errors call it `path`. Raises InputError with one sentence.
     """
@@ -179,17 +293,19 @@ def parse_manifest(content: bytes, path: Path) -> Manifest:
         read = parse_strict_json(content)
         found = read.get("format") if isinstance(read, dict) else None
         del read  # two copies of a large manifest need not be in memory at a time
-        if type(found) is not int or found not in _FORMATS:
+        if type(found) is not int or found not in (*_FORMATS, PACKAGE_FORMAT):
             raise InputError(f"{path}: {_describe_format(found)}")
+        kind = PackageManifest if found == PACKAGE_FORMAT else Manifest
         # Only pydantic's own JSON parser accepts a list for a tuple but not "1" for 1.
-        manifest = Manifest.model_validate_json(content, strict=True)
+        manifest: Manifest | PackageManifest = kind.model_validate_json(content, strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         where = [escape_line(".".join(map(str, first["loc"])))] if first["loc"] else []
         raise InputError(": ".join([f"{path}: not a manifest", *where, first["msg"]])) from None
     except ValueError as error:
         raise InputError(f"{path}: not a manifest: {error}") from None
-    _check_names(manifest, path)
+    if isinstance(manifest, Manifest):
+        _check_names(manifest, path)
     manifest._digest = hashlib.sha256(content).digest()
     return manifest
 
@@ -296,7 +412,7 @@ def _describe_format(found: object) -> str:
     shown = escape_line(repr(found))
     if type(found) is int and 0 < found < MANIFEST_FORMAT:
         return f"format {shown} is that of an older byoc: partition the model again"
-    known = " and ".join(map(str, _FORMATS))
-    if type(found) is int and found > ALTERNATIVES_FORMAT:
+    known = f"{MANIFEST_FORMAT} to {PACKAGE_FORMAT}"
+    if type(found) is int and found > PACKAGE_FORMAT:
         return f"format {shown} is that of a newer byoc; this one reads formats {known}"
     return f"format {shown}; this version of byoc reads formats {known}"

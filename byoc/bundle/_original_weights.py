@@ -4,18 +4,21 @@ Only bytes that stand in the user's files as they are can be shared. What byoc m
 own weight file, and so is what the model holds itself.
 """
 
+import copy
 import errno
 import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import chain, count
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
+import onnx
 from onnx import ModelProto, TensorProto
 
 from byoc.bundle._manifest import MANIFEST_FILE, Manifest, describe_file
@@ -25,6 +28,7 @@ from byoc.errors import InputError
 from byoc.model import (
     ExternalData,
     Model,
+    Variant,
     copy_without,
     embed_external_data,
     find_external_data,
@@ -50,33 +54,47 @@ class OriginalFiles:
     """The user's files whose weights a bundle shares, as files of the bundle's folder.
 
     The bundle is written in `folder`, and `bundle` is where it will be. A user's file appears in
-    `folder`, under a name of the bundle's, when a weight in it is first found.
+    `folder`, under a name of the bundle's, when a weight in it is first found; so do files of the other
+    models of a package, of which this one is called `component`.
     """
 
     folder: Path
     bundle: Path
     sharing: Sharing
+    component: str = ""
     _names: dict[Path, str] = field(default_factory=dict)
     """The names in `folder` of the user's files that are there."""
+    _package: Path | None = None
+    """The folder of the package's other models; files keep the names that they have there."""
     _is_hard_linked: bool = False
     """Whether one of these is a hard link."""
-    _tensors: dict[int, dict[tuple[Path, int], TensorProto]] = field(default_factory=dict)
-    """The tensors in the user's files by their length in bytes, their file, and their offset there."""
+    _tensors: dict[int, dict[tuple[Path, int], tuple[TensorProto, Path | None]]] = field(
+        default_factory=dict
+    )
+    """The tensors in these files, and their models' folders, by length in bytes, file, and offset."""
     _digests: dict[int, dict[bytes, ExternalData]] = field(default_factory=dict)
     """The places of these tensors by length and SHA-256, for the lengths that were asked for."""
-    _model_folder: Path | None = None
 
     def add_model(self, model: Model) -> None:
         """Add the files with a model's large weights, none where they are in the model itself."""
-        if self.sharing == "copy" or model.heavy is not None:
-            return
-        self._model_folder = model.folder
+        if self.sharing != "copy" and model.heavy is None:
+            self._add_tensors(model.structure.graph.initializer, model.folder)
+
+    def add_package(self, folder: Path) -> None:
+        """Add the weights of a package's models in a folder."""
+        self._package = folder
+        for path in sorted(folder.glob("*.onnx")):
+            tensors = onnx.load(path, load_external_data=False).graph.initializer
+            here = [each for each in tensors if _is_beside(each, folder)]
+            self._add_tensors(here, folder)
+
+    def _add_tensors(self, tensors: Iterable[TensorProto], folder: Path | None) -> None:
         known: dict[str, Path] = {}
-        for tensor in model.structure.graph.initializer:
-            external = find_external_data(tensor, model.folder, known)
+        for tensor in tensors:
+            external = find_external_data(tensor, folder, known)
             if external is not None and is_large(tensor):
                 same_length = self._tensors.setdefault(external.length, {})
-                same_length[external.path, external.offset] = tensor
+                same_length[external.path, external.offset] = tensor, folder
 
     def find(self, external: ExternalData | None) -> ExternalData | None:
         """Find a tensor in the shared files, by its file, offset and length.
@@ -98,30 +116,48 @@ class OriginalFiles:
 
     def _hash_tensors(self, length: int) -> dict[bytes, ExternalData]:
         found: dict[bytes, ExternalData] = {}
-        for (path, offset), tensor in self._tensors.get(length, {}).items():
+        for (path, offset), (tensor, folder) in self._tensors.get(length, {}).items():
             if offset % _LEAST_ALIGNMENT == 0:
                 digest = hashlib.sha256()
-                write_raw_bytes(tensor, self._model_folder, digest.update)
+                write_raw_bytes(tensor, folder, digest.update)
                 found.setdefault(digest.digest(), ExternalData(path, offset, length))
         return found
 
     def _place(self, external: ExternalData) -> ExternalData:
         """Return the file, offset and length in the bundle's folder; place the file there at first."""
+        if external.path.parent == self._package:
+            own = self.folder / external.path.name
+            if not own.exists():
+                place_file(external.path, own, may_copy=True)
+            return ExternalData(own, external.offset, external.length)
         name = self._names.get(external.path)
         if name is None:
-            name = f"{_NAME}_{len(self._names) + 1}.bin"
+            numbered = (f"{_NAME}_{number}.bin" for number in count(1))
+            name = self.choose_name(Variant(component=self.component), numbered)
             may_copy = self.sharing == "reference"
             how = place_file(external.path, self.folder / name, may_copy=may_copy)
             self._is_hard_linked |= how == "hard link"
             self._names[external.path] = name
         return ExternalData(Path(name), external.offset, external.length)
 
+    def choose_name(self, variant: Variant, names: Iterable[str]) -> str:
+        """Return the first name of a variant's file that no file here has, nor one of the package.
+
+        There it may have belonged to a model of this name that was removed.
+        """
+        folders = [self.folder, *filter(None, [self._package])]
+        return next(
+            name
+            for name in map(variant.name_file, names)
+            if not any((folder / name).exists() for folder in folders)
+        )
+
     @property
     def references(self) -> Mapping[str, str]:
         """The paths by which the bundle refers to the user's files, by their names in its folder."""
         if self.sharing != "reference":
             return {}
-        return {name: _name_path(source, self.bundle) for source, name in self._names.items()}
+        return {name: name_path(source, self.bundle) for source, name in self._names.items()}
 
     def remove_references(self) -> None:
         """Remove the files that the bundle refers to from its folder."""
@@ -133,7 +169,9 @@ class OriginalFiles:
         if self.sharing == "copy":
             return ""
         if not self._names:
-            how = "are not in files beside the model" if not self._tensors else "are all changed"
+            places = [place for same in self._tensors.values() for place, _ in same]
+            is_beside = any(place.parent != self._package for place in places)
+            how = "are all changed" if is_beside else "are not in files beside the model"
             return f"--weights {self.sharing}: weights {how}, so they are copied"
         paths = ", ".join(f"'{path}'" for path in self._names)
         if self.sharing == "reference":
@@ -143,7 +181,13 @@ class OriginalFiles:
         return f"the bundle shares the blocks of {paths} (a reflink)"
 
 
-def _name_path(source: Path, bundle: Path) -> str:
+def _is_beside(tensor: TensorProto, folder: Path) -> bool:
+    """Return whether the file of a tensor's data is in its package, which may refer to it elsewhere."""
+    names = [entry.value for entry in tensor.external_data if entry.key == "location"]
+    return bool(names) and (folder / names[0]).is_file()
+
+
+def name_path(source: Path, bundle: Path) -> str:
     """Return the path of a file from a bundle's folder where it is near, else the absolute one.
 
     Raises InputError for one that a manifest, which is text, cannot have.
@@ -193,6 +237,11 @@ WEIGHTS_FILE = "weights.bin"
 _ALIGNMENT = 64
 
 
+def align_offset(offset: int) -> int:
+    """Return the first offset from there on, in bytes, at which a tensor may begin in a weight file."""
+    return offset + -offset % _ALIGNMENT
+
+
 class WeightFile:
     """A writer of tensors to `weights.bin` in a folder; use as a context manager, as often as needed.
 
@@ -200,13 +249,23 @@ class WeightFile:
     the user's files, which the bundle shares, not at all.
     """
 
-    def __init__(self, folder: Path, originals: OriginalFiles | None = None) -> None:
-        """Write to the file in a folder, which is made when it is first needed."""
+    def __init__(
+        self, folder: Path, originals: OriginalFiles | None = None, name: str = WEIGHTS_FILE
+    ) -> None:
+        """Write to the file of that name in a folder, which is made when it is first needed."""
         self.folder = folder
-        self._path = folder / WEIGHTS_FILE
+        self._path = folder / name
         self._stored: dict[bytes, ExternalData] = {}
         self._moved: dict[tuple[Path, int, int], ExternalData] = {}
         self.originals = originals or OriginalFiles(folder, folder, "copy")
+
+    def begin_file(self, variant: Variant) -> "WeightFile":
+        """Return a writer to a variant's own file; what is in this one is not stored again."""
+        result = copy.copy(self)
+        names = (f"{number}.{WEIGHTS_FILE}" for number in count(2))
+        name = self.originals.choose_name(variant, chain([WEIGHTS_FILE], names))
+        result._path = self.folder / name
+        return result
 
     def __enter__(self) -> Self:
         """Open the file, and return itself."""
@@ -259,7 +318,7 @@ class WeightFile:
         that are there already are cut off again.
         """
         before = self._file.tell()
-        self._file.write(b"\0" * (-before % _ALIGNMENT))
+        self._file.write(bytes(align_offset(before) - before))
         offset = self._file.tell()
         hashed = hashlib.sha256()
 

@@ -16,10 +16,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from byoc.bundle._manifest import MANIFEST_FILE, Manifest, RegionEntry, copy_and_hash
-from byoc.bundle._manifest_reading import MAX_MANIFEST_BYTES, check_file_entry, parse_manifest
+from byoc.bundle._manifest import (
+    MANIFEST_FILE,
+    Manifest,
+    Package,
+    PackageManifest,
+    RegionEntry,
+    copy_and_hash,
+)
+from byoc.bundle._manifest_reading import (
+    MAX_MANIFEST_BYTES,
+    ReadFile,
+    check_file_entry,
+    choose_model,
+    list_files,
+    parse_manifest,
+    read_models,
+    split_path,
+)
 from byoc.codegen import describe_path_problem, escape_line, quote_name
 from byoc.errors import YES, InputError, MissingRuntimeError, Verdict, refuse
 from byoc.support import check_type, read_limited
@@ -123,14 +139,32 @@ ZipEntries = Mapping[str, zipfile.ZipInfo]
 
 
 def unpack_bundle(path: Path, folder: Path) -> Manifest:
-    """Unpack a bundle into an empty folder and return its manifest.
+    """Unpack a bundle, or a model of a package, into an empty folder and return its manifest.
 
     Raises InputError with one sentence when a file differs from the manifest, or is not in the zip.
     """
+    whole, _ = split_path(path)
+    return _unpack(whole, folder, lambda found, read: choose_model(found, path, read))
+
+
+def unpack_whole(path: Path, folder: Path) -> Manifest | Package:
+    """Unpack a bundle or package with all of its models; returns and raises as `unpack_bundle`."""
+    return _unpack(path, folder, lambda found, read: read_models(found, path, read))
+
+
+UnpackedT = TypeVar("UnpackedT", Manifest, Manifest | Package)
+
+
+def _unpack(
+    path: Path,
+    folder: Path,
+    choose: Callable[[Manifest | PackageManifest, ReadFile], UnpackedT],
+) -> UnpackedT:
+    """Unpack the files of what is chosen of a zip into an empty folder, and return its manifest."""
     with _open_zip(path) as archive:
-        entries = _zip_entries(archive, path)
-        content = _read_packed_manifest(archive, entries, path)
-        manifest = parse_manifest(content, path / MANIFEST_FILE)
+        reader = _ZipReader(archive, path)
+        entries, content = reader.entries, reader(MANIFEST_FILE)
+        manifest = choose(parse_manifest(content, path / MANIFEST_FILE), reader)
         if manifest.references:
             raise InputError(f"{path}: refers to files outside of it, which a packed bundle cannot")
         _check_sizes(manifest, entries, path, folder)
@@ -151,13 +185,21 @@ def unpack_bundle(path: Path, folder: Path) -> Manifest:
     return manifest
 
 
-def read_packed_manifest(path: Path) -> tuple[Manifest, bytes | None]:
-    """Read the manifest of a packed bundle and its signature, None for none. Raises InputError."""
+def read_packed_manifest(path: Path) -> tuple[Manifest | PackageManifest, bytes | None]:
+    """Read a packed manifest, of a bundle or package, and its signature, if any. Raises InputError."""
     with _open_zip(path) as archive:
-        entries = _zip_entries(archive, path)
-        content = _read_packed_manifest(archive, entries, path)
-        manifest = parse_manifest(content, path / MANIFEST_FILE)
-        return manifest, _read_packed_signature(archive, entries)
+        reader = _ZipReader(archive, path)
+        manifest = parse_manifest(reader(MANIFEST_FILE), path / MANIFEST_FILE)
+        return manifest, _read_packed_signature(archive, reader.entries)
+
+
+def choose_packed_model(path: Path) -> tuple[Manifest, bytes | None]:
+    """Read the manifest of what a path means in a zip, and the signature. Raises InputError."""
+    whole, _ = split_path(path)
+    with _open_zip(whole) as archive:
+        reader = _ZipReader(archive, whole)
+        found = parse_manifest(reader(MANIFEST_FILE), whole / MANIFEST_FILE)
+        return choose_model(found, path, reader), _read_packed_signature(archive, reader.entries)
 
 
 def _read_packed_signature(archive: zipfile.ZipFile, entries: ZipEntries) -> bytes | None:
@@ -170,23 +212,36 @@ def _read_packed_signature(archive: zipfile.ZipFile, entries: ZipEntries) -> byt
 def check_packed_files(path: Path) -> None:
     """Raise InputError when a file in a packed bundle differs from the manifest; unpacks nothing."""
     with _open_zip(path) as archive:
-        entries = _zip_entries(archive, path)
-        content = _read_packed_manifest(archive, entries, path)
-        for name, entry in parse_manifest(content, path / MANIFEST_FILE).files.items():
-            if name not in entries:
+        reader = _ZipReader(archive, path)
+        found = parse_manifest(reader(MANIFEST_FILE), path / MANIFEST_FILE)
+        for name, entry in read_models(found, path, reader).files.items():
+            if name not in reader.entries:
                 raise InputError(f"{path}: the file {quote_name(name)} of the bundle is missing")
-            with archive.open(entries[name]) as source:
+            with archive.open(reader.entries[name]) as source:
                 check_file_entry(path, name, copy_and_hash(source), entry)
 
 
-def list_packed_files(path: Path) -> tuple[bytes, set[str]] | None:
-    """Return the manifest's bytes and the files of a packed bundle; None when it is not such a zip."""
+def list_packed_files(path: Path) -> tuple[set[str] | None, set[str]] | None:
+    """Return the files that a packed bundle lists, as `list_files`, and has; None for another zip."""
     try:
         with _open_zip(path) as archive:
-            entries = _zip_entries(archive, path)
-            return _read_packed_manifest(archive, entries, path), set(entries)
+            reader = _ZipReader(archive, path)
+            return list_files(reader), set(reader.entries)
     except InputError:
         return None
+
+
+class _ZipReader:
+    """Reads files of a zip, such as manifests, of at most the size of one."""
+
+    def __init__(self, archive: zipfile.ZipFile, path: Path) -> None:
+        self.entries = _zip_entries(archive, path)
+        self._archive = archive
+        self._path = path
+
+    def __call__(self, name: str) -> bytes:
+        """Return the content of a file. Raises InputError where there is none, or it is too large."""
+        return _read_packed_manifest(self._archive, self.entries, self._path, name)
 
 
 @contextmanager
@@ -238,20 +293,23 @@ def _entry_problem(info: zipfile.ZipInfo) -> str:
     return describe_path_problem(info.orig_filename.removesuffix("/"))
 
 
-def _read_packed_manifest(archive: zipfile.ZipFile, entries: ZipEntries, path: Path) -> bytes:
-    if MANIFEST_FILE not in entries:
-        raise InputError(f"{path}: not a bundle: it holds no {MANIFEST_FILE}")
-    info = entries[MANIFEST_FILE]
+def _read_packed_manifest(
+    archive: zipfile.ZipFile, entries: ZipEntries, path: Path, name: str = MANIFEST_FILE
+) -> bytes:
+    if name not in entries:
+        what = "not a bundle: it holds no" if name == MANIFEST_FILE else "a package without its"
+        raise InputError(f"{path}: {what} {name}")
+    info = entries[name]
     if info.file_size > max(_SMALL_MANIFEST, _MAX_EXPANSION * info.compress_size):
         raise InputError(
-            f"{path}: {info.compress_size} bytes of the {MANIFEST_FILE} would unpack to "
+            f"{path}: {info.compress_size} bytes of the {name} would unpack to "
             f"{info.file_size}, over {_MAX_EXPANSION} times as many"
         )
     with archive.open(info) as file:
         return read_limited(file, MAX_MANIFEST_BYTES)
 
 
-def _check_sizes(manifest: Manifest, entries: ZipEntries, path: Path, folder: Path) -> None:
+def _check_sizes(manifest: Manifest | Package, entries: ZipEntries, path: Path, folder: Path) -> None:
     """Raise InputError unless all files exist, in the sizes of the manifest, and fit on the disk."""
     for name, entry in manifest.files.items():
         if name not in entries:

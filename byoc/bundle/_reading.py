@@ -15,12 +15,27 @@ from onnx import TensorProto
 
 from byoc.boundary.contracts import RegionContracts
 from byoc.bundle._decisions import DECISIONS_FILE, DecisionDocument, read_decisions
-from byoc.bundle._manifest import MANIFEST_FILE, Manifest, RegionEntry, VariantEntry, entry_to_contract
-from byoc.bundle._manifest_reading import read_manifest, read_manifest_alone, resolve_inside
+from byoc.bundle._manifest import (
+    MANIFEST_FILE,
+    Manifest,
+    PackageManifest,
+    RegionEntry,
+    VariantEntry,
+    entry_to_contract,
+)
+from byoc.bundle._manifest_reading import (
+    FolderReader,
+    choose_model,
+    read_manifest,
+    read_manifest_alone,
+    resolve_inside,
+    split_path,
+)
 from byoc.bundle._original_weights import find_references, open_whole_folder
 from byoc.bundle._packing import (
     NO_CONSENT,
     Consent,
+    choose_packed_model,
     judge_maker,
     judge_trust,
     read_packed_manifest,
@@ -238,11 +253,23 @@ class Bundle:
 
 
 def is_bundle(path: Path) -> bool:
-    """Return whether a path may be a bundle rather than a model: a folder or a zip."""
+    """Return whether a path may be a bundle rather than a model: a folder or a zip, or in a package."""
+    whole, _ = split_path(path)
     try:
-        return path.is_dir() or (path.is_file() and zipfile.is_zipfile(path))
+        return whole.is_dir() or (whole.is_file() and zipfile.is_zipfile(whole))
     except (OSError, ValueError):  # no file can have this name
         return False
+
+
+def list_models(path: Path) -> list[Path]:
+    """Return the paths of the models of the package in a folder or zip; the path alone for all else.
+
+    Raises InputError for a bundle or package whose manifest cannot be read.
+    """
+    if not (path / MANIFEST_FILE).is_file() and not (path.is_file() and zipfile.is_zipfile(path)):
+        return [path]
+    found = read_alone(path)
+    return [path] if isinstance(found, Manifest) else [path / name for name in found.models]
 
 
 def inspect(bundle: str | Path, *, trust: bool = False) -> dict[str, Any]:
@@ -253,14 +280,26 @@ def inspect(bundle: str | Path, *, trust: bool = False) -> dict[str, Any]:
     Files outside to which it refers are checked where its maker is trusted, or with `trust`.
     Raises InputError when it is not a complete bundle, or a file or contract is not as it was written.
     """
-    opened = open_bundle(bundle, trust=trust)
-    opened.check_regions()
-    return {**opened.manifest.model_dump(mode="json"), "trust": asdict(judge_maker(opened))}
+    check_type("bundle", bundle, str | Path)
+    path = Path(bundle)
+    models = [open_bundle(each, trust=trust) for each in list_models(path)]
+    for each in models:
+        each.check_regions()
+    trusted = {"trust": asdict(judge_maker(models[0]))}
+    documents = {each.display_path.name: each.manifest.model_dump(mode="json") for each in models}
+    if models[0].display_path == path:
+        return documents[path.name] | trusted
+    found = read_alone(path)
+    return {**found.model_dump(mode="json"), "models": documents, **trusted}
 
 
 def judge_path(path: Path) -> Trust:
-    """Return whether the maker of the bundle at a path is trusted; raises as `open_own_files`."""
-    return judge_maker(open_own_files(path))
+    """Return whether the maker of a bundle or package is trusted; raises as `open_own_files`.
+
+    Of a package the files of all models are looked at. There is one signature.
+    """
+    *_, judged = (judge_maker(open_own_files(each)) for each in list_models(path))
+    return judged
 
 
 def read_only_manifest(path: str | Path) -> tuple[Manifest, bytes | None]:
@@ -271,11 +310,25 @@ def read_only_manifest(path: str | Path) -> tuple[Manifest, bytes | None]:
     """
     check_type("path", path, str | Path)
     path = Path(path)
+    whole, _ = split_path(path)
+    if whole.is_dir():
+        found = read_manifest_alone(whole)
+        return choose_model(found, path, FolderReader(whole)), read_signature(whole)
+    if not whole.is_file():
+        raise InputError(f"{path}: no such bundle")
+    return choose_packed_model(path)
+
+
+def read_alone(path: Path) -> Manifest | PackageManifest:
+    """Return what stands in the manifest of the bundle or package in a folder or zip.
+
+    No other file is looked at. Raises InputError.
+    """
     if path.is_dir():
-        return read_manifest_alone(path), read_signature(path)
+        return read_manifest_alone(path)
     if not path.is_file():
         raise InputError(f"{path}: no such bundle")
-    return read_packed_manifest(path)
+    return read_packed_manifest(path)[0]
 
 
 def open_own_files(path: Path) -> Bundle:
@@ -284,9 +337,10 @@ def open_own_files(path: Path) -> Bundle:
     So nobody has to trust its maker, and its models are not whole where it refers to weights. Raises
     InputError unless it is complete and all of its own files are as the manifest says.
     """
-    if not path.is_dir():
+    whole, _ = split_path(path)
+    if not whole.is_dir():
         return open_bundle(path)  # a packed one refers to nothing
-    return Bundle(path.absolute(), read_manifest(path), None, path)
+    return Bundle(whole.absolute(), read_manifest(path), None, path)
 
 
 def open_bundle(
@@ -298,6 +352,8 @@ def open_bundle(
     variant: str | None = None,
 ) -> Bundle:
     """Open the bundle in a folder or zip at `path`, or one `variant` of it.
+
+    `app.byoc/detector` is the model `detector` in the package `app.byoc`.
 
     With `isolation` its codegens run in worker processes, by default unless its maker is trusted; with
     None in this process. With `trust` it is trusted, and so may run native code and refer to files
@@ -322,22 +378,23 @@ def _open(
 
     Raises as `open_bundle`.
     """
-    if not path.is_dir() and not path.is_file():
+    whole, _ = split_path(path)
+    if not whole.is_dir() and not whole.is_file():
         raise InputError(f"{path}: no such bundle")
     with ExitStack() as stack:  # leaves nothing behind, even after an interrupt
-        if path.is_file():
+        if whole.is_file():
             folder = make_temporary_folder()
             stack.callback(remove_temporary_folder, folder)
             bundle = Bundle(folder, unpack_bundle(path, folder), path, consent=consent)
         else:
             manifest = read_manifest(path)
             # Absolute: a codegen may change the working directory.
-            bundle = Bundle(path.absolute(), manifest, None, path, consent=consent)
+            bundle = Bundle(whole.absolute(), manifest, None, path, consent=consent)
             if destination is None:
                 require_trusted_references(bundle)
-            if references := find_references(manifest, destination or path, path):
-                whole = open_whole_folder(path, manifest, references, path)
-                bundle = replace(bundle, folder=stack.enter_context(whole))
+            if references := find_references(manifest, destination or whole, path):
+                complete = open_whole_folder(whole, manifest, references, path)
+                bundle = replace(bundle, folder=stack.enter_context(complete))
         bundle = _choose_processes(bundle, isolation)
         weakref.finalize(bundle, _close, stack.pop_all(), os.getpid())
     return bundle

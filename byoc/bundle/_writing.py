@@ -21,18 +21,24 @@ from byoc.bundle._manifest import (
     ALTERNATIVES_FORMAT,
     MANIFEST_FILE,
     MANIFEST_FORMAT,
+    MODEL_FILE,
     HostEntry,
     Manifest,
+    PackageManifest,
     ReferenceEntry,
     RegionEntry,
     VariantEntry,
     contract_to_entry,
     describe_file,
 )
-from byoc.bundle._manifest_reading import MAX_MANIFEST_BYTES, list_files
+from byoc.bundle._manifest_reading import (
+    FolderReader,
+    list_files,
+    read_whole,
+)
 from byoc.bundle._original_weights import WeightFile, move_weights
 from byoc.bundle._packing import check_packed_files, is_packed_name, list_packed_files, pack_folder
-from byoc.bundle._reading import open_staged_bundle
+from byoc.bundle._reading import list_models, open_staged_bundle
 from byoc.bundle._report import Report
 from byoc.codegen import (
     Artifact,
@@ -62,7 +68,6 @@ from byoc.support import (
     dump_json,
     open_workspace,
     read_byoc_version,
-    read_limited,
     replace_path,
     report_step,
     resolve_path,
@@ -107,10 +112,10 @@ def stage_bundle(path: Path) -> Iterator[Path]:
         fresh.mkdir()
         yield fresh
         with _reading_back(fresh, path), collect_rarely():
-            written = open_staged_bundle(fresh, real)
-            written.check_regions()
+            for each in list_models(fresh):
+                open_staged_bundle(each, real).check_regions()
         if is_packed_name(path):
-            pack_folder(fresh, written.manifest.files, workspace / "packed")
+            pack_folder(fresh, read_whole(fresh).files, workspace / "packed")
             fresh = workspace / "packed"
         _replace(fresh, real, path)
 
@@ -175,7 +180,7 @@ def _check_text(path: Path, real: Path) -> None:
 def _check_replaceable(path: Path, real: Path, packed: bool) -> None:
     """Raise InputError unless the existing content is exactly one bundle of byoc in the same form."""
     found = list_packed_files(real) if real.is_file() else _folder_files(real)
-    known = None if found is None else list_files(found[0])
+    known = None if found is None else found[0]
     if found is None or known is None:
         raise InputError(f"{path}: exists and is not a bundle, so it is not replaced")
     foreign = sorted(found[1] - known - {MANIFEST_FILE, SIGNATURE_FILE})
@@ -188,18 +193,12 @@ def _check_replaceable(path: Path, real: Path, packed: bool) -> None:
         raise InputError(f"{path}: is a bundle, but {forms[0]}, so {forms[1]} does not replace it")
 
 
-def _folder_files(folder: Path) -> tuple[bytes, set[str]] | None:
-    try:
-        with (folder / MANIFEST_FILE).open("rb") as file:
-            content = read_limited(file, MAX_MANIFEST_BYTES)
-    except OSError:
-        return None
+def _folder_files(folder: Path) -> tuple[set[str] | None, set[str]]:
     there = (file.relative_to(folder).as_posix() for file in folder.rglob("*") if not file.is_dir())
-    return content, set(there)
+    return list_files(FolderReader(folder)), set(there)
 
 
-MODEL_FILE = "model.onnx"
-_ARTIFACTS_FOLDER = "artifacts"
+ARTIFACTS_FOLDER = "artifacts"
 
 T = TypeVar("T")
 
@@ -336,10 +335,12 @@ def build_manifest(
     )
 
 
-def write_manifest(folder: Path, manifest: Manifest) -> bytes:
+def write_manifest(
+    folder: Path, manifest: Manifest | PackageManifest, name: str = MANIFEST_FILE
+) -> bytes:
     """Write a bundle's manifest, the last of its files but for a signature; return its SHA-256."""
     content = dump_json(manifest, indent=1) + b"\n"
-    (folder / MANIFEST_FILE).write_bytes(content)
+    (folder / name).write_bytes(content)
     return hashlib.sha256(content).digest()
 
 
@@ -358,12 +359,12 @@ def _store_artifact(
 ) -> RegionEntry:
     """Write a region's artifact, unless it is an earlier region's; return the manifest's entry."""
     artifact = Artifact() if compiled.same_as else compiled.artifact
-    place = folder / _ARTIFACTS_FOLDER / region.name
+    place = folder / ARTIFACTS_FOLDER / region.name
     files = {}
     for name, content in artifact.files.items():
         place.mkdir(parents=True, exist_ok=True)
         (place / name).write_bytes(content)
-        files[name] = f"{_ARTIFACTS_FOLDER}/{region.name}/{name}"
+        files[name] = f"{ARTIFACTS_FOLDER}/{region.name}/{name}"
     return RegionEntry(
         name=region.name,
         target=region.target,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -219,7 +219,8 @@ def report(
 ) -> None:
     """Draw a bundle's report for a browser: one file, no network."""
     check_output(output)
-    check_outside(output, bundle, "it would change the bundle that is shown")
+    whole, _ = byoc.bundle.split_path(bundle)
+    check_outside(output, whole, "it would change the bundle that is shown")
     with show_status() as show:
         show("read the bundle")
         page = byoc.make_page(byoc.open_bundle(bundle, variant=variant, trust=trust), trace)
@@ -275,44 +276,91 @@ def inspect(  # noqa: PLR0913 - each flag has a default
                 "it reads no report, so that it goes with no requirement and no --junit",
                 param_hint="--fits",
             )
-        _print_fits(byoc.find_fitting(bundle, trust=trust), form)
+        _print_fits(bundle, trust, form)
         return
     tests = JUnitFile.prepare(junit, "inspect", bundle)
     with tests.record_errors(str(bundle)), show_status() as show:
         show("check")
-        opened = byoc.open_bundle(bundle, trust=trust)
-        opened.check_regions()
-    reports = [variant.report for variant in opened.manifest.variants]
+        paths = byoc.bundle.list_models(bundle)
+        opened = [byoc.open_bundle(path, trust=trust) for path in paths]
+        for each in opened:
+            each.check_regions()
+    reports = [[variant.report for variant in each.manifest.variants] for each in opened]
     if form is OutputFormat.json:
         print_json(byoc.inspect(bundle, trust=trust))
+    elif paths == [bundle]:
+        _print_bundle(opened[0], verbose)
     else:
-        _print_bundle(opened, verbose)
+        _print_package(bundle, opened, verbose)
     tests.write(
         [
             reporting.make_report_suite(report, requirements, verb="inspect", compiled=True)
-            for report in reporting.select_required(reports)
+            for each in reports
+            for report in reporting.select_required(each)
         ]
     )
-    leave_if_missed(reports, requirements)
+    for each_reports in reports:
+        leave_if_missed(each_reports, requirements)
 
 
-def _print_fits(found: byoc.runtime.BundleFit, form: OutputFormat) -> None:
-    """Print whether a bundle runs here, region by region. Raises typer.Exit where it does not."""
+def _print_package(path: Path, models: Sequence[byoc.Bundle], verbose: bool) -> None:
+    """Print the models of a package with their variants, and who made it; with `verbose` all of each."""
+    if verbose:
+        for each in models:
+            print_line(f"{each.display_path}:")
+            _print_bundle(each, verbose)
+            print_line()
+    print_rows([row for each in models for row in _make_model_rows(each)], OutputFormat.text)
+    judged = byoc.bundle.judge_maker(models[0])
+    print_line()
+    for name, value in {
+        "package": byoc.bundle.measure_package(path).describe(),
+        "signed by": judged.key or "nobody",
+        "trusted": ("yes, " if judged.trusted else "no, ") + judged.reason,
+        "one model": f"every verb takes {models[0].display_path}",
+    }.items():
+        print_line(f"{name + ':':{_WIDTH}}{value}")
+
+
+def _make_model_rows(bundle: byoc.Bundle) -> Iterator[dict[str, str]]:
+    for number, each in enumerate(bundle.manifest.variants):
+        sizes = [entry.bytes for entry in bundle.manifest.files.values()]
+        yield {
+            "model": "" if number else bundle.display_path.name,
+            "files": "" if number else format_quantity(sum(sizes), "B"),
+            "variant": str(each.variant),
+            "regions": str(len(each.regions)),
+            "predicted": format_quantity(each.report.predicted.seconds, "s"),
+        }
+
+
+def _print_fits(bundle: Path, trust: bool, form: OutputFormat) -> None:
+    """Print whether a bundle, or each model of a package, runs here. Raises typer.Exit where not."""
+    paths = byoc.bundle.list_models(bundle)
+    found = {path.name: byoc.find_fitting(path, trust=trust) for path in paths}
     if form is OutputFormat.json:
-        print_json(found.to_json())
+        documents = {name: each.to_json() for name, each in found.items()}
+        print_json(documents[bundle.name] if paths == [bundle] else {"models": documents})
     else:
-        for variant in found.variants:
-            name = f"variant {variant.name}" if variant.name else "the bundle"
-            predicted = f"predicted {format_quantity(variant.seconds, 's')}"
-            verdict = "fits" if variant.verdict else f"does not fit: {variant.verdict}"
-            print_line(f"{name} ({predicted}) {verdict}")
-        rows = [row for variant in found.variants for row in _make_fit_rows(variant)]
-        print_lines(["", "What runs its parts:"])
-        print_rows(rows, form)
-        told = [] if found.choice is None else found.choice.describe()
-        print_lines(["", *told] if told else [])
-    if not found:
+        for name, each in found.items():
+            print_lines([f"{name}:"] if paths != [bundle] else [])
+            _print_bundle_fit(each, form)
+    if not all(found.values()):
         raise typer.Exit(REQUIREMENT_MISSED)
+
+
+def _print_bundle_fit(found: byoc.runtime.BundleFit, form: OutputFormat) -> None:
+    """Print whether a bundle runs here, region by region."""
+    for variant in found.variants:
+        name = f"variant {variant.name}" if variant.name else "the bundle"
+        predicted = f"predicted {format_quantity(variant.seconds, 's')}"
+        verdict = "fits" if variant.verdict else f"does not fit: {variant.verdict}"
+        print_line(f"{name} ({predicted}) {verdict}")
+    rows = [row for variant in found.variants for row in _make_fit_rows(variant)]
+    print_lines(["", "What runs its parts:"])
+    print_rows(rows, form)
+    told = [] if found.choice is None else found.choice.describe()
+    print_lines(["", *told] if told else [])
 
 
 def _make_fit_rows(variant: byoc.runtime.VariantFit) -> Iterator[dict[str, str]]:
@@ -525,13 +573,8 @@ def pack(
 ) -> None:
     """Pack a bundle into one file that every verb opens."""
     with show_status() as show:
-        show("check")
-        opened = byoc.bundle.open_own_files(bundle)
-        if opened.manifest.references:
-            raise InputError(f"{bundle}: refers to files outside of it, which a packed bundle cannot")
         show("pack")
-        with byoc.bundle.stage_packed_file(output) as file:
-            byoc.bundle.pack_folder(opened.folder, opened.manifest.files, file)
+        byoc.bundle.pack_bundle(bundle, output)
         written = byoc.bundle.describe_file(output)
     if form is OutputFormat.json:
         print_json({"bundle": str(output), **written.model_dump()})

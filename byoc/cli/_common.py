@@ -17,16 +17,20 @@ from enum import StrEnum
 from pathlib import Path
 from time import monotonic
 from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from typer.core import TyperGroup
 
 from byoc.console import print_table
 from byoc.errors import InputError, must_propagate
 from byoc.long_calls import allow_stopping, stop_runs
 from byoc.support import Panel, report_step, show_progress
+
+if TYPE_CHECKING:
+    from byoc.bundle import Report
 
 # The end of the command line's process: by signals at once and clean, and not by a plug-in's call.
 #
@@ -289,6 +293,24 @@ def read_part(step: str) -> tuple[int, int | None]:
         return 0, None
     number, total = int(found[-1][1]), int(found[-1][2])
     return (max(number - 1, 0), total) if number <= total else (0, None)
+
+
+class DefaultGroup(TyperGroup):
+    """The commands of a verb; without the name of one it is the first."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the first command before arguments that begin with none."""
+        if args and args[0] not in self.commands and args[0] != "--help":
+            args = [next(iter(self.commands)), *args]
+        return super().parse_args(ctx, args)
+
+
+def leave_by_reports(reports: Iterable[Report], allow_unverified: bool) -> None:
+    """Leave with 5 or 4 where a codegen failed, or what was written could not be verified."""
+    if any(report.failures for report in reports):
+        raise typer.Exit(CODEGEN_FAILED)
+    if any(report.verification_missing for report in reports) and not allow_unverified:
+        raise typer.Exit(NOT_VERIFIED)
 
 
 def check_outside(path: Path, other: Path, reason: str) -> None:

@@ -56,7 +56,7 @@ def make_driver(
     """
     output = options.output
     check_output(output)
-    check_outside(output, bundle, "it would change the bundle")
+    check_outside(output, byoc.bundle.split_path(bundle)[0], "it would change the bundle")
     with show_status() as show, reserve_stdout():
         show("build")
         name = byoc.make_driver(
@@ -101,76 +101,37 @@ def export_c(
     print_line(f"Written to {made.folder}; byoc verify {made.folder} builds and runs it")
 
 
-@dataclass(frozen=True)
-class PackageOptions:
-    """The flags of `byoc export-package`."""
-
-    output: Path = flag_field(
-        Flag(
-            "The folder to write, which must not be there.",
-            Syntax.PATH,
-            ("--output", "-o"),
-            required=True,
-        )
-    )
-    name: str | None = flag_field(
-        Flag("The name of the model in the package, by default that of the bundle.", metavar="NAME")
-    )
-    load: LoadOptions = DEFAULT_LOAD_OPTIONS
-
-
-@take_options(PackageOptions, first=("output",))
-def export_package(
-    bundle: Annotated[Path, typer.Argument(help="A bundle: a folder or a packed file.")],
-    options: PackageOptions,
-    form: FormatOption = OutputFormat.text,
-) -> None:
-    """Write a bundle as a model package of onnxruntime.
-
-    onnxruntime chooses a variant by the providers of a session.
-    Variants whose regions no provider loads are left out, with the reason; if all are, the package runs
-    on onnxruntime's own processor alone.
-    """
-    name = options.name or bundle.name.partition(".")[0]
-    with show_status() as show, reserve_stdout():
-        show("write")
-        made = byoc.export_package({name: options.load.open_bundle(bundle)}, options.output)
-    if form is OutputFormat.json:
-        print_json({**asdict(made), "folder": str(made.folder)})
-        return
-    rows = [
-        {"model": each.component, "variant": each.variant, "provider": each.provider}
-        for each in made.variants
-    ]
-    print_rows(rows, OutputFormat.text)
-    for variant, reason in made.left_out.items():
-        print_line(f"note: {variant} is left out: {reason}")
-    print_line(f"Written to {made.folder}")
-
-
 def verify_exported(
     folder: Path, compiler: str | None, runner: str | None, trust: bool, form: OutputFormat
 ) -> None:
     """Build and run a program that `export-c` wrote; leave with 4 if an output is wrong."""
+    programs = standalone.list_programs(folder)
     with show_status() as show, reserve_stdout():
         show("build and run")
-        found = byoc.verify_program(folder, compiler, runner, trust=trust)
+        found = {each: byoc.verify_program(each, compiler, runner, trust=trust) for each in programs}
     if form is OutputFormat.json:
-        print_json({**asdict(found), "passed": found.passed})
+        documents = {each.name: {**asdict(one), "passed": one.passed} for each, one in found.items()}
+        print_json(documents[folder.name] if programs == [folder] else {"models": documents})
     else:
-        rows = [
-            {"output": each.name, "largest error": f"{each.error:.2e}", "allowed": f"{each.allowed:.2g}"}
-            for each in found.outputs
-        ]
-        if rows:
-            print_rows(rows, OutputFormat.text)
-        sizes = {"arena": found.arena_bytes, "plan": found.plan_bytes, "binary": found.binary_bytes}
-        parts = [f"{name} {size:,} bytes" for name, size in sizes.items()]
-        if found.stack_bytes is not None:
-            parts.append(f"stack at most {found.stack_bytes:,} bytes")
-        if found.peak_bytes is not None:
-            parts.append(f"memory in all {found.peak_bytes:,} bytes")
-        print_line("; ".join(parts))
-        print_line(f"{folder}: {found.problem or 'the outputs are right'}")
-    if not found.passed:
+        for each, one in found.items():
+            _print_verification(each, one)
+    if not all(each.passed for each in found.values()):
         raise typer.Exit(NOT_VERIFIED)
+
+
+def _print_verification(folder: Path, found: byoc.ProgramVerification) -> None:
+    """Print the errors of a program's outputs, and what it needs."""
+    rows = [
+        {"output": each.name, "largest error": f"{each.error:.2e}", "allowed": f"{each.allowed:.2g}"}
+        for each in found.outputs
+    ]
+    if rows:
+        print_rows(rows, OutputFormat.text)
+    sizes = {"arena": found.arena_bytes, "plan": found.plan_bytes, "binary": found.binary_bytes}
+    parts = [f"{name} {size:,} bytes" for name, size in sizes.items()]
+    if found.stack_bytes is not None:
+        parts.append(f"stack at most {found.stack_bytes:,} bytes")
+    if found.peak_bytes is not None:
+        parts.append(f"memory in all {found.peak_bytes:,} bytes")
+    print_line("; ".join(parts))
+    print_line(f"{folder}: {found.problem or 'the outputs are right'}")

@@ -49,10 +49,6 @@ _VERBS = {
     "run": ("_run_verb:run", "Run a bundle, and show how long each part of it took."),
     "verify": ("_verify_verb:verify", "Check that a bundle computes what its model did."),
     "export-c": ("_export_verb:export_c", "Write a model or a bundle as a C program."),
-    "export-package": (
-        "_export_verb:export_package",
-        "Write a bundle as a model package of onnxruntime.",
-    ),
     "make-driver": ("_export_verb:make_driver", "Make the driver in C that runs a bundle's regions."),
     "inspect": (
         "_bundle_verbs:inspect",
@@ -60,6 +56,10 @@ _VERBS = {
     ),
     "report": ("_bundle_verbs:report", "Draw a bundle's report for a browser: one file, no network."),
     "trust": ("_bundle_verbs:trust", "Trust whoever signed a bundle, or list whom you trust."),
+    "package": (
+        "_package_verb:app",
+        "Put several models, for several devices, into one package.",
+    ),
     "pack": ("_bundle_verbs:pack", "Pack a bundle into one file that every verb opens."),
     "diff": (
         "_compare_verb:diff",

@@ -17,14 +17,13 @@ from rich.console import Console
 import byoc
 from byoc import reporting, verification
 from byoc.cli._common import (
-    CODEGEN_FAILED,
-    NOT_VERIFIED,
     AllowUnverifiedOption,
     FormatOption,
     OutputFormat,
     VerboseOption,
     check_not_read,
     check_outside,
+    leave_by_reports,
     print_json,
     reserve_stdout,
     show_status,
@@ -152,10 +151,7 @@ def partition(  # noqa: PLR0913 - the options of the verb
         for report in reporting.select_required(reports)
     )
     leave_if_missed(reports, requirements)
-    if any(report.failures for report in reports):
-        raise typer.Exit(CODEGEN_FAILED)
-    if any(report.verification_missing for report in reports) and not allow_unverified:
-        raise typer.Exit(NOT_VERIFIED)
+    leave_by_reports(reports, allow_unverified)
 
 
 def _keep_one_placement(

@@ -132,10 +132,11 @@ def run(  # noqa: PLR0913 - the options of the verb
         raise _MissingOptionError("--inputs is missing: give a file of inputs (FILE.npz), or random")
     if pipeline is not None and repeat == 1:
         raise _MissingOptionError("--repeat is missing: --pipeline needs more than one run")
+    whole, _ = byoc.bundle.split_path(bundle)
     for path in (output, trace):
         if path is not None:
             check_output(path)
-            check_outside(path, bundle, "it would change the bundle that is run")
+            check_outside(path, whole, "it would change the bundle that is run")
             check_not_read(path, (inputs, *files.values()))
     if output is not None and trace is not None:
         check_outside(trace, output, "it would replace the file of the outputs")

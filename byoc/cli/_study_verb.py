@@ -7,20 +7,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 import byoc
 from byoc import comparison, reporting
-from byoc.cli._common import print_json, reserve_stdout, show_status
+from byoc.cli._common import DefaultGroup, print_json, reserve_stdout, show_status
 from byoc.cli._option_flags import JUnitFile, JUnitOption
 from byoc.console import print_errors, print_lines
 from byoc.reporting import format_count
 from byoc.support import show_progress
 
-_RUN = "run"
 _LINES = 10  # of progress where no terminal shows it
 
 
@@ -41,17 +39,7 @@ class Over(StrEnum):
 _OVER = typer.Option("--over", help="Problems that every strategy solved, or for each strategy its own.")
 
 
-class _StudyGroup(TyperGroup):
-    """The commands; without the name of one the study itself is run."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put `run` before arguments that begin with no command."""
-        if args and args[0] not in self.commands and args[0] != "--help":
-            args = [_RUN, *args]
-        return super().parse_args(ctx, args)
-
-
-app = typer.Typer(cls=_StudyGroup, add_completion=False, rich_markup_mode=None, no_args_is_help=True)
+app = typer.Typer(cls=DefaultGroup, add_completion=False, rich_markup_mode=None, no_args_is_help=True)
 
 
 @app.callback()
@@ -62,7 +50,7 @@ def study() -> None:
     """
 
 
-@app.command(_RUN)
+@app.command("run")
 def run(  # noqa: PLR0913 - the options of the verb
     file: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="The axes of the study.")],
     *,

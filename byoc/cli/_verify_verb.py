@@ -241,6 +241,46 @@ def verify(  # noqa: PLR0913, PLR0917 - typer gives each
     if kind == "fault":
         _repeat_fault(bundle, options.load, form)
         return
+    models = byoc.bundle.list_models(bundle)
+    if len(models) > 1 and (options.against or options.inputs):
+        given = "--against" if options.against else "--inputs"
+        raise InputError(f"{bundle}: {given} is of one model, and it has several: {models[0]}, ...")
+    compared = [_compare(each, options, thresholds, tests) for each in models]
+    if form is OutputFormat.json:
+        documents = {each.bundle.name: each.make_document(options.bisect) for each in compared}
+        print_json(documents[bundle.name] if models == [bundle] else {"models": documents})
+    else:
+        for each in compared:
+            print_verification(each.verification, str(each.bundle))
+            _print_faults(each.verification, each.faults, options.bisect)
+    tests.write(
+        [reporting.make_verification_suite(str(each.bundle), each.verification) for each in compared]
+    )
+    for each in compared:
+        byoc.verification.require_passed(each.verification)
+    found = [each.verification for each in compared]
+    _check_all_here(any(one.not_here or one.reach.never for one in found), allow_unverified)
+
+
+@dataclass(frozen=True, eq=False)
+class _Compared:
+    """A bundle, or a model of a package, that was compared, and where regions of it go wrong."""
+
+    bundle: Path
+    verification: byoc.Verification
+    faults: Mapping[str, tuple[byoc.Fault, Path] | str]
+
+    def make_document(self, bisect: bool) -> dict[str, Any]:
+        """Return it as plain data, with the faults where they were looked for."""
+        told = [_make_fault_document(name, fault) for name, fault in self.faults.items()]
+        document = reporting.make_full_verification_report(self.verification).to_json()
+        return document | ({"faults": told} if bisect else {})
+
+
+def _compare(
+    bundle: Path, options: VerifyOptions, thresholds: byoc.Thresholds, tests: JUnitFile
+) -> _Compared:
+    """Compare a bundle with its model, and write the faults that --bisect finds. Raises InputError."""
     faults: dict[str, tuple[byoc.Fault, Path] | str] = {}
     folder = options.output or Path(f"{bundle.absolute().name}.faults")
     if options.bisect and options.output is None and folder.is_symlink():
@@ -263,16 +303,7 @@ def verify(  # noqa: PLR0913, PLR0917 - typer gives each
                 continue
             faults[name] = fault, folder / name
             byoc.verification.write_fault(fault, here / folder / name, check.region_thresholds)
-    if form is OutputFormat.json:
-        told = [_make_fault_document(name, fault) for name, fault in faults.items()]
-        document = reporting.make_full_verification_report(verification).to_json()
-        print_json(document | ({"faults": told} if options.bisect else {}))
-    else:
-        print_verification(verification, str(bundle))
-        _print_faults(verification, faults, options.bisect)
-    tests.write([reporting.make_verification_suite(str(bundle), verification)])
-    byoc.verification.require_passed(verification)
-    _check_all_here(verification.not_here or verification.reach.never, allow_unverified)
+    return _Compared(bundle, verification, faults)
 
 
 def _refuse_ignored(kind: byoc.bundle.FolderKind | None, context: typer.Context) -> None:

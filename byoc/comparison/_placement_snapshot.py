@@ -16,6 +16,7 @@ from byoc.bundle import (
     Report,
     TensorErrorReport,
     VerificationReport,
+    is_bundle,
     open_own_files,
 )
 from byoc.codegen import parse_strict_json
@@ -101,7 +102,7 @@ def read_snapshot(
         return _describe_bundle(source, variant)
     check_type("a placement", source, str | Path)
     path = Path(source)
-    if path.is_dir() or (path.is_file() and _read_start(path).startswith(b"PK")):
+    if is_bundle(path) or (path.is_file() and _read_start(path).startswith(b"PK")):
         return _describe_bundle(open_own_files(path), variant)
     if path.is_file():
         if not _read_start(path):

@@ -315,13 +315,15 @@ class Variant:
     the same inputs on other accelerators, and one of them is chosen when the bundle is loaded. A bundle
     without variants has a single one, whose name is empty. One that is `automatic` was made
     without being asked for, to serve a model with open dimensions: its sizes were chosen, or it has none
-    and takes the others.
+    and takes the others. `component` is the name of its model in a package, whose files all lie in one
+    folder; empty in a bundle.
     """
 
     name: str = ""
     dims: Mapping[str, int | str] = field(default_factory=dict)
     automatic: bool = False
     rules: tuple[str, ...] = ()
+    component: str = ""
 
     def __str__(self) -> str:
         """Return it as people read it: `decode (sequence_length=1)`."""
@@ -331,11 +333,11 @@ class Variant:
 
     def name_file(self, name: str) -> str:
         """Return the name of a file of this variant: `decode.model.onnx` for `model.onnx`."""
-        return f"{self.name}.{name}" if self.name else name
+        return ".".join(filter(None, (self.component, self.name, name)))
 
     def name_region(self, name: str) -> str:
         """Return the name of a region of this variant, which no other variant's region has."""
-        return f"{name}_{self.name}" if self.name else name
+        return "_".join(filter(None, (name, self.name, self.component)))
 
 
 ONLY_VARIANT = Variant()

@@ -126,9 +126,10 @@ class Resolve:
             options = _choose_rules(state.options, rules) if has_own else state.options
             found[rules] = self._resolve(replace(state, options=options), state.options)
         return [
-            replace(each, request=replace(each.request, variant=variant))
+            replace(each, request=replace(each.request, variant=named))
             for variant in variants
             for each in [found[variant.rules]]
+            for named in [replace(variant, component=state.variant.component)]
         ]
 
     def _resolve(self, state: Request, asked: Options) -> Resolved:

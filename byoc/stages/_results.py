@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -216,6 +216,15 @@ class Result:
         """
         documents = [each.to_json() for each in self.variants]
         return {"variants": documents} if self.variants[0].name else documents[0]
+
+    def move_to(self, bundle: Path, not_signed: str) -> Result:
+        """Return the result with its bundle elsewhere, and why it is not signed there."""
+
+        def move(variant: VariantResult) -> VariantResult:
+            report = variant.report.model_copy(update={"bundle": str(bundle)})
+            return replace(variant, report=report)
+
+        return Result(tuple(map(move, self.variants)), bundle, not_signed)
 
     def make_page(self) -> str:
         """Return the report as one HTML file with the graph: of the bundle, or of the plan alone."""

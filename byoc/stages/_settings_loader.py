@@ -17,7 +17,6 @@ from byoc.costs import (
     with_parameters,
 )
 from byoc.errors import InputError, list_causes, suggest_nearest
-from byoc.model import Variant
 from byoc.onnxrt import has_runtime, open_session, run_session, without_optimizations
 from byoc.placement import CHEAPER_ON_HOST, Perturbation, Robust, limit_time
 from byoc.planning import CostDoubt, PlanSettings, apply_rule_parameters, find_sizes, read_placement
@@ -86,7 +85,8 @@ class ChooseSizes:
 
     def _plan_fixed(self, opened: Planned) -> Planned:
         """Return the variant with sizes, verified on those of the user's samples that have them."""
-        variant = Variant(FIXED, _get_sizes(opened), automatic=True)
+        own = self.resolved.request.variant
+        variant = replace(own, name=FIXED, dims=_get_sizes(opened), automatic=True)
         request = replace(self.resolved.request, variant=variant)
         prepared = self.prepare.run(replace(self.resolved, request=request))
         if request.options.output is not None and request.options.verify:
@@ -145,7 +145,7 @@ _ROUNDING = 2.0**-40
 
 def _name_open(state: Planned) -> Prepared:
     """Return the open state as a variant; it is planned again where regions are to have its name."""
-    variant = Variant(OPEN, automatic=True)
+    variant = replace(state.request.variant, name=OPEN, automatic=True)
     named = replace(state, request=replace(state.request, variant=variant))
     if state.plan.regions:
         return Prepared(**take(Prepared, named)).restore_whole()

@@ -48,6 +48,8 @@ class Request:
     codegens: Codegens = field(default_factory=Codegens)
     """Where codegens are found, and the processes that they run in."""
     variant: Variant = ONLY_VARIANT
+    package: Path | None = None
+    """The folder with the models of a package that are written already, whose weights are shared."""
 
 
 # Parts of states.

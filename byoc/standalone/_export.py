@@ -10,10 +10,11 @@ from importlib.metadata import Distribution, distribution, version
 from pathlib import Path
 from typing import Any, cast
 
-from byoc.bundle import PROGRAM_FILE, is_bundle, open_bundle, sign_folder
+from byoc.bundle import PROGRAM_FILE, is_bundle, list_models, open_bundle, sign_folder
 from byoc.codegen import DriverSources
 from byoc.codegen.drivers import get_include_folder
 from byoc.errors import InputError
+from byoc.numerics import round_up
 from byoc.standalone._export_options import ExportOptions
 from byoc.standalone._program_graph import (
     ProgramGraph,
@@ -24,7 +25,9 @@ from byoc.standalone._program_graph import (
 )
 from byoc.standalone._program_steps import ProgramSteps, plan_steps
 from byoc.standalone._source_text import (
+    ALIGNMENT,
     CODE_SUFFIXES,
+    PREFIX,
     WEIGHTS_FILE,
     ByteOrder,
     ProgramWeights,
@@ -35,6 +38,7 @@ from byoc.standalone._source_text import (
 )
 from byoc.support import (
     CODEGENS,
+    keywords_of,
     list_installed,
     open_workspace,
     read_name_and_version,
@@ -170,11 +174,15 @@ class ExportedProgram:
 def export_c(model: Source, options: ExportOptions) -> ExportedProgram:
     """Export a model or a bundle as a C program without dependencies, to `output`.
 
-    `model` is a path, `zoo:NAME`, a protobuf, or the path of a bundle. Raises InputError for a wrong
+    `model` is a path, `zoo:NAME`, a protobuf, or the path of a bundle or package; of a package each
+    model is a program in a folder of its own, and they share an arena. Raises InputError for a wrong
     model, an operator that has no function in C, which it names, an extent that is not known, and an
     output that cannot be written: nothing has been written then. Raises MissingRuntimeError without
     onnxruntime, which computes what the program's self-test compares with, or emx-onnx-cgen.
     """
+    models = list_models(Path(model)) if isinstance(model, str | Path) else []
+    if len(models) > 1:
+        return _export_package(models, options)
     output = Path(options.output)
     if options.byte_order not in ("little", "big"):
         raise InputError(f"byte_order is {options.byte_order!r}, but must be little or big")
@@ -200,6 +208,47 @@ def export_c(model: Source, options: ExportOptions) -> ExportedProgram:
         sum(step.call is not None and bool(step.call.kind) for step in steps.steps),
         len(graph.regions),
         not_signed,
+    )
+
+
+def _export_package(models: Sequence[Path], options: ExportOptions) -> ExportedProgram:
+    """Export the models of a package as one project of CMake, in which they share an arena.
+
+    The sizes that are returned are those of all together: the arena is that of the largest.
+    """
+    if options.prefix != PREFIX:
+        raise InputError(f"prefix '{options.prefix}': models of a package have their names as prefixes")
+    names = [path.name.lower() for path in models]
+    for name in names:
+        check_prefix(name)
+    output, given = Path(options.output), keywords_of(options, ExportOptions)
+    _check_output(output)
+    with _stage_program(output) as folder:
+        made = [
+            export_c(str(path), **{**given, "output": folder / name, "prefix": name})
+            for path, name in zip(models, names, strict=True)
+        ]
+        plan = max(each.arena_bytes for each in made)
+        inside = [each.relative_to(folder).as_posix() for each in folder.rglob("*") if each.is_file()]
+        projects = "".join(f"add_subdirectory({name})\n" for name in names)
+        includes = "".join(f'#include "{name}.h"\n' for name in names)
+        shared = round_up(plan, ALIGNMENT)
+        contents = {
+            "CMakeLists.txt": fill_template("package.cmake.in", {"models": projects}).encode(),
+            "models.h": fill_template("models.h.in", {"includes": includes, "shared": shared}).encode(),
+        }
+        document = {"format": FORMAT, "models": names, "files": sorted([*contents, *inside])}
+        for name, content in (contents | {PROGRAM_FILE: _format_json(document)}).items():
+            (folder / name).write_bytes(content)
+    return ExportedProgram(
+        output,
+        plan,
+        max(each.bound for each in made),
+        sum(each.weight_bytes for each in made),
+        sum(each.steps for each in made),
+        sum(each.kernels for each in made),
+        sum(each.regions for each in made),
+        next((each.not_signed for each in made if each.not_signed), ""),
     )
 
 

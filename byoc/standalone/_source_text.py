@@ -31,7 +31,7 @@ from byoc.standalone._region_text import RegionCalls, RegionText, list_crossing,
 ByteOrder = Literal["little", "big"]
 HEADER_BYTES = 64  # of a weight file
 IDENTITY_BYTES = 8  # of a SHA-256, which program and weight file share
-_ALIGNMENT = 64  # bytes, of each tensor in a weight file
+ALIGNMENT = 64  # bytes, of each tensor in a weight file
 _MAGIC = b"BYOCWGHT"
 _MARK = 0x01020304  # reads otherwise on a machine of the other byte order
 _VERSION = 1  # of the weight file's layout
@@ -59,7 +59,7 @@ class ProgramWeights:
         digest = hashlib.sha256(content).digest() + len(content).to_bytes(8)
         if digest not in self.offsets:
             self.offsets[digest] = self.size
-            padded = round_up(len(content), _ALIGNMENT)
+            padded = round_up(len(content), ALIGNMENT)
             self.parts.append(content + bytes(padded - len(content)))
             self.size += padded
         return self.offsets[digest]
@@ -93,7 +93,7 @@ def make_sample_file(arrays: Iterable[NDArray[Any]], order: ByteOrder) -> bytes:
     result = bytearray()
     for array in arrays:
         result += to_byte_order(array, order)
-        result += bytes(round_up(len(result), _ALIGNMENT) - len(result))
+        result += bytes(round_up(len(result), ALIGNMENT) - len(result))
     return bytes(result)
 
 

@@ -124,6 +124,22 @@ def verify_program(
     )
 
 
+def list_programs(folder: Path) -> list[Path]:
+    """Return the folders of the programs in one that `export_c` wrote of a package; else it alone.
+
+    Raises InputError where its `program.json` cannot be read.
+    """
+    try:
+        with (folder / PROGRAM_FILE).open("rb") as file:
+            names = json.loads(read_limited(file, _MOST_BYTES)).get("models", [])
+        return [require_inside(folder, name) for name in names] or [folder]
+    except OSError as error:
+        path = folder / PROGRAM_FILE
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return [folder]  # which says what is wrong when it is verified
+
+
 def _read_content(folder: Path) -> bytes:
     """Return the bytes of `program.json`. Raises InputError unless the folder is a program."""
     if find_folder_kind(folder) != "program":

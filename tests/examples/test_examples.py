@@ -5,6 +5,7 @@ import os
 import re
 import runpy
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -295,3 +296,44 @@ def test_the_gate_of_ci_names_what_got_worse(
     Path("baseline.json").write_text(json.dumps(document))
     (louder,) = judge()
     assert "+3.00 dB of error; at most 1 dB is tolerated" in louder
+
+
+@pytest.mark.skipif(find_spec("openvino") is None, reason="needs OpenVINO")
+@pytest.mark.skipif(find_spec("emx_onnx_cgen") is None, reason="needs emx-onnx-cgen")
+@pytest.mark.skipif(shutil.which("cmake") is None, reason="needs CMake")
+def test_one_package_is_shipped_for_two_targets(
+    tmp_path: Path, byoc: Callable[..., Ran], capsys: pytest.CaptureFixture[str]
+) -> None:
+    models, package, board = tmp_path / "models", tmp_path / "app.byoc", tmp_path / "board"
+    run_script("package/make_models.py", models)
+    shutil.copy(EXAMPLES / "package/app.yaml", models)
+    ran = byoc("package", models / "app.yaml", "-o", package)
+    assert ran.code == 0, ran.err
+    weights = {"conv1": 1728, "conv2": 18432, "conv3": 36864, "classifier's head": 1280}  # over 1 KiB
+    assert sum(path.stat().st_size for path in package.glob("*.weights.bin")) == sum(weights.values())
+    found = {}
+    for prefer in ("pc", "board"):
+        capsys.readouterr()
+        run_script("package/app.py", package, prefer)
+        lines = capsys.readouterr().out.splitlines()
+        for name in ("detector", "classifier"):
+            chosen = f"{name}: variant {prefer} was chosen: it fits, preferred as {prefer}"
+            assert any(line.startswith(chosen) for line in lines)
+        found[prefer] = lines[-4:]
+    assert found["pc"] == found["board"]
+    ran = byoc("package", "split", package, "--for", "board", "-o", tmp_path / "board.byoc")
+    assert ran.code == 0, ran.err
+    ran = byoc("export-c", tmp_path / "board.byoc", "-o", board)
+    assert ran.code == 0, ran.err
+    headers = [(board / f"{name}/{name}.h").read_text() for name in ("detector", "classifier")]
+    plans = [
+        int(size) for text in headers for size in re.findall(r"_PLAN_BYTES \(\(size_t\)(\d+)", text)
+    ]
+    assert f"MODELS_SHARED_BYTES ((size_t){max(plans)})" in (board / "models.h").read_text()
+    build = tmp_path / "build"
+    configure = ["cmake", "-S", EXAMPLES / "package", "-B", build, f"-DMODELS={board}"]
+    for command in (configure, ["cmake", "--build", build, "--target", "app"]):
+        subprocess.run(list(map(str, command)), check=True, capture_output=True)
+    files = [str(board / name / "weights.bin") for name in ("detector", "classifier")]
+    done = subprocess.run([build / "app", *files], check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines() == found["board"]

@@ -20,7 +20,7 @@ from cutting import CHAIN, DEVICE_ONLY, cut, ramp
 from support import Ran, parse
 
 import byoc
-from byoc.bundle import pack_folder
+from byoc.bundle import list_models, pack_folder
 from byoc.codegen import (
     YES,
     Artifact,
@@ -188,6 +188,40 @@ def test_what_loads_is_what_was_said(
     for n in (1, 2):  # each size is served by one of the two
         x = ramp(n, 4)
         np.testing.assert_array_equal(session({"x": x})["y"], np.maximum(2 * x, 0))
+
+
+@pytest.fixture(scope="module")
+def packaged(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a package of three models for the same accelerators at the same sizes."""
+    path = tmp_path_factory.mktemp("packaged") / "p"
+    with pytest.MonkeyPatch.context() as patch:
+        install(patch, Npu, Pc)
+        byoc.package(
+            {name: parse(MODEL) for name in ("detector", "recognizer", "classifier")},
+            output=path,
+            devices={name: str(made.with_name(f"{name}.yaml")) for name in ("npu", "pc")},
+            variants={"n1": {"n": 1}, "n2": {"n": 2}},
+            codegen={"dla": "npu_tables", "pc": "pc_tables"},
+            strategy="all-supported",
+        )
+    return path
+
+
+@pytest.mark.parametrize("machine", MACHINES, indirect=True, ids="-".join)
+def test_each_model_of_a_package_is_chosen_for_as_a_bundle(
+    machine: tuple[str, str], made: Path, packaged: Path
+) -> None:
+    expected = byoc.find_fitting(made).choice
+    for model in list_models(packaged):
+        found = byoc.find_fitting(model).choice
+        if expected is None:
+            assert found is None
+            assert try_to_load(model).startswith(f"{model}: none of its variants runs on this machine")
+            continue
+        assert found is not None
+        assert found.chosen == tuple(name.replace("_", "_n") for name in expected.chosen)
+        assert byoc.load(model, isolate=False).choice == found
+        assert try_to_load(model) == ""
 
 
 def choose(made: Path, monkeypatch: pytest.MonkeyPatch, pc: type = Pc, **options: Any) -> Any:

@@ -164,6 +164,17 @@ def test_a_prefix_that_is_no_name_is_refused(prefix: str, tmp_path: Path) -> Non
     assert not (tmp_path / "p").exists()
 
 
+def test_models_of_a_package_have_their_names(tmp_path: Path) -> None:
+    models = {name: parse(SMALL) for name in ("one", "Int")}
+    options = {"rules": "dla", "strategy": "host-only", "verify": False}
+    library.package(models, output=tmp_path / "p", **options)
+    with pytest.raises(InputError, match=r"^prefix 'two': models of a package have their names as"):
+        export_c(str(tmp_path / "p"), output=tmp_path / "c", prefix="two")
+    with pytest.raises(InputError, match=r"^prefix 'int': a name in small letters"):
+        export_c(str(tmp_path / "p"), output=tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+
+
 def test_the_command_line_has_it(byoc: Callable[..., Ran], tmp_path: Path) -> None:
     onnx.save(parse(SMALL), tmp_path / "m.onnx")
     ran = byoc("export-c", tmp_path / "m.onnx", "-o", tmp_path / "p", "--prefix", "detector")

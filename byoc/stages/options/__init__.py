@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         VARIANT_RULES,
         PlanOptions,
         UnitOptions,
+        VariantValue,
         list_files,
         list_names,
     )

@@ -1,0 +1,186 @@
+"""`byoc package`: several models for several devices in one package, which grows and shrinks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import byoc
+from byoc import bundle, reporting
+from byoc.cli._common import (
+    AllowUnverifiedOption,
+    DefaultGroup,
+    FormatOption,
+    OutputFormat,
+    VerboseOption,
+    leave_by_reports,
+    print_json,
+    print_rows,
+    reserve_stdout,
+    show_status,
+)
+from byoc.cli._option_flags import take_options
+from byoc.console import make_console, print_errors, print_line
+from byoc.packaging import PackageOptions
+from byoc.support import keywords_of
+
+ModelsArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="[NAME=]MODEL...", help="ONNX files or zoo:NAME, or one YAML file with all."),
+]
+PackageArgument = Annotated[Path, typer.Argument(help="A package: a folder or a packed file.")]
+OutputOption = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Write the result here, not over the package.")
+]
+SignOption = Annotated[
+    bool, typer.Option("--sign/--no-sign", help="Sign the package with the key of this machine.")
+]
+
+app = typer.Typer(cls=DefaultGroup, add_completion=False, rich_markup_mode=None, no_args_is_help=True)
+
+
+@app.callback()
+def package() -> None:
+    """Put several models, for several devices, into one package.
+
+    The name of `make` may be left out: byoc package -o app.byoc a.onnx b.onnx --for pc=openvino-cpu.
+    """
+
+
+@app.command("make")
+@take_options(PackageOptions, first=("output", "devices"), optional=("rules",))
+def make(
+    models: ModelsArgument,
+    options: PackageOptions,
+    verbose: VerboseOption = False,
+    form: FormatOption = OutputFormat.text,
+    allow_unverified: AllowUnverifiedOption = False,
+) -> None:
+    """Partition models, each for all devices, and write one package.
+
+    Weights and artifacts that are equal are stored once over all models. Exit codes are those of
+    `byoc partition`.
+    """
+    _write(models, options, verbose, form, allow_unverified)
+
+
+@app.command("add")
+@take_options(PackageOptions, first=("devices", "output"), optional=("rules", "output"))
+def add(  # noqa: PLR0913, PLR0917 - typer gives each
+    package: PackageArgument,
+    models: ModelsArgument,
+    options: PackageOptions,
+    verbose: VerboseOption = False,
+    form: FormatOption = OutputFormat.text,
+    allow_unverified: AllowUnverifiedOption = False,
+) -> None:
+    """Add models to a package; those that it has are not compiled again."""
+    given = {**keywords_of(options, PackageOptions), "base": package}
+    given["output"] = options.output or package
+    _write(models, PackageOptions(**given), verbose, form, allow_unverified)
+
+
+def _write(
+    models: Sequence[str],
+    options: PackageOptions,
+    verbose: bool,
+    form: OutputFormat,
+    allow_unverified: bool,
+) -> None:
+    files = [each for each in models if each.endswith((".yaml", ".yml"))]
+    if files and len(models) > 1:
+        raise typer.BadParameter(f"{files[0]} is to be alone: it names all models", param_hint="MODEL")
+    with show_status(), reserve_stdout():
+        made = byoc.package(files[0] if files else models, **keywords_of(options, PackageOptions))
+    reports = [each.report for result in made.values() for each in result.variants]
+    print_errors([result.not_signed for result in made.values() if result.not_signed])
+    if form is OutputFormat.json:
+        print_json({"models": {name: result.to_json() for name, result in made.items()}})
+    else:
+        _print_results(made, verbose)
+        _print_package(Path(str(options.output)))
+    leave_by_reports(reports, allow_unverified)
+
+
+def _print_results(made: Mapping[str, byoc.pipeline.Result], verbose: bool) -> None:
+    for result in made.values():
+        reports = [each.report for each in result.variants]
+        reporting.print_reports(reports, make_console(), reporting.WHOLE if verbose else reporting.BRIEF)
+
+
+def _print_package(path: Path) -> None:
+    """Print what is in a package that was just written, by its manifest."""
+    print_line(f"Written to {path}: {bundle.measure_package(path).describe()}")
+
+
+@app.command("remove")
+def remove(
+    package: PackageArgument,
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="The models to leave out.")],
+    output: OutputOption = None,
+    sign: SignOption = True,
+) -> None:
+    """Take models out of a package, and what they alone needed; nothing is compiled."""
+    with show_status() as show:
+        show("write")
+        not_signed = byoc.reduce_package(package, output, without=names, sign=sign)
+    print_errors([not_signed] if not_signed else [])
+    _print_package(output or package)
+
+
+@app.command("split")
+def split(
+    package: PackageArgument,
+    device: Annotated[str, typer.Option("--for", metavar="DEVICE", help="The device to ship for.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Write the smaller package here.")],
+    sign: SignOption = True,
+) -> None:
+    """Write the part of a package that one device needs, to be shipped; nothing is compiled."""
+    with show_status() as show:
+        show("write")
+        not_signed = byoc.reduce_package(package, output, device=device, sign=sign)
+    print_errors([not_signed] if not_signed else [])
+    _print_package(output)
+
+
+@app.command("export")
+def export(
+    source: Annotated[Path, typer.Argument(help="A bundle or a package: a folder or a packed file.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Write into this new folder.")],
+    variant: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Export this variant of bundles with several.")
+    ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Take weights outside, whoever made it.")
+    ] = False,
+    form: FormatOption = OutputFormat.text,
+) -> None:
+    """Write a bundle, or a package, as a model package of onnxruntime.
+
+    onnxruntime chooses a variant by the providers of a session. Those whose regions no provider loads are
+    left out, with the reason.
+    """
+    with show_status() as show, reserve_stdout():
+        show("write")
+        models = {
+            path.name if path != source else source.name.partition(".")[0]: byoc.open_bundle(
+                path, trust=trust, variant=variant
+            )
+            for path in bundle.list_models(source)
+        }
+        made = byoc.export_package(models, output)
+    if form is OutputFormat.json:
+        print_json({**asdict(made), "folder": str(made.folder)})
+        return
+    rows = [
+        {"model": each.component, "variant": each.variant, "provider": each.provider}
+        for each in made.variants
+    ]
+    print_rows(rows, OutputFormat.text)
+    for name, reason in made.left_out.items():
+        print_line(f"note: {name} is left out: {reason}")
+    print_line(f"Written to {made.folder}")

@@ -1,0 +1,249 @@
+"""Packages of several models for several devices: what they are made of, and how they are written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from byoc import bundle, quantization
+from byoc.codegen import find_same_paths, is_plain_name
+from byoc.errors import InputError, suggest_nearest
+from byoc.model import VARIANT_NAME, Variant
+from byoc.pipeline import Result, partition_request
+from byoc.stages import Request, Resolve
+from byoc.stages.options import VARIANT_RULES, Options, VariantValue, list_files
+from byoc.support import Flag, Syntax, check_types, declare_field, read_mapping, take_keywords
+from byoc.zoo import Source, find_genai_folder
+
+PackagedModels = str | Path | Sequence[str | Path] | Mapping[str, Any]
+_SUFFIXES = (".yaml", ".yml")
+_TAKEN = "artifacts"  # a folder of every package
+_OF_PACKAGE = ("output", "base", "sign", "progress")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackageOptions(Options):
+    """The choices of a package, which are those of each of its models unless that has its own."""
+
+    output: str | Path | None = declare_field(
+        None,
+        "where to write the package, a folder, or packed where it ends in `.zip`. An existing one is "
+        "replaced, whole; anything else that is there is left alone.",
+        Flag("Write the package here (.zip: packed).", Syntax.PATH, ("--output", "-o"), required=True),
+    )
+    devices: Mapping[str, str | Path | Sequence[str | Path]] | None = declare_field(
+        None,
+        "the devices that the package is for, by name, each with one rule file or several: a variant of "
+        "each model, or one for each of its variants.",
+        Flag(
+            "A device that the package is for, and its rule file.",
+            Syntax.PAIRS,
+            names=("--for",),
+            metavar="DEVICE=FILE|NAME",
+        ),
+    )
+    base: str | Path | None = declare_field(
+        None, "a package whose models are taken over as they are; `output` may be the same."
+    )
+
+
+@dataclass(frozen=True)
+class PackagedModel:
+    """A model of a package that is to be made, and its options with a variant for each device."""
+
+    source: Source
+    options: Options
+    devices: tuple[str, ...]
+
+
+@take_keywords(PackageOptions)
+def package(models: PackagedModels, options: PackageOptions) -> dict[str, Result]:
+    """Partition several models for several devices, and write them as one package.
+
+    `models` is a sequence of sources, each a path or `zoo:NAME`, also as `NAME=PATH`; a mapping of names
+    to sources, or to mappings with the source under `model` and options of its own beside it; or the
+    path of a YAML file with such a mapping under `models` and options for all. Equal weights and equal
+    artifacts are stored once over all models. Returns the result of each model by its name.
+
+    Raises InputError as `partition` does, with the model's name in front, and for names of models or
+    devices that are none or the same; nothing has been written.
+    """
+    chosen = list_packaged_models(models, options)
+    if options.output is None:
+        raise InputError("a package is written: say where (output; -o on the command line)")
+    output = Path(options.output)
+    results: dict[str, Result] = {}
+    with bundle.stage_package(output) as writer:
+        if options.base is not None:
+            writer.take_over(Path(options.base), lambda _, manifest: manifest)
+        writer.add_devices(device for each in chosen.values() for device in each.devices)
+        requests = {name: _make_request(name, each, writer) for name, each in chosen.items()}
+        for name, request in requests.items():
+            with _naming_model(name):
+                # All that is wrong in what is asked is said before anything is compiled.
+                Resolve().run(replace(request, options=replace(request.options, output=output)))
+        for name, request in requests.items():
+            with _naming_model(name):
+                results[name] = partition_request(request)
+            writer.add_model(name, writer.workspace / name)
+        not_signed = writer.finish(options.sign)
+    return {
+        name: result.move_to(output / name, not_signed if name == next(iter(results)) else "")
+        for name, result in results.items()
+    }
+
+
+def _make_request(name: str, chosen: PackagedModel, writer: bundle.PackageWriter) -> Request:
+    """Return the request for a model's bundle on the way into a package, which alone is signed."""
+    if name in writer.models:
+        raise InputError(f"{name}: the package has a model of that name already")
+    if find_genai_folder(chosen.source) is not None:
+        raise InputError(f"{name}: a folder of onnxruntime-genai cannot be in a package: name its model")
+    options = replace(chosen.options, output=writer.workspace / name, sign=False)
+    if not options.cache:  # what is equal in several models is compiled once all the same
+        options = replace(options, cache=True, cache_dir=writer.workspace / "cache")
+    return Request(chosen.source, options, variant=Variant(component=name), package=writer.folder)
+
+
+@contextmanager
+def _naming_model(name: str) -> Iterator[None]:
+    """Put the name of a model of a package in front of the message of an InputError."""
+    try:
+        yield
+    except InputError as error:
+        if type(error) is not InputError:  # others say more than a message
+            raise
+        raise InputError(*(f"model {name}: {line}" for line in error.lines)) from error
+
+
+def list_packaged_models(models: PackagedModels, options: PackageOptions) -> dict[str, PackagedModel]:
+    """Return the models that are to be put into a package, by their names in it.
+
+    `models` are sources, whose names are those of their files or stand before a `=`; a mapping of names
+    to sources, or to mappings of options with the source under `model`; or the path of a YAML file with
+    such a mapping under `models`, and options for all beside it, whose paths are relative to it.
+
+    Raises InputError for names that are none or the same, and options that are wrong.
+    """
+    if isinstance(models, str | Path) and str(models).endswith(_SUFFIXES):
+        models, options = _read_file(Path(models), options)
+    elif isinstance(models, str | Path):
+        models = [models]
+    named = models if isinstance(models, Mapping) else _name_models(models)
+    if not named:
+        raise InputError("a package has at least one model, and none is given")
+    found = {name: _read_model(name, given, options) for name, given in named.items()}
+    same = find_same_paths(found)
+    if same is not None:
+        raise InputError(f"models {same[0]} and {same[1]} cannot be told apart on every system")
+    return found
+
+
+def _name_models(models: Sequence[str | Path]) -> dict[str, str | Path]:
+    found: dict[str, str | Path] = {}
+    for given in models:
+        name, sign, source = str(given).partition("=")
+        if not sign or not re.fullmatch(VARIANT_NAME, name):
+            name, source = re.split(r"[:/\\]", str(given))[-1].partition(".")[0], str(given)
+        if name in found:
+            raise InputError(f"{source}: the package has a model '{name}' already: give NAME={source}")
+        found[name] = source
+    return found
+
+
+def _read_file(path: Path, options: PackageOptions) -> tuple[Mapping[str, Any], PackageOptions]:
+    """Read a YAML file of a package: its models, and the options of all with those that it gives."""
+    content = read_mapping(path)
+    models = content.pop("models", None)
+    if not isinstance(models, dict) or not models:
+        raise InputError(f"{path}: models: expected a mapping of names to models")
+    merged = _change_options(options, content, str(path), path.parent)
+    found = {}
+    for name, given in models.items():
+        own = given if isinstance(given, dict) else {"model": given}
+        where = f"{path}: models.{name}"
+        if not isinstance(own.get("model"), str):
+            raise InputError(f"{where}.model: expected the path of a model, or zoo:NAME")
+        rest = {key: value for key, value in own.items() if key != "model"}
+        changed = _change_options(merged, rest, where, path.parent)
+        found[str(name)] = {"model": _find_file(own["model"], path.parent), "options": changed}
+    return found, merged
+
+
+def _change_options(
+    options: PackageOptions, given: Mapping[Any, Any], where: str, folder: Path | None = None
+) -> PackageOptions:
+    """Return options with some changed, as `byoc.partition` calls them; `quantize` and its like, too.
+
+    Files are looked for in `folder` first. Raises InputError, which begins with `where`.
+    """
+    lowering = {each.name for each in fields(quantization.Precision)}
+    known = {each.name for each in fields(PackageOptions)} - {*_OF_PACKAGE} | lowering
+    wrong = next((key for key in given if key not in known), None)
+    if wrong is not None:
+        raise InputError(f"{where}: no option '{wrong}'{suggest_nearest(str(wrong), known)}")
+    found = {key: _find_file(value, folder) for key, value in given.items()}
+    of_precision = {key: found.pop(key) for key in [*found] if key in lowering}
+    try:
+        check_types(PackageOptions, found)
+        check_types(quantization.Precision, of_precision)
+        precision = replace(found.pop("precision", options.precision), **of_precision)
+        return replace(options, precision=precision, **found)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def _find_file(value: Any, folder: Path | None) -> Any:
+    """Return a value with the texts in it that name files or folders of `folder` as their paths."""
+    if folder is None:
+        return value
+    if isinstance(value, dict):
+        return {key: _find_file(each, folder) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_find_file(each, folder) for each in value]
+    if isinstance(value, str) and value and (folder / value.partition(":")[0]).is_file():
+        return str(folder / value)
+    return value
+
+
+def _read_model(name: str, given: Any, options: PackageOptions) -> PackagedModel:
+    if not re.fullmatch(VARIANT_NAME, name) or not is_plain_name(name) or name == _TAKEN:
+        raise InputError(
+            f"model '{name}': a name in a package is a letter, and then at most 39 letters, digits or "
+            f"underscores, and not '{_TAKEN}': give NAME=FILE"
+        )
+    if isinstance(given, Mapping):
+        source = given.get("model")
+        if source is None:
+            raise InputError(f"model '{name}': its source is missing: give it under 'model'")
+        rest = {key: value for key, value in given.items() if key not in ("model", "options")}
+        options = _change_options(given.get("options", options), rest, f"model '{name}'")
+        given = source
+    devices = tuple(options.devices or ())
+    bundle.check_devices(devices)
+    return PackagedModel(given, _spread_devices(options), devices)
+
+
+def _spread_devices(options: PackageOptions) -> Options:
+    """Return the options of a model, with a variant for each device, or for each and each variant."""
+    own = {each.name: getattr(options, each.name) for each in fields(Options)}
+    if not options.devices:
+        if not options.rules and not all(each.rules for each in options.list_variants()):
+            raise InputError(
+                "no device is given (--for DEVICE=RULES), and no rule file for all (--rules)"
+            )
+        return Options(**own)
+    sizes: Mapping[str, Mapping[str, VariantValue]] = options.variants or {"": {}}
+    for size, dims in sizes.items():
+        if VARIANT_RULES in dims:
+            raise InputError(f"variant '{size}': devices say what rule files it has, so it names none")
+    variants = {
+        "_".join(filter(None, (device, size))): {VARIANT_RULES: list_files(files), **dims}
+        for device, files in options.devices.items()
+        for size, dims in sizes.items()
+    }
+    return Options(**{**own, "variants": variants})
