@@ -161,8 +161,8 @@ def export(
 ) -> None:
     """Write a bundle, or a package, as a model package of onnxruntime.
 
-    onnxruntime chooses a variant by the providers of a session. Those whose regions no provider loads are
-    left out, with the reason.
+    onnxruntime chooses a variant by the providers of a session. Those whose regions no provider
+    loads are left out, with the reason.
     """
     with show_status() as show, reserve_stdout():
         show("write")
