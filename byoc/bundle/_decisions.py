@@ -22,7 +22,7 @@ from byoc.model import ONLY_VARIANT, Variant
 from byoc.support import StrictModel, dump_json, read_limited
 
 DECISIONS_FILE = "decisions.json.gz"
-DECISIONS_FORMAT: Literal[1] = 1
+DECISIONS_FORMAT: Literal[2] = 2  # 1 has no attributes of nodes
 MAX_DECISION_BYTES = 1 << 28
 """The size limit of the table, unpacked; 100,000 nodes take a twentieth of it."""
 MAX_DECISION_VALUES = 1 << 23
@@ -75,7 +75,8 @@ class DecidedNodes(StrictModel):
     """The nodes of a graph. A name is the node's own or that of its first output.
 
     `inputs` and `outputs` are tensors, -1 for one that is left out; what bodies capture comes after the
-    inputs. A constant node is in no unit; `inserted` are the nodes that byoc added.
+    inputs. A constant node is in no unit; `inserted` are the nodes that byoc added. `attributes` are the
+    stated ones, -1 for a node without any; in format 1 there are none.
     """
 
     names: Names
@@ -84,6 +85,7 @@ class DecidedNodes(StrictModel):
     outputs: tuple[OptionalNumbers, ...]
     units: OptionalNumbers
     inserted: Numbers
+    attributes: OptionalNumbers = ()
 
 
 class DecidedUnits(StrictModel):
@@ -158,7 +160,8 @@ class DecidedGraph(StrictModel):
         """Yield a sentence for each mistake in its numbers."""
         nodes, units, tensors = self.nodes, self.units, self.tensors
         count = len(nodes.names), len(units.kinds), len(tensors.names)
-        yield from _find_lengths(nodes, ("operators", "inputs", "outputs", "units"), count[0])
+        newer = ("attributes",) if tables.format > 1 else ()
+        yield from _find_lengths(nodes, ("operators", "inputs", "outputs", "units", *newer), count[0])
         columns = ("composites", "devices", "regions", "reasons", "operations", "rules")
         yield from _find_lengths(units, columns, count[1])
         yield from _find_lengths(tensors, ("types",), count[2])
@@ -177,6 +180,7 @@ class DecidedGraph(StrictModel):
             ("nodes.outputs", _flatten(nodes.outputs), count[2]),
             ("nodes.units", nodes.units, count[1]),
             ("nodes.inserted", nodes.inserted, count[0]),
+            ("nodes.attributes", nodes.attributes, len(tables.attributes)),
             ("units.composites", units.composites, len(tables.composites)),
             ("units.devices", units.devices, len(tables.devices)),
             ("units.regions", units.regions, len(self.regions)),
@@ -229,7 +233,7 @@ class DecisionDocument(StrictModel):
     `devices` are the host and the accelerators. Bodies come after the graphs around them.
     """
 
-    format: Literal[1] = DECISIONS_FORMAT
+    format: Literal[1, 2] = DECISIONS_FORMAT
     model: str
     devices: Annotated[Names, Field(min_length=1)]
     operators: tuple[DecidedOperator, ...]
@@ -237,6 +241,8 @@ class DecisionDocument(StrictModel):
     rules: Names
     reasons: tuple[DecidedReason, ...]
     types: tuple[DecidedType, ...]
+    attributes: Names = ()
+    """the attributes of nodes, each text a line `name: value` for each"""
     graphs: Annotated[tuple[DecidedGraph, ...], Field(min_length=1)]
 
     @model_validator(mode="after")

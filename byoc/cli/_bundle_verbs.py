@@ -203,7 +203,7 @@ def _remove(key: str) -> None:
 # `byoc report`: draw a bundle's report for a browser.
 
 
-def report(
+def report(  # noqa: PLR0913, PLR0917 - typer gives each
     bundle: Annotated[Path, typer.Argument(help="What `byoc partition -o` wrote, or `byoc pack`.")],
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Write the page here, such as report.html.")
@@ -211,6 +211,10 @@ def report(
     trace: Annotated[
         Path | None,
         typer.Option(help="A timeline that `byoc run --trace` wrote, to be drawn and compared."),
+    ] = None,
+    overlay: Annotated[
+        Path | None,
+        typer.Option(metavar="CSV", help="Numbers of nodes (node,TITLE in its first row), as colours."),
     ] = None,
     variant: Annotated[
         str | None, typer.Option(metavar="NAME", help="The variant to draw, of a bundle with several.")
@@ -223,7 +227,8 @@ def report(
     check_outside(output, whole, "it would change the bundle that is shown")
     with show_status() as show:
         show("read the bundle")
-        page = byoc.make_page(byoc.open_bundle(bundle, variant=variant, trust=trust), trace)
+        opened = byoc.open_bundle(bundle, variant=variant, trust=trust)
+        page = byoc.make_page(opened, trace, overlay)
     write_text(output, page)
     print_line(f"Written to {output} ({format_quantity(len(page.encode()), 'B')})")
 

@@ -1,12 +1,13 @@
 """The decision document of a plan: node by node, where it runs, why, and what that costs."""
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
+from onnx import AttributeProto, NodeProto, TensorProto, helper
 
 from byoc.boundary.contracts import TensorContract
 from byoc.bundle import (
@@ -23,7 +24,8 @@ from byoc.bundle import (
     HostReason,
     PlacedNodes,
 )
-from byoc.errors import YES, Verdict, list_causes
+from byoc.console import format_count
+from byoc.errors import YES, Verdict, list_causes, shorten_text
 from byoc.model import (
     GraphIndex,
     TensorType,
@@ -185,6 +187,7 @@ class _DocumentMaker:
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     """a verdict for each of the reasons"""
     types: _Numbers[TensorType] = field(default_factory=_Numbers)
+    attributes: _Numbers[str] = field(default_factory=_Numbers)
 
     def make_document(self) -> DecisionDocument:
         """Return the whole document."""
@@ -211,6 +214,7 @@ class _DocumentMaker:
                 for text in self.reasons
             ),
             types=tuple(_describe_type(kind, sizes) for kind in self.types),
+            attributes=tuple(self.attributes),
             graphs=graphs,
         )
 
@@ -267,6 +271,9 @@ class _DocumentMaker:
             units=tuple([rows.get(n, -1) for n in numbers]),
             inserted=tuple(
                 [n for n, node in enumerate(nodes) if node.metadata_props and is_inserted(node)]
+            ),
+            attributes=tuple(
+                [self.attributes[_describe_attributes(n)] if n.attribute else -1 for n in nodes]
             ),
         )
 
@@ -348,6 +355,37 @@ class _DocumentMaker:
                 seconds=None if each.seconds is None else _round(each.seconds),
                 **stated,
             )
+
+
+_MOST_SHOWN = 120  # characters of an attribute's value
+
+
+def _describe_attributes(node: NodeProto) -> str:
+    """Return the stated attributes of a node, a line `name: value` for each."""
+    return "\n".join(f"{each.name}: {_describe_value(each)}" for each in node.attribute)
+
+
+def _describe_value(attribute: AttributeProto) -> str:
+    """Return an attribute's value as people write it; of a tensor its type, of a body its nodes."""
+    if attribute.ref_attr_name:
+        return f"the attribute {attribute.ref_attr_name} of the function"
+    if attribute.type == AttributeProto.TENSOR:
+        dtype = TensorProto.DataType.Name(attribute.t.data_type).lower()
+        return f"a tensor {dtype} {list(attribute.t.dims)}"
+    if attribute.type == AttributeProto.GRAPH:
+        return f"a body of {format_count(len(attribute.g.node), 'node')}"
+    value = helper.get_attribute_value(attribute)
+    values = value if isinstance(value, Sequence) and not isinstance(value, str | bytes) else [value]
+    if not all(isinstance(each, str | bytes | int | float) for each in values):
+        return AttributeProto.AttributeType.Name(attribute.type).lower()
+    shown = ", ".join(_describe_scalar(each) for each in values[:_MOST_SHOWN])
+    return shorten_text(shown, _MOST_SHOWN) if shown else "none"
+
+
+def _describe_scalar(value: str | bytes | float) -> str:
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
+    return f"{value:.7g}" if isinstance(value, float) else str(value)
 
 
 def _describe_contract(contract: TensorContract) -> dict[str, Any]:

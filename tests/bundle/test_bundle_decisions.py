@@ -44,7 +44,7 @@ def set_at(*path: Any) -> Callable[[Any], None]:
 
 WRONG = {
     "an unknown key": set_at("more", 1),
-    "another format": set_at("format", 2),
+    "another format": set_at("format", 3),
     "a text for a number": set_at("graphs", 0, "nodes", "operators", 0, "1"),
     "an operator that is not there": set_at("graphs", 0, "nodes", "operators", 0, 7),
     "no operator": set_at("graphs", 0, "nodes", "operators", 0, -1),
@@ -65,6 +65,14 @@ WRONG = {
 
 def test_what_was_written_is_read(data: Any) -> None:
     assert read(data).graphs[0].path == ""
+
+
+def test_what_an_older_byoc_wrote_has_no_attributes(data: Any) -> None:
+    changed = json.loads(json.dumps(data))
+    changed["format"] = 1
+    del changed["attributes"], changed["graphs"][0]["nodes"]["attributes"]
+
+    assert read(changed).graphs[0].nodes.attributes == ()
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -165,6 +173,7 @@ ENDS = [
     (("nodes", "inputs", 0), -1, "tensors"),
     (("nodes", "outputs", 0), -1, "tensors"),
     (("nodes", "units"), -1, "units"),
+    (("nodes", "attributes"), -1, "attributes"),
     (("units", "composites"), -1, "composites"),
     (("units", "devices"), 0, "devices"),
     (("units", "regions"), -1, "regions"),
@@ -180,7 +189,14 @@ ENDS = [
 def test_numbers_are_those_of_something(path: tuple[Any, ...], least: int, of: str, data: Any) -> None:
     data = json.loads(json.dumps(data))
     graph = data["graphs"][0]
-    constant = {"names": "k", "operators": 0, "inputs": [], "outputs": [4], "units": -1}
+    constant = {
+        "names": "k",
+        "operators": 0,
+        "inputs": [],
+        "outputs": [4],
+        "units": -1,
+        "attributes": -1,
+    }
     for column, value in constant.items():
         graph["nodes"][column].append(value)  # so that there are as many nodes as units no more
     for column, value in {"names": ["k", "l"], "types": [-1, -1]}.items():

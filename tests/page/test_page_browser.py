@@ -427,3 +427,46 @@ def test_whatever_is_clicked_everything_has_its_place(show: Any, model: str, rul
     page = show(plan.make_page())
     for seed in (1, 2, 3):
         page.evaluate(RANDOM_USE, seed)
+
+
+def test_a_user_sees_attributes_and_the_values_of_weights(show: Any, squeezenet: Path) -> None:
+    page = show(byoc.make_page(squeezenet))
+    search(page, "n2")
+    assert "kernel_shape\n3, 3" in page.inner_text("#details")
+    search(page, "conv1_w_0")
+    assert "range\n-0.333 to 0.333" in page.inner_text("#details")
+    assert page.locator("#details svg.histogram rect").count() == 24
+
+
+def test_a_user_colours_the_graph_by_numbers_of_his_own(
+    show: Any, squeezenet: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.csv").write_text("node,noise\nn2,0.25\nn17,0.75\n")
+    page = show(byoc.make_page(squeezenet, overlay=tmp_path / "mine.csv"))
+
+    fills = """
+    byocPage.picture.scene.parts.filter((part) => part.kind === 'node')
+      .map((part) => byocPage.picture.cy.getElementById(part.id).data('fill'))"""
+    own = page.evaluate(fills)
+    assert len({*own} - {"#ffffff"}) == 2
+    page.select_option("#legend select", "device")
+    assert not {*own} & {*page.evaluate(fills)}
+    search(page, "n17")
+    assert "noise\n0.75" in page.inner_text("#details")
+
+
+def test_a_user_saves_the_picture_and_moves_the_border_of_the_lists(
+    show: Any, squeezenet: Path, tmp_path: Path
+) -> None:
+    page = show(byoc.make_page(squeezenet))
+    with page.expect_download() as download:
+        page.click("[data-zoom=save]")
+    download.value.save_as(tmp_path / "saved.png")
+    assert download.value.suggested_filename == "squeezenet.png"
+    assert (tmp_path / "saved.png").read_bytes().startswith(b"\x89PNG")
+
+    height = "document.getElementById('lists').clientHeight"
+    before = page.evaluate(height)
+    page.focus("#split")
+    page.keyboard.press("ArrowUp")
+    assert page.evaluate(height) > before

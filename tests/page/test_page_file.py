@@ -14,13 +14,14 @@ import numpy as np
 import onnx
 import pytest
 from calibrating import wide_inputs, wide_network
+from onnx import helper, numpy_helper
 from support import VANILLA, parse
 
 import byoc
 from byoc.bundle import open_bundle
 from byoc.errors import InputError
 from byoc.reporting import make_decision_document
-from byoc.reporting.page import read_trace
+from byoc.reporting.page import draw_constants, read_trace
 
 CHAIN = "g (float[1,4,8,8] x) => (float[1,4,8,8] y) { a = Relu(x) b = Sin(a) y = Relu(b) }"
 HOSTILE = "</script><img src=x onerror=alert(1)><!--$data ${x} \u202e\u2028\x1b"
@@ -275,3 +276,88 @@ def test_a_bundle_without_decisions_is_refused_in_one_sentence(
     byoc.partition(parse(CHAIN), VANILLA, output=tmp_path / "b", codegen="reference")
     with pytest.raises(InputError, match="holds no decisions"):
         byoc.make_page(tmp_path / "b")
+
+
+def test_a_page_has_the_attributes_of_nodes_and_the_values_of_constants(tmp_path: Path) -> None:
+    text = """
+    g (float[1,4,8,8] x) => (float[1,4,3,3] y)
+    <float few = {2.5}>
+    {
+      a = Mul(x, few)
+      y = MaxPool <kernel_shape = [3, 3], strides = [2, 2]> (a)
+    }"""
+    output = tmp_path / "b.byoc"
+    byoc.partition(parse(text), VANILLA, output=output, strategy="all-supported", codegen="reference")
+
+    data = read_data(byoc.make_page(output))
+
+    document = data["decisions"]
+    nodes = document["graphs"][0]["nodes"]
+    shown = {
+        name: document["attributes"][number]
+        for name, number in zip(nodes["names"], nodes["attributes"], strict=True)
+        if number >= 0
+    }
+    assert shown == {"y": "kernel_shape: 3, 3\nstrides: 2, 2"}
+    assert data["constants"]["few"]["values"] == [2.5]
+
+
+def test_constants_are_drawn_as_they_lie() -> None:
+    values = np.append(np.zeros(8, np.float32), np.linspace(-1, 3, 32, dtype=np.float32))
+    tensors = {
+        "spread": values,
+        "same": np.full(40, 7, np.int8),
+        "odd": np.append(values, [np.inf, np.nan]).astype(np.float16),
+        "few": np.array([1, 2], np.int64),
+        "empty": np.zeros(0, np.float32),
+        "text": np.array(["a"], object),
+    }
+    stored = [numpy_helper.from_array(value, name) for name, value in tensors.items()]
+    model = helper.make_model(helper.make_graph([], "g", [], [], stored))
+
+    found = draw_constants(model, Path())
+
+    assert found.keys() == tensors.keys() - {"empty", "text"}
+    assert sum(found["spread"]["bins"]) == 40
+    assert (found["spread"]["least"], found["spread"]["greatest"], found["spread"]["zeros"]) == (
+        -1,
+        3,
+        0.2,
+    )
+    assert found["same"]["bins"] == ()
+    assert (found["odd"]["odd"], sum(found["odd"]["bins"])) == (2, 40)
+    assert found["few"]["values"] == (1.0, 2.0)
+
+
+def test_numbers_of_nodes_go_with_the_page(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("node,noise \na,1.5\n\nb,-2\n")
+
+    data = read_data(byoc.make_page(bundle, overlay=tmp_path / "mine.csv"))
+
+    assert data["overlay"] == {"title": "noise", "values": {"a": 1.5, "b": -2.0}}
+    assert read_data(byoc.make_page(bundle))["overlay"] is None
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "line 1: the first row must be `node,TITLE`"),
+        ("node\na\n", "line 1: the first row must be `node,TITLE`"),
+        ("node,noise\n", "has no row for a node"),
+        ("node,noise\na\n", "line 2: has 1 columns, not a name and a number"),
+        ("node,noise\na,1\nconv,1\n", "line 3: no node 'conv'"),
+        ("node,noise\na,nan\n", "line 2: 'nan' is not a finite number"),
+        ("node,noise\na,loud\n", "line 2: 'loud' is not a finite number"),
+        ("node,\udcff\na,1\n", "not a CSV file in UTF-8"),
+    ],
+)
+def test_what_is_no_table_of_numbers_is_refused_with_its_line(
+    bundle: Path, tmp_path: Path, content: str, said: str
+) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_bytes(content.encode(errors="surrogateescape"))
+
+    with pytest.raises(InputError, match=re.escape(said)):
+        byoc.make_page(bundle, overlay=path)
+    with pytest.raises(InputError, match=r"none\.csv: cannot be read"):
+        byoc.make_page(bundle, overlay=tmp_path / "none.csv")

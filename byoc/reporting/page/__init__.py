@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
+    from byoc.reporting.page._constants import draw_constants
     from byoc.reporting.page._page_file import (
         PageParts,
         make_page,

@@ -34,6 +34,8 @@ from byoc.reporting import (
     list_quality_warnings,
     make_decision_document,
 )
+from byoc.reporting.page._constants import draw_constants
+from byoc.reporting.page._overlay import Overlay, read_overlay
 from byoc.runtime import OPERATOR_CATEGORY
 from byoc.support import StrictModel, read_limited
 
@@ -201,8 +203,9 @@ _SOURCE_MAP = re.compile(r"^//# sourceMappingURL=.*$", re.MULTILINE)  # a browse
 class PageParts:
     """The content of a page: the report, the decisions, and whatever else is known.
 
-    `layers` of compiled regions and their `codegens` are by the region's name; `trace` is a traced run.
-    `is_compiled` tells a bundle from a plan alone.
+    `layers` of compiled regions and their `codegens` are by the region's name; `trace` is a traced run,
+    `constants` are pictures of the model's constants by name (`draw_constants`), `overlay` the user's
+    numbers of nodes. `is_compiled` tells a bundle from a plan alone.
     """
 
     report: Report
@@ -211,6 +214,8 @@ class PageParts:
     layers: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     codegens: Mapping[str, str] = field(default_factory=dict)
     is_compiled: bool = False
+    constants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    overlay: Overlay | None = None
 
 
 def render_page(parts: PageParts) -> str:
@@ -245,6 +250,8 @@ def _pack_data(parts: PageParts) -> str:
         "codegens": dict(parts.codegens),
         "compiled": parts.is_compiled,
         "memory": make_memory_picture(parts.decisions),
+        "constants": dict(parts.constants),
+        "overlay": None if parts.overlay is None else asdict(parts.overlay),
     }
     text = json.dumps(rest, separators=(",", ":"), allow_nan=False).encode()
     packed = BytesIO()
@@ -383,11 +390,16 @@ class _Layers(BaseModel):
     layers: tuple[_Layer, ...]
 
 
-def make_page(bundle: Bundle | str | Path, trace: str | Path | None = None) -> str:
+def make_page(
+    bundle: Bundle | str | Path,
+    trace: str | Path | None = None,
+    overlay: str | Path | None = None,
+) -> str:
     """Return the page of a `bundle`, or of the one at a path, as HTML.
 
     `trace` is a file that `byoc run --trace` wrote: its timeline is drawn, and measured seconds stand
-    beside predicted ones.
+    beside predicted ones. `overlay` is a CSV file with numbers of nodes, which colour the graph: its
+    first column `node` has their names or those of their first outputs, the second one has a title.
 
     Raises InputError when one of them cannot be read, or the bundle holds no decisions.
     """
@@ -405,6 +417,8 @@ def make_page(bundle: Bundle | str | Path, trace: str | Path | None = None) -> s
         layers=dict(_find_layers(opened)),
         is_compiled=True,
         codegens={entry.name: entry.codegen for entry in opened.variant.regions},
+        constants=draw_constants(opened.model(), opened.folder),
+        overlay=None if overlay is None else read_overlay(Path(overlay), decisions),
     )
     return render_page(parts)
 
@@ -414,7 +428,8 @@ def make_plan_page(plan: Plan, report: Report) -> str:
 
     It has no layouts and scales of boundary tensors: contracts are known once regions are compiled.
     """
-    return render_page(PageParts(report, make_decision_document(plan)))
+    constants = draw_constants(plan.model.proto, plan.model.folder or Path())
+    return render_page(PageParts(report, make_decision_document(plan), constants=constants))
 
 
 def _find_layers(bundle: Bundle) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:

@@ -72,6 +72,7 @@ class Details {
     this.why(graph, unit, part.device);
     this.costs(graph, unit, single && graph.unitNodes[unit].length > 1);
     this.gains(graph, unit, part);
+    this.attributesOf(graph, part.nodes);
     this.tensorsOf(graph, part.nodes);
     if (graph.inserted.has(part.nodes[0])) this.pane.append(make("p", { className: "soft", text: "byoc added this node." }));
     if (graph.path) this.pane.append(makeList([["in", graph.path]]));
@@ -124,6 +125,9 @@ class Details {
     this.pane.append(table);
     const parts = [["operations", graph.operations(unit) ? Math.round(graph.operations(unit)).toLocaleString("en-US") : "0"]];
     if (this.tables.operations) parts.push(["share of all", formatShare((graph.trips * graph.operations(unit)) / this.tables.operations)]);
+    const { overlay } = this.tables;
+    const values = overlay ? graph.unitNodes[unit].map((node) => overlay.find(graph, node)).filter((value) => value !== undefined) : [];
+    if (values.length) parts.push([overlay.title, values.map(roundNumber).join(", ")]);
     if (graph.trips !== 1) parts.push(["runs", roundNumber(graph.trips)]);
     if (graph.raw.units.estimated.includes(unit)) parts.push(["", "an estimate: a shape or the operator is not known"]);
     this.pane.append(makeList(parts));
@@ -149,6 +153,35 @@ class Details {
     }
     if (!lines.length) return;
     this.pane.append(make("h2", { text: "What would change it" }), make("ul", {}, ...lines.map((text) => make("li", { text }))));
+  }
+
+  /** The stated attributes of the nodes of a unit. */
+  attributesOf(graph, nodes) {
+    const stated = nodes.filter((node) => graph.attributes(node).length);
+    if (!stated.length) return;
+    this.pane.append(make("h2", { text: "Attributes" }));
+    for (const node of stated) {
+      if (nodes.length > 1) this.pane.append(make("div", { className: "soft", text: `${this.operatorName(graph, node)} ${graph.name(node)}` }));
+      this.pane.append(makeList(graph.attributes(node)));
+    }
+  }
+
+  /** The values of a constant: all where they are few, else where they lie and a histogram. */
+  valuesOf(graph, tensor) {
+    const found = (this.tables.data.constants || {})[graph.tensor(tensor).name];
+    if (!graph.constant[tensor] || !found) return;
+    this.pane.append(make("h2", { text: "Values" }));
+    if (found.values.length) {
+      this.pane.append(make("p", { className: "name", text: found.values.map(roundNumber).join(", ") }));
+      return;
+    }
+    if (found.bins.length) this.pane.append(drawBins(found));
+    this.pane.append(makeList([
+      ["range", found.least === found.greatest ? `all are ${roundNumber(found.least)}` : `${roundNumber(found.least)} to ${roundNumber(found.greatest)}`],
+      ["mean", found.least === found.greatest ? "" : roundNumber(found.mean)],
+      ["zeros", found.zeros ? formatShare(found.zeros) : ""],
+      ["not finite", found.odd ? formatNumber(found.odd) : ""],
+    ]));
   }
 
   /** The boundary tensors that some nodes read or make, each with its region. */
@@ -321,6 +354,7 @@ class Details {
     const link = (node) => this.page.linkNode(graph, node);
     const readers = graph.readers.get(tensor) || [];
     this.pane.append(makeList([["type", graph.describeTensor(tensor)], ["made by", producer < 0 ? (graph.constant[tensor] ? "the model" : "the graph's input") : link(producer)]]));
+    this.valuesOf(graph, tensor);
     graph.regions.forEach((region, number) => {
       for (const each of region.boundary.filter((one) => one.tensor === tensor)) {
         this.pane.append(make("h2", {}, each.enters ? "Enters " : "Leaves ", this.page.linkRegion(graph, number)), makeList([["sent", `${formatBytes(each.bytes)} in ${formatSeconds(each.seconds)}`], ["contract", describeContract(each)]]));
@@ -328,6 +362,24 @@ class Details {
     });
     this.pane.append(make("h2", { text: `Read by (${readers.length})` }), make("ul", {}, ...readers.slice(0, 40).map((node) => make("li", {}, link(node)))));
   }
+}
+
+/** Draw the histogram of a constant's values, with a line where zero is. */
+function drawBins({ bins, least, greatest }) {
+  const [width, height] = [264, 56];
+  const step = width / bins.length;
+  const most = Math.max(...bins);
+  const text = `Histogram of the values from ${roundNumber(least)} to ${roundNumber(greatest)}`;
+  const picture = draw("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": text, class: "histogram" });
+  bins.forEach((count, bin) => {
+    const tall = count ? Math.max(1, (height * count) / most) : 0;
+    picture.append(draw("rect", { x: bin * step, y: height - tall, width: step - 1, height: tall }));
+  });
+  if (least < 0 && greatest > 0) {
+    const zero = (-least / (greatest - least)) * width;
+    picture.append(draw("line", { x1: zero, x2: zero, y1: 0, y2: height }));
+  }
+  return picture;
 }
 
 /** The contract of a boundary tensor in words: dtype, layout, scale and zero point, who converts. */

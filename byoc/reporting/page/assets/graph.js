@@ -53,7 +53,7 @@ class Picture {
       } },
       { selector: "edge.far", style: { opacity: 0.3 } },
       { selector: "edge.crossing", style: {
-        "line-color": cross, "target-arrow-color": cross, "source-label": "data(label)", "source-text-offset": 22, "font-size": 11, color: ink,
+        "line-color": cross, "target-arrow-color": cross, "source-label": "data(label)", "source-text-offset": 22, "source-text-margin-x": 36, "font-size": 11, color: ink,
         "text-background-color": halo, "text-background-opacity": 0.85, "text-background-padding": 2, "min-zoomed-font-size": 6,
       } },
       { selector: ".selected", style: { "overlay-color": isDark() ? "#ffd84d" : "#e0a100", "overlay-opacity": 0.16, "overlay-padding": 7, "border-color": ink, "border-width": 4, "z-index": 90 } },
@@ -83,7 +83,9 @@ class Picture {
 
   makeNode(part) {
     const look = lookOf(part.device);
-    const shares = part.device < 0 ? part.shares : [];
+    const overlay = this.tables.overlay && this.tables.overlay.shown ? this.tables.overlay : null;
+    const value = overlay && part.nodes ? overlay.findLargest(part) : undefined;
+    const shares = part.device < 0 && !overlay ? part.shares : [];
     const stops = [];
     const colors = [];
     let at = 0;
@@ -100,7 +102,7 @@ class Picture {
       group: "nodes", classes: classes.filter(Boolean).join(" "), position: { x: part.x, y: part.y }, pannable: true,
       data: {
         id: part.id, label, left, width: part.box.width, height: part.box.height,
-        shape: open ? "round-rectangle" : part.kind === "ports" ? "round-tag" : look.shape, fill: fillOf(part.device), line: look.line, border: look.style,
+        shape: open ? "round-rectangle" : part.kind === "ports" ? "round-tag" : look.shape, fill: overlay ? (value === undefined ? (isDark() ? "#20252b" : "#ffffff") : overlay.fillOf(value)) : fillOf(part.device), line: look.line, border: look.style,
         colors: colors.join(" ") || "#888", stops: stops.join(" ") || "0%", depth: part.around_.length,
       },
     };
@@ -296,5 +298,12 @@ class Picture {
 
   fit() {
     this.cy.fit(undefined, 40);
+  }
+
+  /** Offer all that is open as a file, twice as fine as on the screen where that is not too large. */
+  save(name) {
+    const bg = isDark() ? "#14171b" : "#ffffff";
+    const href = this.cy.png({ full: true, scale: 2, maxWidth: 8000, maxHeight: 8000, bg });
+    make("a", { href, download: `${name}.png` }).click();
   }
 }

@@ -237,8 +237,24 @@ class Page {
   showLegend() {
     const used = new Set(this.tables.graphs.flatMap((graph) => graph.unitNodes.map((_, unit) => graph.device(unit))));
     const shown = this.tables.devices.map((name, device) => [name, device]).filter(([, device]) => device === 0 || used.has(device));
-    byId("legend").replaceChildren(...shown.map(([name, device]) => make("span", {}, makeSwatch(device), make("span", { text: name }))),
+    const { overlay } = this.tables;
+    const [own, marks] = overlay ? this.makeColours(overlay) : [null, []];
+    byId("legend").replaceChildren(...(own ? [own] : []), ...(overlay && overlay.shown ? marks : []), ...shown.map(([name, device]) => make("span", {}, makeSwatch(device), make("span", { text: name }))),
       make("span", { text: "▸ opens" }), make("span", { text: "arrows with bytes (orange) cross a boundary" }));
+  }
+
+  /** The choice of what colours mean, and the scale of the user's numbers. */
+  makeColours(overlay) {
+    const choose = (event) => {
+      overlay.shown = event.target.value === "overlay";
+      this.picture.draw();
+      this.showLegend();
+    };
+    const options = [["device", "device"], ["overlay", overlay.title]].map(([value, text]) => make("option", { value, text, selected: (value === "overlay") === overlay.shown }));
+    const scale = make("span", { className: "scale" });
+    scale.style.background = `linear-gradient(to right, ${overlay.fill(0)}, ${overlay.fill(1)})`;
+    return [make("label", {}, "colours ", make("select", { on: { change: choose } }, ...options)),
+      [make("span", {}, make("span", { text: roundNumber(overlay.least) }), scale, make("span", { text: roundNumber(overlay.greatest) }))]];
   }
 
   setTheme(theme) {
@@ -259,10 +275,10 @@ class Page {
     const { picture } = this;
     byId("theme").addEventListener("click", () => this.setTheme(isDark() ? "light" : "dark"));
     byId("help").addEventListener("click", () => this.showHelp());
-    const zoom = { in: () => picture.zoomBy(1.3), out: () => picture.zoomBy(1 / 1.3), fit: () => picture.fit(), open: () => picture.openAll(), close: () => picture.closeAll() };
+    const zoom = { in: () => picture.zoomBy(1.3), out: () => picture.zoomBy(1 / 1.3), fit: () => picture.fit(), open: () => picture.openAll(), close: () => picture.closeAll(), save: () => picture.save(this.tables.report.model.replace(/^.*[/:]/, "")) };
     for (const button of document.querySelectorAll("[data-zoom]")) button.addEventListener("click", zoom[button.dataset.zoom]);
     const keys = {
-      "/": () => byId("search").focus(), "?": () => this.showHelp(), f: zoom.fit, o: zoom.open, c: zoom.close, "+": zoom.in, "=": zoom.in, "-": zoom.out,
+      "/": () => byId("search").focus(), "?": () => this.showHelp(), f: zoom.fit, o: zoom.open, c: zoom.close, s: zoom.save, "+": zoom.in, "=": zoom.in, "-": zoom.out,
       d: () => this.setTheme(isDark() ? "light" : "dark"),
     };
     const moves = { ArrowUp: "up", ArrowDown: "down", ArrowLeft: "left", ArrowRight: "right" };
@@ -281,11 +297,29 @@ class Page {
       event.preventDefault();
     });
     picture.cy.on("tap", (event) => { if (event.target === picture.cy) { picture.highlight(null); picture.select(null); } });
+    this.listenToSplit();
     window.addEventListener("resize", () => { picture.cy.resize(); if (["memory", "timeline"].includes(this.listed)) this.showList(this.listed); });
   }
 
+  /** Let the user drag the border between the graph and the lists, or move it by keys. */
+  listenToSplit() {
+    const split = byId("split");
+    const set = (height) => {
+      document.querySelector("main").style.setProperty("--lists", `${Math.round(Math.min(Math.max(60, height), 0.8 * window.innerHeight))}px`);
+      this.picture.cy.resize();
+    };
+    split.addEventListener("pointerdown", (event) => { split.setPointerCapture(event.pointerId); event.preventDefault(); });
+    split.addEventListener("pointermove", (event) => { if (split.hasPointerCapture(event.pointerId)) set(window.innerHeight - event.clientY); });
+    split.addEventListener("keydown", (event) => {
+      const step = { ArrowUp: 40, ArrowDown: -40 }[event.key];
+      if (!step) return;
+      set(byId("lists").clientHeight + step);
+      event.preventDefault();
+    });
+  }
+
   showHelp() {
-    const rows = [["/", "search"], ["↑ ↓ ← →", "move along edges and beside"], ["Enter, double click", "open or close"], ["Backspace, Esc", "select what is around, show all"], ["f", "fit all into view"], ["o, c", "open all (up to 5,000 parts), close all"], ["+ −, wheel", "zoom"], ["drag", "move the picture"], ["d", "light or dark"], ["?", "this help"]];
+    const rows = [["/", "search"], ["↑ ↓ ← →", "move along edges and beside"], ["Enter, double click", "open or close"], ["Backspace, Esc", "select what is around, show all"], ["f", "fit all into view"], ["o, c", "open all (up to 5,000 parts), close all"], ["s", "save the picture"], ["+ −, wheel", "zoom"], ["drag", "move the picture"], ["d", "light or dark"], ["?", "this help"]];
     const shapes = this.tables.devices.map((name, device) => make("p", {}, makeSwatch(device), " ", make("span", { text: `${name}: ${lookOf(device).shape.replace(/-/g, " ")}, ${lookOf(device).style} border` })));
     const dialog = byId("keys");
     dialog.replaceChildren(make("h1", { text: "Keys and symbols" }), make("dl", {}, ...rows.flatMap(([key, text]) => [make("dt", {}, make("kbd", { text: key })), make("dd", { text })])), ...shapes,

@@ -136,6 +136,16 @@ class Graph {
     return this.nodes.names[node];
   }
 
+  /** The stated attributes of a node: pairs of a name and a value. */
+  attributes(node) {
+    const number = (this.nodes.attributes || [])[node] ?? -1;
+    if (number < 0) return [];
+    return this.tables.doc.attributes[number].split("\n").map((line) => {
+      const end = line.indexOf(": ");
+      return [line.slice(0, end), line.slice(end + 2)];
+    });
+  }
+
   /** The device of a unit; in a body that was not placed that of the node around it. */
   device(unit) {
     if (this.placed) return this.raw.units.devices[unit];
@@ -207,6 +217,39 @@ class Graph {
 }
 
 /** All that the page shows: the report, the decisions, and what was measured, if anything. */
+/** The user's numbers of nodes, which colour the graph. */
+class Overlay {
+  constructor({ title, values }) {
+    Object.assign(this, { title, shown: true, values: new Map(Object.entries(values)) });
+    const numbers = [...this.values.values()];
+    this.least = Math.min(...numbers);
+    this.greatest = Math.max(...numbers);
+  }
+
+  /** The number of a node, by its name or its first output's; undefined where it has none. */
+  find(graph, node) {
+    const path = graph.path ? `${graph.path}/` : "";
+    const made = graph.nodes.outputs[node].find((tensor) => tensor >= 0);
+    return this.values.get(path + graph.name(node)) ?? this.values.get(path + (made === undefined ? "" : graph.tensor(made).name));
+  }
+
+  /** The largest number of a part's nodes: what stands out is seen before a part is opened. */
+  findLargest(part) {
+    const found = part.nodes.map((node) => this.find(part.graph, node)).filter((value) => value !== undefined);
+    return found.length ? Math.max(...found) : undefined;
+  }
+
+  /** The colour at a share of the range. */
+  fill(share) {
+    const [low, high] = isDark() ? [[40, 46, 54], [196, 84, 0]] : [[255, 244, 226], [216, 92, 0]];
+    return `rgb(${low.map((from, at) => Math.round(from + share * (high[at] - from))).join(", ")})`;
+  }
+
+  fillOf(value) {
+    return this.fill(this.greatest > this.least ? (value - this.least) / (this.greatest - this.least) : 1);
+  }
+}
+
 class Tables {
   constructor(data) {
     this.data = data;
@@ -225,6 +268,7 @@ class Tables {
     this.regionReports = new Map(this.report.regions.map((each) => [each.name, each]));
     this.measured = measureRegions(data.trace);
     this.reasons = this.sumReasons();
+    this.overlay = data.overlay ? new Overlay(data.overlay) : null;
   }
 
   /** The reasons for staying on the host with their nodes and work (the host's seconds), the largest first. */
