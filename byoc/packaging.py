@@ -22,6 +22,10 @@ from byoc.zoo import Source, find_genai_folder
 PackagedModels = str | Path | Sequence[str | Path] | Mapping[str, Any]
 _SUFFIXES = (".yaml", ".yml")
 _TAKEN = "artifacts"  # a folder of every package
+_FILES = {
+    *("rules", "devices", "variants", "cost_model", "host_cost_model", "placement", "inputs"),
+    *("calibration", "data", "cache_dir"),
+}
 _OF_PACKAGE = ("output", "base", "sign", "progress")
 
 
@@ -179,14 +183,14 @@ def _change_options(
 ) -> PackageOptions:
     """Return options with some changed, as `byoc.partition` calls them; `quantize` and its like, too.
 
-    Files are looked for in `folder` first. Raises InputError, which begins with `where`.
+    Files and folders are looked for in `folder` first. Raises InputError, which begins with `where`.
     """
     lowering = {each.name for each in fields(quantization.Precision)}
     known = {each.name for each in fields(PackageOptions)} - {*_OF_PACKAGE} | lowering
     wrong = next((key for key in given if key not in known), None)
     if wrong is not None:
         raise InputError(f"{where}: no option '{wrong}'{suggest_nearest(str(wrong), known)}")
-    found = {key: _find_file(value, folder) for key, value in given.items()}
+    found = {k: _find_file(value, folder) if k in _FILES else value for k, value in given.items()}
     of_precision = {key: found.pop(key) for key in [*found] if key in lowering}
     try:
         check_types(PackageOptions, found)
@@ -198,14 +202,14 @@ def _change_options(
 
 
 def _find_file(value: Any, folder: Path | None) -> Any:
-    """Return a value with the texts in it that name files or folders of `folder` as their paths."""
+    """Return a value in which texts that name files or folders of `folder` are their paths."""
     if folder is None:
         return value
     if isinstance(value, dict):
         return {key: _find_file(each, folder) for key, each in value.items()}
     if isinstance(value, list):
         return [_find_file(each, folder) for each in value]
-    if isinstance(value, str) and value and (folder / value.partition(":")[0]).is_file():
+    if isinstance(value, str) and value and (folder / value.partition(":")[0]).exists():
         return str(folder / value)
     return value
 

@@ -249,12 +249,10 @@ class WeightFile:
     the user's files, which the bundle shares, not at all.
     """
 
-    def __init__(
-        self, folder: Path, originals: OriginalFiles | None = None, name: str = WEIGHTS_FILE
-    ) -> None:
-        """Write to the file of that name in a folder, which is made when it is first needed."""
+    def __init__(self, folder: Path, originals: OriginalFiles | None = None) -> None:
+        """Write to the file in a folder, which is made when it is first needed."""
         self.folder = folder
-        self._path = folder / name
+        self._path = folder / WEIGHTS_FILE
         self._stored: dict[bytes, ExternalData] = {}
         self._moved: dict[tuple[Path, int, int], ExternalData] = {}
         self.originals = originals or OriginalFiles(folder, folder, "copy")

@@ -10,7 +10,7 @@ being compiled anew: a file goes with its last reader.
 
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,10 +36,11 @@ from byoc.bundle._packing import (
     is_packed_name,
     pack_folder,
     read_signature,
+    require_trusted_references,
     sign_folder,
     unpack_whole,
 )
-from byoc.bundle._reading import read_alone, read_only_manifest
+from byoc.bundle._reading import Bundle, read_alone, read_only_manifest
 from byoc.bundle._writing import (
     ARTIFACTS_FOLDER,
     save_model,
@@ -50,7 +51,7 @@ from byoc.bundle._writing import (
 from byoc.codegen import Codegens, find_same_paths, quote_name
 from byoc.console import format_quantity
 from byoc.errors import InputError, suggest_nearest
-from byoc.model import walk_tensors
+from byoc.model import find_external_data, walk_tensors
 from byoc.support import (
     check_type,
     clone_file,
@@ -164,6 +165,7 @@ class PackageWriter:
                 chosen = choose(name, whole)
                 if chosen is None:
                     continue
+                require_trusted_references(Bundle(folder, chosen, given_path=source))
                 manifest = _leave_out_unread(folder, chosen)
                 for path in manifest.files:
                     _copy_file(folder / path, self.folder / path, may_link=is_same)
@@ -195,8 +197,8 @@ class PackageWriter:
             if name not in readers.fixed and align_offset((self.folder / name).stat().st_size) > needed:
                 moved = _rewrite_weights(self.folder / name, sorted(places))
                 readers.move_tensors(name, moved)
+        changed = {path: describe_file(self.folder / path) for path in readers.changed}
         for name, manifest in self.models.items():
-            changed = {path: describe_file(self.folder / path) for path in readers.changed}
             files = {path: changed.get(path, entry) for path, entry in manifest.files.items()}
             self.models[name] = manifest.model_copy(update={"files": files})
 
@@ -214,7 +216,7 @@ def reduce_package(
     package: str | Path,
     output: str | Path | None = None,
     *,
-    without: Iterable[str] = (),
+    without: Sequence[str] = (),
     device: str | None = None,
     sign: bool = True,
 ) -> str:
@@ -228,8 +230,10 @@ def reduce_package(
 
     Raises InputError where it is no package, has no such model or device, or nothing would be left.
     """
-    for what, value in (("package", package), ("output", output or package)):
-        check_type(what, value, str | Path)
+    check_type("package", package, str | Path)
+    check_type("output", output, str | Path | None)
+    check_type("without", without, Sequence[str])
+    check_type("device", device, str | None)
     left_out = set(without)
 
     def choose(name: str, manifest: Manifest) -> Manifest | None:
@@ -373,7 +377,7 @@ def _list_models(manifest: Manifest) -> Iterator[str]:
 def _leave_out_unread(folder: Path, manifest: Manifest) -> Manifest:
     """Return the manifest of a model without files that none of its variants needs."""
     models = set(_list_models(manifest))
-    read = {location for name in models for _, location, _ in _list_places(_read(folder / name))}
+    read = {location for name in models for _, location in _list_external(_read(folder / name))}
     artifacts = {path for region in manifest.regions for path in region.artifact_files.values()}
     decisions = {each.variant.name_file(DECISIONS_FILE) for each in manifest.variants}
     needed = {*models, *read, *artifacts, *decisions}
@@ -393,12 +397,12 @@ def _read(path: Path) -> ModelProto:
         raise InputError(f"{path.parent}: {quote_name(path.name)} is not an ONNX model") from None
 
 
-def _list_places(model: ModelProto) -> Iterator[tuple[onnx.TensorProto, str, tuple[int, int]]]:
-    """Yield each tensor in another file, the file's name, and its offset and length there in bytes."""
+def _list_external(model: ModelProto) -> Iterator[tuple[onnx.TensorProto, str]]:
+    """Yield each tensor that lies in another file, and the file's name."""
     for tensor in walk_tensors(model):
-        fields = {entry.key: entry.value for entry in tensor.external_data}
-        if "location" in fields:
-            yield tensor, fields["location"], (int(fields["offset"]), int(fields["length"]))
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                yield tensor, entry.value
 
 
 class _WeightReaders:
@@ -419,10 +423,13 @@ class _WeightReaders:
         for manifest in models.values():
             by_place = {region.model for region in manifest.regions if _knows_offsets(region, codegens)}
             for name in _list_models(manifest):
-                for _, location, place in _list_places(_read(folder / name)):
+                for tensor, location in _list_external(_read(folder / name)):
                     if not location.endswith(f".{WEIGHTS_FILE}") or location not in manifest.files:
                         continue
-                    self.places[location].add(place)
+                    place = find_external_data(tensor, folder)
+                    if place is None:
+                        continue
+                    self.places[location].add((place.offset, place.length))
                     self._readers[location].add(name)
                     if name in by_place or manifest.asked.get("emit"):  # drivers know regions by hash
                         self.fixed.add(location)
@@ -431,10 +438,10 @@ class _WeightReaders:
         """Have all models read the tensors of a file at other offsets."""
         for name in self._readers[file]:
             model = _read(self.folder / name)
-            for tensor, location, (offset, _) in _list_places(model):
+            for tensor, location in _list_external(model):
                 for entry in tensor.external_data if location == file else ():
                     if entry.key == "offset":
-                        entry.value = str(moved[offset])
+                        entry.value = str(moved[int(entry.value)])
             (self.folder / name).unlink()  # it may be a link to that of the package before
             save_model(model, self.folder / name)
         self.changed |= {file, *self._readers[file]}

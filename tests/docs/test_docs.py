@@ -52,7 +52,10 @@ NOT_OF_BYOC = {
     "--sample",
     "--iree",
 }  # options of pytest and of scripts
-WITHOUT_COMMAND = {"study": "run"}  # what a verb does that has commands, and is given none
+WITHOUT_COMMAND = {
+    "study": "run",
+    "package": "make",
+}  # what a verb does that has commands, and is given none
 NOT_RUN = {
     "acme_compiler(": "a compiler of the reader's",
     "acme_runtime(": "a runtime of the reader's",

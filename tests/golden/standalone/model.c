@@ -73,6 +73,18 @@ int model_open(model *opened, const void *weights, size_t weight_bytes, void *ar
     return 0;
 }
 
+size_t model_own_bytes(const void *weights, size_t weight_bytes) {
+    model probe;
+    return check(&probe, weights, weight_bytes) ? SIZE_MAX : 0;
+}
+
+int model_open_shared(model *opened, const void *weights, size_t weight_bytes, void *shared, void *own,
+                      size_t own_bytes) {
+    (void)own;
+    (void)own_bytes;
+    return model_open(opened, weights, weight_bytes, shared, MODEL_PLAN_BYTES);
+}
+
 void model_close(model *opened) {
     opened->arena = NULL;
 }
