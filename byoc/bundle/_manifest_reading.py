@@ -3,7 +3,7 @@
 import hashlib
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -232,16 +232,25 @@ def _read_model_manifest(package: PackageManifest, name: str, whole: Path, read:
     return manifest
 
 
-def read_manifest(path: Path) -> Manifest:
+def read_manifest(path: Path, hash_artifacts: bool = True) -> Manifest:
     """Read the manifest of a bundle, or of a model in a package, and check every file it names.
 
-    Raises InputError when it is not a bundle, has another format, or a file is missing, changed or
-    outside the folder, and as `choose_model`.
+    Artifacts may be looked at for their sizes alone, if whoever reads one checks its hash. Raises
+    InputError when it is not a bundle, has another format, or a file is missing, changed or outside the
+    folder, and as `choose_model`.
     """
     folder, _ = split_path(path)
     manifest = choose_model(read_manifest_alone(folder), path, FolderReader(folder))
-    check_files(folder, manifest)
+    check_files(folder, manifest, frozenset() if hash_artifacts else list_artifacts(manifest))
     return manifest
+
+
+def list_artifacts(manifest: Manifest) -> frozenset[str]:
+    """Return the files of artifacts, by which nothing else is meant."""
+    regions = manifest.regions
+    artifacts = {path for region in regions for path in region.artifact_files.values()}
+    models = {each.model for each in regions} | {each.model for each in manifest.variants}
+    return frozenset(artifacts - models)
 
 
 def read_whole(folder: Path) -> Manifest | Package:
@@ -251,10 +260,15 @@ def read_whole(folder: Path) -> Manifest | Package:
     return manifest
 
 
-def check_files(folder: Path, manifest: Manifest | Package) -> None:
-    """Raise InputError unless every file that a manifest names is in a folder and as it says."""
+def check_files(
+    folder: Path, manifest: Manifest | Package, by_size: Collection[str] = frozenset()
+) -> None:
+    """Raise InputError unless every file that a manifest names is in a folder and as it says.
+
+    Of those that are `by_size` the content is not read.
+    """
     for name, entry in manifest.files.items():
-        _check_file(folder, name, entry)
+        _check_file(folder, name, entry, name not in by_size)
 
 
 def read_manifest_alone(folder: Path) -> Manifest | PackageManifest:
@@ -335,13 +349,13 @@ def check_file_entry(place: Path, name: str, found: FileEntry, entry: FileEntry)
             )
 
 
-def _check_file(folder: Path, name: str, entry: FileEntry) -> None:
+def _check_file(folder: Path, name: str, entry: FileEntry, by_hash: bool) -> None:
     path = resolve_inside(folder, name)
     try:
         if not path.is_file():
             raise InputError(f"{folder}: the file {quote_name(name)} of the bundle is missing")
         size = path.stat().st_size
-        same = size == entry.bytes  # otherwise there is no need to read it
+        same = by_hash and size == entry.bytes  # otherwise there is no need to read it
         found = describe_file(path) if same else FileEntry(sha256=entry.sha256, bytes=size)
     except OSError as error:
         raise InputError(

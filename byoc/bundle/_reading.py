@@ -1,5 +1,6 @@
 """Reading of bundles: a checked manifest, the partitioned model, regions and artifacts."""
 
+import hashlib
 import os
 import weakref
 import zipfile
@@ -17,6 +18,7 @@ from byoc.boundary.contracts import RegionContracts
 from byoc.bundle._decisions import DECISIONS_FILE, DecisionDocument, read_decisions
 from byoc.bundle._manifest import (
     MANIFEST_FILE,
+    FileEntry,
     Manifest,
     PackageManifest,
     RegionEntry,
@@ -25,6 +27,7 @@ from byoc.bundle._manifest import (
 )
 from byoc.bundle._manifest_reading import (
     FolderReader,
+    check_file_entry,
     choose_model,
     read_manifest,
     read_manifest_alone,
@@ -68,7 +71,8 @@ class Bundle:
     unpacked or refers to files outside, so keep the object as long as its regions are used. `packed` is
     the zip that was unpacked, None for a folder, whose path as given by the user is `given_path`.
     `codegens` finds those that load its artifacts, and `consent` is
-    what the user allows them to execute. `just_compiled` says that its artifacts were made here and now,
+    what the user allows them to execute. Unless files are `hashed`, those of artifacts are compared with
+    their hashes when they are read. `just_compiled` says that its artifacts were made here and now,
     so that one which does not fit this machine is for another.
 
     Models, regions and decisions are those of a `variant`: the one called `chosen`, or the only one, or
@@ -83,6 +87,7 @@ class Bundle:
     codegens: Codegens = field(default_factory=Codegens)
     consent: Consent = NO_CONSENT
     just_compiled: bool = False
+    hashed: bool = True
     chosen: str | None = None
     whole: "Bundle | None" = None
 
@@ -169,11 +174,16 @@ class Bundle:
         The first of identical regions may be one of an earlier variant.
         """
         entry = next(entry for entry in self.manifest.regions if entry.name == name)
-        files = {
-            name: resolve_inside(self.folder, path, self.display_path).read_bytes()
-            for name, path in entry.artifact_files.items()
-        }
+        files = {name: self._read_artifact(path) for name, path in entry.artifact_files.items()}
         return entry.codegen, self._read_region(entry), Artifact(files, entry.artifact_metadata)
+
+    def _read_artifact(self, name: str) -> bytes:
+        """Return a file of an artifact. Raises InputError for one that is changed."""
+        content = resolve_inside(self.folder, name, self.display_path).read_bytes()
+        if not self.hashed:
+            found = FileEntry(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))
+            check_file_entry(self.display_path, name, found, self.manifest.files[name])
+        return content
 
     def _read_region(self, entry: RegionEntry) -> Region:
         contracts = self._read_contracts(entry, self._read_model(entry.model))
@@ -366,13 +376,35 @@ def open_bundle(
     return opened if variant is None else opened.choose(variant)
 
 
+def open_to_load(
+    path: str | Path,
+    isolation: Isolation | None = UNLESS_TRUSTED,
+    *,
+    trust: bool = False,
+    codegens: Iterable[str] | str | None = None,
+    variant: str | None = None,
+) -> Bundle:
+    """Open a bundle as `open_bundle`, to load some of its regions.
+
+    The hash of an artifact is compared when it is read, so that those of regions for other accelerators
+    take no time.
+    """
+    check_type("path", path, str | Path)
+    opened = _open(Path(path), isolation, Consent.of(trust, codegens), hash_artifacts=False)
+    return opened if variant is None else opened.choose(variant)
+
+
 def open_staged_bundle(folder: Path, destination: Path) -> Bundle:
     """Open the bundle in a folder that is to become `destination`; raises as `open_bundle`."""
     return _open(folder, UNLESS_TRUSTED, NO_CONSENT, destination)
 
 
 def _open(
-    path: Path, isolation: Isolation | None, consent: Consent, destination: Path | None = None
+    path: Path,
+    isolation: Isolation | None,
+    consent: Consent,
+    destination: Path | None = None,
+    hash_artifacts: bool = True,
 ) -> Bundle:
     """Open the bundle at a path; a folder's references are those of a bundle at `destination`, if given.
 
@@ -387,9 +419,10 @@ def _open(
             stack.callback(remove_temporary_folder, folder)
             bundle = Bundle(folder, unpack_bundle(path, folder), path, consent=consent)
         else:
-            manifest = read_manifest(path)
+            manifest = read_manifest(path, hash_artifacts)
             # Absolute: a codegen may change the working directory.
             bundle = Bundle(whole.absolute(), manifest, None, path, consent=consent)
+            bundle = replace(bundle, hashed=hash_artifacts)
             if destination is None:
                 require_trusted_references(bundle)
             if references := find_references(manifest, destination or whole, path):

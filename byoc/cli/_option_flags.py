@@ -15,7 +15,9 @@ from typing import Annotated, Any
 import typer
 
 import byoc
+import byoc.bundle
 import byoc.runtime
+import byoc.stages
 from byoc import codegen, reporting
 from byoc.cli._common import check_not_read, check_outside
 from byoc.console import print_errors
