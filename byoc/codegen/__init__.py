@@ -66,6 +66,9 @@ if TYPE_CHECKING:
     from byoc.codegen._codegens import list_load_options as list_load_options
     from byoc.codegen._codegens import parse_codegen_options as parse_codegen_options
     from byoc.codegen._compile_process import CompileProcess as CompileProcess
+    from byoc.codegen._compile_process import PipeProcess as PipeProcess
+    from byoc.codegen._compile_process import ProcessEndedError as ProcessEndedError
+    from byoc.codegen._compile_process import find_version_in as find_version_in
     from byoc.codegen._compiler_answers import ArtifactCache as ArtifactCache
     from byoc.codegen._compiler_answers import ArtifactStore as ArtifactStore
     from byoc.codegen._compiler_answers import CompilerAnswers as CompilerAnswers
