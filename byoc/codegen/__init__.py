@@ -84,7 +84,6 @@ if TYPE_CHECKING:
     from byoc.codegen._identical_regions import find_alike as find_alike
     from byoc.codegen._identical_regions import find_identical as find_identical
     from byoc.codegen._identical_regions import region_structure as region_structure
-    from byoc.codegen._importer_forms import write_wanted_forms as write_wanted_forms
     from byoc.codegen._interface import API_VERSION as API_VERSION
     from byoc.codegen._interface import NOTE as NOTE
     from byoc.codegen._interface import SRAM as SRAM
@@ -125,6 +124,7 @@ if TYPE_CHECKING:
     from byoc.codegen._region import read_region as read_region
     from byoc.codegen._region_model import Arena as Arena
     from byoc.codegen._region_model import ArenaSlot as ArenaSlot
+    from byoc.codegen._region_model import write_wanted_forms as write_wanted_forms
     from byoc.codegen._worker import UNLESS_TRUSTED as UNLESS_TRUSTED
     from byoc.codegen._worker import Isolation as Isolation
     from byoc.codegen._worker import choose_isolation as choose_isolation

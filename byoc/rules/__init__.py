@@ -6,9 +6,14 @@ from byoc._doors import open_door
 
 if TYPE_CHECKING:
     from byoc.rules._annotator import Annotator, annotate_graph
-    from byoc.rules._arithmetic import Arithmetic, ArithmeticClause, ArithmeticContract
     from byoc.rules._composite_library import LibraryComposite, format_clash, read_library
-    from byoc.rules._host_nodes import find_unmatched_names, is_kept_whole
+    from byoc.rules._graph_rules import (
+        ValueCondition,
+        find_exceeded,
+        find_unmatched_names,
+        is_kept_whole,
+        list_conditions,
+    )
     from byoc.rules._impossible_rules import find_impossible_rules
     from byoc.rules._json_schema import make_json_schema
     from byoc.rules._objections import Attempt, Objection, is_for_want_of_sizes
@@ -24,7 +29,13 @@ if TYPE_CHECKING:
         write_quantized,
     )
     from byoc.rules._rule_schema import OpRule
-    from byoc.rules._schema_values import ANY_DTYPE, QuantizedRule, QuantizedTensors
-    from byoc.rules._value_check import ValueCondition, find_exceeded, list_conditions
+    from byoc.rules._schema_values import (
+        ANY_DTYPE,
+        Arithmetic,
+        ArithmeticClause,
+        ArithmeticContract,
+        QuantizedRule,
+        QuantizedTensors,
+    )
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

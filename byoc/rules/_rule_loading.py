@@ -11,11 +11,10 @@ from pydantic import BaseModel
 
 from byoc.errors import InputError, suggest_nearest
 from byoc.patterns import ANY_OPERATOR, Pattern
-from byoc.rules._arithmetic import ArithmeticContract
 from byoc.rules._composite_library import make_patterns
 from byoc.rules._rule_lint import lint_rule_file
 from byoc.rules._rule_schema import OpRule, RuleFile, apply_defaults, locate_own_clauses, merge_rules
-from byoc.rules._schema_values import ANY_DTYPE, GENERATION_NAME, NOT_IN_GENERATIONS
+from byoc.rules._schema_values import ANY_DTYPE, GENERATION_NAME, NOT_IN_GENERATIONS, ArithmeticContract
 from byoc.support import (
     ANNOTATIONS,
     COST_MODELS,

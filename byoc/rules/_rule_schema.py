@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BeforeValidator, Field, model_validator
 
 from byoc.errors import suggest_nearest
-from byoc.rules._arithmetic import ArithmeticClause
 from byoc.rules._schema_values import (
     GENERATION_NAME,
+    ArithmeticClause,
     AttributeRule,
     Axis,
     Bounds,

@@ -13,10 +13,10 @@ from byoc.model import GraphIndex
 from byoc.model.schemas import find_schemas
 from byoc.patterns import Mark, Unit, find_near_misses, group_units, parse_pattern
 from byoc.patterns import _contraction_order as contraction
-from byoc.patterns import _near_misses as near_misses
+from byoc.patterns import _grouper as near_misses
 from byoc.patterns import _qdq_groups as qdq
 from byoc.patterns._contraction_order import ContractionOrder
-from byoc.patterns._near_misses import _describe_progress, _nodes_around
+from byoc.patterns._grouper import _describe_progress, _nodes_around
 from byoc.patterns._pattern import PatternForm, lines_needed, replace_operand
 from byoc.patterns._pattern_search import (
     PatternSearch,

@@ -33,7 +33,7 @@ from byoc.planning import _graph_plan as blocks
 from byoc.planning import _outlining as outlining
 from byoc.planning._cleaned_graphs import _find_alternatives
 from byoc.planning._graph_placement import plan_graphs
-from byoc.planning._refusals import _all_names
+from byoc.planning._plan_settings import _all_names
 from byoc.stages import load_settings
 from byoc.stages.options import PlanOptions
 

@@ -11,8 +11,8 @@ import yaml
 from pydantic import BaseModel
 
 from byoc import annotations
-from byoc.rules import _arithmetic as arithmetic
 from byoc.rules import _rule_schema as types
+from byoc.rules import _schema_values as arithmetic
 from byoc.rules import _schema_values as quantization
 from byoc.rules import _schema_values as values
 from byoc.rules import make_json_schema

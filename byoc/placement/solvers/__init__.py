@@ -18,7 +18,6 @@ if TYPE_CHECKING:
         iterate_chain_splits,
         split_chain,
     )
-    from byoc.placement.solvers._earliest_finish import EarliestFinish
     from byoc.placement.solvers._host_device_cut import (
         HostDeviceCuts,
         LabelExpansion,
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     )
     from byoc.placement.solvers._lagrangian import LagrangianRelaxation, has_multipliers
     from byoc.placement.solvers._list_scheduling import (
+        EarliestFinish,
         InferenceSchedule,
         ListScheduler,
         renumber_regions,
