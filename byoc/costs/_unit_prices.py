@@ -1,4 +1,4 @@
-"""The placement problem of a graph, and the prices of its units on each device."""
+"""The placement problem of a graph, built from its units and cost models."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -367,9 +367,6 @@ def _price_joint_units(
     )
 
 
-# The placement problem of a graph, built from its units and cost models.
-
-
 # State that an accelerator keeps between calls, such as a decoder's cache, and what it saves.
 #
 # What a call gives as `present` is the `past` of the next one. Where one unit alone reads the past
@@ -453,9 +450,6 @@ def find_unneeded_outputs(pairs: Sequence[KeptPair]) -> frozenset[str]:
     state, which sends it; for those that keep it `zero_kept_transfers` makes that 0.
     """
     return frozenset(each.pair.present for each in pairs if each.is_read)
-
-
-# The placement problem of a graph, built from its units and cost models.
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,12 +1,12 @@
-"""Counting the work of a node by the tables of formulas, from the real shapes.
-
-Operators of ONNX are named alone, others with their domain. In the formulas `x` is the number of
-elements of the first input and `y` that of the first output; a product, a sum, a comparison, a choice,
-an exponential count as one each. What is done once for a row or a channel is left out.
+"""Counting the work of a node, operations and bytes, by a table of formulas from the real shapes.
 
 A multiplication and an addition are two operations. Counts follow the operators' definitions in the
 ONNX operator documentation; transcendental functions (Exp, a power) count as one each, as is usual
 in roofline models (Williams, Waterman, Patterson 2009).
+
+In the table operators of ONNX are named alone, others with their domain. In its formulas `x` is the
+number of elements of the first input and `y` that of the first output; a product, a sum, a comparison, a
+choice, an exponential count as one each. What is done once for a row or a channel is left out.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -1,9 +1,10 @@
 """Access to onnxruntime, an optional dependency: users install the build they need.
 
-In byoc these are numpy arrays with the dtypes of ml_dtypes, as in onnx. onnxruntime takes and returns
-them only as OrtValues, with elements below one byte packed. A run that returns one is given and returns
-everything so. Of text, sequences and optional values onnxruntime's Python interface makes no OrtValues,
-and reads no sequences: models of one constant or one node do.
+Tensors of element types that numpy lacks (bfloat16, float8, int4) are numpy arrays with the dtypes of
+ml_dtypes, as in onnx. onnxruntime takes and returns them only as OrtValues, with elements below one byte
+packed. A run that returns one is given and returns everything so. Of text, sequences and optional values
+onnxruntime's Python interface makes no OrtValues, and reads no sequences: models of one constant or one
+node do.
 """
 
 import ctypes

@@ -1,16 +1,13 @@
 """Caches of a fixed length: a model that makes its cache longer by a Concat, rewritten.
 
-Small tensors of integers are known as expressions of that length. Where an operator takes one for an
-extent, it gets the expression of the cache's length; where it computes with it, that of the number of
-filled rows, which the mask says.
-
 Such a model reads a cache of any length, its *past*, and gives it back with some new rows behind it. In
 the static form the cache has one length before and after. An input that no caller gives, the *mask*,
 says which rows hold anything: those of the past and the new ones.
 
 - New rows are added to the zeros that stand where they belong: `present = past + mark * new`.
-- What the graph computes of the length of the past, such as positions, counts the mask; what makes
-  extents of it takes those of the cache (`byoc.padding._static_caches`).
+- Small tensors of integers that the graph makes of the length of the past are known as expressions of
+  it. An operator that takes one for an extent gets the expression of the cache's length; one that
+  computes with it, such as positions, gets that of the number of filled rows, which the mask says.
 - A Softmax over the cache has minus infinity added behind the rows that hold anything: masks of the
   model may not say where that is, and nothing is known of scores that they are to outweigh.
 

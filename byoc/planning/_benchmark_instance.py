@@ -1,4 +1,4 @@
-"""Instances of the public benchmark of Tarnawski et al. (NeurIPS 2020), and their solutions.
+"""Instances of the public benchmark of Tarnawski et al. (NeurIPS 2020), and `byoc.place`, their solver.
 
 The same instance asks for different things by its objective (`InstanceObjective`). In all of them a
 tensor is paid for once per direction and accelerator, and travels from accelerator to accelerator by way

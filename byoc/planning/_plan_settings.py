@@ -1,7 +1,7 @@
-"""The settings of planning, refusals of codegens among them, kept from round to round.
+"""The settings of planning, with the refusals of codegens that are kept from round to round.
 
-ONNX Runtime had to learn it first: a region that its provider claims and then fails to compile must not
-end the run (microsoft/onnxruntime pull request 6580, issue 25334).
+A region that its codegen fails to compile does not end the run: the next plan heeds the refusal. ONNX
+Runtime had to learn that as well (microsoft/onnxruntime pull request 6580, issue 25334).
 """
 
 from collections import Counter

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
         list_conditions,
     )
     from byoc.rules._impossible_rules import find_impossible_rules
-    from byoc.rules._json_schema import make_json_schema
-    from byoc.rules._objections import Attempt, Objection, is_for_want_of_sizes
+    from byoc.rules._node_view import Attempt, Objection, is_for_want_of_sizes
     from byoc.rules._rule_loading import (
         MISSING_OPERATOR,
         Target,
         drop_constraint,
         find_missing_plugins,
         load_rules,
+        make_json_schema,
         operators_concerned,
         require_dtype,
         split_generation,

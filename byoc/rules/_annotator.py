@@ -15,11 +15,13 @@ from byoc.model import GraphIndex, find_type_origin, get_operator_name, is_onnx,
 from byoc.model.schemas import INSTALL_HINT, has_runtime_schemas, list_onnx_domains
 from byoc.patterns import ANY_OPERATOR, Mark
 from byoc.rules._graph_rules import ValueChecker, check_batch, find_host_nodes
-from byoc.rules._node_view import NodeSignatures, RuleView, TensorUse
-from byoc.rules._objections import (
+from byoc.rules._node_view import (
     Attempt,
+    NodeSignatures,
     Objection,
     ObjectionKind,
+    RuleView,
+    TensorUse,
     check_attribute,
     check_bounds,
     object_to_open,

@@ -1,7 +1,7 @@
-"""Rules that need the whole graph: nodes that stay on the host, and values that may leave their limits.
+"""Rules that need the whole graph: nodes that stay on the host, and values beyond what is promised.
 
-Ranges of values decide (`byoc.model.ranges`): they are asked for only where a clause limits an operator
-on a data type that the node has.
+Ranges of values decide the latter (`byoc.model.ranges`): they are asked for only where a clause limits
+an operator on a data type that the node has.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,7 +15,7 @@ from onnx import NodeProto
 from byoc.errors import CauseKind
 from byoc.model import GraphIndex, describe_node, get_node_name, get_operator_name
 from byoc.model.ranges import Interval, NodeRange, ValueRanges, limit_of_dtype
-from byoc.rules._objections import Objection, ObjectionKind, make_unknown
+from byoc.rules._node_view import Objection, ObjectionKind, make_unknown
 from byoc.rules._rule_loading import Target
 from byoc.rules._rule_schema import Host, Nodes, RuleFile
 from byoc.rules._schema_values import Arithmetic, ArithmeticContract

@@ -1,7 +1,8 @@
 """The types of values in rule files, and the arithmetic contract: promises about values.
 
-A clause names operators and data types, and what is promised of their values. Later clauses override
-earlier ones key by key. What no clause says is as ONNX defines it. docs/rules.md documents the keys.
+A clause of the contract names operators and data types, and what is promised of their values. Later
+clauses override earlier ones key by key. What no clause says is as ONNX defines it. docs/rules.md
+documents the keys.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Stages that plan again: within an accuracy budget, and with what a user could do done."""
+"""Stages that plan again: within an accuracy budget, and with changes that a user could make."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Samples of special values for a graph, and the traits of it that decide them.
-
-ONNX leaves open what a cast of NaN to an integer gives, which of several keys is the largest when one is
-NaN, what becomes of an integer that is divided by zero. Such is not asked, or not judged.
+"""Samples of special values for a graph, and the traits of the graph that decide them.
 
 Three kinds are made, in few runs: `ends` (finite values: ends of types, limits of floats, halves, equal
 keys), `nan`, and `infinities`. A fourth, `empty`, has no elements where extents are open. What an input
 cannot be is not asked: ids stay below their tables, and sizes as they are.
+
+ONNX leaves open what a cast of NaN to an integer gives, which of several keys is the largest when one is
+NaN, what becomes of an integer that is divided by zero. Where it leaves a result open, none is judged.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,11 +1,12 @@
-"""Arithmetic on extents that may be symbolic, `past + seq` or `2*h`, by polynomials.
-
-They are what expressions of extents are calculated in, such as `past + seq` or `(h + 1) // 2`. Names
-stand for extents, so they are not negative. Equal polynomials are equal tuples.
+"""Arithmetic on extents that may be symbolic, such as `past + seq` or `(h + 1) // 2`, by polynomials.
 
 An extent is a number, None where it is unknown, or text: the name of an open dimension, or an expression
 of such names in canonical form. Values of integer tensors, which may be negative, are calculated in the
 same way. What grows beyond all use is unknown.
+
+Expressions are calculated as polynomials with whole coefficients, whose atoms are names, floor
+divisions, maxima and minima. Names stand for extents, so they are not negative. Equal polynomials are
+equal tuples.
 """
 
 import ast

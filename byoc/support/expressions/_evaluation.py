@@ -1,13 +1,13 @@
-"""Conditions in three values: true, false, or not known; their operators and functions.
-
-Null stands for a value that is not known; an operation that needs it raises UnknownError. Whole numbers
-and other numbers are different types, as CEL has it: `1 == 1.0` is false and `1 + 1.0` is an error.
+"""Conditions in three values, true, false, or not known; their operators and functions.
 
 A null among the facts stands for a value that is not known, and an expression that reads it is not known
 either: `X.shape[0] != 1` is not true of a batch that may be 1. A number that is known as a range is used
 as far as all numbers of the range give one answer. As in CEL, an operand that decides alone
 counts: `false && ...`, `true || ...`, an element in `all` for which the body is false. Every node and
 every element is a step, and the number of steps is limited.
+
+An operation that needs a null raises UnknownError. Whole numbers and other numbers are different types,
+as CEL has it: `1 == 1.0` is false and `1 + 1.0` is an error.
 """
 
 import math
