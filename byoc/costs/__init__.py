@@ -70,7 +70,7 @@ if TYPE_CHECKING:
         PlacementDevice,
         build_problem,
     )
-    from byoc.costs._work import count_work, is_counted
+    from byoc.costs._work import Work, count_work, is_counted
     from byoc.costs._work_node import Sizes
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

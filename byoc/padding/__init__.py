@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from byoc.padding._padding_search import (
         EDGE,
         FirstValue,
-        LoadModel,
         PaddedInput,
         PaddingDecision,
         PaddingRule,

@@ -289,9 +289,6 @@ def quantize_on_data(
     predict: Callable[[Model], float] | None,
 ) -> ChosenPrecision:
     """Quantize a model with ranges that are measured on data."""
-    # Imports half the room, and few plans are quantized.
-    from byoc.quantization._quantize_in_ranges import DataQuantizer  # noqa: PLC0415
-
     assert wanted.data is not None
     images = wanted.images or NO_PREPROCESSING
     dtype, wide = wanted.quantize, find_wide_targets(integer, wanted.quantize)

@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from byoc.rules._annotator import Annotator, annotate_graph
     from byoc.rules._composite_library import LibraryComposite, format_clash, read_library
     from byoc.rules._graph_rules import (
-        ValueCondition,
         find_exceeded,
         find_unmatched_names,
         is_kept_whole,
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     )
     from byoc.rules._rule_schema import OpRule
     from byoc.rules._schema_values import (
-        ANY_DTYPE,
         Arithmetic,
         ArithmeticClause,
         ArithmeticContract,

@@ -41,10 +41,8 @@ if TYPE_CHECKING:
     from byoc.stages._state import (
         ChosenPasses,
         Emitting,
-        Findings,
         LoadedModel,
         Packed,
-        Padded,
         Planned,
         Prepared,
         Request,

@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from byoc.verification._region_verification import (
         NotVerifiableError,
         RecordedRuns,
-        find_arithmetic,
         heed_contract,
         record_reference_runs,
         verify_regions,

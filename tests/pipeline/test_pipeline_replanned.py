@@ -21,7 +21,7 @@ from byoc.codegen import Artifact, CompileError, NoOptions, Operation, Region
 from byoc.pipeline import partition
 from byoc.planning import _plan_settings
 from byoc.quantization import Budget, Precision
-from byoc.reporting._report_text import summarize_report
+from byoc.reporting import summarize_report
 from byoc.runtime import load
 
 LONG = """

@@ -5,8 +5,8 @@ The Lagrangian one has limits and launches as multipliers on a graph of any size
 For the makespan, a region is entered once by any path, so that it holds an interval of the path's units,
 and with any two units all units between them. Its job takes all of these. Where it is the only one of
 its device, its neighbours on the path are elsewhere, and the tensors between them are moved. The jobs of
-one path run one after another. So no makespan is below the cheapest way to cut the path into intervals, each
-within the memory of a device, and units of the host between them.
+one path run one after another. So no makespan is below the cheapest way to cut the path into intervals,
+each within the memory of a device, and units of the host between them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
