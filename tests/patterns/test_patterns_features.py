@@ -228,7 +228,7 @@ CASES = {
 def target(case: Case) -> Target:
     where = [w if isinstance(w, str) else {"expr": w[0], "reason": w[1]} for w in case.where]
     composite = {"name": "p", "pattern": case.pattern, "where": where}
-    every = {"target": "t", "cost_model": "dla", "dtype": "any", "ops": ["*"]}
+    every = {"target": "t", "cost_model": "dla", "dtype": "any", "ops": [{"op": "*"}]}
     return make_target({**every, "composites": [composite]})
 
 

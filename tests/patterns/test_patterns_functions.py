@@ -168,7 +168,7 @@ def test_what_onnxruntime_makes_of_them(shape: str, body: str, text: str) -> Non
         opset=18,
     )
     model = prepare_model(proto, "test")
-    rules = {"target": "t", "cost_model": "dla", "dtype": "any", "ops": ["*"]}
+    rules = {"target": "t", "cost_model": "dla", "dtype": "any", "ops": [{"op": "*"}]}
     target = make_target({**rules, "composites": [{"name": "k", "pattern": text}]})
     plan = planned(model, target, AllSupported())
     onnx.checker.check_model(plan.proto, full_check=True)

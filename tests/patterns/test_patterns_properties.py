@@ -272,7 +272,7 @@ def test_the_partitioned_model_computes_the_same(
     model = prepare_model(index.proto, "random")
     chosen = [pattern for pattern in patterns if chance.random() < 0.5]
     rules = [{"name": pattern.name, "pattern": pattern.texts} for pattern in chosen]
-    every = {"target": "t", "cost_model": "dla", "dtype": "any", "ops": ["*"]}
+    every = {"target": "t", "cost_model": "dla", "dtype": "any", "ops": [{"op": "*"}]}
     strategy = Random(chance.randrange(1000)) if chance.random() < 0.5 else AllSupported()
     plan = planned(model, make_target({**every, "composites": rules}), strategy)
     onnx.checker.check_model(plan.proto, full_check=True)
