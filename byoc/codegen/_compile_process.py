@@ -138,7 +138,7 @@ class PipeProcess:
 
     @property
     def life(self) -> int:
-        """How many times it was started, 0 while it does not run."""
+        """The number of times that it was started, or 0 while it does not run."""
         return 0 if self._process is None or self._process.poll() is not None else self._starts
 
     def start(self) -> int:
