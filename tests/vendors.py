@@ -12,7 +12,7 @@ import pytest
 from installing import add_entry_points
 
 from byoc.codegen import Artifact, Executor, Region, _codegens, _worker
-from byoc.support import _plugins as plugins
+from byoc.support import CODEGENS
 
 MODULE = "vendors_of_this_test"
 
@@ -23,7 +23,7 @@ def install(monkeypatch: pytest.MonkeyPatch, **codegens: Any) -> None:
     for name, value in codegens.items():
         setattr(module, name, value)
     monkeypatch.setitem(sys.modules, MODULE, module)
-    points = [EntryPoint(name, f"{MODULE}:{name}", plugins.CODEGENS) for name in codegens]
+    points = [EntryPoint(name, f"{MODULE}:{name}", CODEGENS) for name in codegens]
     add_entry_points(monkeypatch, points)
 
 

@@ -66,6 +66,9 @@ if TYPE_CHECKING:
     from byoc.codegen._codegens import list_load_options as list_load_options
     from byoc.codegen._codegens import parse_codegen_options as parse_codegen_options
     from byoc.codegen._compile_process import CompileProcess as CompileProcess
+    from byoc.codegen._compile_process import PipeProcess as PipeProcess
+    from byoc.codegen._compile_process import ProcessEndedError as ProcessEndedError
+    from byoc.codegen._compile_process import find_version_in as find_version_in
     from byoc.codegen._compiler_answers import ArtifactCache as ArtifactCache
     from byoc.codegen._compiler_answers import ArtifactStore as ArtifactStore
     from byoc.codegen._compiler_answers import CompilerAnswers as CompilerAnswers
@@ -81,7 +84,6 @@ if TYPE_CHECKING:
     from byoc.codegen._identical_regions import find_alike as find_alike
     from byoc.codegen._identical_regions import find_identical as find_identical
     from byoc.codegen._identical_regions import region_structure as region_structure
-    from byoc.codegen._importer_forms import write_wanted_forms as write_wanted_forms
     from byoc.codegen._interface import API_VERSION as API_VERSION
     from byoc.codegen._interface import NOTE as NOTE
     from byoc.codegen._interface import SRAM as SRAM
@@ -122,6 +124,7 @@ if TYPE_CHECKING:
     from byoc.codegen._region import read_region as read_region
     from byoc.codegen._region_model import Arena as Arena
     from byoc.codegen._region_model import ArenaSlot as ArenaSlot
+    from byoc.codegen._region_model import write_wanted_forms as write_wanted_forms
     from byoc.codegen._worker import UNLESS_TRUSTED as UNLESS_TRUSTED
     from byoc.codegen._worker import Isolation as Isolation
     from byoc.codegen._worker import choose_isolation as choose_isolation

@@ -1,18 +1,30 @@
-"""Compile models in a process of its own, which a model may crash."""
+"""Processes of vendors' tools: one that a model may crash, and one in another interpreter."""
 
+import atexit
+import contextlib
 import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
+from math import inf
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from onnx import ModelProto
 
 from byoc.codegen._emx_definitions import SingleNode, check_each_node
-from byoc.codegen._interface import CompileError
+from byoc.codegen._interface import AnyArray, CompileError
+from byoc.codegen.byoc_worker.pipes import read_array, write_arrays
+from byoc.support import describe_exit
+
+_PIPES = Path(__file__).parent / "byoc_worker" / "pipes.py"
+_END_SECONDS = 5.0  # for a process that closed its pipe to end by itself: its exit code tells why
 
 
 @dataclass(frozen=True)
@@ -97,3 +109,99 @@ def _explain_end(messages: Path, ran: "subprocess.CompletedProcess[str]") -> Ans
     if ran.returncode > 0 and text.strip():
         return Answer(text, lasting=False)
     return Answer(f"its compiler ended with {ran.returncode}", lasting=False)
+
+
+class ProcessEndedError(Exception):
+    """A process ended, or wrote what is no answer; `code` is its exit code, negative for a signal."""
+
+    def __init__(self, code: int) -> None:
+        """Remember the code."""
+        super().__init__(f"the process {describe_exit(code)}")
+        self.code = code
+
+
+class PipeProcess:
+    """A file of Python that answers requests in an interpreter of its own, kept alive over requests.
+
+    The interpreter needs numpy and nothing of byoc. `worker` defines `answer(request, arrays)`, which
+    returns the fields of an answer and arrays (`byoc_worker/pipes.py` calls it). Its working directory
+    is `folder`, by default that of this process. One thread may ask at a time.
+    """
+
+    def __init__(self, python: str, worker: Path, folder: Path | None = None) -> None:
+        """Remember what to start."""
+        self._command = [python, "-I", str(_PIPES), str(worker)]
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._starts = 0
+        atexit.register(self.close)
+
+    @property
+    def life(self) -> int:
+        """The number of times that it was started, or 0 while it does not run."""
+        return 0 if self._process is None or self._process.poll() is not None else self._starts
+
+    def start(self) -> int:
+        """Start the process where it does not run, and return its `life`. Raises OSError."""
+        if not self.life:
+            self.close()
+            pipe, lost = subprocess.PIPE, subprocess.DEVNULL
+            self._process = subprocess.Popen(
+                self._command, stdin=pipe, stdout=pipe, stderr=lost, cwd=self._folder
+            )
+            self._starts += 1
+        return self._starts
+
+    def ask(
+        self, request: Mapping[str, Any], arrays: Sequence[AnyArray], timeout: float | None = None
+    ) -> tuple[dict[str, Any], list[AnyArray]]:
+        """Send a request to the running process; return the fields of its answer, and the arrays.
+
+        The process is ended, and TimeoutError raised, after `timeout` seconds, and ProcessEndedError
+        where it gives no answer.
+        """
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        deadline = inf if timeout is None else time.monotonic() + timeout
+        killer = threading.Timer(timeout or 0.0, process.kill)
+        if timeout is not None:
+            killer.start()
+        try:
+            write_arrays(process.stdin, request, [np.asarray(array) for array in arrays])
+            fields: dict[str, Any] = json.loads(process.stdout.readline())
+            made = [read_array(process.stdout, *kind).copy() for kind in fields.pop("arrays")]
+        except (OSError, ValueError):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_END_SECONDS)
+            self.close()
+            if time.monotonic() >= deadline:
+                raise TimeoutError from None
+            raise ProcessEndedError(process.returncode) from None
+        finally:
+            killer.cancel()
+        return fields, made
+
+    def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            with contextlib.suppress(OSError):  # what was to be written has no reader
+                process.communicate()
+
+
+def find_version_in(python: str, module: str, distribution: str) -> str | None:
+    """Return the version of a distribution that an interpreter has with a module, None without it."""
+    code = (
+        f"import importlib.metadata as m, importlib.util as u; assert u.find_spec({module!r}); "
+        f"assert u.find_spec('numpy'); print(m.version({distribution!r}))"
+    )
+    try:
+        ran = subprocess.run(
+            [python, "-I", "-c", code], capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return ran.stdout.strip() if ran.returncode == 0 else None

@@ -56,8 +56,7 @@ if TYPE_CHECKING:
     import onnx_graphsurgeon as gs
 
     from byoc.boundary.contracts import RegionContracts
-    from byoc.codegen._importer_forms import Want
-    from byoc.codegen._region_model import Arena
+    from byoc.codegen._region_model import Arena, Want
     from byoc.model import TensorLayout
 
 
@@ -120,7 +119,7 @@ class Region:
         except ConversionError as error:
             raise CompileError(str(error), error.nodes) from None
         if wants:  # few ask for forms, which need the inference of types
-            from byoc.codegen._importer_forms import write_wanted_forms  # noqa: PLC0415
+            from byoc.codegen._region_model import write_wanted_forms  # noqa: PLC0415
 
             write_wanted_forms(model, wants)
         return model

@@ -39,11 +39,9 @@ if TYPE_CHECKING:
     from byoc.comparison._placement_changes import (
         CostChange,
         ErrorChange,
-        LostNodes,
         NodeMove,
         PlacementDiff,
         RegionChange,
-        RegressionCheck,
     )
     from byoc.comparison._placement_diff import diff
     from byoc.comparison._rule_comparison import ComparedKind, RuleComparison, compare_rules, simplify

@@ -13,12 +13,10 @@ from byoc.comparison._placement_changes import (
     ErrorChange,
     LostNodes,
     NodeMove,
-    PlacementDiff,
-    RegionChange,
-)
-from byoc.comparison._placement_snapshot import (
     Placed,
+    PlacementDiff,
     PlacementSnapshot,
+    RegionChange,
     SnapshotError,
     SnapshotRegion,
     read_snapshot,

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.costs._build_problem import GraphProblem, build_problem
     from byoc.costs._cost_model import (
         FAMILIES,
         CostFile,
@@ -63,8 +62,15 @@ if TYPE_CHECKING:
         transfer_prices,
     )
     from byoc.costs._roofline import Roofline
-    from byoc.costs._unit_prices import AlternativeComposite, BodyCost, CostSettings, PlacementDevice
-    from byoc.costs._work import count_work, is_counted
+    from byoc.costs._unit_prices import (
+        AlternativeComposite,
+        BodyCost,
+        CostSettings,
+        GraphProblem,
+        PlacementDevice,
+        build_problem,
+    )
+    from byoc.costs._work import Work, count_work, is_counted
     from byoc.costs._work_node import Sizes
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

@@ -58,13 +58,14 @@ if TYPE_CHECKING:
         read_without_heavy_weights,
         replace_weights,
     )
-    from byoc.model._images import find_images, find_weights
     from byoc.model._layouts import (
         IMAGE,
         WEIGHT,
         LayoutStep,
         TensorLayout,
         can_convert_layout,
+        find_images,
+        find_weights,
         make_layout_nodes,
         pack_operand,
         parse_layout,

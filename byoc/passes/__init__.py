@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from byoc.passes._cleaning import CleanedModel, CleanPass, SimplifyParts, apply_edits, clean_model
     from byoc.passes._folded_scales import FoldScales
     from byoc.passes._idle_clamps import CLAMPS
-    from byoc.passes._narrow_forms import NarrowIntegers
     from byoc.passes._pass_plugins import (
         MODEL_SCOPE,
         REGION_SCOPE,
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
         load_region_pass,
         merge_effects,
     )
-    from byoc.passes._planar_forms import PlanarForm, PooledMean
+    from byoc.passes._planar_forms import PooledMean
     from byoc.passes._quantized_operators import ReadQuantizedOperators
     from byoc.passes._simplify import GraphEdits
     from byoc.passes._twin_forms import VIEW_KEY, ChosenForm, TwinForm, find_forms, find_twins

@@ -4,14 +4,14 @@
 the depth alone, convolutions of single elements among them, and for what takes each channel as a whole.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import NodeProto, TensorProto, TypeProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from byoc.model import (
     GraphIndex,
@@ -33,7 +33,7 @@ from byoc.passes._planar_forms import (
     is_plain_batchnorm,
 )
 from byoc.passes._simplify import GraphEdits
-from byoc.passes._twin_forms import TwinnedTensors
+from byoc.passes._twin_forms import Dimension, TwinnedTensors, restate
 
 # The windows of 3-D convolutions and pools, by their depth, and the extents of volumes.
 
@@ -70,14 +70,6 @@ def read_dims(index: GraphIndex, name: str) -> Dims | None:
 def multiply(one: Extent, other: Extent) -> Extent:
     """Return the product of two extents, None where one is not known."""
     return None if one is None or other is None else one * other
-
-
-def restate(tensor: TensorProto, dims: Iterable[int]) -> TensorProto:
-    """Return a stored tensor with other extents, wherever its data is."""
-    made = TensorProto()
-    made.CopyFrom(tensor)
-    made.dims[:] = list(dims)
-    return made
 
 
 def to_tensor(value: NDArray[Any]) -> TensorProto:
@@ -252,17 +244,12 @@ class FlatForm(ImageForm):
                 set_attribute(node, helper.make_attribute("axis", axis % RANK))
         return [node]
 
-    def change_type(self, kind: TypeProto) -> TypeProto:
-        """Return the type with one axis in place of the last two."""
-        made = TypeProto()
-        made.CopyFrom(kind)
-        dims = list(kind.tensor_type.shape.dim)
-        del made.tensor_type.shape.dim[:]
-        merged = type(dims[0])()
+    def change_dims(self, dims: Sequence[Dimension]) -> Sequence[Dimension]:
+        """Return the extents with one axis in place of the last two."""
+        merged = Dimension()
         if all(each.HasField("dim_value") for each in dims[-_LAST:]):
             merged.dim_value = dims[-2].dim_value * dims[-1].dim_value
-        made.tensor_type.shape.dim.extend([*dims[:-_LAST], merged])
-        return made
+        return [*dims[:-_LAST], merged]
 
     def change_constant(self, edits: GraphEdits, name: str) -> TensorProto | None:
         """Return a stored tensor with one axis in place of its last two, wherever its data is."""

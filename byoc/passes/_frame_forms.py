@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
 import numpy as np
-from onnx import NodeProto, TensorProto, TypeProto, helper
+from onnx import NodeProto, TensorProto, helper
 
 from byoc.model import (
     GraphIndex,
@@ -34,7 +34,6 @@ from byoc.passes._flat_forms import (
     VolumeWindow,
     multiply,
     read_dims,
-    restate,
     to_tensor,
 )
 from byoc.passes._frame_nodes import Convolution, FrameNodes, convert_pool
@@ -48,7 +47,7 @@ from byoc.passes._planar_forms import (
     is_plain_batchnorm,
 )
 from byoc.passes._simplify import GraphEdits
-from byoc.passes._twin_forms import TwinnedTensors
+from byoc.passes._twin_forms import Dimension, TwinnedTensors, restate
 
 _SLICE_OPSET = 10  # from which the numbers of Slice are inputs
 _LEAST_OPSET = 7  # from which operands are broadcast as now
@@ -115,22 +114,16 @@ class FrameForm(ImageForm):
                 set_attribute(node, helper.make_attribute("axis", _move_axis(axis)))
         return [node]
 
-    def change_type(self, kind: TypeProto) -> TypeProto:
-        """Return the type of the frames of a volume, or of an operand that has none of its own."""
-        made = TypeProto()
-        made.CopyFrom(kind)
-        dims = list(kind.tensor_type.shape.dim)
-        del made.tensor_type.shape.dim[:]
-        if len(dims) == RANK:
-            merged = type(dims[0])()
-            if all(dims[i].HasField("dim_value") for i in (0, DEPTH)):
-                merged.dim_value = dims[0].dim_value * dims[DEPTH].dim_value
-            elif dims[DEPTH].dim_value == 1:
-                merged = dims[0]
-            made.tensor_type.shape.dim.extend([merged, dims[1], *dims[3:]])
-        else:
-            made.tensor_type.shape.dim.extend([*dims[:-3], *dims[-2:]])
-        return made
+    def change_dims(self, dims: Sequence[Dimension]) -> Sequence[Dimension]:
+        """Return the extents of the frames of a volume, or of an operand that has none of its own."""
+        if len(dims) != RANK:
+            return [*dims[:-3], *dims[-2:]]
+        merged = Dimension()
+        if all(dims[i].HasField("dim_value") for i in (0, DEPTH)):
+            merged.dim_value = dims[0].dim_value * dims[DEPTH].dim_value
+        elif dims[DEPTH].dim_value == 1:
+            merged = dims[0]
+        return [merged, dims[1], *dims[3:]]
 
     def change_constant(self, edits: GraphEdits, name: str) -> TensorProto | None:
         """Return a stored tensor as frames: with other extents, or in another order."""

@@ -34,11 +34,10 @@ from byoc.passes._flat_forms import (
     keep_depth,
     multiply,
     read_dims,
-    restate,
     to_tensor,
 )
 from byoc.passes._simplify import GraphEdits
-from byoc.passes._twin_forms import TWIN_KEY
+from byoc.passes._twin_forms import TWIN_KEY, restate
 
 SPLIT_OPSET = 13  # ONNX opset from which the sizes of Split are an input
 

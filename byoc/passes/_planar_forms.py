@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-from onnx import NodeProto, TensorProto, TypeProto, helper
+from onnx import NodeProto, TensorProto, helper
 
 from byoc.model import (
     FLOAT_DTYPES,
@@ -24,7 +24,7 @@ from byoc.model import (
     set_attribute,
 )
 from byoc.passes._simplify import GraphEdits
-from byoc.passes._twin_forms import TwinForm, TwinnedTensors, is_among
+from byoc.passes._twin_forms import Dimension, TwinForm, TwinnedTensors, is_among, restate
 
 # The form of means and extremes over whole images as global pools.
 #
@@ -232,25 +232,14 @@ class PlanarForm(ImageForm):
             _CONVERTED[op](edits, number, node)
         return [node]
 
-    def change_type(self, kind: TypeProto) -> TypeProto:
-        """Return the type of an image of one row."""
-        made = TypeProto()
-        made.CopyFrom(kind)
-        dims = list(kind.tensor_type.shape.dim)
-        del made.tensor_type.shape.dim[:]
-        one = type(dims[0])(dim_value=1)
-        made.tensor_type.shape.dim.extend([*dims[:-1], one, *dims[-1:]])
-        return made
+    def change_dims(self, dims: Sequence[Dimension]) -> Sequence[Dimension]:
+        """Return the extents of an image of one row."""
+        return [*dims[:-1], Dimension(dim_value=1), *dims[-1:]]
 
     def change_constant(self, edits: GraphEdits, name: str) -> TensorProto | None:
         """Return a stored tensor with an axis of 1 before the last, wherever its data is."""
         tensor = edits.index.stored_tensors.get(name)
-        if tensor is None:
-            return None
-        made = TensorProto()
-        made.CopyFrom(tensor)
-        made.dims[:] = [*tensor.dims[:-1], 1, *tensor.dims[-1:]]
-        return made
+        return None if tensor is None else restate(tensor, [*tensor.dims[:-1], 1, *tensor.dims[-1:]])
 
     def enter(self, edits: GraphEdits, name: str, twin: str) -> Sequence[NodeProto]:
         """Return an Unsqueeze, or the DequantizeLinear of weights that are stored as 2-D ones."""

@@ -6,15 +6,17 @@ node reads or makes a twin in the other form. Chosen nodes hand twins on to one 
 are converted only where others read or make them.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
-from onnx import NodeProto, TensorProto, TypeProto
+from onnx import NodeProto, TensorProto, TensorShapeProto, TypeProto
 
 from byoc.model import FORM_CHANGE_KEY, GraphIndex, get_metadata, set_metadata
 from byoc.passes._cleaning import CleanPass
 from byoc.passes._simplify import GraphEdits
+
+Dimension = TensorShapeProto.Dimension
 
 FORM_KEY = "byoc.form"
 """The metadata key of a node in another form: the first output of the node that it was."""
@@ -52,6 +54,14 @@ def find_twins(index: GraphIndex) -> dict[str, str]:
         for position, name in enumerate(node.output)
         if (original := get_metadata(node, f"{TWIN_KEY}.{position}"))
     }
+
+
+def restate(tensor: TensorProto, dims: Iterable[int]) -> TensorProto:
+    """Return a stored tensor with other extents, wherever its data is."""
+    made = TensorProto()
+    made.CopyFrom(tensor)
+    made.dims[:] = list(dims)
+    return made
 
 
 @dataclass(frozen=True)
@@ -115,6 +125,14 @@ class TwinForm(CleanPass):
 
     def change_type(self, kind: TypeProto) -> TypeProto:
         """Return the type of a tensor's twin."""
+        made = TypeProto()
+        made.CopyFrom(kind)
+        del made.tensor_type.shape.dim[:]
+        made.tensor_type.shape.dim.extend(self.change_dims(list(kind.tensor_type.shape.dim)))
+        return made
+
+    def change_dims(self, dims: Sequence[Dimension]) -> Sequence[Dimension]:
+        """Return the extents of a tensor's twin; a form of other elements changes the type instead."""
         raise NotImplementedError
 
     def change_constant(self, edits: GraphEdits, name: str) -> TensorProto | None:

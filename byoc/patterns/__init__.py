@@ -7,6 +7,8 @@ from byoc._doors import open_door
 if TYPE_CHECKING:
     from byoc.patterns._grouper import (
         JointUnit,
+        NearMiss,
+        find_near_misses,
         group_matches,
         group_units,
         group_with_alternatives,
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
         sort_units,
     )
     from byoc.patterns._matcher import Kind, Mark, Match, NodeGroup, Unit
-    from byoc.patterns._near_misses import NearMiss, find_near_misses
     from byoc.patterns._pattern import Pattern, PatternForm, parse_pattern
     from byoc.patterns._pattern_syntax import ANY_OPERATOR, PatternLine
     from byoc.patterns._qdq_groups import filter_allowed, find_matches, free_nodes

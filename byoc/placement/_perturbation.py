@@ -23,7 +23,7 @@ from byoc.placement.solvers import (
 
 # Sensitivity: what the best placement of a problem gains when some of its costs change.
 #
-# The problem is relaxed once (`byoc.placement.solvers._lagrangian`). Each question begins at the
+# The problem is relaxed once (`byoc.placement.solvers._lower_bounds`). Each question begins at the
 # multipliers found there, so that one minimum cut or a few answer it, instead of a search from
 # nothing.
 

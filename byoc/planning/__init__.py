@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.planning._benchmark_solution import place, solve_instance
+    from byoc.planning._benchmark_instance import place, solve_instance
     from byoc.planning._break_evens import (
         ActionFinder,
         SentTensor,
@@ -75,12 +75,12 @@ if TYPE_CHECKING:
     )
     from byoc.planning._plan_settings import (
         PlanSettings,
+        RefusalHistory,
         apply_rule_parameters,
         find_unknown_names,
         read_weight_layout,
     )
     from byoc.planning._problem_file import format_problem
-    from byoc.planning._refusals import RefusalHistory
     from byoc.planning._saved_placement import SavedPlacement, read_placement, save_placement
     from byoc.planning._what_ifs import (
         LEAST_GAIN,

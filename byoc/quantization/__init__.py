@@ -10,7 +10,12 @@ if TYPE_CHECKING:
     from byoc.quantization._calibrate import calibrate
     from byoc.quantization._calibration_file import CalibrationOptions
     from byoc.quantization._calibrators import Range, Ranges
-    from byoc.quantization._choose_precision import ChosenPrecision, choose_precision, has_float_mode
+    from byoc.quantization._choose_precision import (
+        ChosenPrecision,
+        UnitPrecisions,
+        choose_precision,
+        has_float_mode,
+    )
     from byoc.quantization._precision import (
         FLOATS,
         NATIVE,
@@ -23,7 +28,6 @@ if TYPE_CHECKING:
         read_budget,
         update_taken,
     )
-    from byoc.quantization._precision_problem import UnitPrecisions
     from byoc.quantization._quantize_in_ranges import (
         quantize_chosen_weights,
         quantize_in_ranges,

@@ -42,14 +42,14 @@ from byoc.quantization._accuracy_measures import (
     measure_accuracy,
     run_samples,
 )
-from byoc.quantization._choose_precision import ChosenPrecision
-from byoc.quantization._precision import Budget, Precision
-from byoc.quantization._precision_problem import (
+from byoc.quantization._choose_precision import (
+    ChosenPrecision,
     PrecisionProblem,
     QuantizedPlan,
     TensorFigures,
     build_precision_problem,
 )
+from byoc.quantization._precision import Budget, Precision
 from byoc.quantization._prepare_model import SIXTEEN_BITS
 from byoc.samples import NO_PREPROCESSING, find_samples
 from byoc.support import report_step

@@ -33,8 +33,7 @@ from byoc.patterns import (
     free_nodes,
     group_matches,
 )
-from byoc.quantization._calibrators import DTYPES, ChannelRange, GivenQuantization, Range
-from byoc.quantization._channel_statistics import CHANNELS
+from byoc.quantization._calibrators import CHANNELS, DTYPES, ChannelRange, GivenQuantization, Range
 from byoc.quantization._precision import (
     WEIGHTED,
     QuantizationParams,

@@ -26,10 +26,9 @@ from byoc.numerics import convert_to_db
 from byoc.planning import WIDE
 from byoc.quantization._accuracy_measures import find_float_outputs, measure_noise_by_sample
 from byoc.quantization._calibrate import calibrate
-from byoc.quantization._calibrators import ChannelRange, Ranges
+from byoc.quantization._calibrators import CHANNELS, ChannelRange, Ranges, measure_channels
 from byoc.quantization._candidates import TargetRequirements
 from byoc.quantization._channel_classes import LinearChannels, list_linear_nodes
-from byoc.quantization._channel_statistics import CHANNELS, measure_channels
 from byoc.quantization._equalization import Outputs, equalize, fix_ranges, join_samples
 from byoc.quantization._precision import read_constant, read_dequantized
 from byoc.quantization._prepare_model import count_channels

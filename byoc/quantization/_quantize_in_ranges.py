@@ -1,24 +1,231 @@
 """Quantization as it was chosen: in ranges that are given or measured on data, or of weights alone."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from onnx import NodeProto
 
-from byoc.model import GraphIndex, Model, get_node_name
+from byoc.model import GraphIndex, Model, copy_without, get_node_name, set_metadata
 from byoc.passes import find_twins
+from byoc.patterns import Match, find_matches
+from byoc.quantization._accuracy_measures import run_with_logits
 from byoc.quantization._calibration_file import read_ranges
-from byoc.quantization._calibrators import Ranges
+from byoc.quantization._calibrators import CHANNELS, EIGHT_BIT_STEPS, Range, Ranges, measure_channels
+from byoc.quantization._candidates import FINER_KEY
+from byoc.quantization._channel_groups import GroupedModel, find_channel_groups
 from byoc.quantization._choose_precision import ChosenPrecision, find_wide_targets, note_unused
 from byoc.quantization._equalization import describe_coarse_outputs, find_coarse_concats
 from byoc.quantization._precision import DEFAULT_BLOCK, Precision
 from byoc.quantization._prepare_model import find_tail_units
-from byoc.quantization._quantize_model import QuantizedModel, quantize
+from byoc.quantization._quantization_trials import TIME_PRICE, QuantizationTrials, QuantizedOnData
+from byoc.quantization._quantization_variants import (
+    METHODS,
+    DataRequest,
+    QuantizationVariant,
+    VariantMaker,
+)
+from byoc.quantization._quantize_model import QuantizedModel, prepare_floats, quantize
 from byoc.quantization._quantize_weights import quantize_weights
 from byoc.rules import Target
-from byoc.samples import NO_PREPROCESSING
+from byoc.samples import NO_PREPROCESSING, find_samples
 from byoc.support import Note, report_step
+
+_SAMPLES = 16  # that channels are measured on, and variants of the model compared
+_EQUALIZED = "channels are equalized, which lowers the noise on the samples"
+_ROUNDED = "weights are rounded by the errors of what they make on the samples, not by their own"
+_GROUPED = "channels of {} depthwise convolutions are in groups with scales of their own"
+_FINER = "{} functions of sums are computed before these are rounded to 8 bits"
+
+
+@dataclass(frozen=True, eq=False)
+class DataQuantizer(DataRequest):
+    """Quantizes models with ranges that are measured on data, as is asked for."""
+
+    def quantize(self, model: Model) -> QuantizedOnData:
+        """Return the variant of the least noise that is measured on samples.
+
+        What is tried, in this order: ranges by several methods, channels equalized, channels in groups,
+        finer composites, units behind the inputs in floating point, units before outputs there or in 16
+        bits, and weights rounded by the errors of what they make. What takes longer is kept where that
+        is worth the seconds that `predict` returns. Biases are corrected in each variant. Data that is
+        made up chooses and corrects nothing. Raises InputError as `calibrate` and `quantize` do.
+        """
+        floats = prepare_floats(model, self.targets, self.dtype)
+        source = find_samples(self.data, floats, self.images, None)
+        read = [] if source.random else islice(source.read_from(0), _SAMPLES)
+        samples = [each.inputs for each in read]
+        methods = [self.method] if self.method else METHODS
+        expected = run_with_logits(floats, samples) if samples else []
+        trials = QuantizationTrials(VariantMaker(self, floats, samples), expected)
+        plain = trials.add(QuantizationVariant(methods[0]))
+        if not samples or not plain.quantized.units:
+            return trials.finish()
+        variants = [QuantizationVariant(method) for method in methods]
+        if trials.maker.equalize(None) is not floats:
+            equalized = [replace(each, equalized=True) for each in variants]
+            variants += [each.extend(steps=[_EQUALIZED]) for each in equalized]
+        for variant in variants[1:]:  # those that change less come first
+            trials.add(variant)
+        trials = self._group_channels(trials, methods)
+        trials = self._compute_functions_finer(trials, plain.quantized.model)
+        trials.leave_head_in_float()
+        trials.refine_outputs()
+        best = trials.best.variant
+        trials.add(replace(best.extend(steps=[_ROUNDED]), rounded=True))
+        return trials.finish()
+
+    def _group_channels(self, trials: QuantizationTrials, methods: Sequence[str]) -> QuantizationTrials:
+        """Return trials of a model with channels in groups instead, where that is worth its time."""
+        best, maker = trials.best, trials.maker
+        groups = find_channel_groups(maker.floats, maker.samples, maker.channel_tensors or ())
+        if not groups.chains:
+            return trials
+        report_step("choose groups of channels")
+        ranges = maker.measure_ranges(best.variant, None)
+        known = ranges.tensors
+
+        def predict(grouped: GroupedModel) -> float:
+            parts = {made: known[name] for made, name in grouped.sources.items() if name in known}
+            return self._predict_floats(grouped.model, replace(ranges, tensors={**known, **parts}))
+
+        chosen = groups.choose(predict, TIME_PRICE)
+        if not chosen.count:
+            return trials
+        variant = best.variant.extend(steps=[_GROUPED.format(chosen.count)])
+        grouped = QuantizationTrials(VariantMaker(self, chosen.model, maker.samples), trials.expected)
+        for method in methods:
+            grouped.add(replace(variant, method=method))
+        return grouped if grouped.is_worth_its_time(grouped.best, best) else trials
+
+    def _compute_functions_finer(self, trials: QuantizationTrials, plain: Model) -> QuantizationTrials:
+        """Return trials of a model with finer composites instead, where those are worth their time.
+
+        With groups of channels, it may take as much longer than the `plain` one as either alone.
+        """
+        if self.predict is None:
+            return trials
+        best, maker = trials.best, trials.maker
+        places = find_finer_composites(maker.floats, self.targets, maker.samples)
+        if not places:
+            return trials
+        report_step("choose finer composites")
+        ranges = maker.measure_ranges(best.variant, None)
+        most = (1 + TIME_PRICE) * self.predict(plain) / self.predict(best.quantized.model) - 1
+        predict = partial(self._predict_floats, ranges=ranges)
+        marked, count = choose_finer(maker.floats, places, predict, most)
+        if not count:
+            return trials
+        finer = QuantizationTrials(VariantMaker(self, marked, maker.samples), trials.expected)
+        finer.add(best.variant.extend(steps=[_FINER.format(count)]))
+        return finer if finer.best.is_better(best) else trials
+
+    def _predict_floats(self, floats: Model, ranges: Ranges) -> float:
+        """Return the predicted seconds of a float model as quantized, 0 where time does not count."""
+        if self.predict is None:
+            return 0.0
+        return self.predict(quantize(floats, self.targets, ranges, self.dtype).model)
+
+
+# Composites that round less than their operators one by one, and take longer: where to have them.
+#
+# An accelerator may compute a function of a convolution's sums before it rounds them, in more time.
+# A rule file says so of a composite (`finer`). Those come first that lower the rounding noise most
+# for their time.
+
+_TINY = 1e-30  # keeps a quotient finite, also of denormal powers
+
+
+@dataclass(frozen=True, eq=False)
+class FinerComposite:
+    """A place where a model could have a finer composite, and the rounding noise that it would spare.
+
+    `noise` is that of 8 bits in what the last node of the match makes, as a share of its signal, and
+    `elements` is the number of elements of that tensor.
+    """
+
+    match: Match
+    noise: float
+    elements: int
+
+
+def find_finer_composites(
+    model: Model, targets: Sequence[Target], samples: Sequence[Mapping[str, Any]]
+) -> list[FinerComposite]:
+    """Return the places where a float model could have finer composites; none shares a node.
+
+    Ranges and signals are measured on the samples.
+    """
+    index, matches = model.index, _match_finer(model.index, targets)
+    if not matches:
+        return []
+    names = sorted({_find_result(index, match) for match in matches})
+    statistics = measure_channels(model, names, samples, "functions")
+    places = []
+    for match in matches:
+        seen = statistics[_find_result(index, match)]
+        step = Range(float(seen.low.min()), float(seen.high.max())).width / EIGHT_BIT_STEPS
+        signal = max(float((seen.power - seen.mean**2).mean()), _TINY)
+        shape = index.get_shape(_find_result(index, match)) or ()
+        elements = math.prod(extent for extent in shape if isinstance(extent, int))
+        places.append(FinerComposite(match, step**2 / 12 / signal, max(elements, 1)))
+    return places
+
+
+def _match_finer(index: GraphIndex, targets: Sequence[Target]) -> list[Match]:
+    """Return the matches of finer composites whose results have channels; none shares a node."""
+    patterns = [each for target in targets for each in target.patterns if each.finer]
+    free = frozenset(range(len(index.nodes))) - index.constant_nodes
+    taken: set[int] = set()
+    found: list[Match] = []
+    for match in find_matches(index, patterns, free) if patterns else ():
+        nodes = set(match.nodes.values())
+        if taken.isdisjoint(nodes) and (index.get_rank(_find_result(index, match)) or 0) > CHANNELS:
+            taken |= nodes
+            found.append(match)
+    return found
+
+
+def choose_finer(
+    model: Model, places: Sequence[FinerComposite], predict: Callable[[Model], float], most: float
+) -> tuple[Model, int]:
+    """Return a model marked with the finer composites that are worth their time most, and their number.
+
+    `predict` returns the seconds of a model so marked. All that are chosen take at most a share `most`
+    of the seconds without any. How long one takes grows with the elements that it makes.
+    """
+    order = sorted(places, key=lambda each: -each.noise / each.elements)
+    limit = (1 + most) * predict(model)
+    count, too_many = 0, len(order) + 1  # the first `count` are within the limit
+    while count + 1 < too_many:
+        middle = (count + too_many) // 2
+        if predict(mark_finer(model, order[:middle])) <= limit:
+            count = middle
+        else:
+            too_many = middle
+    return mark_finer(model, order[:count]), count
+
+
+def mark_finer(model: Model, places: Sequence[FinerComposite]) -> Model:
+    """Return a float model whose last nodes of some finer composites are marked."""
+    if not places:
+        return model
+    proto = copy_without(model.structure)
+    for place in places:
+        set_metadata(proto.graph.node[place.match.root], FINER_KEY, place.match.pattern.name)
+    return replace(model, structure=proto)
+
+
+def _find_result(index: GraphIndex, match: Match) -> str:
+    return index.nodes[match.root].output[0]
+
+
+# Quantization as it was chosen: in ranges that are given or measured on data, or of weights alone.
+
 
 _MAX_NAMES = 3  # in a sentence
 _FEW_SAMPLES = 4  # seldom have the largest values that a network meets
@@ -82,9 +289,6 @@ def quantize_on_data(
     predict: Callable[[Model], float] | None,
 ) -> ChosenPrecision:
     """Quantize a model with ranges that are measured on data."""
-    # Imports half the room, and few plans are quantized.
-    from byoc.quantization._quantize_on_data import DataQuantizer  # noqa: PLC0415
-
     assert wanted.data is not None
     images = wanted.images or NO_PREPROCESSING
     dtype, wide = wanted.quantize, find_wide_targets(integer, wanted.quantize)

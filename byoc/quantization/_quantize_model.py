@@ -21,7 +21,14 @@ from byoc.quantization._candidates import (
     find_node_names,
     find_unit_names,
 )
-from byoc.quantization._insert_nodes import SchemedUnits, find_quantized_outputs, insert_quantization
+from byoc.quantization._insert_nodes import (
+    ConstantStore,
+    QuantizationScheme,
+    SchemedUnits,
+    choose_scheme,
+    find_quantized_outputs,
+    insert_quantization,
+)
 from byoc.quantization._prepare_model import (
     PER_CHANNEL,
     SIXTEEN_BITS,
@@ -30,7 +37,6 @@ from byoc.quantization._prepare_model import (
     upgrade_ir,
     upgrade_opset,
 )
-from byoc.quantization._scheme import ConstantStore, QuantizationScheme, choose_scheme
 from byoc.rules import Annotator, Target
 
 _MAX_NAMES = 3  # in a sentence

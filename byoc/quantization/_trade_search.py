@@ -10,8 +10,8 @@ from byoc.errors import InputError
 from byoc.numerics import SearchBudget
 from byoc.numerics.solvers import MilpBuilder
 from byoc.quantization._accuracy_measures import KeptAccuracy
+from byoc.quantization._choose_precision import Floats, Ints, Level, PrecisionProblem, UnitPrecisions
 from byoc.quantization._precision import Budget
-from byoc.quantization._precision_problem import Floats, Ints, Level, PrecisionProblem, UnitPrecisions
 
 # The cheapest choice of units' precisions within limits of noise: an integer program for each
 # limit.

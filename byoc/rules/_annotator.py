@@ -14,12 +14,14 @@ from byoc.errors import YES, CauseKind, refuse
 from byoc.model import GraphIndex, find_type_origin, get_operator_name, is_onnx, list_node_captures
 from byoc.model.schemas import INSTALL_HINT, has_runtime_schemas, list_onnx_domains
 from byoc.patterns import ANY_OPERATOR, Mark
-from byoc.rules._host_nodes import check_batch, find_host_nodes
-from byoc.rules._node_view import NodeSignatures, RuleView, TensorUse
-from byoc.rules._objections import (
+from byoc.rules._graph_rules import ValueChecker, check_batch, find_host_nodes
+from byoc.rules._node_view import (
     Attempt,
+    NodeSignatures,
     Objection,
     ObjectionKind,
+    RuleView,
+    TensorUse,
     check_attribute,
     check_bounds,
     object_to_open,
@@ -34,7 +36,6 @@ from byoc.rules._quantization_scheme import (
 from byoc.rules._rule_loading import Target
 from byoc.rules._rule_schema import OpRule
 from byoc.rules._tensor_constraints import check_known_shape, check_tensor
-from byoc.rules._value_check import ValueChecker
 from byoc.support import CHECKS, load_function
 from byoc.support.expressions import compile_expression
 

@@ -23,8 +23,14 @@ from byoc.model import (
     is_qdq_node,
     is_quantize,
 )
-from byoc.rules._node_view import RuleView, TensorUse
-from byoc.rules._objections import Objection, ObjectionKind, format_list, make_unknown
+from byoc.rules._node_view import (
+    Objection,
+    ObjectionKind,
+    RuleView,
+    TensorUse,
+    format_list,
+    make_unknown,
+)
 from byoc.rules._rule_schema import TensorRule
 from byoc.rules._schema_values import Quantization, QuantizedRule, QuantizedTensors
 

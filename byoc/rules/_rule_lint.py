@@ -13,7 +13,6 @@ from byoc.errors import InputError, suggest_nearest
 from byoc.model import DTYPES, IMAGE, WEIGHT, list_own_bodies, parse_layout
 from byoc.model.schemas import describe_unknown_operator, find_schemas
 from byoc.patterns import ANY_OPERATOR, Pattern, PatternForm
-from byoc.rules._arithmetic import ArithmeticClause, lint_arithmetic
 from byoc.rules._composite_library import Library, make_pattern, open_library
 from byoc.rules._condition_lint import lint_check_name, lint_operator_rule, lint_pattern_condition
 from byoc.rules._rule_schema import (
@@ -27,7 +26,14 @@ from byoc.rules._rule_schema import (
     TensorRule,
     lint_drop,
 )
-from byoc.rules._schema_values import ANY_DTYPE, Names, Quantization, wrap_single_part
+from byoc.rules._schema_values import (
+    ANY_DTYPE,
+    ArithmeticClause,
+    Names,
+    Quantization,
+    lint_arithmetic,
+    wrap_single_part,
+)
 from byoc.support import format_short, validate_content
 from byoc.support.expressions import compile_regex
 

@@ -1,6 +1,6 @@
 """The types of the rule file, which pydantic checks.
 
-All keys are documented in docs/rules.md; `_json_schema` makes a JSON Schema from these types.
+All keys are documented in docs/rules.md; `_rule_loading` makes a JSON Schema from these types.
 `_rule_lint` checks a file against ONNX's operator schemas, and `_annotator` applies it to
 a model.
 """
@@ -11,9 +11,9 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 from pydantic import BeforeValidator, Field, model_validator
 
 from byoc.errors import suggest_nearest
-from byoc.rules._arithmetic import ArithmeticClause
 from byoc.rules._schema_values import (
     GENERATION_NAME,
+    ArithmeticClause,
     AttributeRule,
     Axis,
     Bounds,

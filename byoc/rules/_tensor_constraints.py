@@ -6,10 +6,12 @@ from itertools import chain, islice
 from typing import Literal
 
 from byoc.model import Dim, TensorType, bound_dim, get_constant_value, list_plain_elements
-from byoc.rules._node_view import FLOAT32, RuleView, TensorUse
-from byoc.rules._objections import (
+from byoc.rules._node_view import (
+    FLOAT32,
     Objection,
     ObjectionKind,
+    RuleView,
+    TensorUse,
     check_bounds,
     check_value,
     format_list,

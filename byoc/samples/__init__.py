@@ -7,7 +7,6 @@ from byoc._doors import open_door
 if TYPE_CHECKING:
     from byoc.samples._arrays import (
         ArrayForm,
-        SpecialValues,
         count_turns,
         describe_mismatch,
         fits_types,

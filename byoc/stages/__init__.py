@@ -6,9 +6,7 @@ from byoc._doors import open_door
 
 if TYPE_CHECKING:
     from byoc.stages._ask_stage import Ask, AskedUnit, find_distinct_units, write_units
-    from byoc.stages._budget_stage import MeetBudget
     from byoc.stages._emission_stages import Compile, Estimate, Pack, Write
-    from byoc.stages._gain_stage import EstimateGains, PlaceParts
     from byoc.stages._padding_stage import FindPadding
     from byoc.stages._planning_stages import (
         Annotate,
@@ -43,10 +41,8 @@ if TYPE_CHECKING:
     from byoc.stages._state import (
         ChosenPasses,
         Emitting,
-        Findings,
         LoadedModel,
         Packed,
-        Padded,
         Planned,
         Prepared,
         Request,
@@ -56,6 +52,7 @@ if TYPE_CHECKING:
         take,
     )
     from byoc.stages._state_summary import summarize_stage
+    from byoc.stages._trial_stages import EstimateGains, MeetBudget, PlaceParts
     from byoc.stages._verify_stage import Verify
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

@@ -12,15 +12,16 @@ from byoc.memory.arena import ArenaPlan, ArenaStep, plan_buffers
 from byoc.memory.reading import CONVENTIONS, MemoryModel, read_memory_model
 from byoc.model import describe_node, is_onnx
 from byoc.numerics import round_up
-from byoc.standalone._decoder_calls import (
+from byoc.standalone._node_calls import (
     DECODER_FILE,
     DECODER_KERNELS,
+    EmittedFunctions,
     FusedNodes,
+    NodeFunctions,
     find_fused_nodes,
     is_decoder_operator,
     make_decoder_call,
 )
-from byoc.standalone._node_functions import EmittedFunctions, NodeFunctions
 from byoc.standalone._program_graph import (
     SCRATCH,
     Call,

@@ -72,21 +72,19 @@ if TYPE_CHECKING:
         read_requirements,
     )
     from byoc.support._process import (
+        Note,
         build_shared_library,
         collect_rarely,
         describe_exit,
         end_with_parent,
-        name_signal,
-        return_free_memory,
-        split_command,
-    )
-    from byoc.support._progress import (
-        Note,
         format_part,
         hide_steps,
+        name_signal,
         report_each,
         report_step,
+        return_free_memory,
         show_progress,
+        split_command,
     )
     from byoc.support._workspace import (
         check_output,

@@ -8,7 +8,13 @@ if TYPE_CHECKING:
     from byoc.verification._bisection import Fault, bisect_region
     from byoc.verification._bundle_check import BundleCheck, bisect, verify, verify_against
     from byoc.verification._bundle_comparison import VerificationModels, find_added_errors
-    from byoc.verification._bundle_runs import compare_models, compare_regions
+    from byoc.verification._bundle_runs import (
+        SpecialScope,
+        compare_alone,
+        compare_models,
+        compare_regions,
+        record_region_inputs,
+    )
     from byoc.verification._bundle_verification import (
         add_padded,
         choose_samples,
@@ -41,12 +47,10 @@ if TYPE_CHECKING:
         quantized_tensors_of,
         read_thresholds,
     )
-    from byoc.verification._reaching import SpecialScope, compare_alone, record_region_inputs
     from byoc.verification._region_cutter import make_reference_executor, run_plain
     from byoc.verification._region_verification import (
         NotVerifiableError,
         RecordedRuns,
-        find_arithmetic,
         heed_contract,
         record_reference_runs,
         verify_regions,

@@ -16,6 +16,7 @@ from byoc.errors import InputError
 from byoc.model import get_metadata, is_qdq_node, prepare_model
 from byoc.runtime import load_executor, rename_executor
 from byoc.support import report_step
+from byoc.verification._bundle_runs import InputEnds, run_alone
 from byoc.verification._layer_probe import LayerProbe
 from byoc.verification._part_trials import (
     BundleLayers,
@@ -29,7 +30,6 @@ from byoc.verification._part_trials import (
     minimize_wrong,
 )
 from byoc.verification._quantization_noise import DEFAULT_THRESHOLDS, Thresholds
-from byoc.verification._reaching import InputEnds, run_alone
 from byoc.verification._region_cutter import RegionCutter, Values, open_region
 from byoc.verification._region_verification import (
     RecordedRuns,

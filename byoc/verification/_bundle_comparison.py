@@ -18,18 +18,20 @@ from byoc.rules import Arithmetic
 from byoc.runtime import load_bundle
 from byoc.samples import describe_mismatch, model_samples, sample_inputs
 from byoc.support import report_each, report_step
-from byoc.verification._bundle_runs import BundleRuns, Values, load_all_executors
+from byoc.verification._bundle_runs import (
+    BundleRuns,
+    InputEnds,
+    SpecialScope,
+    Values,
+    compare_alone,
+    compare_under_contract,
+    load_all_executors,
+    vary_inputs,
+)
 from byoc.verification._fidelity import FidelityCheck, SampleRun
 from byoc.verification._noise import NoiseGauge, measure_accuracy
 from byoc.verification._part_trials import BundleLayers, TrialOutcome, minimize_wrong
 from byoc.verification._quantization_noise import DEFAULT_THRESHOLDS, Thresholds, find_quantized_tensors
-from byoc.verification._reaching import (
-    InputEnds,
-    SpecialScope,
-    compare_alone,
-    compare_under_contract,
-    vary_inputs,
-)
 from byoc.verification._region_cutter import (
     PlainModel,
     convert_errors,
@@ -45,8 +47,7 @@ from byoc.verification._region_verification import (
     worst_errors,
 )
 from byoc.verification._special_check import SpecialRun, find_scales
-from byoc.verification._special_samples import MOST_SUMMED, make_special_samples
-from byoc.verification._special_traits import SpecialTraits
+from byoc.verification._special_samples import MOST_SUMMED, SpecialTraits, make_special_samples
 from byoc.verification._unit_noise import OutputError
 from byoc.verification._verification_result import Accuracy, RegionError, SampleKind, Verification
 

@@ -5,16 +5,11 @@ another environment, whose interpreter the environment variable BYOC_RKNN_PYTHON
 """
 
 import atexit
-import contextlib
-import json
 import os
 import re
-import selectors
 import shutil
-import subprocess
 import tempfile
 import threading
-import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +18,6 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 
 from byoc.codegen import (
@@ -32,6 +26,9 @@ from byoc.codegen import (
     Fit,
     MissingRuntimeError,
     NotHereError,
+    PipeProcess,
+    ProcessEndedError,
+    find_version_in,
     refuse,
     shorten_text,
 )
@@ -45,8 +42,6 @@ _MISSING = (
 )
 _MAX_CHARACTERS = 300  # of the toolkit's message in a sentence
 _MAX_PROTO = 2**31 - 1  # bytes of a model without files
-_STOP_SECONDS = 1.0  # for a process that is asked to end before it is killed
-_CHUNK = 1 << 20
 
 # A row of the toolkit's table of layers, such as (one line)
 # `1  ConvRelu  INT8  NPU  (1,3,16,16),(8,3,3,3),...  (1,8,16,16)  439/2304/2304  2  Conv:c`.
@@ -84,12 +79,12 @@ class Layer:
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """A network that was built: its .rknn file, and its number in the process that built it."""
+    """A network that was built: its .rknn file, and its number in a life of the toolkit's process."""
 
     content: bytes
     layers: tuple[Layer, ...]
     number: int
-    process: "subprocess.Popen[bytes]"
+    life: int
 
     @property
     def own_cpu(self) -> tuple[str, ...]:
@@ -116,9 +111,8 @@ class ToolkitProcess:
 
     def __init__(self, python: str) -> None:
         """Remember the interpreter."""
-        self._python = python
-        self._process: subprocess.Popen[bytes] | None = None
-        self._buffer = bytearray()
+        # The toolkit writes files into the folder that it is started in.
+        self._process = PipeProcess(python, Path(sdk_worker.__file__), _make_work_folder())
         self._unused: list[Network] = []
         self._lock = threading.Lock()
 
@@ -136,9 +130,8 @@ class ToolkitProcess:
                 answer, _ = self._ask({**asked, "export": str(export)}, (), timeout)
                 if answer["error"]:
                     raise CompileError(_find_reason(answer))
-                assert self._process is not None
                 layers = tuple(_read_layers(answer["log"]))
-                return Network(export.read_bytes(), layers, answer["number"], self._process)
+                return Network(export.read_bytes(), layers, answer["network"], self._process.life)
 
     def run(self, network: Network, arrays: Sequence[AnyArray], timeout: float) -> list[AnyArray]:
         """Return a network's outputs on the simulator. Raises CompileError as `build` does."""
@@ -150,105 +143,30 @@ class ToolkitProcess:
 
     def has(self, network: Network) -> bool:
         """Return whether the process that built a network still lives."""
-        return self._process is network.process and network.process.poll() is None
+        return self._process.life == network.life
 
     def release(self, network: Network) -> None:
         """Let the process forget a network before its next answer; may be called from a finalizer."""
         self._unused.append(network)
 
-    def close(self) -> None:
-        """End the process."""
-        process, self._process = self._process, None
-        self._buffer.clear()
-        if process is not None:
-            process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                if pipe is not None:
-                    with contextlib.suppress(OSError):  # what was to be written has no reader
-                        pipe.close()
-
     def _ask(
         self, request: Mapping[str, Any], arrays: Sequence[AnyArray], timeout: float
     ) -> tuple[dict[str, Any], list[AnyArray]]:
         """Send a request, and return the answer with its arrays. The caller has the lock."""
-        deadline = time.monotonic() + timeout
-        self._start()
-        while self._unused:
-            unused = self._unused.pop()
-            if self.has(unused):
-                self._exchange({"method": "release", "network": unused.number}, (), deadline)
+        self._process.start()
         try:
-            return self._exchange(request, arrays, deadline)
+            while self._unused:
+                unused = self._unused.pop()
+                if self.has(unused):
+                    self._process.ask({"method": "release", "network": unused.number}, (), timeout)
+            return self._process.ask(request, arrays, timeout)
         except TimeoutError:
-            self.close()
             what = "building" if request["method"] == "build" else "running"
             why = f"rknn-toolkit2 took longer than {timeout:g} s for {what} and was stopped"
             raise CompileError(why, lasting=False) from None
-        except (OSError, EOFError, ValueError):
-            code = None if self._process is None else self._process.wait()
-            self.close()
-            raise CompileError(f"rknn-toolkit2 crashes: {_describe_exit(code)}", lasting=False) from None
-
-    def _exchange(
-        self, request: Mapping[str, Any], arrays: Sequence[AnyArray], deadline: float
-    ) -> tuple[dict[str, Any], list[AnyArray]]:
-        process = self._process
-        assert process is not None
-        assert process.stdin is not None
-        contiguous = [np.ascontiguousarray(array).reshape(np.shape(array)) for array in arrays]
-        head = {**request, "arrays": [[each.dtype.name, each.shape] for each in contiguous]}
-        process.stdin.write(json.dumps(head).encode() + b"\n")
-        for array in contiguous:
-            process.stdin.write(array.tobytes())
-        process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self._read_line(deadline))
-        made = [self._read_array(dtype, shape, deadline) for dtype, shape in answer["arrays"]]
-        answer["number"] = answer.pop("network")
-        return answer, made
-
-    def _read_line(self, deadline: float) -> bytes:
-        while b"\n" not in self._buffer:
-            self._read_more(deadline)
-        line, _, rest = bytes(self._buffer).partition(b"\n")
-        self._buffer[:] = rest
-        return line
-
-    def _read_array(self, dtype: str, shape: Sequence[int], deadline: float) -> AnyArray:
-        kind = np.dtype(dtype)
-        size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-        while len(self._buffer) < size:
-            self._read_more(deadline)
-        array = np.frombuffer(bytes(self._buffer[:size]), kind).reshape(shape).copy()
-        del self._buffer[:size]
-        return array
-
-    def _read_more(self, deadline: float) -> None:
-        """Add to the buffer what the process says next. Raises TimeoutError, and EOFError at its end."""
-        assert self._process is not None
-        assert self._process.stdout is not None
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            if not selector.select(max(0.0, deadline - time.monotonic())):
-                raise TimeoutError
-        data = os.read(self._process.stdout.fileno(), _CHUNK)
-        if not data:
-            raise EOFError
-        self._buffer += data
-
-    def _start(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            return
-        self.close()
-        # The toolkit writes files into the folder that it is started in.
-        self._process = subprocess.Popen(
-            [self._python, "-I", sdk_worker.__file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd=_make_work_folder(),
-            bufsize=-1,
-        )
+        except ProcessEndedError as error:
+            why = f"rknn-toolkit2 crashes: {_describe_exit(error.code)}"
+            raise CompileError(why, lasting=False) from None
 
 
 class SimulatorRun:
@@ -306,34 +224,19 @@ def find_version() -> str:
     return version
 
 
-@lru_cache
-def _open_toolkit(python: str) -> ToolkitProcess:
-    toolkit = ToolkitProcess(python)
-    atexit.register(toolkit.close)
-    return toolkit
+_open_toolkit = lru_cache(ToolkitProcess)
 
 
 @lru_cache
-def _make_work_folder() -> str:
+def _make_work_folder() -> Path:
     folder = tempfile.TemporaryDirectory(prefix="byoc-")
     atexit.register(folder.cleanup)
-    return folder.name
+    return Path(folder.name)
 
 
 @lru_cache
-def _ask_version(python: str) -> str:
-    """Return the version of the toolkit that an interpreter has, nothing where it has none."""
-    code = (
-        "import importlib.metadata as m, importlib.util as u; assert u.find_spec('rknn'); "
-        "print(m.version('rknn-toolkit2'))"
-    )
-    try:
-        ran = subprocess.run(
-            [python, "-I", "-c", code], capture_output=True, text=True, timeout=60, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return ran.stdout.strip() if ran.returncode == 0 else ""
+def _ask_version(python: str) -> str | None:
+    return find_version_in(python, "rknn", "rknn-toolkit2")
 
 
 def _write_model(model: onnx.ModelProto, path: Path) -> None:

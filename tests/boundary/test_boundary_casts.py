@@ -18,12 +18,12 @@ from short import original as run_original
 from strategies import Alternating, Random
 from support import examples, parse, prepared, sample_cases
 
+from byoc import zoo
 from byoc.errors import InputError
 from byoc.model import prepare_model
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.placement.strategies import AllSupported
 from byoc.rules import load_rules
-from byoc.zoo._classic_models import ClassicModels
 
 SOME = ("densenet121", "inception_v2", "resnet50", "shufflenet", "squeezenet")
 
@@ -64,7 +64,6 @@ def by_hand(proto: onnx.ModelProto) -> onnx.ModelProto:
 def test_light_models_are_as_close_as_float16_is(
     name: str, convert: Literal["host", "device"], tmp_path: Path
 ) -> None:
-    zoo = ClassicModels()
     model = prepare_model(zoo.load(name), name)
     made = partitioned(model, target(tmp_path), AllSupported(), convert)
     assert len(made.proto.functions) == 1

@@ -11,9 +11,15 @@ from cutting import CHAIN, cut
 from onnx import FunctionProto, NodeProto, TensorProto, helper, numpy_helper
 from support import VANILLA, Ran, parse
 
-from byoc.boundary.contracts import RegionContext, RegionContracts, TensorContract, check_contracts
+from byoc.boundary.contracts import (
+    ContractError,
+    RegionContext,
+    RegionContracts,
+    TensorContract,
+    check_contracts,
+)
 from byoc.boundary.contracts._contract_check import CheckedRegion
-from byoc.boundary.contracts._region_view import ContractError, TensorView
+from byoc.boundary.contracts._region_view import TensorView
 from byoc.boundary.convert import BoundaryFormat, RegionBoundary, TransposeShares, convert_boundary
 from byoc.bundle import open_bundle
 from byoc.model import (

@@ -6,9 +6,8 @@ from onnx import numpy_helper
 from support import parse
 from test_boundary_contract import DOMAIN, QDQ, Bounded, _ours
 
-from byoc.boundary.contracts import RegionContext, TensorContract, check_contracts
+from byoc.boundary.contracts import ContractError, RegionContext, TensorContract, check_contracts
 from byoc.boundary.contracts._contract_check import HostGraph, _has_differing_scales
-from byoc.boundary.contracts._region_view import ContractError
 from byoc.model import GraphIndex, TensorType
 
 TWO = """g (float[2, 3] x, float[2, 3] u) => (float[2, 3] y, float[2, 3] z) {

@@ -12,7 +12,7 @@ from onnx import helper
 from support import examples
 from test_boundary_contract import DOMAIN, Bounded
 
-from byoc.boundary.contracts._region_view import ContractError
+from byoc.boundary.contracts import ContractError
 from byoc.boundary.convert import TransposeShares
 from byoc.model import LAYOUT, get_purpose, parse_layout
 

@@ -16,20 +16,19 @@ from pipeline.random_graphs import GraphMaker
 from strategies import Alternating, Random
 from support import LIGHT, VANILLA, examples, sample_cases
 
+from byoc import zoo
 from byoc.boundary.convert import ConvertedModel, RegionBoundary, convert_boundary
 from byoc.model import prepare_model, walk_graphs
 from byoc.placement import Strategy
 from byoc.placement.strategies import AllSupported
 from byoc.planning import GraphPlan, Plan
 from byoc.rules import Target, load_rules
-from byoc.rules._rule_schema import Layout
-from byoc.zoo._classic_models import ClassicModels
 
 
 def plain_dla() -> Target:
     """Return VANILLA's rules without their layout, so that what is planned has plain borders."""
     target = load_rules(str(VANILLA))
-    return replace(target, rules=target.rules.model_copy(update={"layout": Layout()}))
+    return replace(target, rules=target.rules.model_copy(update={"layout": type(target.rules.layout)()}))
 
 
 def region_borders(plan: GraphPlan, word: str) -> list[RegionBoundary]:
@@ -42,7 +41,7 @@ def region_borders(plan: GraphPlan, word: str) -> list[RegionBoundary]:
 @pytest.mark.parametrize("strategy", [AllSupported(), Alternating()], ids=lambda s: s.name)
 @pytest.mark.parametrize("name", sample_cases(LIGHT, "squeezenet", "shufflenet"))
 def test_light_models_give_the_same_bits(name: str, strategy: Strategy) -> None:
-    plan = planned(prepare_model(ClassicModels().load(name), name), plain_dla(), strategy)
+    plan = planned(prepare_model(zoo.load(name), name), plain_dla(), strategy)
 
     figures(name, plan, "NHWC")
 
@@ -50,7 +49,7 @@ def test_light_models_give_the_same_bits(name: str, strategy: Strategy) -> None:
 @pytest.mark.parametrize("strategy", [AllSupported(), Alternating()], ids=lambda s: s.name)
 @pytest.mark.parametrize("name", ["shufflenet", "squeezenet"])
 def test_light_models_give_the_same_bits_in_blocks(name: str, strategy: Strategy) -> None:
-    newer = onnx.version_converter.convert_version(ClassicModels().load(name), 13)
+    newer = onnx.version_converter.convert_version(zoo.load(name), 13)
     plan = planned(prepare_model(newer, name), plain_dla(), strategy)
 
     figures(name, plan, "NCHW16c")
@@ -63,7 +62,7 @@ def figures(name: str, plan: Plan, word: str) -> None:
     assert not any(put_in(function.node) for function in original.functions)
     result: ConvertedModel = convert_boundary(plan.proto, region_borders(plan.root, word))
 
-    same(original, result.proto, ClassicModels().sample_inputs(name, 0))
+    same(original, result.proto, zoo.sample_inputs(name, 0))
     inside = sum(len(put_in(function.node)) for function in result.proto.functions)
     outside = len(put_in(result.proto.graph.node))
     sys.stdout.write(f"{name} {word}: {len(plan.regions)} regions, {outside} + {inside} nodes\n")

@@ -4,7 +4,7 @@ import pytest
 from onnx import TensorProto, TypeProto, helper
 from support import parse
 
-from byoc.boundary.contracts import RegionContext, is_conversion, read_region_contracts
+from byoc.boundary.contracts import ContractError, RegionContext, is_conversion, read_region_contracts
 from byoc.boundary.contracts._boundary_nodes import (
     AxisTerm,
     ConversionPath,
@@ -18,7 +18,7 @@ from byoc.boundary.contracts._boundary_nodes import (
     read_scales,
 )
 from byoc.boundary.contracts._contract_check import HostGraph, _check_types
-from byoc.boundary.contracts._region_view import ContractError, TensorView, types_agree
+from byoc.boundary.contracts._region_view import TensorView, types_agree
 from byoc.model import (
     CAST,
     LAYOUT,

@@ -15,7 +15,31 @@ from onnx import TensorProto, helper, numpy_helper
 from support import VANILLA, parse
 
 import byoc
-from byoc.bundle import RefusalReport, RegionCompiler, RegionReport, Report, open_bundle
+from byoc.bundle import (
+    Consent,
+    EstimateReport,
+    HostReason,
+    PrecisionReport,
+    PredictedCosts,
+    ReachReport,
+    RefusalReport,
+    RegionCompiler,
+    RegionEntry,
+    RegionReport,
+    Report,
+    TensorErrorReport,
+    TrialCandidate,
+    VerificationReport,
+    WeightFile,
+    find_folder_kind,
+    is_packed_name,
+    judge_trust,
+    move_weights,
+    open_bundle,
+    read_signature,
+    require_consent,
+    sign_folder,
+)
 from byoc.bundle import _original_weights as originals
 from byoc.bundle import _original_weights as references
 from byoc.bundle import _packing as consent_module
@@ -29,29 +53,8 @@ from byoc.bundle._epcontext import (
     _replace_types,
     build_context_model,
 )
-from byoc.bundle._manifest import RegionEntry
-from byoc.bundle._manifest_reading import find_folder_kind
-from byoc.bundle._original_weights import WeightFile, _embed, move_weights
-from byoc.bundle._packing import (
-    NO_CONSENT,
-    Consent,
-    is_packed_name,
-    judge_trust,
-    read_signature,
-    require_consent,
-    require_trusted_references,
-    sign_folder,
-)
-from byoc.bundle._report import (
-    EstimateReport,
-    HostReason,
-    PrecisionReport,
-    PredictedCosts,
-    ReachReport,
-    TensorErrorReport,
-    TrialCandidate,
-    VerificationReport,
-)
+from byoc.bundle._original_weights import _embed
+from byoc.bundle._packing import NO_CONSENT, require_trusted_references
 from byoc.codegen import (
     UNLESS_TRUSTED,
     Artifact,

@@ -14,7 +14,7 @@ import pytest
 from support import VANILLA, Ran, parse
 
 from byoc.comparison import ROW_KEYS, StrategyRow, compare, summarize_strategies
-from byoc.costs import Price, Task, Unknown, load_device_costs, with_link
+from byoc.costs import Price, Task, Unknown, Work, load_device_costs, with_link
 from byoc.errors import InputError
 from byoc.pipeline import partition
 from byoc.stages import load_settings
@@ -85,16 +85,10 @@ def test_another_link_changes_transfers_alone() -> None:
     before = load_device_costs("dla")
     after = with_link(before, 4e9)
     assert after.transfer(8_000_000).seconds == pytest.approx(5e-6 + 2e-3)
-    task = Task("Conv", work=load_work())
+    task = Task("Conv", work=Work(1e9, 1e6))
     for find_price in (lambda model: model.launching(), lambda model: model.execution(task)):
         found = astuple(find_price(after))
         assert found == pytest.approx(astuple(find_price(before)), abs=0, rel=0, nan_ok=True)
-
-
-def load_work() -> object:
-    from byoc.costs._work import Work  # noqa: PLC0415
-
-    return Work(1e9, 1e6)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ import onnx
 from numpy.typing import ArrayLike
 from onnx import helper, numpy_helper
 
-from byoc.costs import Sizes, count_work
-from byoc.costs._work import Work
+from byoc.costs import Sizes, Work, count_work
 from byoc.model import GraphIndex
 
 Shapes = Sequence[str]

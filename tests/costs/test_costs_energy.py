@@ -7,8 +7,7 @@ import pytest
 from support import OPENVINO_RULES, parse
 
 import byoc
-from byoc.costs import Price, Task, build_tasks, load_cost_model
-from byoc.costs._work import Work
+from byoc.costs import Price, Task, Work, build_tasks, load_cost_model
 from byoc.errors import InputError
 
 TARGETS = (

@@ -16,15 +16,15 @@ from byoc.costs import (
     Roofline,
     Task,
     Unknown,
+    Work,
     load_cost_model,
     load_device_costs,
     load_host_costs,
     read_cost_file,
 )
-from byoc.costs._work import Work
 from byoc.errors import InputError
 from byoc.model import TensorType
-from byoc.support import _plugins as plugins
+from byoc.support import COSTS
 
 ROOFLINE = "kind: roofline\nname: a\npeak: {float32: 1e9}\nbandwidth: 1e9\n"
 ENTRY = "{op: Relu, types: 'float32[4] -> float32[4]', seconds: 1e-3}"
@@ -310,7 +310,7 @@ def install(monkeypatch: pytest.MonkeyPatch, **models: Any) -> None:
     for name, value in models.items():
         setattr(module, name, value)
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    points = [EntryPoint(name, f"{module.__name__}:{name}", plugins.COSTS) for name in models]
+    points = [EntryPoint(name, f"{module.__name__}:{name}", COSTS) for name in models]
     add_entry_points(monkeypatch, points)
 
 

@@ -13,13 +13,13 @@ from byoc.costs import (
     Roofline,
     Task,
     Unknown,
+    Work,
     load_cost_model,
     load_device_costs,
     load_host_costs,
 )
 from byoc.costs._cost_model import Energy
 from byoc.costs._roofline import OperatorFigures
-from byoc.costs._work import Work
 from byoc.errors import InputError
 
 MODEL = Roofline(

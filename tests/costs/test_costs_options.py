@@ -14,10 +14,9 @@ from strategies import Random
 from support import VANILLA
 
 import byoc
-from byoc.costs import Price, Task, load_cost_model
-from byoc.costs._work import Work
+from byoc.costs import Price, Task, Work, load_cost_model
 from byoc.errors import InputError
-from byoc.support import _plugins as plugins
+from byoc.support import COSTS, STRATEGIES
 
 
 @dataclass(frozen=True)
@@ -69,8 +68,8 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     add_entry_points(
         monkeypatch,
         [
-            *(EntryPoint(name, f"{module.__name__}:{name}", plugins.COSTS) for name in models),
-            EntryPoint("random", f"{module.__name__}:random", plugins.STRATEGIES),
+            *(EntryPoint(name, f"{module.__name__}:{name}", COSTS) for name in models),
+            EntryPoint("random", f"{module.__name__}:random", STRATEGIES),
         ],
     )
 

@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 from counting import count
 
-from byoc.costs._work import Work
+from byoc.costs import Work
 
 
 def test_conv() -> None:

@@ -3,8 +3,7 @@
 import numpy as np
 from support import prepared
 
-from byoc.costs import Roofline, Task, build_tasks
-from byoc.costs._work import Work
+from byoc.costs import Roofline, Task, Work, build_tasks
 from byoc.model import TensorType
 
 CONVS = """

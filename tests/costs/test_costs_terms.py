@@ -3,7 +3,7 @@
 import pytest
 from support import prepared
 
-from byoc.costs import Roofline, Task, build_tasks
+from byoc.costs import Roofline, Task, Work, build_tasks
 from byoc.costs._cost_model import list_families
 from byoc.costs._roofline import (
     ConstantMemory,
@@ -13,7 +13,6 @@ from byoc.costs._roofline import (
     Tile,
     read_loops,
 )
-from byoc.costs._work import Work
 from byoc.model import TensorType
 
 BASE = Roofline(kind="roofline", name="toy", peak={"float32": 100.0}, bandwidth=10.0)

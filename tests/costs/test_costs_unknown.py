@@ -15,6 +15,7 @@ from byoc.costs import (
     Price,
     Task,
     Unknown,
+    Work,
     build_problem,
     build_tasks,
     price_graph,
@@ -24,7 +25,6 @@ from byoc.costs import (
 )
 from byoc.costs._cost_model import FREE
 from byoc.costs._price_query import price_device_units, price_host_units, price_nodes
-from byoc.costs._work import Work
 from byoc.errors import YES, InputError, refuse
 from byoc.patterns import Mark, Unit, group_units, join_units, parse_pattern
 

@@ -12,6 +12,7 @@ from byoc.costs import (
     MeasuredWhole,
     Measurement,
     Task,
+    Work,
     build_tasks,
     fit_wholes,
     mean_factor,
@@ -19,7 +20,6 @@ from byoc.costs import (
     sum_seconds,
 )
 from byoc.costs._cost_model import list_families
-from byoc.costs._work import Work
 from byoc.model import TensorType
 
 CHAIN = """g (float[1, 8, 4, 4] x, float[8, 8, 1, 1] w, float[8, 1, 3, 3] d, float[8, 2, 3, 3] k) =>

@@ -4,8 +4,8 @@ import pytest
 from onnx import helper
 from support import parse, prepared
 
-from byoc.costs import Sizes, count_work
-from byoc.costs._work import VIEWS, Work
+from byoc.costs import Sizes, Work, count_work
+from byoc.costs._work import VIEWS
 from byoc.model import GraphIndex, TensorType, prepare_model
 from byoc.zoo import load_structure
 

@@ -18,7 +18,6 @@ from byoc.memory.scratchpad import (
     StoreAction,
     plan_scratchpad,
 )
-from byoc.memory.scratchpad._scratchpad_plan import Action
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +31,7 @@ def plan() -> ScratchpadPlan:
     return found
 
 
-def without(plan: ScratchpadPlan, kind: type[Action]) -> ScratchpadPlan:
+def without(plan: ScratchpadPlan, kind: type[LoadAction | RunAction | StoreAction]) -> ScratchpadPlan:
     number = next(n for n, action in enumerate(plan.actions) if isinstance(action, kind))
     return replace(plan, actions=plan.actions[:number] + plan.actions[number + 1 :])
 

@@ -14,7 +14,6 @@ from byoc.memory.scratchpad import (
     ScratchpadPlan,
     StoreAction,
 )
-from byoc.memory.scratchpad._scratchpad_plan import Action
 
 X, W, A, Y = range(4)
 ONE = ScheduledStep("one", (Access(X), Access(W, streamed=6, staging=2), Access(A, writes=True)), 1)
@@ -42,7 +41,7 @@ PLAN = ScratchpadPlan(
 """x is loaded to byte 0, w streamed, a made at byte 4, y over it; then x and y are used again."""
 
 
-def actions(*numbers: int, **changed: Action) -> ScratchpadPlan:
+def actions(*numbers: int, **changed: LoadAction | RunAction | StoreAction) -> ScratchpadPlan:
     """The plan with some of its actions, `a1` in the place of its action 1."""
     return replace(PLAN, actions=tuple(changed.get(f"a{n}", PLAN.actions[n]) for n in numbers))
 
@@ -53,7 +52,7 @@ def turns(*changed: ScheduledStep) -> ScratchpadPlan:
     return replace(PLAN, schedule=replace(SCHEDULE, turns=steps))
 
 
-def run(number: int, *addresses: int | None, staging: int = 0, area: int = 0) -> dict[str, Action]:
+def run(number: int, *addresses: int | None, staging: int = 0, area: int = 0) -> dict[str, RunAction]:
     return {f"a{number + 1}": RunAction(number, addresses, staging, area)}
 
 

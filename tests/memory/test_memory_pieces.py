@@ -11,16 +11,20 @@ from problems import chain, problems, random_problem, total_bytes
 
 from byoc.errors import InputError
 from byoc.memory.arena import (
+    METHODS,
     ArenaProblem,
     ArenaStep,
     Compound,
+    CompoundPart,
+    DistancePacking,
     GreedyPacking,
     find_live_ranges,
+    find_lowest_gap,
+    pack_under,
     plan_buffers,
 )
 from byoc.memory.arena import _packing as packing_module
 from byoc.memory.arena._best_order import (
-    METHODS,
     SegmentWalker,
     _find_peak,
     _growing_limits,
@@ -28,14 +32,7 @@ from byoc.memory.arena._best_order import (
     find_best_order,
     vary_order,
 )
-from byoc.memory.arena._packing import (
-    CompoundPart,
-    DistancePacking,
-    find_lowest_gap,
-    find_lowest_offsets,
-    pack_under,
-    place_quickly,
-)
+from byoc.memory.arena._packing import find_lowest_offsets, place_quickly
 from byoc.memory.arena._segments import (
     Backward,
     Forward,

@@ -13,22 +13,19 @@ import pytest
 from problems import branches, linked, random_problem
 
 from byoc.memory.arena import (
+    METHODS,
     ArenaPlan,
     ArenaProblem,
     Compound,
+    CompoundPart,
     GreedyPacking,
     find_live_ranges,
-    plan_by_methods,
-)
-from byoc.memory.arena._best_order import METHODS, find_best_order, vary_order
-from byoc.memory.arena._packing import (
-    CompoundPart,
-    build_compounds,
-    find_lowest_offsets,
     pack_under,
-    place_quickly,
+    plan_by_methods,
     search_offsets,
 )
+from byoc.memory.arena._best_order import find_best_order, vary_order
+from byoc.memory.arena._packing import build_compounds, find_lowest_offsets, place_quickly
 from byoc.memory.arena._segments import find_cut_bound, find_witness
 from byoc.numerics import SearchBudget
 

@@ -6,7 +6,6 @@ from support import prepared
 
 from byoc.memory.reading import RowwiseModel, read_row_model
 from byoc.memory.stripes import ALL_ROWS, SAME_ROW, OperandRows, RowLayer, RowTensor, StripedPlan, stripe
-from byoc.memory.stripes._striping_problem import RowNetwork
 
 
 def planned(
@@ -134,11 +133,9 @@ def test_network_without_layers_holds_its_inputs() -> None:
     ],
 )
 def test_network_that_fits_not_together(layers: list[RowLayer], outputs: list[str], said: str) -> None:
-    tensors = {
-        each.name: each for each in (RowTensor("x", 8, 4), RowTensor("y", 8, 4), RowTensor("z", 4, 4))
-    }
+    tensors = (RowTensor("x", 8, 4), RowTensor("y", 8, 4), RowTensor("z", 4, 4))
     with pytest.raises(ValueError, match=said):
-        RowNetwork(tensors, tuple(layers), ("x",), tuple(outputs))
+        stripe(tensors, layers, ("x",), outputs)
 
 
 def rows_of(text: str) -> RowwiseModel:
@@ -217,4 +214,4 @@ def test_last_rows_that_nobody_reads_are_not_computed() -> None:
 
 def test_tensor_without_rows_is_refused() -> None:
     with pytest.raises(ValueError, match="tensor 'x' has no rows"):
-        RowNetwork({"x": RowTensor("x", 0, 4)}, (), ("x",), ())
+        stripe([RowTensor("x", 0, 4)], (), ("x",), ())

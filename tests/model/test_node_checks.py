@@ -12,7 +12,7 @@ from support import parse
 
 from byoc.errors import InputError
 from byoc.model import prepare_model
-from byoc.model.inference._node_checks import find_equation_problem
+from byoc.model.inference._window_shapes import find_equation_problem
 
 WRONG_TERMS = ("..ij,jk->ik", "i...j...,jk->ik", "i....j,jk->ik", "i1,1k->ik", "ij,jk-ik", "ij,j\tk->ik")
 

@@ -11,7 +11,7 @@ from support import count_calls, parse, sample_cases
 
 from byoc.errors import InputError
 from byoc.model import NodeRecords, get_stated_attributes, prepare_model
-from byoc.model._unique_names import make_names_unique
+from byoc.model._model_loading import make_names_unique
 from byoc.onnxrt import open_session, run_session, without_optimizations
 
 X = np.array([1, 2], np.float32)

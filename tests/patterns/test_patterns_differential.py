@@ -13,6 +13,7 @@ import onnx
 import pytest
 from cutting import planned
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from ruling import make_target
 from strategies import Random
 from support import sample_cases
 
@@ -22,7 +23,6 @@ from byoc.patterns import parse_pattern
 from byoc.placement import Strategy
 from byoc.placement.strategies import AllSupported
 from byoc.rules import OpRule, Target
-from byoc.rules._rule_schema import CompositeRule, RuleFile
 from byoc.samples import sample_inputs
 from byoc.verification import run_plain
 
@@ -263,11 +263,11 @@ def target(index: GraphIndex, chance: random.Random) -> Target:
             parse_pattern("k", text or "")
         except ValueError:
             continue
-        composites.append(CompositeRule(name=f"k{number}", pattern=(text or "",)))
+        composites.append({"name": f"k{number}", "pattern": text or ""})
     every = OpRule(op=("*",))
     ops = chance.choice([(every,), (OpRule(op=QUANTIZED, quantized=True), every)])
-    file = RuleFile(target="t", cost_model="dla", dtype=("any",), ops=ops, composites=tuple(composites))
-    return Target("t", file)
+    content = {"target": "t", "cost_model": "dla", "dtype": "any", "ops": ops, "composites": composites}
+    return make_target(content)
 
 
 def strategy(chance: random.Random) -> Strategy:

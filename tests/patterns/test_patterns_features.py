@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from cutting import planned
+from ruling import make_target
 from strategies import Random
 from support import parse as onnx_text
 
@@ -17,8 +18,7 @@ from byoc.errors import YES
 from byoc.model import prepare_model
 from byoc.patterns import Mark, group_units, parse_pattern
 from byoc.placement.strategies import AllSupported
-from byoc.rules import OpRule, Target
-from byoc.rules._rule_schema import CompositeRule, RuleFile
+from byoc.rules import Target
 from byoc.samples import sample_inputs
 from byoc.verification import run_plain
 
@@ -227,11 +227,9 @@ CASES = {
 
 def target(case: Case) -> Target:
     where = [w if isinstance(w, str) else {"expr": w[0], "reason": w[1]} for w in case.where]
-    composite = CompositeRule.model_validate({"name": "p", "pattern": case.pattern, "where": where})
-    ops = (OpRule(op=("*",)),)
-    return Target(
-        "t", RuleFile(target="t", cost_model="dla", dtype=("any",), ops=ops, composites=(composite,))
-    )
+    composite = {"name": "p", "pattern": case.pattern, "where": where}
+    every = {"target": "t", "cost_model": "dla", "dtype": "any", "ops": [{"op": "*"}]}
+    return make_target({**every, "composites": [composite]})
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import onnx
 import pytest
 from cutting import planned
 from matching import match_at
+from ruling import make_target
 from support import parse as onnx_text
 
 from byoc.model import Composite, prepare_model
@@ -13,8 +14,6 @@ from byoc.model.schemas import list_onnx_operators
 from byoc.patterns import parse_pattern
 from byoc.patterns._pattern_syntax import function_label
 from byoc.placement.strategies import AllSupported
-from byoc.rules import OpRule, Target
-from byoc.rules._rule_schema import CompositeRule, RuleFile
 from byoc.samples import sample_inputs
 from byoc.verification import run_plain
 
@@ -169,14 +168,9 @@ def test_what_onnxruntime_makes_of_them(shape: str, body: str, text: str) -> Non
         opset=18,
     )
     model = prepare_model(proto, "test")
-    file = RuleFile(
-        target="t",
-        cost_model="dla",
-        dtype=("any",),
-        ops=(OpRule(op=("*",)),),
-        composites=(CompositeRule(name="k", pattern=(text,)),),
-    )
-    plan = planned(model, Target("t", file), AllSupported())
+    rules = {"target": "t", "cost_model": "dla", "dtype": "any", "ops": [{"op": "*"}]}
+    target = make_target({**rules, "composites": [{"name": "k", "pattern": text}]})
+    plan = planned(model, target, AllSupported())
     onnx.checker.check_model(plan.proto, full_check=True)
     assert any(function.name.startswith("k") for function in plan.proto.functions)
     inputs = sample_inputs(model.index, 0)

@@ -16,16 +16,21 @@ from onnx import NodeProto, helper, numpy_helper
 
 from byoc.errors import YES, refuse
 from byoc.model import GraphIndex
-from byoc.patterns import Mark, Pattern, Unit, find_near_misses, group_units, parse_pattern
-from byoc.patterns import _near_misses as near_misses
-from byoc.patterns import _qdq_groups as qdq
-from byoc.patterns._contraction_order import ContractionOrder
-from byoc.patterns._grouper import (
-    find_composites,
+from byoc.patterns import (
+    Mark,
+    Pattern,
+    Unit,
+    find_near_misses,
+    group_units,
     group_with_alternatives,
     join_units,
     open_units,
+    parse_pattern,
 )
+from byoc.patterns import _grouper as near_misses
+from byoc.patterns import _qdq_groups as qdq
+from byoc.patterns._contraction_order import ContractionOrder
+from byoc.patterns._grouper import find_composites
 
 Golden = Callable[[str, str], None]
 ONE, TWO = ("Relu", "Neg", "Abs"), ("Add", "Mul", "Sum")

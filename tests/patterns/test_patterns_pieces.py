@@ -11,13 +11,22 @@ from support import parse, prepared
 from byoc.errors import YES, refuse
 from byoc.model import GraphIndex
 from byoc.model.schemas import find_schemas
-from byoc.patterns import Mark, Unit, find_near_misses, group_units, parse_pattern
+from byoc.patterns import (
+    Mark,
+    PatternForm,
+    PatternLine,
+    Unit,
+    find_matches,
+    find_near_misses,
+    group_units,
+    parse_pattern,
+)
 from byoc.patterns import _contraction_order as contraction
-from byoc.patterns import _near_misses as near_misses
+from byoc.patterns import _grouper as near_misses
 from byoc.patterns import _qdq_groups as qdq
 from byoc.patterns._contraction_order import ContractionOrder
-from byoc.patterns._near_misses import _describe_progress, _nodes_around
-from byoc.patterns._pattern import PatternForm, lines_needed, replace_operand
+from byoc.patterns._grouper import _describe_progress, _nodes_around
+from byoc.patterns._pattern import lines_needed, replace_operand
 from byoc.patterns._pattern_search import (
     PatternSearch,
     _attribute_equals,
@@ -31,7 +40,6 @@ from byoc.patterns._pattern_search import (
 from byoc.patterns._pattern_syntax import (
     AttributeTest,
     NodeTable,
-    PatternLine,
     PatternOperand,
     counts_trailing_inputs,
     has_variadic_output,
@@ -39,7 +47,6 @@ from byoc.patterns._pattern_syntax import (
     output_count,
     strip_trailing_empty,
 )
-from byoc.patterns._qdq_groups import find_matches
 
 ACCEPTED = Mark(YES, "ops[0]")
 WANTS = "the pattern wants 1..3"

@@ -10,6 +10,7 @@ from cutting import planned
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import NodeProto, helper
+from ruling import make_target
 from strategies import Random
 from support import examples, prepared
 
@@ -18,8 +19,6 @@ from byoc.model import GraphIndex, prepare_model
 from byoc.patterns import Mark, Pattern, PatternForm, PatternLine, group_units, parse_pattern
 from byoc.patterns._qdq_groups import find_candidates
 from byoc.placement.strategies import AllSupported
-from byoc.rules import OpRule, Target
-from byoc.rules._rule_schema import CompositeRule, RuleFile
 from byoc.samples import sample_inputs
 from byoc.verification import run_plain
 
@@ -272,12 +271,10 @@ def test_the_partitioned_model_computes_the_same(
     index = random_index(size, chance, ("Neg", "Abs", "Add", "Mul", "Sub"))
     model = prepare_model(index.proto, "random")
     chosen = [pattern for pattern in patterns if chance.random() < 0.5]
-    rules = [CompositeRule(name=pattern.name, pattern=pattern.texts) for pattern in chosen]
-    file = RuleFile(
-        target="t", cost_model="dla", dtype=("any",), ops=(OpRule(op=("*",)),), composites=tuple(rules)
-    )
+    rules = [{"name": pattern.name, "pattern": pattern.texts} for pattern in chosen]
+    every = {"target": "t", "cost_model": "dla", "dtype": "any", "ops": [{"op": "*"}]}
     strategy = Random(chance.randrange(1000)) if chance.random() < 0.5 else AllSupported()
-    plan = planned(model, Target("t", file), strategy)
+    plan = planned(model, make_target({**every, "composites": rules}), strategy)
     onnx.checker.check_model(plan.proto, full_check=True)
     inputs = sample_inputs(model.index, 0)
     expected, actual = run_plain(model.proto, model, inputs), run_plain(plan.proto, model, inputs)

@@ -4,6 +4,7 @@ import numpy as np
 import onnx
 import pytest
 from cutting import planned
+from ruling import make_target
 from strategies import Alternating, Random
 from support import prepared
 
@@ -12,8 +13,7 @@ from byoc.errors import YES, refuse
 from byoc.model import GraphIndex, Model, prepare_model, unshare_dequantize
 from byoc.patterns import Mark, Pattern, Unit, group_units, join_units, parse_pattern
 from byoc.placement.strategies import AllSupported
-from byoc.rules import OpRule, Target
-from byoc.rules._rule_schema import CompositeRule, RuleFile
+from byoc.rules import Target
 from byoc.samples import sample_inputs
 from byoc.verification import run_plain
 
@@ -280,12 +280,10 @@ def test_it_costs_what_its_dtype_costs() -> None:
 
 
 def target(*ops: str) -> Target:
-    composite = CompositeRule.model_validate(
-        {"name": "conv_relu", "pattern": "c = Conv(x, w!, b?)\ny = Relu(c)"}
-    )
-    rules = (OpRule(op=ops or ("Conv", "Add", "Relu"), quantized=True),)
-    file = RuleFile(target="t", cost_model="dla", dtype=("int8",), ops=rules, composites=(composite,))
-    return Target("t", file)
+    composite = {"name": "conv_relu", "pattern": "c = Conv(x, w!, b?)\ny = Relu(c)"}
+    rules = {"op": list(ops or ("Conv", "Add", "Relu")), "quantized": True}
+    content = {"target": "t", "cost_model": "dla", "dtype": "int8", "ops": [rules]}
+    return make_target({**content, "composites": [composite]})
 
 
 @pytest.mark.parametrize("strategy", [AllSupported(), Alternating(), Random(5)])

@@ -6,8 +6,8 @@ from support import parse
 from byoc.errors import refuse
 from byoc.model import GraphIndex
 from byoc.patterns import Mark
+from byoc.patterns._grouper import _is_near
 from byoc.patterns._matcher import describe_rejection
-from byoc.patterns._near_misses import _is_near
 from byoc.patterns._qdq_groups import check_unaccepted_nodes
 
 

@@ -16,7 +16,7 @@ from support import VANILLA, Ran, parse, sample_cases, without_location
 
 from byoc.errors import InputError
 from byoc.pipeline import partition
-from byoc.reporting._report_text import summarize_report
+from byoc.reporting import summarize_report
 
 pytestmark = pytest.mark.usefixtures("numbered_regions")
 

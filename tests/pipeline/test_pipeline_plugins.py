@@ -20,7 +20,15 @@ from byoc.passes import _built_in as passes
 from byoc.placement import Placement, Problem
 from byoc.placement.strategies import _built_in as strategies
 from byoc.rules import load_rules
-from byoc.support import _plugins as plugins
+from byoc.support import (
+    ANNOTATIONS,
+    COST_MODELS,
+    PASSES,
+    STRATEGIES,
+    get_distribution,
+    list_installed,
+    load_plugin,
+)
 
 MODEL = "g (float[1, 4] x) => (float[1, 4] y) { a = Relu(x)\n b = Sin(a)\n y = Relu(b) }"
 
@@ -87,7 +95,7 @@ def test_a_built_in_plug_in_is_found_without_installing_byoc_again(
 
 
 @pytest.mark.parametrize(
-    ("group", "table"), [(plugins.STRATEGIES, strategies.BUILT_IN), (plugins.PASSES, passes.BUILT_IN)]
+    ("group", "table"), [(STRATEGIES, strategies.BUILT_IN), (PASSES, passes.BUILT_IN)]
 )
 def test_what_an_older_byoc_registered_is_not_found(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, group: str, table: dict[str, str]
@@ -98,21 +106,21 @@ def test_what_an_older_byoc_registered_is_not_found(
     register(tmp_path, "onnx-byoc", "0.0", {group: old})
     monkeypatch.syspath_prepend(tmp_path)
 
-    found = plugins.list_installed(group)
+    found = list_installed(group)
 
     assert set(found) == {*table, "other"}
     assert found[name].value == value
-    load: Any = plugins.load_plugin(group, name, lambda kind: kind)
+    load: Any = load_plugin(group, name, lambda kind: kind)
     assert load.__module__ == value.partition(":")[0]
-    assert plugins.get_distribution(found[name]).startswith("onnx-byoc ")
+    assert get_distribution(found[name]).startswith("onnx-byoc ")
 
 
 def test_tables_and_entry_points_do_not_say_the_same() -> None:
     project = tomllib.loads((Path(byoc.__file__).parents[1] / "pyproject.toml").read_text("utf-8"))
-    assert not {plugins.STRATEGIES, plugins.PASSES} & set(project["project"]["entry-points"])
-    for group in (plugins.STRATEGIES, plugins.PASSES):
-        for name in plugins.list_installed(group):
-            assert getattr(plugins.load_plugin(group, name, lambda kind: kind), "name", name) == name
+    assert not {STRATEGIES, PASSES} & set(project["project"]["entry-points"])
+    for group in (STRATEGIES, PASSES):
+        for name in list_installed(group):
+            assert getattr(load_plugin(group, name, lambda kind: kind), "name", name) == name
 
 
 def package(folder: Path, name: str, **files: str) -> None:
@@ -131,7 +139,7 @@ def install(monkeypatch: pytest.MonkeyPatch, folder: Path, group: str, *modules:
 
 def test_two_files_of_one_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     package(tmp_path, "zeta_costs", host="kind: roofline\n")
-    install(monkeypatch, tmp_path, plugins.COST_MODELS, "zeta_costs")
+    install(monkeypatch, tmp_path, COST_MODELS, "zeta_costs")
 
     with pytest.raises(
         byoc.InputError, match=r"^host: several packages bring a cost model of this name: .*give a path$"
@@ -144,9 +152,7 @@ def test_broken_packages_take_nothing_down(
 ) -> None:
     package(tmp_path, "broken_rules", bad="target: [")
     (tmp_path / "raises_rules.py").write_text("raise RuntimeError('no licence')")
-    install(
-        monkeypatch, tmp_path, plugins.ANNOTATIONS, "broken_rules", "raises_rules.inner", "missing_rules"
-    )
+    install(monkeypatch, tmp_path, ANNOTATIONS, "broken_rules", "raises_rules.inner", "missing_rules")
 
     ran = byoc("rules")
     assert ran.code == 0

@@ -19,9 +19,9 @@ from support import examples, parse, without_location
 
 from byoc.codegen import Artifact, CompileError, NoOptions, Operation, Region
 from byoc.pipeline import partition
-from byoc.planning import _refusals
+from byoc.planning import _plan_settings
 from byoc.quantization import Budget, Precision
-from byoc.reporting._report_text import summarize_report
+from byoc.reporting import summarize_report
 from byoc.runtime import load
 
 LONG = """
@@ -216,7 +216,7 @@ def test_a_codegen_that_never_has_enough(tmp_path: Path, monkeypatch: pytest.Mon
     lines = "".join(f"  t{i} = Relu({f't{i - 1}' if i else 'x'})\n" for i in range(9))
     model = parse(f"g (float[1, 4] x) => (float[1, 4] t8) {{\n{lines}}}")
     options = {"fault": "names the first", "op": "Relu"}
-    monkeypatch.setattr(_refusals, "_ROUNDS_BY_NODE", 3)
+    monkeypatch.setattr(_plan_settings, "_ROUNDS_BY_NODE", 3)
     result = working(model, tmp_path / "b", codegen_options=options)
     assert [[*refusal.nodes] for refusal in result.report.refusals] == [
         ["t0"],
@@ -224,7 +224,7 @@ def test_a_codegen_that_never_has_enough(tmp_path: Path, monkeypatch: pytest.Mon
         [f"t{number}" for number in range(2, 9)],
     ]
     assert set(on_devices(result).values()) == {"host"}
-    monkeypatch.setattr(_refusals, "_ROUNDS", 2)
+    monkeypatch.setattr(_plan_settings, "_ROUNDS", 2)
     result = working(model, tmp_path / "b", codegen_options=options)
     assert [[*refusal.nodes] for refusal in result.report.refusals] == [["t0"], []]
     assert [refusal.host for refusal in result.report.refusals] == [1, 8]

@@ -11,12 +11,13 @@ from support import VANILLA, sample_cases
 import byoc
 from byoc.samples import sample_inputs
 from byoc.verification import compare_tensors, run_plain
-from byoc.zoo._classic_models import ClassicModels
+from byoc.zoo import list_entries
 
 STRATEGIES = ("min-cut", "all-supported")
 SIMULATED = ("bvlc_alexnet", "inception_v1", "shufflenet", "squeezenet", "zfnet512")
 """What the simulator of `dla` runs in seconds; `tests/codegens_suite/run.py dla` runs all of them."""
-CASES = [(entry.name, strategy) for entry in ClassicModels().entries() for strategy in STRATEGIES]
+LIGHT = [entry.name for entry in list_entries() if entry.source.startswith("onnx package, test data ")]
+CASES = [(name, strategy) for name in LIGHT for strategy in STRATEGIES]
 
 
 @pytest.mark.parametrize(

@@ -24,12 +24,12 @@ from byoc.placement import (
     Placement,
     Problem,
     Robust,
+    Sensitivity,
     Strategy,
     _perturbation,
     perturb_costs,
 )
 from byoc.placement._form_regions import choose_fusions, form_regions
-from byoc.placement._perturbation import Sensitivity
 from byoc.placement.solvers import (
     Cooling,
     CoverSearch,

@@ -16,8 +16,14 @@ from placement_random import random_problem
 from byoc.placement import Fusion, Measure, Placement, Problem, evaluate
 from byoc.placement.solvers import LoadState, PairSearch, UnitGroups
 from byoc.placement.solvers._load_covering import CoverDevices, _scale
-from byoc.placement.strategies import Exact, Exhaustive, LaunchAware, Makespan, Throughput
-from byoc.placement.strategies._baselines import measure_placement
+from byoc.placement.strategies import (
+    Exact,
+    Exhaustive,
+    LaunchAware,
+    Makespan,
+    Throughput,
+    measure_placement,
+)
 
 FOUR = chain([3.0] * 4, [2.0] * 4, down=1, up=1)
 

@@ -15,7 +15,7 @@ from support import examples
 from byoc.placement import UNLIMITED, Fusion, Problem
 from byoc.placement.solvers import HostDeviceCuts, LagrangianRelaxation
 from byoc.placement.solvers._host_device_cut import UNDECIDED
-from byoc.placement.solvers._lagrangian import _fusion_shares
+from byoc.placement.solvers._lower_bounds import _fusion_shares
 
 some = settings(max_examples=examples(100), deadline=None)
 

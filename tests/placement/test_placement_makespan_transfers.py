@@ -16,8 +16,7 @@ from schedule_oracle import find_least_makespan, gather_jobs, slow_makespan
 from support import sample_cases
 
 from byoc.errors import InputError
-from byoc.placement import UNLIMITED, Measure, Occupancy, Problem, find_violation
-from byoc.placement._form_regions import form_regions
+from byoc.placement import UNLIMITED, Measure, Occupancy, Placement, Problem, find_violation
 from byoc.placement.solvers import ListScheduler
 from byoc.placement.strategies import LaunchAware, Makespan, measure_placement
 
@@ -68,7 +67,7 @@ def test_a_list_schedule_is_one_of_all_orders(seed: int) -> None:
     problem = build_problem(seed, 5)
     rng = np.random.default_rng(seed)
     labels = [int(rng.choice(np.flatnonzero(np.isfinite(row)))) for row in problem.seconds]
-    regions = form_regions(problem, np.array(labels)).tolist()
+    regions = Placement.from_labels(problem, np.array(labels)).regions.tolist()
     schedule = ListScheduler(problem).schedule(labels, regions)
     assert schedule is not None
     least = inf

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from placement_oracle import SlowCost, chain, labelled, thorough
 
-from byoc.placement import Cost, Problem, evaluate
-from byoc.placement._form_regions import form_regions
+from byoc.placement import Cost, Placement, Problem, evaluate
 
 
 def ints(*numbers: int) -> np.ndarray:
@@ -41,7 +40,7 @@ def test_by_hand() -> None:
         (1, 1, 1, 1): Cost(150, 100 + 0.3 + 0.6, 1000),
     }
     for labels, cost in expected.items():
-        found = evaluate(problem, ints(*labels), form_regions(problem, ints(*labels)))
+        found = evaluate(problem, ints(*labels), Placement.from_labels(problem, ints(*labels)).regions)
         assert found.execution == cost.execution
         assert found.transfer == pytest.approx(cost.transfer, rel=1e-15)
         assert found.launch == cost.launch
@@ -60,7 +59,7 @@ def test_from_one_accelerator_to_others_by_way_of_the_host() -> None:
     )
     transfers = {(1, 2, 2, 2): 12, (1, 1, 2, 3): 112, (3, 0, 1, 3): 201, (2, 2, 2, 2): 0}
     for labels, seconds in transfers.items():
-        found = evaluate(problem, ints(*labels), form_regions(problem, ints(*labels)))
+        found = evaluate(problem, ints(*labels), Placement.from_labels(problem, ints(*labels)).regions)
         assert found.transfer == seconds
 
 
@@ -75,7 +74,7 @@ def test_a_refused_unit_and_a_tensor_that_cannot_travel_cost_infinity() -> None:
 @given(labelled())
 def test_equals_the_slow_evaluator(case: tuple[Problem, np.ndarray]) -> None:
     problem, labels = case
-    regions = form_regions(problem, labels)
+    regions = Placement.from_labels(problem, labels).regions
     cost = evaluate(problem, labels, regions)
     slow = SlowCost(problem)(tuple(labels.tolist()))
     assert cost.execution + cost.transfer == pytest.approx(slow, rel=1e-12)

@@ -12,13 +12,14 @@ from placement_oracle import chain
 from placement_random import random_problem
 
 from byoc.placement import Problem
-from byoc.placement.solvers import Neighbours
+from byoc.placement.solvers import HostDeviceCuts, Neighbours
 from byoc.placement.solvers._chain_split import _find_rectangles
-from byoc.placement.solvers._host_device_cut import UNDECIDED, HostDeviceCuts
+from byoc.placement.solvers._host_device_cut import UNDECIDED
 from byoc.placement.solvers._load_covering import _scale
 from byoc.placement.solvers._load_frontier import MOST_PROFIT, _align_step
 from byoc.placement.solvers._unit_groups import HOST, GroupTensor
-from byoc.placement.strategies._baselines import FasterOpsTransfer, _Sweeper
+from byoc.placement.strategies import FasterOpsTransfer
+from byoc.placement.strategies._baselines import _Sweeper
 
 
 def sum_around(problem: Problem, unit: int, labels: list[int]) -> float:

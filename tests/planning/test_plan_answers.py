@@ -11,14 +11,21 @@ import pytest
 
 from byoc.costs import CostModel, Policy
 from byoc.errors import InputError
-from byoc.planning import BreakEven, LoweredPrecision, Plan, TradePoint, WhatIf
+from byoc.planning import (
+    BreakEven,
+    LoweredPrecision,
+    Plan,
+    RefusedRegion,
+    SavedPlacement,
+    TradePoint,
+    WhatIf,
+    estimate_gains,
+    find_break_evens,
+)
 from byoc.planning import _break_evens as break_evens
 from byoc.planning import _what_ifs as what_ifs
-from byoc.planning._break_evens import find_break_evens
-from byoc.planning._plan_data import RefusedRegion
 from byoc.planning._plan_settings import require_knowledge
-from byoc.planning._saved_placement import SavedPlacement, SavedPlacementFile
-from byoc.planning._what_ifs import estimate_gains
+from byoc.planning._saved_placement import SavedPlacementFile
 
 ROOT: Any = SimpleNamespace(placement=SimpleNamespace(cost=SimpleNamespace(total=1.0)))
 

@@ -14,8 +14,7 @@ from installing import add_entry_points
 import byoc
 from byoc.costs import Price, Task, Unknown
 from byoc.errors import InputError
-from byoc.support import ANNOTATIONS, find_files
-from byoc.support import _plugins as plugins
+from byoc.support import ANNOTATIONS, COSTS, find_files
 
 NET = "zoo:squeezenet"
 
@@ -56,7 +55,7 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
         setattr(module, name, value)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     add_entry_points(
-        monkeypatch, [EntryPoint(name, f"{module.__name__}:{name}", plugins.COSTS) for name in models]
+        monkeypatch, [EntryPoint(name, f"{module.__name__}:{name}", COSTS) for name in models]
     )
 
 

@@ -10,16 +10,15 @@ from placement_random import random_problem
 
 from byoc.errors import InputError
 from byoc.placement import UNLIMITED, Measure
-from byoc.placement.strategies._baselines import HostOnly
+from byoc.placement.strategies import HostOnly
 from byoc.planning import _benchmark_instance as module
-from byoc.planning import solve_instance
+from byoc.planning import format_problem, solve_instance
 from byoc.planning._benchmark_instance import (
     InstanceObjective,
     PlacementInstance,
     parse_instance,
     read_instance_text,
 )
-from byoc.planning._problem_file import format_problem
 
 
 def node(number: int, **other: Any) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from support import VANILLA, parse
 
 import byoc
+from byoc.planning import RegionMemory
 from byoc.planning import _memory_fit as memory_fit
-from byoc.planning._graph_plan import RegionMemory
-from byoc.planning._refusals import KnownLimits, SizeLimit
+from byoc.planning._plan_settings import KnownLimits, SizeLimit
 from byoc.planning._saved_placement import _number_names, sign_nodes
 
 BODIES = """

@@ -14,7 +14,7 @@ from support import parse
 from byoc.costs import Price, Task, Unknown
 from byoc.errors import InputError
 from byoc.pipeline import partition
-from byoc.support import _plugins as plugins
+from byoc.support import COSTS
 
 TEXT = "g (float[1000] x) => (float[1000] y) { a = Relu(x)\n b = Neg(a)\n y = Abs(b) }"
 
@@ -79,7 +79,7 @@ def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
     for made in classes:
         setattr(module, made.name, made)
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    points = [EntryPoint(c.name, f"{module.__name__}:{c.name}", plugins.COSTS) for c in classes]
+    points = [EntryPoint(c.name, f"{module.__name__}:{c.name}", COSTS) for c in classes]
     add_entry_points(monkeypatch, points)
 
 

@@ -20,20 +20,20 @@ import byoc
 from byoc.errors import YES, InputError, refuse
 from byoc.patterns import JointUnit, Unit
 from byoc.placement import Fusion, Measure, Placement, Problem
-from byoc.placement.strategies._baselines import HostOnly
+from byoc.placement.strategies import HostOnly
 from byoc.planning import (
     GraphPlan,
     annotate_graphs,
     build_main_problem,
     group_graphs,
     name_units,
+    plan_graphs,
     price_placement,
 )
 from byoc.planning import _graph_plan as blocks
 from byoc.planning import _outlining as outlining
 from byoc.planning._cleaned_graphs import _find_alternatives
-from byoc.planning._graph_placement import plan_graphs
-from byoc.planning._refusals import _all_names
+from byoc.planning._plan_settings import _all_names
 from byoc.stages import load_settings
 from byoc.stages.options import PlanOptions
 

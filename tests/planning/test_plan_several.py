@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from random_graphs_of_plans import random_model
 from support import examples, parse, sample_cases
 
-from byoc.bundle._manifest_reading import read_manifest
+from byoc.bundle import read_only_manifest
 from byoc.errors import InputError
 from byoc.pipeline import partition
 from byoc.runtime import load
@@ -82,7 +82,7 @@ def test_regions_are_named_by_target(both: list[str], tmp_path: Path) -> None:
     report = result.report
     assert report.targets == ("one", "two")
     assert {row.name: row.device for row in report.regions} == names
-    manifest = read_manifest(tmp_path / "b")
+    manifest = read_only_manifest(tmp_path / "b")[0]
     assert manifest.targets == ("one", "two")
     assert {region.name: region.target for region in manifest.regions} == names
     (tanh,) = (node for node in result.model.graph.node if node.op_type == "Tanh")
@@ -154,7 +154,7 @@ def test_each_target_has_its_codegen(
     vendors.install(monkeypatch, tables=vendors.Tables, compileonly=vendors.CompileOnly)
     options: dict[str, Any] = {"strategy": "all-supported", "output": tmp_path / "b"}
     result = partition(parse(MIXED), both, codegen={"one": "tables"}, **options)
-    manifest = read_manifest(tmp_path / "b")
+    manifest = read_only_manifest(tmp_path / "b")[0]
     assert {(region.target, region.codegen) for region in manifest.regions} == {
         ("one", "tables"),
         ("two", "reference"),

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from byoc.quantization._precision_problem import PrecisionProblem
+from byoc.quantization._choose_precision import PrecisionProblem
 from byoc.quantization._trade_search import build_precision_program
 
 

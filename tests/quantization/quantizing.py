@@ -10,17 +10,16 @@ from cutting import planned
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 from onnx.helper import make_node
+from ruling import make_target
 
 from byoc.model import Model, copy_without, get_purpose, prepare_model, unshare_dequantize
 from byoc.onnxrt import open_session, without_optimizations
 from byoc.patterns import group_units
 from byoc.placement import Strategy
 from byoc.planning import Plan
-from byoc.quantization import Range, Ranges
+from byoc.quantization import QuantizedModel, Range, Ranges, quantize
 from byoc.quantization._calibrators import GivenQuantization
-from byoc.quantization._quantize_model import QuantizedModel, quantize
 from byoc.rules import Target, annotate_graph
-from byoc.rules._rule_schema import RuleFile
 from byoc.verification import run_plain
 
 SCHEME: dict[str, Any] = {
@@ -47,7 +46,7 @@ def target(text: str = "", ops: Sequence[Any] = OPS, **scheme: Any) -> Target:
         "composites": COMPOSITES,
         **(yaml.safe_load(text) or {}),
     }
-    return Target("t.yaml", RuleFile.model_validate(content))
+    return make_target(content, "t.yaml")
 
 
 def weights(seed: int, *shape: int) -> NDArray[np.float32]:

@@ -10,7 +10,7 @@ from quantizing import OPS, built, quantize, ranges, samples, snr, target, value
 
 from byoc.model import Model
 from byoc.quantization._channel_groups import GroupedModel, find_channel_groups
-from byoc.quantization._quantize_on_data import DataQuantizer
+from byoc.quantization._quantize_in_ranges import DataQuantizer
 from byoc.samples import NO_PREPROCESSING
 
 CHANNELS = 32

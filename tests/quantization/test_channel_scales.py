@@ -37,8 +37,8 @@ from byoc.quantization import (
 from byoc.quantization._calibration_file import read_ranges
 from byoc.quantization._calibrators import ChannelRange
 from byoc.quantization._quantization_variants import find_channel_tensors
+from byoc.quantization._quantize_in_ranges import DataQuantizer
 from byoc.quantization._quantize_model import prepare_floats
-from byoc.quantization._quantize_on_data import DataQuantizer
 from byoc.rules import Target
 from byoc.samples import NO_PREPROCESSING
 

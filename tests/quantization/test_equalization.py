@@ -15,8 +15,8 @@ from quantizing import built, quantize, ranges, samples, snr, target, values, we
 from support import examples
 
 from byoc.model import Model
+from byoc.quantization._calibrators import measure_channels
 from byoc.quantization._channel_classes import find_channel_classes
-from byoc.quantization._channel_statistics import measure_channels
 from byoc.quantization._equalization import equalize
 
 SPREAD = np.geomspace(1.0, 100.0, 8).astype(np.float32)

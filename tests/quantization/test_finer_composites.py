@@ -6,7 +6,7 @@ from onnx.helper import make_node
 from quantizing import OPS, built, groups, quantize, ranges, samples, snr, target, values, weights
 
 from byoc.model import Model, get_metadata
-from byoc.quantization._quantize_on_data import (
+from byoc.quantization._quantize_in_ranges import (
     DataQuantizer,
     choose_finer,
     find_finer_composites,

@@ -25,7 +25,7 @@ from byoc.quantization import (
     choose_plan,
     read_budget,
 )
-from byoc.quantization._precision_problem import BoundaryCosts, Level, PrecisionProblem
+from byoc.quantization._choose_precision import BoundaryCosts, Level, PrecisionProblem
 from byoc.quantization._trade_search import CheapestSearch, PrecisionChoice
 
 

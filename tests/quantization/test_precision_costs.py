@@ -10,7 +10,7 @@ from choosing import find_cost
 
 from byoc.pipeline import PLANNING, prepare_variants
 from byoc.quantization import Budget, Precision, UnitPrecisions
-from byoc.quantization._precision_problem import Level
+from byoc.quantization._choose_precision import Level
 from byoc.stages import MeetBudget, Request
 from byoc.stages.options import Options
 

@@ -11,10 +11,9 @@ from onnx import numpy_helper
 from support import VANILLA, parse
 
 from byoc.model import Model, prepare_model
-from byoc.quantization import KeptAccuracy, calibrate
+from byoc.quantization import KeptAccuracy, QuantizedModel, calibrate, quantize
 from byoc.quantization._accuracy_measures import measure_accuracy, run_samples
 from byoc.quantization._accuracy_test import measure_roundings, measure_sensitivities, quantize_only
-from byoc.quantization._quantize_model import QuantizedModel, quantize
 from byoc.rules import load_rules
 from byoc.support import show_progress
 

@@ -23,8 +23,8 @@ from byoc.quantization._quantization_variants import (
     measure_outputs,
     measure_size_accuracy,
 )
+from byoc.quantization._quantize_in_ranges import DataQuantizer
 from byoc.quantization._quantize_model import prepare_floats
-from byoc.quantization._quantize_on_data import DataQuantizer
 from byoc.samples import NO_PREPROCESSING
 
 

@@ -16,7 +16,7 @@ from support import examples
 from byoc.model import Model
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.quantization import _weight_rounding
-from byoc.quantization._quantize_on_data import DataQuantizer
+from byoc.quantization._quantize_in_ranges import DataQuantizer
 from byoc.quantization._weight_rounding import WeightedNode, count_large_nodes, descend, round_weights
 from byoc.samples import NO_PREPROCESSING
 

@@ -12,8 +12,7 @@ from quantizing import groups, network, node, quantize, ranges, samples, snr, ta
 from byoc.model import Model, get_metadata
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.placement.strategies import HostOnly
-from byoc.quantization import Range
-from byoc.quantization._quantize_model import QuantizedModel, WideUnits
+from byoc.quantization import QuantizedModel, Range, WideUnits
 from byoc.rules import load_rules
 from byoc.verification import run_plain
 

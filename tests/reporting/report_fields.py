@@ -6,8 +6,7 @@ from typing import Any
 from rich.console import Console
 
 from byoc.bundle import Report
-from byoc.reporting import SCREEN, ReportSize, print_report
-from byoc.reporting._report_text import summarize_report
+from byoc.reporting import SCREEN, ReportSize, print_report, summarize_report
 
 TENSOR = {"name": "x", "dtype": None, "shape": None, "bytes": None}
 

@@ -10,20 +10,19 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from ruling import make_target
 from support import examples, prepared
 
 from byoc import zoo
 from byoc.model import Model, prepare_model
 from byoc.reporting import Explanation, compute_gains, explain_model
-from byoc.reporting._explain import drop_constraint
-from byoc.rules import Target, load_rules
-from byoc.rules._rule_schema import RuleFile
+from byoc.rules import drop_constraint, load_rules
 
 Taken = Counter[tuple[str, str, str]]
 
 
 def asked(model: Model, rules: dict[str, Any]) -> Explanation:
-    return explain_model(model, Target("t", RuleFile.model_validate(rules)))
+    return explain_model(model, make_target(rules))
 
 
 def taken(explanation: Explanation) -> Taken:

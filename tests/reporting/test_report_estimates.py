@@ -9,9 +9,8 @@ from support import VANILLA, parse
 
 from byoc import explain
 from byoc.pipeline import partition
-from byoc.reporting import make_explanation_document
+from byoc.reporting import make_explanation_document, summarize_report
 from byoc.reporting._explanation_document import _SCREEN, _explanation_lines
-from byoc.reporting._report_text import summarize_report
 
 # Relu and Add are among the operators of dla; behind `o` nothing has a known shape.
 TEXT = """

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 from installing import add_entry_points
-from ruling import target
+from ruling import lint, target
 
 from byoc.errors import InputError
 from byoc.rules import read_library
 from byoc.rules._composite_library import make_patterns
-from byoc.rules._rule_lint import lint_rule_file
-from byoc.support import _plugins as plugins
+from byoc.support import ANNOTATIONS
 
 FILE = """
 composites:
@@ -29,7 +28,7 @@ def packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         (tmp_path / name / "composites").mkdir(parents=True)
         (tmp_path / name / "__init__.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
-    points = [EntryPoint(name, name, plugins.ANNOTATIONS) for name in ("one_rules", "two_rules")]
+    points = [EntryPoint(name, name, ANNOTATIONS) for name in ("one_rules", "two_rules")]
     add_entry_points(monkeypatch, points)
     return tmp_path
 
@@ -49,7 +48,7 @@ def test_a_composite_of_another_package(packages: Path) -> None:
 def test_conditions_are_counted_from_the_rule_file(packages: Path) -> None:
     (packages / "one_rules" / "composites" / "mine.yaml").write_text(FILE.format(name="mine"))
     content = {"ops": [{"op": "Relu"}], "composites": [{"library": "mine", "where": ["q.rank == 3"]}]}
-    assert lint_rule_file(content) == ["composites[0].where[0]: nothing in the pattern is called 'q'"]
+    assert lint(content) == ["composites[0].where[0]: nothing in the pattern is called 'q'"]
 
 
 def test_clashes(packages: Path) -> None:

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ruling import lint
 from support import count_calls
 
 from byoc.errors import InputError
 from byoc.rules import load_rules
-from byoc.rules._rule_lint import lint_rule_file
 
 HEAD = "target: t\ncost_model: dla\ndtype: float32\n"
 CONV = HEAD + "ops:\n  - op: Conv\n    "
@@ -192,7 +192,7 @@ composites: [{name: a, pattern: "b = Neg(x)?\\ny = Relu(b)"}]
 
 @pytest.mark.parametrize("title", FINE)
 def test_right_files(title: str) -> None:
-    assert lint_rule_file(yaml.safe_load(HEAD + FINE[title])) == []
+    assert lint(yaml.safe_load(HEAD + FINE[title])) == []
 
 
 def test_a_large_file_is_quick() -> None:
@@ -204,4 +204,4 @@ def test_a_large_file_is_quick() -> None:
     }
     rules = [{**rule, "opset": {"min": i, "max": i}} for i in range(300)]
     content = {"target": "t", "cost_model": "dla", "dtype": "any", "ops": rules}
-    assert count_calls(lambda: lint_rule_file(content), most=6_000 * len(rules)) > len(rules)
+    assert count_calls(lambda: lint(content), most=6_000 * len(rules)) > len(rules)

@@ -4,7 +4,7 @@ from support import parse
 
 from byoc.model import GraphIndex
 from byoc.rules import Attempt
-from byoc.rules._host_nodes import get_body_node
+from byoc.rules._graph_rules import get_body_node
 from byoc.rules._quantization_scheme import converts_at_boundary, converts_between_operators
 
 

@@ -7,15 +7,12 @@ import onnx
 import pytest
 import yaml
 from onnx import numpy_helper
-from ruling import rules, verdict
+from ruling import check_types, lint, rules, verdict
 from support import parse
 
 from byoc.errors import InputError
 from byoc.model import list_plain_elements, prepare_model
 from byoc.rules import annotate_graph, load_rules
-from byoc.rules._rule_lint import lint_rule_file
-from byoc.rules._rule_schema import RuleFile
-from byoc.support import validate_content
 
 HUGE = "9" * 400
 HEAD = {"target": "t", "cost_model": "dla", "dtype": "any"}
@@ -24,7 +21,7 @@ HEAD = {"target": "t", "cost_model": "dla", "dtype": "any"}
 def complaints(op: str, **keys: str) -> list[str]:
     more = {key: yaml.safe_load(value) for key, value in keys.items()}
     content = {**HEAD, "ops": [yaml.safe_load(op)], **more}
-    return validate_content(content, RuleFile)[1] + lint_rule_file(content)
+    return check_types(content) + lint(content)
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,13 @@
 """Rules that speak of operators between DequantizeLinear and QuantizeLinear."""
 
 import pytest
-from ruling import target
+from ruling import lint, target
 from support import parse
 
 from byoc.model import prepare_model
 from byoc.patterns import Mark
 from byoc.rules import Annotator, annotate_graph
 from byoc.rules._quantization_scheme import get_role
-from byoc.rules._rule_lint import lint_rule_file
 
 QDQ = """
 g (uint8[1,2,4,4] x, float[1,2,4,4] f) => ({out}) <
@@ -165,7 +164,7 @@ def test_the_tensor_of_the_same_scale_is_one_of_the_operator() -> None:
         "dtype": "int8",
         "ops": [{"op": "Relu", "quantized": True, "tensors": {"Y": {"quantized": {"same_as": "x"}}}}],
     }
-    assert lint_rule_file(content) == [
+    assert lint(content) == [
         "ops[0].tensors.Y.quantized.same_as: Relu has no input or output 'x' (did you mean X?)"
     ]
 

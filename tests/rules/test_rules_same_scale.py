@@ -1,12 +1,11 @@
 """`quantization.same_scale`: what the annotator refuses, and what the linter does."""
 
 import pytest
-from ruling import target
+from ruling import lint, target
 from support import parse
 
 from byoc.model import prepare_model
 from byoc.rules import annotate_graph
-from byoc.rules._rule_lint import lint_rule_file
 
 TEXT = """
 g (int8[2] p, int8[2] q) => (int8[2] y, int8[4] k) <
@@ -80,7 +79,7 @@ def test_what_is_no_operator() -> None:
         "quantization": {"same_scale": ["Ad", "*", "Add"]},
         "ops": [{"op": "Add", "quantized": True}],
     }
-    assert lint_rule_file(content) == [
+    assert lint(content) == [
         "quantization.same_scale[0]: ONNX has no operator 'Ad' (did you mean And?)",
         "quantization.same_scale[1]: name the operators, '*' is not one",
     ]

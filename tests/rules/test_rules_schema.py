@@ -11,13 +11,13 @@ import yaml
 from pydantic import BaseModel
 
 from byoc import annotations
-from byoc.rules import _arithmetic as arithmetic
 from byoc.rules import _rule_schema as types
+from byoc.rules import _schema_values as arithmetic
 from byoc.rules import _schema_values as quantization
 from byoc.rules import _schema_values as values
 from byoc.rules import make_json_schema
-from byoc.rules._json_schema import SCHEMA_FILE
 from byoc.rules._rule_lint import lint_rule_file
+from byoc.rules._rule_loading import SCHEMA_FILE
 from byoc.rules._rule_schema import RuleFile
 from byoc.support import ANNOTATIONS, find_files, validate_content
 

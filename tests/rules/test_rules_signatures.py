@@ -3,14 +3,13 @@
 from pathlib import Path
 
 import pytest
-from ruling import filled, rules
+from ruling import filled, make_target, rules
 from support import OPENVINO_RULES, prepared, sample_cases
 
 from byoc.model import GraphIndex, prepare_model
 from byoc.onnxrt import INSTALL_HINT
 from byoc.patterns import Mark
 from byoc.rules import Annotator, Target, annotate_graph, load_rules
-from byoc.rules._rule_schema import RuleFile
 from byoc.zoo import load_model
 
 ROOT = Path(__file__).parents[2]
@@ -139,16 +138,13 @@ def test_onnxruntime_is_named_where_its_operators_are_not_known(
     model = filled("g (float[4] x) => (float[4] y) { y = acme.Odd (x) }")
     model.opset_import.add(domain="acme", version=1)
     index = prepare_model(model, "test").index
-    target = Target(
-        "test",
-        RuleFile.model_validate(
-            {
-                "target": "dla",
-                "cost_model": "dla",
-                "dtype": "float32",
-                "ops": [{"op": "acme.Odd", "tensors": {"x": {"rank": 1}}}],
-            }
-        ),
+    target = make_target(
+        {
+            "target": "dla",
+            "cost_model": "dla",
+            "dtype": "float32",
+            "ops": [{"op": "acme.Odd", "tensors": {"x": {"rank": 1}}}],
+        }
     )
     (mark,) = annotate_graph(index, target)
     assert "the tensors of acme.Odd cannot be told by name" in str(mark.verdict)

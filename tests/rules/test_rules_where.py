@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 from installing import add_entry_points
-from ruling import rules, target, verdict
+from ruling import lint, rules, target, verdict
 from support import prepared
 
 from byoc.errors import InputError
 from byoc.rules import annotate_graph
-from byoc.rules._rule_lint import lint_rule_file
-from byoc.support import _plugins as plugins
+from byoc.support import CHECKS
 from byoc.support.expressions import compile_expression, compile_regex, matches
 
 CONV = """
@@ -113,7 +112,7 @@ def test_parameters_that_are_left_out_and_variadic_ones() -> None:
 
 def installed(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
     """Register check functions of this module."""
-    points = [EntryPoint(name, value, plugins.CHECKS) for name, value in values.items()]
+    points = [EntryPoint(name, value, CHECKS) for name, value in values.items()]
     add_entry_points(monkeypatch, points)
 
 
@@ -166,7 +165,7 @@ def test_check_functions_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> 
         "dtype": "any",
         "ops": [{"op": "Relu", "check": "od_one"}],
     }
-    assert lint_rule_file(content) == [
+    assert lint(content) == [
         "ops[0].check: no such check 'od_one' (did you mean odd_one?); installed: odd_one, text"
     ]
     index = prepared("g (float[2] x) => (float[2] y) { y = Relu (x) }").index

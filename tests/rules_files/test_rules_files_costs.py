@@ -3,8 +3,7 @@
 import pytest
 from shipped_rules import target
 
-from byoc.costs import Roofline, Task, load_device_costs
-from byoc.costs._work import Work
+from byoc.costs import Roofline, Task, Work, load_device_costs
 
 
 def costs_of(name: str) -> Roofline:

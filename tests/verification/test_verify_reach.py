@@ -15,8 +15,8 @@ from byoc.codegen import Artifact, Executor, Region
 from byoc.errors import InputError
 from byoc.pipeline import partition
 from byoc.reporting import make_full_verification_report
-from byoc.verification import Verification, _reaching, require_passed, verify_against
-from byoc.verification._reaching import vary_inputs
+from byoc.verification import Verification, _bundle_runs, require_passed, verify_against
+from byoc.verification._bundle_runs import vary_inputs
 
 BRANCHES = """
 g (float[1, 4] x, bool which) => (float[1, 4] z) {
@@ -130,7 +130,7 @@ def test_what_is_special_is_asked_of_a_region_alone(
 
 
 def test_what_stays_uncompared_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_reaching, "run_alone", lambda region: iter(()))
+    monkeypatch.setattr(_bundle_runs, "run_alone", lambda region: iter(()))
 
     found = verify_cut(NEVER, tmp_path, monkeypatch, right, X)
 

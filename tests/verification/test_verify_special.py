@@ -12,8 +12,7 @@ from support import parse, sample_cases
 import byoc
 from byoc.model import GraphIndex, list_own_bodies
 from byoc.rules import Arithmetic
-from byoc.verification._special_samples import make_empty_sample, make_special_samples
-from byoc.verification._special_traits import SpecialTraits
+from byoc.verification._special_samples import SpecialTraits, make_empty_sample, make_special_samples
 
 pytestmark = pytest.mark.usefixtures("skewed")
 

@@ -9,9 +9,8 @@ import pytest
 from onnx import ModelProto, helper, numpy_helper
 
 from byoc.onnxrt import open_session, run_session, without_optimizations
-from byoc.verification import DEFAULT_THRESHOLDS, NoiseGauge, read_thresholds
+from byoc.verification import DEFAULT_THRESHOLDS, NoiseGauge, OutputError, read_thresholds
 from byoc.verification._unit_noise import LARGEST_SHARE, SHARE
-from byoc.verification._verification_result import OutputError
 
 CHANNELS = 16
 SHAPE = (1, CHANNELS, 12, 12)

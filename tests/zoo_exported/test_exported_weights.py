@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from byoc.errors import InputError
-from byoc.zoo._catalog import ExportedStructures
+from byoc.zoo import load, sample_inputs
 
 
 @pytest.mark.parametrize(
@@ -19,29 +19,25 @@ from byoc.zoo._catalog import ExportedStructures
 )
 def test_a_structure_has_the_same_weights_everywhere(name: str, digest: str) -> None:
     total = hashlib.sha256()
-    for tensor in sorted(
-        ExportedStructures().load(name).graph.initializer, key=lambda tensor: tensor.name
-    ):
+    for tensor in sorted(load(name).graph.initializer, key=lambda tensor: tensor.name):
         if tensor.data_type == onnx.TensorProto.FLOAT:
             total.update(tensor.name.encode() + b"\0" + tensor.raw_data)
     assert total.hexdigest() == digest
 
 
 def test_loading_twice_gives_equal_bytes() -> None:
-    first, again = (
-        ExportedStructures().load("segformer_b0").SerializeToString(deterministic=True) for _ in "12"
-    )
+    first, again = (load("segformer_b0").SerializeToString(deterministic=True) for _ in "12")
     assert first == again
 
 
 def test_samples_are_seeded() -> None:
-    first, again, other = (ExportedStructures().sample_inputs("bert", seed) for seed in (1, 1, 2))
+    first, again, other = (sample_inputs("bert", seed) for seed in (1, 1, 2))
     assert all(np.array_equal(first[name], again[name]) for name in first)
     assert not np.array_equal(first["input_ids"], other["input_ids"])
 
 
 def test_samples_make_sense() -> None:
-    sample = ExportedStructures().sample_inputs("bert", 0)
+    sample = sample_inputs("bert", 0)
     assert {name: array.dtype.name for name, array in sample.items()} == dict.fromkeys(sample, "int64")
     assert 0 <= sample["input_ids"].min() <= sample["input_ids"].max() < 30522
     assert len(set(sample["input_ids"].ravel().tolist())) > 50
@@ -50,8 +46,8 @@ def test_samples_make_sense() -> None:
 
 def test_an_unknown_name_lists_the_nearest() -> None:
     for function in (
-        ExportedStructures().load,
-        lambda name: ExportedStructures().sample_inputs(name, 0),
+        load,
+        lambda name: sample_inputs(name, 0),
     ):
-        with pytest.raises(InputError, match=r"'brt' \(did you mean bert\?\); available: bert, "):
+        with pytest.raises(InputError, match=r"'brt' \(did you mean bert\?\); available: "):
             function("brt")

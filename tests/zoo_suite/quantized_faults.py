@@ -31,6 +31,7 @@ from byoc.samples import model_samples
 from byoc.verification import (
     DEFAULT_THRESHOLDS,
     NoiseGauge,
+    OutputError,
     RecordedRuns,
     compare_tensors,
     record_reference_runs,
@@ -38,7 +39,6 @@ from byoc.verification import (
 )
 from byoc.verification._quantization_noise import find_quantized_tensors
 from byoc.verification._region_verification import compare_recorded
-from byoc.verification._verification_result import OutputError
 
 MODELS = ("khmercut_int8", "smart_turn_v3_qdq", "eff_word_net_qint8")
 Array = np.ndarray[Any, Any]

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from byoc.boundary.contracts._boundary_nodes import UNKNOWN_LAYOUT, RegionContext, is_conversion
     from byoc.boundary.contracts._contract_check import check_contracts
     from byoc.boundary.contracts._region_view import (
+        ContractError,
         RegionContracts,
         TensorContract,
         find_convolution_weights,

@@ -7,8 +7,7 @@ from pathlib import Path
 from onnx import ModelProto, NodeProto, TypeProto, helper
 
 from byoc.boundary.convert._cast_regions import cast_regions, tidy_quantization
-from byoc.boundary.convert._form_rewrite import rewrite_graph
-from byoc.boundary.convert._layout_graph import choose_forms, find_layout_graph
+from byoc.boundary.convert._form_rewrite import choose_forms, find_layout_graph, rewrite_graph
 from byoc.boundary.convert._movable_operators import (
     AxisOrder,
     GraphTensors,

@@ -223,7 +223,7 @@ class TransposeShares:
 class RegionBoundary:
     """A region of an outlined model, and the facts known about the tensors around it.
 
-    `spatial` names the images (see `byoc.model._images`), `types` gives types, both by the names of the
+    `spatial` names the images (see `byoc.model._layouts`), `types` gives types, both by the names of the
     graph that the region was cut from.
     """
 

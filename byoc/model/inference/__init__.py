@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         subtract_dims,
     )
     from byoc.model.inference._moved_values import KnownNode, Rule
-    from byoc.model.inference._node_checks import check_nodes
     from byoc.model.inference._shape_inference import (
         InferenceResult,
         KnownValues,
@@ -32,5 +31,6 @@ if TYPE_CHECKING:
         infer_checked_types,
         infer_types,
     )
+    from byoc.model.inference._window_shapes import check_nodes
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

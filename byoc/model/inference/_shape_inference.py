@@ -36,10 +36,10 @@ from byoc.model._walk import (
     walk_value_infos,
 )
 from byoc.model.inference._moved_values import MAX_ELEMENTS, Array
-from byoc.model.inference._node_checks import check_nodes
 from byoc.model.inference._scope_values import find_value
 from byoc.model.inference._scopes import InferenceContext, TensorScope, complete_type, contradicts
 from byoc.model.inference._settling import MAX_VISITS, count_loop_trips, settle_types
+from byoc.model.inference._window_shapes import check_nodes
 from byoc.model.schemas import FormalParameter, get_schema
 
 # Values of small tensors that follow from inputs' types and constants, looked up by name.

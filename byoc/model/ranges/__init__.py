@@ -10,7 +10,6 @@ if TYPE_CHECKING:
         NUMBERS,
         ZERO,
         Interval,
-        TensorRange,
         absolute,
         limit_of_dtype,
         square,

@@ -22,8 +22,7 @@ from byoc.model.ranges._intervals import (
     limit_of_dtype,
     widen_floats,
 )
-from byoc.model.ranges._movement_rules import MOVEMENT_RULES, READ_POSITIONS
-from byoc.model.ranges._sum_rules import SUM_RULES
+from byoc.model.ranges._structure_rules import MOVEMENT_RULES, READ_POSITIONS, SUM_RULES
 
 # Intervals that a valid model implies: indices lie below the rows that they look into.
 #

@@ -18,14 +18,13 @@ if TYPE_CHECKING:
         iterate_chain_splits,
         split_chain,
     )
-    from byoc.placement.solvers._earliest_finish import EarliestFinish
     from byoc.placement.solvers._host_device_cut import (
         HostDeviceCuts,
         LabelExpansion,
         find_persistent_sides,
     )
-    from byoc.placement.solvers._lagrangian import LagrangianRelaxation, has_multipliers
     from byoc.placement.solvers._list_scheduling import (
+        EarliestFinish,
         InferenceSchedule,
         ListScheduler,
         renumber_regions,
@@ -33,6 +32,11 @@ if TYPE_CHECKING:
     from byoc.placement.solvers._load_covering import CoverSearch
     from byoc.placement.solvers._load_frontier import LoadFrontier, find_device_edges, order_narrowly
     from byoc.placement.solvers._load_search import Cooling, LoadAnnealer, LoadState, PairSearch, coarsen
+    from byoc.placement.solvers._lower_bounds import (
+        LagrangianRelaxation,
+        bound_by_paths,
+        has_multipliers,
+    )
     from byoc.placement.solvers._makespan_search import (
         SearchState,
         find_least_makespan,
@@ -41,7 +45,6 @@ if TYPE_CHECKING:
         least_load,
         makespan_lower_bound,
     )
-    from byoc.placement.solvers._path_bound import bound_by_paths
     from byoc.placement.solvers._placement_enumeration import (
         SpentBudgetError,
         count_labels,

@@ -231,7 +231,7 @@ _SMALL_GAP = 1e-3
 class LaunchAware:
     """Take the best that Lagrangian minimum cuts, cheap strategies and an integer program find.
     At most `rounds` minimum cuts with Lagrange multipliers on launches, capacity and other limits (see
-    `byoc.placement.solvers._lagrangian`) give labels and a bound; with several accelerators or limits,
+    `byoc.placement.solvers._lower_bounds`) give labels and a bound; with several accelerators or limits,
     moves of many units at once come before and after (see `byoc.placement.solvers.LabelExpansion`).
     Where the bound does not prove that a placement is optimal, the cheap strategies follow, and if units
     times accelerators are at most

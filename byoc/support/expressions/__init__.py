@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.support.expressions._evaluation import Expression, compile_expression, evaluate
-    from byoc.support.expressions._operations import (
+    from byoc.support.expressions._evaluation import (
+        Expression,
         MismatchError,
         NoValueError,
         NumberRange,
         StepLimitError,
+        compile_expression,
         compile_regex,
         describe_kind,
+        evaluate,
         make_range,
         matches,
     )

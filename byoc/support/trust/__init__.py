@@ -9,7 +9,6 @@ if TYPE_CHECKING:
         MAX_SIGNATURE_BYTES,
         SIGNATURE_FILE,
         InterpreterSettings,
-        MachineKey,
         SignedKind,
         Trust,
         add_trusted_key,

@@ -1,5 +1,6 @@
 """What tests of rules share: a target from a few lines of YAML, and what it says of a small model."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import onnx
@@ -12,13 +13,32 @@ from byoc.patterns import Mark
 from byoc.rules import Target, annotate_graph
 from byoc.rules._rule_lint import lint_rule_file
 from byoc.rules._rule_schema import RuleFile
+from byoc.support import validate_content
+
+RULE_KEYS = tuple(RuleFile.model_fields)
+"""The keys of a rule file."""
+
+
+def lint(content: Mapping[str, Any]) -> list[str]:
+    """Return the mistakes in the content of a rule file that are no mistakes of type."""
+    return lint_rule_file(content)
+
+
+def check_types(content: Any) -> list[str]:
+    """Return the mistakes of type in the content of a rule file."""
+    return validate_content(content, RuleFile)[1]
+
+
+def make_target(content: Mapping[str, Any], source: str = "t") -> Target:
+    """Return the target for the content of a rule file, which the linter need not take."""
+    return Target(source, RuleFile.model_validate(content))
 
 
 def target(text: str, **keys: Any) -> Target:
     """Return the target for a rule file's keys in YAML; what is tested must also pass the linter."""
     content = {"target": "dla", "cost_model": "dla", "dtype": "float32", **yaml.safe_load(text), **keys}
-    assert lint_rule_file(content) == []
-    return Target("test", RuleFile.model_validate(content))
+    assert lint(content) == []
+    return make_target(content, "test")
 
 
 def rules(ops: str, dtype: str = "float32") -> Target:
