@@ -11,9 +11,9 @@ from onnx.external_data_helper import load_external_data_for_tensor
 
 from byoc.model import walk_tensors
 
-_BINS = 24
+_BINS = 24  # bars of 11 pixels in a pane of 264
 _FEW = 16  # elements that are shown one by one
-_MOST_TENSORS = 2_000
+_MOST_TENSORS = 2_000  # each adds about 200 bytes to the page
 _MOST_BYTES = 1 << 29  # of all that are read; a page is made in seconds
 _TEXTS = (TensorProto.STRING, TensorProto.COMPLEX64, TensorProto.COMPLEX128)
 

@@ -11,7 +11,7 @@ from byoc.bundle import DecisionDocument
 from byoc.errors import InputError, suggest_nearest
 from byoc.support import read_limited
 
-_MOST_BYTES = 1 << 26
+_MOST_BYTES = 1 << 26  # a million rows
 
 
 @dataclass(frozen=True)
