@@ -198,7 +198,7 @@ def choose_model(found: Manifest | PackageManifest, path: Path, read: ReadFile) 
 
 
 def read_models(found: Manifest | PackageManifest, whole: Path, read: ReadFile) -> Manifest | Package:
-    """Return what stands in the manifest of a whole, of a package with all of its models.
+    """Return the manifest of a whole: of a bundle, or of a package with all of its models.
 
     Raises InputError where models do not agree on a file.
     """

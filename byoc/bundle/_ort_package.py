@@ -89,7 +89,7 @@ def export_package(models: Mapping[str, Bundle], output: str | Path) -> Exported
 
 
 class _Writer:
-    """What is written into a `folder`: variants, and the files that they share."""
+    """The content of a `folder` that is being written: variants, and the files that they share."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

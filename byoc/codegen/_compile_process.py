@@ -29,7 +29,7 @@ _END_SECONDS = 5.0  # for a process that closed its pipe to end by itself: its e
 
 @dataclass(frozen=True)
 class Answer:
-    """What a compiler says against a model: nothing where it takes it.
+    """The objections of a compiler to a model: none where it takes it.
 
     `lasting` says whether it would say so again; an end of its process may have another cause.
     """

@@ -1,4 +1,4 @@
-"""What a session does by a rule: it pads inputs and cuts outputs, or calls a model row by row."""
+"""Rules that sessions follow: inputs are padded and outputs cut, or a model is called row by row."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

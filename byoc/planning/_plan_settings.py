@@ -204,7 +204,7 @@ class RefusalHistory:
         return replace(self, limits=limits, refused=(*self.refused, again))
 
     def _describe_options(self, refusal: Refusal) -> str:
-        """Return which options a region was compiled with before it was refused; empty for none."""
+        """Return the options that a region was compiled with before it was refused; empty for none."""
         earlier = [each.options for each in self.refused if each.region == refusal.region]
         texts = [", ".join(f"{n}={text}" for n, text in each.items()) for each in earlier if each]
         return f"also off with {', then with '.join(texts)}" if texts else ""

@@ -40,7 +40,7 @@ class TraceEvent:
 
 @dataclass(frozen=True)
 class StageProfile:
-    """What a stage has inside: the times of its operators, and the memory of a run.
+    """The inside of a stage: the times of its operators, and the memory of a run.
 
     `problem` says why there are no operators, empty where there is nothing to say. `held_bytes` are
     those of the tensors that are alive as the stage ends, its inputs and outputs among them, and
@@ -223,7 +223,7 @@ def _write_operators(
 
 
 def _find_operators(stage: Any, inputs: Any, found: StageProfile) -> StageProfile:
-    """Return what is known of a stage with the times of its operators, or why there are none."""
+    """Return the inside of a stage: the times of its operators, or why there are none."""
     if stage.profile is None:
         return found
     try:

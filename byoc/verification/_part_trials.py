@@ -341,7 +341,7 @@ class BundleLayers:
 
 
 def _match_tensors(own: Region, other: Region) -> dict[str, str]:
-    """Return what the tensors of a region are called in one that is the same but for names."""
+    """Return the names that the tensors of a region have in one that is the same but for names."""
     if own is other or own.name == other.name:
         return {}
     nodes = zip(own.nodes, other.nodes, strict=True)

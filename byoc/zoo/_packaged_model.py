@@ -20,14 +20,14 @@ _ASSET = re.compile(r"sha256:([0-9a-f]{64})(?:/(.+))?")
 
 
 @dataclass(frozen=True)
-class PackagedModel:
+class PlainModel:
     """The model file of a component, and the folder in which its external weights lie."""
 
     file: Path
     weights: Path
 
 
-def find_packaged_model(source: Path) -> PackagedModel | None:
+def find_packaged_model(source: Path) -> PlainModel | None:
     """Return the model that a source names: a package with one component, or `PACKAGE/COMPONENT`.
 
     Returns None for any other source. Raises InputError for a package without such a component, without
@@ -40,7 +40,7 @@ def find_packaged_model(source: Path) -> PackagedModel | None:
     return None
 
 
-def _find_model(folder: Path, manifest: dict[str, Any], component: str | None) -> PackagedModel:
+def _find_model(folder: Path, manifest: dict[str, Any], component: str | None) -> PlainModel:
     components = manifest["components"]
     if not isinstance(components, dict) or not components:
         raise InputError(f"{folder / _MANIFEST}: components: there are none")
@@ -75,7 +75,7 @@ def _get_provider(entry: Any) -> Any:
     return entry.get("ep") if isinstance(entry, dict) else None
 
 
-def _read_variant(folder: Path, place: Path, entry: dict[str, Any], where: str) -> PackagedModel:
+def _read_variant(folder: Path, place: Path, entry: dict[str, Any], where: str) -> PlainModel:
     information = entry.get("executor_info")
     found = information.get("ort") if isinstance(information, dict) else None
     if isinstance(found, str):
@@ -85,7 +85,7 @@ def _read_variant(folder: Path, place: Path, entry: dict[str, Any], where: str) 
     settings = found.get("session_options")
     weights = settings.get(_WEIGHTS) if isinstance(settings, dict) else None
     file = _resolve(folder, place, found["model_file"])
-    return PackagedModel(file, file.parent if weights is None else _resolve(folder, place, weights))
+    return PlainModel(file, file.parent if weights is None else _resolve(folder, place, weights))
 
 
 def _resolve(folder: Path, place: Path, name: Any) -> Path:

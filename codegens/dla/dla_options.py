@@ -1,4 +1,4 @@
-"""What byoc asks of the codegen before it compiles or runs: its name, options, and versions of programs.
+"""The answers of the codegen before it compiles or runs: its name, options, and versions of programs.
 
 It imports neither the compiler nor the simulator, so that a bundle is asked quickly whether it fits.
 """

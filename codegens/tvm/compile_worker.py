@@ -25,7 +25,7 @@ _DOMAINS = ("", "ai.onnx")
 
 
 def compile_model(model: onnx.ModelProto, processor: str, level: int) -> Any:
-    """Return what TVM compiles of a model, whose function `FUNCTION` takes its inputs in their order.
+    """Return the module that TVM compiles: its function `FUNCTION` takes the inputs in their order.
 
     Raises ValueError for a node of another domain, and whatever TVM's importer and compiler raise.
     """

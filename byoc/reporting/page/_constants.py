@@ -1,4 +1,4 @@
-"""What the page shows of a model's constants: few numbers as they are, of many their distribution."""
+"""Pictures of a model's constants for the page: few numbers as they are, of many their distribution."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass

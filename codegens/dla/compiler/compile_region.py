@@ -341,7 +341,7 @@ def emit_program(
 def _find_results(
     network: LayerNetwork, arena: AddressMap, actions: Sequence[Action]
 ) -> list[StoredResult]:
-    """Return where the result of each layer is when its last rows have been computed."""
+    """Return the place of the result of each layer when its last rows have been computed."""
     near = {each.number: each.near for each in actions if isinstance(each, RunLayer)}
     found = []
     for number, layer in enumerate(network.layers):
