@@ -177,9 +177,9 @@ def split_path(path: Path) -> tuple[Path, str | None]:
 
 
 def choose_model(found: Manifest | PackageManifest, path: Path, read: ReadFile) -> Manifest:
-    """Return the manifest of what a path means: a bundle, or a model of a package.
+    """Return the manifest of a bundle, or of the model of a package that a path names.
 
-    `found` is what stands in the manifest of the whole. Raises InputError for a package of several
+    `found` is what was read of the bundle or package. Raises InputError for a package of several
     models without a name, and a name that is not there.
     """
     whole, name = split_path(path)
@@ -198,9 +198,10 @@ def choose_model(found: Manifest | PackageManifest, path: Path, read: ReadFile) 
 
 
 def read_models(found: Manifest | PackageManifest, whole: Path, read: ReadFile) -> Manifest | Package:
-    """Return what stands in the manifest of a whole, of a package with all of its models.
+    """Return the manifest of a bundle, or that of a package with those of all of its models.
 
-    Raises InputError where models do not agree on a file.
+    `found` is what was read of the folder or zip `whole`. Raises InputError where models do not agree
+    on a file.
     """
     if isinstance(found, Manifest):
         return found
