@@ -3,7 +3,7 @@
 import hashlib
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,10 +17,9 @@ from byoc.bundle._manifest import (
     PACKAGE_FORMAT,
     FileEntry,
     Manifest,
-    Package,
     PackageManifest,
+    ReferenceEntry,
     describe_file,
-    name_manifest,
 )
 from byoc.codegen import (
     MAX_PATH,
@@ -32,6 +31,7 @@ from byoc.codegen import (
     quote_name,
 )
 from byoc.errors import InputError, suggest_nearest
+from byoc.model import Variant
 from byoc.support import read_limited, resolve_path
 from byoc.support.trust import SIGNATURE_FILE
 
@@ -119,6 +119,30 @@ _OWN_NAMES = {
     MANIFEST_FILE: "is the manifest itself",
     SIGNATURE_FILE: "is the signature",
 }
+
+
+@dataclass(frozen=True, eq=False)
+class Package:
+    """The manifest of a package with those of all of its models."""
+
+    index: PackageManifest
+    models: Mapping[str, Manifest]
+
+    @property
+    def files(self) -> dict[str, FileEntry]:
+        """Every file of the package but its manifest and signature, by path."""
+        own = {name_manifest(name): entry for name, entry in self.index.models.items()}
+        return own | {name: entry for each in self.models.values() for name, entry in each.files.items()}
+
+    @property
+    def references(self) -> dict[str, ReferenceEntry]:
+        """The files outside that models refer to."""
+        return {name: entry for each in self.models.values() for name, entry in each.references.items()}
+
+
+def name_manifest(model: str) -> str:
+    """Return the name of the file with the manifest of a model in a package."""
+    return Variant(component=model).name_file(MANIFEST_FILE)
 
 
 ReadFile = Callable[[str], bytes]

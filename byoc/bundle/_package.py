@@ -23,14 +23,12 @@ from byoc.bundle._decisions import DECISIONS_FILE
 from byoc.bundle._epcontext import CONTEXT_MODEL_FILE
 from byoc.bundle._manifest import (
     Manifest,
-    Package,
     PackageManifest,
     ReferenceEntry,
     RegionEntry,
     describe_file,
-    name_manifest,
 )
-from byoc.bundle._manifest_reading import read_manifest, read_whole, split_path
+from byoc.bundle._manifest_reading import Package, name_manifest, read_manifest, read_whole, split_path
 from byoc.bundle._original_weights import WEIGHTS_FILE, align_offset, name_path
 from byoc.bundle._packing import (
     is_packed_name,
