@@ -10,6 +10,7 @@ from typing import Annotated, Literal, cast
 import typer
 
 import byoc
+import byoc.bundle
 from byoc import standalone
 from byoc.cli._common import (
     NOT_VERIFIED,

@@ -15,6 +15,7 @@ import numpy as np
 import typer
 
 import byoc
+import byoc.bundle
 import byoc.model
 import byoc.runtime
 from byoc import samples
