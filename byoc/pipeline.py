@@ -231,7 +231,7 @@ def emit(states: Sequence[Planned]) -> list[Packed]:
             raise
 
 
-def _open_weights(request: Request, folder: Path, output: Path) -> bundle.WeightFile:
+def _open_weights(request: Request, folder: Path, output: Path) -> "bundle.WeightFile":
     """Return the weight file of a bundle in a folder, which shares those of a package's other models."""
     originals = bundle.OriginalFiles(
         folder, resolve_path(output), request.options.weights, request.variant.component

@@ -6,7 +6,6 @@ stay inside it.
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal
 
@@ -464,30 +463,6 @@ class PackageManifest(StrictModel):
     def digest(self) -> bytes:
         """The SHA-256 of the file that it was parsed from; empty where there is none."""
         return self._digest
-
-
-@dataclass(frozen=True, eq=False)
-class Package:
-    """The manifest of a package with those of all of its models."""
-
-    index: PackageManifest
-    models: Mapping[str, Manifest]
-
-    @property
-    def files(self) -> dict[str, FileEntry]:
-        """Every file of the package but its manifest and signature, by path."""
-        own = {name_manifest(name): entry for name, entry in self.index.models.items()}
-        return own | {name: entry for each in self.models.values() for name, entry in each.files.items()}
-
-    @property
-    def references(self) -> dict[str, ReferenceEntry]:
-        """The files outside that models refer to."""
-        return {name: entry for each in self.models.values() for name, entry in each.references.items()}
-
-
-def name_manifest(model: str) -> str:
-    """Return the name of the file with the manifest of a model in a package."""
-    return Variant(component=model).name_file(MANIFEST_FILE)
 
 
 def describe_file(path: Path) -> FileEntry:

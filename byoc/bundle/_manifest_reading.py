@@ -3,7 +3,7 @@
 import hashlib
 import zipfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,10 +17,9 @@ from byoc.bundle._manifest import (
     PACKAGE_FORMAT,
     FileEntry,
     Manifest,
-    Package,
     PackageManifest,
+    ReferenceEntry,
     describe_file,
-    name_manifest,
 )
 from byoc.codegen import (
     MAX_PATH,
@@ -32,6 +31,7 @@ from byoc.codegen import (
     quote_name,
 )
 from byoc.errors import InputError, suggest_nearest
+from byoc.model import Variant
 from byoc.support import read_limited, resolve_path
 from byoc.support.trust import SIGNATURE_FILE
 
@@ -121,6 +121,30 @@ _OWN_NAMES = {
 }
 
 
+@dataclass(frozen=True, eq=False)
+class Package:
+    """The manifest of a package with those of all of its models."""
+
+    index: PackageManifest
+    models: Mapping[str, Manifest]
+
+    @property
+    def files(self) -> dict[str, FileEntry]:
+        """Every file of the package but its manifest and signature, by path."""
+        own = {name_manifest(name): entry for name, entry in self.index.models.items()}
+        return own | {name: entry for each in self.models.values() for name, entry in each.files.items()}
+
+    @property
+    def references(self) -> dict[str, ReferenceEntry]:
+        """The files outside that models refer to."""
+        return {name: entry for each in self.models.values() for name, entry in each.references.items()}
+
+
+def name_manifest(model: str) -> str:
+    """Return the name of the file with the manifest of a model in a package."""
+    return Variant(component=model).name_file(MANIFEST_FILE)
+
+
 ReadFile = Callable[[str], bytes]
 """Reads a file of a folder or zip by its name, of at most the size of a manifest. Raises InputError."""
 
@@ -177,9 +201,9 @@ def split_path(path: Path) -> tuple[Path, str | None]:
 
 
 def choose_model(found: Manifest | PackageManifest, path: Path, read: ReadFile) -> Manifest:
-    """Return the manifest of what a path means: a bundle, or a model of a package.
+    """Return the manifest of a bundle, or of the model of a package that a path names.
 
-    `found` is what stands in the manifest of the whole. Raises InputError for a package of several
+    `found` is what was read of the bundle or package. Raises InputError for a package of several
     models without a name, and a name that is not there.
     """
     whole, name = split_path(path)
@@ -198,9 +222,10 @@ def choose_model(found: Manifest | PackageManifest, path: Path, read: ReadFile) 
 
 
 def read_models(found: Manifest | PackageManifest, whole: Path, read: ReadFile) -> Manifest | Package:
-    """Return the manifest of a whole: of a bundle, or of a package with all of its models.
+    """Return the manifest of a bundle, or that of a package with those of all of its models.
 
-    Raises InputError where models do not agree on a file.
+    `found` is what was read of the folder or zip `whole`. Raises InputError where models do not agree
+    on a file.
     """
     if isinstance(found, Manifest):
         return found

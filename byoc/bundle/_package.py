@@ -1,7 +1,8 @@
 """Packages: several models in one folder, each as a bundle, with weights and artifacts stored once.
 
-manifest.json            the devices, and the manifest of each model
-detector.pc.model.onnx   a file of the model `detector`, in its variant for the device `pc`
+manifest.json            the devices, and the hash of each model's manifest
+detector.manifest.json   the manifest of the model `detector`, as that of a bundle
+detector.pc.model.onnx   a file of this model, in its variant for the device `pc`
 detector.pc.weights.bin  the weights that this variant was the first to need
 
 A model that needs weights which an earlier one stored reads them there. So models come and go without
@@ -23,14 +24,12 @@ from byoc.bundle._decisions import DECISIONS_FILE
 from byoc.bundle._epcontext import CONTEXT_MODEL_FILE
 from byoc.bundle._manifest import (
     Manifest,
-    Package,
     PackageManifest,
     ReferenceEntry,
     RegionEntry,
     describe_file,
-    name_manifest,
 )
-from byoc.bundle._manifest_reading import read_manifest, read_whole, split_path
+from byoc.bundle._manifest_reading import Package, name_manifest, read_manifest, read_whole, split_path
 from byoc.bundle._original_weights import WEIGHTS_FILE, align_offset, name_path
 from byoc.bundle._packing import (
     is_packed_name,
@@ -285,7 +284,7 @@ class PackageSizes:
         size, weights = (format_quantity(each, "B") for each in (self.bytes, self.weight_bytes))
         devices = f" for {', '.join(self.devices)}" if self.devices else ""
         models = "1 model" if len(self.models) == 1 else f"{len(self.models)} models"
-        return f"{models}{devices}, {size}, of which {weights} are weights, each of them once"
+        return f"{models}{devices}, {size}, of which {weights} are weights"
 
 
 def measure_package(path: Path) -> PackageSizes:

@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, TypeVar
 from byoc.bundle._manifest import (
     MANIFEST_FILE,
     Manifest,
-    Package,
     PackageManifest,
     RegionEntry,
     copy_and_hash,
 )
 from byoc.bundle._manifest_reading import (
     MAX_MANIFEST_BYTES,
+    Package,
     ReadFile,
     check_file_entry,
     choose_model,

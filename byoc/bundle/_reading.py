@@ -330,7 +330,7 @@ def read_only_manifest(path: str | Path) -> tuple[Manifest, bytes | None]:
 
 
 def read_alone(path: Path) -> Manifest | PackageManifest:
-    """Return the manifest of the bundle or package in a folder or zip, as it stands.
+    """Return the manifest of the bundle or package in a folder or zip.
 
     No other file is looked at. Raises InputError.
     """

@@ -150,7 +150,8 @@ def load_with_provider(bundle: Bundle, drivers: RegionDrivers | None = None) -> 
     types = output_types(session)
     stage = Stage("onnxruntime", inputs, session_runner(session), types)
     program = StageProgram((stage,), {}, tuple(types), types)
-    return Session(inputs, {name: known[name] for name in inputs if name in known}, program, bundle)
+    own = {name: known[name] for name in inputs if name in known}
+    return Session(inputs, own, program, bundle, bundle.variant.name)
 
 
 def load_with_drivers(

@@ -108,7 +108,7 @@ def test_files_are_held_to_size_and_hash() -> None:
     ],
 )
 def test_a_manifest_of_byocs_is_told_from_others(content: str, found: set[str] | None) -> None:
-    assert list_files(content.encode()) == found
+    assert list_files(lambda _: content.encode()) == found
 
 
 @pytest.mark.parametrize(

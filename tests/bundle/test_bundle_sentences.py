@@ -259,18 +259,18 @@ def test_no_bundle_is_opened_that_is_something_else_as_well(tmp_path: Path) -> N
     ],
 )
 def test_a_file_is_named_from_the_bundle_where_it_is_near(source: str, named: str) -> None:
-    assert originals._name_path(Path(source), Path("/a/b/c/d/b")) == named
+    assert originals.name_path(Path(source), Path("/a/b/c/d/b")) == named
 
 
 def test_a_path_that_no_text_has_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match=r"^--weights reference: '.*' is not UTF-8 text, so no bundle"):
-        originals._name_path(Path(os.fsdecode(b"/a/\xff")), Path("/a/b"))
+        originals.name_path(Path(os.fsdecode(b"/a/\xff")), Path("/a/b"))
 
     def refuse(*_: object) -> None:
         raise ValueError("path is on mount 'D:', start on mount 'C:'")
 
     monkeypatch.setattr(os.path, "relpath", refuse)
-    assert originals._name_path(Path("/a/w"), Path("/a/b")) == "/a/w"
+    assert originals.name_path(Path("/a/w"), Path("/a/b")) == "/a/w"
 
 
 def test_a_text_of_an_artifact_has_no_zero() -> None:

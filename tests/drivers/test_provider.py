@@ -223,10 +223,12 @@ def test_a_bundle_is_run_and_verified_by_its_driver(tmp_path: Path) -> None:
     proto = parse(text)
     weights = np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32)
     proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, "k"))
-    byoc.partition(proto, "dla", output=tmp_path / "b", strategy="all-supported", emit="epcontext")
+    options = {"strategy": "all-supported", "emit": "epcontext"}
+    byoc.partition(proto, output=tmp_path / "b", variants={"board": {"rules": "dla"}}, **options)
     bundle = open_bundle(tmp_path / "b", None)
     given = {"x": floats(1, 3, 8, 8)}
     session = load_with_provider(bundle)
+    assert session.variant == "board"
     assert [stage.name for stage in session.stages] == ["onnxruntime"]
     np.testing.assert_allclose(session(given)["y"], byoc.load(tmp_path / "b")(given)["y"], atol=1e-6)
     found = byoc.verify(bundle, runtime="ort-plugin")
