@@ -3,6 +3,8 @@
 import atexit
 import contextlib
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -146,8 +148,14 @@ class PipeProcess:
         if not self.life:
             self.close()
             pipe, lost = subprocess.PIPE, subprocess.DEVNULL
+            # A group of its own: what it starts has its pipes as well, and ends with it.
             self._process = subprocess.Popen(
-                self._command, stdin=pipe, stdout=pipe, stderr=lost, cwd=self._folder
+                self._command,
+                stdin=pipe,
+                stdout=pipe,
+                stderr=lost,
+                cwd=self._folder,
+                start_new_session=True,
             )
             self._starts += 1
         return self._starts
@@ -165,7 +173,7 @@ class PipeProcess:
         assert process.stdin is not None
         assert process.stdout is not None
         deadline = inf if timeout is None else time.monotonic() + timeout
-        killer = threading.Timer(timeout or 0.0, process.kill)
+        killer = threading.Timer(timeout or 0.0, _kill_group, (process,))
         if timeout is not None:
             killer.start()
         try:
@@ -187,9 +195,22 @@ class PipeProcess:
         """End the process."""
         process, self._process = self._process, None
         if process is not None:
-            process.kill()
-            with contextlib.suppress(OSError):  # what was to be written has no reader
-                process.communicate()
+            _kill_group(process)
+            process.wait()
+            for pipe in filter(None, (process.stdin, process.stdout)):
+                with contextlib.suppress(OSError):  # what was to be written has no reader
+                    pipe.close()
+
+
+def _kill_group(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a process that has a session of its own, and all that it started."""
+    if process.poll() is not None:
+        return
+    if not hasattr(os, "killpg"):
+        process.kill()
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def find_version_in(python: str, module: str, distribution: str) -> str | None:

@@ -1,12 +1,14 @@
-"""Compilers that are asked about models one by one, in a process that a model may end."""
+"""Compilers in a process that a model may end, and tools in another interpreter, asked over pipes."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support import parse
 
-from byoc.codegen import CompileError, CompileProcess
+from byoc.codegen import CompileError, CompileProcess, PipeProcess, ProcessEndedError
 
 TWO = "g (float[2] x) => (float[2] z) { y = Relu(x) w = Relu(y) z = Neg(w) }"
 PROGRAM = """
@@ -89,3 +91,42 @@ def test_nothing_is_imported_from_the_working_directory(
 
     assert process.run(tmp_path, 0) == []
     assert [each.reason for each in process.check_nodes(parse(TWO))] == ["", "", "no Neg"]
+
+
+PIPED = """
+import os, time
+def answer(request, arrays):
+    if request["do"] == "die":
+        os._exit(7)
+    if request["do"] == "hang" and os.fork():
+        os.wait()  # for a child that has the pipes as well
+    elif request["do"] == "hang":
+        time.sleep(60)
+    if request["do"] == "fail":
+        raise ValueError("no")
+    return {"pid": os.getpid()}, [each + 1 for each in arrays]
+"""
+
+
+def test_a_piped_process_answers_until_it_dies_or_is_too_slow(tmp_path: Path) -> None:
+    (tmp_path / "worker.py").write_text(PIPED)
+    process = PipeProcess(sys.executable, tmp_path / "worker.py", tmp_path)
+    assert process.life == 0
+    assert process.start() == process.start() == process.life == 1
+    given = [np.arange(6, dtype=np.int8).reshape(2, 3).T, np.array(2.5), np.zeros((0, 4))]
+
+    fields, made = process.ask({"do": "add"}, given, 60.0)
+    for before, after in zip(given, made, strict=True):
+        np.testing.assert_array_equal(after, before + 1, strict=True)
+    assert process.ask({"do": "fail"}, ()) == ({"error": "ValueError: no"}, [])
+    assert process.ask({"do": "add"}, ()) == (fields, [])
+
+    with pytest.raises(ProcessEndedError) as caught:
+        process.ask({"do": "die"}, (), 60.0)
+    assert caught.value.code == 7
+    assert process.life == 0
+    assert process.start() == 2
+    with pytest.raises(TimeoutError):
+        process.ask({"do": "hang"}, (), 0.2)
+    assert process.life == 0
+    process.close()
