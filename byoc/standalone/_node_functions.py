@@ -20,8 +20,8 @@ from byoc.errors import MissingRuntimeError, describe_error, shorten_text
 from byoc.memory.reading import written_outputs
 from byoc.model import DTYPE_NUMBERS, TensorType, is_onnx, list_bodies
 from byoc.standalone._program_graph import Call, ProgramGraph, UnsupportedNodeError
+from byoc.support import install_command
 
-_MISSING = "emx-onnx-cgen is not installed (pip install 'onnx-byoc[c]'), and C for this model needs it"
 _MOST_EMBEDDED = 1024  # bytes of a constant that may decide what is emitted: shapes, axes, scales
 _MOST_ON_STACK = 16 << 10  # bytes of a temporary inside of a function
 _MAX_CHARACTERS = 300  # of a message of emx-onnx-cgen
@@ -260,7 +260,9 @@ def _load_compiler() -> Any:
     try:
         from emx_onnx_cgen.compiler import Compiler, CompilerOptions  # noqa: PLC0415 - optional
     except ImportError:
-        raise MissingRuntimeError(_MISSING) from None
+        raise MissingRuntimeError(
+            f"emx-onnx-cgen is not installed ({install_command('c')}), and C for this model needs it"
+        ) from None
     return Compiler(
         CompilerOptions(
             model_name=_ENTRY, large_weight_threshold=0, large_temp_threshold_bytes=_MOST_ON_STACK
