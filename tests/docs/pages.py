@@ -65,7 +65,7 @@ def find_commands(text: str) -> Iterator[list[str]]:
         line
         for language, block in find_blocks(text)
         if language in {"sh", ""}
-        for line in block.splitlines()
+        for line in block.replace("\\\n", " ").splitlines()
     ]
     lines += [line.strip() for line in re.findall(r"^ {4}byoc .*$", text, re.MULTILINE)]
     lines += re.findall(r"`(byoc [^`\n]+)`", re.sub(_BLOCK, "", text))

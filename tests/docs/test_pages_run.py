@@ -40,7 +40,7 @@ def list_pages() -> Iterator[object]:
             yield pytest.param(name, True, id=f"{name}-whole", marks=pytest.mark.thorough)
 
 
-@pytest.mark.parametrize(("name", "whole"), list_pages())
+@pytest.mark.parametrize(("name", "whole"), [*list_pages()])
 def test_the_page_runs_and_prints_what_it_says(
     name: str, whole: bool, programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
