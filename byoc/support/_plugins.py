@@ -83,7 +83,7 @@ def read_requirements(found: Distribution) -> list[str]:
 def install_command(extra: str) -> str:
     """Return the command that installs what an extra of byoc stands for, wherever byoc itself is from.
 
-    It has the extra's requirements in pyproject.toml: `pip install 'onnx>=1.23' 'openvino>=2026.4'`. Where
+    It has the requirements in pyproject.toml: `pip install 'onnx>=1.23' 'openvino>=2026.4'`. Where
     byoc's metadata lack the extra, it is the command that a checkout takes.
     """
     mark = re.compile(rf"(\S[^;]*?) *; *extra == ['\"]{re.escape(extra)}['\"]")
