@@ -13,7 +13,9 @@ import pytest
 
 import byoc
 from byoc import codegen
+from byoc.cli._common import CODEGEN_FAILED, DIFFERENT, NOT_VERIFIED
 from byoc.cli._main import _VERBS, load_verb
+from byoc.cli._option_flags import REQUIREMENT_MISSED
 from byoc.codegen._abilities import is_in_version
 from byoc.pipeline import PLANNING, PREPARATION, list_emission
 
@@ -195,6 +197,23 @@ def test_the_table_of_abilities_is_what_the_interface_has() -> None:
             continue
         parameters = list(inspect.signature(getattr(kind, method)).parameters)[1:]
         assert shown.startswith(f"`{method}({', '.join(parameters)}) -> "), name
+
+
+def test_the_table_of_exit_codes_is_complete() -> None:
+    """Each code that a verb leaves with has a row; the constants are those of the command line."""
+    rows = [int(row[0]) for row in read_table("commands.md", "Output and exit codes")]
+    named = {DIFFERENT, NOT_VERIFIED, CODEGEN_FAILED, REQUIREMENT_MISSED}
+    assert rows == list(range(7))
+    assert named == {4, 5, 6}
+
+
+def test_the_page_of_commands_has_every_verb_and_its_function() -> None:
+    text = pages.read(pages.ROOT / "docs" / "commands.md")
+    shown = {words[1] for words in pages.find_commands(text)}
+    assert shown | {"place"} == set(_VERBS)  # which docs/placement.md is about
+    for verb, functions in read_table("commands.md", "The same in Python"):
+        assert set(re.findall(r"`([\w-]+)[^`]*`", verb)) <= set(_VERBS)
+        assert all(hasattr(byoc, name) for name in re.findall(r"`byoc\.(\w+)`", functions))
 
 
 def test_the_table_of_class_attributes_is_what_is_read_of_a_codegen() -> None:
