@@ -1,4 +1,4 @@
-"""Where the folders of the package are, and whether it is alone in its own.
+"""Find the folders of the package, and refuse to share one with another project.
 
 In a checkout `annotations/`, `cost_models/` and `codegens/` stand beside `byoc/`, not in it.
 
