@@ -289,6 +289,8 @@ class PageRun:
             timeout=300,
         )
         found = tuple(map(int, codes.read_text().split()))
+        if done.returncode and not found:  # of `exit`, or of a line that bash cannot read
+            found = (done.returncode,)
         codes.unlink()
         if found != block.codes:
             expected = block.codes or "none"
