@@ -21,7 +21,6 @@ import io
 import json
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -86,8 +85,15 @@ class Block:
 
 
 def find_blocks(text: str) -> Iterator[Block]:
-    """Yield the blocks of a page. Raises AssertionError for a comment above one that says too little."""
+    """Yield the blocks of a page.
+
+    Raises AssertionError for a comment that says too little, or stands above no block.
+    """
     before, behind = "", 0
+    lost = set(_NOTE.findall(text)) - {
+        note for found in _BLOCK.finditer(text) for note in _NOTE.findall(found[1])
+    }
+    assert not lost, f"not right above a block: {lost}"
     for found in _BLOCK.finditer(text):
         notes, language, content = found.groups()
         line = text.count("\n", 0, found.start(3)) + 1
@@ -298,8 +304,3 @@ class PageRun:
                 block, f"exit codes {found or 'none'}, not {expected}:\n{commands}\n{done.stdout}"
             )
         return done.stdout
-
-
-def clear(folder: Path) -> None:
-    """Remove a page's folder."""
-    shutil.rmtree(folder, ignore_errors=True)
