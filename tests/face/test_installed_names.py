@@ -16,22 +16,34 @@ ROOT = Path(byoc.__file__).parents[1]
 SENTENCE = "two projects are installed in this folder, ours (onnx-byoc) and another one called byoc"
 
 
-@pytest.mark.parametrize("last", ["ours", "theirs"])
+@pytest.mark.parametrize(
+    ("last", "text"),
+    [
+        ("ours", ""),
+        ("theirs", "from byoc.errors import Error\n"),
+        ("theirs", "from byoc.model import get_meta\n"),
+    ],
+)
 @pytest.mark.parametrize("code", ["import byoc.cli", "import byoc; print(byoc.partition)"])
-def test_another_byoc_in_the_same_folder_is_named(last: str, code: str, tmp_path: Path) -> None:
-    """The command line says it whichever was installed last, `import byoc` where ours was."""
+def test_another_byoc_in_the_same_folder_is_named(
+    last: str, text: str, code: str, tmp_path: Path
+) -> None:
+    """The command line says it whichever was installed last, `import byoc` where ours is asked.
+
+    The other project's `byoc/__init__.py` imports `byoc.model`, which is a folder of ours.
+    """
     shutil.copytree(ROOT / "byoc", tmp_path / "byoc", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "byoc" / "getters.py").touch()
     if last == "theirs":
-        for name in ("__init__.py", "errors.py"):
-            (tmp_path / "byoc" / name).write_text("class Error(Exception):\n    pass\n")
+        (tmp_path / "byoc" / "errors.py").write_text("class Error(Exception):\n    pass\n")
+        (tmp_path / "byoc" / "__init__.py").write_text(text)
     line = [sys.executable, "-P", "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}"]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    if last == "ours" or "cli" in code:
+    if last == "ours" or "cli" in code or "model" in text:
         assert SENTENCE in done.stderr.splitlines()[-1]
         assert str(tmp_path / "byoc") in done.stderr.splitlines()[-1]
-    if last == "theirs" and "cli" in code:
+    if last == "theirs" and "cli" in code and "model" not in text:
         assert len(done.stderr.splitlines()) == 1
 
 
