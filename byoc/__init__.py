@@ -7,8 +7,10 @@ from pathlib import Path as _Path
 from typing import TYPE_CHECKING
 
 from byoc._checkout import find_beside as _find_beside
+from byoc._checkout import refuse_mixture as _refuse_mixture
 from byoc._doors import open_door
 
+_refuse_mixture(_Path(__file__).parent)
 _find_beside(_Path(__file__).parent)
 
 if TYPE_CHECKING:

@@ -1,4 +1,6 @@
-"""In a checkout `annotations/`, `cost_models/` and `codegens/` stand beside `byoc/`, not in it.
+"""Find the folders of the package, and refuse to share one with another project.
+
+In a checkout `annotations/`, `cost_models/` and `codegens/` stand beside `byoc/`, not in it.
 
 The wheel has them inside the package. `find_beside` makes an editable install import them by the same
 names, and nothing else of the checkout: neither `byoc.tests` nor `byoc.tools`.
@@ -28,6 +30,19 @@ class _CheckoutFinder(MetaPathFinder):
         if fullname not in self.names:
             return None
         return PathFinder.find_spec(fullname, [str(self.root)], target)
+
+
+def refuse_mixture(package: Path) -> None:
+    """Raise ImportError where `package`, the folder of byoc, has files of another project as well.
+
+    `byoc` on the package index, a loader of configurations, installs a module of the same name: in one
+    folder its files and ours overwrite each other. What is looked for is a file that it alone has.
+    """
+    if (package / "getters.py").exists():
+        raise ImportError(
+            f"{package}: two projects are installed in this folder, ours (onnx-byoc) and another one "
+            "called byoc, and each has overwritten files of the other: uninstall both, then install ours"
+        )
 
 
 def find_beside(package: Path) -> None:

@@ -24,7 +24,11 @@ def open_door(room: str) -> tuple[Callable[[str], object], Callable[[], list[str
 
     def get_name(name: str) -> object:
         if name not in homes:
-            # Only now, since most doors are asked for names that they have.
+            # Only now, since most doors are asked for names that they have. Another project's modules in
+            # our folder ask ours for what is theirs, and its `byoc.errors` may have replaced ours.
+            from byoc._checkout import refuse_mixture  # noqa: PLC0415
+
+            refuse_mixture(Path(__file__).parent)
             from byoc.errors import suggest_nearest  # noqa: PLC0415
 
             raise AttributeError(

@@ -69,6 +69,8 @@ def _format_digits(value: float) -> str:
     return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"
 
 
+_GAP = 3  # between the columns of a table
+_LONGEST_WORD = 40  # a path that is longer is broken
 _PIPE_WIDTH = 10_000  # nothing is wrapped where no terminal is
 _PROGRAM = "byoc"
 
@@ -106,20 +108,53 @@ def print_traceback() -> None:
 def print_table(
     rows: Sequence[Mapping[str, Any]], console: "Console | None" = None, right: Collection[str] = ()
 ) -> None:
-    """Print rows that share their keys as a table; the columns in `right` are aligned there."""
+    """Print rows that share their keys as a table; the columns in `right` are aligned there.
+
+    In a narrow terminal text is folded between words and columns are left out, which a line below names:
+    a name that is broken inside can be neither read nor copied.
+    """
     from rich import box  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
+    console = console or make_console()
+    cells = {
+        name: [_make_cell(name.replace("_", " ")), *(_make_cell(row[name]) for row in rows)]
+        for name in (rows[0] if rows else ())
+    }
+    least = {name: _least_width(column, name in right) for name, column in cells.items()}
+    left_out = _choose_left_out(least, right, console.width)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in rows[0] if rows else ():
-        title = _make_cell(name.replace("_", " "))
+    for name in (shown := [name for name in cells if name not in left_out]):
+        title = cells[name][0]
         if name in right:
-            table.add_column(title, justify="right")
+            table.add_column(title, justify="right", no_wrap=True)
         else:
-            table.add_column(title, overflow="fold")
-    for row in rows:
-        table.add_row(*(_make_cell(value) for value in row.values()))
-    (console or make_console()).print(table)
+            table.add_column(title, overflow="fold", min_width=least[name])
+    for number in range(1, len(rows) + 1):
+        table.add_row(*(cells[name][number] for name in shown))
+    console.print(table)
+    if left_out:
+        names = ", ".join(str(cells[name][0]) for name in cells if name in left_out)
+        print_lines([f"Left out, since the terminal is narrow: {names}", ""], console)
+
+
+def _least_width(column: "Sequence[Text]", is_whole: bool) -> int:
+    """Return the least width of a column that breaks no word, and no cell where it `is_whole`."""
+    words = [each for cell in column for each in ([cell] if is_whole else cell.split(" "))]
+    longest = max((word.cell_len for word in words), default=0)
+    return longest if is_whole else min(longest, _LONGEST_WORD)
+
+
+def _choose_left_out(least: Mapping[str, int], right: Collection[str], width: int) -> set[str]:
+    """Return the columns that a table of so many characters is without: numbers first, the widest.
+
+    The first column stays, which has the names that the rows are about.
+    """
+    shown = list(least)
+    while len(shown) > 1 and sum(least[name] + _GAP for name in shown) > width + 1:
+        numbers = [name for name in shown[1:] if name in right]
+        shown.remove(max(numbers, key=lambda name: least[name]) if numbers else shown[-1])
+    return set(least) - set(shown)
 
 
 def make_warnings_printable() -> None:

@@ -43,58 +43,143 @@ _NO_THREAD = "can't start new thread"
 _BLAS_MODULES = ("scipy.linalg", "scipy.special")
 _BLAS_BYTES = 48 << 20
 _BLAS_THREAD_BYTES = 42 << 20
-_VERBS = {
-    "partition": ("_partition_verb:partition", "Cut a model between the host and accelerators."),
-    "explain": ("_rules_verb:explain", "Say why nodes are refused, and what would change that."),
-    "run": ("_run_verb:run", "Run a bundle, and show how long each part of it took."),
-    "verify": ("_verify_verb:verify", "Check that a bundle computes what its model did."),
-    "export-c": ("_export_verb:export_c", "Write a model or a bundle as a C program."),
-    "make-driver": ("_export_verb:make_driver", "Make the driver in C that runs a bundle's regions."),
-    "inspect": (
-        "_bundle_verbs:inspect",
-        "Show what is in a bundle: decision, regions, boundary, files.",
-    ),
-    "report": ("_bundle_verbs:report", "Draw a bundle's report for a browser: one file, no network."),
-    "trust": ("_bundle_verbs:trust", "Trust whoever signed a bundle, or list whom you trust."),
-    "package": (
-        "_package_verb:app",
-        "Put several models, for several devices, into one package.",
-    ),
-    "pack": ("_bundle_verbs:pack", "Pack a bundle into one file that every verb opens."),
-    "diff": (
-        "_compare_verb:diff",
-        "Compare two placements: moved nodes, reasons, and costs.",
-    ),
-    "compare": ("_compare_verb:compare", "Place models by several strategies, and compare the results."),
-    "buckets": ("_model_verbs:buckets", "Choose the sizes of buckets for a distribution of lengths."),
-    "study": (
-        "_study_verb:app",
-        "Solve the cases of a study, or plot their results.",
-    ),
-    "tasks": ("_place_verb:tasks", "List the distinct units of a model, for tools to price."),
-    "cache": ("_bundle_verbs:app", "Show what is kept of earlier compiles, clear it, or limit it."),
-    "calibrate": ("_model_verbs:calibrate", "Measure the ranges of a model's tensors on data."),
-    "profile": ("_cost_verbs:profile", "Measure operators on this machine, and write a cost model."),
-    "compare-costs": (
-        "_cost_verbs:compare_costs",
-        "Compare predicted seconds with measured ones.",
-    ),
-    "place": ("_place_verb:place", "Solve an instance of a public placement benchmark."),
-    "plan-memory": ("_plan_memory_verb:plan_memory", "Plan the memory of a model's activations."),
-    "cost-models": ("_plugin_verbs:cost_models", "List the installed cost models."),
-    "codegens": ("_plugin_verbs:codegens", "List the installed codegens, or show one and its options."),
-    "strategies": ("_plugin_verbs:strategies", "List the installed placement strategies."),
-    "passes": ("_plugin_verbs:passes", "List the installed passes, or show one and its options."),
-    "simplify": ("_model_verbs:simplify", "Fold a model's constants and shapes, and compare it."),
-    "new-codegen": ("_plugin_verbs:new_codegen", "Write a complete package for a codegen of your own."),
-    "zoo": ("_model_verbs:app", "List the models that zoo:NAME gives, or fetch trained ones."),
-    "rules": ("_rules_verb:app", "List rule files, check one, or help to write one."),
-}
-"""The function (or Typer application) of each verb, and the first sentence of its docstring."""
 _COMPLETE = "_BYOC_COMPLETE"  # by which a shell asks for its script, or for completions
 # The error of click, or of Typer's own copy of it.
 _USAGE_ERROR: Any = typer.BadParameter.__base__
 _OBJECTS_BETWEEN_SEARCHES = 100_000  # for cyclic garbage, as `collect_rarely` explains
+_GROUPS = {
+    "Plan": {
+        "partition": ("_partition_verb:partition", "Cut a model between the host and accelerators."),
+        "explain": ("_rules_verb:explain", "Say why nodes are refused, and what would change that."),
+        "diff": ("_compare_verb:diff", "Compare two placements: moved nodes, reasons, and costs."),
+        "compare": (
+            "_compare_verb:compare",
+            "Place models by several strategies, and compare the results.",
+        ),
+        "buckets": (
+            "_model_verbs:buckets",
+            "Choose the sizes of buckets for a distribution of lengths.",
+        ),
+        "plan-memory": ("_plan_memory_verb:plan_memory", "Plan the memory of a model's activations."),
+        "study": ("_study_verb:app", "Solve the cases of a study, or plot their results."),
+        "place": ("_place_verb:place", "Solve an instance of a public placement benchmark."),
+    },
+    "Ship and run": {
+        "run": ("_run_verb:run", "Run a bundle, and show how long each part of it took."),
+        "verify": ("_verify_verb:verify", "Check that a bundle computes what its model did."),
+        "inspect": (
+            "_bundle_verbs:inspect",
+            "Show what is in a bundle: decision, regions, boundary, files.",
+        ),
+        "report": (
+            "_bundle_verbs:report",
+            "Draw a bundle's report for a browser: one file, no network.",
+        ),
+        "package": (
+            "_package_verb:app",
+            "Put several models, for several devices, into one package.",
+        ),
+        "pack": ("_bundle_verbs:pack", "Pack a bundle into one file that every verb opens."),
+        "trust": ("_bundle_verbs:trust", "Trust whoever signed a bundle, or list whom you trust."),
+        "export-c": ("_export_verb:export_c", "Write a model or a bundle as a C program."),
+        "make-driver": (
+            "_export_verb:make_driver",
+            "Make the driver in C that runs a bundle's regions.",
+        ),
+        "cache": ("_bundle_verbs:app", "Show what is kept of earlier compiles, clear it, or limit it."),
+    },
+    "Prepare a model": {
+        "zoo": ("_model_verbs:app", "List the models that zoo:NAME gives, or fetch trained ones."),
+        "simplify": ("_model_verbs:simplify", "Fold a model's constants and shapes, and compare it."),
+        "calibrate": ("_model_verbs:calibrate", "Measure the ranges of a model's tensors on data."),
+        "passes": ("_plugin_verbs:passes", "List the installed passes, or show one and its options."),
+    },
+    "Describe an accelerator": {
+        "rules": ("_rules_verb:app", "List rule files, check one, or help to write one."),
+        "new-codegen": (
+            "_plugin_verbs:new_codegen",
+            "Write a complete package for a codegen of your own.",
+        ),
+        "codegens": (
+            "_plugin_verbs:codegens",
+            "List the installed codegens, or show one and its options.",
+        ),
+        "cost-models": ("_plugin_verbs:cost_models", "List the installed cost models."),
+        "profile": ("_cost_verbs:profile", "Measure operators on this machine, and write a cost model."),
+        "compare-costs": ("_cost_verbs:compare_costs", "Compare predicted seconds with measured ones."),
+        "tasks": ("_place_verb:tasks", "List the distinct units of a model, for tools to price."),
+        "strategies": ("_plugin_verbs:strategies", "List the installed placement strategies."),
+    },
+}
+"""The verbs by group: the function, or Typer application, and the first sentence of its docstring."""
+_VERBS = {name: verb for verbs in _GROUPS.values() for name, verb in verbs.items()}
+_EXAMPLES = """
+byoc partition zoo:squeezenet --rules dla.yaml
+byoc partition model.onnx --rules dla.yaml -o m.byoc --inputs samples/
+byoc explain model.onnx --rules dla.yaml
+byoc explain model.onnx --rules dla.yaml --op Conv
+byoc diff old.byoc new.byoc
+byoc diff baseline.json dla.yaml --model model.onnx --only-worse
+byoc compare zoo:resnet50 --rules dla.yaml
+byoc compare *.onnx --rules dla.yaml --link 0.1,2,10 --format csv
+byoc buckets llm.onnx --rules npu.yaml --along seq --lengths lengths.txt
+byoc buckets llm.onnx --rules npu.yaml --along seq --lengths log-normal:400,1,4096
+byoc plan-memory model.onnx
+byoc plan-memory model.onnx --size 512KiB
+byoc study study.yaml -o results.csv
+byoc study plot results.csv -o figures/
+byoc place instance.json
+byoc place instance.json --objective throughput --strategy exact
+byoc run m.byoc --inputs x.npz -o y.npz
+byoc run m.byoc --inputs random --trace trace.json
+byoc verify m.byoc --against model.onnx --inputs samples/
+byoc verify m.byoc --bisect
+byoc inspect m.byoc
+byoc inspect m.byoc --fits
+byoc report m.byoc -o report.html
+byoc report m.byoc -o report.html --trace trace.json
+byoc package -o app.byoc a.onnx b.onnx --for pc=openvino-cpu --for board=dla
+byoc package app.yaml -o app.byoc
+byoc package add app.byoc c.onnx
+byoc package remove app.byoc c
+byoc package split app.byoc --for board -o board.byoc
+byoc package export app.byoc -o ort/
+byoc pack m.byoc -o m.byoc.zip
+byoc pack m.byoc -o m.byoc.zip --format json
+byoc trust
+byoc trust theirs.byoc
+byoc export-c zoo:squeezenet -o out/
+byoc export-c m.byoc -o out/
+byoc make-driver m.byoc -o libdla.so
+byoc make-driver m.byoc -o libdla.so --cc "aarch64-linux-gnu-gcc -O3"
+byoc cache
+byoc cache clear --codegen dla
+byoc zoo
+byoc zoo fetch yunet swift_f0
+byoc simplify model.onnx -o simple.onnx
+byoc simplify zoo:densenet121 --rules dla.yaml
+byoc calibrate model.onnx --data photos/ -o ranges.yaml
+byoc calibrate model.onnx --data random -o ranges.yaml
+byoc passes
+byoc passes simplify
+byoc rules check mine.yaml
+byoc rules ask mine.yaml model.onnx
+byoc new-codegen acme
+byoc new-codegen acme --style tool --into acme-codegen
+byoc codegens
+byoc codegens dla
+byoc cost-models
+byoc cost-models --format json
+byoc profile model.onnx -o host.yaml
+byoc profile model.onnx --device dla --rules dla.yaml -o measured.yaml
+byoc compare-costs model.onnx --costs host.yaml
+byoc compare-costs m.byoc
+byoc tasks model.onnx --rules dla.yaml
+byoc tasks model.onnx --rules dla.yaml --format csv > tasks.csv
+byoc strategies
+byoc strategies --format json
+"""
+"""Two commands for each verb, which its help shows; tests/docs holds them to the options."""
 
 
 def load_verb(name: str) -> Any:
@@ -111,9 +196,19 @@ def load_verb(name: str) -> Any:
         app.command(name, cls=PanelCommand)(found)
     command = get_command(app)
     command.name = name
+    _add_examples(command, f"byoc {name}")
     if _COMPLETE in os.environ:
         import_module("byoc.cli._completion").complete_values(command, name)
     return command
+
+
+def _add_examples(command: Any, path: str) -> None:
+    """Put its examples below the help of a verb, and of each command of a verb."""
+    mine = [f"  {line}" for line in _EXAMPLES.splitlines() if f"{line} ".startswith(f"{path} ")]
+    if mine:
+        command.epilog = "\n".join(["\b", "Examples:", *mine])
+    for name, inner in getattr(command, "commands", {}).items():
+        _add_examples(inner, f"{path} {name}")
 
 
 @contextmanager
@@ -172,8 +267,9 @@ class _LazyGroup(TyperGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a line for each verb, without importing any."""
         _ = ctx
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, (_, summary) in _VERBS.items()])
+        for title, verbs in _GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, summary) for name, (_, summary) in verbs.items()])
 
 
 def _make_app(group: type[TyperGroup] | None = None) -> typer.Typer:

@@ -138,7 +138,7 @@ def place(  # noqa: PLR0913, PLR0917 - the options of the verb
 
     The result gives the placement, its cost and a proven bound."""
     with show_status() as show, reserve_stdout():
-        show("place")
+        show(f"place the nodes of {instance} by {strategy or 'the strategy of the objective'}")
         document = byoc.place(
             instance,
             strategy,

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from byoc.codegen._abilities import can_estimate as can_estimate
     from byoc.codegen._abilities import can_profile as can_profile
     from byoc.codegen._abilities import can_trace as can_trace
+    from byoc.codegen._abilities import describe_missing as describe_missing
     from byoc.codegen._abilities import has_driver as has_driver
     from byoc.codegen._abilities import has_model_driver as has_model_driver
     from byoc.codegen._abilities import list_recovery_options as list_recovery_options
@@ -170,6 +171,7 @@ if TYPE_CHECKING:
     from byoc.support import find_library as find_library
     from byoc.support import find_option_problems as find_option_problems
     from byoc.support import format_options as format_options
+    from byoc.support import install_command as install_command
     from byoc.support import list_options as list_options
     from byoc.support import parse_size as parse_size
     from byoc.support import read_options as read_options

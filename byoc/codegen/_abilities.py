@@ -12,6 +12,7 @@ import onnx
 
 from byoc.codegen._interface import API_VERSION
 from byoc.errors import YES, Verdict, refuse
+from byoc.support import install_command
 
 if TYPE_CHECKING:
     from byoc.codegen._interface import AnyArray, Artifact, Cycles, Executor, OperatorTime
@@ -202,6 +203,17 @@ class Fit:
     def without(cls, hint: str) -> Fit:
         """Return the answer where a library is not installed; `hint` says which, and how to get it."""
         return cls("", refuse(hint), missing=True)
+
+
+def describe_missing(library: str, extra: str) -> str:
+    """Return that a codegen's library is not installed, how to get it, and what does without.
+
+    `extra` is the one of pyproject.toml that names the library's packages.
+    """
+    return (
+        f"{library} is not installed ({install_command(extra)}; "
+        "--codegen reference runs on onnxruntime instead)"
+    )
 
 
 @runtime_checkable

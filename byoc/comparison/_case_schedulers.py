@@ -24,7 +24,7 @@ from byoc.comparison._case_solver import (
 )
 from byoc.comparison._study_file import StudyCase
 from byoc.errors import InputError, describe_error
-from byoc.support import describe_exit
+from byoc.support import describe_exit, install_command
 
 # A process that solves cases one at a time: it may crash, or be killed when it takes too long.
 
@@ -254,7 +254,7 @@ def solve_on_cluster(cases: Sequence[StudyCase], address: str) -> Iterator[Solve
         import distributed  # noqa: PLC0415 - optional, and slow to import
     except ImportError:
         raise InputError(
-            "a cluster needs Dask: pip install 'onnx-byoc[study]', here and where the workers run"
+            f"a cluster needs Dask: {install_command('study')}, here and where the workers run"
         ) from None
     try:
         dask: Any = distributed  # most of it has no types

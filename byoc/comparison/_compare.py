@@ -36,6 +36,7 @@ from byoc.support import (
     allow_named,
     check_minimum,
     describe_failure,
+    install_command,
     is_file,
     keywords_of,
     select_options,
@@ -60,7 +61,7 @@ def make_figure(width: float, height: float) -> Any:
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - optional
     except ImportError:
-        raise InputError("matplotlib is not installed: pip install 'onnx-byoc[plots]'") from None
+        raise InputError(f"matplotlib is not installed: {install_command('plots')}") from None
     return Figure(figsize=(width, height), layout="constrained")
 
 
@@ -401,7 +402,7 @@ class ModelProblem:
         try:
             import pandas  # noqa: PLC0415 - optional
         except ImportError:
-            raise InputError("pandas is not installed: pip install 'onnx-byoc[study]'") from None
+            raise InputError(f"pandas is not installed: {install_command('study')}") from None
         columns: dict[str, Any] = {
             "unit": self.units,
             "nodes": [len(names) for names in self.nodes],

@@ -13,7 +13,7 @@ import numpy as np
 from byoc.comparison._case_solver import FAILED, OK, STATUSES, Outcome, list_versions
 from byoc.comparison._study_file import StudyCase, format_value
 from byoc.errors import InputError, escape_unprintable
-from byoc.support import check_output, read_limited, write_atomically, write_text
+from byoc.support import check_output, install_command, read_limited, write_atomically, write_text
 
 # The rows of a study: what was asked of each case, its outcome, and what follows from all of them.
 
@@ -270,7 +270,7 @@ def _import_parquet(path: Path) -> tuple[Any, Any]:
         import pyarrow  # noqa: PLC0415 - optional
         from pyarrow import parquet  # noqa: PLC0415
     except ImportError:
-        raise InputError(f"{path}: Parquet needs pyarrow: pip install 'onnx-byoc[study]'") from None
+        raise InputError(f"{path}: Parquet needs pyarrow: {install_command('study')}") from None
     return pyarrow, parquet
 
 

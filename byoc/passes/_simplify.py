@@ -25,7 +25,7 @@ from byoc.model import (
     walk_graphs,
     walk_nodes,
 )
-from byoc.support import Bytes
+from byoc.support import Bytes, install_command
 
 # Edits of a graph by the clean-up: what became of nodes is noted and counted.
 
@@ -182,7 +182,6 @@ class GraphEdits(EditableGraph):
             set_metadata(heir, CLEANED_KEY, "; ".join(filter(None, done)))
 
 
-_HINT = "pass simplify needs onnxslim: pip install 'onnx-byoc[simplify]'"
 # Fusions move floating-point results. What onnxslim 0.1.98 takes for dead nodes are none in the zoo's
 # ddddocr_crnn, whose output has another shape then; and such nodes are few (9 of 1,753 in ssdlite320).
 _SKIPPED = ("graph_fusion", "dead_node_elimination")
@@ -214,7 +213,9 @@ class Simplify:
         try:
             import onnxslim  # noqa: PLC0415 - it is optional
         except ImportError:
-            raise MissingRuntimeError(_HINT) from None
+            raise MissingRuntimeError(
+                f"pass simplify needs onnxslim: {install_command('simplify')}"
+            ) from None
         given = ModelProto()
         given.CopyFrom(model)
         hidden, functions = _hide_nodes(given)

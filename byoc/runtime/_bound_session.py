@@ -65,7 +65,8 @@ class RegionDrivers:
         It is raised, too, for a library in `use_drivers` of a codegen that the bundle does not have.
         """
         require_consent(self.bundle, by_drivers=True)
-        names = {region.codegen for region in self.bundle.variant.regions}
+        # A session of one variant may be given drivers of others: `open` beside `fixed` has no regions.
+        names = {region.codegen for entry in self.bundle.manifest.variants for region in entry.regions}
         for name in _given.get():
             if name not in names:
                 raise InputError(

@@ -19,7 +19,7 @@ from byoc.samples._input_roles import Role
 from byoc.samples._input_sizes import find_open_sizes
 from byoc.samples._input_values import InputMaker
 from byoc.samples._sample_source import numpy_dtype
-from byoc.support import Flag, Syntax, declare_field
+from byoc.support import Flag, Syntax, declare_field, install_command
 
 # The inputs of a decoder, step by step: tokens go in, what it gives as its state goes in again.
 
@@ -190,7 +190,6 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp")
 # By what is in a file Pillow finds others, too, and has Ghostscript run the programs in PostScript.
 _FORMATS = ("PNG", "JPEG", "BMP")
 _DTYPES = ("float32", "float16", "uint8")
-_HOW_TO_GET_IT = "images need Pillow, which is not installed (pip install 'onnx-byoc[images]')"
 
 
 def _read_numbers(text: str) -> tuple[float, ...]:
@@ -342,5 +341,7 @@ def _import_pillow() -> Any:
     try:
         from PIL import Image  # noqa: PLC0415 - optional
     except ImportError:
-        raise InputError(_HOW_TO_GET_IT) from None
+        raise InputError(
+            f"images need Pillow, which is not installed ({install_command('images')})"
+        ) from None
     return Image

@@ -11,6 +11,7 @@ from onnx import ModelProto
 
 from byoc import bundle, verification
 from byoc.codegen import Refusal, RefusedError, Region
+from byoc.console import format_count
 from byoc.costs import check_trips
 from byoc.errors import InputError, PluginFailedError
 from byoc.model import (
@@ -284,7 +285,7 @@ class Annotate:
         with _naming(state.model):
             check_domains_unused(state.model.index, [target.domain for target in settings.targets])
             check_trips(state.model.index, settings.trips)
-        report_step("place")
+        report_step(f"annotate for {', '.join(target.name for target in settings.targets)}")
         quantized = any(target.has_quantized_rules for target in settings.targets)
         index = (unshare_dequantize(state.model) if quantized else state.model).index
         marks = annotate_graphs(index, settings.targets)
@@ -297,6 +298,7 @@ class Group:
 
     def run(self, state: Annotated) -> Grouped:
         """Return the state with the units of each graph."""
+        report_step("group")
         units = group_graphs(state.index, state.settings.targets, state.marks)
         return Grouped(**take(Annotated, state), units=units)
 
@@ -318,6 +320,8 @@ class Place:
             saved = settings.placement.resolve(state.index, names, state.model.lost)
             pins = saved.override(pins)
         units = split_pinned_units(state.index, state.units, state.marks, pins)
+        number = sum(len(each.units) for each in units.values())
+        report_step(f"place {format_count(number, 'unit')} by {settings.strategy.name}")
         root = name_regions(plan_graphs(state.index, settings, units, pins), state.request.variant)
         predictions = predict_at_ends(root, settings, units)
         notes = [

@@ -27,6 +27,7 @@ from byoc.standalone._program_graph import (
     UnsupportedNodeError,
     format_float,
 )
+from byoc.support import install_command
 
 # Nodes that one kernel computes: a convolution or a product, the bias behind it, and the
 # activation.
@@ -267,8 +268,6 @@ _MAKERS: Mapping[tuple[str, str], Callable[[ProgramGraph, NodeProto], Call | Non
 
 # C functions for operators without a kernel of byoc's, one for each kind of node, by emx-onnx-cgen.
 
-
-_MISSING = "emx-onnx-cgen is not installed (pip install 'onnx-byoc[c]'), and C for this model needs it"
 _MOST_EMBEDDED = 1024  # bytes of a constant that may decide what is emitted: shapes, axes, scales
 _MOST_ON_STACK = 16 << 10  # bytes of a temporary inside of a function
 _MAX_CHARACTERS = 300  # of a message of emx-onnx-cgen
@@ -507,7 +506,9 @@ def _load_compiler() -> Any:
     try:
         from emx_onnx_cgen.compiler import Compiler, CompilerOptions  # noqa: PLC0415 - optional
     except ImportError:
-        raise MissingRuntimeError(_MISSING) from None
+        raise MissingRuntimeError(
+            f"emx-onnx-cgen is not installed ({install_command('c')}), and C for this model needs it"
+        ) from None
     return Compiler(
         CompilerOptions(
             model_name=_ENTRY, large_weight_threshold=0, large_temp_threshold_bytes=_MOST_ON_STACK

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         find_library,
         get_distribution,
         get_first_sentence,
+        install_command,
         is_file,
         is_installed_name,
         list_installed,

@@ -26,6 +26,7 @@ from importlib.metadata import (
 from importlib.util import find_spec
 from os import sep
 from pathlib import Path
+from shlex import quote
 from types import TracebackType
 from typing import Any, cast
 
@@ -77,6 +78,21 @@ def read_requirements(found: Distribution) -> list[str]:
     if not fields:  # an old kind of distribution has them in a file of their own
         return list(found.requires or ())
     return [text for name, text in fields if name == "Requires-Dist"]
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs what an extra of byoc stands for, wherever byoc itself is from.
+
+    It has the requirements in pyproject.toml: `pip install 'onnx>=1.23' 'openvino>=2026.4'`. Where
+    byoc's metadata lack the extra, it is the command that a checkout takes.
+    """
+    mark = re.compile(rf"(\S[^;]*?) *; *extra == ['\"]{re.escape(extra)}['\"]")
+    with suppress(PackageNotFoundError):
+        found = map(mark.fullmatch, read_requirements(distribution(BYOC_DISTRIBUTION)))
+        mine = [quote(match[1]) for match in found if match]
+        if mine:
+            return f"pip install {' '.join(mine)}"
+    return f"pip install '.[{extra}]' in a checkout of byoc"
 
 
 def _read_fields(found: Distribution) -> list[tuple[str, str]]:

@@ -35,6 +35,7 @@ from byoc.codegen import (
     check_each_node,
     define_emx_nodes,
     describe_error,
+    describe_missing,
     find_refused_nodes,
     list_node_captures,
     list_reads,
@@ -310,10 +311,6 @@ def load_standard_model(region: Region, inline: bool = True) -> ModelProto:
 
 
 ENTRY = "region"
-_MISSING = (
-    "emx-onnx-cgen is not installed (pip install 'onnx-byoc[c]'; "
-    "--codegen reference runs on onnxruntime instead)"
-)
 _MAX_ON_STACK = 64  # bytes of a temporary that is not allocated; there may be thousands
 _MAX_CHARACTERS = 300  # of a message of emx-onnx-cgen
 # The emitted function returns early, without an error, if it gets no memory.
@@ -395,7 +392,7 @@ def compiler() -> Any:
     try:
         from emx_onnx_cgen.compiler import Compiler, CompilerOptions  # noqa: PLC0415 - optional
     except ImportError:
-        raise MissingRuntimeError(_MISSING) from None
+        raise MissingRuntimeError(describe_missing("emx-onnx-cgen", "c")) from None
     return Compiler(
         CompilerOptions(
             model_name=ENTRY, large_weight_threshold=0, large_temp_threshold_bytes=_MAX_ON_STACK

@@ -24,6 +24,7 @@ from byoc.codegen import (
     TensorContract,
     TensorType,
     Verdict,
+    install_command,
     read_region,
     refuse,
     shorten_text,
@@ -37,7 +38,6 @@ from .lowering import IMAGE, LOWERINGS, STORED, Lowering, Value, arrange, read_s
 
 _PATIENCE = 600.0  # seconds for a graph
 _MAX_CHARACTERS = 300  # of Vela's message in a sentence
-_MISSING = "ethos-u-vela is not installed (pip install 'onnx-byoc[ethos-u]')"
 
 Accelerator = Literal[
     "ethos-u55-32", "ethos-u55-64", "ethos-u55-128", "ethos-u55-256",
@@ -120,7 +120,9 @@ def vela_version() -> str:
     try:
         return version("ethos-u-vela")
     except PackageNotFoundError:
-        raise MissingRuntimeError(_MISSING) from None
+        raise MissingRuntimeError(
+            f"ethos-u-vela is not installed ({install_command('ethos-u')})"
+        ) from None
 
 
 def compile_graph(graph: bytes, options: EthosUOptions) -> CompiledGraph:

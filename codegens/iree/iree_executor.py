@@ -27,6 +27,7 @@ from byoc.codegen import (
     Region,
     TensorContract,
     Verdict,
+    describe_missing,
     find_library,
     find_refused_nodes,
     node_names,
@@ -134,10 +135,6 @@ class IREEOptions:
         )
 
 
-_MISSING = (
-    "iree is not installed (pip install 'onnx-byoc[iree]'; "
-    "--codegen reference runs on onnxruntime instead)"
-)
 _PATIENCE = 1800.0  # seconds for one region, or all nodes of a model
 _MAX_CHARACTERS = 300  # of IREE's message in a sentence
 _MARK = "byoc-node-"
@@ -152,7 +149,7 @@ def compiler_version() -> str:
     try:
         return version("iree-base-compiler")
     except PackageNotFoundError:
-        raise MissingRuntimeError(_MISSING) from None
+        raise MissingRuntimeError(describe_missing("iree", "iree")) from None
 
 
 def compile_region(region: Region, options: IREEOptions) -> bytes:
@@ -298,7 +295,7 @@ def runtime_package() -> Any:
     try:
         import iree.runtime as package  # noqa: PLC0415 - optional
     except ImportError:
-        raise MissingRuntimeError(_MISSING) from None
+        raise MissingRuntimeError(describe_missing("iree", "iree")) from None
     return package
 
 
@@ -316,7 +313,7 @@ def find_fit(options: IREEOptions, stamp: Mapping[str, str], metadata: Mapping[s
     """
     here = find_library("iree.runtime", "iree-base-runtime")
     if here is None:
-        return Fit.without(_MISSING)
+        return Fit.without(describe_missing("iree", "iree"))
     fit = Fit(f"IREE {here}", accepts=f"IREE {metadata.get('iree', '')}", machine=options.machine)
     if options.machine in {"cuda", "vulkan"}:
         fit = replace(fit, unknown=f"whether there is a device for {options.machine}")

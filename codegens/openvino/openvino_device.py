@@ -19,6 +19,7 @@ from byoc.codegen import (
     Fit,
     MissingRuntimeError,
     Region,
+    describe_missing,
     find_library,
     shorten_text,
 )
@@ -336,10 +337,6 @@ _FREE_REWRITES: Mapping[str, Callable[..., Any]] = {
 """Rewrites for which it does not matter what is before them."""
 
 
-_MISSING = (
-    "openvino is not installed (pip install 'onnx-byoc[openvino]'; "
-    "--codegen reference runs on onnxruntime instead)"
-)
 _TAKES_ALL = ("CPU", "AUTO", "HETERO", "MULTI", "BATCH")
 _MAX_CHARACTERS = 300  # of OpenVINO's message in a sentence
 _MAX_IN_MEMORY = 1 << 30  # bytes of constants; a protobuf holds at most 2 GB
@@ -355,7 +352,7 @@ def openvino_package() -> Any:
     try:
         import openvino as package  # noqa: PLC0415 - optional
     except ImportError:
-        raise MissingRuntimeError(_MISSING) from None
+        raise MissingRuntimeError(describe_missing("openvino", "openvino")) from None
     return package
 
 
@@ -372,7 +369,7 @@ def find_fit(has_blob: bool, metadata: Mapping[str, str]) -> Fit:
     """
     version = find_library("openvino", "openvino")
     if version is None:
-        return Fit.without(_MISSING)
+        return Fit.without(describe_missing("openvino", "openvino"))
     device, made = metadata.get("device", "CPU"), metadata.get("openvino", "")
     again = ""
     if not has_blob:

@@ -17,6 +17,7 @@ from byoc.codegen import (
     MissingRuntimeError,
     describe_runtime,
     find_library,
+    install_command,
     read_options,
     shorten_text,
 )
@@ -167,7 +168,7 @@ def open_provider(options: OrtEpOptions) -> tuple[PluginProvider, dict[str, str]
         device = find_device(provider)
     except ImportError:
         raise MissingRuntimeError(
-            "onnxruntime is not installed (pip install 'onnx-byoc[ort-ep]')"
+            f"onnxruntime is not installed ({install_command('ort-ep')})"
         ) from None
     except ProviderError as error:
         raise MissingRuntimeError(shorten_message(error)) from None

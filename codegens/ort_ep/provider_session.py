@@ -88,7 +88,7 @@ def _find_devices(provider: PluginProvider) -> list[Any]:
     if tuple(numbers) < _OLDEST:
         raise ProviderError(
             f"onnxruntime {onnxruntime.__version__} is too old for codegen ort_ep, which takes "
-            f"{'.'.join(map(str, _OLDEST))} or later (pip install -U 'onnx-byoc[ort-ep]')"
+            f"{'.'.join(map(str, _OLDEST))} or later (pip install -U onnxruntime)"
         )
 
     def list_devices() -> list[Any]:

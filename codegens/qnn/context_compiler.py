@@ -26,6 +26,7 @@ from byoc.codegen import (
     SingleNode,
     Verdict,
     check_each_node,
+    describe_missing,
     find_library,
     refuse,
     shorten_text,
@@ -71,10 +72,6 @@ class QNNOptions:
         }
 
 
-_MISSING = (
-    "onnxruntime-qnn is not installed (pip install 'onnx-byoc[qnn]'; "
-    "--codegen reference runs on onnxruntime instead)"
-)
 _MAX_CHARACTERS = 300  # of QNN's message in a sentence
 _FAILED = re.compile(
     r"Validation FAILED for \d+ nodes in OrtNodeUnit \([^)]*\) :\s*\n"
@@ -126,7 +123,7 @@ def describe_package() -> Fit:
     """Return whether onnxruntime-qnn is installed, without loading it."""
     here = find_library("onnxruntime_qnn", "onnxruntime-qnn")
     if here is None:
-        return Fit.without(_MISSING)
+        return Fit.without(describe_missing("onnxruntime-qnn", "qnn"))
     driver = f"onnxruntime-qnn {here}".strip()
     return Fit(driver, unknown="which QNN it is; a context of another is compiled again")
 
@@ -137,7 +134,7 @@ def require_package() -> Any:
         qnn_model.provider_devices()
         import onnxruntime_qnn  # noqa: PLC0415 - optional
     except ImportError:
-        raise MissingRuntimeError(_MISSING) from None
+        raise MissingRuntimeError(describe_missing("onnxruntime-qnn", "qnn")) from None
     except Exception as error:  # as in qnn_model
         raise MissingRuntimeError(
             f"onnxruntime-qnn cannot be used here: {shorten_error(error)}"

@@ -27,6 +27,7 @@ from byoc.codegen import (
     Region,
     TensorContract,
     Verdict,
+    describe_missing,
     find_library,
     find_refused_nodes,
     refuse,
@@ -34,10 +35,6 @@ from byoc.codegen import (
     to_numpy_dtype,
 )
 
-_MISSING = (
-    "tvm is not installed (pip install 'onnx-byoc[tvm]'; "
-    "--codegen reference runs on onnxruntime instead)"
-)
 _PATIENCE = 1800.0  # seconds for one region, or all nodes of a model
 _MAX_CHARACTERS = 300  # of TVM's message in a sentence
 _LIBRARY = "0.so"
@@ -115,7 +112,7 @@ def tvm_version() -> str:
     try:
         return version("apache-tvm")
     except PackageNotFoundError:
-        raise MissingRuntimeError(_MISSING) from None
+        raise MissingRuntimeError(describe_missing("tvm", "tvm")) from None
 
 
 @cache
@@ -124,7 +121,7 @@ def tvm_package() -> Any:
     try:
         import tvm  # noqa: PLC0415 - optional, and takes a second
     except ImportError:
-        raise MissingRuntimeError(_MISSING) from None
+        raise MissingRuntimeError(describe_missing("tvm", "tvm")) from None
     return tvm
 
 
@@ -135,7 +132,7 @@ def find_fit(options: TVMOptions, metadata: Mapping[str, str]) -> Fit:
     """
     here = find_library("tvm", "apache-tvm")
     if here is None:
-        return Fit.without(_MISSING)
+        return Fit.without(describe_missing("tvm", "tvm"))
     fit = Fit(
         f"TVM {here}",
         accepts=f"TVM {metadata.get('tvm', '')}",

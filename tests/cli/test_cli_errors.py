@@ -301,7 +301,7 @@ def test_a_stop_that_python_hands_on_as_another_error_is_a_stop(
     assert (ran.code, ran.out, ran.err) == (code, "", "")
 
 
-HINT = "onnxruntime is not installed (pip install 'onnx-byoc[run]')"
+HINT = "onnxruntime is not installed (pip install onnxruntime)"
 
 
 @pytest.fixture

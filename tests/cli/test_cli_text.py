@@ -381,7 +381,9 @@ def test_progress_names_the_steps(tmp_path: Path) -> None:
     cut(parse(CHAIN), tmp_path / "b", progress=steps.append)
     assert steps == [
         "load model",
-        "place",
+        "annotate for dla",
+        "group",
+        "place 3 units by all-supported",
         "outline",
         "convert",
         "write weights",

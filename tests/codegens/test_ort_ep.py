@@ -246,7 +246,7 @@ def test_an_older_onnxruntime_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
         found.check(model(TAKEN), parsed(**small()))
     assert str(caught.value) == (
         "onnxruntime 1.24.2 is too old for codegen ort_ep, which takes 1.24.3 or later "
-        "(pip install -U 'onnx-byoc[ort-ep]')"
+        "(pip install -U onnxruntime)"
     )
 
 

@@ -59,18 +59,13 @@ def find_blocks(text: str) -> Iterator[tuple[str, str]]:
     yield from _BLOCK.findall(text)
 
 
-def find_snippets(text: str) -> list[tuple[str, str]]:
-    """Return each block of Python, and the output that follows it; empty where none does."""
-    return re.findall(r"^```python\n(.*?)^```$(?:\n\n```\n(.*?)^```$)?", text, re.MULTILINE | re.DOTALL)
-
-
 def find_commands(text: str) -> Iterator[list[str]]:
     """Yield the words of every `byoc ...` in blocks of shell, indented lines and inline code."""
     lines = [
         line
         for language, block in find_blocks(text)
         if language in {"sh", ""}
-        for line in block.splitlines()
+        for line in block.replace("\\\n", " ").splitlines()
     ]
     lines += [line.strip() for line in re.findall(r"^ {4}byoc .*$", text, re.MULTILINE)]
     lines += re.findall(r"`(byoc [^`\n]+)`", re.sub(_BLOCK, "", text))

@@ -2,27 +2,20 @@
 
 import doctest
 import inspect
-import json
 import re
-import shlex
-import sys
 import tomllib
-from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import onnx
 import pages
 import pytest
-from installing import register
-from onnx.parser import parse_model
-from support import Ran
 
 import byoc
 from byoc import codegen
+from byoc.cli._common import CODEGEN_FAILED, DIFFERENT, NOT_VERIFIED
 from byoc.cli._main import _VERBS, load_verb
+from byoc.cli._option_flags import REQUIREMENT_MISSED
 from byoc.codegen._abilities import is_in_version
 from byoc.pipeline import PLANNING, PREPARATION, list_emission
 
@@ -56,15 +49,6 @@ WITHOUT_COMMAND = {
     "study": "run",
     "package": "make",
 }  # what a verb does that has commands, and is given none
-NOT_RUN = {
-    "acme_compiler(": "a compiler of the reader's",
-    "acme_runtime(": "a runtime of the reader's",
-    "onnxruntime_qnn": "needs QNN",
-    'zoo.load("yunet")': "fetches a model",
-    'codegen="acme"': "needs a codegen that is wrong: tests/verification runs it",
-    "*/program.bin": "prints a part of a listing",
-    "byoc_worker": "runs in another Python: tests/codegen follows that section",
-}
 
 
 def show(path: Path) -> str:
@@ -162,45 +146,6 @@ def _list_all_options() -> set[str]:
     return {option for command in commands for each in command.params for option in _spell(each)}
 
 
-def list_snippets() -> list[Any]:
-    """Return the Python blocks of all pages but the tutorial, which has a test of its own."""
-    return [
-        pytest.param(page, code, printed, id=f"{show(page)}-{number}")
-        for page in PAGES
-        if page.name != "tutorial.md"
-        for number, (code, printed) in enumerate(pages.find_snippets(pages.read(page)))
-        if not any(mark in code for mark in NOT_RUN)
-    ]
-
-
-@pytest.fixture
-def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in a folder with a model, a rule file and a bundle of it."""
-    monkeypatch.chdir(tmp_path)
-    model = parse_model(
-        '<ir_version: 8, opset_import: ["" : 17]>'
-        "demo (float[1, 3, 8, 8] image) => (float[1, 3, 8, 8] y) { r = Relu(image) y = Tanh(r) }"
-    )
-    Path("model.onnx").write_bytes(model.SerializeToString())
-    Path("my.yaml").write_text(
-        "target: mine\ndtype: any\nops: [{op: Relu}]\ncost_model: dla\n", encoding="utf-8"
-    )
-    byoc.partition("model.onnx", "dla", output="m.byoc", strategy="all-supported")
-    return tmp_path
-
-
-@pytest.mark.parametrize(("page", "code", "printed"), list_snippets())
-@pytest.mark.usefixtures("bundle")
-def test_the_snippet_runs_and_prints_what_the_page_says(
-    page: Path, code: str, printed: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    namespace = {"image": np.ones((1, 3, 8, 8), np.float32), "__name__": "snippet"}
-    capsys.readouterr()
-    exec(compile(code, str(page), "exec"), namespace)  # noqa: S102 - a page of ours
-    if printed:
-        assert capsys.readouterr().out == printed
-
-
 def test_the_table_of_rooms_is_the_layers_that_the_linter_checks() -> None:
     rows = re.findall(
         r"^\| ((?:`byoc\.\w+`(?:, )?)+) \|",
@@ -257,6 +202,23 @@ def test_the_table_of_abilities_is_what_the_interface_has() -> None:
         assert shown.startswith(f"`{method}({', '.join(parameters)}) -> "), name
 
 
+def test_the_table_of_exit_codes_is_complete() -> None:
+    """Each code that a verb leaves with has a row; the constants are those of the command line."""
+    rows = [int(row[0]) for row in read_table("commands.md", "Output and exit codes")]
+    named = {DIFFERENT, NOT_VERIFIED, CODEGEN_FAILED, REQUIREMENT_MISSED}
+    assert rows == list(range(7))
+    assert named == {4, 5, 6}
+
+
+def test_the_page_of_commands_has_every_verb_and_its_function() -> None:
+    text = pages.read(pages.ROOT / "docs" / "commands.md")
+    shown = {words[1] for words in pages.find_commands(text)}
+    assert shown | {"place"} == set(_VERBS)  # which docs/placement.md is about
+    for verb, functions in read_table("commands.md", "The same in Python"):
+        assert set(re.findall(r"`([\w-]+)[^`]*`", verb)) <= set(_VERBS)
+        assert all(hasattr(byoc, name) for name in re.findall(r"`byoc\.(\w+)`", functions))
+
+
 def test_the_table_of_class_attributes_is_what_is_read_of_a_codegen() -> None:
     rows = {row[0].strip("`") for row in read_table("codegen.md", "The class")}
     documented = set(re.findall(r"`(\w+)`", codegen.Codegen.__doc__ or ""))
@@ -264,71 +226,3 @@ def test_the_table_of_class_attributes_is_what_is_read_of_a_codegen() -> None:
     read = flags | {"Options", "concurrent", "parallel", "cached", "libraries", "recovery_options"}
     assert rows == read
     assert read - {"open_shapes", "recovery_options"} <= documented
-
-
-SMALL = """<ir_version: 8, opset_import: ["" : 17]>
-small (float[1, 16, 66, 66] x) => (float[1, 32, 64, 64] y) {
-    c = Conv(x, w)
-    r = Relu(c)
-    y = Sigmoid(r)
-}"""
-
-
-def make_small() -> onnx.ModelProto:
-    """Return a network of a convolution, which the package takes, and of what it leaves to the host."""
-    model = parse_model(SMALL)
-    weights = np.random.default_rng(0).standard_normal((32, 16, 3, 3)).astype(np.float32)
-    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
-    return model
-
-
-@pytest.fixture
-def forget_acme() -> Iterator[Callable[[], None]]:
-    """Return what drops the modules of the package that `byoc new-codegen` writes; so does the end."""
-
-    def forget() -> None:
-        for name in [name for name in sys.modules if name.partition(".")[0] == "byoc_acme"]:
-            del sys.modules[name]
-
-    yield forget
-    forget()
-
-
-def test_the_first_bundle_is_made_as_the_page_says(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    byoc: Callable[..., Ran],
-    forget_acme: Callable[[], None],
-) -> None:
-    """The commands of the first section, where `pip install` is an entry point on the path."""
-    text = pages.read(pages.ROOT / "docs" / "codegen.md")
-    block = re.search(r"^### Start here\n\n```sh\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-    assert block is not None
-    monkeypatch.chdir(tmp_path)
-    for line in block[1].splitlines():
-        words = shlex.split(line, comments=True)
-        if words[0] == "pip":
-            assert words == ["pip", "install", "-e", "./acme[test]"]
-            folder = tmp_path / "acme"
-            project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-            register(folder, "byoc_acme", project["version"], project["entry-points"])
-            monkeypatch.syspath_prepend(folder)
-            continue
-        words = [word.replace("zoo:squeezenet", "net.onnx") for word in words]  # which takes minutes
-        if words[1] == "partition":
-            onnx.save(make_small(), tmp_path / "net.onnx")
-        ran = byoc(*words[1:])
-        assert ran.code == 0, ran.err
-    assert (tmp_path / "report.html").stat().st_size > 1000
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    assert any(event.get("cat") == "acme" for event in events)
-
-    program = tmp_path / "acme" / "byoc_acme" / "program.py"
-    right = program.read_text()
-    assert "relu=True" in right
-    program.write_text(right.replace("relu=True", "relu=False"))
-    forget_acme()
-    ran = byoc("partition", "net.onnx", "--rules", "acme.yaml", "-o", "wrong.byoc")
-    assert ran.code == 5
-    assert "computed wrong" in ran.out
-    assert "2 nodes run on the host" in ran.out

@@ -12,7 +12,7 @@ from cutting import CHAIN, cut
 from support import VANILLA, Ran, parse
 
 import byoc
-from byoc.cli._main import _VERBS, load_verb
+from byoc.cli._main import _GROUPS, _VERBS, load_verb
 
 ROOT = Path(byoc.__file__).parents[1]
 VERBS_ONLY = {
@@ -129,8 +129,10 @@ def test_the_summary_of_a_verb_is_its_first_sentence(verb: str) -> None:
 def test_each_summary_fits_in_a_line(byoc: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     lines = byoc("--help").out.splitlines()
-    shown = dict(line.split(maxsplit=1) for line in lines[lines.index("Commands:") + 1 :])
-    assert shown == {verb: summary for verb, (_, summary) in _VERBS.items()}
+    first = lines.index(f"{next(iter(_GROUPS))}:")
+    shown = dict(line.split(maxsplit=1) for line in lines[first:] if line.startswith("  "))
+    assert shown == {name: summary for name, (_, summary) in _VERBS.items()}
+    assert [line.rstrip(":") for line in lines[first:] if line and line[0] != " "] == list(_GROUPS)
     assert max(map(len, lines)) <= 80
 
 

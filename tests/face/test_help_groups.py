@@ -1,11 +1,16 @@
-"""The help of a verb: what most users need comes first, the rest in groups."""
+"""The help of a verb: what most users need first, the rest in groups; tables in narrow terminals."""
 
 import re
+import shlex
+from collections import Counter
 from collections.abc import Callable
 
+import pytest
+from rich.console import Console
 from support import Ran
 
-from byoc.cli._main import load_verb
+from byoc.cli._main import _EXAMPLES, _VERBS, load_verb
+from byoc.console import print_table
 from byoc.support import Panel
 
 MOST_USED = [
@@ -48,3 +53,55 @@ def test_every_option_is_in_one_group(byoc: Callable[..., Ran]) -> None:
 
 def test_verbs_without_groups_have_one_list(byoc: Callable[..., Ran]) -> None:
     assert list(_read_sections(byoc("pack", "--help").out)) == ["Arguments", "Options"]
+
+
+def test_each_verb_shows_two_commands_that_it_takes(byoc: Callable[..., Ran]) -> None:
+    """Examples are declared beside the verb; the parser takes each, required options included."""
+    lines = _EXAMPLES.strip().splitlines()
+    assert Counter(line.split()[1] for line in lines) == dict.fromkeys(_VERBS, 2)
+    for line in lines:
+        verb, *words = shlex.split(line.partition(" > ")[0])[1:]
+        command = load_verb(verb)
+        context = command.make_context(f"byoc {verb}", list(words))
+        if hasattr(command, "commands") and context._protected_args:
+            inner, *words = [*context._protected_args, *context.args]
+            command.commands[inner].make_context(f"byoc {verb} {inner}", words)
+    assert byoc("verify", "--help").out.endswith(
+        "\n  Examples:\n    byoc verify m.byoc --against model.onnx --inputs samples/\n"
+        "    byoc verify m.byoc --bisect\n"
+    )
+    assert "\n    byoc rules check mine.yaml\n" in byoc("rules", "check", "--help").out
+    assert "byoc rules ask" not in byoc("rules", "check", "--help").out
+
+
+ROW = {
+    "region": "dla_cgdf9y",
+    "device": "dla",
+    "nodes": "64",
+    "inputs": "1 (588 KiB)",
+    "SRAM": "512 of 512 KiB",
+    "predicted": "3.21 ms",
+    "why": "the host is cheaper",
+}
+
+
+@pytest.mark.parametrize("width", range(1, 100, 3))
+def test_a_table_in_a_narrow_terminal_breaks_no_word(
+    width: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Columns are left out, and named; what is shown can be copied, the numbers as they are."""
+    print_table([ROW], Console(width=width), right=("nodes", "inputs", "SRAM", "predicted"))
+    printed = capsys.readouterr().out
+    table, _, left_out = printed.partition("Left out, since the terminal is narrow: ")
+    names = left_out.strip().split(", ") if left_out else []
+    assert set(names) <= ROW.keys() - {"region"}
+    shown = [name for name in ROW if name not in names]
+    if width > len(ROW["region"]) + 2:
+        assert all(len(line.rstrip()) <= width for line in table.splitlines())
+        for name in shown:
+            whole = (
+                [ROW[name]] if name in {"nodes", "inputs", "SRAM", "predicted"} else ROW[name].split()
+            )
+            assert all(each in table for each in whole), name
+    if width > 96:
+        assert not names

@@ -144,5 +144,5 @@ except InputError as error: print(error)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == (
         "m: ONNX's operator set 17 has no operator of SimplifiedLayerNormalization 'y'; onnxruntime may "
-        "have it: onnxruntime is not installed (pip install 'onnx-byoc[run]')"
+        "have it: onnxruntime is not installed (pip install onnxruntime)"
     )

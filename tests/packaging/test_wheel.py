@@ -1,6 +1,9 @@
 """The wheel holds all it needs: the README's first command, run from an empty directory."""
 
 import re
+import subprocess
+import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -50,6 +53,32 @@ def test_isolated_python_imports_it_with_its_types(environment: Path, tmp_path: 
     assert where.returncode == 0, where.stderr
     assert Path(where.stdout.strip()).with_name("py.typed").is_file()
     assert environment.parent in Path(where.stdout.strip()).parents
+
+
+def test_what_would_be_published_is_well_formed(tmp_path: Path) -> None:
+    """Wheel and source, as `python -m build` makes them, in the eyes of two tools of the index."""
+    folder = tmp_path / "dist"
+    subprocess.run([sys.executable, "-m", "build", "--outdir", folder, ROOT], check=True, timeout=600)
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    tools = tmp_path / "venv" / "bin"
+    subprocess.run(
+        [tools / "pip", "install", "-q", "twine", "check-wheel-contents"], check=True, timeout=600
+    )
+
+    checked = run(f"twine check --strict {folder}/*", tools, tmp_path)
+    assert checked.returncode == 0, checked.stdout
+    assert checked.stdout.count("PASSED") == 2
+    settings = ROOT / "pyproject.toml"
+    contents = run(f"check-wheel-contents --config {settings} {folder}/*.whl", tools, tmp_path)
+    assert contents.returncode == 0, contents.stdout
+
+
+def test_versions_are_the_same_everywhere() -> None:
+    """The version of the distribution is that of the citation, and of the entry of the changelog."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    version = re.escape(project["version"])
+    assert re.search(rf"^version: {version}$", (ROOT / "CITATION.cff").read_text("utf-8"), re.MULTILINE)
+    assert re.search(rf"^## {version}\b", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)
 
 
 def test_the_wheel_holds_the_package_alone(environment: Path) -> None:

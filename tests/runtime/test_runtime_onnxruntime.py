@@ -23,7 +23,7 @@ from byoc.onnxrt import (
 )
 from byoc.support import return_free_memory
 
-SENTENCE = "onnxruntime is not installed (pip install 'onnx-byoc[run]')"
+SENTENCE = "onnxruntime is not installed (pip install onnxruntime)"
 
 
 @pytest.fixture

@@ -215,7 +215,7 @@ def _list_dtypes(types: Any) -> frozenset[str]:
 # onnxruntime is optional, and takes a third of a second to import: it is imported when an operator
 # is looked up that ONNX lacks, and where it is missing those operators have no schema.
 
-INSTALL_HINT = "onnxruntime is not installed (pip install 'onnx-byoc[run]')"
+INSTALL_HINT = "onnxruntime is not installed (pip install onnxruntime)"
 """What to do where onnxruntime is missed."""
 
 # The domains of functions that byoc makes of regions and composites.

@@ -9,7 +9,7 @@ import byoc
 from byoc.costs import Price, Task, build_tasks, load_cost_model
 from byoc.errors import InputError
 
-pytest.importorskip("zigzag", reason="ZigZag is not installed: pip install 'onnx-byoc[zigzag]'")
+pytest.importorskip("zigzag", reason="ZigZag is not installed: pip install '.[zigzag]'")
 
 MULTIPLIERS = 32 * 32
 PICOJOULES = 0.04  # of a multiply-accumulate, in the hardware file
