@@ -214,7 +214,7 @@ def _kill_group(process: "subprocess.Popen[bytes]") -> None:
 
 
 def find_version_in(python: str, module: str, distribution: str) -> str | None:
-    """Return the version of a module's distribution in an interpreter, None where the module is not there.
+    """Return the version of a module's distribution in an interpreter, None without the module.
 
     Without the distribution's metadata it is empty. `PipeProcess` needs numpy there as well.
     """
