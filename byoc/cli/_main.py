@@ -139,11 +139,7 @@ byoc inspect m.byoc --fits
 byoc report m.byoc -o report.html
 byoc report m.byoc -o report.html --trace trace.json
 byoc package -o app.byoc a.onnx b.onnx --for pc=openvino-cpu --for board=dla
-byoc package app.yaml -o app.byoc
-byoc package add app.byoc c.onnx
-byoc package remove app.byoc c
 byoc package split app.byoc --for board -o board.byoc
-byoc package export app.byoc -o ort/
 byoc pack m.byoc -o m.byoc.zip
 byoc pack m.byoc -o m.byoc.zip --format json
 byoc trust

@@ -214,10 +214,14 @@ def _kill_group(process: "subprocess.Popen[bytes]") -> None:
 
 
 def find_version_in(python: str, module: str, distribution: str) -> str | None:
-    """Return the version of a distribution that an interpreter has with a module, None without it."""
+    """Return the version of a module's distribution in an interpreter, None without the module.
+
+    Without the distribution's metadata it is empty. `PipeProcess` needs numpy there as well.
+    """
     code = (
         f"import importlib.metadata as m, importlib.util as u; assert u.find_spec({module!r}); "
-        f"assert u.find_spec('numpy'); print(m.version({distribution!r}))"
+        f"assert u.find_spec('numpy'); found = [*m.distributions(name={distribution!r})]; "
+        "print(found[0].version if found else '')"
     )
     try:
         ran = subprocess.run(

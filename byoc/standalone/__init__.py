@@ -8,6 +8,11 @@ if TYPE_CHECKING:
     from byoc.standalone._export import ExportedProgram, export_c
     from byoc.standalone._export_options import ExportOptions
     from byoc.standalone._model_driver import make_driver, write_model_driver
-    from byoc.standalone._verify_program import ProgramVerification, list_programs, verify_program
+    from byoc.standalone._verify_program import (
+        ProgramOutput,
+        ProgramVerification,
+        list_programs,
+        verify_program,
+    )
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

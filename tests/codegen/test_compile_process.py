@@ -5,10 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from support import parse
 
-from byoc.codegen import CompileError, CompileProcess, PipeProcess, ProcessEndedError
+from byoc.codegen import CompileError, CompileProcess, PipeProcess, ProcessEndedError, find_version_in
 
 TWO = "g (float[2] x) => (float[2] z) { y = Relu(x) w = Relu(y) z = Neg(w) }"
 PROGRAM = """
@@ -130,3 +131,10 @@ def test_a_piped_process_answers_until_it_dies_or_is_too_slow(tmp_path: Path) ->
         process.ask({"do": "hang"}, (), 0.2)
     assert process.life == 0
     process.close()
+
+
+def test_an_interpreter_is_asked_for_a_module() -> None:
+    assert find_version_in(sys.executable, "onnx", "onnx") == onnx.__version__
+    assert find_version_in(sys.executable, "onnx", "no-such-distribution") == ""
+    assert find_version_in(sys.executable, "no_such_module", "onnx") is None
+    assert find_version_in("/no/such/python", "onnx", "onnx") is None

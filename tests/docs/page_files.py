@@ -170,6 +170,10 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "measured.csv": write_text(
         "model,strategy,link,measured_seconds\nzoo:squeezenet,all-supported,1,0.0041\n"
     ),
+    "app.yaml": write_text(
+        "devices: {pc: openvino-cpu, board: dla}\n"
+        "models: {detector: detector.onnx, recognizer: recognizer.onnx}\n"
+    ),
     "lengths.txt": make_lengths,
     "genai": make_genai,
     "acme": make_acme,
