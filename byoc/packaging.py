@@ -24,7 +24,7 @@ _SUFFIXES = (".yaml", ".yml")
 _TAKEN = "artifacts"  # a folder of every package
 _FILES = {
     *("rules", "devices", "variants", "cost_model", "host_cost_model", "placement", "inputs"),
-    *("calibration", "data", "cache_dir"),
+    *("calibration", "data", "cache_dir", "refit"),
 }
 _OF_PACKAGE = ("output", "base", "sign", "progress")
 

@@ -104,7 +104,10 @@ _GROUPS = {
             "_plugin_verbs:codegens",
             "List the installed codegens, or show one and its options.",
         ),
-        "cost-models": ("_plugin_verbs:cost_models", "List the installed cost models."),
+        "cost-models": (
+            "_plugin_verbs:cost_app",
+            "List the installed cost models, or check cost files.",
+        ),
         "profile": ("_cost_verbs:profile", "Measure operators on this machine, and write a cost model."),
         "compare-costs": ("_cost_verbs:compare_costs", "Compare predicted seconds with measured ones."),
         "tasks": ("_place_verb:tasks", "List the distinct units of a model, for tools to price."),
@@ -165,7 +168,7 @@ byoc new-codegen acme --style tool --into acme-codegen
 byoc codegens
 byoc codegens dla
 byoc cost-models
-byoc cost-models --format json
+byoc cost-models check costs.yaml
 byoc profile model.onnx -o host.yaml
 byoc profile model.onnx --device dla --rules dla.yaml -o measured.yaml
 byoc compare-costs model.onnx --costs host.yaml

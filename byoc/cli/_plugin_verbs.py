@@ -241,10 +241,16 @@ def _print_pass(name: str, form: OutputFormat) -> None:
     print_rows(list(map(_mark_options, shown["options"])), form)
 
 
-def cost_models(form: FormatOption = OutputFormat.text) -> None:
-    """List the installed cost models.
+cost_app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@cost_app.callback(invoke_without_command=True)
+def cost_models(context: typer.Context, form: FormatOption = OutputFormat.text) -> None:
+    """List the installed cost models, or check cost files.
 
     Both files and plug-ins are listed."""
+    if context.invoked_subcommand:
+        return
 
     def describe(path: Path) -> TableRow:
         found = costs.read_cost_file(path)
@@ -258,6 +264,32 @@ def cost_models(form: FormatOption = OutputFormat.text) -> None:
     empty: TableRow = {"kind": "plug-in", "description": "", "options": []}
     rows = [*make_file_rows(COST_MODELS, describe), *_list_plugins(COSTS, empty, describe_plugin)]
     print_rows(_name_options(rows) if form is OutputFormat.text else rows, form)
+
+
+@cost_app.command("check")
+def check_cost_models(
+    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Cost files, or names of some.")],
+    form: FormatOption = OutputFormat.text,
+) -> None:
+    """List every mistake in cost files, each with its location.
+
+    A file that states no link is right for the host alone, and is said to be so."""
+    rows: list[TableRow] = []
+    for file in files:
+        try:
+            found = costs.load_cost_model(file)
+            link = not isinstance(found, costs.CostFile) or found.link is not None
+            rows.append({"file": file, "link": link, "problems": []})
+        except InputError as error:
+            rows.append({"file": file, "link": False, "problems": list(error.lines)})
+    if form is OutputFormat.json:
+        print_json(rows)
+    else:
+        for row in rows:
+            use = "" if row["link"] else ", for the host: it has no link"
+            print_lines(row["problems"] or [f"{row['file']}: ok{use}"])
+    if any(row["problems"] for row in rows):
+        raise typer.Exit(1)
 
 
 def make_file_rows(group: str, describe: Callable[[Path], TableRow]) -> Iterable[TableRow]:

@@ -31,3 +31,24 @@ def test_a_wide_spread_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
     assert warnings == [
         "warning: m0: the runs spread over 600 ms around 1 s; measure again on a machine that is idle"
     ]
+
+
+def test_cost_files_are_checked_with_every_mistake_and_its_place(
+    byoc: Callable[..., Ran], tmp_path: Path
+) -> None:
+    (tmp_path / "mine.yaml").write_text("kind: roofline\nname: mine\nlaunch: 20us\n")
+
+    ran = byoc("cost-models", "check", tmp_path / "mine.yaml", "dla", "host", "none.yaml")
+
+    assert ran.code == 1
+    path = tmp_path / "mine.yaml"
+    lines = ran.out.splitlines()
+    assert lines[:5] == [
+        f"{path}: launch: expected a number",
+        f"{path}: peak: must be given",
+        f"{path}: bandwidth: must be given",
+        "dla: ok",
+        "host: ok, for the host: it has no link",
+    ]
+    assert lines[5].startswith("none.yaml: no such file")
+    assert byoc("cost-models", "check", "dla", "--format", "json").code == 0
