@@ -1,8 +1,11 @@
-"""What `byoc compare-costs` tells of what was measured."""
+"""`byoc compare-costs` on what was measured, and `byoc cost-models check`."""
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from support import Ran
 
 from byoc.cli._common import OutputFormat
 from byoc.cli._cost_verbs import print_comparison
