@@ -5,14 +5,19 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
+from io import StringIO
 from math import isfinite
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import byoc
+import byoc.bundle
 import byoc.model
+import byoc.reporting.page
 import byoc.stages.options
 from byoc import comparison, costs, reporting
 from byoc.cli._common import (
@@ -20,6 +25,7 @@ from byoc.cli._common import (
     FormatOption,
     OutputFormat,
     TableFormat,
+    check_outside,
     print_json,
     print_rows,
     reserve_stdout,
@@ -27,8 +33,9 @@ from byoc.cli._common import (
 )
 from byoc.cli._option_flags import JUnitFile, JUnitOption, flag_field, take_options
 from byoc.console import format_decibels, print_errors, print_line, print_lines
+from byoc.errors import InputError
 from byoc.reporting import format_count, format_quantity, format_share
-from byoc.support import Flag, Panel, Syntax, keywords_of
+from byoc.support import Flag, Panel, Syntax, check_output, keywords_of, write_text
 
 # `byoc diff`: what changed from one placement to another, why, and what it costs.
 
@@ -69,6 +76,9 @@ class DiffFlags(byoc.model.DimensionOptions):
         ),
         False,
     )
+    html: Path | None = flag_field(
+        Flag("Draw two bundles beside one another, for a browser.", Syntax.PATH, metavar="FILE")
+    )
     tolerances: byoc.Tolerances = _NO_TOLERANCES
     verbose: bool = flag_field(Flag("Show every row, and the names of all nodes.", Syntax.SWITCH), False)
 
@@ -102,6 +112,8 @@ def diff(
     if junit is not None and not options.is_gate:
         raise typer.BadParameter("it holds what is judged: give --only-worse, too", param_hint="--junit")
     tests = JUnitFile.prepare(junit, "diff", old, new, options.model)
+    if options.html is not None:
+        _check_page(options.html, old, new)
     planning = {"strategy": options.strategy, "dims": options.dims, "shapes": options.shapes}
     with tests.record_errors(new):
         with show_status(), reserve_stdout():
@@ -112,12 +124,34 @@ def diff(
         print_json({**found.to_json(), **judged})
     else:
         print_diff(found, options.verbose)
+    if options.html is not None:
+        _write_page(options.html, old, new, found, options.variant)
     cases = [reporting.JUnitCase(each.name, each.outcome, each.sentence) for each in checks]
     tests.write([reporting.JUnitSuite(f"{old} -> {new}", tuple(cases))])
     if worse := [each.sentence for each in checks if each.outcome == "failure"]:
         print_errors(worse)
     if worse or (options.exit_code and not found.equal):
         raise typer.Exit(DIFFERENT)
+
+
+def _check_page(path: Path, old: str, new: str) -> None:
+    """Raise InputError for a page that cannot be written, or of what is no bundle."""
+    check_output(path)
+    for name in (old, new):
+        if not byoc.bundle.is_bundle(Path(name)):
+            raise InputError(f"{name}: --html draws bundles, and this is none: partition with -o first")
+        whole, _ = byoc.bundle.split_path(Path(name))
+        check_outside(path, whole, "it would change the bundle that is shown")
+
+
+def _write_page(path: Path, old: str, new: str, found: byoc.PlacementDiff, variant: str | None) -> None:
+    bundles = [byoc.open_bundle(name, variant=variant) for name in (old, new)]
+    moved = {name for move in found.moves if move.is_move for name in move.nodes}
+    with redirect_stdout(StringIO()) as lines:
+        print_diff(found)
+    page = byoc.reporting.page.make_diff_page(bundles[0], bundles[1], lines.getvalue(), moved)
+    write_text(path, page)
+    print_errors([f"Written to {path}"])
 
 
 def print_diff(found: byoc.PlacementDiff, verbose: bool = False) -> None:

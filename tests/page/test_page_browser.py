@@ -18,6 +18,7 @@ from support import parse
 import byoc
 from byoc.bundle import open_bundle
 from byoc.codegen import NotHereError
+from byoc.reporting.page import make_diff_page
 
 sync_api = pytest.importorskip("playwright.sync_api")
 pytestmark = pytest.mark.browser
@@ -470,3 +471,21 @@ def test_a_user_saves_the_picture_and_moves_the_border_of_the_lists(
     page.focus("#split")
     page.keyboard.press("ArrowUp")
     assert page.evaluate(height) > before
+
+
+def test_two_plans_are_drawn_beside_one_another(browser: Any, squeezenet: Path, tmp_path: Path) -> None:
+    opened = open_bundle(squeezenet)
+    path = tmp_path / "d.html"
+    path.write_text(make_diff_page(opened, opened, "alike\n\nMoved:\n", {"n2"}), encoding="utf-8")
+    page = browser.new_page(viewport={"width": 1440, "height": 900})
+    problems: list[str] = []
+    page.on("console", lambda message: problems.append(message.text))
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto(path.as_uri())
+    for frame in page.frames[1:]:
+        frame.wait_for_function(READY, timeout=30_000)
+        assert "moved" in frame.inner_text("#legend")
+    assert len(page.frames) == 3
+    assert page.inner_text("summary") == "alike"
+    page.close()
+    assert not problems

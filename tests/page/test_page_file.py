@@ -3,8 +3,10 @@
 import base64
 import gzip
 import hashlib
+import html
 import json
 import re
+from collections.abc import Callable
 from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
@@ -15,9 +17,9 @@ import onnx
 import pytest
 from calibrating import wide_inputs, wide_network
 from onnx import helper, numpy_helper
-from support import VANILLA, parse
+from support import VANILLA, Ran, parse
 
-import byoc
+import byoc as library
 from byoc.bundle import open_bundle
 from byoc.errors import InputError
 from byoc.reporting import make_decision_document
@@ -62,7 +64,9 @@ def read_data(page: str) -> Any:
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("page") / "b.byoc"
-    byoc.partition(parse(CHAIN), VANILLA, output=output, strategy="all-supported", codegen="reference")
+    library.partition(
+        parse(CHAIN), VANILLA, output=output, strategy="all-supported", codegen="reference"
+    )
     return output
 
 
@@ -71,8 +75,8 @@ def test_the_plans_of_an_accuracy_budget_are_in_the_page(tmp_path: Path) -> None
     (tmp_path / "data").mkdir()
     for number, sample in enumerate(wide_inputs(2)):
         np.savez(tmp_path / f"data/{number}.npz", **sample)
-    precision = byoc.Precision("int8", data=tmp_path / "data", budget=byoc.Budget("dB", 20))
-    result = byoc.partition(tmp_path / "m.onnx", VANILLA, precision=precision)
+    precision = library.Precision("int8", data=tmp_path / "data", budget=library.Budget("dB", 20))
+    result = library.partition(tmp_path / "m.onnx", VANILLA, precision=precision)
     page = result.make_page()
     trade = read_data(page)["report"]["precision"]["trade"]
     lowered = result.plan.lowered
@@ -89,7 +93,7 @@ def test_the_plans_of_an_accuracy_budget_are_in_the_page(tmp_path: Path) -> None
 
 
 def test_a_page_loads_nothing_and_runs_its_own_scripts_alone(bundle: Path) -> None:
-    page = byoc.make_page(bundle)
+    page = library.make_page(bundle)
     elements = Elements(page)
     for tag, attributes in elements.tags:
         assert not {"src", "srcset", "action", "data", "poster"} & attributes.keys(), tag
@@ -133,7 +137,7 @@ def test_names_of_others_end_no_element_and_are_there_as_they_are(tmp_path: Path
     proto.graph.name = HOSTILE
     proto.graph.node[1].name = HOSTILE
     proto.graph.node[1].output[0] = proto.graph.node[2].input[0] = HOSTILE + "tensor"
-    result = byoc.partition(proto, VANILLA, strategy="all-supported")
+    result = library.partition(proto, VANILLA, strategy="all-supported")
     page = result.make_page()
     assert "<img" not in page
     assert len(Elements(page).scripts) == 4
@@ -144,7 +148,7 @@ def test_names_of_others_end_no_element_and_are_there_as_they_are(tmp_path: Path
 def test_the_title_of_a_page_is_escaped(tmp_path: Path) -> None:
     path = tmp_path / "<b>&amp;.onnx"
     path.write_bytes(parse(CHAIN).SerializeToString())
-    page = byoc.partition(path, VANILLA).make_page()
+    page = library.partition(path, VANILLA).make_page()
     title = page.partition("<title>")[2].partition("</title>")[0]
     assert "&lt;b&gt;&amp;amp;.onnx" in title
     assert "<b>" not in page
@@ -152,7 +156,7 @@ def test_the_title_of_a_page_is_escaped(tmp_path: Path) -> None:
 
 def test_a_page_has_the_report_and_the_decisions_of_its_bundle(bundle: Path) -> None:
     opened = open_bundle(bundle)
-    data = read_data(byoc.make_page(bundle))
+    data = read_data(library.make_page(bundle))
     assert data["report"] == opened.variant.report.to_json()
     decisions = opened.decisions()
     assert decisions is not None
@@ -161,19 +165,19 @@ def test_a_page_has_the_report_and_the_decisions_of_its_bundle(bundle: Path) -> 
 
 
 def test_the_same_plan_gives_the_same_page() -> None:
-    pages = {byoc.partition("zoo:squeezenet", "dla.yaml").make_page() for _ in range(2)}
+    pages = {library.partition("zoo:squeezenet", "dla.yaml").make_page() for _ in range(2)}
     assert len(pages) == 1
 
 
 @pytest.mark.parametrize("model", ["squeezenet", "bert", "ssdlite320"])
 def test_a_page_has_at_most_3_mb_and_a_kilobyte_a_node(model: str) -> None:
-    result = byoc.partition(f"zoo:{model}", "dla.yaml", what_if=False)
+    result = library.partition(f"zoo:{model}", "dla.yaml", what_if=False)
     nodes = sum(len(graph.nodes.names) for graph in make_decision_document(result.plan).graphs)
     assert len(result.make_page().encode()) < 3_000_000 + 1_000 * nodes
 
 
 def test_the_memory_picture_has_no_two_tensors_in_one_place() -> None:
-    data = read_data(byoc.partition("zoo:inception_v1", "dla.yaml", what_if=False).make_page())
+    data = read_data(library.partition("zoo:inception_v1", "dla.yaml", what_if=False).make_page())
     memory, graph = data["memory"], data["decisions"]["graphs"][0]
     buffers = memory["buffers"]
     assert len(buffers) > 50
@@ -192,8 +196,8 @@ def test_the_memory_picture_has_no_two_tensors_in_one_place() -> None:
 
 def test_layers_of_dla_come_with_their_cycles(tmp_path: Path) -> None:
     output = tmp_path / "b.byoc"
-    byoc.partition("zoo:squeezenet", "dla.yaml", output=output, verify=False)
-    (layers,) = read_data(byoc.make_page(output))["layers"].values()
+    library.partition("zoo:squeezenet", "dla.yaml", output=output, verify=False)
+    (layers,) = read_data(library.make_page(output))["layers"].values()
     assert sum(each["cycles"] for each in layers) > 1000
 
 
@@ -223,7 +227,7 @@ def test_a_trace_becomes_rows_of_devices(tmp_path: Path, bundle: Path) -> None:
         *(("host segment 0", 0, 0.0, 5e-06), ("dla_0", 1, 5e-06, 20e-06))
     ]
     assert trace.seconds == 25e-06
-    assert read_data(byoc.make_page(bundle, path))["trace"]["rows"] == ["host", "dla"]
+    assert read_data(library.make_page(bundle, path))["trace"]["rows"] == ["host", "dla"]
 
 
 def test_operators_of_a_trace_belong_to_their_stages(tmp_path: Path, bundle: Path) -> None:
@@ -240,7 +244,7 @@ def test_operators_of_a_trace_belong_to_their_stages(tmp_path: Path, bundle: Pat
     ((name, operators),) = trace.operators.items()
     assert name == "dla_0"
     assert [(e.name, e.nodes, e.seconds, e.cycles) for e in operators] == [("conv", ("a", "b"), 0.25, 5)]
-    data = read_data(byoc.make_page(bundle, path))["trace"]
+    data = read_data(library.make_page(bundle, path))["trace"]
     assert data["operators"]["dla_0"][0]["nodes"] == ["a", "b"]
 
 
@@ -273,9 +277,9 @@ def test_a_bundle_without_decisions_is_refused_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("byoc.bundle._decisions.MAX_DECISION_VALUES", 10)
-    byoc.partition(parse(CHAIN), VANILLA, output=tmp_path / "b", codegen="reference")
+    library.partition(parse(CHAIN), VANILLA, output=tmp_path / "b", codegen="reference")
     with pytest.raises(InputError, match="holds no decisions"):
-        byoc.make_page(tmp_path / "b")
+        library.make_page(tmp_path / "b")
 
 
 def test_a_page_has_the_attributes_of_nodes_and_the_values_of_constants(tmp_path: Path) -> None:
@@ -287,9 +291,9 @@ def test_a_page_has_the_attributes_of_nodes_and_the_values_of_constants(tmp_path
       y = MaxPool <kernel_shape = [3, 3], strides = [2, 2]> (a)
     }"""
     output = tmp_path / "b.byoc"
-    byoc.partition(parse(text), VANILLA, output=output, strategy="all-supported", codegen="reference")
+    library.partition(parse(text), VANILLA, output=output, strategy="all-supported", codegen="reference")
 
-    data = read_data(byoc.make_page(output))
+    data = read_data(library.make_page(output))
 
     document = data["decisions"]
     nodes = document["graphs"][0]["nodes"]
@@ -332,10 +336,10 @@ def test_constants_are_drawn_as_they_lie() -> None:
 def test_numbers_of_nodes_go_with_the_page(bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text("node,noise \na,1.5\n\nb,-2\n")
 
-    data = read_data(byoc.make_page(bundle, overlay=tmp_path / "mine.csv"))
+    data = read_data(library.make_page(bundle, overlay=tmp_path / "mine.csv"))
 
     assert data["overlay"] == {"title": "noise", "values": {"a": 1.5, "b": -2.0}}
-    assert read_data(byoc.make_page(bundle))["overlay"] is None
+    assert read_data(library.make_page(bundle))["overlay"] is None
 
 
 @pytest.mark.parametrize(
@@ -358,6 +362,37 @@ def test_what_is_no_table_of_numbers_is_refused_with_its_line(
     path.write_bytes(content.encode(errors="surrogateescape"))
 
     with pytest.raises(InputError, match=re.escape(said)):
-        byoc.make_page(bundle, overlay=path)
+        library.make_page(bundle, overlay=path)
     with pytest.raises(InputError, match=r"none\.csv: cannot be read"):
-        byoc.make_page(bundle, overlay=tmp_path / "none.csv")
+        library.make_page(bundle, overlay=tmp_path / "none.csv")
+
+
+def test_two_bundles_stand_beside_one_another_with_what_moved(
+    bundle: Path, tmp_path: Path, byoc: Callable[..., Ran]
+) -> None:
+    text = CHAIN.replace("Sin", "Abs")
+    library.partition(
+        parse(text), VANILLA, output=tmp_path / "new", strategy="all-supported", codegen="reference"
+    )
+
+    ran = byoc("diff", bundle, tmp_path / "new", "--html", tmp_path / "d.html")
+
+    assert ran.code == 0, ran.err
+    page = (tmp_path / "d.html").read_text("utf-8")
+    before, after = re.findall(r'srcdoc="([^"]*)"', page)
+    for shown, other in ((before, bundle), (after, tmp_path / "new")):
+        data = read_data(html.unescape(shown))
+        assert data["report"] == open_bundle(other).variant.report.to_json()
+    assert "<pre>" in page
+    assert "regions differ" in page or "moved" in page
+
+
+def test_what_is_no_bundle_is_not_drawn(bundle: Path, tmp_path: Path, byoc: Callable[..., Ran]) -> None:
+    ran = byoc("diff", bundle, "dla.yaml", "--model", "zoo:squeezenet", "--html", tmp_path / "d.html")
+
+    assert ran.code == 1
+    assert "dla.yaml: --html draws bundles, and this is none" in ran.err
+    assert not (tmp_path / "d.html").exists()
+    inside = byoc("diff", bundle, bundle, "--html", bundle / "d.html")
+    assert inside.code == 1
+    assert "it would change the bundle that is shown" in inside.err

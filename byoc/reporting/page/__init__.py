@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from byoc.reporting.page._constants import draw_constants
     from byoc.reporting.page._page_file import (
         PageParts,
+        make_diff_page,
         make_page,
         make_plan_page,
         read_trace,

@@ -9,8 +9,8 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from gzip import GzipFile
 from importlib.resources import files
@@ -221,17 +221,21 @@ class PageParts:
 def render_page(parts: PageParts) -> str:
     """Return the page as HTML; the same parts give the same text."""
     scripts = _read_scripts()
-    hashes = " ".join(f"'sha256-{_hash_script(script)}'" for script in scripts)
-    policy = (
-        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
     return Template(_read_file("assets/page.html")).substitute(
-        policy=html.escape(policy, quote=False),
+        policy=html.escape(_make_policy(scripts), quote=False),
         title=html.escape(f"{escape_unprintable(parts.report.model)} · byoc"),
         style=_read_file("assets/page.css"),
         data=_pack_data(parts),
         scripts="\n".join(f"<script>{script}</script>" for script in scripts),
+    )
+
+
+def _make_policy(scripts: Sequence[str]) -> str:
+    """Return a policy that lets these scripts run, and nothing be loaded."""
+    hashes = " ".join(f"'sha256-{_hash_script(script)}'" for script in scripts)
+    return (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
     )
 
 
@@ -404,23 +408,58 @@ def make_page(
     Raises InputError when one of them cannot be read, or the bundle holds no decisions.
     """
     opened = bundle if isinstance(bundle, Bundle) else open_bundle(bundle)
+    decisions = _read_decisions(opened)
+    return render_page(
+        replace(
+            _describe_bundle(opened, decisions),
+            trace=None if trace is None else read_trace(Path(trace)),
+            overlay=None if overlay is None else read_overlay(Path(overlay), decisions),
+        )
+    )
+
+
+def make_diff_page(old: Bundle, new: Bundle, text: str, moved: Collection[str]) -> str:
+    """Return a page with the pages of two bundles beside one another, in which `moved` nodes stand out.
+
+    `text` has lines on the differences, and the first one is their summary. Raises InputError where a
+    bundle holds no decisions.
+    """
+    pages = []
+    for bundle in (old, new):
+        decisions = _read_decisions(bundle)
+        own = {name for each in decisions.list_placed_nodes() for name in (each.name, each.output)}
+        overlay = Overlay("moved", dict.fromkeys(sorted(own.intersection(moved)), 1.0))
+        parts = _describe_bundle(bundle, decisions)
+        pages.append(render_page(replace(parts, overlay=overlay if overlay.values else None)))
+    summary, _, rest = text.partition("\n")
+    names = [escape_unprintable(str(bundle.display_path)) for bundle in (old, new)]
+    shown = {"title": f"{' -> '.join(names)} · byoc", "summary": summary, "text": rest.strip("\n")}
+    given = {**shown, "old": names[0], "new": names[1], "before": pages[0], "after": pages[1]}
+    return Template(_read_file("assets/diff.html")).substitute(
+        policy=html.escape(_make_policy(_read_scripts()), quote=False),
+        **{name: html.escape(value) for name, value in given.items()},
+    )
+
+
+def _read_decisions(opened: Bundle) -> DecisionDocument:
     decisions = opened.decisions()
     if decisions is None:
         raise InputError(
             f"{opened.display_path}: holds no decisions.json.gz, since an older byoc wrote it or it has "
             "too many nodes: partition the model again with --html"
         )
-    parts = PageParts(
+    return decisions
+
+
+def _describe_bundle(opened: Bundle, decisions: DecisionDocument) -> PageParts:
+    return PageParts(
         report=opened.variant.report,
         decisions=decisions,
-        trace=None if trace is None else read_trace(Path(trace)),
         layers=dict(_find_layers(opened)),
         is_compiled=True,
         codegens={entry.name: entry.codegen for entry in opened.variant.regions},
         constants=draw_constants(opened.model(), opened.folder),
-        overlay=None if overlay is None else read_overlay(Path(overlay), decisions),
     )
-    return render_page(parts)
 
 
 def make_plan_page(plan: Plan, report: Report) -> str:
