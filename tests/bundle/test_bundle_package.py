@@ -340,6 +340,17 @@ def test_what_cannot_be_changed_stays(
     assert before == {path: path.stat().st_mtime_ns for path in package.rglob("*")}
 
 
+def test_regions_of_two_models_have_names_of_their_own(
+    tmp_path: Path, rules: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = count_compiles(monkeypatch)
+    first, second = MODELS["detector"], MODELS["recognizer"]
+    models = {"net": {"model": first, "variants": {"x": {}}}, "x_net": second}  # both end in _pc_x_net
+    with pytest.raises(InputError, match=r"model x_net: its variant 'pc' cannot be told from 'pc_x' of"):
+        make(tmp_path / "p", {"pc": rules["pc"]}, models)
+    assert compiled == [] == [*tmp_path.iterdir()]
+
+
 @pytest.mark.parametrize("sharing", ["link", "reference"])
 def test_weights_beside_the_models_are_shared(
     sharing: str, tmp_path: Path, rules: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
