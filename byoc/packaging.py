@@ -191,13 +191,15 @@ def _read_file(path: Path, options: PackageOptions) -> tuple[Mapping[str, Any], 
     merged = _change_options(options, content, str(path), path.parent)
     found = {}
     for name, given in models.items():
+        if not isinstance(name, str):  # YAML reads on, no and 1 as something else
+            raise InputError(f"{path}: models: the name {name!r} is not text: quote it")
         own = given if isinstance(given, dict) else {"model": given}
         where = f"{path}: models.{name}"
         if not isinstance(own.get("model"), str):
             raise InputError(f"{where}.model: expected the path of a model, or zoo:NAME")
         rest = {key: value for key, value in own.items() if key != "model"}
         changed = _change_options(merged, rest, where, path.parent)
-        found[str(name)] = {"model": _find_file(own["model"], path.parent), "options": changed}
+        found[name] = {"model": _find_file(own["model"], path.parent), "options": changed}
     return found, merged
 
 
