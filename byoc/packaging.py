@@ -86,12 +86,13 @@ def package(models: PackagedModels, options: PackageOptions) -> dict[str, Result
             writer.take_over(Path(options.base), lambda _, manifest: manifest)
         writer.add_devices(device for each in chosen.values() for device in each.devices)
         requests = {name: _make_request(name, each, writer) for name, each in chosen.items()}
+        _check_region_names(requests, writer)
         for name, request in requests.items():
-            with _naming_model(name):
+            with _naming_model(name, writer):
                 # All that is wrong in what is asked is said before anything is compiled.
                 Resolve().run(replace(request, options=replace(request.options, output=output)))
         for name, request in requests.items():
-            with _naming_model(name):
+            with _naming_model(name, writer):
                 results[name] = partition_request(request)
             writer.add_model(name, writer.workspace / name)
         not_signed = writer.finish(options.sign)
@@ -113,15 +114,37 @@ def _make_request(name: str, chosen: PackagedModel, writer: bundle.PackageWriter
     return Request(chosen.source, options, variant=Variant(component=name), package=writer.folder)
 
 
+def _check_region_names(requests: Mapping[str, Request], writer: bundle.PackageWriter) -> None:
+    """Raise InputError for two variants whose regions would have the same names.
+
+    These end in the names of the variant and of the model: `pc_x` of `net` is as `pc` of `x_net`.
+    """
+    there = [(model, each.name) for model, known in writer.models.items() for each in known.variants]
+    new = [(model, each.name) for model, one in requests.items() for each in one.options.list_variants()]
+    found: dict[str, tuple[str, str]] = {}
+    for model, variant in there + new:
+        end = Variant(variant, component=model).name_region("").lower()
+        first, other = found.setdefault(end, (model, variant))
+        if first != model:
+            raise InputError(
+                f"model {model}: its variant '{variant}' cannot be told from '{other}' of model {first} "
+                f"by the names of regions, which both end in _{end}: give NAME=FILE"
+            )
+
+
 @contextmanager
-def _naming_model(name: str) -> Iterator[None]:
-    """Put the name of a model of a package in front of the message of an InputError."""
+def _naming_model(name: str, writer: bundle.PackageWriter) -> Iterator[None]:
+    """Put the name of a model of a package in front of the message of an InputError.
+
+    The bundle of the model on the way is called by the place where it is to be.
+    """
     try:
         yield
     except InputError as error:
         if type(error) is not InputError:  # others say more than a message
             raise
-        raise InputError(*(f"model {name}: {line}" for line in error.lines)) from error
+        lines = (line.replace(str(writer.workspace), str(writer.place)) for line in error.lines)
+        raise InputError(*(f"model {name}: {line}" for line in lines)) from error
 
 
 def list_packaged_models(models: PackagedModels, options: PackageOptions) -> dict[str, PackagedModel]:
@@ -168,13 +191,15 @@ def _read_file(path: Path, options: PackageOptions) -> tuple[Mapping[str, Any], 
     merged = _change_options(options, content, str(path), path.parent)
     found = {}
     for name, given in models.items():
+        if not isinstance(name, str):  # YAML reads on, no and 1 as something else
+            raise InputError(f"{path}: models: the name {name!r} is not text: quote it")
         own = given if isinstance(given, dict) else {"model": given}
         where = f"{path}: models.{name}"
         if not isinstance(own.get("model"), str):
             raise InputError(f"{where}.model: expected the path of a model, or zoo:NAME")
         rest = {key: value for key, value in own.items() if key != "model"}
         changed = _change_options(merged, rest, where, path.parent)
-        found[str(name)] = {"model": _find_file(own["model"], path.parent), "options": changed}
+        found[name] = {"model": _find_file(own["model"], path.parent), "options": changed}
     return found, merged
 
 

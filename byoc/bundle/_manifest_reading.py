@@ -188,11 +188,13 @@ def find_folder_kind(path: Path) -> FolderKind | None:
 def split_path(path: Path) -> tuple[Path, str | None]:
     """Split the path of a model in a package, such as `app.byoc/detector`, into the package and a name.
 
-    The name is None for any other path, which may be that of a whole package.
+    The name is None for any other path, which may be that of a whole package. What somebody put into
+    the package's folder under the name of a model does not take that model's place.
     """
     try:
         parent = path.parent
-        is_inside = not path.exists() and (
+        is_model = bool(path.name) and (parent / name_manifest(path.name)).is_file()  # `.` has no name
+        is_inside = (is_model or not path.exists()) and (
             (parent / MANIFEST_FILE).is_file() or (parent.is_file() and zipfile.is_zipfile(parent))
         )
     except (OSError, ValueError):  # no file can have this name

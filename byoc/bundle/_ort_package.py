@@ -6,7 +6,7 @@ component is a model, and a variant a model file for one provider.
 
 manifest.json                     the components and their variants
 app/npu/model.onnx                the variant `npu` of the component `app`
-shared_assets/sha256-DIGEST/      the weights and artifacts of all variants, each once
+shared_assets/sha256-DIGEST/      the weights and artifacts of the variants of a bundle, or of a package
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from onnx import GraphProto, ModelProto
 from byoc.bundle._epcontext import CONTEXT_OPERATOR, make_context_model
 from byoc.bundle._manifest import VariantEntry
 from byoc.bundle._reading import Bundle
-from byoc.codegen import Codegen, is_plain_name
+from byoc.codegen import Codegen, find_same_paths, is_plain_name
 from byoc.errors import InputError
 from byoc.model import walk_nodes, walk_tensors
 from byoc.onnxrt import PROPAGATION_SETTING
@@ -31,6 +31,8 @@ from byoc.support import open_workspace, replace_path, resolve_path
 
 _SCHEMA = "1.0"
 _MODEL_FILE = "model.onnx"
+_MANIFEST = "manifest.json"
+_ASSETS = "shared_assets"
 _HOST_NAMES = ("host", "onnxruntime", "plain")  # the first that no variant of the bundle has
 _HOST_PROVIDER = "CPUExecutionProvider"
 _WEIGHTS_SETTING = "session.model_external_initializers_file_folder_path"
@@ -71,8 +73,14 @@ def export_package(models: Mapping[str, Bundle], output: str | Path) -> Exported
     output = Path(output)
     real = resolve_path(output)
     for name in models:
-        if not is_plain_name(name):
-            raise InputError(f"{name!r} is no plain name of a file, and so not the name of a component")
+        if not is_plain_name(name) or name.lower() in {_ASSETS, _MANIFEST}:
+            raise InputError(
+                f"{name!r} is no plain name of a file, or one that the package itself has, and so not "
+                "the name of a component"
+            )
+    same = find_same_paths(models)
+    if same is not None:
+        raise InputError(f"components {same[0]} and {same[1]} cannot be told apart on every system")
     if real.exists():
         raise InputError(f"{output}: is there already: a model package is written into a new folder")
     if not real.parent.is_dir():
@@ -89,12 +97,15 @@ def export_package(models: Mapping[str, Bundle], output: str | Path) -> Exported
 
 
 class _Writer:
-    """The content of a `folder` that is being written: variants, and the files that they share."""
+    """The content of a `folder` that is being written: variants, and the files that they share.
+
+    Bundles call different files alike, so components share an asset where each path has one content in
+    all of them: those of a package do, and bundles that were made apart do not.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._asset = folder / "shared_assets" / "new"
-        self._asset.mkdir(parents=True)
+        self._assets: list[tuple[Path, dict[str, str]]] = []  # folders, and the hash of each path
         self._written: list[PackagedVariant] = []
         self._left_out: dict[str, str] = {}
 
@@ -102,21 +113,38 @@ class _Writer:
         self, models: Mapping[str, Bundle]
     ) -> tuple[tuple[PackagedVariant, ...], Mapping[str, str]]:
         """Write all components and the manifest; return the variants, and why others are left out."""
-        components = {name: dict(self._write_component(name, each)) for name, each in models.items()}
-        uri = self._name_asset()
-        for variants in components.values():
+        chosen = {name: self._choose_asset(each) for name, each in models.items()}
+        components = {
+            name: dict(self._write_component(name, each, chosen[name])) for name, each in models.items()
+        }
+        addresses = {asset: _name_asset(asset) for asset, _ in self._assets}
+        for name, variants in components.items():
             for variant in variants.values():
                 settings = variant["executor_info"]["ort"]["session_options"]
-                settings[_WEIGHTS_SETTING] = uri
+                settings[_WEIGHTS_SETTING] = addresses[chosen[name]]
         manifest = {
             "schema_version": _SCHEMA,
             "components": {name: {"variants": each} for name, each in components.items()},
         }
         content = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
-        (self._folder / "manifest.json").write_text(content, encoding="utf-8")
+        (self._folder / _MANIFEST).write_text(content, encoding="utf-8")
         return tuple(self._written), self._left_out
 
-    def _write_component(self, component: str, bundle: Bundle) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _choose_asset(self, bundle: Bundle) -> Path:
+        """Return the folder for the shared files of a bundle, where no path has another content."""
+        own = {path: entry.sha256 for path, entry in bundle.manifest.files.items()}
+        for asset, known in self._assets:
+            if all(known.get(path, digest) == digest for path, digest in own.items()):
+                known.update(own)
+                return asset
+        asset = self._folder / _ASSETS / f"new{len(self._assets)}"
+        asset.mkdir(parents=True)
+        self._assets.append((asset, own))
+        return asset
+
+    def _write_component(
+        self, component: str, bundle: Bundle, asset: Path
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
         if bundle.manifest.references:
             raise InputError(
                 f"{bundle.display_path}: refers to weights outside of it, which a model package cannot: "
@@ -142,31 +170,20 @@ class _Writer:
                 self._left_out[f"{component}/{name}"] = reason
                 continue
             files = {path for region in entry.regions for path in _list_artifacts(bundle, region.name)}
-            yield name, self._write_variant(component, name, providers[0], model, bundle, files)
+            _copy_shared(bundle, asset, model, files)
+            yield name, self._write_variant(component, name, providers[0], model)
         plain = onnx.load(bundle.folder / entries[0].model, load_external_data=False)
         name = next(name for name in _HOST_NAMES if name not in {each.name for each in entries})
-        yield name, self._write_variant(component, name, _HOST_PROVIDER, plain, bundle, set())
+        _copy_shared(bundle, asset, plain, set())
+        yield name, self._write_variant(component, name, _HOST_PROVIDER, plain)
 
-    def _write_variant(  # noqa: PLR0913, PLR0917 - where, for whom, and what
-        self,
-        component: str,
-        name: str,
-        provider: str,
-        model: ModelProto,
-        bundle: Bundle,
-        artifacts: set[str],
+    def _write_variant(
+        self, component: str, name: str, provider: str, model: ModelProto
     ) -> dict[str, Any]:
-        """Write a variant's model and what it reads; return its entry, but for where its weights are."""
+        """Write a variant's model; return its entry, but for where its weights are."""
         place = self._folder / component / name
         place.mkdir(parents=True)
         (place / _MODEL_FILE).write_bytes(model.SerializeToString(deterministic=True))
-        stored = (each for tensor in walk_tensors(model) for each in tensor.external_data)
-        weights = {each.value for each in stored if each.key == "location"}
-        for path in sorted(weights | artifacts):
-            target = self._asset / path
-            if not target.exists():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(bundle.folder / path, target)
         self._written.append(PackagedVariant(component, name, provider))
         key, value = PROPAGATION_SETTING
         return {
@@ -175,20 +192,34 @@ class _Writer:
             "executor_info": {"ort": {"model_file": _MODEL_FILE, "session_options": {key: value}}},
         }
 
-    def _name_asset(self) -> str:
-        """Call the folder of shared files after its content, and return the address of that.
 
-        It is the SHA-256 of a line `DIGEST  PATH` for each file, sorted by path.
-        """
-        files = sorted(
-            (path.relative_to(self._asset).as_posix(), path)
-            for path in self._asset.rglob("*")
-            if path.is_file()
-        )
-        lines = [f"{_hash_file(path)}  {name}\n" for name, path in files]
-        digest = hashlib.sha256("".join(lines).encode()).hexdigest()
-        self._asset.rename(self._asset.with_name(f"sha256-{digest}"))
-        return f"sha256:{digest}"
+def _copy_shared(bundle: Bundle, asset: Path, model: ModelProto, artifacts: set[str]) -> None:
+    """Copy artifacts of a bundle, and the files with a model's weights, to where they are shared."""
+    stored = (each for tensor in walk_tensors(model) for each in tensor.external_data)
+    weights = {each.value for each in stored if each.key == "location"}
+    for path in sorted(weights | artifacts):
+        target = asset / path
+        if not target.exists():  # else another variant needs it too
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(bundle.folder / path, target)
+
+
+def _name_asset(asset: Path) -> str:
+    """Call a folder of shared files after its content, and return the address of that.
+
+    It is the SHA-256 of a line `DIGEST  PATH` for each file, sorted by path.
+    """
+    files = sorted(
+        (path.relative_to(asset).as_posix(), path) for path in asset.rglob("*") if path.is_file()
+    )
+    lines = [f"{_hash_file(path)}  {name}\n" for name, path in files]
+    digest = hashlib.sha256("".join(lines).encode()).hexdigest()
+    named = asset.with_name(f"sha256-{digest}")
+    if named.exists():  # of bundles that differ in their models alone
+        shutil.rmtree(asset)
+    else:
+        asset.rename(named)
+    return f"sha256:{digest}"
 
 
 def _hash_file(path: Path) -> str:

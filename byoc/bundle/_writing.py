@@ -91,6 +91,8 @@ def check_destination(path: Path, packed: bool | None = None) -> None:
             raise InputError(f"{path}: cannot be written: it is a link to nothing")
         elif not real.parent.is_dir():
             raise InputError(f"{path}: cannot be written: there is no folder '{path.parent}'")
+        if list_files(FolderReader(real.parent)) is not None:
+            raise InputError(f"{path}: is not written: it would lie in another bundle, or in a package")
         _check_text(path, real)
         tempfile.TemporaryDirectory(prefix=".byoc-", dir=real.parent).cleanup()
     except (OSError, ValueError) as error:

@@ -127,10 +127,11 @@ def verify_program(
 def list_programs(folder: Path) -> list[Path]:
     """Return the folders of the programs in one that `export_c` wrote of a package; else it alone.
 
-    Raises InputError where its `program.json` cannot be read.
+    Raises InputError where its `program.json`, or a folder that it names, leads out of it or cannot be
+    read.
     """
     try:
-        with (folder / PROGRAM_FILE).open("rb") as file:
+        with require_inside(folder, PROGRAM_FILE).open("rb") as file:
             names = json.loads(read_limited(file, _MOST_BYTES)).get("models", [])
         return [require_inside(folder, name) for name in names] or [folder]
     except OSError as error:

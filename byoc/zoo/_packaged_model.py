@@ -5,6 +5,7 @@ sources): `manifest.json` has components, each with variants for one provider.
 """
 
 import json
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,9 @@ def find_packaged_model(source: Path) -> PlainModel | None:
 
 
 def _find_model(folder: Path, manifest: dict[str, Any], component: str | None) -> PlainModel:
+    version = manifest["schema_version"]
+    if str(version).partition(".")[0] != "1":
+        raise InputError(f"{folder / _MANIFEST}: schema_version: {version!r} is not read, only 1")
     components = manifest["components"]
     if not isinstance(components, dict) or not components:
         raise InputError(f"{folder / _MANIFEST}: components: there are none")
@@ -54,7 +58,7 @@ def _find_model(folder: Path, manifest: dict[str, Any], component: str | None) -
     place, body = folder, components[name]
     if isinstance(body, str):
         file = require_inside(folder, _check_path(folder, body))
-        file = file / "component.json" if file.is_dir() else file
+        file = file / "component.json" if os.path.isdir(file) else file  # noqa: PTH112 - of any text
         place, body = file.parent, _read_json(file)
     variants = body.get("variants") if isinstance(body, dict) else None
     if not isinstance(variants, dict):
@@ -93,7 +97,7 @@ def _resolve(folder: Path, place: Path, name: Any) -> Path:
     asset = _ASSET.fullmatch(name) if isinstance(name, str) else None
     if asset is None:
         return require_inside(place, _check_path(folder, name))
-    shared = folder / "shared_assets" / f"sha256-{asset[1]}"
+    shared = require_inside(folder, f"shared_assets/sha256-{asset[1]}")
     return shared if asset[2] is None else require_inside(shared, _check_path(folder, asset[2]))
 
 

@@ -291,6 +291,7 @@ def test_a_file_says_what_is_in_it(
         (("{m}", "gone.onnx"), "model gone: variant pc: gone.onnx: no such file"),
         (("{m}", "-o", "{p}.zip", "--weights", "link"), "a packed bundle holds its weights"),
         (("{y}",), "{y}: models.classifier: no option 'quantise' (did you mean quantize?)"),
+        (("{n}",), "{n}: models: the name False is not text: quote it"),
         (("{y}", "{m}"), "{y} is to be alone: it names all models"),
     ],
 )
@@ -303,8 +304,9 @@ def test_what_is_wrong_is_one_sentence(
 ) -> None:
     wrong = "  classifier: {model: classifier.onnx, quantise: int8}\n"
     names = {"y": write_yaml(tmp_path, rules, wrong), "m": tmp_path / "detector.onnx"}
-    names |= {"r": Path(rules["npu"]), "p": tmp_path / "p"}
-    device = () if "{y}" in arguments else ("--for", f"pc={rules['pc']}")
+    names |= {"r": Path(rules["npu"]), "p": tmp_path / "p", "n": tmp_path / "names.yaml"}
+    names["n"].write_text("models: {off: detector.onnx}\n")
+    device = () if {"{y}", "{n}"} & {*arguments} else ("--for", f"pc={rules['pc']}")
     ran = byoc("package", "-o", tmp_path / "p", *(each.format(**names) for each in arguments), *device)
     assert ran.code in {1, 2}
     assert sentence.format(**names) in ran.err
@@ -338,6 +340,35 @@ def test_what_cannot_be_changed_stays(
     assert (ran.code, ran.err.count("\n")) == (1, 1)
     assert sentence.format(**names) in ran.err
     assert before == {path: path.stat().st_mtime_ns for path in package.rglob("*")}
+
+
+def test_a_folder_inside_takes_no_models_place(
+    package: Path, byoc: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = parse(f"m (float[1, {SIZE}] x) => (float[1, {SIZE}] y) {{ y = Relu(x) }}")
+    onnx.save(other, package.with_name("m.onnx"))
+    arguments = ("partition", package.with_name("m.onnx"), "--rules", VANILLA, "--no-verify", "-o")
+    for path in (package / "detector", package / "new"):
+        ran = byoc(*arguments, path)
+        assert (ran.code, path.exists()) == (1, False)
+        assert f"{path}: is not written: it would lie in another bundle, or in a package" in ran.err
+
+    assert byoc(*arguments, package.with_name("other")).code == 0
+    package.with_name("other").rename(package / "detector")
+    check_outputs(package)
+    monkeypatch.chdir(package)
+    assert [*list_models(Path())] == [Path(name) for name in MODELS]
+
+
+def test_regions_of_two_models_have_names_of_their_own(
+    tmp_path: Path, rules: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = count_compiles(monkeypatch)
+    first, second = MODELS["detector"], MODELS["recognizer"]
+    models = {"net": {"model": first, "variants": {"x": {}}}, "x_net": second}  # both end in _pc_x_net
+    with pytest.raises(InputError, match=r"model x_net: its variant 'pc' cannot be told from 'pc_x' of"):
+        make(tmp_path / "p", {"pc": rules["pc"]}, models)
+    assert compiled == [] == [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("sharing", ["link", "reference"])

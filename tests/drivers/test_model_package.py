@@ -11,6 +11,7 @@ import onnx
 import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 import byoc
 from byoc.bundle import open_bundle
@@ -22,9 +23,9 @@ needs_packages = pytest.mark.skipif(
 )
 
 
-def make_model(height: int | str = 12) -> onnx.ModelProto:
+def make_model(height: int | str = 12, seed: int = 5) -> onnx.ModelProto:
     """Return two convolutions with weights that bundles store in a file, and a Softmax for the host."""
-    draw = np.random.default_rng(5).standard_normal
+    draw = np.random.default_rng(seed).standard_normal
     shape = [1, 8, height, 12]
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
@@ -119,6 +120,34 @@ def test_several_bundles_are_several_models(bundle: Path, tmp_path: Path) -> Non
     manifest = json.loads((tmp_path / "package" / "manifest.json").read_text())
     assert [*manifest["components"]] == ["one", "two"]
     assert len([*(tmp_path / "package" / "shared_assets").iterdir()]) == 1
+
+
+@needs_packages
+def test_bundles_made_apart_keep_their_own_weights(bundle: Path, tmp_path: Path) -> None:
+    models = {"one": make_model(), "two": make_model(seed=6)}
+    byoc.partition(models["two"], "dla", output=tmp_path / "b", strategy="all-supported")
+    byoc.export_package(
+        {"one": open_bundle(bundle), "two": open_bundle(tmp_path / "b")}, tmp_path / "package"
+    )
+    context = onnxruntime.ModelPackageContext(str(tmp_path / "package"))
+    options = onnxruntime.SessionOptions()
+    x = np.random.default_rng(1).standard_normal((1, 8, 12, 12)).astype(np.float32)
+
+    for name, model in models.items():
+        component = context.select_component(name, onnxruntime.ModelPackageOptions(options))
+        found = component.create_session(options).run(None, {"x": x})[0]
+        expected = ReferenceEvaluator(model).run(None, {"x": x})[0]
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("names", [("net", "NET"), ("shared_assets",), ("Manifest.json",)])
+def test_components_that_could_not_be_told_apart_are_refused(
+    bundle: Path, tmp_path: Path, names: tuple[str, ...]
+) -> None:
+    with pytest.raises(InputError, match=r"cannot be"):
+        byoc.export_package({name: open_bundle(bundle) for name in names}, tmp_path / "package")
+
+    assert not (tmp_path / "package").exists()
 
 
 def test_sizes_are_chosen_by_the_user(tmp_path: Path) -> None:

@@ -351,6 +351,7 @@ def test_numbers_of_nodes_go_with_the_page(bundle: Path, tmp_path: Path) -> None
         ("node,noise\na\n", "line 2: has 1 columns, not a name and a number"),
         ("node,noise\na,1\nconv,1\n", "line 3: no node 'conv'"),
         ("node,noise\na,nan\n", "line 2: 'nan' is not a finite number"),
+        ("node,noise\na,1\na,2\n", "line 3: node 'a' has a number already"),
         ("node,noise\na,loud\n", "line 2: 'loud' is not a finite number"),
         ("node,\udcff\na,1\n", "not a CSV file in UTF-8"),
     ],

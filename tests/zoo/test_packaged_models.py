@@ -103,6 +103,7 @@ def test_of_several_models_one_is_named(tmp_path: Path) -> None:
         ({"net": {}}, "components: net: it has no variants"),
         ({"net": {"variants": {"npu": variant("npu", "QNN")}}}, "net has no variant for CPU.*npu .QNN"),
         ({"net": {"variants": {"cpu": {"ep": CPU}}}}, "model_file: must be given"),
+        ({"net": 5000 * "n"}, "components: net: it has no variants"),
         ({"net": {"variants": {"cpu": variant("../cpu")}}}, "'../cpu' is not the path of a file in"),
         ({"net": {"variants": {"cpu": variant("cpu", **{FOLDER: "/tmp"})}}}, "'/tmp' is not the path"),
     ],
@@ -121,3 +122,21 @@ def test_a_link_out_of_the_package_is_not_followed(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match="a link that leads out of its folder"):
         byoc.load_model(write_package(tmp_path / "p", {"net": {"variants": {"cpu": variant("cpu")}}}))
+
+
+def test_a_shared_asset_that_is_a_link_out_of_the_package_is_not_followed(tmp_path: Path) -> None:
+    write_model(tmp_path / "p" / "cpu" / "model.onnx", tmp_path / "outside")
+    (tmp_path / "p" / "shared_assets").mkdir()
+    (tmp_path / "p" / "shared_assets" / ASSET.replace(":", "-")).symlink_to(tmp_path / "outside")
+    variants = {"cpu": variant("cpu", **{FOLDER: ASSET})}
+
+    with pytest.raises(InputError, match="a link that leads out of its folder"):
+        byoc.load_model(write_package(tmp_path / "p", {"net": {"variants": variants}}))
+
+
+def test_a_package_of_another_schema_is_refused(tmp_path: Path) -> None:
+    package = write_package(tmp_path / "p", {"net": {"variants": {"cpu": variant("cpu")}}})
+    (package / "manifest.json").write_text((package / "manifest.json").read_text().replace("1.0", "2.0"))
+
+    with pytest.raises(InputError, match=r"manifest.json: schema_version: '2.0' is not read, only 1"):
+        byoc.load_model(package)

@@ -41,6 +41,8 @@ def read_overlay(path: Path, decisions: DecisionDocument) -> Overlay:
         name = row[0].strip()
         if name not in known:
             raise InputError(f"{where}: no node {name!r}{suggest_nearest(name, known)}")
+        if name in values:
+            raise InputError(f"{where}: node {name!r} has a number already")
         try:
             number = float(row[1])
         except ValueError:
