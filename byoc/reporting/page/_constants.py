@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, TensorProto, numpy_helper
-from onnx.external_data_helper import load_external_data_for_tensor
+from onnx import ModelProto, TensorProto
 
-from byoc.model import walk_tensors
+from byoc.model import read_array, walk_tensors
 
 _BINS = 24  # bars of 11 pixels in a pane of 264
 _FEW = 16  # elements that are shown one by one
@@ -43,7 +42,7 @@ def draw_constants(model: ModelProto, folder: Path) -> dict[str, dict[str, Any]]
     """
     found: dict[str, dict[str, Any]] = {}
     for tensor in _choose(model):
-        picture = _draw(_read(tensor, folder))
+        picture = _draw(read_array(tensor, folder).astype(np.float64).ravel())
         if picture is not None:
             found[tensor.name] = asdict(picture)
     return found
@@ -61,15 +60,6 @@ def _choose(model: ModelProto) -> Iterator[TensorProto]:
         if sizes[name] and taken <= room:
             room -= taken
             yield named[name]
-
-
-def _read(tensor: TensorProto, folder: Path) -> "np.ndarray[Any, np.dtype[np.float64]]":
-    if tensor.data_location == TensorProto.EXTERNAL:
-        copy = TensorProto()
-        copy.CopyFrom(tensor)
-        load_external_data_for_tensor(copy, str(folder))
-        tensor = copy
-    return numpy_helper.to_array(tensor).astype(np.float64).ravel()
 
 
 def _draw(values: "np.ndarray[Any, np.dtype[np.float64]]") -> ConstantPicture | None:

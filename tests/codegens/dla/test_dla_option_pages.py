@@ -5,7 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from byoc.codegens.dla.compiler import DLAOptions
+from byoc.codegens.dla.dla_options import DLAOptions
 
 DOCS = Path(__file__).parents[3] / "docs"
 
