@@ -130,6 +130,7 @@ if TYPE_CHECKING:
         find_rule_file_problems,
         load_compilers,
         read_rule_file_options,
+        require_earlier_regions,
     )
     from byoc.bundle._writing import (
         build_manifest,

@@ -81,6 +81,11 @@ def export_package(models: Mapping[str, Bundle], output: str | Path) -> Exported
     same = find_same_paths(models)
     if same is not None:
         raise InputError(f"components {same[0]} and {same[1]} cannot be told apart on every system")
+    for bundle in models.values():
+        if resolve_path(bundle.folder) in real.parents:
+            raise InputError(
+                f"{output}: cannot be written: it lies in what is exported, {bundle.display_path}"
+            )
     if real.exists():
         raise InputError(f"{output}: is there already: a model package is written into a new folder")
     if not real.parent.is_dir():

@@ -1,6 +1,6 @@
 """The compilers of targets: their codegens, found by name, with the options of rule files and users."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from byoc.codegen import (
     CompileError,
     Region,
     Stamped,
+    TakesWeights,
     ask_compatible,
     find_alike,
     find_wrong_options,
@@ -132,9 +133,9 @@ def add_earlier_regions(
 ) -> dict[str, RegionCompiler]:
     """Return compilers that give other weights to what is compiled in the bundle at a path.
 
-    That goes for regions of the same target, codegen and options. Raises InputError where there is no
-    such bundle, its maker is not trusted (what is taken becomes part of a bundle of this user), or no
-    region in it was compiled by one of the compilers with its options.
+    That goes for regions of the same target, codegen and options. Compilers without such regions stay
+    as they are. Raises InputError where there is no such bundle, or its maker is not trusted: what is
+    taken becomes part of a bundle of this user.
     """
     opened = open_bundle(path)
     if not (judged := judge_trust(opened)).trusted:
@@ -144,6 +145,7 @@ def add_earlier_regions(
         compiler = compilers.get(entry.target)
         if (
             compiler is not None
+            and isinstance(compiler.codegen, TakesWeights)
             and not entry.same_as
             and compiler.codegen.name == entry.codegen
             and dict(compiler.options) == dict(entry.codegen_options)
@@ -153,15 +155,23 @@ def add_earlier_regions(
                 compiler.codegen, region, artifact
             ):
                 found.setdefault(entry.target, {})[region] = artifact
-    if not found:
-        made_by = dict.fromkeys(
-            f"{entry.target} by {entry.codegen}" for entry in opened.manifest.regions
-        )
-        raise InputError(
-            f"{path}: no region in it is of a target, codegen and options that are asked for now; it "
-            f"has {', '.join(made_by) or 'none'}"
-        )
     return {
         name: replace(each, earlier=EarlierRegions(opened, found[name])) if name in found else each
         for name, each in compilers.items()
     }
+
+
+def require_earlier_regions(compilers: Iterable[RegionCompiler], path: Path) -> None:
+    """Raise InputError unless one of the compilers gives other weights to a region of a bundle."""
+    compilers = list(compilers)
+    if any(each.earlier is not None for each in compilers):
+        return
+    if not any(isinstance(each.codegen, TakesWeights) for each in compilers):
+        names = ", ".join(dict.fromkeys(each.codegen.name for each in compilers))
+        raise InputError(f"--refit: {names} takes no weights (`take_weights`), so all would be compiled")
+    regions = open_bundle(path).manifest.regions
+    made = dict.fromkeys(f"{each.target} by {each.codegen}" for each in regions)
+    raise InputError(
+        f"{path}: no region in it is of a target, codegen and options that are asked for now; it "
+        f"has {', '.join(made) or 'none'}"
+    )

@@ -174,14 +174,14 @@ def _add_codegen_notes(state: Written, entries: Sequence[RegionEntry]) -> Plan:
 
 def _describe_refit(state: Written) -> Iterator[Note]:
     """Yield a note on the regions that have an earlier artifact with other weights, and on the rest."""
-    found = [each.earlier for each in state.setup.compilers.values() if each.earlier is not None]
-    if not found:
+    path = state.request.options.refit
+    if path is None:
         return
+    found = [each.earlier for each in state.setup.compilers.values() if each.earlier is not None]
     refitted = set[str]().union(*(each.refitted for each in found))
     own = [region.name for region in state.regions]
     taken = [name for name in own if name in refitted]
     compiled = [name for name in own if name not in refitted]
-    path = found[0].bundle.display_path
     parts = [f"{_list_names(taken)} with other weights" if taken else "nothing"]
     parts += [f"{_list_names(compiled)} had to be compiled" if compiled else "nothing was compiled"]
     yield Note("note", f"taken from {path}: {', and '.join(parts)}")

@@ -119,12 +119,17 @@ class Resolve:
         """Return the state of each variant; those with the same rule files have the same settings."""
         if state.options.output is not None:
             bundle.check_destination(Path(state.options.output))
+        elif state.options.refit is not None:
+            raise InputError("--refit makes a bundle: say where that is to be (-o)")
         variants = state.options.list_variants()
         has_own = any(variant.rules for variant in variants)
         found: dict[tuple[str, ...], Resolved] = {}
         for rules in dict.fromkeys(variant.rules for variant in variants):
             options = _choose_rules(state.options, rules) if has_own else state.options
             found[rules] = self._resolve(replace(state, options=options), state.options)
+        if state.options.refit is not None:
+            compilers = [each for one in found.values() for each in one.setup.compilers.values()]
+            bundle.require_earlier_regions(compilers, Path(state.options.refit))
         return [
             replace(each, request=replace(each.request, variant=named))
             for variant in variants
@@ -139,7 +144,7 @@ class Resolve:
         settings = load_settings(options, options.strategy, options.placement, robust=options.robust)
         compilers = _load_compilers(options, settings, state.codegens)
         if options.refit is not None:
-            compilers = _find_earlier(options, compilers)
+            compilers = bundle.add_earlier_regions(compilers, Path(options.refit))
         if options.share_blocks:
             settings = replace(settings, share_blocks=_find_sharing(settings, compilers))
         if options.emit is not None:
@@ -185,19 +190,6 @@ def _load_compilers(
     names = choose_by_target(targets, options.codegen, "codegen", lambda target: target.rules.codegen)
     cache = None if options.output is None else options.open_cache()
     return bundle.load_compilers(targets, names, options.codegen_options or {}, codegens, cache)
-
-
-def _find_earlier(
-    options: Options, compilers: Mapping[str, RegionCompiler]
-) -> dict[str, RegionCompiler]:
-    """Return compilers with the regions of the bundle that `refit` names. Raises InputError."""
-    assert options.refit is not None
-    if options.output is None:
-        raise InputError("--refit makes a bundle: say where that is to be (-o)")
-    if not any(isinstance(each.codegen, codegen.TakesWeights) for each in compilers.values()):
-        names = ", ".join(dict.fromkeys(each.codegen.name for each in compilers.values()))
-        raise InputError(f"--refit: {names} takes no weights (`take_weights`), so all would be compiled")
-    return bundle.add_earlier_regions(compilers, Path(options.refit))
 
 
 def _find_sharing(settings: PlanSettings, compilers: Mapping[str, RegionCompiler]) -> frozenset[str]:

@@ -10,7 +10,7 @@ import vendors
 from byoc.codegens.dla import DLA
 from onnx import helper, numpy_helper
 
-import byoc
+import byoc as library
 from byoc.codegen import Artifact, CompileError, Region
 from byoc.errors import InputError
 
@@ -36,7 +36,7 @@ def write_model(folder: Path, seed: int, kernel: int = 3, layers: int = 3) -> Pa
 def partition(model: Path, output: Path, refit: Path | None = None, **options: Any) -> list[str]:
     """Write a bundle of a model for dla, and return its notes; it is verified, or that raises."""
     given = {"rules": "dla", "strategy": "all-supported", "cache": False} | options
-    found = byoc.partition(model, output=output, refit=refit, **given)
+    found = library.partition(model, output=output, refit=refit, **given)
     return [note for note in map(str, found.report.notes) if note.startswith("taken from")]
 
 
@@ -80,7 +80,7 @@ def test_a_region_of_another_structure_is_compiled(
 
 
 def test_a_region_in_integers_is_compiled(tmp_path: Path) -> None:
-    options = {"precision": byoc.Precision(quantize="int8", data="random")}
+    options = {"precision": library.Precision(quantize="int8", data="random")}
     partition(write_model(tmp_path, 1), tmp_path / "earlier", **options)
 
     (note,) = partition(write_model(tmp_path, 2), tmp_path / "new", tmp_path / "earlier", **options)
@@ -139,4 +139,29 @@ def test_nothing_is_taken_from_a_stranger(earlier: Path, tmp_path: Path) -> None
 
 def test_a_plan_alone_cannot_be_refitted(earlier: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--refit makes a bundle: say where"):
-        byoc.partition(write_model(tmp_path, 2), "dla", refit=earlier)
+        library.partition(write_model(tmp_path, 2), "dla", refit=earlier)
+
+
+def test_what_one_accelerator_can_take_is_taken_where_others_cannot(
+    earlier: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vendors.install(monkeypatch, plain=Plain)
+    (tmp_path / "plain.yaml").write_text("extends: dla\ntarget: other\ncodegen: plain\n")
+    variants = {"board": {"rules": "dla"}, "other": {"rules": str(tmp_path / "plain.yaml")}}
+
+    found = library.partition(
+        write_model(tmp_path, 2),
+        output=tmp_path / "new",
+        variants=variants,
+        refit=earlier,
+        strategy="all-supported",
+        verify=False,
+    )
+
+    told = [
+        [str(note) for note in each.report.notes if "taken from" in str(note)] for each in found.variants
+    ]
+    assert [note.split(": ")[1].split(" ", 1)[1] for (note,) in told[:1]] == [
+        "with other weights, and nothing was compiled"
+    ]
+    assert told[1][0].endswith("had to be compiled")

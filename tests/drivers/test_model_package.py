@@ -168,6 +168,8 @@ def test_a_folder_that_is_there_is_left_alone(bundle: Path, tmp_path: Path) -> N
 
     with pytest.raises(InputError, match="package: is there already"):
         export(bundle, tmp_path / "package")
+    with pytest.raises(InputError, match="it lies in what is exported"):
+        export(bundle, bundle / "package")
     with pytest.raises(InputError, match="there is no folder 'none'"):
         byoc.export_package({"net": open_bundle(bundle)}, Path("none/package"))
     with pytest.raises(InputError, match="no plain name of a file"):
