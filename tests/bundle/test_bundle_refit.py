@@ -29,7 +29,8 @@ def write_model(folder: Path, seed: int, kernel: int = 3, layers: int = 3) -> Pa
     types = [helper.make_tensor_value_info(name, 1, [1, 8, 24, 24]) for name in ("x", last)]
     graph = helper.make_graph(nodes, "chain", types[:1], types[1:], stored)
     path = folder / f"{seed}_{kernel}_{layers}.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, ir_version=8, opset_imports=opsets), path)
     return path
 
 
