@@ -312,6 +312,7 @@ def test_constants_are_drawn_as_they_lie() -> None:
         "spread": values,
         "same": np.full(40, 7, np.int8),
         "odd": np.append(values, [np.inf, np.nan]).astype(np.float16),
+        "huge": np.full(40, 1.5e308),
         "few": np.array([1, 2], np.int64),
         "empty": np.zeros(0, np.float32),
         "text": np.array(["a"], object),
@@ -328,6 +329,7 @@ def test_constants_are_drawn_as_they_lie() -> None:
         3,
         0.2,
     )
+    assert found["huge"]["mean"] == pytest.approx(1.5e308)
     assert found["same"]["bins"] == ()
     assert (found["odd"]["odd"], sum(found["odd"]["bins"])) == (2, 40)
     assert found["few"]["values"] == (1.0, 2.0)

@@ -1,6 +1,7 @@
 """Pictures of a model's constants for the page: few numbers as they are, of many their distribution."""
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -50,9 +51,9 @@ def draw_constants(model: ModelProto, folder: Path) -> dict[str, dict[str, Any]]
 
 def _choose(model: ModelProto) -> Iterator[TensorProto]:
     """Yield the tensors to draw, the largest first, as long as there is room."""
-    named: Mapping[str, TensorProto] = {
-        each.name: each for each in walk_tensors(model) if each.name and each.data_type not in _TEXTS
-    }
+    drawn = [each for each in walk_tensors(model) if each.name and each.data_type not in _TEXTS]
+    counts = Counter(each.name for each in drawn)  # of a name in two bodies none is meant
+    named = {each.name: each for each in drawn if counts[each.name] == 1}
     sizes = {name: int(np.prod(each.dims, dtype=np.int64)) for name, each in named.items()}
     room = _MOST_BYTES
     for name in sorted(sizes, key=lambda name: -sizes[name])[:_MOST_TENSORS]:
@@ -76,7 +77,7 @@ def _draw(values: "np.ndarray[Any, np.dtype[np.float64]]") -> ConstantPicture | 
     return ConstantPicture(
         least,
         greatest,
-        float(finite.mean()) if abs(least) + abs(greatest) < 1e300 else 0.0,
+        float((finite / finite.size).sum()),  # sums of large numbers would be infinite
         float(np.mean(values == 0)),
         int(values.size - finite.size),
         bins,

@@ -221,9 +221,9 @@ class Graph {
 class Overlay {
   constructor({ title, values }) {
     Object.assign(this, { title, shown: true, values: new Map(Object.entries(values)) });
-    const numbers = [...this.values.values()];
-    this.least = Math.min(...numbers);
-    this.greatest = Math.max(...numbers);
+    const numbers = [...this.values.values()]; // too many, perhaps, to be arguments of one call
+    this.least = numbers.reduce((one, other) => Math.min(one, other));
+    this.greatest = numbers.reduce((one, other) => Math.max(one, other));
   }
 
   /** The number of a node, by its name or its first output's; undefined where it has none. */
@@ -236,7 +236,7 @@ class Overlay {
   /** The largest number of a part's nodes: what stands out is seen before a part is opened. */
   findLargest(part) {
     const found = part.nodes.map((node) => this.find(part.graph, node)).filter((value) => value !== undefined);
-    return found.length ? Math.max(...found) : undefined;
+    return found.length ? found.reduce((one, other) => Math.max(one, other)) : undefined;
   }
 
   /** The colour at a share of the range. */
