@@ -91,7 +91,6 @@ if TYPE_CHECKING:
         list_models,
         open_bundle,
         open_own_files,
-        open_to_load,
         read_only_manifest,
     )
     from byoc.bundle._report import (

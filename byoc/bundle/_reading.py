@@ -353,13 +353,14 @@ def open_own_files(path: Path) -> Bundle:
     return Bundle(whole.absolute(), read_manifest(path), None, path)
 
 
-def open_bundle(
+def open_bundle(  # noqa: PLR0913 - each has a default
     path: str | Path,
     isolation: Isolation | None = UNLESS_TRUSTED,
     *,
     trust: bool = False,
     codegens: Iterable[str] | str | None = None,
     variant: str | None = None,
+    hash_artifacts: bool = True,
 ) -> Bundle:
     """Open the bundle in a folder or zip at `path`, or one `variant` of it.
 
@@ -368,29 +369,12 @@ def open_bundle(
     With `isolation` its codegens run in worker processes, by default unless its maker is trusted; with
     None in this process. With `trust` it is trusted, and so may run native code and refer to files
     outside, whoever made it.
-    `codegens` names those that may load its regions, by default all. Raises InputError unless it is
-    complete and unchanged.
+    `codegens` names those that may load its regions, by default all. Without `hash_artifacts` the hash
+    of an artifact is compared when it is read, so that those for other accelerators take no time.
+    Raises InputError unless it is complete and unchanged.
     """
     check_type("path", path, str | Path)
-    opened = _open(Path(path), isolation, Consent.of(trust, codegens))
-    return opened if variant is None else opened.choose(variant)
-
-
-def open_to_load(
-    path: str | Path,
-    isolation: Isolation | None = UNLESS_TRUSTED,
-    *,
-    trust: bool = False,
-    codegens: Iterable[str] | str | None = None,
-    variant: str | None = None,
-) -> Bundle:
-    """Open a bundle as `open_bundle`, to load some of its regions.
-
-    The hash of an artifact is compared when it is read, so that those of regions for other accelerators
-    take no time.
-    """
-    check_type("path", path, str | Path)
-    opened = _open(Path(path), isolation, Consent.of(trust, codegens), hash_artifacts=False)
+    opened = _open(Path(path), isolation, Consent.of(trust, codegens), hash_artifacts=hash_artifacts)
     return opened if variant is None else opened.choose(variant)
 
 

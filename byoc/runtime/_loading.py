@@ -16,7 +16,7 @@ from byoc.bundle import (
     check_padding,
     check_split,
     judge_consent,
-    open_to_load,
+    open_bundle,
     require_consent,
 )
 from byoc.codegen import (
@@ -323,7 +323,9 @@ def load(  # noqa: PLR0913 - each has a default
     if fallback not in (None, "host"):
         raise InputError(f"fallback is {fallback!r}, and may be 'host' or None")
     isolation = choose_isolation(isolate, call_timeout)
-    bundle = open_to_load(path, isolation, trust=trust, codegens=codegens, variant=variant)
+    bundle = open_bundle(
+        path, isolation, trust=trust, codegens=codegens, variant=variant, hash_artifacts=False
+    )
     if variant is not None and prefer:
         raise InputError(f"{path}: variant {variant} is named, so that there is nothing to prefer")
     load_one = partial(load_bundle, options=options)

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import vendors
 from cutting import CHAIN, files
+from support import parse
 
+import byoc as library
 from byoc.bundle import MANIFEST_FILE, describe_file, inspect
 from byoc.bundle._manifest_reading import MAX_MANIFEST_BYTES
 from byoc.codegen import quote_name
@@ -373,3 +375,22 @@ def test_a_contract_of_no_dtype_is_named(bundle: Path) -> None:
     _edit(bundle, change)
     place = "variants.0.regions.0.inputs.0.type.dtype"
     assert _refused(bundle).startswith(f"{bundle / 'manifest.json'}: not a manifest: {place}: ")
+
+
+def test_an_artifact_is_looked_at_when_it_is_loaded(tmp_path: Path) -> None:
+    """That of another accelerator is not in the way; that which is loaded is not taken if changed."""
+    model = parse("g (float[1, 4, 8, 8] x) => (float[1, 4, 8, 8] y) { a = Relu(x) y = Abs(a) }")
+    pytest.importorskip("openvino")
+    variants = {"one": {"rules": "dla"}, "two": {"rules": "openvino-cpu"}}
+    library.partition(
+        model, output=tmp_path / "b", variants=variants, strategy="all-supported", verify=False
+    )
+    (program,) = (tmp_path / "b" / "artifacts").rglob("program.bin")
+    content = program.read_bytes()
+    program.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+
+    assert library.load(tmp_path / "b", prefer="two").choice.chosen == ("two",)
+    with pytest.raises(InputError, match=r"program\.bin.* is not as it was written: its hash differs"):
+        library.load(tmp_path / "b", prefer="one")
+    with pytest.raises(InputError, match="its hash differs"):
+        library.open_bundle(tmp_path / "b")
