@@ -141,7 +141,7 @@ def test_what_iree_takes_it_computes(op: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(find_spec("emx_onnx_cgen") is None, reason="emx-onnx-cgen is not installed")
-@pytest.mark.parametrize("every", sample_cases([1, 120], 120))
+@pytest.mark.parametrize("every", sample_cases([1, 300], 300))
 def test_what_c_takes_of_other_attributes_it_computes(every: int, tmp_path: Path) -> None:
     codegen: Any = find_codegen("c")
     wrong: dict[str, str] = {}
@@ -153,7 +153,7 @@ def test_what_c_takes_of_other_attributes_it_computes(every: int, tmp_path: Path
     assert wrong == {}
 
 
-@pytest.mark.parametrize("every", sample_cases([1, 60], 60))
+@pytest.mark.parametrize("every", sample_cases([1, 180], 180))
 def test_what_the_dla_takes_of_other_attributes_it_computes(every: int, tmp_path: Path) -> None:
     target = load_rules("dla")
     found = (case for case in attribute_cases(every, costly=every == 1) if is_taken(case, target))

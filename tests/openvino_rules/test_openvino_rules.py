@@ -40,7 +40,8 @@ SMALLEST = ("shufflenet", "squeezenet")
 
 
 @pytest.mark.parametrize(
-    ("every", "models"), sample_cases([(3, LIGHT), (12, SMALL), (30, SMALLEST)], (30, SMALLEST))
+    ("every", "models"),
+    sample_cases([(3, LIGHT), (12, SMALL), (30, SMALLEST), (90, SMALLEST)], (90, SMALLEST)),
 )
 def test_the_rule_file_agrees_with_openvino(
     every: int, models: Sequence[str], capsys: pytest.CaptureFixture[str]

@@ -28,8 +28,8 @@ pytestmark = [
     pytest.mark.skipif(not openvino_version(), reason="openvino is not installed"),
 ]
 TOLERANCES = {"float16": (2e-3, 1e-3), "bfloat16": (2.0**-6, 1e-2)}  # of other floats (1e-4, 1e-6)
-SAMPLED = "Cast", "Div", "Exp", "Greater", "Max", "ReduceSum", "TopK"
-SAMPLED_INTEGERS = "Add", "Div", "MatMulInteger", "Max", "Mod", "Pad"
+SAMPLED = "Div", "Exp", "Max", "TopK"
+SAMPLED_INTEGERS = "Add", "Mod", "Pad"
 
 
 def find_accepted(op: str, target: Target, resolve: Resolve) -> Iterator[ValueCase]:
@@ -81,7 +81,7 @@ def test_what_is_taken_is_right_for_all_integers(op: str) -> None:
     assert find_wrong(accepted) == {}
 
 
-@pytest.mark.parametrize("op", ["Add", "Equal", "QuantizeLinear"])
+@pytest.mark.parametrize("op", sample_cases(["Add", "Equal", "QuantizeLinear"], "Equal"))
 def test_a_file_that_promises_too_much_is_found_out(op: str) -> None:
     shipped = load_rules("openvino-cpu")
     target = replace(shipped, rules=shipped.rules.model_copy(update={"arithmetic": ()}))

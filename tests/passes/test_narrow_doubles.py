@@ -119,6 +119,7 @@ MOVED = """
 ROUNDED_ONCE = "Add Div Mul Reciprocal Sqrt Sub"
 
 
+@pytest.mark.thorough
 def test_operators_that_move_or_compare_are_exact() -> None:
     narrowed, left = narrow_all(back=False, lossy=False)
     assert narrowed >= {*MOVED.split()}

@@ -242,14 +242,19 @@ def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _older(node: onnx.NodeProto, version: int) -> Iterator[int]:
     """Yield the last operator set of each older version of an operator."""
-    versions = sorted(
-        each.since_version
-        for each in defs.get_all_schemas_with_history()
-        if each.name == node.op_type and each.domain == node.domain and not each.deprecated
-    )
-    for following in versions[1:]:
+    for following in sorted(_list_versions()[node.domain, node.op_type])[1:]:
         if _OLDEST < following <= version:
             yield following - 1
+
+
+@cache
+def _list_versions() -> Mapping[tuple[str, str], Sequence[int]]:
+    """Return the operator sets that define each operator, by domain and name."""
+    found: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for each in defs.get_all_schemas_with_history():
+        if not each.deprecated:
+            found[each.domain, each.name].append(each.since_version)
+    return found
 
 
 def _choose(op: str, attribute: Any, current: Any, rank: int) -> Iterator[Any]:
