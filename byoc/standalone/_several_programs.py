@@ -290,7 +290,7 @@ def _write_choice(
         "choice.h.in",
         {
             "title": title,
-            "includes": "".join(f'#include "model_{name}.h"\n' for name in names),
+            "includes": "".join(f'#include "{prefix}_{name}.h"\n' for name in names),
             "inputs": len(inputs),
             "outputs": len(outputs),
             "plan": max(each.program.steps.plan.size for each in candidates),
