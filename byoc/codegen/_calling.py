@@ -12,6 +12,7 @@ from functools import partial
 from math import inf
 from numbers import Real
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from onnx import ModelProto
@@ -237,11 +238,26 @@ def ask_compatible(codegen: Stamped, region: Region, artifact: Artifact) -> Verd
 def ask_fit(codegen: object, files: Sequence[str], metadata: Mapping[str, str]) -> Fit:
     """Return whether a compiled region loads here; of a codegen that does not say, only loading tells.
 
-    Raises TypeError unless that is what it gives.
+    An object of a codegen is asked once for each artifact: the choice of a variant and its loading want
+    the same answer. Raises TypeError unless that is what it gives.
     """
     if not can_find_fit(codegen):
         name = getattr(codegen, "name", type(codegen).__name__)
         return Fit("", unknown=f"codegen {name} does not say what it needs")
+    try:
+        known = _FITS.setdefault(codegen, {})
+    except TypeError:  # it has no hash, or nothing may refer to it weakly
+        known = {}
+    asked = (*files, None, *metadata.items())
+    if asked not in known:
+        known[asked] = _ask_fit(codegen, files, metadata)
+    return known[asked]
+
+
+_FITS: WeakKeyDictionary[Any, dict[tuple[object, ...], Fit]] = WeakKeyDictionary()
+
+
+def _ask_fit(codegen: Any, files: Sequence[str], metadata: Mapping[str, str]) -> Fit:
     with _wait_for(codegen, "find_fit"):
         found: Any = codegen.find_fit(tuple(files), dict(metadata))
     if not isinstance(found, Fit):
