@@ -17,7 +17,7 @@ from byoc.pipeline import Result, partition_request
 from byoc.stages import Request, Resolve
 from byoc.stages.options import VARIANT_RULES, Options, VariantValue, list_files
 from byoc.support import Flag, Syntax, check_types, declare_field, read_mapping, take_keywords
-from byoc.zoo import Source, find_genai_folder
+from byoc.zoo import Source, find_genai_folder, find_genai_model
 
 PackagedModels = str | Path | Sequence[str | Path] | Mapping[str, Any]
 _SUFFIXES = (".yaml", ".yml")
@@ -106,8 +106,6 @@ def _make_request(name: str, chosen: PackagedModel, writer: bundle.PackageWriter
     """Return the request for a model's bundle on the way into a package, which alone is signed."""
     if name in writer.models:
         raise InputError(f"{name}: the package has a model of that name already")
-    if find_genai_folder(chosen.source) is not None:
-        raise InputError(f"{name}: a folder of onnxruntime-genai cannot be in a package: name its model")
     options = replace(chosen.options, output=writer.workspace / name, sign=False)
     if not options.cache:  # what is equal in several models is compiled once all the same
         options = replace(options, cache=True, cache_dir=writer.workspace / "cache")
@@ -163,11 +161,30 @@ def list_packaged_models(models: PackagedModels, options: PackageOptions) -> dic
     named = models if isinstance(models, Mapping) else _name_models(models)
     if not named:
         raise InputError("a package has at least one model, and none is given")
-    found = {name: _read_model(name, given, options) for name, given in named.items()}
+    found: dict[str, PackagedModel] = {}
+    for name, given in ((one, each) for pair in named.items() for one, each in _list_inside(*pair)):
+        if name in found:
+            raise InputError(f"the package would have two models '{name}': give NAME=FOLDER/{name}")
+        found[name] = _read_model(name, given, options)
     same = find_same_paths(found)
     if same is not None:
         raise InputError(f"models {same[0]} and {same[1]} cannot be told apart on every system")
     return found
+
+
+def _list_inside(name: str, given: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a model of a package, or instead of a folder of onnxruntime-genai each model in it.
+
+    These are called after the keys of the configuration.
+    """
+    source = given.get("model") if isinstance(given, Mapping) else given
+    genai = None if source is None else find_genai_folder(source)
+    if genai is None:
+        yield name, given
+        return
+    for key in genai.models:
+        path = str(genai.path / key)
+        yield key, {**given, "model": path} if isinstance(given, Mapping) else path
 
 
 def _name_models(models: Sequence[str | Path]) -> dict[str, str | Path]:
@@ -234,8 +251,10 @@ def _find_file(value: Any, folder: Path | None) -> Any:
         return {key: _find_file(each, folder) for key, each in value.items()}
     if isinstance(value, list):
         return [_find_file(each, folder) for each in value]
-    if isinstance(value, str) and value and (folder / value.partition(":")[0]).exists():
-        return str(folder / value)
+    if isinstance(value, str) and value:
+        place = folder / value.partition(":")[0]
+        if place.exists() or (place.parent != folder and find_genai_model(place) is not None):
+            return str(folder / value)
     return value
 
 
