@@ -155,8 +155,13 @@ def list_packaged_models(models: PackagedModels, options: PackageOptions) -> dic
     Raises InputError for names that are none or the same, and options that are wrong.
     """
     if isinstance(models, str | Path) and str(models).endswith(_SUFFIXES):
-        models, options = _read_file(Path(models), options)
-    elif isinstance(models, str | Path):
+        file = Path(models)
+        models, options = _read_file(file, options)
+        try:
+            return list_packaged_models(models, options)
+        except InputError as error:
+            raise InputError(*(f"{file}: {line}" for line in error.lines)) from None
+    if isinstance(models, str | Path):
         models = [models]
     named = models if isinstance(models, Mapping) else _name_models(models)
     if not named:
@@ -259,7 +264,9 @@ def _find_file(value: Any, folder: Path | None) -> Any:
 
 
 def _read_model(name: str, given: Any, options: PackageOptions) -> PackagedModel:
-    if not re.fullmatch(VARIANT_NAME, name) or not is_plain_name(name) or name == _TAKEN:
+    if re.fullmatch(VARIANT_NAME, name) and not is_plain_name(name):
+        raise InputError(f"model '{name}': no file can have this name on every system: give NAME=FILE")
+    if not re.fullmatch(VARIANT_NAME, name) or name == _TAKEN:
         raise InputError(
             f"model '{name}': a name in a package is a letter, and then at most 39 letters, digits or "
             f"underscores, and not '{_TAKEN}': give NAME=FILE"
@@ -282,7 +289,7 @@ def _spread_devices(options: PackageOptions) -> Options:
     if not options.devices:
         if not options.rules and not all(each.rules for each in options.list_variants()):
             raise InputError(
-                "no device is given (--for DEVICE=RULES), and no rule file for all (--rules)"
+                "devices: none is given (--for DEVICE=RULES), nor rules for all (--rules)"
             )
         return Options(**own)
     sizes: Mapping[str, Mapping[str, VariantValue]] = options.variants or {"": {}}

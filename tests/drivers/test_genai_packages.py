@@ -19,12 +19,14 @@ from byoc.bundle import list_models
 from byoc.errors import InputError
 from byoc.onnxrt import register_provider
 
-VISION = """vision (float[1, 3, 8, 8] pixel_values) => (float[1, 4, 16] image_features) <int64[3] s = {1, 4, 16}> {
+VISION = """vision (float[1, 3, 8, 8] pixel_values) => (float[1, 4, 16] image_features)
+<int64[3] s = {1, 4, 16}> {
     c = Conv<kernel_shape = [2, 2], strides = [2, 2]>(pixel_values, vw)
     r = Relu(c)
     image_features = Reshape(r, s)
 }"""
-EMBEDDING = """embedding (int64[1, 6] input_ids, float[1, 4, 16] image_features) => (float[1, 6, 16] inputs_embeds) {
+EMBEDDING = """embedding (int64[1, 6] input_ids, float[1, 4, 16] image_features)
+=> (float[1, 6, 16] inputs_embeds) {
     g = Gather(ew, input_ids)
     p = ReduceMean<axes = [1], keepdims = 1>(image_features)
     inputs_embeds = Add(g, p)
@@ -95,10 +97,11 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """A folder, and a package of it for two devices, of which one has no provider."""
     folder = tmp_path_factory.mktemp(request.param)
     given = write_folder(folder / "given", request.param)
+    (folder / "pc.yaml").write_text("extends: dla\ntarget: pc\ncodegen: c\n")
     byoc.package(
         [given],
         output=folder / "p",
-        devices={"npu": "dla", "pc": "openvino-cpu"},
+        devices={"npu": "dla", "pc": str(folder / "pc.yaml")},
         strategy="all-supported",
     )
     return folder
@@ -162,7 +165,7 @@ def test_what_is_not_on_a_provider_is_said(made: Path, tmp_path: Path, byoc: Cal
     export = ("package", "export", made / "p", "-o", tmp_path / "out", "--genai", made / "given")
     ran = byoc(*export, "--variant", "pc")
     assert ran.code == 1
-    assert "variant pc: no provider of ONNX Runtime loads what codegen openvino makes" in ran.err
+    assert "variant pc: no provider of ONNX Runtime loads what codegen c makes" in ran.err
     assert not (tmp_path / "out").exists()
     alone = tmp_path / "alone"
     ran = byoc("package", "split", made / "p", "--for", "pc", "-o", alone)
