@@ -39,15 +39,17 @@ class PackageOptions(Options):
         "replaced, whole; anything else that is there is left alone.",
         Flag("Write the package here (.zip: packed).", Syntax.PATH, ("--output", "-o"), required=True),
     )
-    devices: Mapping[str, str | Path | Sequence[str | Path]] | None = declare_field(
+    devices: Mapping[str, str | Path | Sequence[str | Path] | Mapping[str, Any]] | None = declare_field(
         None,
-        "the devices that the package is for, by name, each with one rule file or several: a variant of "
-        "each model, or one for each of its variants.",
+        "the devices that the package is for, by name, each with one rule file or several, or a mapping "
+        "with these under `rules` and a precision of its own (`quantize`, `data`, `calibration`, ...): "
+        "a variant of each model, or one for each of its variants.",
         Flag(
-            "A device that the package is for, and its rule file.",
+            "A device that the package is for, its rule file, and the precision that is its own, as in "
+            "phone=dla,quantize=int8,data=photos/.",
             Syntax.PAIRS,
             names=("--for",),
-            metavar="DEVICE=FILE|NAME",
+            metavar="DEVICE=FILE|NAME,KEY=VALUE,...",
         ),
     )
     base: str | Path | None = declare_field(
@@ -288,17 +290,47 @@ def _spread_devices(options: PackageOptions) -> Options:
     own = {each.name: getattr(options, each.name) for each in fields(Options)}
     if not options.devices:
         if not options.rules and not all(each.rules for each in options.list_variants()):
-            raise InputError(
-                "devices: none is given (--for DEVICE=RULES), nor rules for all (--rules)"
-            )
+            raise InputError("devices: none is given (--for DEVICE=RULES), nor rules for all (--rules)")
         return Options(**own)
     sizes: Mapping[str, Mapping[str, VariantValue]] = options.variants or {"": {}}
     for size, dims in sizes.items():
         if VARIANT_RULES in dims:
             raise InputError(f"variant '{size}': devices say what rule files it has, so it names none")
-    variants = {
-        "_".join(filter(None, (device, size))): {VARIANT_RULES: list_files(files), **dims}
-        for device, files in options.devices.items()
-        for size, dims in sizes.items()
-    }
-    return Options(**{**own, "variants": variants})
+    variants: dict[str, Mapping[str, VariantValue]] = {}
+    precisions: dict[str, quantization.Precision] = {}
+    for device, given in options.devices.items():
+        files, precision = _read_device(device, given, options.precision)
+        for size, dims in sizes.items():
+            name = "_".join(filter(None, (device, size)))
+            variants[name] = {VARIANT_RULES: files, **dims}
+            if precision != options.precision:
+                precisions[name] = precision
+    return Options(**{**own, "variants": variants, "precisions": precisions})
+
+
+def _read_device(
+    name: str, given: Any, precision: quantization.Precision
+) -> tuple[Sequence[str | Path], quantization.Precision]:
+    """Return the rule files of a device, and its precision: its own, or that of all.
+
+    What it is `given` is a text such as `dla,quantize=int8`, or a mapping with files under `rules`.
+    """
+    known = {each.name for each in fields(quantization.Precision)}
+    if isinstance(given, str):
+        first, *parts = re.split(r",(?=\w+=)", given)
+        pairs = [part.partition("=")[::2] for part in parts]
+        given = {VARIANT_RULES: first, **dict(pairs)} if parts else first
+    if not isinstance(given, Mapping):
+        return list_files(given), precision
+    rest = {key: value for key, value in given.items() if key != VARIANT_RULES}
+    wrong = next((key for key in rest if key not in known), None)
+    if wrong is not None:
+        near = suggest_nearest(str(wrong), [VARIANT_RULES, *known])
+        raise InputError(f"device '{name}': no option '{wrong}'{near}")
+    if not all(list_files(given.get(VARIANT_RULES, ())) or [""]):
+        raise InputError(f"device '{name}': {VARIANT_RULES} names no rule file")
+    try:
+        check_types(quantization.Precision, rest)
+        return list_files(given[VARIANT_RULES]), replace(precision, **rest)
+    except InputError as error:
+        raise InputError(f"device '{name}': {error}") from None

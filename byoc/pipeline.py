@@ -158,9 +158,9 @@ def prepare_variants(request: Request) -> list[Prepared]:
 
 
 def _require_distinct(states: Sequence[Prepared]) -> None:
-    """Raise InputError for two variants that nothing tells apart: neither inputs nor rule files.
+    """Raise InputError for two variants that nothing tells apart: inputs, rule files or precision.
 
-    Those that differ in rule files alone are alternatives, which have to name the same dimensions.
+    Those that differ in the last two alone are alternatives, which have to name the same dimensions.
     """
     known: dict[str, list[Prepared]] = {}
     for state in states:
@@ -170,7 +170,10 @@ def _require_distinct(states: Sequence[Prepared]) -> None:
             variant, others = state.request.variant, [each.request.variant for each in same[:number]]
             for other in others:
                 both = f"{state.loaded.original.source}: variants {other.name} and {variant.name}"
-                if other.rules == variant.rules:
+                asked = state.request.options
+                if other.rules == variant.rules and (
+                    asked.get_precision(other.name) == asked.get_precision(variant.name)
+                ):
                     raise InputError(
                         f"{both} take inputs of the same types, so that nothing tells which of them a "
                         "call is for"
