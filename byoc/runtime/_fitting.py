@@ -302,7 +302,7 @@ def list_own_names(entry: VariantEntry, variants: Collection[str]) -> list[str]:
 
 
 def describe_seconds(seconds: float) -> str:
-    """Return what a choice says of the predicted seconds of a variant."""
+    """Return the predicted seconds of a variant as the sentences of a choice have them."""
     return f"predicted {format_quantity(seconds, 's')}"
 
 

@@ -251,7 +251,7 @@ def _require_same_tensors(bundle: Bundle, candidates: Sequence[Candidate]) -> No
 
 
 def _list_tensors(graph: ProgramGraph) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    """Yield what a caller knows of a program: names, dtypes and shapes of inputs and outputs."""
+    """Yield the name, dtype and shape of each input and output of a program."""
     for name in (*graph.sample, *graph.expected):
         yield name, graph.get_dtype(name), graph.get_shape(name)
 

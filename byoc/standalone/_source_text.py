@@ -114,7 +114,7 @@ class ModelText:
 
 @dataclass(frozen=True)
 class ProgramForm:
-    """What a program is linked with: its weights, if they are embedded, and its drivers.
+    """The form of a program: whether its weights are embedded, and how it gets drivers.
 
     `abis` has the version of the table that each codegen's driver is linked by. Where the file of
     weights is another than the program's own, it is one of several programs for other devices, which

@@ -1,8 +1,8 @@
 """Bundles that byoc 0.1.0 wrote before its release: every later version opens, runs and verifies them.
 
 They are of a network of seven nodes, all on dla, in float32 and in int8; the package is of two networks
-for two devices, which share a weight. They are never written anew. A
-version that cannot read one breaks the promise of docs/stability.md: mend the reader.
+for two devices, which share a weight. They are never written anew. A version that cannot read one breaks
+the promise of docs/stability.md: mend the reader.
 """
 
 from pathlib import Path
