@@ -12,7 +12,7 @@ from functools import partial
 from math import inf
 from numbers import Real
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import finalize
 
 import numpy as np
 from onnx import ModelProto
@@ -244,17 +244,20 @@ def ask_fit(codegen: object, files: Sequence[str], metadata: Mapping[str, str]) 
     if not can_find_fit(codegen):
         name = getattr(codegen, "name", type(codegen).__name__)
         return Fit("", unknown=f"codegen {name} does not say what it needs")
-    try:
-        known = _FITS.setdefault(codegen, {})
-    except TypeError:  # it has no hash, or nothing may refer to it weakly
-        known = {}
-    asked = (*files, None, *metadata.items())
+    if id(codegen) not in _FITS:
+        try:
+            finalize(codegen, _FITS.pop, id(codegen), None)
+        except TypeError:  # nothing may refer to it weakly, so nobody would say when it is gone
+            return _ask_fit(codegen, files, metadata)
+        _FITS[id(codegen)] = {}
+    known, asked = _FITS[id(codegen)], (*files, None, *metadata.items())
     if asked not in known:
         known[asked] = _ask_fit(codegen, files, metadata)
     return known[asked]
 
 
-_FITS: WeakKeyDictionary[Any, dict[tuple[object, ...], Fit]] = WeakKeyDictionary()
+_FITS: dict[int, dict[tuple[object, ...], Fit]] = {}
+"""The answers of codegens, by the identity of the object that gave them, as long as it is there."""
 
 
 def _ask_fit(codegen: Any, files: Sequence[str], metadata: Mapping[str, str]) -> Fit:
