@@ -17,8 +17,8 @@ class ExportOptions(DimensionOptions):
         "the folder to write; one that `export_c` wrote is replaced.",
         Flag("The folder to write.", Syntax.PATH, names=("--output", "-o"), required=True),
     )
-    variant: str | Sequence[str] = declare_field(
-        (),
+    variant: str | Sequence[str] | None = declare_field(
+        None,
         "the variant of a bundle that has several, or those among which the program chooses, by "
         "default all; `host` is the model on the host alone.",
         Flag(

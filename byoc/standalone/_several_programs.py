@@ -61,7 +61,7 @@ def export_c(model: Source, options: ExportOptions) -> ExportedProgram:
     MissingRuntimeError without onnxruntime, which computes what the program's self-test compares with,
     or emx-onnx-cgen.
     """
-    check_type("variant", options.variant, str | Sequence[str])
+    check_type("variant", options.variant, str | Sequence[str] | None)
     models = list_models(Path(model)) if isinstance(model, str | Path) else []
     if options.byte_order not in ("little", "big"):
         raise InputError(f"byte_order is {options.byte_order!r}, but must be little or big")
@@ -137,7 +137,8 @@ def _add_up(folder: Path, made: Sequence[ExportedProgram], weight_bytes: int) ->
 def _export_model(folder: Path, model: Source, options: ExportOptions) -> ExportedProgram:
     """Write a model, a variant of a bundle, or several and their choice, into an empty folder."""
     report_step("load model")
-    names = [options.variant] if isinstance(options.variant, str) else [*options.variant]
+    given = options.variant or ()
+    names = [given] if isinstance(given, str) else [*given]
     path = None if not isinstance(model, str | Path) or str(model).startswith(ZOO) else Path(model)
     if path is None or not is_bundle(path):
         if names:
