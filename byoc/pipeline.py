@@ -167,13 +167,12 @@ def _require_distinct(states: Sequence[Prepared]) -> None:
         known.setdefault(_describe_inputs(state.loaded.original), []).append(state)
     for same in known.values():
         for number, state in enumerate(same):
-            variant, others = state.request.variant, [each.request.variant for each in same[:number]]
-            for other in others:
+            variant = state.request.variant
+            for earlier in same[:number]:
+                other = earlier.request.variant
                 both = f"{state.loaded.original.source}: variants {other.name} and {variant.name}"
-                asked = state.request.options
-                if other.rules == variant.rules and (
-                    asked.get_precision(other.name) == asked.get_precision(variant.name)
-                ):
+                precisions = [each.request.options.precision for each in (earlier, state)]
+                if other.rules == variant.rules and precisions[0] == precisions[1]:
                     raise InputError(
                         f"{both} take inputs of the same types, so that nothing tells which of them a "
                         "call is for"

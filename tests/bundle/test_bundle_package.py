@@ -411,13 +411,13 @@ def test_a_device_has_a_precision_of_its_own(tmp_path: Path, byoc: Callable[...,
     onnx.save(model, tmp_path / "net.onnx")
     (tmp_path / "max.yaml").write_text("extends: dla\nops: [{op: Max, remove: true}]\n")
     (tmp_path / "app.yaml").write_text(
-        "devices:\n  phone: {rules: dla, quantize: int8, data: random}\n  tablet: dla\n"
+        "devices:\n  tablet: dla\n  phone: {rules: dla, quantize: int8, data: random}\n"
         "models: {net: net.onnx}\nstrategy: all-supported\n"
     )
     ran = byoc("package", tmp_path / "app.yaml", "-o", tmp_path / "p")
     assert ran.code == 0, ran.err
     manifest = open_bundle(tmp_path / "p/net").manifest
-    phone, tablet = manifest.variants
+    tablet, phone = manifest.variants
     assert phone.report.precision is not None
     assert (phone.report.precision.dtype, tablet.report.precision) == ("int8", None)
     assert manifest.asked["precisions"]["phone"]["quantize"] == "int8"
