@@ -16,6 +16,7 @@ _find_beside(_Path(__file__).parent)
 if TYPE_CHECKING:
     from byoc.bundle import Bundle as Bundle
     from byoc.bundle import Report as Report
+    from byoc.bundle import export_genai as export_genai
     from byoc.bundle import export_package as export_package
     from byoc.bundle import inspect as inspect
     from byoc.bundle import open_bundle as open_bundle

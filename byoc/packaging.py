@@ -17,7 +17,7 @@ from byoc.pipeline import Result, partition_request
 from byoc.stages import Request, Resolve
 from byoc.stages.options import VARIANT_RULES, Options, VariantValue, list_files
 from byoc.support import Flag, Syntax, check_types, declare_field, read_mapping, take_keywords
-from byoc.zoo import Source, find_genai_folder
+from byoc.zoo import Source, find_genai_folder, find_genai_model
 
 PackagedModels = str | Path | Sequence[str | Path] | Mapping[str, Any]
 _SUFFIXES = (".yaml", ".yml")
@@ -39,15 +39,17 @@ class PackageOptions(Options):
         "replaced, whole; anything else that is there is left alone.",
         Flag("Write the package here (.zip: packed).", Syntax.PATH, ("--output", "-o"), required=True),
     )
-    devices: Mapping[str, str | Path | Sequence[str | Path]] | None = declare_field(
+    devices: Mapping[str, str | Path | Sequence[str | Path] | Mapping[str, Any]] | None = declare_field(
         None,
-        "the devices that the package is for, by name, each with one rule file or several: a variant of "
-        "each model, or one for each of its variants.",
+        "the devices that the package is for, by name, each with one rule file or several, or a mapping "
+        "with these under `rules` and a precision of its own (`quantize`, `data`, `calibration`, ...): "
+        "a variant of each model, or one for each of its variants.",
         Flag(
-            "A device that the package is for, and its rule file.",
+            "A device that the package is for, its rule file, and the precision that is its own, as in "
+            "phone=dla,quantize=int8,data=photos/.",
             Syntax.PAIRS,
             names=("--for",),
-            metavar="DEVICE=FILE|NAME",
+            metavar="DEVICE=FILE|NAME,KEY=VALUE,...",
         ),
     )
     base: str | Path | None = declare_field(
@@ -106,8 +108,6 @@ def _make_request(name: str, chosen: PackagedModel, writer: bundle.PackageWriter
     """Return the request for a model's bundle on the way into a package, which alone is signed."""
     if name in writer.models:
         raise InputError(f"{name}: the package has a model of that name already")
-    if find_genai_folder(chosen.source) is not None:
-        raise InputError(f"{name}: a folder of onnxruntime-genai cannot be in a package: name its model")
     options = replace(chosen.options, output=writer.workspace / name, sign=False)
     if not options.cache:  # what is equal in several models is compiled once all the same
         options = replace(options, cache=True, cache_dir=writer.workspace / "cache")
@@ -157,17 +157,41 @@ def list_packaged_models(models: PackagedModels, options: PackageOptions) -> dic
     Raises InputError for names that are none or the same, and options that are wrong.
     """
     if isinstance(models, str | Path) and str(models).endswith(_SUFFIXES):
-        models, options = _read_file(Path(models), options)
-    elif isinstance(models, str | Path):
+        file = Path(models)
+        models, options = _read_file(file, options)
+        try:
+            return list_packaged_models(models, options)
+        except InputError as error:
+            raise InputError(*(f"{file}: {line}" for line in error.lines)) from None
+    if isinstance(models, str | Path):
         models = [models]
     named = models if isinstance(models, Mapping) else _name_models(models)
     if not named:
         raise InputError("a package has at least one model, and none is given")
-    found = {name: _read_model(name, given, options) for name, given in named.items()}
+    found: dict[str, PackagedModel] = {}
+    for name, given in ((one, each) for pair in named.items() for one, each in _list_inside(*pair)):
+        if name in found:
+            raise InputError(f"the package would have two models '{name}': give NAME=FOLDER/{name}")
+        found[name] = _read_model(name, given, options)
     same = find_same_paths(found)
     if same is not None:
         raise InputError(f"models {same[0]} and {same[1]} cannot be told apart on every system")
     return found
+
+
+def _list_inside(name: str, given: Any) -> Iterator[tuple[str, Any]]:
+    """Yield a model of a package, or instead of a folder of onnxruntime-genai each model in it.
+
+    These are called after the keys of the configuration.
+    """
+    source = given.get("model") if isinstance(given, Mapping) else given
+    genai = None if source is None else find_genai_folder(source)
+    if genai is None:
+        yield name, given
+        return
+    for key in genai.models:
+        path = str(genai.path / key)
+        yield key, {**given, "model": path} if isinstance(given, Mapping) else path
 
 
 def _name_models(models: Sequence[str | Path]) -> dict[str, str | Path]:
@@ -234,13 +258,17 @@ def _find_file(value: Any, folder: Path | None) -> Any:
         return {key: _find_file(each, folder) for key, each in value.items()}
     if isinstance(value, list):
         return [_find_file(each, folder) for each in value]
-    if isinstance(value, str) and value and (folder / value.partition(":")[0]).exists():
-        return str(folder / value)
+    if isinstance(value, str) and value:
+        place = folder / value.partition(":")[0]
+        if place.exists() or (place.parent != folder and find_genai_model(place) is not None):
+            return str(folder / value)
     return value
 
 
 def _read_model(name: str, given: Any, options: PackageOptions) -> PackagedModel:
-    if not re.fullmatch(VARIANT_NAME, name) or not is_plain_name(name) or name == _TAKEN:
+    if re.fullmatch(VARIANT_NAME, name) and not is_plain_name(name):
+        raise InputError(f"model '{name}': no file can have this name on every system: give NAME=FILE")
+    if not re.fullmatch(VARIANT_NAME, name) or name == _TAKEN:
         raise InputError(
             f"model '{name}': a name in a package is a letter, and then at most 39 letters, digits or "
             f"underscores, and not '{_TAKEN}': give NAME=FILE"
@@ -262,17 +290,47 @@ def _spread_devices(options: PackageOptions) -> Options:
     own = {each.name: getattr(options, each.name) for each in fields(Options)}
     if not options.devices:
         if not options.rules and not all(each.rules for each in options.list_variants()):
-            raise InputError(
-                "no device is given (--for DEVICE=RULES), and no rule file for all (--rules)"
-            )
+            raise InputError("devices: none is given (--for DEVICE=RULES), nor rules for all (--rules)")
         return Options(**own)
     sizes: Mapping[str, Mapping[str, VariantValue]] = options.variants or {"": {}}
     for size, dims in sizes.items():
         if VARIANT_RULES in dims:
             raise InputError(f"variant '{size}': devices say what rule files it has, so it names none")
-    variants = {
-        "_".join(filter(None, (device, size))): {VARIANT_RULES: list_files(files), **dims}
-        for device, files in options.devices.items()
-        for size, dims in sizes.items()
-    }
-    return Options(**{**own, "variants": variants})
+    variants: dict[str, Mapping[str, VariantValue]] = {}
+    precisions: dict[str, quantization.Precision] = {}
+    for device, given in options.devices.items():
+        files, precision = _read_device(device, given, options.precision)
+        for size, dims in sizes.items():
+            name = "_".join(filter(None, (device, size)))
+            variants[name] = {VARIANT_RULES: files, **dims}
+            if precision != options.precision:
+                precisions[name] = precision
+    return Options(**{**own, "variants": variants, "precisions": precisions})
+
+
+def _read_device(
+    name: str, given: Any, precision: quantization.Precision
+) -> tuple[Sequence[str | Path], quantization.Precision]:
+    """Return the rule files of a device, and its precision: its own, or that of all.
+
+    What it is `given` is a text such as `dla,quantize=int8`, or a mapping with files under `rules`.
+    """
+    known = {each.name for each in fields(quantization.Precision)}
+    if isinstance(given, str):
+        first, *parts = re.split(r",(?=\w+=)", given)
+        pairs = [part.partition("=")[::2] for part in parts]
+        given = {VARIANT_RULES: first, **dict(pairs)} if parts else first
+    if not isinstance(given, Mapping):
+        return list_files(given), precision
+    rest = {key: value for key, value in given.items() if key != VARIANT_RULES}
+    wrong = next((key for key in rest if key not in known), None)
+    if wrong is not None:
+        near = suggest_nearest(str(wrong), [VARIANT_RULES, *known])
+        raise InputError(f"device '{name}': no option '{wrong}'{near}")
+    if not all(list_files(given.get(VARIANT_RULES, ())) or [""]):
+        raise InputError(f"device '{name}': {VARIANT_RULES} names no rule file")
+    try:
+        check_types(quantization.Precision, rest)
+        return list_files(given[VARIANT_RULES]), replace(precision, **rest)
+    except InputError as error:
+        raise InputError(f"device '{name}': {error}") from None

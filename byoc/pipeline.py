@@ -158,19 +158,21 @@ def prepare_variants(request: Request) -> list[Prepared]:
 
 
 def _require_distinct(states: Sequence[Prepared]) -> None:
-    """Raise InputError for two variants that nothing tells apart: neither inputs nor rule files.
+    """Raise InputError for two variants that nothing tells apart: inputs, rule files or precision.
 
-    Those that differ in rule files alone are alternatives, which have to name the same dimensions.
+    Those that differ in the last two alone are alternatives, which have to name the same dimensions.
     """
     known: dict[str, list[Prepared]] = {}
     for state in states:
         known.setdefault(_describe_inputs(state.loaded.original), []).append(state)
     for same in known.values():
         for number, state in enumerate(same):
-            variant, others = state.request.variant, [each.request.variant for each in same[:number]]
-            for other in others:
+            variant = state.request.variant
+            for earlier in same[:number]:
+                other = earlier.request.variant
                 both = f"{state.loaded.original.source}: variants {other.name} and {variant.name}"
-                if other.rules == variant.rules:
+                precisions = [each.request.options.precision for each in (earlier, state)]
+                if other.rules == variant.rules and precisions[0] == precisions[1]:
                     raise InputError(
                         f"{both} take inputs of the same types, so that nothing tells which of them a "
                         "call is for"

@@ -63,7 +63,13 @@ if TYPE_CHECKING:
         split_path,
     )
     from byoc.bundle._original_weights import OriginalFiles, WeightFile, move_weights
-    from byoc.bundle._ort_package import ExportedPackage, PackagedVariant, export_package
+    from byoc.bundle._ort_package import (
+        HOST_PROVIDER,
+        ExportedPackage,
+        PackagedVariant,
+        export_genai,
+        export_package,
+    )
     from byoc.bundle._package import (
         PackageWriter,
         check_devices,

@@ -1,6 +1,8 @@
 """Reading the manifest of a bundle: its names are checked, and the files that it lists."""
 
 import hashlib
+import os
+import stat
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -294,8 +296,34 @@ def check_files(
 
     Of those that are `by_size` the content is not read.
     """
+    root = os.path.realpath(folder)
+    known = {""}
     for name, entry in manifest.files.items():
-        _check_file(folder, name, entry, name not in by_size)
+        size = _measure_plain(root, name, known)
+        if size is None or name not in by_size:
+            _check_file(folder, name, entry, name not in by_size)
+        else:
+            found = FileEntry.model_construct(sha256=entry.sha256, bytes=size)
+            check_file_entry(folder, name, found, entry)
+
+
+def _measure_plain(root: str, name: str, known: set[str]) -> int | None:
+    """Return the size of a file that is reached by no link; None for all else.
+
+    `name` has no `..`, and `known` are folders in `root` that are no links, to which others are added.
+    """
+    folder = name.rpartition("/")[0]
+    try:
+        if folder not in known:
+            parts = folder.split("/")
+            inside = ["/".join(parts[: count + 1]) for count in range(len(parts))]
+            if not all(stat.S_ISDIR(os.lstat(f"{root}/{each}").st_mode) for each in inside):
+                return None
+            known.add(folder)
+        found = os.lstat(f"{root}/{name}")
+    except (OSError, ValueError):
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def read_manifest_alone(folder: Path) -> Manifest | PackageManifest:

@@ -1,4 +1,4 @@
-"""A bundle as a model package of onnxruntime, which chooses among its variants when it loads.
+"""A bundle in the forms that onnxruntime loads: a model package, or a folder of onnxruntime-genai.
 
 The format is that of onnxruntime's `model_package` library, schema 1.0 (model_package/README.md and
 onnxruntime/core/session/model_package/README.md of its sources; its Python functions are in 1.32): a
@@ -9,12 +9,15 @@ app/npu/model.onnx                the variant `npu` of the component `app`
 shared_assets/sha256-DIGEST/      the weights and artifacts of the variants of a bundle, or of a package
 """
 
+import copy
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import onnx
@@ -23,18 +26,19 @@ from onnx import GraphProto, ModelProto
 from byoc.bundle._epcontext import CONTEXT_OPERATOR, make_context_model
 from byoc.bundle._manifest import VariantEntry
 from byoc.bundle._reading import Bundle
-from byoc.codegen import Codegen, find_same_paths, is_plain_name
-from byoc.errors import InputError
+from byoc.codegen import find_same_paths, is_plain_name
+from byoc.errors import InputError, suggest_nearest
 from byoc.model import walk_nodes, walk_tensors
-from byoc.onnxrt import PROPAGATION_SETTING
+from byoc.onnxrt import PROPAGATION_SETTING, PROVIDER_NAME
 from byoc.support import open_workspace, replace_path, resolve_path
+from byoc.zoo import GENAI_CONFIG_FILE, find_genai_folder
 
 _SCHEMA = "1.0"
 _MODEL_FILE = "model.onnx"
 _MANIFEST = "manifest.json"
 _ASSETS = "shared_assets"
 _HOST_NAMES = ("host", "onnxruntime", "plain")  # the first that no variant of the bundle has
-_HOST_PROVIDER = "CPUExecutionProvider"
+HOST_PROVIDER = "CPUExecutionProvider"
 _WEIGHTS_SETTING = "session.model_external_initializers_file_folder_path"
 
 
@@ -70,8 +74,6 @@ def export_package(models: Mapping[str, Bundle], output: str | Path) -> Exported
     there, for bundles with variants for several sizes, among which onnxruntime cannot choose, and for
     weights outside of a bundle.
     """
-    output = Path(output)
-    real = resolve_path(output)
     for name in models:
         if not is_plain_name(name) or name.lower() in {_ASSETS, _MANIFEST}:
             raise InputError(
@@ -81,24 +83,33 @@ def export_package(models: Mapping[str, Bundle], output: str | Path) -> Exported
     same = find_same_paths(models)
     if same is not None:
         raise InputError(f"components {same[0]} and {same[1]} cannot be told apart on every system")
-    for bundle in models.values():
+    output = Path(output)
+    with _stage_folder(output, models.values(), "a model package") as fresh:
+        found = _Writer(fresh).write(models)
+    return ExportedPackage(output, *found)
+
+
+@contextmanager
+def _stage_folder(output: Path, bundles: Iterable[Bundle], what: str) -> Iterator[Path]:
+    """Provide a folder that becomes `output`, which is not there yet, when the block succeeds."""
+    real = resolve_path(output)
+    for bundle in bundles:
         if resolve_path(bundle.folder) in real.parents:
             raise InputError(
                 f"{output}: cannot be written: it lies in what is exported, {bundle.display_path}"
             )
     if real.exists():
-        raise InputError(f"{output}: is there already: a model package is written into a new folder")
+        raise InputError(f"{output}: is there already: {what} is written into a new folder")
     if not real.parent.is_dir():
         raise InputError(f"{output}: cannot be written: there is no folder '{output.parent}'")
     try:
         with open_workspace(real.parent) as workspace:
             fresh = workspace / "new"
             fresh.mkdir()
-            found = _Writer(fresh).write(models)
+            yield fresh
             replace_path(fresh, real)
     except OSError as error:
         raise InputError(f"{output}: cannot be written: {error.strerror or error}") from error
-    return ExportedPackage(output, *found)
 
 
 class _Writer:
@@ -150,37 +161,25 @@ class _Writer:
     def _write_component(
         self, component: str, bundle: Bundle, asset: Path
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        if bundle.manifest.references:
-            raise InputError(
-                f"{bundle.display_path}: refers to weights outside of it, which a model package cannot: "
-                "partition with --weights copy"
-            )
+        _require_own_weights(bundle)
         entries = _list_entries(bundle)
         for entry in entries:
             if not entry.regions:
                 continue
             name = entry.name or entry.targets[0]
             try:
-                model = make_context_model(
-                    bundle.folder, entry, bundle.manifest.regions, _find_codegens(bundle, entry)
-                )
+                provider, model = _make_provider_model(bundle, entry)
             except InputError as error:
-                reason = str(error).removeprefix("--emit epcontext: ")
-                self._left_out[f"{component}/{name}"] = reason
-                continue
-            providers = _list_providers(model.graph)
-            if len(providers) != 1:
-                listed = " and ".join(providers)
-                reason = f"its regions are of {listed}, and a variant has one provider"
-                self._left_out[f"{component}/{name}"] = reason
+                _require_not_named(bundle, error)
+                self._left_out[f"{component}/{name}"] = str(error)
                 continue
             files = {path for region in entry.regions for path in _list_artifacts(bundle, region.name)}
             _copy_shared(bundle, asset, model, files)
-            yield name, self._write_variant(component, name, providers[0], model)
+            yield name, self._write_variant(component, name, provider, model)
         plain = onnx.load(bundle.folder / entries[0].model, load_external_data=False)
         name = next(name for name in _HOST_NAMES if name not in {each.name for each in entries})
         _copy_shared(bundle, asset, plain, set())
-        yield name, self._write_variant(component, name, _HOST_PROVIDER, plain)
+        yield name, self._write_variant(component, name, HOST_PROVIDER, plain)
 
     def _write_variant(
         self, component: str, name: str, provider: str, model: ModelProto
@@ -196,6 +195,37 @@ class _Writer:
             "ep": provider,
             "executor_info": {"ort": {"model_file": _MODEL_FILE, "session_options": {key: value}}},
         }
+
+
+def _require_own_weights(bundle: Bundle) -> None:
+    if bundle.manifest.references:
+        raise InputError(
+            f"{bundle.display_path}: refers to weights outside of it, which a model package cannot: "
+            "partition with --weights copy"
+        )
+
+
+def _require_not_named(bundle: Bundle, reason: InputError) -> None:
+    """Raise InputError where the variant that is left out for a reason is the one that was asked for."""
+    if bundle.chosen:
+        raise InputError(f"{bundle.display_path}: variant {bundle.chosen}: {reason}")
+
+
+def _make_provider_model(bundle: Bundle, entry: VariantEntry) -> tuple[str, ModelProto]:
+    """Return the provider that loads the regions of a variant, and its model with EPContext nodes.
+
+    Raises InputError, with the reason alone, where there is none, or more than one.
+    """
+    codegens = {region.target: bundle.codegens.find(region.codegen) for region in entry.regions}
+    try:
+        model = make_context_model(bundle.folder, entry, bundle.manifest.regions, codegens)
+    except InputError as error:
+        raise InputError(str(error).removeprefix("--emit epcontext: ")) from None
+    providers = _list_providers(model.graph)
+    if len(providers) != 1:
+        listed = " and ".join(providers)
+        raise InputError(f"its regions are of {listed}, and a variant has one provider")
+    return providers[0], model
 
 
 def _copy_shared(bundle: Bundle, asset: Path, model: ModelProto, artifacts: set[str]) -> None:
@@ -254,12 +284,106 @@ def _list_providers(graph: GraphProto) -> list[str]:
     return sorted(found)
 
 
-def _find_codegens(bundle: Bundle, entry: VariantEntry) -> dict[str, Codegen]:
-    """Return the codegens of a variant by target. Raises InputError for one that is not installed."""
-    return {region.target: bundle.codegens.find(region.codegen) for region in entry.regions}
-
-
 def _list_artifacts(bundle: Bundle, name: str) -> list[str]:
     own = bundle.identical_regions.get(name, name)
     entry = next(each for each in bundle.manifest.regions if each.name == own)
     return [*entry.artifact_files.values()]
+
+
+# A folder of onnxruntime-genai whose models are those of bundles.
+
+
+def export_genai(
+    models: Mapping[str, Bundle],
+    source: str | Path,
+    output: str | Path,
+    drivers: Mapping[str, str | Path] = MappingProxyType({}),
+) -> ExportedPackage:
+    """Write bundles as a folder of onnxruntime-genai into a new folder `output`.
+
+    `models` maps keys of the configuration, such as `vision` and `decoder`, to bundles; the rest, the
+    tokenizer, settings and models that are not among them, is that of the folder `source`. Of each model
+    the fastest variant is taken whose regions one provider of onnxruntime loads, with that provider in
+    the configuration, and the partitioned model for onnxruntime's own processor where none is.
+    `drivers` maps codegens to the libraries of their drivers, for byoc's provider.
+
+    Raises InputError for a `source` that is no such folder, a model that its configuration does not
+    name, and as `export_package`.
+    """
+    genai = find_genai_folder(source)
+    if genai is None:
+        raise InputError(f"{source}: is no folder of onnxruntime-genai: it holds no {GENAI_CONFIG_FILE}")
+    for name in models:
+        if name not in genai.models:
+            near = suggest_nearest(name, genai.models)
+            raise InputError(f"{source}: its configuration names no model '{name}'{near}")
+    output = Path(output)
+    config = copy.deepcopy(genai.config)
+    with _stage_folder(output, models.values(), "a folder of onnxruntime-genai") as fresh:
+        written: list[PackagedVariant] = []
+        left_out: dict[str, str] = {}
+        for name, bundle in models.items():
+            _require_own_weights(bundle)
+            chosen = _choose_for_genai(bundle, name, left_out)
+            _copy_shared(bundle, fresh, chosen.model, chosen.artifacts)
+            section = config["model"][name]
+            section["filename"] = f"{name}.onnx"
+            _set_provider(section, config["model"]["decoder"], chosen.provider, drivers)
+            (fresh / f"{name}.onnx").write_bytes(chosen.model.SerializeToString(deterministic=True))
+            written.append(PackagedVariant(name, chosen.variant, chosen.provider))
+        for path, real in genai.list_other_files(resolve_path(output), models):
+            target = fresh / path
+            if target.exists():
+                raise InputError(
+                    f"{genai.path / path}: is called as a file of the models that replace it"
+                )
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(real, target)
+        text = json.dumps(config, indent=4, ensure_ascii=False)
+        (fresh / GENAI_CONFIG_FILE).write_text(f"{text}\n", encoding="utf-8")
+    return ExportedPackage(output, tuple(written), left_out)
+
+
+@dataclass(frozen=True, eq=False)
+class _ChosenModel:
+    """A variant of a bundle as it is written: its model, the files of its artifacts, its provider."""
+
+    variant: str
+    provider: str
+    model: ModelProto
+    artifacts: set[str]
+
+
+def _choose_for_genai(bundle: Bundle, name: str, left_out: dict[str, str]) -> _ChosenModel:
+    """Return the fastest variant that one provider loads, else the partitioned model."""
+    entries = _list_entries(bundle)
+    for entry in entries:
+        if not entry.regions:
+            continue
+        try:
+            provider, model = _make_provider_model(bundle, entry)
+        except InputError as error:
+            _require_not_named(bundle, error)
+            left_out[f"{name}/{entry.name or entry.targets[0]}"] = str(error)
+            continue
+        files = {path for region in entry.regions for path in _list_artifacts(bundle, region.name)}
+        return _ChosenModel(entry.name or entry.targets[0], provider, model, files)
+    plain = onnx.load(bundle.folder / entries[0].model, load_external_data=False)
+    return _ChosenModel(_HOST_NAMES[0], HOST_PROVIDER, plain, set())
+
+
+def _set_provider(
+    section: dict[str, Any],
+    decoder: Mapping[str, Any],
+    provider: str,
+    drivers: Mapping[str, str | Path],
+) -> None:
+    """Have a section of a configuration name a provider; without settings it has the decoder's."""
+    settings = section.get("session_options", decoder.get("session_options"))
+    settings = copy.deepcopy(settings) if isinstance(settings, dict) else {}
+    options = {f"driver.{name}": str(Path(path).absolute()) for name, path in drivers.items()}
+    own = {provider: options if provider == PROVIDER_NAME else {}}
+    if provider != HOST_PROVIDER:
+        settings.update([PROPAGATION_SETTING])
+    settings["provider_options"] = [] if provider == HOST_PROVIDER else [own]
+    section["session_options"] = settings

@@ -70,6 +70,7 @@ def pack_bundle(source: Path, output: Path) -> None:
     """
     whole, name = split_path(source)
     if name is not None:
+        read_only_manifest(source)  # which says where there is no such model, or no package
         raise InputError(f"{source}: is one of the models of a package: pack {whole}")
     with _open_files(source) as (folder, manifest):
         if manifest.references:

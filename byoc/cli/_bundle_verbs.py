@@ -184,6 +184,9 @@ def _get_own_key() -> str:
 
 def _find_signer(path: Path) -> str:
     """Return the key that signed a bundle. Raises InputError where there is no valid signature."""
+    whole, name = bundle.split_path(path)
+    if name is not None:
+        raise InputError(f"{path}: a model has no signature of its own, its package has: trust {whole}")
     if not path.exists():
         raise InputError(f"{path}: no such bundle, and no key, which is 64 digits 0 to 9 and a to f")
     judged = bundle.judge_path(path)

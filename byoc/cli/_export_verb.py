@@ -97,6 +97,8 @@ def export_c(
     if made.regions:
         parts.append(f"{format_count(made.regions, 'region')} by drivers")
     print_line(", ".join(parts))
+    for name, why in made.left_out.items():
+        print_line(f"note: variant {name} is left out: {why}")
     if made.not_signed:
         print_line(f"note: {made.not_signed}; byoc verify builds it with --trust alone")
     print_line(f"Written to {made.folder}; byoc verify {made.folder} builds and runs it")
@@ -111,8 +113,11 @@ def verify_exported(
         show("build and run")
         found = {each: byoc.verify_program(each, compiler, runner, trust=trust) for each in programs}
     if form is OutputFormat.json:
-        documents = {each.name: {**asdict(one), "passed": one.passed} for each, one in found.items()}
-        print_json(documents[folder.name] if programs == [folder] else {"models": documents})
+        documents = {
+            each.relative_to(folder).as_posix(): {**asdict(one), "passed": one.passed}
+            for each, one in found.items()
+        }
+        print_json(documents["."] if programs == [folder] else {"models": documents})
     else:
         for each, one in found.items():
             _print_verification(each, one)

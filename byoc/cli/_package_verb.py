@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -23,10 +23,10 @@ from byoc.cli._common import (
     reserve_stdout,
     show_status,
 )
-from byoc.cli._option_flags import take_options
+from byoc.cli._option_flags import flag_field, take_options
 from byoc.console import make_console, print_errors, print_line
 from byoc.packaging import PackageOptions
-from byoc.support import keywords_of
+from byoc.support import Flag, Syntax, keywords_of
 
 ModelsArgument = Annotated[
     list[str],
@@ -147,32 +147,59 @@ def split(
     _print_package(output)
 
 
+@dataclass(frozen=True)
+class ExportFlags:
+    """The flags of `byoc package export`."""
+
+    output: Path = flag_field(
+        Flag("Write into this new folder.", Syntax.PATH, ("--output", "-o"), required=True)
+    )
+    variant: str | None = flag_field(
+        Flag("Export this variant of bundles with several.", metavar="NAME"), None
+    )
+    genai: Path | None = flag_field(
+        Flag("Write a folder of onnxruntime-genai, like this one.", Syntax.PATH, metavar="FOLDER"), None
+    )
+    drivers: Mapping[str, str] = flag_field(
+        Flag(
+            "With --genai: the library of a codegen's driver.",
+            Syntax.PAIRS,
+            names=("--driver",),
+            metavar="CODEGEN=FILE",
+        )
+    )
+    trust: bool = flag_field(Flag("Take weights outside, whoever made it.", Syntax.SWITCH), False)
+
+
 @app.command("export")
+@take_options(ExportFlags)
 def export(
     source: Annotated[Path, typer.Argument(help="A bundle or a package: a folder or a packed file.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Write into this new folder.")],
-    variant: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Export this variant of bundles with several.")
-    ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Take weights outside, whoever made it.")
-    ] = False,
+    options: ExportFlags,
     form: FormatOption = OutputFormat.text,
 ) -> None:
-    """Write a bundle, or a package, as a model package of onnxruntime.
+    """Write a bundle, or a package, as a model package of onnxruntime, or as a folder of its genai.
 
     onnxruntime chooses a variant by the providers of a session. Those whose regions no provider
-    loads are left out, with the reason.
+    loads are left out, with the reason; one that --variant names is then an error.
     """
+    if options.drivers and options.genai is None:
+        raise typer.BadParameter("it is for --genai: sessions are given drivers", param_hint="--driver")
     with show_status() as show, reserve_stdout():
         show("write")
+        own = "decoder" if options.genai is not None else source.name.partition(".")[0]
         models = {
-            path.name if path != source else source.name.partition(".")[0]: byoc.open_bundle(
-                path, trust=trust, variant=variant
+            own if path == source else path.name: byoc.open_bundle(
+                path, trust=options.trust, variant=options.variant
             )
             for path in bundle.list_models(source)
         }
-        made = byoc.export_package(models, output)
+        if options.genai is not None:
+            made = byoc.export_genai(models, options.genai, options.output, options.drivers)
+        else:
+            made = byoc.export_package(models, options.output)
+    if made.left_out and all(each.provider == bundle.HOST_PROVIDER for each in made.variants):
+        print_errors(["warning: no provider loads any region of it, so that all runs on the host"])
     if form is OutputFormat.json:
         print_json({**asdict(made), "folder": str(made.folder)})
         return

@@ -12,6 +12,7 @@ from functools import partial
 from math import inf
 from numbers import Real
 from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
 import numpy as np
 from onnx import ModelProto
@@ -237,11 +238,29 @@ def ask_compatible(codegen: Stamped, region: Region, artifact: Artifact) -> Verd
 def ask_fit(codegen: object, files: Sequence[str], metadata: Mapping[str, str]) -> Fit:
     """Return whether a compiled region loads here; of a codegen that does not say, only loading tells.
 
-    Raises TypeError unless that is what it gives.
+    An object of a codegen is asked once for each artifact: the choice of a variant and its loading want
+    the same answer. Raises TypeError unless that is what it gives.
     """
     if not can_find_fit(codegen):
         name = getattr(codegen, "name", type(codegen).__name__)
         return Fit("", unknown=f"codegen {name} does not say what it needs")
+    if id(codegen) not in _FITS:
+        try:
+            finalize(codegen, _FITS.pop, id(codegen), None)
+        except TypeError:  # nothing may refer to it weakly, so nobody would say when it is gone
+            return _ask_fit(codegen, files, metadata)
+        _FITS[id(codegen)] = {}
+    known, asked = _FITS[id(codegen)], (*files, None, *metadata.items())
+    if asked not in known:
+        known[asked] = _ask_fit(codegen, files, metadata)
+    return known[asked]
+
+
+_FITS: dict[int, dict[tuple[object, ...], Fit]] = {}
+"""The answers of codegens, by the identity of the object that gave them, as long as it is there."""
+
+
+def _ask_fit(codegen: Any, files: Sequence[str], metadata: Mapping[str, str]) -> Fit:
     with _wait_for(codegen, "find_fit"):
         found: Any = codegen.find_fit(tuple(files), dict(metadata))
     if not isinstance(found, Fit):

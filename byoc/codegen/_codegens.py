@@ -200,7 +200,7 @@ class Codegens:
             elif self.isolation is None or (
                 self.isolation.unless_trusted and not has_worker_processes()
             ):
-                return load_installed(name)
+                self._found[name] = load_installed(name)
             else:
                 self._found[name] = find_isolated(name, self.isolation)
         return self._found[name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import weakref
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -155,11 +156,10 @@ def parse_strict_json(content: bytes) -> Any:
 
 
 def _unique_keys(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in result:
-            raise ValueError(f"the key {quote_name(key)} stands twice")
-        result[key] = value
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key {quote_name(twice)} stands twice")
     return result
 
 

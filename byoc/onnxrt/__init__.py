@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     )
     from byoc.onnxrt._provider import (
         PROPAGATION_SETTING,
+        PROVIDER_NAME,
         build_provider,
         get_provider_folder,
         open_provider_session,

@@ -23,14 +23,17 @@ if TYPE_CHECKING:
         rename_executor,
     )
     from byoc.runtime._fitting import (
+        HOST_NAME,
         BundleFit,
         LoadChanges,
         NoneFitsError,
         RegionFit,
         VariantChoice,
         VariantFit,
+        describe_seconds,
         find_fitting,
         list_alternatives,
+        list_own_names,
     )
     from byoc.runtime._loading import (
         describe_other_kernels,

@@ -5,7 +5,7 @@ Loading takes one of them. What is asked here, loading asks of each region, too 
 """
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -276,7 +276,7 @@ class Preference:
 
         A name of a variant means that one alone, whatever targets and codegens are called.
         """
-        own = {name for name in _list_names(entry) if name not in self.variants} | {entry.name}
+        own = list_own_names(entry, self.variants)
         return next((name for name in self.names if name in own), "")
 
     def sort(self, entries: Iterable[VariantEntry]) -> list[VariantEntry]:
@@ -294,6 +294,16 @@ def _list_names(entry: VariantEntry) -> tuple[str, ...]:
     """Return the names that mean a variant: its own, and its targets and codegens."""
     codegens = dict.fromkeys(region.codegen for region in entry.regions)
     return (entry.name, *entry.targets, *codegens, *(() if entry.regions else (HOST_NAME,)))
+
+
+def list_own_names(entry: VariantEntry, variants: Collection[str]) -> list[str]:
+    """Return the names that mean a variant in a preference, where all `variants` have these names."""
+    return [entry.name, *(name for name in _list_names(entry)[1:] if name not in variants)]
+
+
+def describe_seconds(seconds: float) -> str:
+    """Return the predicted seconds of a variant as the sentences of a choice have them."""
+    return f"predicted {format_quantity(seconds, 's')}"
 
 
 def list_alternatives(manifest: Manifest) -> list[list[VariantEntry]]:
@@ -354,7 +364,7 @@ def choose_variants(
 
 def _describe(entry: VariantEntry, preferred: Preference) -> str:
     name = preferred.find(entry)
-    seconds = f"predicted {format_quantity(entry.report.predicted.seconds, 's')}"
+    seconds = describe_seconds(entry.report.predicted.seconds)
     return f"preferred as {name}, {seconds}" if name else seconds
 
 

@@ -70,6 +70,7 @@ from byoc.runtime._program_builder import ProgramBuilder, data_inputs
 from byoc.runtime._session import Session
 from byoc.runtime._stage_program import HOST, Profile, Stage, StageValues
 from byoc.runtime._variant_session import VariantSession
+from byoc.support import collect_rarely
 
 
 def load_bundle(
@@ -323,15 +324,16 @@ def load(  # noqa: PLR0913 - each has a default
     if fallback not in (None, "host"):
         raise InputError(f"fallback is {fallback!r}, and may be 'host' or None")
     isolation = choose_isolation(isolate, call_timeout)
-    bundle = open_bundle(
-        path, isolation, trust=trust, codegens=codegens, variant=variant, hash_artifacts=False
-    )
-    if variant is not None and prefer:
-        raise InputError(f"{path}: variant {variant} is named, so that there is nothing to prefer")
-    load_one = partial(load_bundle, options=options)
-    loaded = load_variants(
-        bundle, pad=pad, load_one=load_one, prefer=prefer, fall_back=fallback is not None
-    )
+    with collect_rarely():  # manifests and models are many objects, and none of them is garbage
+        bundle = open_bundle(
+            path, isolation, trust=trust, codegens=codegens, variant=variant, hash_artifacts=False
+        )
+        if variant is not None and prefer:
+            raise InputError(f"{path}: variant {variant} is named, so that there is nothing to prefer")
+        load_one = partial(load_bundle, options=options)
+        loaded = load_variants(
+            bundle, pad=pad, load_one=load_one, prefer=prefer, fall_back=fallback is not None
+        )
     for line in loaded.describe_fallbacks():
         warnings.warn(line, RuntimeWarning, stacklevel=2)
     other = describe_other_kernels(bundle)

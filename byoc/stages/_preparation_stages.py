@@ -131,10 +131,13 @@ class Resolve:
             compilers = [each for one in found.values() for each in one.setup.compilers.values()]
             bundle.require_earlier_regions(compilers, Path(state.options.refit))
         return [
-            replace(each, request=replace(each.request, variant=named))
+            replace(each, request=replace(each.request, variant=named, options=own))
             for variant in variants
             for each in [found[variant.rules]]
             for named in [replace(variant, component=state.variant.component)]
+            for own in [
+                replace(each.request.options, precision=state.options.get_precision(variant.name))
+            ]
         ]
 
     def _resolve(self, state: Request, asked: Options) -> Resolved:

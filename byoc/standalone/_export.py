@@ -1,54 +1,46 @@
-"""Export of a model or a bundle as a C program, with its CMake file, README and licences."""
+"""A program that is written: its files of C, CMake and JSON, README and licences."""
 
 import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import Distribution, distribution, version
 from pathlib import Path
 from typing import Any, cast
 
-from byoc.bundle import PROGRAM_FILE, is_bundle, list_models, open_bundle, sign_folder
+from byoc.bundle import PROGRAM_FILE, sign_folder
 from byoc.codegen import DriverSources
 from byoc.codegen.drivers import get_include_folder
 from byoc.errors import InputError
-from byoc.numerics import round_up
 from byoc.standalone._export_options import ExportOptions
 from byoc.standalone._program_graph import (
     ProgramGraph,
     fill_template,
-    read_bundle_graph,
-    read_model_graph,
     read_source,
 )
 from byoc.standalone._program_steps import ProgramSteps, plan_steps
 from byoc.standalone._source_text import (
-    ALIGNMENT,
     CODE_SUFFIXES,
-    PREFIX,
     WEIGHTS_FILE,
     ByteOrder,
+    ProgramForm,
     ProgramWeights,
-    check_prefix,
     make_sample_file,
     rename_program,
     write_model_text,
 )
 from byoc.support import (
     CODEGENS,
-    keywords_of,
     list_installed,
     open_workspace,
     read_name_and_version,
     replace_path,
     report_step,
     resolve_path,
-    take_keywords,
 )
 from byoc.support.trust import SIGNATURE_FILE
-from byoc.zoo import ZOO, Source
 
 # The components of a program, and the texts of their licences.
 
@@ -145,7 +137,7 @@ def _read_texts(found: Distribution) -> dict[str, bytes]:
     return dict(sorted(texts.items()))
 
 
-# Export of a model, or of a bundle, as a C program.
+# A program: its folder and its files.
 
 FORMAT = 2  # of `program.json`
 SAMPLE_FILE = "sample.bin"
@@ -157,7 +149,8 @@ class ExportedProgram:
 
     `arena_bytes` is the plan of boundary tensors and host operators, without what drivers need for
     regions; `bound` is what no plan can be below. `steps` counts calls, `kernels` those of byoc's own.
-    `not_signed` is why it is not signed, empty if it is.
+    `not_signed` is why it is not signed, empty if it is. `left_out` says of variants why a program that
+    chooses does not have them.
     """
 
     folder: Path
@@ -168,110 +161,66 @@ class ExportedProgram:
     kernels: int
     regions: int
     not_signed: str = ""
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
-@take_keywords(ExportOptions)
-def export_c(model: Source, options: ExportOptions) -> ExportedProgram:
-    """Export a model or a bundle as a C program without dependencies, to `output`.
-
-    `model` is a path, `zoo:NAME`, a protobuf, or the path of a bundle or package; of a package each
-    model is a program in a folder of its own, and they share an arena. Raises InputError for a wrong
-    model, an operator that has no function in C, which it names, an extent that is not known, and an
-    output that cannot be written: nothing has been written then. Raises MissingRuntimeError without
-    onnxruntime, which computes what the program's self-test compares with, or emx-onnx-cgen.
-    """
-    models = list_models(Path(model)) if isinstance(model, str | Path) else []
-    if len(models) > 1:
-        return _export_package(models, options)
-    output = Path(options.output)
-    if options.byte_order not in ("little", "big"):
-        raise InputError(f"byte_order is {options.byte_order!r}, but must be little or big")
-    check_prefix(options.prefix)
-    _check_output(output)
-    report_step("load model")
-    graph = _read_graph(model, options)
-    drivers = _find_drivers(graph)
-    report_step("plan memory")
-    steps = plan_steps(graph)
-    report_step("write")
-    weights = ProgramWeights(cast(ByteOrder, options.byte_order))
-    contents = _make_files(graph, steps, weights, drivers, options)
-    with _stage_program(output) as folder:
-        _write_files(folder, contents, weights)
-        not_signed = sign_folder(folder, hashlib.sha256(contents[PROGRAM_FILE]).digest(), kind="program")
-    return ExportedProgram(
-        output,
-        steps.plan.size,
-        steps.plan.bound,
-        weights.size,
-        len(steps.steps),
-        sum(step.call is not None and bool(step.call.kind) for step in steps.steps),
-        len(graph.regions),
-        not_signed,
-    )
+class NoDriverError(InputError):
+    """The codegen of a region has no driver in C."""
 
 
-def _export_package(models: Sequence[Path], options: ExportOptions) -> ExportedProgram:
-    """Export the models of a package as one project of CMake, in which they share an arena.
+@dataclass(frozen=True, eq=False)
+class PlannedProgram:
+    """A program before it is written: its graph, its steps in order, and the drivers of its regions."""
 
-    The sizes that are returned are those of all together: the arena is that of the largest.
-    """
-    if options.prefix != PREFIX:
-        raise InputError(f"prefix '{options.prefix}': models of a package have their names as prefixes")
-    names = [path.name.lower() for path in models]
-    for name in names:
-        check_prefix(name)
-    output, given = Path(options.output), keywords_of(options, ExportOptions)
-    _check_output(output)
-    with _stage_program(output) as folder:
-        made = [
-            export_c(str(path), **{**given, "output": folder / name, "prefix": name})
-            for path, name in zip(models, names, strict=True)
-        ]
-        plan = max(each.arena_bytes for each in made)
-        inside = [each.relative_to(folder).as_posix() for each in folder.rglob("*") if each.is_file()]
-        projects = "".join(f"add_subdirectory({name})\n" for name in names)
-        includes = "".join(f'#include "{name}.h"\n' for name in names)
-        shared = round_up(plan, ALIGNMENT)
-        contents = {
-            "CMakeLists.txt": fill_template("package.cmake.in", {"models": projects}).encode(),
-            "models.h": fill_template("models.h.in", {"includes": includes, "shared": shared}).encode(),
-        }
-        document = {"format": FORMAT, "models": names, "files": sorted([*contents, *inside])}
-        for name, content in (contents | {PROGRAM_FILE: _format_json(document)}).items():
-            (folder / name).write_bytes(content)
-    return ExportedProgram(
-        output,
-        plan,
-        max(each.bound for each in made),
-        sum(each.weight_bytes for each in made),
-        sum(each.steps for each in made),
-        sum(each.kernels for each in made),
-        sum(each.regions for each in made),
-        next((each.not_signed for each in made if each.not_signed), ""),
-    )
+    graph: ProgramGraph
+    steps: ProgramSteps
+    drivers: Sequence[DriverSources]
 
+    @classmethod
+    def plan(cls, graph: ProgramGraph) -> "PlannedProgram":
+        """Plan a program. Raises InputError for an operator or a codegen that has nothing in C."""
+        drivers = _find_drivers(graph)
+        report_step("plan memory")
+        return cls(graph, plan_steps(graph), drivers)
 
-def _read_graph(model: Source, options: ExportOptions) -> ProgramGraph:
-    path = None if not isinstance(model, (str, Path)) or str(model).startswith(ZOO) else Path(model)
-    if path is None or not is_bundle(path):
-        if options.variant is not None:
-            raise InputError(f"variant {options.variant}: a model has none; a bundle may have some")
-        return read_model_graph(model, options.dims, options.shapes)
-    if options.dims or options.shapes:
-        raise InputError(f"{path}: the extents of a bundle are given when it is made, not here")
-    return read_bundle_graph(open_bundle(path, None, variant=options.variant))
+    def add_weights(self, weights: ProgramWeights) -> None:
+        """Add all constants to weights that several programs have in common."""
+        form = ProgramForm({each.name: each.abi for each in self.drivers})
+        write_model_text(self.graph, self.steps, weights, form)
+
+    def write(
+        self, folder: Path, options: ExportOptions, shared: ProgramWeights | None = None
+    ) -> ExportedProgram:
+        """Write the program into an empty folder.
+
+        With `shared` weights it is one of several, each in a folder beside the file of them, that find
+        drivers where they run. All constants are in these already.
+        """
+        weights = shared or ProgramWeights(cast(ByteOrder, options.byte_order))
+        contents = _make_files(self, weights, options, shared is not None)
+        write_files(folder, contents, None if shared else weights)
+        steps, digest = self.steps, hashlib.sha256(contents[PROGRAM_FILE]).digest()
+        return ExportedProgram(
+            folder,
+            steps.plan.size,
+            steps.plan.bound,
+            weights.size,
+            len(steps.steps),
+            sum(step.call is not None and bool(step.call.kind) for step in steps.steps),
+            len(self.graph.regions),
+            sign_folder(folder, digest, kind="program"),
+        )
 
 
 def _find_drivers(graph: ProgramGraph) -> list[DriverSources]:
-    """Return the drivers of a bundle's regions. Raises InputError where a codegen has none."""
+    """Return the drivers of a bundle's regions. Raises NoDriverError where a codegen has none."""
     if graph.bundle is None:
         return []
     found = []
     for name in dict.fromkeys(call.codegen for call in graph.regions.values()):
         sources = graph.bundle.codegens.find_driver(name)
         if sources is None:
-            raise InputError(
+            raise NoDriverError(
                 f"{graph.source}: codegen {name} has no driver in C, so its regions run in Python alone"
             )
         found.append(sources)
@@ -279,16 +228,14 @@ def _find_drivers(graph: ProgramGraph) -> list[DriverSources]:
 
 
 def _make_files(
-    graph: ProgramGraph,
-    steps: ProgramSteps,
-    weights: ProgramWeights,
-    drivers: Sequence[DriverSources],
-    options: ExportOptions,
+    program: PlannedProgram, weights: ProgramWeights, options: ExportOptions, is_one_of_several: bool
 ) -> dict[str, bytes]:
     """Return all files but the weights, by path from the program's folder."""
+    graph, steps, drivers = program.graph, program.steps, program.drivers
     embed, prefix = options.embed, options.prefix
-    abis = {driver.name: driver.abi for driver in drivers}
-    text = write_model_text(graph, steps, weights, embed, abis)
+    weights_file = f"../{WEIGHTS_FILE}" if is_one_of_several else WEIGHTS_FILE
+    form = ProgramForm({driver.name: driver.abi for driver in drivers}, embed, weights_file)
+    text = write_model_text(graph, steps, weights, form)
     found = {"model.h": text.header.encode(), "model.c": text.source.encode()}
     found |= {name: read_source(name) for name in (*steps.kernel_files, "main.c")}
     if steps.functions is not None:
@@ -309,14 +256,14 @@ def _make_files(
     found[SAMPLE_FILE] = make_sample_file(
         [*graph.sample.values(), *graph.expected.values()], weights.order
     )
-    found["CMakeLists.txt"] = format_cmake(sources, libraries, prefix).encode()
+    found["CMakeLists.txt"] = format_cmake(sources, libraries, prefix, is_one_of_several).encode()
     components = list_components(steps.functions is not None, drivers)
     found |= {name: text for component in components for name, text in component.list_texts()}
     readme = format_readme(graph, steps, weights, embed, components)
     readme_bytes = readme.encode(errors="backslashreplace")  # a path that is not text
     found |= rename_program({"README.md": readme_bytes}, prefix)
-    found["sbom.cdx.json"] = _format_json(describe_components(graph, components))
-    found[PROGRAM_FILE] = _format_json(
+    found["sbom.cdx.json"] = format_json(describe_components(graph, components))
+    found[PROGRAM_FILE] = format_json(
         {
             "format": FORMAT,
             "byoc": version("onnx-byoc"),
@@ -333,27 +280,29 @@ def _make_files(
             "libraries": libraries,
             "arena": {"bytes": steps.plan.size, "bound": steps.plan.bound, "proof": steps.plan.proof},
             "weights": weights.size,
-            "files": sorted({*found, WEIGHTS_FILE}),
+            "files": sorted({*found, *(() if is_one_of_several else (WEIGHTS_FILE,))}),
         }
     )
     return found
 
 
-def _format_json(document: Mapping[str, Any]) -> bytes:
+def format_json(document: Mapping[str, Any]) -> bytes:
     return (json.dumps(document, indent=1, sort_keys=True) + "\n").encode()
 
 
-def _write_files(folder: Path, contents: Mapping[str, bytes], weights: ProgramWeights) -> None:
+def write_files(folder: Path, contents: Mapping[str, bytes], weights: ProgramWeights | None) -> None:
+    """Write files by their paths, and the file of weights, where a folder has its own."""
     for name, content in contents.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    with (folder / WEIGHTS_FILE).open("wb") as file:
-        for part in weights.list_parts():
-            file.write(part)
+    if weights is not None:
+        with (folder / WEIGHTS_FILE).open("wb") as file:
+            for part in weights.list_parts():
+                file.write(part)
 
 
-def _check_output(output: Path) -> None:
+def check_output(output: Path) -> None:
     """Raise InputError unless a program can be written to a path."""
     try:
         real = resolve_path(output)
@@ -381,7 +330,7 @@ def _is_replaceable(folder: Path) -> bool:
 
 
 @contextmanager
-def _stage_program(output: Path) -> Iterator[Path]:
+def stage_program(output: Path) -> Iterator[Path]:
     """Provide a folder that becomes `output` when the block succeeds."""
     real = resolve_path(output)
     try:
@@ -389,7 +338,7 @@ def _stage_program(output: Path) -> Iterator[Path]:
             fresh = workspace / "new"
             fresh.mkdir()
             yield fresh
-            _check_output(output)
+            check_output(output)
             replace_path(fresh, real)
     except OSError as error:
         raise InputError(f"{output}: cannot be written: {error.strerror or error}") from None
@@ -398,10 +347,13 @@ def _stage_program(output: Path) -> Iterator[Path]:
 # Files beside the source of a program: for CMake, for readers, and for those who track components.
 
 
-def format_cmake(sources: Sequence[str], libraries: Sequence[str], prefix: str) -> str:
+def format_cmake(
+    sources: Sequence[str], libraries: Sequence[str], prefix: str, is_one_of_several: bool
+) -> str:
     """Return `CMakeLists.txt`: a library of the model, one for each driver, the self-test, a package.
 
-    A driver is a target of its own, so that programs with regions of one codegen have it once.
+    A driver is a target of its own, so that programs with regions of one codegen have it once. One of
+    several programs, which find drivers where they run, is no package.
     """
     own = [name for name in sources if name != "main.c" and not name.startswith("drivers/")]
     drivers: dict[str, list[str]] = {}
@@ -410,24 +362,36 @@ def format_cmake(sources: Sequence[str], libraries: Sequence[str], prefix: str) 
             drivers.setdefault(name.split("/")[1], []).append(name)
     assembler = " ASM" if any(name.endswith(".S") for name in sources) else ""
     targets = {name: f"byoc_driver_{name}" for name in drivers}
-    described = "".join(
-        fill_template(
-            "driver.cmake.in", {"name": prefix, "target": targets[name], "sources": _indent(files)}
+    values: dict[str, object] = {
+        "name": prefix,
+        "library": _indent(own),
+        "libraries": " ".join([*targets.values(), *libraries]),
+        "headers": " ".join([f"{prefix}.h", *(["byoc_driver.h"] if drivers else [])]),
+        "targets": " ".join(targets.values()),
+        "assembler": assembler,
+    }
+
+    def describe(template: str) -> str:
+        return "".join(
+            fill_template(
+                template,
+                {
+                    "name": prefix,
+                    "target": targets[name],
+                    "sources": _indent(files),
+                    "libraries": " ".join(libraries),
+                },
+            )
+            for name, files in drivers.items()
         )
-        for name, files in drivers.items()
-    )
-    return fill_template(
-        "CMakeLists.txt.in",
-        {
-            "name": prefix,
-            "library": _indent(own),
-            "drivers": described,
-            "libraries": " ".join([*targets.values(), *libraries]),
-            "headers": " ".join([f"{prefix}.h", *(["byoc_driver.h"] if drivers else [])]),
-            "targets": " ".join(targets.values()),
-            "assembler": assembler,
-        },
-    )
+
+    linked = describe("driver.cmake.in") + fill_template("linking.cmake.in", values)
+    if is_one_of_several:
+        opened = describe("shared_driver.cmake.in") + fill_template("opening.cmake.in", values)
+        linking = f"if(BYOC_LINK_DRIVERS)\n{linked}else()\n{opened}endif()\n"
+    else:
+        linking = linked + fill_template("install.cmake.in", values)
+    return fill_template("CMakeLists.txt.in", values | {"linking": linking})
 
 
 def _indent(names: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """The options of `export_c`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,10 +17,16 @@ class ExportOptions(DimensionOptions):
         "the folder to write; one that `export_c` wrote is replaced.",
         Flag("The folder to write.", Syntax.PATH, names=("--output", "-o"), required=True),
     )
-    variant: str | None = declare_field(
+    variant: str | Sequence[str] | None = declare_field(
         None,
-        "the variant of a bundle that has several.",
-        Flag("The variant to export, of a bundle with several.", metavar="NAME"),
+        "the variant of a bundle that has several, or those among which the program chooses, by "
+        "default all; `host` is the model on the host alone.",
+        Flag(
+            "A variant to export, of a bundle with several. Of several the program chooses one where "
+            "it runs; host is the model on the host alone.",
+            Syntax.LIST,
+            metavar="NAME",
+        ),
     )
     byte_order: str = declare_field(
         "little",

@@ -73,7 +73,7 @@ def read_source(name: str) -> bytes:
     return (Path(str(files("byoc.standalone"))) / "source" / name).read_bytes()
 
 
-def fill_template(name: str, values: dict[str, object]) -> str:
+def fill_template(name: str, values: Mapping[str, object]) -> str:
     """Return a template with a value in each place `@NAME@`. Raises KeyError for one without a value."""
     return _PLACE.sub(lambda match: str(values[match[1]]), read_source(name).decode())
 
@@ -180,15 +180,16 @@ def read_model_graph(
     return _make_graph(model, model.source, {}, frozenset())
 
 
-def read_bundle_graph(bundle: Bundle) -> ProgramGraph:
+def read_bundle_graph(bundle: Bundle, on_host: bool = False) -> ProgramGraph:
     """Return the partitioned graph of a bundle, with the zoo's sample where a model of the zoo was cut.
 
-    Regions that compute what their models do (`model_driver`) are nodes of the host in it.
+    Regions that compute what their models do (`model_driver`) are nodes of the host in it, and with
+    `on_host` all regions.
     """
     inlined = {
         entry.target
         for entry in bundle.variant.regions
-        if bundle.codegens.needs_model_driver(entry.codegen)
+        if on_host or bundle.codegens.needs_model_driver(entry.codegen)
     }
     model = replace(
         load_model(bundle.folder / bundle.variant.model), make_samples=_find_original_samples(bundle)

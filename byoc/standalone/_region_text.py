@@ -158,6 +158,9 @@ _TABLES = {1: "byoc_driver", 2: "byoc_driver_2"}
 """The types of drivers' tables, by the version of the interface."""
 
 
+_SENTENCE_BYTES = 240  # of a handle, for an error that names versions or a library
+
+
 def name_driver_table(codegen: str) -> str:
     """Return the name of a codegen's driver in a program: what C has no letter for is an underscore."""
     return "byoc_driver_" + re.sub(r"[^A-Za-z0-9_]", "_", codegen)
@@ -175,9 +178,16 @@ class RegionText:
 
     @staticmethod
     def write(
-        graph: ProgramGraph, weights: "ProgramWeights", calls: RegionCalls, abis: Mapping[str, int]
+        graph: ProgramGraph,
+        weights: "ProgramWeights",
+        calls: RegionCalls,
+        abis: Mapping[str, int],
+        finds_drivers: bool,
     ) -> "RegionText":
         """Write the text of all regions; their artifacts are added to the weights, as they are.
+
+        Drivers are linked, or with `finds_drivers` opened where the program runs, unless it is compiled
+        with BYOC_LINKED.
 
         Raises InputError for a boundary tensor of elements of less than a byte.
         """
@@ -187,18 +197,10 @@ class RegionText:
         blobs = [list(each.artifact.files.items()) for each in driven]
         flat = [blob for each in blobs for blob in each]
         texts = [list(each.artifact.metadata.items()) for each in driven]
-        codegens = dict.fromkeys(each.codegen for each in driven)
         definitions = fill_template(
             "regions.c.in",
             {
-                "externs": "".join(
-                    f"extern const {_TABLES[abis[name]]} {name_driver_table(name)};\n"
-                    for name in codegens
-                ),
-                "drivers": ", ".join(
-                    f"&{name_driver_table(each.codegen)}{'.base' if abis[each.codegen] > 1 else ''}"
-                    for each in driven
-                ),
+                "find": _write_finding([each.codegen for each in driven], abis, finds_drivers),
                 "names": ", ".join(quote(each.region.name) for each in driven),
                 "blob_names": ", ".join(quote(name) for name, _ in flat),
                 "blob_offsets": ", ".join(str(weights.add_bytes(content)) for _, content in flat),
@@ -211,7 +213,8 @@ class RegionText:
         )
         members = (
             f"    byoc_blob blobs[{len(flat)}];\n    byoc_region_info infos[{len(driven)}];\n"
-            f"    byoc_region *regions[{len(driven)}];\n"
+            f"    byoc_region *regions[{len(driven)}];\n    const byoc_driver *drivers[{len(driven)}];\n"
+            f"    char sentence[{_SENTENCE_BYTES}];\n"
         )
         includes = (
             f'\n#include "byoc_driver.h"\n\n#define MODEL_REGIONS {len(driven)}\n'
@@ -232,6 +235,29 @@ class RegionText:
         )
         functions = read_source("regions.h.in").decode()
         return RegionText(includes, members, functions, definitions, opening)
+
+
+def _write_finding(codegens: Sequence[str], abis: Mapping[str, int], finds_drivers: bool) -> str:
+    """Return the text that finds the driver of each region, and asks it for versions."""
+    tables = {name: name_driver_table(name) for name in dict.fromkeys(codegens)}
+    linked = fill_template(
+        "find_linked.c.in",
+        {
+            "externs": "".join(
+                f"extern const {_TABLES[abis[name]]} {table};\n" for name, table in tables.items()
+            ),
+            "drivers": ", ".join(
+                f"&{tables[name]}{'.base' if abis[name] > 1 else ''}" for name in codegens
+            ),
+        },
+    )
+    opened = {
+        "linked": linked,
+        "codegens": ", ".join(map(quote, codegens)),
+        "libraries": ", ".join(quote(tables[name]) for name in codegens),
+    }
+    found = fill_template("find_drivers.c.in", opened) if finds_drivers else linked
+    return read_source("versions.c.in").decode() + found
 
 
 def _list_links(graph: ProgramGraph, calls: RegionCalls, driven: Sequence[DrivenRegion]) -> str:

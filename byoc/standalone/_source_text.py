@@ -22,6 +22,7 @@ from byoc.standalone._program_graph import (
     describe_in_comment,
     fill_template,
     quote,
+    read_source,
 )
 from byoc.standalone._program_steps import ProgramStep, ProgramSteps
 from byoc.standalone._region_text import RegionCalls, RegionText, list_crossing, plan_region_calls
@@ -111,29 +112,42 @@ class ModelText:
     source: str
 
 
+@dataclass(frozen=True)
+class ProgramForm:
+    """The form of a program: whether its weights are embedded, and how it gets drivers.
+
+    `abis` has the version of the table that each codegen's driver is linked by. Where the file of
+    weights is another than the program's own, it is one of several programs for other devices, which
+    finds drivers where it runs.
+    """
+
+    abis: Mapping[str, int]
+    embed: bool = False
+    weights_file: str = WEIGHTS_FILE
+
+    @property
+    def finds_drivers(self) -> bool:
+        """Whether drivers are opened where the program runs."""
+        return self.weights_file != WEIGHTS_FILE
+
+
 def write_model_text(
-    graph: ProgramGraph,
-    steps: ProgramSteps,
-    weights: ProgramWeights,
-    embed: bool,
-    abis: Mapping[str, int],
+    graph: ProgramGraph, steps: ProgramSteps, weights: ProgramWeights, form: ProgramForm
 ) -> ModelText:
     """Write the source of a model; its constants are added to the weights.
-
-    `abis` has the version of the table that each codegen's driver is linked by.
 
     Raises InputError for elements of less than a byte.
     """
     inputs, outputs = list(graph.sample), list(graph.expected)
     run = write_run_text(graph, steps, weights, inputs, outputs)
-    regions = RegionText.write(graph, weights, run.calls, abis)
+    regions = RegionText.write(graph, weights, run.calls, form.abis, form.finds_drivers)
     title = describe_in_comment(graph.display_name)
     plan = steps.plan
     proven = "which no plan can beat" if plan.is_minimal else f"of which {plan.bound} are needed"
     includes = '#include "kernels.h"\n'
     includes += '#include "nodes.h"\n' if steps.functions else ""
-    tensors = _describe_tensors(graph, "model_inputs", inputs)
-    tensors += _describe_tensors(graph, "model_outputs", outputs)
+    tensors = describe_tensors(graph, "model_inputs", inputs)
+    tensors += describe_tensors(graph, "model_outputs", outputs)
     tensors += _describe_noise(graph, outputs)
     source = fill_template(
         "model.c.in",
@@ -160,9 +174,10 @@ def write_model_text(
             "outputs": len(outputs),
             "plan": plan.size,
             "weights": weights.size,
-            "weights_file": WEIGHTS_FILE,
+            "weights_file": form.weights_file,
             "tolerance": TOLERANCE,
-            "embedded": embedded if embed else "",
+            "tensors": read_source("tensors.h.in").decode(),
+            "embedded": embedded if form.embed else "",
             "members": regions.members,
             "functions": regions.functions,
         },
@@ -310,7 +325,7 @@ def _copy_inputs(graph: ProgramGraph, steps: ProgramSteps, names: Sequence[str])
     return found
 
 
-def _describe_tensors(graph: ProgramGraph, array: str, names: Sequence[str]) -> str:
+def describe_tensors(graph: ProgramGraph, array: str, names: Sequence[str]) -> str:
     """Return the definitions of a table of inputs or outputs."""
     shapes, rows = [], []
     for number, name in enumerate(names):

@@ -125,20 +125,30 @@ def verify_program(
 
 
 def list_programs(folder: Path) -> list[Path]:
-    """Return the folders of the programs in one that `export_c` wrote of a package; else it alone.
+    """Return the folders of the programs in one that `export_c` wrote of several; else it alone.
 
     Raises InputError where its `program.json`, or a folder that it names, leads out of it or cannot be
     read.
     """
+    return [*_list_inside(folder, 2)]
+
+
+def _list_inside(folder: Path, most_levels: int) -> Iterator[Path]:
+    """Yield the programs in a folder: models of a package may have a program for each variant."""
     try:
         with require_inside(folder, PROGRAM_FILE).open("rb") as file:
             names = json.loads(read_limited(file, _MOST_BYTES)).get("models", [])
-        return [require_inside(folder, name) for name in names] or [folder]
+        inside = [require_inside(folder, name) for name in names]
     except OSError as error:
         path = folder / PROGRAM_FILE
         raise InputError(f"{path}: cannot be read: {error.strerror or error}") from None
     except (ValueError, TypeError, AttributeError, RecursionError):
-        return [folder]  # which says what is wrong when it is verified
+        inside = []  # what is wrong is said when the folder is verified
+    if not inside or not most_levels:
+        yield folder
+    else:
+        for each in inside:
+            yield from _list_inside(each, most_levels - 1)
 
 
 def _read_content(folder: Path) -> bytes:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
         GenaiFolder,
         choose_pipeline,
         find_genai_folder,
-        find_samples,
-        load_model,
+        find_genai_model,
     )
+    from byoc.zoo._model_sources import find_samples, load_model
     from byoc.zoo._sources import ZOO, Source, name_source
     from byoc.zoo._trained_models import FetchResult, Provider, ZooEntry
 else:

@@ -1,38 +1,24 @@
 """Folders of onnxruntime-genai: a configuration, its models, and pipelines for prompts and tokens.
 
 The keys are those of `genai_config.json` (onnxruntime.ai/docs/genai/reference/config.html):
-`model.decoder.filename` is the decoder's model, `model.decoder.inputs.input_ids` its input of tokens.
+`model.decoder.filename` is the decoder's model, `model.decoder.inputs.input_ids` its input of tokens;
+`model.vision`, `speech`, `embedding` and `encoder` may name models beside it.
 Where `model.decoder.pipeline` is given, the decoder is several models instead.
 """
 
 import copy
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import onnx
 
-from byoc.errors import InputError
-from byoc.model import (
-    Dim,
-    Dimensions,
-    Model,
-    PlannedSizes,
-    TensorType,
-    find_external_data,
-    list_open_dims,
-    prepare_model,
-    read_model_file,
-    read_without_heavy_weights,
-    walk_tensors,
-)
-from byoc.samples import explain_sizes
+from byoc.errors import InputError, suggest_nearest
+from byoc.model import Model, TensorType, find_external_data, read_model_file, walk_tensors
 from byoc.support import find_inside, require_inside
-from byoc.zoo._catalog import brings_samples, find_path, load, sample_inputs
-from byoc.zoo._packaged_model import find_packaged_model
 from byoc.zoo._sources import ZOO, Source
 
 CONFIG_FILE = "genai_config.json"
@@ -44,6 +30,8 @@ _DEFAULT_NAMES = {
 }
 """The names of inputs, or patterns of them, where a configuration has none."""
 _PATH_KEYS = ("filename", "config_filename", "custom_ops_library")
+OTHER_MODELS = ("encoder", "vision", "speech", "embedding")
+"""Keys of `model` beside `decoder`; a model with one is of a type that has no pipeline."""
 _MOST_SHOWN = 100  # characters of a name in a sentence
 LINK_PROBLEM = "it leads out of the folder, and of the cache that the folder is a snapshot of"
 
@@ -55,6 +43,26 @@ class GenaiFolder:
     path: Path
     config: dict[str, Any]
     decoder: Path
+
+    @cached_property
+    def models(self) -> dict[str, Path]:
+        """The file of each model that the configuration names, by its key: the decoder first.
+
+        Raises InputError for one that is a pipeline of several.
+        """
+        found = {"decoder": self.decoder}
+        for key in OTHER_MODELS:
+            section = self.config["model"].get(key)
+            if not isinstance(section, dict):
+                continue
+            if section.get("pipeline"):
+                raise InputError(
+                    f"{self.path / CONFIG_FILE}: model.{key}.pipeline: partition its models one by one"
+                )
+            name = section.get("filename")
+            if isinstance(name, str) and name:
+                found[key] = self.path / name
+        return found
 
     def find_input_name(self, key: str) -> str:
         """Return the name of an input of the decoder, or the pattern of names, by genai's key for it."""
@@ -76,20 +84,23 @@ class GenaiFolder:
                 "onnxruntime-genai gives prompts of any length: leave that dimension open"
             )
 
-    def list_other_files(self, bundle: Path) -> Iterator[tuple[str, Path]]:
+    def list_other_files(
+        self, bundle: Path, models: Iterable[str] = ("decoder",)
+    ) -> Iterator[tuple[str, Path]]:
         """Yield the name in the folder, and the real path, of each file that a bundle takes as it is.
 
-        All are taken but the configuration, the decoder's model and weights, hidden files, and those in
-        `bundle`, the path of what is to be written, where an earlier one may be. Raises InputError when
-        the model cannot be read, for what is neither a file nor a folder of its own, such as a link
+        All are taken but the configuration, the files and weights of `models`, hidden files, and those
+        in `bundle`, the path of what is to be written, where an earlier one may be. Raises InputError
+        when a model cannot be read, for what is neither a file nor a folder of its own, such as a link
         to a folder, and for a link out of the folder.
         """
-        proto = read_model_file(self.decoder)
-        own = {self.decoder.resolve(), (self.path / CONFIG_FILE).resolve()}
-        for tensor in walk_tensors(proto):
-            external = find_external_data(tensor, self.decoder.parent)
-            if external is not None:
-                own.add(external.path)
+        own = {(self.path / CONFIG_FILE).resolve()}
+        for file in (self.models[name] for name in models):
+            own.add(file.resolve())
+            for tensor in walk_tensors(read_model_file(file)):
+                external = find_external_data(tensor, file.parent)
+                if external is not None:
+                    own.add(external.path)
         for file in sorted(self.path.rglob("*")):
             name = file.relative_to(self.path).as_posix()
             hidden = any(part.startswith(".") for part in PurePosixPath(name).parts)
@@ -142,6 +153,39 @@ def read_genai_folder(path: Path) -> GenaiFolder | None:
     return GenaiFolder(path, config, path / name)
 
 
+def find_genai_folder(source: Source) -> GenaiFolder | None:
+    """Return the folder of onnxruntime-genai that a source names, None for any other source.
+
+    Raises InputError for a configuration that does not name a decoder's model.
+    """
+    if isinstance(source, onnx.ModelProto) or str(source).startswith(ZOO):
+        return None
+    return read_genai_folder(Path(source))
+
+
+def find_genai_model(path: Path) -> Path | None:
+    """Return the file that a path means in a folder of onnxruntime-genai, None for any other path.
+
+    The folder stands for its decoder, and `FOLDER/vision` for the model of that key, where there is no
+    such file. Raises InputError for a key that the configuration has not got, and as
+    `read_genai_folder`.
+    """
+    genai = read_genai_folder(path)
+    if genai is not None:
+        return genai.decoder
+    try:
+        genai = None if path.exists() or not path.name else read_genai_folder(path.parent)
+    except (OSError, ValueError):  # no file can have this name
+        return None
+    if genai is None:
+        return None
+    if path.name not in genai.models:
+        near = suggest_nearest(path.name, genai.models)
+        known = ", ".join(genai.models)
+        raise InputError(f"{path}: no such file, nor a model of the folder{near}; it has {known}")
+    return genai.models[path.name]
+
+
 def _find_inside(folder: Path, name: str) -> Path | None:
     try:
         return find_inside(folder, name)
@@ -173,8 +217,6 @@ def _shorten(text: str) -> str:
 # decoder_only_pipeline.cpp). Only a model of type `decoder-pipeline` has them.
 
 _TYPE = "decoder-pipeline"
-_OTHER_MODELS = ("encoder", "vision", "speech", "embedding")
-"""Keys of `model` beside `decoder`; a model with one is of a type that has no pipeline."""
 _LENGTH_AXIS = -2
 """The axis of a cache, [batch, heads, length, width], along which it grows."""
 
@@ -214,7 +256,7 @@ def choose_pipeline(genai: GenaiFolder, models: Mapping[str, Model]) -> GenaiPip
     `models` are the loaded models by variant. Raises InputError, which names the folder, where genai
     could not run them: prompts have any length, and its mask has as many positions as tokens so far.
     """
-    for key in _OTHER_MODELS:
+    for key in OTHER_MODELS:
         if key in genai.config["model"]:
             raise InputError(
                 f"{genai.path}: a model with '{key}' has no pipeline in onnxruntime-genai, so there are "
@@ -274,85 +316,3 @@ def _get_extent(kind: TensorType, axis: int) -> int | None:
         return None
     extent = kind.shape[axis]
     return extent if isinstance(extent, int) else None
-
-
-# Reading a model from a path, the zoo or memory, checked and ready to be planned.
-
-
-def find_genai_folder(source: Source) -> GenaiFolder | None:
-    """Return the folder of onnxruntime-genai that a source names, None for any other source.
-
-    Raises InputError for a configuration that does not name a decoder's model.
-    """
-    if isinstance(source, onnx.ModelProto) or str(source).startswith(ZOO):
-        return None
-    return read_genai_folder(Path(source))
-
-
-def load_model(
-    source: Source | Model,
-    dims: Mapping[str, int | str] | None = None,
-    shapes: Mapping[str, Sequence[Dim]] | None = None,
-    without_heavy: bool = False,
-) -> Model:
-    """Load and check a model from a path, `zoo:NAME`, or a protobuf, which is left as it is.
-
-    `source` may be a model that was loaded before, too. `dims` and `shapes` say what open dimensions are
-    (`byoc.model.Dimensions`); those that stay open get plausible sizes to plan with. `without_heavy`
-    says that heavy weights of a file are read when the whole model is asked for. Raises InputError when
-    there is no such model, it is not valid ONNX, or its dimensions cannot be as they were given.
-    """
-    given = Dimensions(dims or {}, shapes or {})
-    if isinstance(source, Model) and not given:
-        return source
-    model = _read_model(source, given, without_heavy)
-    if not list_open_dims(model.structure):
-        return model
-    ranges = model.planned.ranges
-    middles = {name: (low + high) // 2 for name, (low, high) in ranges.items()}
-    found = explain_sizes(model.index, middles)
-    return replace(model, planned=PlannedSizes(found.sizes, ranges, found.reasons))
-
-
-def _read_model(source: Source | Model, given: Dimensions, without_heavy: bool) -> Model:
-    if isinstance(source, Model):
-        return prepare_model(source.proto, source.source, source.folder, given)
-    if isinstance(source, onnx.ModelProto):
-        return prepare_model(source, source.graph.name or "model", given=given)
-    name = str(source)
-    if name.startswith(ZOO):
-        return _read_zoo_model(name, given)
-    genai = find_genai_folder(source)
-    path = Path(name) if genai is None else genai.decoder
-    packaged = find_packaged_model(path)
-    if packaged is not None:
-        path = packaged.file
-    folder = path.parent if packaged is None else packaged.weights
-    parts = read_without_heavy_weights(path) if without_heavy and packaged is None else None
-    proto, heavy = (read_model_file(path), None) if parts is None else parts
-    model = prepare_model(proto, name, folder, given, heavy)
-    # Absolute: a codegen's code may change the working directory before weights are read again.
-    return replace(model, folder=folder.absolute())
-
-
-def _read_zoo_model(source: str, given: Dimensions) -> Model:
-    """Return a model of the zoo, with the inputs that the zoo has for it unless dimensions are given."""
-    name = source.removeprefix(ZOO)
-    path = find_path(name)
-    if path is None:
-        model = prepare_model(load(name), source, given=given)
-    else:
-        model = prepare_model(read_model_file(path), source, path.parent, given)
-    return replace(model, make_samples=find_samples(source, given))
-
-
-def find_samples(source: str, given: Dimensions) -> Callable[[int], Mapping[str, Any]] | None:
-    """Return a function that makes from a seed the inputs that the zoo has for `zoo:NAME`.
-
-    Returns None where the zoo has none: for another source, an unknown name, a model in a folder of the
-    user's, and where dimensions are given.
-    """
-    name = source.removeprefix(ZOO)
-    if given or not source.startswith(ZOO) or not brings_samples(name):
-        return None
-    return partial(sample_inputs, name)

@@ -17,6 +17,7 @@ from onnx.reference import ReferenceEvaluator
 from support import VANILLA, Ran, parse
 
 import byoc
+from byoc import load
 from byoc.bundle import list_models, open_bundle
 from byoc.codegen import Artifact, InputError, Region
 from byoc.model import find_external_data, walk_tensors
@@ -394,3 +395,70 @@ def test_weights_beside_the_models_are_shared(
     with pytest.raises(InputError, match="refers to weights outside") if refused else nullcontext():
         byoc.reduce_package(tmp_path / "a/p", tmp_path / "r", without=["detector"])
     assert (tmp_path / "r").exists() != refused
+
+
+def test_a_device_has_a_precision_of_its_own(tmp_path: Path, byoc: Callable[..., Ran]) -> None:
+    """One computes in int8, the other in float32; what both store equally is there once."""
+    draw = np.random.default_rng(5).standard_normal
+    model = parse(
+        "m (float[1, 32] x) => (float[1, 512] z) "
+        "{ a = MatMul(x, w) b = Relu(a) y = MatMul(b, v) s = CumSum(y, k) z = Max(s, t) }"
+    )
+    for name, shape in (("w", (32, 64)), ("v", (64, 512)), ("t", (1, 512))):
+        value = draw(shape).astype(np.float32) / 4
+        model.graph.initializer.append(numpy_helper.from_array(value, name))
+    model.graph.initializer.append(numpy_helper.from_array(np.array(1), "k"))
+    onnx.save(model, tmp_path / "net.onnx")
+    (tmp_path / "max.yaml").write_text("extends: dla\nops: [{op: Max, remove: true}]\n")
+    (tmp_path / "app.yaml").write_text(
+        "devices:\n  tablet: dla\n  phone: {rules: dla, quantize: int8, data: random}\n"
+        "models: {net: net.onnx}\nstrategy: all-supported\n"
+    )
+    ran = byoc("package", tmp_path / "app.yaml", "-o", tmp_path / "p")
+    assert ran.code == 0, ran.err
+    manifest = open_bundle(tmp_path / "p/net").manifest
+    tablet, phone = manifest.variants
+    assert phone.report.precision is not None
+    assert (phone.report.precision.dtype, tablet.report.precision) == ("int8", None)
+    assert manifest.asked["precisions"]["phone"]["quantize"] == "int8"
+    on_host = numpy_helper.to_array(model.graph.initializer[2]).tobytes()
+    assert sum(each.read_bytes().count(on_host) for each in (tmp_path / "p").glob("*.bin")) == 1
+    x = draw((1, 32)).astype(np.float32)
+    (expected,) = ReferenceEvaluator(model).run(None, {"x": x})
+    for name, share in (("phone", 0.05), ("tablet", 1e-5)):
+        found = load(tmp_path / "p/net", prefer=name)({"x": x})["z"]
+        assert np.abs(found - expected).max() <= share * np.ptp(expected)
+    told = [
+        ("a=dla,quantize=int9", "device 'a': quantize: int9 is not among int8"),
+        ("a=dla,quantise=int8", "device 'a': no option 'quantise' (did you mean quantize?)"),
+        ("a=,quantize=int8", "device 'a': rules names no rule file"),
+    ]
+    for given, sentence in told:
+        ran = byoc("package", "-o", tmp_path / "q", tmp_path / "net.onnx", "--for", given)
+        assert (ran.code, (tmp_path / "q").exists()) == (1, False)
+        assert sentence in ran.err
+
+
+def test_sentences_on_packages_name_the_file_and_what_there_is(
+    package: Path, tmp_path: Path, byoc: Callable[..., Ran]
+) -> None:
+    file = tmp_path / "app.yaml"
+    for content, sentence in (
+        ("devices: {b: []}\nmodels: {net: zoo:squeezenet}", "variant 'b': rules names no rule file"),
+        ("models: {net: zoo:squeezenet}", "devices: none is given"),
+        ("devices: {b: dla}\nmodels: {con: zoo:squeezenet}", "model 'con': no file can have this name"),
+    ):
+        file.write_text(content)
+        ran = byoc("package", file, "-o", tmp_path / "q")
+        assert ran.code == 1
+        assert f"{file}: {sentence}" in ran.err
+    for command, sentence in (
+        (("trust", package / "detector"), f"its package has: trust {package}"),
+        (
+            ("pack", package / "zz", "-o", tmp_path / "z.zip"),
+            f"{package / 'zz'}: no such model; there are",
+        ),
+        (("pack", package / "detector", "-o", tmp_path / "z.zip"), f"of a package: pack {package}"),
+    ):
+        ran = byoc(*command)
+        assert (ran.code, sentence in ran.err) == (1, True), ran.err

@@ -128,6 +128,23 @@ def make_genai(folder: Path) -> None:
     (folder / "genai_config.json").write_text(json.dumps(config))
 
 
+def make_multimodal(folder: Path) -> None:
+    """Write a folder of onnxruntime-genai with a model for images, embeddings and tokens."""
+    folder.mkdir()
+    tensors = {
+        "vision": ("pixel_values", "image_features"),
+        "embedding": ("image_features", "inputs_embeds"),
+        "decoder": ("inputs_embeds", "logits"),
+    }
+    for name, (read, made) in tensors.items():
+        types = f"g (float[1, 4, 16] {read}) => (float[1, 4, 16] {made})"
+        text = f"{types} {{ r = Relu({read}) {made} = Add(r, r) }}"
+        header = '<ir_version: 8, opset_import: ["" : 17]>'
+        onnx.save(onnx.parser.parse_model(f"{header} {text}"), folder / f"{name}.onnx")
+    sections = {name: {"filename": f"{name}.onnx"} for name in tensors}
+    (folder / "genai_config.json").write_text(json.dumps({"model": {"type": "phi3v", **sections}}))
+
+
 def install_for_page(project: Path, folder: Path) -> None:
     """Install a package of a page's folder beside that folder, as `pip install -e` does."""
     site = find_site(folder)
@@ -176,6 +193,7 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     ),
     "lengths.txt": make_lengths,
     "genai": make_genai,
+    "multimodal": make_multimodal,
     "acme": make_acme,
 }
 

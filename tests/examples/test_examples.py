@@ -323,7 +323,9 @@ def test_one_package_is_shipped_for_two_targets(
     assert found["pc"] == found["board"]
     ran = byoc("package", "split", package, "--for", "board", "-o", tmp_path / "board.byoc")
     assert ran.code == 0, ran.err
-    ran = byoc("export-c", tmp_path / "board.byoc", "-o", board)
+    ran = byoc(
+        "export-c", tmp_path / "board.byoc", "--variant", "board", "--variant", "host", "-o", board
+    )
     assert ran.code == 0, ran.err
     headers = [(board / f"{name}/{name}.h").read_text() for name in ("detector", "classifier")]
     plans = [
@@ -332,8 +334,16 @@ def test_one_package_is_shipped_for_two_targets(
     assert f"MODELS_SHARED_BYTES ((size_t){max(plans)})" in (board / "models.h").read_text()
     build = tmp_path / "build"
     configure = ["cmake", "-S", EXAMPLES / "package", "-B", build, f"-DMODELS={board}"]
-    for command in (configure, ["cmake", "--build", build, "--target", "app"]):
+    for command in (configure, ["cmake", "--build", build, "--target", "app", "byoc_driver_dla_shared"]):
         subprocess.run(list(map(str, command)), check=True, capture_output=True)
-    files = [str(board / name / "weights.bin") for name in ("detector", "classifier")]
-    done = subprocess.run([build / "app", *files], check=True, capture_output=True, text=True)
-    assert done.stdout.splitlines() == found["board"]
+    for drivers, chosen in ((build / "drivers", "board"), (tmp_path, "host")):
+        done = subprocess.run(
+            [build / "app", board],
+            env={**os.environ, "BYOC_DRIVERS": str(drivers)},
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        assert done.stdout.splitlines()[-4:] == found["board"]
+        for name in ("detector", "classifier"):
+            assert f"{name}: variant {chosen} was chosen: it fits, predicted " in done.stdout

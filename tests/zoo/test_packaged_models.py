@@ -140,3 +140,10 @@ def test_a_package_of_another_schema_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match=r"manifest.json: schema_version: '2.0' is not read, only 1"):
         byoc.load_model(package)
+
+
+def test_a_manifest_that_is_no_json_is_said(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"schema_version": ')
+    for source in (tmp_path, tmp_path / "net"):
+        with pytest.raises(InputError, match=r"manifest\.json: is not the manifest of a model package"):
+            byoc.partition(source, "dla")

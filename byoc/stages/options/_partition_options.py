@@ -166,6 +166,11 @@ class Options(CompileOptions):
         "what regions compute in, and what scales are concluded from.",
         record=lambda precision: precision.record,
     )
+    precisions: Mapping[str, quantization.Precision] | None = declare_field(
+        None,
+        "the precision of variants that have one of their own, by name.",
+        record=lambda given: {name: each.record for name, each in (given or {}).items()} or None,
+    )
     host_mode: onnxrt.HostMode = declare_field(
         onnxrt.HOST_MODES[0],
         "how the host computes quantized activations, here and whenever the bundle runs: `exact`, as "
@@ -267,11 +272,19 @@ class Options(CompileOptions):
 
     def __post_init__(self) -> None:
         """Raise InputError for a timeout that is no time, a gate below 0, variants that are none."""
-        _ = self.isolation, self.largest_errors, self.list_variants()
+        _ = self.isolation, self.largest_errors
+        known = [each.name for each in self.list_variants()]
+        unknown = next((name for name in self.precisions or () if name not in known), None)
+        if unknown is not None:
+            raise InputError(f"precisions: there is no variant '{unknown}'")
         if self.static_cache and not (self.variants or self.buckets):
             raise InputError(
                 "--static-cache is for variants, whose sizes say how long a cache is (--variant)"
             )
+
+    def get_precision(self, variant: str) -> quantization.Precision:
+        """Return the precision of a variant: its own, or that of all."""
+        return (self.precisions or {}).get(variant, self.precision)
 
     def list_variants(self) -> tuple[model.Variant, ...]:
         """Return the variants of the bundle; a single one without a name where none are asked for.
