@@ -62,12 +62,25 @@ def _order(problem: Problem, keys: Sequence[str]) -> tuple[Problem, Ints]:
     position = np.empty(problem.units, np.int64)
     position[order] = np.arange(problem.units)
     tensors = _order_tensors(problem, position)
+    fusions = _fusion_order(problem, position)
+    ordered = _take_order(problem.plain, order, position, tensors, fusions)
+    conditions = problem.conditions
+    if conditions is not None:
+        other = conditions.other and _take_order(conditions.other, order, position, tensors, fusions)
+        ordered = replace(ordered, conditions=conditions.reorder(order, tensors, other))
+    return ordered, order
+
+
+def _take_order(
+    problem: Problem, order: Ints, position: Ints, tensors: Ints, fusions: Sequence[int]
+) -> Problem:
+    """Return a problem whose units, tensors and fusions are in another order."""
     rank = np.empty(problem.tensors, np.int64)
     rank[tensors] = np.arange(problem.tensors)
     readers = position[problem.consumers]
     start = np.zeros(problem.tensors + 1, np.int64)
     np.cumsum(np.diff(problem.consumer_start)[tensors], out=start[1:])
-    ordered = replace(
+    return replace(
         problem,
         seconds=problem.seconds[order],
         producer=np.append(position, -1)[problem.producer][tensors],
@@ -79,11 +92,8 @@ def _order(problem: Problem, keys: Sequence[str]) -> tuple[Problem, Ints]:
         must=problem.must[order],
         size=problem.size[order],
         memory=problem.memory[order],
-        fusions=tuple(
-            _renumber(problem.fusions[number], position) for number in _fusion_order(problem, position)
-        ),
+        fusions=tuple(_renumber(problem.fusions[number], position) for number in fusions),
     )
-    return ordered, order
 
 
 def _order_tensors(problem: Problem, position: Ints) -> Ints:
@@ -95,6 +105,11 @@ def _order_tensors(problem: Problem, position: Ints) -> Ints:
     def describe(tensor: int) -> tuple[object, ...]:
         read = problem.consumers[problem.consumer_start[tensor] : problem.consumer_start[tensor + 1]]
         transfers = [*problem.to_device[tensor].tolist(), *problem.to_host[tensor].tolist()]
+        if problem.conditions is not None:
+            other, direct = problem.conditions.other, problem.conditions.direct
+            transfers += [] if direct is None else direct[tensor].ravel().tolist()
+            transfers += other.to_device[tensor].tolist() if other else []
+            transfers += other.to_host[tensor].tolist() if other else []
         return sorted(position[read].tolist()), bool(problem.is_output[tensor]), transfers
 
     for first, last in pairwise(starts.tolist()):
@@ -371,4 +386,8 @@ def _read_only_copy(problem: Problem) -> Problem:
     }
     for array in copies.values():
         array.setflags(write=False)
-    return replace(problem, **copies, fusions=tuple(replace(fusion) for fusion in problem.fusions))
+    conditions = problem.conditions
+    if conditions is not None and conditions.other is not None:
+        conditions = replace(conditions, other=_read_only_copy(conditions.other))
+    fusions = tuple(replace(fusion) for fusion in problem.fusions)
+    return replace(problem, **copies, fusions=fusions, conditions=conditions)

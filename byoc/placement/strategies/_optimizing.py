@@ -17,6 +17,7 @@ from byoc.placement._strategy import (
     FUSIONS,
     LAUNCH,
     SEVERAL_DEVICES,
+    Measure,
     NoPlacementError,
     Placement,
     Strategy,
@@ -42,6 +43,7 @@ from byoc.placement.solvers import (
     solve_exactly,
 )
 from byoc.placement.strategies._baselines import AllSupported, FasterOps, FasterOpsTransfer, HostOnly
+from byoc.placement.strategies._conditioned import solve_with_conditions
 
 # Dynamic programming over trees: exact if the graph is a tree, else tree by tree.
 
@@ -214,6 +216,13 @@ class Exact:
 
         Raises NoPlacementError if none keeps the limits, InputError if none was found in time.
         """
+        if problem.conditions is not None:
+            return solve_with_conditions(
+                problem,
+                lambda plain, seconds: Exact(min(seconds, self.time_limit)).solve(plain),
+                Measure.total,
+                self.time_limit,
+            )
         found = solve_exactly(problem, find_incumbent(problem), SearchBudget(self.time_limit), None)
         if found is None:
             raise InputError("strategy exact: found no placement that keeps all the limits")
@@ -269,6 +278,14 @@ class LaunchAware:
 
         Raises NoPlacementError if none keeps the limits, InputError if none was found in time.
         """
+        if problem.conditions is not None:
+            bare = replace(self, margin=0.0, boundary=1.0)
+            return solve_with_conditions(
+                problem,
+                lambda plain, seconds: replace(bare, time_limit=seconds).solve(plain),
+                Measure.total,
+                self.time_limit,
+            )
         if self.margin:
             return self._solve_with_margin(problem)
         if self.boundary != 1:
