@@ -21,6 +21,8 @@ from byoc.placement._form_regions import (
 from byoc.placement._hard_limits import Cost, evaluate, find_broken_limit
 from byoc.placement._problem import Fusion, Ints, Problem
 from byoc.placement._strategy import (
+    DIRECT_LINKS,
+    Measure,
     NoPlacementError,
     Placement,
     Strategy,
@@ -281,7 +283,9 @@ def _check_cost(problem: Problem, placement: Placement) -> str:
         total = math.inf
     if not (math.isfinite(total) and math.isfinite(placement.cost.total)):
         return "its cost is not finite"
-    if placement.bound is not None and placement.bound > total:
+    # Contention and weights can make a makespan longer than all costs together.
+    is_bounded = problem.conditions is None or placement.measure is Measure.total
+    if placement.bound is not None and is_bounded and placement.bound > total:
         return f"its bound {placement.bound:g} s is above its own total {total:g} s"
     return ""
 
@@ -350,7 +354,7 @@ def run_strategy(
     know of plug-ins add the file and line.
     """
     try:
-        return strategy.solve(_read_only_copy(problem))
+        found = strategy.solve(_read_only_copy(problem))
     except BaseException as error:  # a plug-in can fail in any way
         if isinstance(error, NoPlacementError):
             raise InputError(f"strategy {strategy_display_name(strategy)}: {error}") from error
@@ -359,6 +363,11 @@ def run_strategy(
         raise InputError(
             f"strategy {strategy_display_name(strategy)}: failed with {describe(error)}"
         ) from error
+    if isinstance(found, Placement) and problem.conditions is not None:
+        honours: Any = getattr(strategy, "honours", frozenset())
+        if problem.conditions.direct is not None and DIRECT_LINKS not in honours:
+            return replace(found, bound=None)  # of the problem without these links
+    return found
 
 
 def normalize_placement(problem: Problem, placement: Placement) -> Placement:

@@ -146,11 +146,17 @@ class _LocalSearch:
 
 
 def keeps_limits(
-    problem: Problem, labels: Sequence[int], regions: Sequence[int], scheduler: ListScheduler
+    problem: Problem,
+    labels: Sequence[int],
+    regions: Sequence[int],
+    scheduler: ListScheduler | None = None,
 ) -> bool:
-    """Return whether a placement keeps the hard limits, connected regions and deadlines among them."""
+    """Return whether a placement keeps the hard limits, connected regions and deadlines among them.
+
+    `scheduler` is one of the problem, where there is one already.
+    """
     if problem.conditions is not None and problem.conditions.has_rates:
-        found = scheduler.check_rates(labels, regions)
+        found = (scheduler or ListScheduler(problem)).check_rates(labels, regions)
         if found is None or found.describe_miss():
             return False
     placed, grouped = renumber_regions(labels, regions)

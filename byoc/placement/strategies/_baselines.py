@@ -13,6 +13,7 @@ from byoc.placement._problem import Floats, Ints, Problem
 from byoc.placement._strategy import (
     ALL_REQUIREMENTS,
     CHEAPER_ON_HOST,
+    CONDITIONS,
     FUSIONS,
     LAUNCH,
     MUST,
@@ -44,7 +45,7 @@ class Exhaustive:
     """
 
     name: ClassVar[str] = "exhaustive"
-    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - CONDITIONS
 
     def solve(self, problem: Problem) -> Placement:
         """Return the best placement.
@@ -157,7 +158,7 @@ class HostOnly:
 
     name: ClassVar[str] = "host-only"
     # Without regions no limit on regions can be broken.
-    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {MUST}
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - CONDITIONS - {MUST}
 
     def solve(self, problem: Problem) -> Placement:
         """Return the placement without regions."""
@@ -172,7 +173,7 @@ class AllSupported:
     """
 
     name: ClassVar[str] = "all-supported"
-    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {LAUNCH, FUSIONS}
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - CONDITIONS - {LAUNCH, FUSIONS}
     repairable: ClassVar[bool] = True
 
     def solve(self, problem: Problem) -> Placement:
@@ -189,6 +190,33 @@ class AllSupported:
 
 
 @dataclass(frozen=True)
+class ProviderOrder:
+    """Let each accelerator in turn take all units that it supports and no earlier one took.
+
+    That is what runtimes with a list of providers do (onnxruntime's execution providers, each of which
+    claims nodes by priority): `--rules` in the order of the providers. Regions that break a limit are
+    dissolved.
+    """
+
+    name: ClassVar[str] = "provider-order"
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - CONDITIONS - {LAUNCH, FUSIONS}
+    repairable: ClassVar[bool] = True
+
+    def solve(self, problem: Problem) -> Placement:
+        """Return the placement, without a bound."""
+        supported = problem.allowed[:, 1:]
+        labels = np.zeros(problem.units, np.int64)
+        if problem.devices:
+            labels = np.where(supported.any(axis=1), 1 + supported.argmax(axis=1), 0).astype(np.int64)
+        return Placement.from_labels(
+            problem,
+            repair_labels(problem, labels),
+            notes=("costs played no part in the choice",),
+            why_host="no accelerator takes it",
+        )
+
+
+@dataclass(frozen=True)
 class FasterOps:
     """Place each unit where its execution alone is fastest; ties stay on the host.
     The rule of onnx-mlir's placement heuristic FasterOps (onnx/onnx-mlir,
@@ -199,7 +227,7 @@ class FasterOps:
     """
 
     name: ClassVar[str] = "faster-ops"
-    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {LAUNCH, FUSIONS}
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - CONDITIONS - {LAUNCH, FUSIONS}
     repairable: ClassVar[bool] = True
 
     def solve(self, problem: Problem) -> Placement:
@@ -233,7 +261,7 @@ class FasterOpsTransfer:
     """
 
     name: ClassVar[str] = "faster-ops-transfer"
-    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {LAUNCH, FUSIONS}
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - CONDITIONS - {LAUNCH, FUSIONS}
     repairable: ClassVar[bool] = True
     margin: float = 1.1
     """How many times faster than the host an accelerator must be, with transfers counted."""

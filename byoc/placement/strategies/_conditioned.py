@@ -61,6 +61,8 @@ _CLOSE = 1e-9
 _ROUNDING = 2.0**-36
 # Units that are moved at random before the best placement is improved again, and how often at most.
 _SHAKEN, _RESTARTS = 3, 200
+# It ends after so many of these in a row that find nothing better.
+_PATIENCE = 20
 
 Solver = Callable[[Problem, float], Placement]
 """Solves a problem without conditions within so many seconds of an ordinary computer."""
@@ -233,10 +235,12 @@ class _ConditionedSearch:
         groups = _list_groups(self._problem)
         if self.best is None or not groups:
             return
-        labels = self.best.labels
+        labels, idle = self.best.labels, 0
         for _ in range(_RESTARTS):
+            before = self.best
             self._descend(labels, groups, allowed)
-            if self._budget.is_spent or self._is_proven:
+            idle = idle + 1 if self.best is before else 0
+            if self._budget.is_spent or self._is_proven or idle > _PATIENCE:
                 return
             labels = self.best.labels.copy()
             for unit in generator.sample(range(len(labels)), min(_SHAKEN, len(labels))):

@@ -14,8 +14,11 @@ from byoc.placement._problem import Bools, Ints, Problem
 from byoc.placement._strategy import (
     ALL_REQUIREMENTS,
     CHEAPER_ON_HOST,
+    CONDITIONS,
+    CONTENTION,
     FUSIONS,
     LAUNCH,
+    NETWORKS,
     SEVERAL_DEVICES,
     Measure,
     NoPlacementError,
@@ -73,7 +76,7 @@ class TreeDP:
     """
 
     name: ClassVar[str] = "tree-dp"
-    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {FUSIONS}
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - CONDITIONS - {FUSIONS}
     repairable: ClassVar[bool] = True
     sweeps: int = 4
 
@@ -158,7 +161,9 @@ class MinCut:
     """
 
     name: ClassVar[str] = "min-cut"
-    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {LAUNCH, FUSIONS, SEVERAL_DEVICES}
+    honours: ClassVar[frozenset[str]] = (
+        ALL_REQUIREMENTS - CONDITIONS - {LAUNCH, FUSIONS, SEVERAL_DEVICES}
+    )
     repairable: ClassVar[bool] = True
 
     def solve(self, problem: Problem) -> Placement:
@@ -203,7 +208,7 @@ class Exact:
     """
 
     name: ClassVar[str] = "exact"
-    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {CONTENTION, NETWORKS}
     time_limit: float = 10.0
     """Seconds of an ordinary computer, counted by steps (see `SearchBudget`)."""
 
@@ -254,7 +259,7 @@ class LaunchAware:
     """
 
     name: ClassVar[str] = "launch-aware"
-    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {CONTENTION, NETWORKS}
     small: int = 5000
     nodes: int = 200
     rounds: int = 12

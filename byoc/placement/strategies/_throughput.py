@@ -13,6 +13,9 @@ from byoc.placement._hard_limits import find_broken_limit
 from byoc.placement._problem import Ints, Problem
 from byoc.placement._strategy import (
     ALL_REQUIREMENTS,
+    CONTENTION,
+    DIRECT_LINKS,
+    NETWORKS,
     Measure,
     NoPlacementError,
     Placement,
@@ -76,7 +79,7 @@ class Throughput:
     """
 
     name: ClassVar[str] = "throughput"
-    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {CONTENTION, DIRECT_LINKS, NETWORKS}
     time_limit: float = 10.0
     """Seconds of an ordinary computer, counted by steps (see `SearchBudget`)."""
 
