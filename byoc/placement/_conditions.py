@@ -71,6 +71,9 @@ class Conditions:
     """The same units, tensors and devices with other costs, joules for instance."""
     most: float = inf
     """The most that a placement may cost by `other`, all costs added up."""
+    other_name: str = "the other cost"
+    """What `other` counts, in messages."""
+    other_unit: str = ""
 
     def __post_init__(self) -> None:
         """Copy the arrays."""

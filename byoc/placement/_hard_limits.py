@@ -179,7 +179,9 @@ def _find_broken_condition(problem: Problem, labels: Ints, regions: Ints) -> str
     if conditions.other is not None:
         spent = evaluate(conditions.other, labels, regions).total
         if spent > conditions.most * (1 + 2.0**-40):
-            return f"it costs {spent:g} by the other costs, and {conditions.most:g} is the most"
+            unit = conditions.other_unit and f" {conditions.other_unit}"
+            amounts = f"{spent:g}{unit}, and {conditions.most:g}{unit}"
+            return f"{conditions.other_name} is {amounts} is the most"
     return ""
 
 

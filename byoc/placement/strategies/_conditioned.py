@@ -76,6 +76,7 @@ def solve_with_conditions(
     `solve` is the strategy for problems without conditions. Raises NoPlacementError where no placement
     keeps all, InputError where none is found.
     """
+    _require_budget(problem, solve, time_limit * _PRICE_SHARE)
     search = _ConditionedSearch(problem, measure, SearchBudget(time_limit))
     for each in solve_applicable(
         problem.plain, (HostOnly(), AllSupported(), FasterOps(), FasterOpsTransfer())
@@ -96,6 +97,20 @@ def solve_with_conditions(
     return replace(best, bound=bound, notes=tuple(describe_assumptions(problem, best)))
 
 
+def _require_budget(problem: Problem, solve: Solver, seconds: float) -> None:
+    """Raise InputError where a solver proves that each placement costs more than the budget."""
+    conditions = problem.conditions
+    if conditions is None or conditions.other is None:
+        return
+    least = solve(conditions.other, seconds).bound or 0.0
+    if least > conditions.most * (1 + _CLOSE):
+        unit = conditions.other_unit and f" {conditions.other_unit}"
+        raise InputError(
+            f"no placement keeps {conditions.other_name} within {conditions.most:.4g}{unit}: "
+            f"{least:.4g}{unit} is the least"
+        )
+
+
 def describe_assumptions(problem: Problem, placement: Placement) -> Iterator[str]:
     """Yield sentences on what the value of a placement under conditions assumes."""
     conditions = problem.conditions
@@ -106,7 +121,9 @@ def describe_assumptions(problem: Problem, placement: Placement) -> Iterator[str
         yield "a tensor takes a direct link between accelerators where that is cheaper than the host"
     if conditions.other is not None:
         spent = evaluate(conditions.other, placement.labels, placement.regions).total
-        yield f"by the other costs it takes {spent:.4g} of {conditions.most:.4g}, all added up"
+        unit = conditions.other_unit and f" {conditions.other_unit}"
+        limit = f"within {conditions.most:.4g}{unit}"
+        yield f"{conditions.other_name} is {spent:.4g}{unit}, {limit}, all costs added up"
 
 
 class _ConditionedSearch:
@@ -210,9 +227,6 @@ class _ConditionedSearch:
             return
         self._budget.spend(seconds / 2)
         least = solve(other, seconds)
-        if (least.bound or 0.0) > most * (1 + _CLOSE):
-            self.bound = inf
-            return
         self.examine(least.labels)
         within = _measure_both(own, other, least)
         for _ in range(_PRICES):
