@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from byoc.costs import LATENCY, find_engines
+from byoc.costs import LATENCY, find_engines, parse_amount
 from byoc.errors import InputError, suggest_nearest
 from byoc.packaging._package import PackageOptions, list_packaged_models, package
 from byoc.pipeline import Result, partition_request
@@ -30,8 +30,8 @@ from byoc.placement.solvers import ListScheduler
 from byoc.placement.strategies import Makespan, measure_placement
 from byoc.planning import save_placement
 from byoc.stages import Request, load_settings
-from byoc.stages.options import DEFAULT_STRATEGY, Options
-from byoc.support import Flag, Panel, Syntax, declare_field, describe_failure, take_keywords
+from byoc.stages.options import DEFAULT_STRATEGY, Options, RoundOptions
+from byoc.support import describe_failure, take_keywords
 
 if TYPE_CHECKING:
     from byoc.planning import Plan, PlanSettings
@@ -39,42 +39,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TogetherOptions(Options):
+class TogetherOptions(RoundOptions, Options):
     """The choices of models that are placed together, the same for all of them."""
-
-    rates: Mapping[str, float] | None = declare_field(
-        None,
-        "how often each model runs, in inferences a second, by its name; one round of all unless given.",
-        Flag(
-            "With --together: how often a model runs, in inferences a second.",
-            Syntax.PAIRS,
-            names=("--rate",),
-            metavar="MODEL=NUMBER",
-            panel=Panel.PLACEMENT,
-        ),
-    )
-    deadlines: Mapping[str, float] | None = declare_field(
-        None,
-        "seconds within which an inference of a model has to end, by its name; its period unless given.",
-        Flag(
-            "With --together: the time within which an inference of a model has to end, as in a=5ms.",
-            Syntax.PAIRS,
-            names=("--deadline",),
-            metavar="MODEL=TIME",
-            panel=Panel.PLACEMENT,
-        ),
-    )
-    model_weights: Mapping[str, float] | None = declare_field(
-        None,
-        "factors on the time at which each model ends in a round, by its name; 1 unless given.",
-        Flag(
-            "With --together: a factor on the time at which a model ends in a round.",
-            Syntax.PAIRS,
-            names=("--model-weight",),
-            metavar="MODEL=NUMBER",
-            panel=Panel.PLACEMENT,
-        ),
-    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,17 +139,9 @@ def _plan(name: str, source: Source, options: Options) -> Result:
 
 def _describe_networks(options: TogetherOptions, names: Sequence[str]) -> tuple[Network, ...]:
     """Return the models as networks. Raises InputError for names of others, and numbers below 0."""
-    rates, deadlines, weights = (
-        given or {} for given in (options.rates, options.deadlines, options.model_weights)
-    )
-    for flag, given in (("rate", rates), ("deadline", deadlines), ("weight", weights)):
-        for name, value in given.items():
-            if name not in names:
-                nearest = suggest_nearest(name, names)
-                known = ", ".join(names)
-                raise InputError(f"{flag} {name}: there is no such model{nearest}; there are {known}")
-            if not 0 < value < math.inf:
-                raise InputError(f"{flag} {name}: {value:g} is not a number above 0")
+    rates = _read_numbers("rate", options.rates or {}, names)
+    deadlines = _read_numbers("deadline", options.deadlines or {}, names)
+    weights = _read_numbers("model weight", options.model_weights or {}, names)
     missing = [name for name in names if name not in rates]
     if missing and (rates or deadlines):
         raise InputError(
@@ -198,6 +156,29 @@ def _describe_networks(options: TogetherOptions, names: Sequence[str]) -> tuple[
         )
         for name in names
     )
+
+
+def _read_numbers(what: str, given: Mapping[str, str | float], names: Sequence[str]) -> dict[str, float]:
+    """Return the numbers of models; deadlines as texts have units. Raises InputError."""
+    found = {}
+    for name, value in given.items():
+        if name not in names:
+            known = f"{suggest_nearest(name, names)}; there are {', '.join(names)}"
+            raise InputError(f"{what} {name}: there is no such model{known}")
+        if what == "deadline" and isinstance(value, str):
+            found[name] = parse_amount(value, "latency", f"{what} {name}={value}")
+            continue
+        try:
+            found[name] = float(value)
+        except ValueError:
+            found[name] = 0.0
+        if not _LEAST <= found[name] <= _MOST:
+            raise InputError(f"{what} {name}: {value} is not a number above 0")
+    return found
+
+
+# Rates, deadlines and weights beyond these are mistakes.
+_LEAST, _MOST = 1e-6, 1e9
 
 
 def _join(plans: Mapping[str, Plan], networks: tuple[Network, ...], settings: PlanSettings) -> Problem:

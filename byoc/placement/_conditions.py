@@ -90,6 +90,13 @@ class Conditions:
         network_of = None if self.network_of is None else self.network_of[units]
         return replace(self, direct=direct, network_of=network_of, other=other)
 
+    def affects_sums(self, problem: "Problem") -> bool:
+        """Return whether sums of costs, or limits that hold for them, are others than without these."""
+        has_shared_bytes = self.engines is not None and bool(np.isfinite(problem.capacity).any())
+        return (
+            bool(self.networks) or self.direct is not None or self.other is not None or has_shared_bytes
+        )
+
     @property
     def has_rates(self) -> bool:
         """Whether a network has a period or a deadline."""

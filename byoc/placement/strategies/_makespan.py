@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, product
 from math import inf
 from typing import ClassVar
 
@@ -306,8 +306,23 @@ class _Starts:
             for placement in solve_applicable(problem.conditions.other, [LaunchAware()]):
                 regions = form_regions(problem, placement.labels)
                 yield from _region_variants(problem, placement.labels, regions)
-        for labels in chain(self._iterate_listed(), splits):
+        for labels in chain(self._iterate_listed(), splits, self._iterate_whole_networks()):
             yield from _region_variants(problem, labels, form_regions(problem, labels))
+
+    def _iterate_whole_networks(self) -> Iterator[Ints]:
+        """Yield labels with each network on one device, as far as that takes it, or on the host."""
+        problem = self._problem
+        if problem.conditions is None or problem.conditions.network_of is None:
+            return
+        of = problem.conditions.network_of
+        count = len(problem.conditions.networks)
+        if (1 + problem.devices) ** count > _LISTED:
+            return
+        for devices in product(range(1 + problem.devices), repeat=count):
+            wanted = np.array(devices, np.int64)[of]
+            takes = problem.allowed[np.arange(problem.units), wanted]
+            self._budget.spend(self._scheduler.step_seconds)
+            yield np.where(takes, wanted, 0)
 
     def _iterate_listed(self) -> Iterator[Ints]:
         """Yield labels by earliest finish: by average ranks first, then by ranks drawn around them."""

@@ -221,13 +221,14 @@ class Exact:
 
         Raises NoPlacementError if none keeps the limits, InputError if none was found in time.
         """
-        if problem.conditions is not None:
+        if problem.conditions is not None and problem.conditions.affects_sums(problem):
             return solve_with_conditions(
                 problem,
                 lambda plain, seconds: Exact(min(seconds, self.time_limit)).solve(plain),
                 Measure.total,
                 self.time_limit,
             )
+        problem = problem.plain
         found = solve_exactly(problem, find_incumbent(problem), SearchBudget(self.time_limit), None)
         if found is None:
             raise InputError("strategy exact: found no placement that keeps all the limits")
@@ -283,7 +284,7 @@ class LaunchAware:
 
         Raises NoPlacementError if none keeps the limits, InputError if none was found in time.
         """
-        if problem.conditions is not None:
+        if problem.conditions is not None and problem.conditions.affects_sums(problem):
             bare = replace(self, margin=0.0, boundary=1.0)
             return solve_with_conditions(
                 problem,
@@ -291,6 +292,7 @@ class LaunchAware:
                 Measure.total,
                 self.time_limit,
             )
+        problem = problem.plain
         if self.margin:
             return self._solve_with_margin(problem)
         if self.boundary != 1:
