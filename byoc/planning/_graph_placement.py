@@ -269,7 +269,9 @@ def build_main_problem(
         plans[id(graph)] = place_graph(own, settings, None)
     nothing = tuple[Mapping[int, Cause], ...]({} for _ in settings.devices)
     capacity = tuple(device.memory for device in settings.devices)
-    return PlacementProblems(own, settings, None).build(Constraints(nothing, capacity))
+    problems, constraints = PlacementProblems(own, settings, None), Constraints(nothing, capacity)
+    built = problems.build(constraints)
+    return replace(built, problem=problems.restrict(built, constraints)[0])
 
 
 def _bodies_first(

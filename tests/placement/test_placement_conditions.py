@@ -302,7 +302,7 @@ def contended(
 
 def test_contention_against_every_schedule() -> None:
     ratios = []
-    for seed in range(4):
+    for seed in range(3):
         rng = np.random.default_rng(seed)
         slow = rng.uniform(1, 2.6, (3, 3))
         np.fill_diagonal(slow, 1.0)
@@ -364,7 +364,7 @@ def tick_responses(
     return worst
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_responses_over_a_hyperperiod(seed: int) -> None:
     rng = np.random.default_rng(seed)
     network_of = [0, 0, 1, 1, 2]
@@ -381,7 +381,7 @@ def test_responses_over_a_hyperperiod(seed: int) -> None:
         launch=np.zeros(2),
         conditions=Conditions(networks=tuple(networks), network_of=network_of),
     )
-    found = solve_problem(problem, Makespan(), list("vwxyz"))
+    found = solve_problem(problem, Makespan(time_limit=0.5), list("vwxyz"))
     labels, regions = found.labels.tolist(), found.regions.tolist()
     alone = [unit if label else -1 for unit, label in enumerate(labels)]
     check = ListScheduler(problem).check_rates(labels, alone)

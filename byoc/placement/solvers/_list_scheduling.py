@@ -510,6 +510,7 @@ class EarliestFinish:
         transfers = np.hstack([problem.to_device, problem.to_host])
         transfers = np.where(np.isfinite(transfers), transfers, 0.0)
         self._moving: list[float] = (transfers.sum(axis=1) / max(1, transfers.shape[1])).tolist()
+        self._system = None if problem.conditions is None else SharedSystem(problem)
         items = 1 + problem.units + len(problem.consumers)
         self.step_seconds = _PLACING_SECONDS * max(1, problem.devices) * items
         """Seconds that one placement takes on one core of about 3 GHz."""
@@ -544,9 +545,9 @@ class EarliestFinish:
     def _make_lanes(self) -> list[list[IdleIntervals] | list[SharedLanes]]:
         """Return for each device what may run a unit: cores of the host, or all its engines together."""
         problem = self._problem
-        if problem.conditions is not None:
+        if self._system is not None:
             devices = list(range(1 + problem.devices))
-            shared = SharedSystem(problem).make_lanes(devices * max(1, problem.units))
+            shared = self._system.make_lanes(devices * max(1, problem.units))
             return [[shared[device]] for device in devices]
         hosts = [IdleIntervals() for _ in range(max(1, min(problem.cores, problem.units)))]
         return [hosts, *([IdleIntervals()] for _ in range(problem.devices))]
@@ -559,11 +560,14 @@ class EarliestFinish:
         for tensor in around.read[unit]:
             producer = around.producer[tensor]
             home, made = (labels[producer], end[producer]) if producer >= 0 else (0, 0.0)
+            moving = 0.0
             if home:
-                made += around.to_host[tensor][home - 1] if home != device else 0.0
+                moving += around.to_host[tensor][home - 1] if home != device else 0.0
             if device and home != device:
-                made += around.to_device[tensor][device - 1]
-            arrived = max(arrived, made)
+                moving += around.to_device[tensor][device - 1]
+                if home and self._system is not None and self._system.direct is not None:
+                    moving = min(moving, self._system.direct[tensor][home - 1][device - 1])
+            arrived = max(arrived, made + moving)
         return arrived
 
     def rank_units(self, draw: random.Random | None = None) -> list[float]:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         FasterOps,
         FasterOpsTransfer,
         HostOnly,
+        ProviderOrder,
         ScheduledPlacement,
         measure_placement,
     )

@@ -123,7 +123,8 @@ class PipelinedPlacement(Placement):
     """A placement for several inferences in flight, and the load of each device."""
 
     loads: Floats = field(default_factory=lambda: np.zeros(1))
-    """float64 (1 + devices,): seconds for which one inference occupies each device."""
+    """float64 (1 + devices,): seconds for which one inference occupies each device; (engines,) where
+    devices share engines."""
 
     @property
     def measure(self) -> Measure:

@@ -246,7 +246,8 @@ def _describe_conditions(
     conditions = problem.conditions
     assert conditions is not None
     assert placement.schedule is not None
-    notes = [f"the makespan is that of one round: {placement.schedule.makespan:.4g} s"]
+    makespan = f"{placement.schedule.makespan:.4g} s"
+    notes = ["host and accelerators work at once, each engine on one job at a time: " + makespan]
     if conditions.slowdown is not None:
         notes.append("what several engines slow another one is added up, and nothing is interrupted")
     if conditions.has_rates:
