@@ -560,14 +560,14 @@ class EarliestFinish:
         for tensor in around.read[unit]:
             producer = around.producer[tensor]
             home, made = (labels[producer], end[producer]) if producer >= 0 else (0, 0.0)
-            moving = 0.0
+            at_home = made
             if home:
-                moving += around.to_host[tensor][home - 1] if home != device else 0.0
+                made += around.to_host[tensor][home - 1] if home != device else 0.0
             if device and home != device:
-                moving += around.to_device[tensor][device - 1]
+                made += around.to_device[tensor][device - 1]
                 if home and self._system is not None and self._system.direct is not None:
-                    moving = min(moving, self._system.direct[tensor][home - 1][device - 1])
-            arrived = max(arrived, made + moving)
+                    made = min(made, at_home + self._system.direct[tensor][home - 1][device - 1])
+            arrived = max(arrived, made)
         return arrived
 
     def rank_units(self, draw: random.Random | None = None) -> list[float]:
