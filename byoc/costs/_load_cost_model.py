@@ -238,7 +238,7 @@ def find_margin(devices: Iterable[CostModel]) -> float:
 
 
 def find_engines(names: Sequence[str], devices: Sequence[CostModel]) -> Conditions | None:
-    """Return what accelerators share and how they slow one another; None where no file says so.
+    """Return the engines that accelerators share and their contention; None where no file has any.
 
     `names` are those of the accelerators, by which their files call one another; `host` is the host.
     What a file says of accelerators that there are none of is left out.

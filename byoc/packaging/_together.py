@@ -20,7 +20,7 @@ from byoc.placement import (
     Fusion,
     Ints,
     Measure,
-    Network,
+    PlacedNetwork,
     Placement,
     Problem,
     limit_time,
@@ -137,7 +137,7 @@ def _plan(name: str, source: Source, options: Options) -> Result:
         raise InputError(*(f"model {name}: {line}" for line in error.lines)) from error
 
 
-def _describe_networks(options: TogetherOptions, names: Sequence[str]) -> tuple[Network, ...]:
+def _describe_networks(options: TogetherOptions, names: Sequence[str]) -> tuple[PlacedNetwork, ...]:
     """Return the models as networks. Raises InputError for names of others, and numbers below 0."""
     rates = _read_numbers("rate", options.rates or {}, names)
     deadlines = _read_numbers("deadline", options.deadlines or {}, names)
@@ -148,7 +148,7 @@ def _describe_networks(options: TogetherOptions, names: Sequence[str]) -> tuple[
             f"model {missing[0]} has no rate: rates and deadlines need one of each model (--rate)"
         )
     return tuple(
-        Network(
+        PlacedNetwork(
             name,
             1 / rates[name] if rates else math.inf,
             deadlines.get(name, math.inf),
@@ -181,7 +181,9 @@ def _read_numbers(what: str, given: Mapping[str, str | float], names: Sequence[s
 _LEAST, _MOST = 1e-6, 1e9
 
 
-def _join(plans: Mapping[str, Plan], networks: tuple[Network, ...], settings: PlanSettings) -> Problem:
+def _join(
+    plans: Mapping[str, Plan], networks: tuple[PlacedNetwork, ...], settings: PlanSettings
+) -> Problem:
     """Return one problem of the units of all plans. Raises InputError where the rates fit none."""
     parts = [plan.root.graph_problem.latency for plan in plans.values()]
     conditions = find_engines(settings.names, settings.costs) or Conditions()

@@ -1,4 +1,4 @@
-"""What a problem may have beyond sums and limits: shared engines, contention, several networks.
+"""Conditions of a placement problem: shared engines, contention, direct links, several networks.
 
 A unit's alternatives are the columns of a problem. A column need not be a processor of its own: it may
 be a frequency state of one, a split of the work over two, a pipeline stage that several share in turn,
@@ -29,7 +29,7 @@ _DENOMINATOR = 10**9
 
 
 @dataclass(frozen=True)
-class Network:
+class PlacedNetwork:
     """One of several networks that are placed together: its rate, its deadline, its weight."""
 
     name: str = ""
@@ -48,7 +48,7 @@ class Network:
 
 @dataclass(frozen=True, eq=False)
 class Conditions:
-    """What holds in a problem beyond its sums and limits; what is left out changes nothing.
+    """Conditions beyond the sums and limits of a problem; one that is left out changes nothing.
 
     The arrays are copied and cannot be written to.
     """
@@ -64,7 +64,7 @@ class Conditions:
     direct: Floats | None = None
     """float64 (tensors, devices, devices): seconds of a tensor from one accelerator (row) to another one
     without the host; inf = only by way of the host."""
-    networks: tuple[Network, ...] = ()
+    networks: tuple[PlacedNetwork, ...] = ()
     network_of: Ints | None = None
     """int64 (units,): the network of each unit. No region and no tensor is of two networks."""
     other: "Problem | None" = None
@@ -156,7 +156,7 @@ def _check_networks(problem: "Problem", given: Conditions) -> None:
         find_hyperperiod(given.networks)
 
 
-def find_hyperperiod(networks: Sequence[Network]) -> tuple[float, list[int]]:
+def find_hyperperiod(networks: Sequence[PlacedNetwork]) -> tuple[float, list[int]]:
     """Return the seconds after which all releases repeat, and the inferences of each network in them.
 
     Raises ValueError where these are more than `MOST_INFERENCES`.
@@ -183,7 +183,7 @@ def find_engines(problem: "Problem") -> Floats:
 
 
 def find_sharing_devices(problem: "Problem") -> Bools | None:
-    """Return which accelerators share an engine, bool (devices, devices); None where none do."""
+    """Return the pairs of accelerators that share an engine, bool (devices, devices); None for none."""
     if problem.conditions is None or problem.conditions.engines is None:
         return None
     used = problem.conditions.engines[1:] > 0

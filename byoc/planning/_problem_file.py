@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from byoc.errors import InputError
-from byoc.placement import UNLIMITED, Conditions, Fusion, Network, Occupancy, Problem
+from byoc.placement import UNLIMITED, Conditions, Fusion, Occupancy, PlacedNetwork, Problem
 from byoc.support import StrictModel, make_file_error, validate_content
 
 FORMAT = "byoc-placement-problem"
@@ -351,7 +351,7 @@ def _build_conditions(file: SavedProblem, problem: Problem) -> Conditions | None
         for name, factor in engine.slowed.items():
             slowdown[row, names.index(name)] = factor
     networks = tuple(
-        Network(each.name, each.period or np.inf, each.deadline or np.inf, each.weight)
+        PlacedNetwork(each.name, each.period or np.inf, each.deadline or np.inf, each.weight)
         for each in file.networks
     )
     return Conditions(

@@ -14,7 +14,7 @@ from support import VANILLA, Ran, parse
 
 import byoc
 from byoc.errors import InputError
-from byoc.placement import Conditions, Network
+from byoc.placement import Conditions, PlacedNetwork
 from byoc.placement.solvers import ListScheduler
 
 Cli = Callable[..., Ran]
@@ -202,7 +202,7 @@ def test_a_saved_problem_with_conditions_is_read_as_it_was(here: Path) -> None:
         engines=[[1.0, 0.0], [0.0, 1.0], [0.0, 0.5]],
         slowdown=[[1.0, 1.5], [2.0, 1.0]],
         direct=np.full((plain.tensors, 2, 2), 0.25),
-        networks=(Network("a", 0.01, 0.005, 2.0),),
+        networks=(PlacedNetwork("a", 0.01, 0.005, 2.0),),
         network_of=np.zeros(plain.units, np.int64),
         other=plain,
         most=3.0,

@@ -15,7 +15,7 @@ from byoc.errors import InputError
 from byoc.placement import (
     Conditions,
     Measure,
-    Network,
+    PlacedNetwork,
     Problem,
     find_violation,
     solve_problem,
@@ -334,7 +334,10 @@ def test_contention_against_every_schedule() -> None:
 
 
 def tick_responses(
-    seconds: Sequence[int], labels: Sequence[int], network_of: Sequence[int], networks: Sequence[Network]
+    seconds: Sequence[int],
+    labels: Sequence[int],
+    network_of: Sequence[int],
+    networks: Sequence[PlacedNetwork],
 ) -> list[int]:
     """The slowest response of each network: units in chains, the earliest deadline first."""
     horizon = int(np.lcm.reduce([int(each.period) for each in networks]))
@@ -370,7 +373,7 @@ def test_responses_over_a_hyperperiod(seed: int) -> None:
     network_of = [0, 0, 1, 1, 2]
     seconds = rng.integers(1, 4, (5, 3)).astype(np.float64)
     periods = rng.permutation([8, 12, 24])
-    networks = [Network(name, float(each)) for name, each in zip("abc", periods, strict=True)]
+    networks = [PlacedNetwork(name, float(each)) for name, each in zip("abc", periods, strict=True)]
     problem = Problem.build(
         seconds=seconds,
         producer=[0, 2],
@@ -399,7 +402,7 @@ def test_responses_over_a_hyperperiod(seed: int) -> None:
 
 
 def two_networks(period: float, deadline: float = inf) -> Problem:
-    networks = (Network("a", period, deadline), Network("b", period, deadline, weight=2.0))
+    networks = (PlacedNetwork("a", period, deadline), PlacedNetwork("b", period, deadline, weight=2.0))
     return Problem.build(
         seconds=[[9, 2], [9, 3]],
         producer=[-1, -1],

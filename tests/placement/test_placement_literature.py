@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from byoc.placement import Conditions, Network, Problem, Strategy, solve_problem
+from byoc.placement import Conditions, PlacedNetwork, Problem, Strategy, solve_problem
 from byoc.placement.strategies import Exact, LaunchAware, Makespan, Throughput
 
 PAGE = Path(__file__).parents[2] / "docs" / "placement.md"
@@ -70,7 +70,7 @@ def two_chains(first: Sequence[Sequence[float]], second: Sequence[Sequence[float
         to_host=np.full((18, 2), 50.0),
         conditions=Conditions(
             direct=direct,
-            networks=(Network("googlenet"), Network("resnet")),
+            networks=(PlacedNetwork("googlenet"), PlacedNetwork("resnet")),
             network_of=np.repeat([0, 1], 10),
         ),
     )
@@ -168,7 +168,7 @@ PROBLEMS = [
         make(
             [[9, 2], [9, 3]],
             conditions=Conditions(
-                networks=(Network("a", 5.0), Network("b", 10.0)), network_of=np.array([0, 1])
+                networks=(PlacedNetwork("a", 5.0), PlacedNetwork("b", 10.0)), network_of=np.array([0, 1])
             ),
         ),
         5.0,

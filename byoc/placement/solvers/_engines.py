@@ -14,7 +14,7 @@ from math import inf
 
 import numpy as np
 
-from byoc.placement._conditions import Network, find_engines, find_hyperperiod
+from byoc.placement._conditions import PlacedNetwork, find_engines, find_hyperperiod
 from byoc.placement._problem import Problem
 
 # Work below this share of a job's seconds is a rounding error.
@@ -38,7 +38,7 @@ class EngineJob:
 
 @dataclass(frozen=True, eq=False)
 class Contention:
-    """How much engines slow one another, and whether jobs wait rather than be slowed too much."""
+    """The slow-down of engines by one another, and whether jobs wait to avoid it."""
 
     slowdown: Sequence[Sequence[float]]
     is_patient: bool
@@ -162,13 +162,13 @@ class _Simulation:
 
 @dataclass(frozen=True, eq=False)
 class RateCheck:
-    """How busy engines are at the rates of some networks, and how long inferences take."""
+    """The load of engines at the rates of some networks, and the response times of inferences."""
 
     utilization: dict[int, float]
     """The share of its time for which each engine computes; links have numbers above those."""
     responses: tuple[float, ...]
     """Seconds from the release to the end of each network's slowest inference in a hyperperiod."""
-    networks: tuple[Network, ...]
+    networks: tuple[PlacedNetwork, ...]
 
     def find_excess(self) -> float:
         """Return the largest of utilizations and shares of deadlines: at most 1 where all is kept."""

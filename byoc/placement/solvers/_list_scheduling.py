@@ -134,7 +134,7 @@ class ListScheduler:
         return jobs.describe(best), few and not is_simulated
 
     def check_rates(self, labels: Sequence[int], regions: Sequence[int]) -> RateCheck | None:
-        """Return how a placement keeps the rates of its networks; None if its regions form a cycle.
+        """Simulate the rates of networks in a placement; None if its regions form a cycle.
 
         All networks are released at once, and again after each of their periods; of the jobs that are
         ready the one of the earliest deadline starts first (EDF: Liu and Layland, Journal of the ACM 20,

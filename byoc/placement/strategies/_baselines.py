@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -22,8 +22,6 @@ from byoc.placement._strategy import (
     Placement,
 )
 from byoc.placement.solvers import (
-    InferenceSchedule,
-    ListScheduler,
     Neighbours,
     do_regions_matter,
     enumerate_labels,
@@ -31,6 +29,9 @@ from byoc.placement.solvers import (
     sum_execution,
     sum_transfers,
 )
+
+if TYPE_CHECKING:
+    from byoc.placement.solvers import InferenceSchedule
 
 # Exhaustive search over labels and regions, a reference for small problems.
 
@@ -104,7 +105,7 @@ def _search_regions(problem: Problem, labels: Ints, seconds: Floats) -> Placemen
 class ScheduledPlacement(Placement):
     """A placement and its schedule."""
 
-    schedule: InferenceSchedule | None = None
+    schedule: "InferenceSchedule | None" = None
     """None if its regions wait for one another in a circle."""
 
     @property
@@ -148,6 +149,8 @@ def measure_placement(problem: Problem, placement: Placement, measure: Measure) 
             **parts, loads=measure_loads(problem, labels, regions, placement.fusions)
         )
     if measure is Measure.makespan:
+        from byoc.placement.solvers import ListScheduler  # noqa: PLC0415 - sums do without
+
         schedule, _ = ListScheduler(problem).schedule_few(labels.tolist(), regions.tolist())
         return ScheduledPlacement(**parts, schedule=schedule)
     return Placement(**parts)

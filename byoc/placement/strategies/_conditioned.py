@@ -280,7 +280,7 @@ class _ConditionedSearch:
 
 
 def _measure_both(own: Problem, other: Problem, placement: Placement) -> tuple[float, float]:
-    """Return what a placement costs by both costs."""
+    """Return the totals of a placement by both costs."""
     labels, regions = placement.labels, placement.regions
     return evaluate(own, labels, regions).total, evaluate(other, labels, regions).total
 

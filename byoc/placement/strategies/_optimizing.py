@@ -1,7 +1,7 @@
 """Optimizing strategies: minimum cut, exact integer programming, and the default, launch-aware."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -46,7 +46,6 @@ from byoc.placement.solvers import (
     solve_exactly,
 )
 from byoc.placement.strategies._baselines import AllSupported, FasterOps, FasterOpsTransfer, HostOnly
-from byoc.placement.strategies._conditioned import solve_with_conditions
 
 # Dynamic programming over trees: exact if the graph is a tree, else tree by tree.
 
@@ -199,6 +198,17 @@ def _cut(problem: Problem) -> tuple[float, Bools]:
     return HostDeviceCuts(problem, 1, find_persistent_sides(problem, launch=0.0)).solve()
 
 
+def _solve_with_conditions(
+    problem: Problem, solve: Callable[[Problem, float], Placement], time_limit: float
+) -> Placement:
+    """Return the placement of least total under conditions; `solve` places without any."""
+    from byoc.placement.strategies import (  # noqa: PLC0415 - most problems have none
+        solve_with_conditions,
+    )
+
+    return solve_with_conditions(problem, solve, Measure.total, time_limit)
+
+
 @dataclass(frozen=True)
 class Exact:
     """Solve a mixed integer program by branch and cut (HiGHS).
@@ -222,10 +232,9 @@ class Exact:
         Raises NoPlacementError if none keeps the limits, InputError if none was found in time.
         """
         if problem.conditions is not None and problem.conditions.affects_sums(problem):
-            return solve_with_conditions(
+            return _solve_with_conditions(
                 problem,
                 lambda plain, seconds: Exact(min(seconds, self.time_limit)).solve(plain),
-                Measure.total,
                 self.time_limit,
             )
         problem = problem.plain
@@ -286,10 +295,9 @@ class LaunchAware:
         """
         if problem.conditions is not None and problem.conditions.affects_sums(problem):
             bare = replace(self, margin=0.0, boundary=1.0)
-            return solve_with_conditions(
+            return _solve_with_conditions(
                 problem,
                 lambda plain, seconds: replace(bare, time_limit=seconds).solve(plain),
-                Measure.total,
                 self.time_limit,
             )
         problem = problem.plain

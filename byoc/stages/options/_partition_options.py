@@ -324,7 +324,7 @@ def record_options(source: zoo.Source, options: Options) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class RoundOptions:
-    """How often models that are placed together run, and within what time."""
+    """The rates, deadlines and weights of models that are placed together."""
 
     rates: Mapping[str, str | float] | None = declare_field(
         None,
