@@ -97,14 +97,16 @@ def partition_together(
     """
     own = {each.name: getattr(options, each.name) for each in fields(Options)}
     alone = Options(**{**own, "output": None, "keep_open": True})
+    if alone.objective != str(LATENCY) or alone.within is not None:
+        raise InputError("models are placed together for the time of a round: no objective, no within")
+    if alone.placement is not None:
+        raise InputError("a placement (--placement) is of a single model, not of several")
+    settings = load_settings(alone, alone.strategy)
     sources = {
         name: each.source
         for name, each in list_packaged_models(models, PackageOptions(**_select(own))).items()
     }
-    if alone.objective != str(LATENCY) or alone.within is not None:
-        raise InputError("models are placed together for the time of a round: no objective, no within")
     networks = _describe_networks(options, list(sources))
-    settings = load_settings(alone, alone.strategy)
     plans = {name: _plan(name, source, alone).plan for name, source in sources.items()}
     joint = _join(plans, networks, settings)
     placement = _solve(joint, plans, alone, settings)

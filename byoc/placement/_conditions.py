@@ -22,7 +22,7 @@ Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-MOST_INFERENCES = 4096
+MOST_INFERENCES = 1024
 """Largest number of inferences of all networks in a hyperperiod, which are simulated one by one."""
 # A period is the nearest fraction of a second with such a denominator, so that there is a hyperperiod.
 _DENOMINATOR = 10**9
@@ -43,7 +43,7 @@ class PlacedNetwork:
     @property
     def response(self) -> float:
         """Seconds within which an inference has to end: the deadline, else the period."""
-        return min(self.deadline, self.period) if self.deadline == inf else self.deadline
+        return self.period if self.deadline == inf else self.deadline
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,10 +70,11 @@ class Conditions:
     other: "Problem | None" = None
     """The same units, tensors and devices with other costs, joules for instance."""
     most: float = inf
-    """The most that a placement may cost by `other`, all costs added up."""
+    """The most that a placement may cost by `other`, all costs added up; fusions save nothing there."""
     other_name: str = "the other cost"
     """What `other` counts, in messages."""
     other_unit: str = ""
+    """The unit of `other` in messages, empty for none."""
 
     def __post_init__(self) -> None:
         """Copy the arrays."""

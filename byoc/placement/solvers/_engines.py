@@ -220,7 +220,7 @@ class SharedSystem:
             self.hyperperiod, self.inferences = find_hyperperiod(self.networks)
         self.work = 2.0 + 2.0 * (self.slowdown is not None)
         if conditions.has_rates:
-            self.work += max(self.inferences)
+            self.work += sum(self.inferences) / len(self.inferences)
         """How many times as long a schedule takes as one without conditions."""
 
     def find_engines(self, device: int) -> tuple[int, ...]:

@@ -46,7 +46,7 @@ from byoc.placement.strategies._baselines import (
     HostOnly,
     ScheduledPlacement,
 )
-from byoc.placement.strategies._conditioned import keep_rates
+from byoc.placement.strategies._conditioned import describe_assumptions, keep_rates
 from byoc.placement.strategies._optimizing import LaunchAware, MinCut, TreeDP
 
 # Strategies whose answers are starting points, with the seconds that each takes for a unit or a reader
@@ -263,6 +263,7 @@ def _describe_conditions(
         ]
         busiest = max(found.utilization.values(), default=0.0)
         notes.append(f"the busiest engine computes for {busiest:.1%} of the time")
+    notes += describe_assumptions(problem, placement)
     return replace(placement, notes=tuple(notes))
 
 
