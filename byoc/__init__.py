@@ -44,7 +44,9 @@ if TYPE_CHECKING:
     from byoc.errors import Verdict as Verdict
     from byoc.memory.report import MemoryReport as MemoryReport
     from byoc.model import Model as Model
+    from byoc.packaging import PlacedTogether as PlacedTogether
     from byoc.packaging import package as package
+    from byoc.packaging import partition_together as partition_together
     from byoc.pipeline import Result as Result
     from byoc.pipeline import partition as partition
     from byoc.planning import Plan as Plan

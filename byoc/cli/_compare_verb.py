@@ -333,8 +333,8 @@ def compare(  # noqa: PLR0913 - the options of the verb
     """Place models by several strategies, and compare the results.
 
     A model that fails is an error of its own, and the rest goes on; the exit code is then 1. After an
-    interrupt the cases that are done are printed. Where
-    --rules is given more than once, min-cut is not among the strategies unless they are given.
+    interrupt the cases that are done are printed. Where --rules is given more than once,
+    provider-order takes the place of min-cut unless strategies are given.
     """
     tests = JUnitFile.prepare(junit, "compare", models, options.rules)
     names = () if strategies is None else _read_names(strategies)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from enum import StrEnum
@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 import byoc
+import byoc.stages.options
 from byoc import reporting, verification
 from byoc.cli._common import (
     AllowUnverifiedOption,
@@ -47,14 +48,27 @@ class MeasureClock(StrEnum):
 _CLOCKS = {MeasureClock.wall: time.perf_counter, MeasureClock.processor: time.process_time}
 
 
+@take_options(byoc.stages.options.RoundOptions, name="of_round")
 @take_options(byoc.Requirements, name="requirements")
 @take_options(byoc.Options, first=("rules", "output", "strategy"), optional=("rules",))
 def partition(  # noqa: PLR0913 - the options of the verb
-    model: Annotated[
-        str, typer.Argument(help="An ONNX file, a folder of onnxruntime-genai, or zoo:NAME.")
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL...",
+            help="An ONNX file, a folder of onnxruntime-genai, or zoo:NAME; several with --together.",
+        ),
     ],
     options: byoc.Options,
     *,
+    together: Annotated[
+        bool,
+        typer.Option(
+            "--together",
+            help="Place several models as one problem, and write a package of them.",
+            rich_help_panel=Panel.PLACEMENT,
+        ),
+    ] = False,
     threshold: Annotated[
         list[str] | None,
         typer.Option(
@@ -102,6 +116,7 @@ def partition(  # noqa: PLR0913 - the options of the verb
     verbose: VerboseOption = False,
     form: FormatOption = OutputFormat.text,
     requirements: byoc.Requirements,
+    of_round: byoc.stages.options.RoundOptions,
     junit: JUnitOption = None,
     allow_unverified: AllowUnverifiedOption = False,
 ) -> None:
@@ -111,6 +126,11 @@ def partition(  # noqa: PLR0913 - the options of the verb
     was written without regions at which a codegen failed; with 6 when it misses a requirement, and is
     written all the same.
     """
+    if together:
+        _refuse_flags_of_one(save, page, measure, junit, print_after, threshold)
+        _partition_together(models, options, of_round, form, allow_unverified)
+        return
+    model = _require_one(models, of_round)
     # Absolute: a codegen's code may change the working directory.
     read = [model, options.inputs, options.rules, *(each.rules for each in options.list_variants())]
     save = _check_file(save, options, read)
@@ -152,6 +172,74 @@ def partition(  # noqa: PLR0913 - the options of the verb
     )
     leave_if_missed(reports, requirements)
     leave_by_reports(reports, allow_unverified)
+
+
+def _require_one(models: Sequence[str], of_round: byoc.stages.options.RoundOptions) -> str:
+    """Return the only model. Raises typer.BadParameter for what is of several."""
+    if len(models) > 1:
+        raise typer.BadParameter(
+            "several models are placed as one problem with --together, or one by one by byoc package",
+            param_hint="MODEL",
+        )
+    for flag, given in (
+        ("--rate", of_round.rates),
+        ("--deadline", of_round.deadlines),
+        ("--model-weight", of_round.model_weights),
+    ):
+        if given:
+            raise typer.BadParameter("it is of models that are placed --together", param_hint=flag)
+    return models[0]
+
+
+def _refuse_flags_of_one(*given: object) -> None:
+    """Raise typer.BadParameter for a flag of a single model, in the order of the names here."""
+    names = ("--save-placement", "--html", "--measure", "--junit", "--print-after", "--threshold")
+    for flag, value in zip(names, given, strict=True):
+        if value:
+            raise typer.BadParameter("it is of a single model, not of several", param_hint=flag)
+
+
+def _partition_together(
+    models: Sequence[str],
+    options: byoc.Options,
+    of_round: byoc.stages.options.RoundOptions,
+    form: OutputFormat,
+    allow_unverified: bool,
+) -> None:
+    """Place models together, and print what each of them is, and the round."""
+    with show_status(), reserve_stdout():
+        made = byoc.partition_together(
+            models,
+            **keywords_of(options, byoc.Options),
+            **keywords_of(of_round, byoc.stages.options.RoundOptions),
+        )
+    reports = [each.report for result in made.results.values() for each in result.variants]
+    print_errors([each.not_signed for each in made.results.values() if each.not_signed])
+    if form is OutputFormat.json:
+        print_json(made.to_json())
+    else:
+        reporting.print_reports(reports, make_console(), reporting.BRIEF)
+        print_lines(_format_round(made), make_console())
+    leave_by_reports(reports, allow_unverified)
+
+
+def _format_round(made: byoc.PlacedTogether) -> Iterator[str]:
+    """Yield lines on the round of models that are placed together."""
+    bound = "" if made.bound is None else f", at least {reporting.format_quantity(made.bound, 's')}"
+    yield f"Together: a round takes {reporting.format_quantity(made.makespan, 's')}{bound}"
+    apart, in_turn = (reporting.format_quantity(each, "s") for each in (made.apart, made.in_turn))
+    yield f"  each placed as if alone: {apart} side by side, {in_turn} one after the other"
+    for name, end in made.ends.items():
+        slowest = made.responses.get(name)
+        rest = "" if slowest is None else f"; slowest response {reporting.format_quantity(slowest, 's')}"
+        yield f"  {name} ends after {reporting.format_quantity(end, 's')}{rest}"
+    for name, share in made.utilization.items():
+        yield f"  {name} computes for {share:.1%} of the time"
+    for note in made.notes:
+        yield f"note: {note}"
+    folders = [each.bundle for each in made.results.values() if each.bundle is not None]
+    if folders:
+        yield f"Written to {folders[0].parent}"
 
 
 def _keep_one_placement(

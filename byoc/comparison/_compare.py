@@ -14,7 +14,12 @@ import numpy as np
 
 from byoc.comparison._case_schedulers import Scheduler, solve_here, solve_in_processes
 from byoc.comparison._case_solver import check_joules
-from byoc.comparison._comparison_options import FAST_STRATEGIES, ONE_ACCELERATOR, ComparisonOptions
+from byoc.comparison._comparison_options import (
+    FAST_STRATEGIES,
+    ONE_ACCELERATOR,
+    SEVERAL_ACCELERATORS,
+    ComparisonOptions,
+)
 from byoc.comparison._study_file import StudyCase, format_value
 from byoc.comparison._study_run import StoppedStudyError, run_cases
 from byoc.comparison.profiling import profile
@@ -138,7 +143,10 @@ def compare(models: str | Path | Sequence[str | Path], options: ComparisonOption
     check_minimum("jobs", options.jobs, 1)
     if not options.strategies:
         several = len(list_files(options.rules)) > 1
-        names = tuple(name for name in FAST_STRATEGIES if not several or name != ONE_ACCELERATOR)
+        names = tuple(
+            SEVERAL_ACCELERATORS if several and name == ONE_ACCELERATOR else name
+            for name in FAST_STRATEGIES
+        )
         options = replace(options, strategies=names)
     check_comparison(options)
     cases = make_cases(list(dict.fromkeys(map(str, list_files(models)))), options)

@@ -186,6 +186,8 @@ FAST_STRATEGIES = (
 )
 ONE_ACCELERATOR = "min-cut"
 """The one of them that places for a single accelerator alone."""
+SEVERAL_ACCELERATORS = "provider-order"
+"""The one that takes its place where there are several: with one it is as `all-supported`."""
 
 
 @dataclass(frozen=True, kw_only=True)

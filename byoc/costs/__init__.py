@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from byoc.costs._load_cost_model import (
         check_fallback,
+        find_engines,
         find_host_beside,
         find_margin,
         load_cost_model,
@@ -46,7 +47,17 @@ if TYPE_CHECKING:
         predict_unseen,
         sum_seconds,
     )
-    from byoc.costs._objective import ENERGY, LATENCY, Objective, Policy, objective_unit, parse_objective
+    from byoc.costs._objective import (
+        ENERGY,
+        LATENCY,
+        Objective,
+        Policy,
+        Within,
+        objective_unit,
+        parse_amount,
+        parse_objective,
+        parse_within,
+    )
     from byoc.costs._price_query import (
         TripCount,
         can_partition_bodies,

@@ -1,10 +1,11 @@
 """Loading cost models from a path, the name of an installed file, or a plug-in."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+import numpy as np
 import onnx
 
 from byoc.costs._cost_model import CostFile, CostModel
@@ -12,6 +13,7 @@ from byoc.costs._graph_tasks import Fallback
 from byoc.costs._measured_costs import CostTable, Linear
 from byoc.costs._roofline import Roofline
 from byoc.errors import InputError, describe_error, suggest_nearest
+from byoc.placement import Conditions
 from byoc.support import (
     COST_MODELS,
     COSTS,
@@ -31,6 +33,7 @@ from byoc.support import (
     validate_content,
 )
 
+_HOST = "host"
 _MAX_FALLBACKS = 8  # files in a chain of `else`
 
 KINDS: Mapping[str, type[CostFile]] = {"roofline": Roofline, "table": CostTable, "linear": Linear}
@@ -232,6 +235,33 @@ def find_host_beside(devices: Iterable[CostModel]) -> str | None:
 def find_margin(devices: Iterable[CostModel]) -> float:
     """Return the largest share that a mixture has to save by the accelerators' files."""
     return max((file.margin for file in map(_cost_file, devices) if file), default=0.0)
+
+
+def find_engines(names: Sequence[str], devices: Sequence[CostModel]) -> Conditions | None:
+    """Return the engines that accelerators share and their contention; None where no file has any.
+
+    `names` are those of the accelerators, by which their files call one another; `host` is the host.
+    What a file says of accelerators that there are none of is left out.
+    """
+    files = [_cost_file(each) for each in devices]
+    own = [None if file is None else file.engine for file in files]
+    # An engine that no file names is that of its accelerator alone.
+    labels = [
+        _HOST,
+        *(name if engine is None else f"/{engine}" for name, engine in zip(names, own, strict=True)),
+    ]
+    engines = list(dict.fromkeys(labels))
+    number = dict(zip((_HOST, *names), map(engines.index, labels), strict=True))
+    slowdown = np.ones((len(engines), len(engines)))
+    for name, file in zip(names, files, strict=True):
+        for other, factor in file.interference.items() if file else ():
+            if other in number and number[other] != number[name]:
+                slowdown[number[name], number[other]] = factor
+    is_shared, is_slowed = len(engines) < len(labels), bool((slowdown > 1).any())
+    if not is_shared and not is_slowed:
+        return None
+    shares = np.eye(len(engines))[[number[name] for name in (_HOST, *names)]]
+    return Conditions(engines=shares if is_shared else None, slowdown=slowdown if is_slowed else None)
 
 
 def load_device_costs(

@@ -72,6 +72,44 @@ def parse_objective(text: str) -> Objective:
     return Objective(**weights)
 
 
+_UNITS = {
+    "latency": {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9},
+    "energy": {"J": 1.0, "mJ": 1e-3, "uJ": 1e-6, "nJ": 1e-9},
+}
+_AMOUNT = re.compile(r"([0-9.eE+-]+) *([a-zA-Z]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """The most that a placement may take: seconds of latency, or joules of energy."""
+
+    name: str
+    most: float
+
+
+def parse_within(text: str) -> Within:
+    """Return the limit of `latency=5ms` or `energy=2mJ`. Raises InputError for anything else."""
+    name, _, amount = (part.strip() for part in text.partition("="))
+    if name not in _NAMES:
+        raise InputError(
+            f"within {text}: no such cost{suggest_nearest(name, _NAMES)}; known: latency=5ms, energy=2mJ"
+        )
+    return Within(name, parse_amount(amount, name, f"within {text}"))
+
+
+def parse_amount(text: str, name: str, where: str) -> float:
+    """Return the seconds of `5ms`, or the joules of `2mJ` for the name `energy`; above 0.
+
+    Raises InputError, whose message begins with `where`, for anything else.
+    """
+    units = _UNITS[name]
+    found = _AMOUNT.fullmatch(text)
+    number = _weight(found[1]) if found else -1.0
+    if found is None or found[2] not in units or not _LEAST <= number <= _MOST:
+        raise InputError(f"{where}: expected a number above 0 and one of {', '.join(units)}, as in 5ms")
+    return number * units[found[2]]
+
+
 def _weight(number: str) -> float:
     """Parse a plain decimal number; return -1 if it is none (Python also accepts 1_0)."""
     return float(number) if _NUMBER.fullmatch(number) else -1.0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
+    from byoc.placement._conditions import Conditions, PlacedNetwork
     from byoc.placement._form_regions import find_components
     from byoc.placement._hard_limits import (
         Cost,

@@ -206,6 +206,8 @@ def form_regions(problem: Problem, labels: Ints) -> Ints:
     used = np.unique(labels[labels > 0])
     if not used.size:
         return np.full(problem.units, -1, np.int64)
+    if problem.conditions is not None and problem.conditions.network_of is not None:
+        return _form_by_network(problem, labels, problem.conditions.network_of)
     slots = [_assign_slots(problem, labels, np.roll(used, -start)) for start in range(len(used))]
     if used.size > 1:
         slots.append(schedule_launches(problem, labels))
@@ -213,6 +215,15 @@ def form_regions(problem: Problem, labels: Ints) -> Ints:
     if len(candidates) == 1:
         return candidates[0]
     return min(candidates, key=lambda regions: _launch_cost(problem, labels, regions))
+
+
+def _form_by_network(problem: Problem, labels: Ints, network_of: Ints) -> Ints:
+    """Return the regions of several networks, each formed alone: no launch is of two."""
+    regions = np.full(problem.units, -1, np.int64)
+    for network in np.unique(network_of[labels > 0]).tolist():
+        own = form_regions(problem.plain, np.where(network_of == network, labels, 0))
+        regions[own >= 0] = own[own >= 0] + regions.max() + 1
+    return regions
 
 
 def estimate_region_seconds(problem: Problem) -> float:

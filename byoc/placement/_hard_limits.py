@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from byoc.placement._conditions import find_sharing_devices, sum_direct_transfers
 from byoc.placement._form_regions import find_components, form_regions
 from byoc.placement._problem import Bools, Floats, Ints, Occupancy, Problem
 
@@ -31,8 +32,9 @@ def evaluate(problem: Problem, labels: Ints, regions: Ints, fusions: tuple[int, 
     """Return the cost of running unit `v` on device `labels[v]` as part of region `regions[v]`.
     `labels` and `regions` are int64 (units,); a unit on the host has region -1. A tensor is paid for
     once per direction and device, however many consumers it has there, and travels from one accelerator
-    to another by way of the host. `fusions` are the chosen ones, each within one region. Sums are
-    rounded once (`math.fsum`), so they do not depend on the order of the units. Raises ValueError if the
+    to another by way of the host, or by a direct link where that is cheaper. `fusions` are the chosen
+    ones, each within one region. Sums are rounded once (`math.fsum`), so they do not depend on the order
+    of the units. Raises ValueError if the
     arguments do not fit the problem or one another.
     """
     devices = find_region_devices(problem, labels, regions)
@@ -60,6 +62,9 @@ def count_transferred_bytes(problem: Problem, labels: Ints, sizes: Ints) -> int:
 
 def _transfer_seconds(problem: Problem, labels: Ints) -> float:
     leaving, home, wanted = find_transfers(problem, labels)
+    direct = sum_direct_transfers(problem, leaving, home, wanted)
+    if direct is not None:
+        return direct
     return math.fsum(problem.to_host[leaving, home[leaving] - 1]) + math.fsum(
         problem.to_device[wanted[:, 1:]]
     )
@@ -106,6 +111,8 @@ def measure_loads(
 ) -> Floats:
     """Return the seconds for which one inference occupies each device, float64 (1 + devices,).
 
+    With shared engines they are those of each engine, float64 (engines,); direct links are not used.
+
     A pipeline that works on several inputs at once finishes one in every `max` of them, the maximal
     load (Tarnawski et al., Efficient Algorithms for Device Placement of DNN Graph Operators, NeurIPS
     2020). The host takes the execution of its units, divided by its cores, and the transfers of
@@ -132,7 +139,8 @@ def measure_loads(
             loads[0] += math.fsum(transfers)
         load = math.fsum(parts[1 + number])
         loads.append(max(load, math.fsum(transfers)) if occupies is Occupancy.link else load)
-    return np.array(loads)
+    engines = None if problem.conditions is None else problem.conditions.engines
+    return np.array(loads) if engines is None else np.array(loads) @ engines
 
 
 def find_broken_limit(problem: Problem, labels: Ints, regions: Ints) -> str:
@@ -153,9 +161,28 @@ def find_broken_limit(problem: Problem, labels: Ints, regions: Ints) -> str:
     for d in np.flatnonzero(count > problem.max_regions):
         return f"device {1 + d} has {count[d]} regions, and {problem.max_regions[d]} is the most"
     for d in np.flatnonzero(exceeds_capacity(problem, labels)):
-        taken = math.fsum(problem.memory[labels == 1 + d, d])
+        taken = _sum_bytes(problem, labels)[d]
         return f"device {1 + d} holds {taken:g} bytes, and {problem.capacity[d]:g} is its capacity"
-    return _find_barred_transfer(problem, labels)
+    return _find_barred_transfer(problem, labels) or _find_broken_condition(problem, labels, regions)
+
+
+def _find_broken_condition(problem: Problem, labels: Ints, regions: Ints) -> str:
+    """Return a sentence on the first broken condition that no schedule is needed for."""
+    conditions = problem.conditions
+    if conditions is None:
+        return ""
+    if conditions.network_of is not None:
+        placed = regions >= 0
+        pairs = np.unique(np.column_stack([regions, conditions.network_of])[placed], axis=0)
+        if len(pairs) > len(np.unique(pairs[:, 0])):
+            return "one of its regions is of two networks"
+    if conditions.other is not None:
+        spent = evaluate(conditions.other, labels, regions).total
+        if spent > conditions.most * (1 + 2.0**-40):
+            unit = conditions.other_unit and f" {conditions.other_unit}"
+            amounts = f"{spent:g}{unit}, and {conditions.most:g}{unit}"
+            return f"{conditions.other_name} is {amounts} is the most"
+    return ""
 
 
 def _find_barred_transfer(problem: Problem, labels: Ints) -> str:
@@ -176,8 +203,18 @@ def _find_barred_transfer(problem: Problem, labels: Ints) -> str:
 
 def exceeds_capacity(problem: Problem, labels: Ints) -> Bools:
     """Mark devices whose units need more bytes than they have, bool (devices,), rounding tolerated."""
+    return _sum_bytes(problem, labels) > problem.capacity * (1 + 2.0**-40)
+
+
+def _sum_bytes(problem: Problem, labels: Ints) -> Floats:
+    """Return the bytes that units take on each accelerator, float64 (devices,).
+
+    On one that shares an engine with others they are those of all of these.
+    """
     taken = [math.fsum(problem.memory[labels == 1 + d, d]) for d in range(problem.devices)]
-    return np.array(taken, np.float64) > problem.capacity * (1 + 2.0**-40)
+    sharing = find_sharing_devices(problem)
+    together: Floats = np.array(taken, np.float64)
+    return together if sharing is None else sharing.astype(np.float64) @ together
 
 
 def repair_labels(problem: Problem, labels: Ints) -> Ints:

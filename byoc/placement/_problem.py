@@ -10,6 +10,8 @@ from typing import Any, Self, TypedDict, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from byoc.placement._conditions import Conditions, check_conditions, relax
+
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -61,6 +63,7 @@ class ProblemLimits(TypedDict, total=False):
     fusions: Iterable[Fusion]
     occupies: Iterable[Occupancy]
     cores: int
+    conditions: Conditions | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +119,8 @@ class Problem:
     run at the same time: for the makespan and the throughput, not for the sum of all costs."""
     cores: int
     """Number of units that the host runs at the same time, at least 1; `UNLIMITED` = no limit."""
+    conditions: Conditions | None = None
+    """Shared engines, contention, direct links, several networks, a budget; None = none of these."""
 
     def __post_init__(self) -> None:
         """Raise ValueError that describes the first mistake."""
@@ -174,7 +179,18 @@ class Problem:
             ),
             occupies=tuple(map(Occupancy, limits.get("occupies", ("nothing",) * devices))),
             cores=limits.get("cores", 1),
+            conditions=limits.get("conditions"),
         )
+
+    @cached_property
+    def plain(self) -> Self:
+        """The problem without its conditions."""
+        return self if self.conditions is None else replace(self, conditions=None)
+
+    @cached_property
+    def relaxed(self) -> "Problem":
+        """A problem without conditions, a bound of which is one of this one."""
+        return relax(self)
 
     @cached_property
     def without_fusions(self) -> Self:
@@ -201,6 +217,8 @@ class Problem:
         other = copy(self)  # what follows from the other fields stays as it is
         vars(other).pop("allowed", None)
         vars(other).pop("costs", None)
+        vars(other).pop("plain", None)
+        vars(other).pop("relaxed", None)
         vars(other)["seconds"] = seconds
         check_seconds(other)
         return other
@@ -277,6 +295,8 @@ def check_problem(problem: Problem) -> None:
     _check_order(problem)
     _check_limits(problem)
     _check_fusions(problem)
+    if problem.conditions is not None:
+        check_conditions(problem, problem.conditions)
 
 
 def check_seconds(problem: Problem) -> None:

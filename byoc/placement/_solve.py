@@ -21,6 +21,8 @@ from byoc.placement._form_regions import (
 from byoc.placement._hard_limits import Cost, evaluate, find_broken_limit
 from byoc.placement._problem import Fusion, Ints, Problem
 from byoc.placement._strategy import (
+    DIRECT_LINKS,
+    Measure,
     NoPlacementError,
     Placement,
     Strategy,
@@ -62,12 +64,25 @@ def _order(problem: Problem, keys: Sequence[str]) -> tuple[Problem, Ints]:
     position = np.empty(problem.units, np.int64)
     position[order] = np.arange(problem.units)
     tensors = _order_tensors(problem, position)
+    fusions = _fusion_order(problem, position)
+    ordered = _take_order(problem.plain, order, position, tensors, fusions)
+    conditions = problem.conditions
+    if conditions is not None:
+        other = conditions.other and _take_order(conditions.other, order, position, tensors, fusions)
+        ordered = replace(ordered, conditions=conditions.reorder(order, tensors, other))
+    return ordered, order
+
+
+def _take_order(
+    problem: Problem, order: Ints, position: Ints, tensors: Ints, fusions: Sequence[int]
+) -> Problem:
+    """Return a problem whose units, tensors and fusions are in another order."""
     rank = np.empty(problem.tensors, np.int64)
     rank[tensors] = np.arange(problem.tensors)
     readers = position[problem.consumers]
     start = np.zeros(problem.tensors + 1, np.int64)
     np.cumsum(np.diff(problem.consumer_start)[tensors], out=start[1:])
-    ordered = replace(
+    return replace(
         problem,
         seconds=problem.seconds[order],
         producer=np.append(position, -1)[problem.producer][tensors],
@@ -79,11 +94,8 @@ def _order(problem: Problem, keys: Sequence[str]) -> tuple[Problem, Ints]:
         must=problem.must[order],
         size=problem.size[order],
         memory=problem.memory[order],
-        fusions=tuple(
-            _renumber(problem.fusions[number], position) for number in _fusion_order(problem, position)
-        ),
+        fusions=tuple(_renumber(problem.fusions[number], position) for number in fusions),
     )
-    return ordered, order
 
 
 def _order_tensors(problem: Problem, position: Ints) -> Ints:
@@ -95,6 +107,11 @@ def _order_tensors(problem: Problem, position: Ints) -> Ints:
     def describe(tensor: int) -> tuple[object, ...]:
         read = problem.consumers[problem.consumer_start[tensor] : problem.consumer_start[tensor + 1]]
         transfers = [*problem.to_device[tensor].tolist(), *problem.to_host[tensor].tolist()]
+        if problem.conditions is not None:
+            other, direct = problem.conditions.other, problem.conditions.direct
+            transfers += [] if direct is None else direct[tensor].ravel().tolist()
+            transfers += other.to_device[tensor].tolist() if other else []
+            transfers += other.to_host[tensor].tolist() if other else []
         return sorted(position[read].tolist()), bool(problem.is_output[tensor]), transfers
 
     for first, last in pairwise(starts.tolist()):
@@ -266,7 +283,9 @@ def _check_cost(problem: Problem, placement: Placement) -> str:
         total = math.inf
     if not (math.isfinite(total) and math.isfinite(placement.cost.total)):
         return "its cost is not finite"
-    if placement.bound is not None and placement.bound > total:
+    # Contention and weights can make a makespan longer than all costs together.
+    is_bounded = problem.conditions is None or placement.measure is Measure.total
+    if placement.bound is not None and is_bounded and placement.bound > total:
         return f"its bound {placement.bound:g} s is above its own total {total:g} s"
     return ""
 
@@ -335,7 +354,7 @@ def run_strategy(
     know of plug-ins add the file and line.
     """
     try:
-        return strategy.solve(_read_only_copy(problem))
+        found = strategy.solve(_read_only_copy(problem))
     except BaseException as error:  # a plug-in can fail in any way
         if isinstance(error, NoPlacementError):
             raise InputError(f"strategy {strategy_display_name(strategy)}: {error}") from error
@@ -344,6 +363,11 @@ def run_strategy(
         raise InputError(
             f"strategy {strategy_display_name(strategy)}: failed with {describe(error)}"
         ) from error
+    if isinstance(found, Placement) and problem.conditions is not None:
+        honours: Any = getattr(strategy, "honours", frozenset())
+        if problem.conditions.direct is not None and DIRECT_LINKS not in honours:
+            return replace(found, bound=None)  # of the problem without these links
+    return found
 
 
 def normalize_placement(problem: Problem, placement: Placement) -> Placement:
@@ -371,4 +395,8 @@ def _read_only_copy(problem: Problem) -> Problem:
     }
     for array in copies.values():
         array.setflags(write=False)
-    return replace(problem, **copies, fusions=tuple(replace(fusion) for fusion in problem.fusions))
+    conditions = problem.conditions
+    if conditions is not None and conditions.other is not None:
+        conditions = replace(conditions, other=_read_only_copy(conditions.other))
+    fusions = tuple(replace(fusion) for fusion in problem.fusions)
+    return replace(problem, **copies, fusions=fusions, conditions=conditions)

@@ -111,9 +111,16 @@ CAPACITY = "capacity"
 FUSIONS = "fusions"
 SEVERAL_DEVICES = "several devices"
 CONNECTED = "connected"
-ALL_REQUIREMENTS = frozenset(
-    {LAUNCH, MUST, REGION_SIZE, REGION_COUNT, CAPACITY, FUSIONS, SEVERAL_DEVICES, CONNECTED}
-)
+SHARED_ENGINES = "shared engines"
+CONTENTION = "contention"
+DIRECT_LINKS = "direct links"
+NETWORKS = "networks"
+BUDGET = "budget"
+CONDITIONS = frozenset({SHARED_ENGINES, CONTENTION, DIRECT_LINKS, NETWORKS, BUDGET})
+"""The requirements that a problem's `Conditions` make."""
+ALL_REQUIREMENTS = CONDITIONS | {
+    *(LAUNCH, MUST, REGION_SIZE, REGION_COUNT, CAPACITY, FUSIONS, SEVERAL_DEVICES, CONNECTED)
+}
 """All requirements that a strategy can take into account beyond execution and transfer."""
 
 
@@ -184,6 +191,11 @@ _SENTENCES = {
     FUSIONS: "what units save by running as one played no part in the choice",
     SEVERAL_DEVICES: "it is made for one accelerator",
     CONNECTED: "it was not told that regions must be connected",
+    SHARED_ENGINES: "it was not told which devices share an engine",
+    CONTENTION: "that devices at work at once slow one another played no part in the choice",
+    DIRECT_LINKS: "links between accelerators played no part in the choice",
+    NETWORKS: "rates, deadlines and weights of networks played no part in the choice",
+    BUDGET: "it was not told what a placement may cost by the other costs",
 }
 
 
@@ -208,6 +220,15 @@ def find_requirements(problem: Problem) -> frozenset[str]:
         SEVERAL_DEVICES: problem.devices > 1,
         CONNECTED: problem.connected.any(),
     }
+    conditions = problem.conditions
+    if conditions is not None:
+        requirements |= {
+            SHARED_ENGINES: conditions.engines is not None,
+            CONTENTION: conditions.slowdown is not None,
+            DIRECT_LINKS: conditions.direct is not None,
+            NETWORKS: bool(conditions.networks),
+            BUDGET: conditions.other is not None,
+        }
     return frozenset(name for name, present in requirements.items() if present)
 
 

@@ -17,13 +17,21 @@ from byoc.costs import (
     build_problem,
     can_partition_bodies,
     count_trips,
+    find_engines,
     price_bodies,
     sum_host_seconds,
 )
-from byoc.errors import Cause
+from byoc.errors import Cause, InputError
 from byoc.model import GraphIndex, StatePair, choose_state_pairs, find_boundary, make_body_path
 from byoc.patterns import JointUnit, NodeGroup, Unit
-from byoc.placement import PerturbedDecision, Placement, Problem, evaluate, solve_problem
+from byoc.placement import (
+    Conditions,
+    PerturbedDecision,
+    Placement,
+    Problem,
+    evaluate,
+    solve_problem,
+)
 from byoc.planning._break_evens import explain_limits
 from byoc.planning._cleaned_graphs import GraphUnits, PinnedNodes
 from byoc.planning._graph_plan import (
@@ -135,7 +143,7 @@ class PlacementProblems:
             problem = replace(problem, capacity=capacity)
         left = list(range(len(problem.fusions)))
         if not labels:
-            return problem, left
+            return self._add_conditions(graph_problem, problem, left), left
         seconds, must = problem.seconds.copy(), problem.must.copy()
         for row, label in labels.items():
             others = np.arange(1, 1 + problem.devices) != label
@@ -147,7 +155,34 @@ class PlacementProblems:
             if np.isfinite(seconds[list(fusion.members), fusion.device]).all()
         ]
         fusions = tuple(problem.fusions[number] for number in left)
-        return replace(problem, seconds=seconds, must=must, fusions=fusions), left
+        problem = replace(problem, seconds=seconds, must=must, fusions=fusions)
+        return self._add_conditions(graph_problem, problem, left), left
+
+    def _add_conditions(
+        self, graph_problem: GraphProblem, problem: Problem, fusions: Sequence[int]
+    ) -> Problem:
+        """Return a problem with what its devices share, and the limit on the other cost.
+
+        `fusions` are the numbers of those that are left. Raises InputError where joules are not known.
+        """
+        engines = find_engines(self.settings.names, self.settings.costs)
+        within = None if self.graph.path else self.settings.within
+        if engines is None and within is None:
+            return problem
+        conditions = engines or Conditions()
+        if within is not None:
+            other = graph_problem.latency if within.name == "latency" else graph_problem.energy
+            if other is None:
+                raise InputError(f"within {within.name}: not all cost models say joules")
+            own = tuple(other.fusions[number] for number in fusions)
+            conditions = replace(
+                conditions,
+                other=replace(other, fusions=own),
+                most=within.most,
+                other_name=within.name,
+                other_unit="s" if within.name == "latency" else "J",
+            )
+        return replace(problem, conditions=conditions)
 
     def cost_bodies_on_host(self, node: int) -> tuple[Price, float]:
         """Return the cost and the operations of a node's bodies with everything on the host."""
@@ -234,7 +269,9 @@ def build_main_problem(
         plans[id(graph)] = place_graph(own, settings, None)
     nothing = tuple[Mapping[int, Cause], ...]({} for _ in settings.devices)
     capacity = tuple(device.memory for device in settings.devices)
-    return PlacementProblems(own, settings, None).build(Constraints(nothing, capacity))
+    problems, constraints = PlacementProblems(own, settings, None), Constraints(nothing, capacity)
+    built = problems.build(constraints)
+    return replace(built, problem=problems.restrict(built, constraints)[0])
 
 
 def _bodies_first(

@@ -26,6 +26,7 @@ from byoc.costs import (
     PlacementDevice,
     Policy,
     Priced,
+    Within,
     with_parameters,
 )
 from byoc.errors import Cause, CauseKind, InputError, suggest_nearest
@@ -388,7 +389,9 @@ def _read_layout(target: Target, key: str, word: str | None) -> TensorLayout | N
 class PlanSettings:
     """The settings of planning, which are the same for all graphs of a model.
 
-    `costs` has a model for each of the `targets`. `trips` gives how often some Loops and Scans run, by
+    `costs` has a model for each of the `targets`. `within` is what the placement of the main graph,
+    whose costs have those of its bodies, may take at most by the other cost. `trips` gives how often
+    some Loops and Scans run, by
     node name; `unknown_costs` what to do about costs that are not known; `placement` a placement to
     keep to; `known_limits` the limits of targets that turned out in earlier rounds; `doubt` how the
     costs of the main graph are perturbed, None where they are not. `share_blocks` names the targets
@@ -404,6 +407,7 @@ class PlanSettings:
     host: CostModel
     strategy: Strategy
     objective: Objective = LATENCY
+    within: Within | None = None
     unknown_costs: Policy = Policy.estimate
     trips: Mapping[str, float] = field(default_factory=dict)
     placement: SavedPlacement | None = None
@@ -414,6 +418,11 @@ class PlanSettings:
     whole_prices: Mapping[str, WholePrice] = field(default_factory=dict)
     names_limits: bool = True
     free_views: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the accelerators."""
+        return tuple(target.name for target in self.targets)
 
     @property
     def devices(self) -> tuple[PlacementDevice, ...]:

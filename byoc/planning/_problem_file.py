@@ -1,10 +1,12 @@
 """Files of placement problems: all numbers of a problem as JSON, which `byoc place` solves.
 
 Unlike the public benchmark's format it can say all that a problem has: launches, accelerators that
-differ, transfers that cost more in one direction, limits, fusions.
+differ, transfers that cost more in one direction, limits, fusions, and the conditions of a problem:
+engines, contention, direct links, networks, a budget of other costs.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from byoc.errors import InputError
-from byoc.placement import UNLIMITED, Fusion, Occupancy, Problem
+from byoc.placement import UNLIMITED, Conditions, Fusion, Occupancy, PlacedNetwork, Problem
 from byoc.support import StrictModel, make_file_error, validate_content
 
 FORMAT = "byoc-placement-problem"
@@ -34,6 +36,16 @@ class SavedUnit(StrictModel):
     must: bool = False
     size: Annotated[_Whole, Field(ge=1)] = 1
     memory: _Costs = ()
+    network: _Whole | None = None
+    other_costs: _Costs = ()
+
+
+class SavedLink(StrictModel):
+    """A direct way of a tensor from one accelerator to another, both counted from 1."""
+
+    origin: Annotated[_Whole, Field(ge=1)]
+    to: Annotated[_Whole, Field(ge=1)]
+    seconds: _Cost
 
 
 class SavedTensor(StrictModel):
@@ -45,6 +57,9 @@ class SavedTensor(StrictModel):
     is_output: bool = False
     to_device: _Costs
     to_host: _Costs
+    direct: tuple[SavedLink, ...] = ()
+    other_to_device: _Costs = ()
+    other_to_host: _Costs = ()
 
 
 class SavedDevice(StrictModel):
@@ -58,6 +73,7 @@ class SavedDevice(StrictModel):
     max_regions: _Whole | None = None
     capacity: _Cost | None = None
     occupies: Occupancy = Occupancy.nothing
+    other_launch: _Cost = 0.0
 
 
 class SavedFusion(StrictModel):
@@ -66,6 +82,29 @@ class SavedFusion(StrictModel):
     members: tuple[_Unit, ...]
     device: _Whole
     saving: _Cost
+    other_saving: _Cost = 0.0
+
+
+class SavedEngine(StrictModel):
+    """An engine, the share of its seconds for which each device occupies it, and what slows it.
+
+    `slowed` has how many times as long work on it takes while another engine computes, by its name.
+    """
+
+    name: str
+    shares: Annotated[
+        tuple[Annotated[float, Field(strict=True, ge=0, le=1)], ...], Field(max_length=257)
+    ]
+    slowed: dict[str, Annotated[float, Field(strict=True, ge=1, le=1e6)]] = Field(default_factory=dict)
+
+
+class SavedNetwork(StrictModel):
+    """A network: its period and deadline in seconds, null for none, and its weight."""
+
+    name: str
+    period: Annotated[float, Field(strict=True, gt=0, le=1e9)] | None = None
+    deadline: Annotated[float, Field(strict=True, gt=0, le=1e9)] | None = None
+    weight: Annotated[float, Field(strict=True, gt=0, le=1e9)] = 1.0
 
 
 class SavedProblem(StrictModel):
@@ -81,6 +120,9 @@ class SavedProblem(StrictModel):
     units: Annotated[tuple[SavedUnit, ...], Field(max_length=_MOST)]
     tensors: Annotated[tuple[SavedTensor, ...], Field(max_length=_MOST)]
     fusions: tuple[SavedFusion, ...] = ()
+    engines: Annotated[tuple[SavedEngine, ...], Field(max_length=256)] = ()
+    networks: Annotated[tuple[SavedNetwork, ...], Field(max_length=256)] = ()
+    budget: _Cost | None = None
 
 
 def is_problem_document(content: object) -> bool:
@@ -104,7 +146,7 @@ def format_problem(  # noqa: PLR0913, PLR0917 - the names of all that a problem 
     """
     start = problem.consumer_start.tolist()
     consumers = problem.consumers.tolist()
-    return {
+    document = {
         "format": FORMAT,
         "version": 1,
         "model": model,
@@ -151,6 +193,59 @@ def format_problem(  # noqa: PLR0913, PLR0917 - the names of all that a problem 
             for each in problem.fusions
         ],
     }
+    if problem.conditions is not None:
+        _add_conditions(document, problem, problem.conditions)
+    return document
+
+
+def _add_conditions(document: dict[str, Any], problem: Problem, conditions: Conditions) -> None:
+    """Add the conditions of a problem to its document."""
+    if conditions.engines is not None or conditions.slowdown is not None:
+        shares = np.eye(1 + problem.devices) if conditions.engines is None else conditions.engines
+        slowed = np.ones((shares.shape[1],) * 2) if conditions.slowdown is None else conditions.slowdown
+        names = [f"engine {number}" for number in range(shares.shape[1])]
+        document["engines"] = [
+            {
+                "name": name,
+                "shares": shares[:, number].tolist(),
+                "slowed": {
+                    names[by]: float(factor) for by, factor in enumerate(slowed[number]) if factor > 1
+                },
+            }
+            for number, name in enumerate(names)
+        ]
+    if conditions.network_of is not None:
+        document["networks"] = [
+            {
+                "name": each.name,
+                "period": _finite([each.period])[0],
+                "deadline": _finite([each.deadline])[0],
+                "weight": each.weight,
+            }
+            for each in conditions.networks
+        ]
+        for row, network in zip(document["units"], conditions.network_of.tolist(), strict=True):
+            row["network"] = network
+    if conditions.direct is not None:
+        for row, links in zip(document["tensors"], conditions.direct, strict=True):
+            row["direct"] = [
+                {"origin": 1 + int(one), "to": 1 + int(other), "seconds": float(links[one, other])}
+                for one, other in np.argwhere(np.isfinite(links))
+            ]
+    if conditions.other is None:
+        return
+    other, document["budget"] = conditions.other, _finite([conditions.most])[0]
+    for key, name, arrays in (
+        ("units", "other_costs", other.seconds),
+        ("tensors", "other_to_device", other.to_device),
+        ("tensors", "other_to_host", other.to_host),
+    ):
+        for row, costs in zip(document[key], arrays, strict=True):
+            row[name] = _finite(costs)
+    for row, launch in zip(document["devices"], other.launch.tolist(), strict=True):
+        row["other_launch"] = launch
+    for row, fusion in zip(document["fusions"], other.fusions, strict=True):
+        row["other_saving"] = fusion.saving
 
 
 def parse_problem(content: object, path: Path) -> tuple[Problem, tuple[str, ...], float]:
@@ -162,15 +257,34 @@ def parse_problem(content: object, path: Path) -> tuple[Problem, tuple[str, ...]
     if file is None:
         raise make_file_error(path, mistakes)
     count = len(file.devices)
+    has_budget = file.budget is not None
+    other_costs = {"other_costs": 1 + count} if has_budget else {}
+    other_transfers = {"other_to_device": count, "other_to_host": count} if has_budget else {}
     mistakes = [
         f"{kind}[{number}].{key}: expected {expected} numbers"
         for kind, rows, keys in (
-            ("units", file.units, {"costs": 1 + count, "memory": count}),
-            ("tensors", file.tensors, {"to_device": count, "to_host": count}),
+            ("units", file.units, {"costs": 1 + count, "memory": count} | other_costs),
+            ("tensors", file.tensors, {"to_device": count, "to_host": count} | other_transfers),
+            ("engines", file.engines, {"shares": 1 + count}),
         )
         for number, row in enumerate(rows)
         for key, expected in keys.items()
         if len(getattr(row, key)) not in {expected, 0 if key == "memory" else expected}
+    ]
+    mistakes += [
+        f"{kind}[{number}]: it is of the networks or the budget, which the file does not have"
+        for kind, rows in (("units", file.units), ("tensors", file.tensors))
+        for number, row in enumerate(rows)
+        if _has_stray_conditions(file, row)
+    ]
+    engines = [each.name for each in file.engines]
+    if len(set(engines)) < len(engines):
+        mistakes.append("engines: two have the same name")
+    mistakes += [
+        f"engines[{number}].slowed: there is no engine '{name}'"
+        for number, each in enumerate(file.engines)
+        for name in each.slowed
+        if name not in engines
     ]
     if mistakes:
         raise make_file_error(path, mistakes)
@@ -180,10 +294,19 @@ def parse_problem(content: object, path: Path) -> tuple[Problem, tuple[str, ...]
         raise InputError(f"{path}: {error}") from None
 
 
+def _has_stray_conditions(file: SavedProblem, row: StrictModel) -> bool:
+    """Return whether a row has costs of a budget, or a network, that the file as a whole has not."""
+    if isinstance(row, SavedUnit):
+        has_network, spent = row.network is not None, row.other_costs
+        return has_network != bool(file.networks) or (file.budget is None and bool(spent))
+    assert isinstance(row, SavedTensor)
+    return file.budget is None and bool(row.other_to_device or row.other_to_host)
+
+
 def _build(file: SavedProblem) -> Problem:
     devices = file.devices
     shape = (len(file.tensors), len(devices))
-    return Problem.build(
+    problem = Problem.build(
         seconds=_array([unit.costs for unit in file.units], (len(file.units), 1 + len(devices))),
         producer=[tensor.producer for tensor in file.tensors],
         consumers=[tensor.consumers for tensor in file.tensors],
@@ -205,6 +328,57 @@ def _build(file: SavedProblem) -> Problem:
         fusions=[Fusion(each.members, each.device, each.saving) for each in file.fusions],
         occupies=[device.occupies for device in devices],
         cores=file.cores,
+    )
+    conditions = _build_conditions(file, problem)
+    return problem if conditions is None else replace(problem, conditions=conditions)
+
+
+def _build_conditions(file: SavedProblem, problem: Problem) -> Conditions | None:
+    """Return the conditions that a file states; None without any."""
+    links = [(row, each) for row, tensor in enumerate(file.tensors) for each in tensor.direct]
+    if not (links or file.engines or file.networks or file.budget is not None):
+        return None
+    direct = None
+    if links:
+        direct = np.full((problem.tensors, problem.devices, problem.devices), np.inf)
+        for row, each in links:
+            if max(each.origin, each.to) > problem.devices:
+                raise ValueError(f"tensors[{row}].direct: a device is one of {problem.devices}")
+            direct[row, each.origin - 1, each.to - 1] = each.seconds
+    names = [each.name for each in file.engines]
+    slowdown = np.ones((len(names), len(names)))
+    for row, engine in enumerate(file.engines):
+        for name, factor in engine.slowed.items():
+            slowdown[row, names.index(name)] = factor
+    networks = tuple(
+        PlacedNetwork(each.name, each.period or np.inf, each.deadline or np.inf, each.weight)
+        for each in file.networks
+    )
+    return Conditions(
+        engines=np.array([each.shares for each in file.engines]).T if names else None,
+        slowdown=slowdown if (slowdown > 1).any() else None,
+        direct=direct,
+        networks=networks,
+        network_of=np.array([unit.network for unit in file.units], np.int64) if networks else None,
+        other=None if file.budget is None else _build_other(file, problem),
+        most=np.inf if file.budget is None else file.budget,
+    )
+
+
+def _build_other(file: SavedProblem, problem: Problem) -> Problem:
+    """Return the problem with the other costs of a file."""
+    shape = problem.tensors, problem.devices
+    costs = _array([unit.other_costs for unit in file.units], problem.seconds.shape)
+    return replace(
+        problem,
+        seconds=np.where(np.isinf(problem.seconds), np.inf, costs),
+        to_device=_array([tensor.other_to_device for tensor in file.tensors], shape),
+        to_host=_array([tensor.other_to_host for tensor in file.tensors], shape),
+        launch=np.array([device.other_launch for device in file.devices], np.float64),
+        fusions=tuple(
+            replace(fusion, saving=saved.other_saving)
+            for fusion, saved in zip(problem.fusions, file.fusions, strict=True)
+        ),
     )
 
 

@@ -14,6 +14,7 @@ from byoc.costs import (
     load_device_costs,
     load_host_costs,
     parse_objective,
+    parse_within,
     with_parameters,
 )
 from byoc.errors import InputError, list_causes, suggest_nearest
@@ -36,7 +37,7 @@ from byoc.support import (
 )
 
 if TYPE_CHECKING:
-    from byoc.costs import CostModel
+    from byoc.costs import CostModel, Within
     from byoc.model import Model
     from byoc.placement import Strategy
     from byoc.planning import GraphPlan
@@ -219,6 +220,7 @@ def load_settings(  # noqa: PLR0913 - what the options do not have
             options.time_limit,
         ),
         objective=parse_objective(options.objective),
+        within=_read_within(options),
         unknown_costs=_read_policy(options.unknown_costs),
         trips=options.trips or {},
         state=options.state or None,
@@ -341,6 +343,15 @@ def _read_doubt(options: PlanOptions, robust: str | None) -> CostDoubt | None:
         raise InputError(f"robust is '{robust}', but must be {' or '.join(Robust)}")
     aim = None if robust is None else Robust(robust)
     return CostDoubt(Perturbation(options.perturb, **numbers), aim)
+
+
+def _read_within(options: PlanOptions) -> Within | None:
+    """Return the limit on the other cost, None without one. Raises InputError."""
+    if options.within is None:
+        return None
+    if options.perturb is not None:
+        raise InputError("within (--within): costs that are perturbed (--perturb) have no limit")
+    return parse_within(options.within)
 
 
 def _read_policy(name: str) -> Policy:

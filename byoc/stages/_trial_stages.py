@@ -302,7 +302,9 @@ class EstimateGains:
         Not of an open variant that byoc made beside one with sizes: a user asks of the latter.
         """
         variant = state.request.variant
-        if not state.request.options.what_if or (variant.automatic and not variant.dims):
+        is_limited = state.settings.within is not None  # a gain may be beyond the limit
+        asks = state.request.options.what_if and not is_limited
+        if not asks or (variant.automatic and not variant.dims):
             return state
         report_step("estimate gains")
         root, devices = state.plan.root, state.settings.devices

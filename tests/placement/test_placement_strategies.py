@@ -34,6 +34,7 @@ from byoc.placement.strategies import (
     LaunchAware,
     Makespan,
     MinCut,
+    ProviderOrder,
     Throughput,
 )
 
@@ -45,6 +46,24 @@ EXACT = 5e-11
 
 def without_launch(placement: Placement) -> float:
     return placement.cost.execution + placement.cost.transfer
+
+
+def test_providers_take_what_they_support_in_their_order() -> None:
+    """The first accelerator takes what it supports, however slow; the second what is left."""
+    problem = Problem.build(
+        seconds=[[1.0, 9.0, 1.0], [1.0, inf, 9.0], [1.0, inf, inf], [1.0, 9.0, 1.0]],
+        producer=[],
+        consumers=[],
+        is_output=[],
+        to_device=np.zeros((0, 2)),
+        to_host=np.zeros((0, 2)),
+        launch=np.zeros(2),
+        max_nodes=[1, 1],
+        size=[1, 1, 1, 2],
+    )
+    found = ProviderOrder().solve(problem)
+    assert found.labels.tolist() == [1, 2, 0, 0]
+    assert found.notes == ("costs played no part in the choice",)
 
 
 def test_a_chain_by_hand() -> None:

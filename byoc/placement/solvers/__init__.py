@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         sum_execution,
         sum_transfers,
     )
+    from byoc.placement.solvers._placement_milp import solve_within
     from byoc.placement.solvers._unit_groups import (
         ForestSolver,
         Neighbours,

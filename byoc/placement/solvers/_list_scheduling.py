@@ -8,11 +8,16 @@ Transactions on Parallel and Distributed Systems 13, 2002), with regions as jobs
 - A job starts when every tensor that it reads from outside has arrived, and its results are sent when it
   ends. Graph inputs are on the host at time 0; the makespan is the time at which the last job has ended
   and the last graph output is on the host.
+- A device occupies its engines (`Conditions.engines`), which run one job at a time. Where engines slow
+  one another, jobs start as soon as their engines are free, or wait for those that would slow them too
+  much, whichever ends sooner: one of two simulations, and no schedule is proven the best.
+- The end of a network counts by its weight.
 - A tensor takes `to_host` off its accelerator and `to_device` onto another, once however many consumers
-  it has there. By the target (`Occupancy`) that is a latency alone; or a job of the link or of the host;
-  or a part of the region: its inputs are sent one after another when it starts, and its results when it
-  has run, during which the accelerator does nothing else. An input of several regions of such an
-  accelerator is sent with the first of them in a topological order; the others wait for that one.
+  it has there, or a direct link where that is sooner. A direct link is a latency alone. By the target
+  (`Occupancy`) so are the others, or a job of the link or of the host; or a part of the region: its
+  inputs are sent one after another when it starts, and its results when it has run, during which the
+  accelerator does nothing else. An input of several regions of such an accelerator is sent with the
+  first of them in a topological order; the others wait for that one.
 
 So no makespan exceeds the cost that adds everything up: going back from the end, each moment belongs
 to one job or one transfer, and none of them occurs twice.
@@ -24,9 +29,7 @@ some units may stay where they are: the same rule makes many starting points, an
 placement anew.
 """
 
-import math
 import random
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -35,6 +38,17 @@ import numpy as np
 
 from byoc.placement._form_regions import choose_fusions
 from byoc.placement._problem import Floats, Ints, Occupancy, Problem
+from byoc.placement.solvers._engines import (
+    Contention,
+    EngineJob,
+    IdleCores,
+    IdleIntervals,
+    RateCheck,
+    SharedLanes,
+    SharedSystem,
+    UnlimitedCores,
+    simulate_engines,
+)
 from byoc.placement.solvers._unit_groups import Neighbours
 
 # Seconds to schedule one unit, or one consumer of a tensor, on one core of about 3 GHz, by what
@@ -77,6 +91,9 @@ class ListScheduler:
         item = max(_ITEM_SECONDS[kind] for kind in self.occupies)
         self.step_seconds = item * (1 + problem.units + len(problem.consumers))
         """Seconds that one schedule takes on one core of about 3 GHz."""
+        self.system = None if problem.conditions is None else SharedSystem(problem)
+        if self.system is not None:
+            self.step_seconds *= self.system.work
         self._known: dict[tuple[int, ...], InferenceSchedule | None] = {}
 
     def schedule(self, labels: Sequence[int], regions: Sequence[int]) -> InferenceSchedule | None:
@@ -93,7 +110,7 @@ class ListScheduler:
                 self._known.clear()
             jobs = _ScheduledJobs(self, labels, regions)
             order = jobs.order_by_rank()
-            self._known[key] = None if order is None else jobs.describe(jobs.assign_times(order))
+            self._known[key] = None if order is None else jobs.describe(jobs.find_times(order))
         return self._known[key]
 
     def schedule_few(
@@ -108,12 +125,25 @@ class ListScheduler:
         order = jobs.order_by_rank()
         if order is None:
             return None, True
-        best, few = jobs.assign_times(order), len(order) <= _FEW_JOBS
+        best, few = jobs.find_times(order), len(order) <= _FEW_JOBS
         for each in jobs.iterate_orders() if few else ():
-            found = jobs.assign_times(each)
+            found = jobs.find_times(each)
             if found[2] < best[2]:
                 best = found
-        return jobs.describe(best), few
+        is_simulated = self.system is not None and self.system.slowdown is not None
+        return jobs.describe(best), few and not is_simulated
+
+    def check_rates(self, labels: Sequence[int], regions: Sequence[int]) -> RateCheck | None:
+        """Simulate the rates of networks in a placement; None if its regions form a cycle.
+
+        All networks are released at once, and again after each of their periods; of the jobs that are
+        ready the one of the earliest deadline starts first (EDF: Liu and Layland, Journal of the ACM 20,
+        1973), and none is interrupted.
+        """
+        assert self.system is not None
+        jobs = _ScheduledJobs(self, labels, regions)
+        order = jobs.order_by_rank()
+        return None if order is None else jobs.check_rates(order, self.system)
 
 
 class _ScheduledJobs:
@@ -145,7 +175,13 @@ class _ScheduledJobs:
         self.tail = [0.0] * len(self.device)
         self.following: list[list[tuple[int, float]]] = [[] for _ in self.device]
         self._occupies = scheduler.occupies
+        self._system = scheduler.system
+        self.network = [0] * len(self.device)
+        if self._system is not None and self._system.network_of is not None:
+            for unit, job in enumerate(self.of_unit):
+                self.network[job] = self._system.network_of[unit]
         self._position: list[int] = []
+        self._network = 0  # of the tensor that is connected
         self._edges = scheduler.edges
         if all(kind is Occupancy.nothing for kind in scheduler.occupies):
             self._connect(scheduler.around)
@@ -167,6 +203,8 @@ class _ScheduledJobs:
                 moving = 0.0
                 if there != home:
                     moving = up + (around.to_device[tensor][there - 1] if there else 0.0)
+                    if home and there and self._system is not None and self._system.direct is not None:
+                        moving = min(moving, self._system.direct[tensor][home - 1][there - 1])
                 if source < 0:
                     self.release[job] = max(self.release[job], moving)
                 else:
@@ -176,6 +214,8 @@ class _ScheduledJobs:
         """Connect the jobs where some transfers occupy a device, a link or the host."""
         for tensor, producer in enumerate(around.producer):
             source = self.of_unit[producer] if producer >= 0 else -1
+            ends = [source, *(self.of_unit[reader] for reader in around.consumers[tensor][:1])]
+            self._network = self.network[ends[-1]] if ends[-1] >= 0 else 0
             home = self.device[source] if producer >= 0 else 0
             jobs: dict[int, list[int]] = {}
             for reader in around.consumers[tensor]:
@@ -185,6 +225,7 @@ class _ScheduledJobs:
             for job in jobs.pop(home, []):
                 if source >= 0:
                     self.following[source].append((job, 0.0))
+            self._take_direct_links(tensor, home, source, jobs, around)
             origin, delay = source, 0.0
             if home and (jobs or around.is_output[tensor]):
                 origin, delay = self._send(tensor, source, around)
@@ -193,6 +234,18 @@ class _ScheduledJobs:
             for there, arriving in jobs.items():
                 down = around.to_device[tensor][there - 1] if there else 0.0
                 self._receive(origin, delay, arriving, down)
+
+    def _take_direct_links(
+        self, tensor: int, home: int, source: int, jobs: dict[int, list[int]], around: Neighbours
+    ) -> None:
+        """Connect those of `jobs`, by device, that a direct link reaches sooner than the host does."""
+        if self._system is None or self._system.direct is None or not home:
+            return
+        for there in [each for each in jobs if each]:
+            straight = self._system.direct[tensor][home - 1][there - 1]
+            by_host = around.to_host[tensor][home - 1] + around.to_device[tensor][there - 1]
+            if straight < by_host:
+                self.following[source] += [(job, straight) for job in jobs.pop(there)]
 
     def _send(self, tensor: int, source: int, around: Neighbours) -> tuple[int, float]:
         """Take a tensor off the device of its job; return the job that ends with it, and the latency."""
@@ -253,6 +306,7 @@ class _ScheduledJobs:
         self.release.append(0.0)
         self.tail.append(0.0)
         self.following.append([])
+        self.network.append(self._network)
         return len(self.device) - 1
 
     def order_by_rank(self) -> list[int] | None:
@@ -302,6 +356,92 @@ class _ScheduledJobs:
             makespan,
         )
 
+    def find_times(self, order: Sequence[int]) -> tuple[list[float], list[float], float]:
+        """Return the start and end of every job in an order of their priority, and the makespan."""
+        if self._system is None:
+            return self.assign_times(order)
+        if self._system.slowdown is None:
+            return self._weigh(*self._share_engines(order, self._system))
+        both = (self._simulate(order, self._system, is_patient) for is_patient in (False, True))
+        return min(both, key=lambda times: times[2])
+
+    def _weigh(self, start: list[float], end: list[float]) -> tuple[list[float], list[float], float]:
+        """Return times with the makespan, in which the end of a network counts by its weight."""
+        assert self._system is not None
+        weights = [each.weight for each in self._system.networks] or [1.0]
+        ends = zip(end, self.tail, self.network, strict=True)
+        makespan = max(((last + tail) * weights[network] for last, tail, network in ends), default=0.0)
+        return start, end, makespan
+
+    def _share_engines(
+        self, order: Sequence[int], system: SharedSystem
+    ) -> tuple[list[float], list[float]]:
+        """Return times by which each job in turn goes where all its engines are free first."""
+        ready, start, end = (list(self.release) for _ in range(3))
+        lanes = system.make_lanes(self.device)
+        for job in order:
+            start[job] = lanes[self.device[job]].take(ready[job], self.seconds[job])
+            end[job] = start[job] + self.seconds[job]
+            for after, moving in self.following[job]:
+                ready[after] = max(ready[after], end[job] + moving)
+        return start, end
+
+    def _make_engine_jobs(self, order: Sequence[int], system: SharedSystem) -> list[EngineJob]:
+        place = {job: float(number) for number, job in enumerate(order)}
+        return [
+            EngineJob(system.find_engines(device), seconds, release, (place[one],), following)
+            for one, (device, seconds, release, following) in enumerate(
+                zip(self.device, self.seconds, self.release, self.following, strict=True)
+            )
+        ]
+
+    def _simulate(
+        self, order: Sequence[int], system: SharedSystem, is_patient: bool
+    ) -> tuple[list[float], list[float], float]:
+        assert system.slowdown is not None
+        jobs = self._make_engine_jobs(order, system)
+        return self._weigh(
+            *simulate_engines(jobs, system.cores, Contention(system.slowdown, is_patient))
+        )
+
+    def check_rates(self, order: Sequence[int], system: SharedSystem) -> RateCheck:
+        """Return the utilization of engines, and the responses in one hyperperiod."""
+        networks, once = system.networks, self._make_engine_jobs(order, system)
+        busy: dict[int, float] = {}
+        for one, network in zip(once, self.network, strict=True):
+            for engine in one.engines:
+                seconds = one.seconds / system.cores.get(engine, 1)
+                busy[engine] = busy.get(engine, 0.0) + seconds / networks[network].period
+        jobs, numbers = self._release_jobs(once, system)
+        contention = None if system.slowdown is None else Contention(system.slowdown, False)
+        _, end = simulate_engines(jobs, system.cores, contention)
+        responses = [0.0] * len(networks)
+        for last, (job, released) in zip(end, numbers, strict=True):
+            network = self.network[job]
+            responses[network] = max(responses[network], last + self.tail[job] - released)
+        return RateCheck(busy, tuple(responses), networks)
+
+    def _release_jobs(
+        self, once: Sequence[EngineJob], system: SharedSystem
+    ) -> tuple[list[EngineJob], list[tuple[int, float]]]:
+        """Return the jobs of all inferences of a hyperperiod, and the number and release of each."""
+        jobs: list[EngineJob] = []
+        numbers: list[tuple[int, float]] = []
+        for network, (each, count) in enumerate(zip(system.networks, system.inferences, strict=True)):
+            own = [job for job, its in enumerate(self.network) if its == network]
+            place = {job: number for number, job in enumerate(own)}
+            for number in range(count):
+                first, released = len(jobs), number * each.period if number else 0.0
+                due = released + each.response
+                for job in own:
+                    one = once[job]
+                    following = [(first + place[after], delay) for after, delay in one.following]
+                    release = one.release + released
+                    rank = (due, *one.rank)
+                    jobs.append(EngineJob(one.engines, one.seconds, release, rank, following))
+                    numbers.append((job, released))
+        return jobs, numbers
+
     def assign_times(self, order: Sequence[int]) -> tuple[list[float], list[float], float]:
         """Return the start and end of every job, and the makespan."""
         ready, start, end = (list(self.release) for _ in range(3))
@@ -345,61 +485,6 @@ def renumber_regions(labels: Sequence[int], regions: Sequence[int]) -> tuple[Int
     return np.array(labels, np.int64), np.array(renumbered, np.int64)
 
 
-# The times at which devices have nothing to do, while a schedule is made.
-
-
-class UnlimitedCores:
-    """A host on which every job finds an idle core."""
-
-    @staticmethod
-    def take(ready: float, _seconds: float) -> float:
-        """Return the earliest start, which is when the job is ready."""
-        return ready
-
-
-class IdleCores:
-    """The idle intervals of the host's cores."""
-
-    def __init__(self, cores: int) -> None:
-        self._cores = [IdleIntervals() for _ in range(max(cores, 1))]
-
-    def take(self, ready: float, seconds: float) -> float:
-        """Return the earliest start on any core, and occupy that interval."""
-        found = min(self._cores, key=lambda core: core.find(ready, seconds)[0])
-        return found.take(ready, seconds)
-
-
-class IdleIntervals:
-    """The idle intervals of one device."""
-
-    def __init__(self) -> None:
-        self._start = [0.0]
-        self._end = [math.inf]
-
-    def find(self, ready: float, seconds: float) -> tuple[float, int]:
-        """Return the earliest start from `ready` on at which a job fits, and the interval's number.
-
-        A job that waits for ever (for a tensor that cannot be sent), or never ends, starts at infinity.
-        """
-        if ready + seconds == math.inf:
-            return math.inf, -1
-        gap = max(0, bisect_right(self._start, ready) - 1)
-        while max(ready, self._start[gap]) + seconds > self._end[gap]:
-            gap += 1
-        return max(ready, self._start[gap]), gap
-
-    def take(self, ready: float, seconds: float) -> float:
-        """Return the earliest start from `ready` on at which a job fits, and occupy that interval."""
-        begin, gap = self.find(ready, seconds)
-        first, last = self._start[gap], self._end[gap]
-        if not seconds or begin == math.inf:
-            return begin
-        remaining = [(a, b) for a, b in ((first, begin), (begin + seconds, last)) if a < b]
-        self._start[gap : gap + 1] = [a for a, _ in remaining]
-        self._end[gap : gap + 1] = [b for _, b in remaining]
-        return begin
-
-
 # Placements by the earliest finish of each unit, for the makespan (HEFT).
 
 
@@ -425,6 +510,7 @@ class EarliestFinish:
         transfers = np.hstack([problem.to_device, problem.to_host])
         transfers = np.where(np.isfinite(transfers), transfers, 0.0)
         self._moving: list[float] = (transfers.sum(axis=1) / max(1, transfers.shape[1])).tolist()
+        self._system = None if problem.conditions is None else SharedSystem(problem)
         items = 1 + problem.units + len(problem.consumers)
         self.step_seconds = _PLACING_SECONDS * max(1, problem.devices) * items
         """Seconds that one placement takes on one core of about 3 GHz."""
@@ -437,12 +523,11 @@ class EarliestFinish:
         problem = self._problem
         end = [0.0] * problem.units
         labels = [0] * problem.units
-        hosts = [IdleIntervals() for _ in range(max(1, min(problem.cores, problem.units)))]
-        lanes = [hosts, *([IdleIntervals()] for _ in range(problem.devices))]
+        lanes = self._make_lanes()
         rank = self.rank_units(draw)
         for unit in sorted(range(problem.units), key=lambda unit: (-rank[unit], unit)):
             fixed = -1 if kept is None else kept[unit]
-            finish, chosen, lane, ready = inf, 0, hosts[0], inf
+            finish, chosen, lane, ready = inf, 0, lanes[0][0], inf
             for device, seconds in enumerate(self._costs[unit]):
                 if seconds == inf or fixed not in (-1, device):
                     continue
@@ -457,6 +542,16 @@ class EarliestFinish:
                 lane.take(ready, self._launch[chosen] + self._costs[unit][chosen])
         return np.array(labels, np.int64)
 
+    def _make_lanes(self) -> list[list[IdleIntervals] | list[SharedLanes]]:
+        """Return for each device what may run a unit: cores of the host, or all its engines together."""
+        problem = self._problem
+        if self._system is not None:
+            devices = list(range(1 + problem.devices))
+            shared = self._system.make_lanes(devices * max(1, problem.units))
+            return [[shared[device]] for device in devices]
+        hosts = [IdleIntervals() for _ in range(max(1, min(problem.cores, problem.units)))]
+        return [hosts, *([IdleIntervals()] for _ in range(problem.devices))]
+
     def _find_arrival(
         self, unit: int, device: int, labels: Sequence[int], end: Sequence[float]
     ) -> float:
@@ -465,10 +560,13 @@ class EarliestFinish:
         for tensor in around.read[unit]:
             producer = around.producer[tensor]
             home, made = (labels[producer], end[producer]) if producer >= 0 else (0, 0.0)
+            at_home = made
             if home:
                 made += around.to_host[tensor][home - 1] if home != device else 0.0
             if device and home != device:
                 made += around.to_device[tensor][device - 1]
+                if home and self._system is not None and self._system.direct is not None:
+                    made = min(made, at_home + self._system.direct[tensor][home - 1][device - 1])
             arrived = max(arrived, made)
         return arrived
 

@@ -4,12 +4,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from byoc.numerics import SearchBudget
 from byoc.numerics.solvers import MilpBuilder
+from byoc.placement._conditions import find_engines
 from byoc.placement._form_regions import find_region_components
 from byoc.placement._hard_limits import find_broken_limit
 from byoc.placement._problem import Floats, Problem
@@ -138,11 +140,25 @@ class _LocalSearch:
         return state
 
     def _is_allowed(self, state: SearchState) -> bool:
-        return not self._limited or keeps_limits(self._problem, state.labels, state.regions)
+        return not self._limited or keeps_limits(
+            self._problem, state.labels, state.regions, self._scheduler
+        )
 
 
-def keeps_limits(problem: Problem, labels: Sequence[int], regions: Sequence[int]) -> bool:
-    """Return whether a placement keeps the hard limits, including connected regions."""
+def keeps_limits(
+    problem: Problem,
+    labels: Sequence[int],
+    regions: Sequence[int],
+    scheduler: ListScheduler | None = None,
+) -> bool:
+    """Return whether a placement keeps the hard limits, connected regions and deadlines among them.
+
+    `scheduler` is one of the problem, where there is one already.
+    """
+    if problem.conditions is not None and problem.conditions.has_rates:
+        found = (scheduler or ListScheduler(problem)).check_rates(labels, regions)
+        if found is None or found.describe_miss():
+            return False
     placed, grouped = renumber_regions(labels, regions)
     if find_broken_limit(problem, placed, grouped):
         return False
@@ -170,6 +186,8 @@ def find_least_makespan(
     labels = enumerate_labels(problem)
     loads = sum_execution(problem, labels)
     loads[:, 0] /= problem.cores
+    if problem.conditions is not None and problem.conditions.networks:
+        loads *= min(each.weight for each in problem.conditions.networks)
     peaks = loads.max(axis=1, initial=0.0)
     # Of equal makespans, a placement with more units on the host.
     for place in np.lexsort((np.count_nonzero(labels, axis=1), peaks)).tolist():
@@ -187,7 +205,7 @@ def find_least_makespan(
             proven &= exact
             if schedule is None or schedule.makespan >= best.seconds:
                 continue
-            if keeps_limits(problem, row, regions):
+            if keeps_limits(problem, row, regions, scheduler):
                 best = SearchState(row, regions, schedule.makespan, schedule)
     return best, proven
 
@@ -237,8 +255,11 @@ def makespan_lower_bound(problem: Problem, proven: float = 0.0) -> float:
     path; the least load of the busiest device, where units may be divided between devices; and `proven`,
     the seconds that `bound_by_paths` proves.
     """
-    alone = problem.without_fusions
-    return max(_longest_path(alone), least_load(alone), proven) * (1 - _ROUNDING)
+    alone = problem.relaxed.without_fusions
+    load = least_load(alone, find_engines(problem) > 0)
+    weights = problem.conditions.networks if problem.conditions is not None else ()
+    least = min((each.weight for each in weights), default=1.0)
+    return max(_longest_path(alone), load, proven) * least * (1 - _ROUNDING)
 
 
 def _longest_path(problem: Problem) -> float:
@@ -278,19 +299,45 @@ def _longest_path(problem: Problem) -> float:
     return finish
 
 
-def least_load(problem: Problem) -> float:
+def least_load(problem: Problem, engines: NDArray[Any] | None = None) -> float:
     """Return the least time in which the devices together can run all units, none waiting.
     Each core of the host counts as a device. No transfers, launches or fusions count.
     The linear program for unrelated machines (Lawler and Labetoulle, Journal of the ACM 25, 1978) has
     this dual: a weight of each device, 1 in all, and each unit adds its least weighted cost. Any weights
-    prove such a sum, so the result is valid even if the solver stops before the optimum.
+    prove such a sum, so the result is valid even if the solver stops before the optimum. With `engines`,
+    (1 + devices, engines), the shares of its seconds for which a device occupies each engine, it is the
+    engines that have weights.
     """
     costs = problem.costs.copy()
     costs[:, 0] /= problem.cores
+    if engines is not None and not np.array_equal(engines, np.eye(len(engines))):
+        return _least_engine_load(costs, np.asarray(engines, np.float64))
     if np.isfinite(costs).sum() > _MOST_TERMS:
         return max(_sum_least_costs(costs, weight) for weight in _iterate_weights(costs))
     weight = _find_best_weights(costs)
     return _sum_least_costs(costs, weight) if weight.sum() > 0 else 0.0
+
+
+def _least_engine_load(costs: Floats, engines: Floats) -> float:
+    """Return the same where devices occupy engines; of large problems the engines weigh the same."""
+    weight = np.ones(engines.shape[1])
+    if np.isfinite(costs).sum() <= _MOST_TERMS:
+        unit, device = np.nonzero(np.isfinite(costs))
+        scale = float(costs[unit, device].max(initial=0.0)) or 1.0
+        program = MilpBuilder()
+        contribution = program.add_columns(np.full(len(costs), -1.0), 1, False)
+        weights = program.add_columns(np.zeros(len(weight)), 1, False)
+        for one, at in zip(unit.tolist(), device.tolist(), strict=True):
+            shares = -engines[at] * costs[one, at] / scale
+            program.add_row(0, [int(contribution[one]), *weights.tolist()], [1.0, *shares.tolist()])
+        program.add_row(1, weights, 1)
+        values = program.solve().values
+        weight = weight if values is None else np.maximum(values[weights], 0.0)
+    if not weight.sum() > 0:
+        return 0.0
+    price = engines @ (weight / weight.sum())
+    weighted = np.where(np.isfinite(costs), price, 1.0) * costs  # an infinite cost stays infinite
+    return math.fsum(weighted.min(axis=1))
 
 
 def _find_best_weights(costs: Floats) -> Floats:

@@ -4,7 +4,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from byoc.numerics import SearchBudget
 from byoc.numerics.solvers import MilpBuilder
+from byoc.placement._conditions import add_costs
 from byoc.placement._problem import UNLIMITED, Bools, Floats, Ints, Problem
 
 # The sets take the square of the number of units in bits.
@@ -245,3 +247,30 @@ def _add_fusions(
         if len(numbers) > 1:
             program.add_row(1, numbers, 1)
     return fused
+
+
+def solve_within(
+    problem: Problem, other: Problem, most: float, budget: SearchBudget
+) -> tuple[Ints | None, float]:
+    """Return the best labels that cost at most `most` by the other costs, and a lower bound.
+
+    Both problems have no conditions, and the same units, tensors, devices and fusions. The labels are
+    None where none were found; the bound is infinite where there are none. The program is that of
+    `build_placement_milp` with one more row: exact, or a relaxation, where that is.
+    """
+    # Columns stand for costs above 0, so that both programs have those of either cost.
+    programs = []
+    for factor in (1.0, 2.0):
+        both = add_costs(problem, other, factor)
+        programs.append(build_placement_milp(both, 1 + int(problem.allowed[:, 1:].any(axis=1).sum())))
+    (program, columns, constant), (second, _, further) = programs
+    summed, doubled = (np.concatenate([np.zeros(0), *each.cost]) for each in (program, second))
+    spent = np.where(np.isfinite(summed), doubled - summed, 0.0)
+    program.cost = [summed - spent]
+    program.add_row(most - (further - constant), np.arange(program.columns), spent)
+    solution = program.solve(constant - (further - constant), np.inf, budget)
+    if solution.values is None:
+        return None, solution.bound
+    values = solution.values[columns.placed] > 0.5
+    labels: Ints = np.where(values.any(axis=1), 1 + values.argmax(axis=1), 0).astype(np.int64)
+    return labels, max(0.0, solution.bound)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from byoc.placement._problem import Floats, Ints, Problem
 from byoc.placement._strategy import (
     ALL_REQUIREMENTS,
     CHEAPER_ON_HOST,
+    CONDITIONS,
     FUSIONS,
     LAUNCH,
     MUST,
@@ -21,8 +22,6 @@ from byoc.placement._strategy import (
     Placement,
 )
 from byoc.placement.solvers import (
-    InferenceSchedule,
-    ListScheduler,
     Neighbours,
     do_regions_matter,
     enumerate_labels,
@@ -30,6 +29,9 @@ from byoc.placement.solvers import (
     sum_execution,
     sum_transfers,
 )
+
+if TYPE_CHECKING:
+    from byoc.placement.solvers import InferenceSchedule
 
 # Exhaustive search over labels and regions, a reference for small problems.
 
@@ -44,7 +46,7 @@ class Exhaustive:
     """
 
     name: ClassVar[str] = "exhaustive"
-    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - CONDITIONS
 
     def solve(self, problem: Problem) -> Placement:
         """Return the best placement.
@@ -103,7 +105,7 @@ def _search_regions(problem: Problem, labels: Ints, seconds: Floats) -> Placemen
 class ScheduledPlacement(Placement):
     """A placement and its schedule."""
 
-    schedule: InferenceSchedule | None = None
+    schedule: "InferenceSchedule | None" = None
     """None if its regions wait for one another in a circle."""
 
     @property
@@ -122,7 +124,8 @@ class PipelinedPlacement(Placement):
     """A placement for several inferences in flight, and the load of each device."""
 
     loads: Floats = field(default_factory=lambda: np.zeros(1))
-    """float64 (1 + devices,): seconds for which one inference occupies each device."""
+    """float64 (1 + devices,): seconds for which one inference occupies each device; (engines,) where
+    devices share engines."""
 
     @property
     def measure(self) -> Measure:
@@ -146,6 +149,8 @@ def measure_placement(problem: Problem, placement: Placement, measure: Measure) 
             **parts, loads=measure_loads(problem, labels, regions, placement.fusions)
         )
     if measure is Measure.makespan:
+        from byoc.placement.solvers import ListScheduler  # noqa: PLC0415 - sums do without
+
         schedule, _ = ListScheduler(problem).schedule_few(labels.tolist(), regions.tolist())
         return ScheduledPlacement(**parts, schedule=schedule)
     return Placement(**parts)
@@ -157,7 +162,7 @@ class HostOnly:
 
     name: ClassVar[str] = "host-only"
     # Without regions no limit on regions can be broken.
-    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {MUST}
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - CONDITIONS - {MUST}
 
     def solve(self, problem: Problem) -> Placement:
         """Return the placement without regions."""
@@ -172,7 +177,7 @@ class AllSupported:
     """
 
     name: ClassVar[str] = "all-supported"
-    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {LAUNCH, FUSIONS}
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - CONDITIONS - {LAUNCH, FUSIONS}
     repairable: ClassVar[bool] = True
 
     def solve(self, problem: Problem) -> Placement:
@@ -189,6 +194,33 @@ class AllSupported:
 
 
 @dataclass(frozen=True)
+class ProviderOrder:
+    """Let each accelerator in turn take all units that it supports and no earlier one took.
+
+    That is what runtimes with a list of providers do (onnxruntime's execution providers, each of which
+    claims nodes by priority): `--rules` in the order of the providers. Regions that break a limit are
+    dissolved.
+    """
+
+    name: ClassVar[str] = "provider-order"
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - CONDITIONS - {LAUNCH, FUSIONS}
+    repairable: ClassVar[bool] = True
+
+    def solve(self, problem: Problem) -> Placement:
+        """Return the placement, without a bound."""
+        supported = problem.allowed[:, 1:]
+        labels = np.zeros(problem.units, np.int64)
+        if problem.devices:
+            labels = np.where(supported.any(axis=1), 1 + supported.argmax(axis=1), 0).astype(np.int64)
+        return Placement.from_labels(
+            problem,
+            repair_labels(problem, labels),
+            notes=("costs played no part in the choice",),
+            why_host="no accelerator takes it",
+        )
+
+
+@dataclass(frozen=True)
 class FasterOps:
     """Place each unit where its execution alone is fastest; ties stay on the host.
     The rule of onnx-mlir's placement heuristic FasterOps (onnx/onnx-mlir,
@@ -199,7 +231,7 @@ class FasterOps:
     """
 
     name: ClassVar[str] = "faster-ops"
-    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {LAUNCH, FUSIONS}
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - CONDITIONS - {LAUNCH, FUSIONS}
     repairable: ClassVar[bool] = True
 
     def solve(self, problem: Problem) -> Placement:
@@ -233,7 +265,7 @@ class FasterOpsTransfer:
     """
 
     name: ClassVar[str] = "faster-ops-transfer"
-    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {LAUNCH, FUSIONS}
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - CONDITIONS - {LAUNCH, FUSIONS}
     repairable: ClassVar[bool] = True
     margin: float = 1.1
     """How many times faster than the host an accelerator must be, with transfers counted."""

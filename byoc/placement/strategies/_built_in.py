@@ -10,6 +10,7 @@ BUILT_IN = {
     "launch-aware": "byoc.placement.strategies._optimizing:LaunchAware",
     "makespan": "byoc.placement.strategies._makespan:Makespan",
     "min-cut": "byoc.placement.strategies._optimizing:MinCut",
+    "provider-order": "byoc.placement.strategies._baselines:ProviderOrder",
     "throughput": "byoc.placement.strategies._throughput:Throughput",
     "tree-dp": "byoc.placement.strategies._optimizing:TreeDP",
 }

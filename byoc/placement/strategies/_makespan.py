@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, product
 from math import inf
 from typing import ClassVar
 
@@ -46,6 +46,7 @@ from byoc.placement.strategies._baselines import (
     HostOnly,
     ScheduledPlacement,
 )
+from byoc.placement.strategies._conditioned import describe_assumptions, keep_rates
 from byoc.placement.strategies._optimizing import LaunchAware, MinCut, TreeDP
 
 # Strategies whose answers are starting points, with the seconds that each takes for a unit or a reader
@@ -123,17 +124,20 @@ class Makespan:
         """
         scheduler = ListScheduler(problem)
         budget = SearchBudget(self.time_limit)
-        proof = bound_by_paths(problem.without_fusions, budget.limit(self.time_limit * _BOUND_SHARE))
+        alone = problem.relaxed.without_fusions
+        proof = bound_by_paths(alone, budget.limit(self.time_limit * _BOUND_SHARE))
         starts = _Starts(problem, scheduler, SearchBudget(self.time_limit))
         launch_aware = limit_time(LaunchAware(), self.time_limit * _LAUNCH_AWARE_SHARE)
         beyond = _LAUNCH_AWARE_SECONDS * problem.devices
         is_limited = bool(find_requirements(problem) & {CAPACITY, REGION_COUNT})
-        splits = iterate_chain_splits(problem, budget, proof.orders) if is_limited else ()
+        splits = iterate_chain_splits(problem.plain, budget, proof.orders) if is_limited else ()
         strategies = (*_STARTING_STRATEGIES, (launch_aware, beyond))
         seeds = sorted(starts.iterate_states(strategies, splits), key=lambda state: state.seconds)
+        if not seeds and problem.conditions is not None and problem.conditions.has_rates:
+            seeds = [keep_rates(problem, scheduler, starts.broken, budget)]
         if not seeds:  # begin with what keeps all the limits, if anything does
             host = HostOnly().solve(problem)
-            only = find_nearest_placement(problem, host.labels, budget) or host
+            only = find_nearest_placement(problem.plain, host.labels, budget) or host
             seeds = [SearchState.from_labels(scheduler, only.labels.tolist(), only.regions.tolist())]
         search = _Search(problem, scheduler, seeds[0], budget, proof.bound)
         if not search.try_all():
@@ -226,11 +230,41 @@ def _attach_schedule(problem: Problem, scheduler: ListScheduler, search: _Search
     )
     if schedule is None:
         return placement
+    if problem.conditions is not None:
+        return _describe_conditions(problem, scheduler, replace(placement, schedule=schedule))
     note = (
         f"host and accelerators work at once: {schedule.makespan:.3g} s, against "
         f"{placement.cost.total:.3g} s one thing at a time"
     )
     return replace(placement, schedule=schedule, notes=(note,))
+
+
+def _describe_conditions(
+    problem: Problem, scheduler: ListScheduler, placement: ScheduledPlacement
+) -> ScheduledPlacement:
+    """Return a placement with notes on what its makespan assumes, and how each network fares."""
+    conditions = problem.conditions
+    assert conditions is not None
+    assert placement.schedule is not None
+    makespan = f"{placement.schedule.makespan:.4g} s"
+    notes = ["host and accelerators work at once, each engine on one job at a time: " + makespan]
+    if conditions.slowdown is not None:
+        notes.append("what several engines slow another one is added up, and nothing is interrupted")
+    if conditions.has_rates:
+        found = scheduler.check_rates(placement.labels.tolist(), placement.regions.tolist())
+        assert found is not None
+        notes.append(
+            "deadlines are kept where all networks start at once, the earliest deadline goes first, "
+            "and nothing is interrupted"
+        )
+        notes += [
+            f"network {each.name}: slowest response {response:.4g} s of {each.response:.4g} s"
+            for each, response in zip(conditions.networks, found.responses, strict=True)
+        ]
+        busiest = max(found.utilization.values(), default=0.0)
+        notes.append(f"the busiest engine computes for {busiest:.1%} of the time")
+    notes += describe_assumptions(problem, placement)
+    return replace(placement, notes=tuple(notes))
 
 
 class _Starts:
@@ -239,6 +273,8 @@ class _Starts:
     def __init__(self, problem: Problem, scheduler: ListScheduler, budget: SearchBudget) -> None:
         self._problem, self._scheduler, self._budget = problem, scheduler, budget
         self._items = problem.units + len(problem.consumers)
+        self.broken: list[SearchState] = []
+        """Those of the starting points so far that miss a rate or a deadline."""
 
     def iterate_states(
         self, strategies: Iterable[tuple[Strategy, float]], splits: Iterable[Ints]
@@ -249,20 +285,46 @@ class _Starts:
         for labels, regions in self._iterate_placements(strategies, splits):
             self._budget.spend(seconds)
             state = SearchState.from_labels(self._scheduler, labels.tolist(), regions.tolist())
-            if state.seconds < inf and keeps_limits(problem, state.labels, state.regions):
+            if state.seconds < inf and keeps_limits(
+                problem, state.labels, state.regions, self._scheduler
+            ):
                 yield state
                 if self._budget.is_spent:
                     return
+            elif problem.conditions is not None and problem.conditions.has_rates:
+                self.broken.append(state)
 
     def _iterate_placements(
         self, strategies: Iterable[tuple[Strategy, float]], splits: Iterable[Ints]
     ) -> Iterator[tuple[Ints, Ints]]:
         problem = self._problem
         affordable = (strategy for strategy, each in strategies if self._can_spend(each))
-        for placement in solve_applicable(problem, affordable):
-            yield from _region_variants(problem, placement.labels, placement.regions)
-        for labels in chain(self._iterate_listed(), splits):
+        for placement in solve_applicable(problem.plain, affordable):
+            regions = placement.regions
+            if problem.conditions is not None:
+                regions = form_regions(problem, placement.labels)
+            yield from _region_variants(problem, placement.labels, regions)
+        if problem.conditions is not None and problem.conditions.other is not None:
+            for placement in solve_applicable(problem.conditions.other, [LaunchAware()]):
+                regions = form_regions(problem, placement.labels)
+                yield from _region_variants(problem, placement.labels, regions)
+        for labels in chain(self._iterate_listed(), splits, self._iterate_whole_networks()):
             yield from _region_variants(problem, labels, form_regions(problem, labels))
+
+    def _iterate_whole_networks(self) -> Iterator[Ints]:
+        """Yield labels with each network on one device, as far as that takes it, or on the host."""
+        problem = self._problem
+        if problem.conditions is None or problem.conditions.network_of is None:
+            return
+        of = problem.conditions.network_of
+        count = len(problem.conditions.networks)
+        if (1 + problem.devices) ** count > _LISTED:
+            return
+        for devices in product(range(1 + problem.devices), repeat=count):
+            wanted = np.array(devices, np.int64)[of]
+            takes = problem.allowed[np.arange(problem.units), wanted]
+            self._budget.spend(self._scheduler.step_seconds)
+            yield np.where(takes, wanted, 0)
 
     def _iterate_listed(self) -> Iterator[Ints]:
         """Yield labels by earliest finish: by average ranks first, then by ranks drawn around them."""
@@ -313,7 +375,7 @@ def _perturb(
         labels[unit] = generator.choice(devices) if devices else labels[unit]
         regions[unit] = max(regions) + 1 if labels[unit] else -1
     found = SearchState.from_labels(scheduler, labels, regions)
-    valid = found.seconds < inf and keeps_limits(problem, labels, regions)
+    valid = found.seconds < inf and keeps_limits(problem, labels, regions, scheduler)
     return found if valid else state
 
 
@@ -337,7 +399,11 @@ def _replace_part(
     for regions in (apart, form_regions(problem, labels).tolist()):
         found = SearchState.from_labels(scheduler, labels.tolist(), regions)
         is_better = best is state or found.seconds < best.seconds
-        if found.seconds < inf and is_better and keeps_limits(problem, found.labels, found.regions):
+        if (
+            found.seconds < inf
+            and is_better
+            and keeps_limits(problem, found.labels, found.regions, scheduler)
+        ):
             best = found
     return best
 

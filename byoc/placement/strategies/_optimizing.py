@@ -1,7 +1,7 @@
 """Optimizing strategies: minimum cut, exact integer programming, and the default, launch-aware."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -14,9 +14,13 @@ from byoc.placement._problem import Bools, Ints, Problem
 from byoc.placement._strategy import (
     ALL_REQUIREMENTS,
     CHEAPER_ON_HOST,
+    CONDITIONS,
+    CONTENTION,
     FUSIONS,
     LAUNCH,
+    NETWORKS,
     SEVERAL_DEVICES,
+    Measure,
     NoPlacementError,
     Placement,
     Strategy,
@@ -71,7 +75,7 @@ class TreeDP:
     """
 
     name: ClassVar[str] = "tree-dp"
-    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {FUSIONS}
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - CONDITIONS - {FUSIONS}
     repairable: ClassVar[bool] = True
     sweeps: int = 4
 
@@ -156,7 +160,9 @@ class MinCut:
     """
 
     name: ClassVar[str] = "min-cut"
-    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {LAUNCH, FUSIONS, SEVERAL_DEVICES}
+    honours: ClassVar[frozenset[str]] = (
+        ALL_REQUIREMENTS - CONDITIONS - {LAUNCH, FUSIONS, SEVERAL_DEVICES}
+    )
     repairable: ClassVar[bool] = True
 
     def solve(self, problem: Problem) -> Placement:
@@ -192,6 +198,17 @@ def _cut(problem: Problem) -> tuple[float, Bools]:
     return HostDeviceCuts(problem, 1, find_persistent_sides(problem, launch=0.0)).solve()
 
 
+def _solve_with_conditions(
+    problem: Problem, solve: Callable[[Problem, float], Placement], time_limit: float
+) -> Placement:
+    """Return the placement of least total under conditions; `solve` places without any."""
+    from byoc.placement.strategies import (  # noqa: PLC0415 - most problems have none
+        solve_with_conditions,
+    )
+
+    return solve_with_conditions(problem, solve, Measure.total, time_limit)
+
+
 @dataclass(frozen=True)
 class Exact:
     """Solve a mixed integer program by branch and cut (HiGHS).
@@ -201,7 +218,7 @@ class Exact:
     """
 
     name: ClassVar[str] = "exact"
-    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {CONTENTION, NETWORKS}
     time_limit: float = 10.0
     """Seconds of an ordinary computer, counted by steps (see `SearchBudget`)."""
 
@@ -214,6 +231,13 @@ class Exact:
 
         Raises NoPlacementError if none keeps the limits, InputError if none was found in time.
         """
+        if problem.conditions is not None and problem.conditions.affects_sums(problem):
+            return _solve_with_conditions(
+                problem,
+                lambda plain, seconds: Exact(min(seconds, self.time_limit)).solve(plain),
+                self.time_limit,
+            )
+        problem = problem.plain
         found = solve_exactly(problem, find_incumbent(problem), SearchBudget(self.time_limit), None)
         if found is None:
             raise InputError("strategy exact: found no placement that keeps all the limits")
@@ -245,7 +269,7 @@ class LaunchAware:
     """
 
     name: ClassVar[str] = "launch-aware"
-    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {CONTENTION, NETWORKS}
     small: int = 5000
     nodes: int = 200
     rounds: int = 12
@@ -269,6 +293,14 @@ class LaunchAware:
 
         Raises NoPlacementError if none keeps the limits, InputError if none was found in time.
         """
+        if problem.conditions is not None and problem.conditions.affects_sums(problem):
+            bare = replace(self, margin=0.0, boundary=1.0)
+            return _solve_with_conditions(
+                problem,
+                lambda plain, seconds: replace(bare, time_limit=seconds).solve(plain),
+                self.time_limit,
+            )
+        problem = problem.plain
         if self.margin:
             return self._solve_with_margin(problem)
         if self.boundary != 1:

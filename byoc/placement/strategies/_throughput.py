@@ -13,6 +13,9 @@ from byoc.placement._hard_limits import find_broken_limit
 from byoc.placement._problem import Ints, Problem
 from byoc.placement._strategy import (
     ALL_REQUIREMENTS,
+    CONTENTION,
+    DIRECT_LINKS,
+    NETWORKS,
     Measure,
     NoPlacementError,
     Placement,
@@ -36,6 +39,7 @@ from byoc.placement.solvers import (
     split_chain,
 )
 from byoc.placement.strategies._baselines import AllSupported, FasterOps, HostOnly, measure_placement
+from byoc.placement.strategies._conditioned import solve_with_conditions
 from byoc.placement.strategies._optimizing import LaunchAware
 
 _WHY_HOST = "no device would be occupied for less time with it on the accelerator"
@@ -75,7 +79,7 @@ class Throughput:
     """
 
     name: ClassVar[str] = "throughput"
-    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS
+    honours: ClassVar[frozenset[str]] = ALL_REQUIREMENTS - {CONTENTION, DIRECT_LINKS, NETWORKS}
     time_limit: float = 10.0
     """Seconds of an ordinary computer, counted by steps (see `SearchBudget`)."""
 
@@ -85,6 +89,13 @@ class Throughput:
 
     def solve(self, problem: Problem) -> Placement:
         """Return a `PipelinedPlacement`. Raises InputError if none is found that keeps the limits."""
+        if problem.conditions is not None:
+            return solve_with_conditions(
+                problem,
+                lambda plain, seconds: Throughput(seconds).solve(plain),
+                Measure.load,
+                self.time_limit,
+            )
         search = _LoadSearch(problem, SearchBudget(self.time_limit))
         search.examine(each.labels for each in solve_applicable(problem, _SIMPLE))
         if search.try_all():

@@ -335,6 +335,46 @@ def record_options(source: zoo.Source, options: Options) -> dict[str, Any]:
 # The variants of a bundle, as the options name them.
 
 
+@dataclass(frozen=True, kw_only=True)
+class RoundOptions:
+    """The rates, deadlines and weights of models that are placed together."""
+
+    rates: Mapping[str, str | float] | None = declare_field(
+        None,
+        "how often each model runs, in inferences a second, by its name; one round of all unless given.",
+        Flag(
+            "With --together: how often a model runs, in inferences a second.",
+            Syntax.PAIRS,
+            names=("--rate",),
+            metavar="MODEL=NUMBER",
+            panel=Panel.PLACEMENT,
+        ),
+    )
+    deadlines: Mapping[str, str | float] | None = declare_field(
+        None,
+        "the time within which an inference of a model has to end, by its name, in seconds or as in "
+        "`5ms`; the period unless given.",
+        Flag(
+            "With --together: the time within which an inference of a model has to end.",
+            Syntax.PAIRS,
+            names=("--deadline",),
+            metavar="MODEL=5ms",
+            panel=Panel.PLACEMENT,
+        ),
+    )
+    model_weights: Mapping[str, str | float] | None = declare_field(
+        None,
+        "factors on the time at which each model ends in a round, by its name; 1 unless given.",
+        Flag(
+            "With --together: a factor on the time at which a model ends in a round.",
+            Syntax.PAIRS,
+            names=("--model-weight",),
+            metavar="MODEL=NUMBER",
+            panel=Panel.PLACEMENT,
+        ),
+    )
+
+
 def list_variants(
     variants: Mapping[str, Mapping[str, VariantValue]],
     buckets: Mapping[str, Sequence[int]],

@@ -185,6 +185,17 @@ class PlanOptions(UnitOptions):
         Flag("latency, energy, or weights of both: latency=1,energy=0.5."),
         record_value,
     )
+    within: str | None = declare_field(
+        None,
+        "what a placement may take at most by the other cost, all added up: `latency=5ms` where the "
+        "objective is energy, `energy=2mJ` where it is latency.",
+        Flag(
+            "The most that it may take by the other cost: latency=5ms, energy=2mJ.",
+            metavar="COST=AMOUNT",
+            panel=Panel.PLACEMENT,
+        ),
+        record_value,
+    )
     cost_model: str | Path | Mapping[str, str | Path] | None = declare_field(
         None,
         "the accelerator's cost model, a path or a name, or one for each of several accelerators "

@@ -1,0 +1,255 @@
+"""Conditions of a placement problem: shared engines, contention, direct links, several networks.
+
+A unit's alternatives are the columns of a problem. A column need not be a processor of its own: it may
+be a frequency state of one, a split of the work over two, a pipeline stage that several share in turn,
+or a device whose weights are loaded anew in each run. What it occupies is a row of `Conditions.engines`.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import inf
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from byoc.placement._problem import Problem
+
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+MOST_INFERENCES = 1024
+"""Largest number of inferences of all networks in a hyperperiod, which are simulated one by one."""
+# A period is the nearest fraction of a second with such a denominator, so that there is a hyperperiod.
+_DENOMINATOR = 10**9
+
+
+@dataclass(frozen=True)
+class PlacedNetwork:
+    """One of several networks that are placed together: its rate, its deadline, its weight."""
+
+    name: str = ""
+    period: float = inf
+    """Seconds from one inference to the next; inf where it runs once in a round."""
+    deadline: float = inf
+    """Seconds from the release of an inference within which it has to end; the period unless given."""
+    weight: float = 1.0
+    """Factor on the time at which it ends, in the makespan of a round."""
+
+    @property
+    def response(self) -> float:
+        """Seconds within which an inference has to end: the deadline, else the period."""
+        return self.period if self.deadline == inf else self.deadline
+
+
+@dataclass(frozen=True, eq=False)
+class Conditions:
+    """Conditions beyond the sums and limits of a problem; one that is left out changes nothing.
+
+    The arrays are copied and cannot be written to.
+    """
+
+    engines: Floats | None = None
+    """float64 (1 + devices, engines): the share of a device's seconds for which it occupies an engine,
+    from 0 to 1. Two devices that occupy one engine never run at once (frequency states, shared engines).
+    A device that occupies two is an operator split over both; with shares of a half it is a stage of a
+    pipeline with two replicas, of which each takes every second input. None: one for each device."""
+    slowdown: Floats | None = None
+    """float64 (engines, engines): how many times as long work on one engine (row) takes while another
+    one (column) computes; 1 or more. Of several others the excesses over 1 add up."""
+    direct: Floats | None = None
+    """float64 (tensors, devices, devices): seconds of a tensor from one accelerator (row) to another one
+    without the host; inf = only by way of the host."""
+    networks: tuple[PlacedNetwork, ...] = ()
+    network_of: Ints | None = None
+    """int64 (units,): the network of each unit. No region and no tensor is of two networks."""
+    other: "Problem | None" = None
+    """The same units, tensors and devices with other costs, joules for instance."""
+    most: float = inf
+    """The most that a placement may cost by `other`, all costs added up; fusions save nothing there."""
+    other_name: str = "the other cost"
+    """What `other` counts, in messages."""
+    other_unit: str = ""
+    """The unit of `other` in messages, empty for none."""
+
+    def __post_init__(self) -> None:
+        """Copy the arrays."""
+        for name in ("engines", "slowdown", "direct", "network_of"):
+            array = getattr(self, name)
+            if array is not None:
+                copied = np.array(array, np.int64 if name == "network_of" else np.float64)
+                copied.setflags(write=False)
+                object.__setattr__(self, name, copied)
+
+    def reorder(self, units: Ints, tensors: Ints, other: "Problem | None") -> Self:
+        """Return the conditions for rows in another order, in which `other` is already."""
+        direct = None if self.direct is None else self.direct[tensors]
+        network_of = None if self.network_of is None else self.network_of[units]
+        return replace(self, direct=direct, network_of=network_of, other=other)
+
+    def affects_sums(self, problem: "Problem") -> bool:
+        """Return whether sums of costs, or limits that hold for them, are others than without these."""
+        has_shared_bytes = self.engines is not None and bool(np.isfinite(problem.capacity).any())
+        return (
+            bool(self.networks) or self.direct is not None or self.other is not None or has_shared_bytes
+        )
+
+    @property
+    def has_rates(self) -> bool:
+        """Whether a network has a period or a deadline."""
+        return any(each.response < inf for each in self.networks)
+
+
+def check_conditions(problem: "Problem", given: Conditions) -> None:
+    """Raise ValueError that describes the first condition that does not fit its problem."""
+    devices, tensors = problem.devices, problem.tensors
+    count = 1 + devices if given.engines is None else given.engines.shape[-1]
+    for name, shape, least, largest in (
+        ("engines", (1 + devices, count), 0.0, 1.0),
+        ("slowdown", (count, count), 1.0, 1e6),
+        ("direct", (tensors, devices, devices), 0.0, inf),
+    ):
+        array = getattr(given, name)
+        if array is None:
+            continue
+        if array.shape != shape:
+            raise ValueError(f"{name} has the shape {array.shape}, and {shape} is needed")
+        if not ((array >= least) & (array <= largest)).all():
+            raise ValueError(f"{name} has a number that is not from {least:g} to {largest:g}")
+    if given.engines is not None and not (given.engines.max(axis=1, initial=0.0) > 0).all():
+        raise ValueError("engines: each device occupies an engine or more")
+    _check_networks(problem, given)
+    other = given.other
+    if other is None:
+        return
+    if other.conditions is not None or not given.most >= 0:
+        raise ValueError(
+            "the other costs have no conditions of their own, and at most 0 or more is spent"
+        )
+    same = ("producer", "consumer_start", "consumers", "is_output")
+    alike = all(np.array_equal(getattr(problem, name), getattr(other, name)) for name in same)
+    members = [[(each.members, each.device) for each in one.fusions] for one in (problem, other)]
+    if not alike or problem.seconds.shape != other.seconds.shape or members[0] != members[1]:
+        raise ValueError("the other costs are of other units, tensors, devices or fusions")
+
+
+def _check_networks(problem: "Problem", given: Conditions) -> None:
+    if not given.networks:
+        if given.network_of is not None:
+            raise ValueError("units are of networks, and there are none")
+        return
+    of = given.network_of
+    if of is None or of.shape != (problem.units,) or ((of < 0) | (of >= len(given.networks))).any():
+        raise ValueError(f"each unit is of one of the {len(given.networks)} networks")
+    source, target = problem.edges
+    if (of[source] != of[target]).any():
+        raise ValueError("a tensor passes from one network to another")
+    for each in given.networks:
+        if not (each.period > 0 and each.deadline > 0 and 0 < each.weight < inf):
+            raise ValueError(f"network {each.name}: periods, deadlines and weights are above 0")
+    if given.has_rates:
+        if any(each.period == inf for each in given.networks):
+            raise ValueError("either all networks have a rate, or none has a rate or a deadline")
+        find_hyperperiod(given.networks)
+
+
+def find_hyperperiod(networks: Sequence[PlacedNetwork]) -> tuple[float, list[int]]:
+    """Return the seconds after which all releases repeat, and the inferences of each network in them.
+
+    Raises ValueError where these are more than `MOST_INFERENCES`.
+    """
+    periods = [Fraction(each.period).limit_denominator(_DENOMINATOR) for each in networks]
+    below = math.lcm(*(each.denominator for each in periods))
+    whole = math.lcm(*(int(each * below) for each in periods))
+    counts = [int(Fraction(whole, below) / each) for each in periods]
+    if sum(counts) > MOST_INFERENCES:
+        raise ValueError(
+            f"the releases of all networks repeat after {sum(counts)} inferences, and at most "
+            f"{MOST_INFERENCES} are simulated: choose rates with a smaller common multiple"
+        )
+    return whole / below, counts
+
+
+# What follows from the conditions of a problem.
+
+
+def find_engines(problem: "Problem") -> Floats:
+    """Return the shares of engines that devices occupy, float64 (1 + devices, engines)."""
+    given = None if problem.conditions is None else problem.conditions.engines
+    return np.eye(1 + problem.devices) if given is None else given
+
+
+def find_sharing_devices(problem: "Problem") -> Bools | None:
+    """Return the pairs of accelerators that share an engine, bool (devices, devices); None for none."""
+    if problem.conditions is None or problem.conditions.engines is None:
+        return None
+    used = problem.conditions.engines[1:] > 0
+    return used.astype(np.int64) @ used.T.astype(np.int64) > 0
+
+
+def relax(problem: "Problem") -> "Problem":
+    """Return a problem without conditions, in which no placement costs or takes more.
+
+    Where there are direct links, a transfer to the host and one from it are made so cheap that both
+    together take no longer than a direct one.
+    """
+    conditions = problem.conditions
+    if conditions is None:
+        return problem
+    if conditions.direct is None:
+        return replace(problem, conditions=None)
+    both = problem.to_host[:, :, np.newaxis] + problem.to_device[:, np.newaxis, :]
+    direct = np.minimum(conditions.direct, both)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        part = np.where(both > 0, direct / both, 1.0)
+    part[np.isinf(both) & np.isinf(direct)] = 1.0
+    own = np.arange(problem.devices)
+    part[:, own, own] = 1.0
+    return replace(
+        problem,
+        conditions=None,
+        to_host=_scale(problem.to_host, part.min(axis=2, initial=1.0)),
+        to_device=_scale(problem.to_device, part.min(axis=1, initial=1.0)),
+    )
+
+
+def _scale(costs: Floats, part: Floats) -> Floats:
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isinf(costs) & (part < 1), 0.0, costs * part)
+
+
+def add_costs(problem: "Problem", other: "Problem", factor: float) -> "Problem":
+    """Return a problem whose costs are its own plus `factor` times others, without conditions."""
+    if not factor:
+        return problem.plain
+    fusions = tuple(
+        replace(one, saving=one.saving + factor * two.saving)
+        for one, two in zip(problem.fusions, other.fusions, strict=True)
+    )
+    names = ("seconds", "to_device", "to_host", "launch")
+    arrays = {name: getattr(problem, name) + factor * getattr(other, name) for name in names}
+    return replace(problem, conditions=None, fusions=fusions, **arrays)
+
+
+def sum_direct_transfers(problem: "Problem", leaving: Ints, home: Ints, wanted: Bools) -> float | None:
+    """Return the seconds of all transfers where direct links may be taken; None without such links.
+
+    `leaving`, `home` and `wanted` are what `find_transfers` returns. A tensor leaves by way of the host
+    where that is cheaper for all that want it together, or the host wants it, too.
+    """
+    direct = None if problem.conditions is None else problem.conditions.direct
+    if direct is None:
+        return None
+    parts = problem.to_device[(home == 0)[:, np.newaxis] & wanted[:, 1:]].tolist()
+    for tensor in leaving.tolist():
+        at = int(home[tensor]) - 1
+        up = float(problem.to_host[tensor, at])
+        ends = np.flatnonzero(wanted[tensor, 1:])
+        straight, down = direct[tensor, at, ends], problem.to_device[tensor, ends]
+        by_host = up + math.fsum(np.minimum(straight, down))
+        parts.append(by_host if wanted[tensor, 0] else min(by_host, math.fsum(straight)))
+    return math.fsum(parts)

@@ -1,0 +1,217 @@
+"""Models that are placed together: one problem, one package, rates that are kept or said not to be."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+from support import VANILLA, Ran, parse
+
+import byoc
+from byoc.errors import InputError
+from byoc.placement import Conditions, PlacedNetwork
+from byoc.placement.solvers import ListScheduler
+
+Cli = Callable[..., Ran]
+
+COSTS = """
+kind: roofline
+name: toy
+peak: {default: 1.0e+6}
+bandwidth: .inf
+link: {bandwidth: .inf, latency: 1.0e-6}
+"""
+SIZE = 1000  # elements of a tensor, of which an operator takes a millisecond on an accelerator
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder with two models, and the rules of two accelerators of equal speed."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(VANILLA, "one.yaml")
+    for name in ("npu", "gpu"):
+        Path(f"{name}.yaml").write_text(
+            f"extends: one.yaml\ntarget: {name}\ncost_model: {name}-costs.yaml\n"
+        )
+        Path(f"{name}-costs.yaml").write_text(COSTS)
+    Path("host.yaml").write_text(
+        "{kind: roofline, name: slow, peak: {default: 1.0e+5}, bandwidth: .inf}"
+    )
+    for name, body in (("a", "b = Relu(x) y = Add(b, b)"), ("b", "y = Relu(x)")):
+        onnx.save(parse(f"m (float[1, {SIZE}] x) => (float[1, {SIZE}] y) {{ {body} }}"), f"{name}.onnx")
+    return tmp_path
+
+
+WITH = {"rules": ["npu.yaml", "gpu.yaml"], "host_cost_model": "host.yaml", "time_limit": 0.2}
+AT = (
+    "--rules",
+    "npu.yaml",
+    "--rules",
+    "gpu.yaml",
+    "--host-cost-model",
+    "host.yaml",
+    "--time-limit",
+    "0.2",
+)
+
+
+def test_each_goes_to_an_accelerator_of_its_own(here: Path) -> None:
+    made = byoc.partition_together(["a.onnx", "b.onnx"], output="app.byoc", **WITH)
+    devices = {
+        name: {region.target.name for region in result.plan.root.regions}
+        for name, result in made.results.items()
+    }
+    assert devices["a"] | devices["b"] == {"npu", "gpu"}
+    assert made.makespan == pytest.approx(2e-3, rel=0.01)
+    assert made.bound is not None
+    assert made.bound <= made.makespan
+    assert made.ends["b"] == pytest.approx(1e-3, rel=0.01)
+    assert made.in_turn == pytest.approx(3e-3, rel=0.01)
+    x = np.linspace(-1, 1, SIZE, dtype=np.float32)[None]
+    for name in "ab":
+        expected = ReferenceEvaluator(f"{name}.onnx").run(None, {"x": x})[0]
+        np.testing.assert_array_equal(byoc.load(f"app.byoc/{name}")(x)["y"], expected)
+
+
+def test_accelerators_that_slow_one_another_or_share_an_engine(here: Path) -> None:
+    """Two models of one operator each: side by side in 1.8 ms, or one after the other in 2 ms."""
+    models = {"one": "b.onnx", "two": "b.onnx"}
+    for name, other in (("npu", "gpu"), ("gpu", "npu")):
+        with Path(f"{name}-costs.yaml").open("a") as file:
+            file.write(f"interference: {{{other}: 1.8, another: 9}}\n")
+    made = byoc.partition_together(models, **WITH)
+    assert made.makespan == pytest.approx(1.8e-3, rel=0.01)
+    assert any("added up" in note for note in made.notes)
+    for name in ("npu", "gpu"):
+        Path(f"{name}-costs.yaml").write_text(COSTS + "engine: array\n")
+    made = byoc.partition_together(models, **WITH)
+    assert made.makespan == pytest.approx(2e-3, rel=0.01)
+
+
+def test_rates_are_kept_or_the_reason_is_said(here: Path, byoc: Cli) -> None:
+    models = ("partition", "a.onnx", "b.onnx", "--together", *AT)
+    ran = byoc(*models, "--rate", "a=400", "--rate", "b=800", "--deadline", "b=1.2ms")
+    assert ran.code == 0, ran.err
+    assert "Together: a round takes 2.00 ms" in ran.out
+    assert "b ends after 1.00 ms; slowest response 1.00 ms" in ran.out
+    assert "computes for 80.0% of the time" in ran.out
+    ran = byoc(*models, "--rate", "a=400", "--rate", "b=10", "--format", "json")
+    document = json.loads(ran.out)
+    assert document["response_seconds"]["a"] == pytest.approx(2e-3, rel=0.01)
+    assert set(document["models"]) == {"a", "b"}
+    for flags, sentence in (
+        (
+            ("--rate", "a=600", "--rate", "b=10"),
+            "no placement keeps the deadline of network a: alone on",
+        ),
+        (("--rate", "a=400"), "model b has no rate: rates and deadlines need one of each model"),
+        (("--rate", "c=4"), "rate c: there is no such model; there are a, b"),
+        (("--rate", "a=often", "--rate", "b=1"), "rate a: often is not a number above 0"),
+        (("--rate", "a=1", "--rate", "b=1", "--deadline", "a=5"), "deadline a=5: expected a number"),
+        (("--rate", "a=1", "--rate", "b=1000.007"), "choose rates with a smaller common multiple"),
+        (("--objective", "energy"), "models are placed together for the time of a round"),
+        (("--html", "x.html"), "--html: it is of a single model"),
+    ):
+        ran = byoc(*models, *flags, "-o", "app.byoc")
+        assert ran.code in {1, 2}
+        assert sentence in " ".join(ran.err.split()), ran.err
+        assert not Path("app.byoc").exists()
+    ran = byoc("partition", "a.onnx", "b.onnx", *AT)
+    assert "several models are placed as one problem with --together" in " ".join(ran.err.split())
+    ran = byoc("partition", "a.onnx", "--rate", "a=1", *AT)
+    assert "it is of models that are placed --together" in " ".join(ran.err.split())
+
+
+def test_less_energy_within_a_time(here: Path) -> None:
+    """The accelerator is fast and takes much; the host takes ten times as long."""
+    energy = "energy: {operation: 0.0, byte: 0.0, second: %s, moved: 0.0, launch: 0.0}\n"
+    Path("npu-costs.yaml").write_text(COSTS + energy % 100.0)
+    Path("host.yaml").write_text(
+        "{kind: roofline, name: slow, peak: {default: 1.0e+5}, bandwidth: .inf, "
+        "energy: {operation: 0.0, byte: 0.0, second: 1.0, moved: 0.0, launch: 0.0}}"
+    )
+    given = {"rules": "npu.yaml", "host_cost_model": "host.yaml", "objective": "energy"}
+    free = byoc.partition("a.onnx", **given)
+    assert free.report.predicted.joules == pytest.approx(0.02)
+    made = byoc.partition("a.onnx", within="latency=15ms", **given)
+    assert made.report.predicted.joules == pytest.approx(0.11)
+    assert made.report.predicted.seconds == pytest.approx(0.011, rel=0.01)
+    assert any("latency is 0.011 s, within 0.015 s" in note.text for note in made.report.notes)
+    with pytest.raises(InputError, match=r"no placement keeps latency within 0\.001 s: 0\.002\d* s is"):
+        byoc.partition("a.onnx", within="latency=1ms", **given)
+    for wrong, sentence in (
+        ("time=5ms", "within time=5ms: no such cost"),
+        ("latency=5", "within latency=5: expected a number above 0 and one of s, ms, us, ns"),
+        ("latency=5mJ", "expected a number above 0 and one of s, ms, us, ns"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            byoc.partition("a.onnx", within=wrong, **given)
+    with pytest.raises(InputError, match="perturbed"):
+        byoc.partition("a.onnx", within="latency=15ms", perturb=0.5, **given)
+
+
+def test_a_problem_file_keeps_conditions(here: Path) -> None:
+    """Direct links, engines, networks and a budget, written and read again, schedule as they did."""
+    problem = byoc.build_problem("a.onnx", "npu.yaml")
+    given = {
+        "format": "byoc-placement-problem",
+        "devices": [{"name": "hi", "launch": 0.0}, {"name": "lo", "launch": 0.0}],
+        "units": [
+            {"name": name, "costs": [9.0, 1.0, 1.5], "other_costs": [1.0, 4.0, 2.0], "network": number}
+            for number, name in enumerate("uv")
+        ],
+        "tensors": [],
+        "engines": [
+            {"name": "cpu", "shares": [1.0, 0.0, 0.0]},
+            {"name": "array", "shares": [0.0, 1.0, 1.0], "slowed": {"cpu": 2.0}},
+        ],
+        "networks": [{"name": "x", "period": 10.0}, {"name": "y", "period": 20.0, "deadline": 3.0}],
+        "budget": 7.0,
+    }
+    Path("p.json").write_text(json.dumps(given))
+    found = byoc.place("p.json", "makespan", objective="latency")
+    assert found["objective_seconds"] == pytest.approx(2.5)  # 8 by the budget with both on hi
+    assert any("network y: slowest response" in note for note in found["notes"])
+    assert problem.problem.conditions is None
+    for change, sentence in (
+        (
+            {"budget": None},
+            "units[0]: it is of the networks or the budget, which the file does not have",
+        ),
+        ({"networks": []}, "units[0]: it is of the networks or the budget"),
+        ({"engines": [{"name": "a", "shares": [1.0, 1.0]}]}, "engines[0].shares: expected 3 numbers"),
+        ({"engines": [given["engines"][1]]}, "engines[0].slowed: there is no engine 'cpu'"),
+        ({"engines": [{"name": "a", "shares": [1.0, 1.0, 0.0]}]}, "each device occupies an engine"),
+        ({"budget": 1.0}, "no placement keeps the other cost within 1"),
+    ):
+        Path("q.json").write_text(json.dumps(given | change))
+        with pytest.raises(InputError) as error:
+            byoc.place("q.json", "launch-aware" if "within" in sentence else "makespan")
+        assert sentence in str(error.value)
+
+
+def test_a_saved_problem_with_conditions_is_read_as_it_was(here: Path) -> None:
+    found = byoc.build_problem("a.onnx", ["npu.yaml", "gpu.yaml"])
+    plain = found.problem
+    conditions = Conditions(
+        engines=[[1.0, 0.0], [0.0, 1.0], [0.0, 0.5]],
+        slowdown=[[1.0, 1.5], [2.0, 1.0]],
+        direct=np.full((plain.tensors, 2, 2), 0.25),
+        networks=(PlacedNetwork("a", 0.01, 0.005, 2.0),),
+        network_of=np.zeros(plain.units, np.int64),
+        other=plain,
+        most=3.0,
+    )
+    replaced = type(found)(**{**vars(found), "problem": replace(plain, conditions=conditions)})
+    replaced.save("p.json")
+    read = json.loads(Path("p.json").read_text())
+    assert [each["slowed"] for each in read["engines"]] == [{"engine 1": 1.5}, {"engine 0": 2.0}]
+    placed = byoc.place("p.json", "makespan", objective="latency")
+    schedule = ListScheduler(replaced.problem).schedule([1, 1], [0, 0])
+    assert schedule is not None
+    assert placed["objective_seconds"] <= schedule.makespan * (1 + 1e-9)
