@@ -7,9 +7,14 @@ leaves what joins branches (Sum, Add, Concat) on the host, so that there are man
 the bundle and of the model in plain onnxruntime take turns: with byoc's options,
 and with onnxruntime's own. A ratio is that of two neighbouring runs; the median and the quartiles are
 printed. On a machine that others use too the ratio of processor time is the steadier one.
+
+Then what a region alone costs: models of 1 to 100 regions that compute nothing, a Neg on the host
+between every two. From a run's processor time that of as many onnxruntime sessions of one Neg is
+subtracted.
 """
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -18,12 +23,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 from common import machine
 
 import byoc
 from byoc.model import Model
-from byoc.onnxrt import open_session, run_session
+from byoc.onnxrt import open_session, run_session, session_runner
 from byoc.runtime import Trace
 from byoc.samples import model_samples
 from byoc.zoo import load_model
@@ -35,6 +41,21 @@ _COSTS = (
     "kind: roofline\nname: near\npeak: {default: 1.0e+12}\nbandwidth: 1.0e+12\n"
     "link: {bandwidth: 1.0e+12}\n"
 )
+_EMPTY_CODEGEN = """
+from byoc.codegen import Artifact
+
+class Empty:
+    name = "empty"
+
+    def compile(self, region, options):
+        return Artifact({"empty": b""})
+
+    def load(self, region, artifact):
+        (read,), (made,) = region.inputs, region.outputs
+        return lambda inputs: {made.name: inputs[read.name]}
+"""
+_EMPTY = (1, 10, 50, 100)  # regions
+_MEANS, _RUNS_IN_A_MEAN = 15, 50
 _TAKEN = ("Conv", "BatchNormalization", "Relu", "MaxPool", "AveragePool")
 
 Run = Callable[[], object]
@@ -46,10 +67,15 @@ def main(names: Sequence[str], runs: int) -> None:
     """Print the figures of some models of the zoo."""
     print(f"{machine()}, onnxruntime {onnxruntime.__version__}, {runs} runs in turn")
     with TemporaryDirectory() as place:
-        for name in names or _MODELS:
+        for name in names:
             model = load_model(f"zoo:{name}")
             for rules in ("dla", pieces(Path(place))):
                 measured(model, rules, Path(place) / "bundle", runs)
+        pieces(Path(place))  # writes the costs as well
+        install_empty(Path(place))
+        print("\nempty regions: microseconds of processor time each")
+        for count in _EMPTY:
+            print(f"  {count:4} regions  {measure_empty(count, Path(place)):6.1f}")
 
 
 def pieces(place: Path) -> Path:
@@ -80,6 +106,58 @@ def measured(model: Model, rules: str | Path, output: Path, runs: int) -> None:
     times, ours = in_turn(partial(plain(model).run, None, given), split, runs)
     print(f"  split / onnxruntime's own options  {ratio(ours, times)}")
     where(session, given)
+
+
+def install_empty(place: Path) -> None:
+    """Install a codegen for regions of one Relu, which computes nothing."""
+    (place / "empty_codegen.py").write_text(_EMPTY_CODEGEN, encoding="utf-8")
+    record = place / "empty_codegen-1.dist-info"
+    record.mkdir()
+    (record / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: empty-codegen\nVersion: 1\n", encoding="utf-8"
+    )
+    (record / "entry_points.txt").write_text(
+        "[byoc.codegens]\nempty = empty_codegen:Empty\n", encoding="utf-8"
+    )
+    sys.path.insert(0, str(place))
+
+
+def measure_empty(count: int, place: Path) -> float:
+    """Return the microseconds that each of so many empty regions costs in a run, without the host's."""
+    nodes = "".join(f"r{i} = Relu(n{i}) n{i + 1} = Neg(r{i}) " for i in range(count))
+    model = _parse(f"(float[1, 4] n0) => (float[1, 4] n{count}) {{ {nodes} }}")
+    path = place / "empty.yaml"
+    path.write_text(
+        f"target: empty\ncost_model: {place / 'near.yaml'}\ndtype: any\nops: [{{op: Relu}}]\n",
+        encoding="utf-8",
+    )
+    options = {"codegen": "empty", "verify": False, "cache": False}
+    byoc.partition(model, path, output=place / "empty", strategy="all-supported", **options)
+    given = np.ones((1, 4), np.float32)
+    split = partial(byoc.load(place / "empty").run, {"n0": given})
+    alone = [
+        partial(
+            session_runner(open_session(_parse("(float[1, 4] x) => (float[1, 4] y) { y = Neg(x) }"))),
+            {"x": given},
+        )
+        for _ in range(count)
+    ]
+    return (_least(split) - _least(lambda: [run() for run in alone])) / count * 1e6
+
+
+def _parse(text: str) -> onnx.ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> g {text}')
+
+
+def _least(run: Run) -> float:
+    """Return the seconds of processor time of a run, the least of some means."""
+    means = []
+    for _ in range(_MEANS):
+        start = time.process_time()
+        for _ in range(_RUNS_IN_A_MEAN):
+            run()
+        means.append((time.process_time() - start) / _RUNS_IN_A_MEAN)
+    return min(means)
 
 
 def plain(model: Model) -> Any:
@@ -128,7 +206,7 @@ def where(session: byoc.Session, given: Mapping[str, Any]) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("models", nargs="*")
+    parser.add_argument("models", nargs="*", default=_MODELS)
     parser.add_argument("--runs", type=int, default=50)
     arguments = parser.parse_args()
     main(arguments.models, arguments.runs)

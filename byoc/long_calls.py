@@ -72,6 +72,11 @@ def watch_calls(show: Callable[[str], None]) -> Iterator[None]:
         watch.ended.set()
 
 
+def is_watching() -> bool:
+    """Return whether it is said what takes long, so that a call has to be announced."""
+    return _watch is not None
+
+
 def waiting_for(what: str, hint: str = "") -> AbstractContextManager[None]:
     """Return a block in which it is said after some seconds what is waited for: `codegen acme: run`.
 
