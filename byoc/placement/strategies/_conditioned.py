@@ -76,7 +76,7 @@ def solve_with_conditions(
     `solve` is the strategy for problems without conditions. Raises NoPlacementError where no placement
     keeps all, InputError where none is found.
     """
-    _require_budget(problem, solve, time_limit * _PRICE_SHARE)
+    require_budget(problem, solve, time_limit * _PRICE_SHARE)
     search = _ConditionedSearch(problem, measure, SearchBudget(time_limit))
     for each in solve_applicable(
         problem.plain, (HostOnly(), AllSupported(), FasterOps(), FasterOpsTransfer())
@@ -97,7 +97,7 @@ def solve_with_conditions(
     return replace(best, bound=bound, notes=tuple(describe_assumptions(problem, best)))
 
 
-def _require_budget(problem: Problem, solve: Solver, seconds: float) -> None:
+def require_budget(problem: Problem, solve: Solver, seconds: float) -> None:
     """Raise InputError where a solver proves that each placement costs more than the budget."""
     conditions = problem.conditions
     if conditions is None or conditions.other is None:
