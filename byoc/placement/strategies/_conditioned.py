@@ -329,8 +329,14 @@ def keep_rates(
     # Limits are checked by this problem, which has no rates: else no step on the way would be allowed.
     without = tuple(replace(each, period=inf, deadline=inf) for each in conditions.networks)
     free = replace(problem, conditions=replace(conditions, networks=without))
-    seeds = [SearchState.from_labels(rates, each.labels, each.regions) for each in states]
-    seeds = [each for each in seeds if keeps_limits(free, each.labels, each.regions, rates)]
+    half = budget.limit(budget.left / 2)
+    seeds = []
+    for each in states:
+        half.spend(rates.step_seconds)
+        if keeps_limits(free, each.labels, each.regions, rates):
+            seeds.append(SearchState.from_labels(rates, each.labels, each.regions))
+        if half.is_spent:
+            break
     seeds.sort(key=lambda state: state.seconds)
     best: SearchState | None = None
     for seed in seeds[:_STARTS]:

@@ -293,6 +293,8 @@ class _Starts:
                     return
             elif problem.conditions is not None and problem.conditions.has_rates:
                 self.broken.append(state)
+                if self._budget.is_spent:
+                    return
 
     def _iterate_placements(
         self, strategies: Iterable[tuple[Strategy, float]], splits: Iterable[Ints]
