@@ -196,8 +196,9 @@ class Problem:
     def without_fusions(self) -> Self:
         """The problem without fusions, in which each unit saves the most that any fusion may save of it.
 
-        A fusion's saving is shared out by the seconds of its members. So nothing costs more here than
-        with its fusions, in all, along any path or on any device: a bound of this is one of the problem.
+        It has no conditions where there are fusions. A fusion's saving is shared out by the seconds of
+        its members. So nothing costs more here than with its fusions, in all, along any path or on any
+        device: a bound of this is one of the problem.
         """
         if not self.fusions:
             return self
@@ -207,7 +208,7 @@ class Problem:
             alone = self.seconds[members, fusion.device]
             left = alone * (1 - fusion.saving / alone.sum()) if alone.any() else alone
             seconds[members, fusion.device] = np.minimum(seconds[members, fusion.device], left)
-        return replace(self, seconds=np.maximum(seconds, 0.0), fusions=())
+        return replace(self.plain, seconds=np.maximum(seconds, 0.0), fusions=())
 
     def replace_seconds(self, seconds: Floats) -> Self:
         """Return the problem with other seconds of units, float64 (units, 1 + devices).

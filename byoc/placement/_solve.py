@@ -22,6 +22,8 @@ from byoc.placement._hard_limits import Cost, evaluate, find_broken_limit
 from byoc.placement._problem import Fusion, Ints, Problem
 from byoc.placement._strategy import (
     DIRECT_LINKS,
+    FUSIONS,
+    LAUNCH,
     Measure,
     NoPlacementError,
     Placement,
@@ -313,8 +315,7 @@ def solve_problem(
         in_order = [names[unit] for unit in order.tolist()]
         sentence = re.sub(r"\bunit (\d+)", lambda found: f"unit '{in_order[int(found[1])]}'", wrong)
         # A cost that the strategy ignores cannot be the reason.
-        limits = replace(ordered, launch=np.zeros_like(ordered.launch), fusions=())
-        reasons = "; ".join(describe_ignored(strategy, limits))
+        reasons = "; ".join(describe_ignored(strategy, ordered, {LAUNCH, FUSIONS}))
         raise InputError(f"strategy {name}: {sentence}" + (f" ({reasons})" if reasons else ""))
     placement = normalize_placement(ordered, placement)
     notes = (*placement.notes, *(f"strategy {name}: {sentence}" for sentence in ignored))

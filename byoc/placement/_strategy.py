@@ -1,7 +1,7 @@
 """The strategy protocol, and the placement that a strategy returns."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
@@ -232,8 +232,10 @@ def find_requirements(problem: Problem) -> frozenset[str]:
     return frozenset(name for name, present in requirements.items() if present)
 
 
-def describe_ignored(strategy: Strategy, problem: Problem) -> tuple[str, ...]:
-    """Return a sentence for each requirement of the problem that the strategy ignores.
+def describe_ignored(
+    strategy: Strategy, problem: Problem, but: Set[str] = frozenset()
+) -> tuple[str, ...]:
+    """Return a sentence for each requirement of the problem, `but` some, that the strategy ignores.
 
     Raises InputError if `honours` is not a set of names.
     """
@@ -244,4 +246,5 @@ def describe_ignored(strategy: Strategy, problem: Problem) -> tuple[str, ...]:
         raise InputError(
             f"strategy {strategy_display_name(strategy)}: its honours are not a set of names"
         )
-    return tuple(_SENTENCES[need] for need in sorted(find_requirements(problem)) if need not in honours)
+    needs = sorted(find_requirements(problem) - but)
+    return tuple(_SENTENCES[need] for need in needs if need not in honours)

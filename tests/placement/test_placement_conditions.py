@@ -440,3 +440,39 @@ def test_networks_share_no_launch_and_weights_count() -> None:
 def test_what_cannot_be_kept_is_said(period: float, deadline: float, message: str) -> None:
     with pytest.raises(InputError, match=message):
         solve_problem(two_networks(period, deadline), Makespan(), ["a", "b"])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_bound_of_a_round_with_weights_below_one(seed: int) -> None:
+    """Launches count in what is left out while all placements of few units are tried."""
+    rng = np.random.default_rng(seed)
+    weights = rng.uniform(0.1, 2, 3)
+    problem = Problem.build(
+        seconds=rng.uniform(1, 4, (3, 2)),
+        producer=[],
+        consumers=[],
+        is_output=[],
+        to_device=np.zeros((0, 1)),
+        to_host=np.zeros((0, 1)),
+        launch=[1.5],
+        conditions=Conditions(
+            networks=tuple(PlacedNetwork(weight=float(each)) for each in weights),
+            network_of=np.arange(3),
+        ),
+    )
+
+    def end_in_turn(labels: Sequence[int], order: Sequence[int]) -> float:
+        free, worst = [0.0, 0.0], 0.0
+        for unit in order:
+            free[labels[unit]] += float(problem.seconds[unit, labels[unit]]) + 1.5 * labels[unit]
+            worst = max(worst, free[labels[unit]] * float(weights[unit]))
+        return worst
+
+    best = min(
+        end_in_turn(labels, order)
+        for labels in product((0, 1), repeat=3)
+        for order in permutations(range(3))
+    )
+    found = solve_problem(problem, Makespan(time_limit=0.5), ["a", "b", "c"])
+    assert found.value == pytest.approx(best)
+    assert found.bound == pytest.approx(best)

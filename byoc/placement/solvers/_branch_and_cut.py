@@ -70,7 +70,7 @@ def find_nearest_placement(problem: Problem, labels: Ints, budget: SearchBudget)
     moved = (labels[:, np.newaxis] != np.arange(1 + problem.devices)).astype(np.float64)
     barred = [np.where(np.isinf(costs), np.inf, 0.0) for costs in (problem.to_device, problem.to_host)]
     counting = replace(
-        problem,
+        problem.plain,
         seconds=np.where(np.isinf(problem.seconds), np.inf, moved),
         to_device=barred[0],
         to_host=barred[1],

@@ -186,17 +186,16 @@ def find_least_makespan(
     labels = enumerate_labels(problem)
     loads = sum_execution(problem, labels)
     loads[:, 0] /= problem.cores
-    if problem.conditions is not None and problem.conditions.networks:
-        loads *= min(each.weight for each in problem.conditions.networks)
+    least = _find_least_weight(problem)
     peaks = loads.max(axis=1, initial=0.0)
     # Of equal makespans, a placement with more units on the host.
     for place in np.lexsort((np.count_nonzero(labels, axis=1), peaks)).tolist():
-        if peaks[place] >= best.seconds:
+        if peaks[place] * least >= best.seconds:
             break
         row = labels[place].tolist()
         for regions in _iterate_regions(problem, row, loads[place]):
             busiest = _add_launches(problem, row, regions, loads[place]).max(initial=0.0)
-            if busiest >= best.seconds:
+            if busiest * least >= best.seconds:
                 continue
             budget.spend(scheduler.step_seconds + _CHECK_SECONDS)
             if budget.is_spent:
@@ -257,9 +256,14 @@ def makespan_lower_bound(problem: Problem, proven: float = 0.0) -> float:
     """
     alone = problem.relaxed.without_fusions
     load = least_load(alone, find_engines(problem) > 0)
-    weights = problem.conditions.networks if problem.conditions is not None else ()
-    least = min((each.weight for each in weights), default=1.0)
+    least = _find_least_weight(problem)
     return max(_longest_path(alone), load, proven) * least * (1 - _ROUNDING)
+
+
+def _find_least_weight(problem: Problem) -> float:
+    """Return the least factor on the end of a network; 1 where there are no networks."""
+    networks = () if problem.conditions is None else problem.conditions.networks
+    return min((each.weight for each in networks), default=1.0)
 
 
 def _longest_path(problem: Problem) -> float:

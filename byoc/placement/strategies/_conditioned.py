@@ -76,7 +76,7 @@ def solve_with_conditions(
     `solve` is the strategy for problems without conditions. Raises NoPlacementError where no placement
     keeps all, InputError where none is found.
     """
-    _require_budget(problem, solve, time_limit * _PRICE_SHARE)
+    require_budget(problem, solve, time_limit * _PRICE_SHARE)
     search = _ConditionedSearch(problem, measure, SearchBudget(time_limit))
     for each in solve_applicable(
         problem.plain, (HostOnly(), AllSupported(), FasterOps(), FasterOpsTransfer())
@@ -97,7 +97,7 @@ def solve_with_conditions(
     return replace(best, bound=bound, notes=tuple(describe_assumptions(problem, best)))
 
 
-def _require_budget(problem: Problem, solve: Solver, seconds: float) -> None:
+def require_budget(problem: Problem, solve: Solver, seconds: float) -> None:
     """Raise InputError where a solver proves that each placement costs more than the budget."""
     conditions = problem.conditions
     if conditions is None or conditions.other is None:
@@ -329,8 +329,14 @@ def keep_rates(
     # Limits are checked by this problem, which has no rates: else no step on the way would be allowed.
     without = tuple(replace(each, period=inf, deadline=inf) for each in conditions.networks)
     free = replace(problem, conditions=replace(conditions, networks=without))
-    seeds = [SearchState.from_labels(rates, each.labels, each.regions) for each in states]
-    seeds = [each for each in seeds if keeps_limits(free, each.labels, each.regions, rates)]
+    half = budget.limit(budget.left / 2)
+    seeds = []
+    for each in states:
+        half.spend(rates.step_seconds)
+        if keeps_limits(free, each.labels, each.regions, rates):
+            seeds.append(SearchState.from_labels(rates, each.labels, each.regions))
+        if half.is_spent:
+            break
     seeds.sort(key=lambda state: state.seconds)
     best: SearchState | None = None
     for seed in seeds[:_STARTS]:

@@ -21,7 +21,6 @@ from byoc.placement._strategy import (
     check_count,
     check_time_limit,
     find_requirements,
-    limit_time,
     solve_applicable,
 )
 from byoc.placement.solvers import (
@@ -46,7 +45,7 @@ from byoc.placement.strategies._baselines import (
     HostOnly,
     ScheduledPlacement,
 )
-from byoc.placement.strategies._conditioned import describe_assumptions, keep_rates
+from byoc.placement.strategies._conditioned import describe_assumptions, keep_rates, require_budget
 from byoc.placement.strategies._optimizing import LaunchAware, MinCut, TreeDP
 
 # Strategies whose answers are starting points, with the seconds that each takes for a unit or a reader
@@ -122,12 +121,13 @@ class Makespan:
 
         Raises NoPlacementError if no placement keeps the limits.
         """
+        launch_aware = LaunchAware(time_limit=self.time_limit * _LAUNCH_AWARE_SHARE)
+        require_budget(problem, lambda plain, _: launch_aware.solve(plain), self.time_limit)
         scheduler = ListScheduler(problem)
         budget = SearchBudget(self.time_limit)
         alone = problem.relaxed.without_fusions
         proof = bound_by_paths(alone, budget.limit(self.time_limit * _BOUND_SHARE))
         starts = _Starts(problem, scheduler, SearchBudget(self.time_limit))
-        launch_aware = limit_time(LaunchAware(), self.time_limit * _LAUNCH_AWARE_SHARE)
         beyond = _LAUNCH_AWARE_SECONDS * problem.devices
         is_limited = bool(find_requirements(problem) & {CAPACITY, REGION_COUNT})
         splits = iterate_chain_splits(problem.plain, budget, proof.orders) if is_limited else ()
@@ -293,6 +293,8 @@ class _Starts:
                     return
             elif problem.conditions is not None and problem.conditions.has_rates:
                 self.broken.append(state)
+                if self._budget.is_spent:
+                    return
 
     def _iterate_placements(
         self, strategies: Iterable[tuple[Strategy, float]], splits: Iterable[Ints]
