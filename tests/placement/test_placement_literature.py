@@ -259,12 +259,13 @@ def schedule_greedily(problem: Problem, generator: np.random.Generator) -> float
     return max(end.values())
 
 
+@pytest.mark.thorough
 def test_blocked_products_are_no_worse_than_fifty_list_schedules() -> None:
-    problem = blocked_products(3, 4, 2)
-    assert problem.units == 36
+    problem = blocked_products(6, 4, 2)
+    assert problem.units == 72
     generator = np.random.default_rng(0)
     best = min(schedule_greedily(problem, generator) for _ in range(50))
-    found = solve_problem(problem, Makespan(time_limit=0.4), [f"u{n:02d}" for n in range(36)])
+    found = solve_problem(problem, Makespan(time_limit=0.4), [f"u{n:02d}" for n in range(72)])
     assert found.value <= best
     assert found.bound is not None
     assert found.bound >= 0.9 * found.value
