@@ -157,7 +157,8 @@ class ExportedProgram:
 
     `arena_bytes` is the plan of boundary tensors and host operators, without what drivers need for
     regions; `bound` is what no plan can be below. `steps` counts calls, `kernels` those of byoc's own.
-    `not_signed` is why it is not signed, empty if it is.
+    `not_signed` is why it is not signed, empty if it is. `proven` counts the functions of emx-onnx-cgen
+    that were run here and found right, and `not_proven` is why others were not run, empty if all were.
     """
 
     folder: Path
@@ -168,6 +169,8 @@ class ExportedProgram:
     kernels: int
     regions: int
     not_signed: str = ""
+    proven: int = 0
+    not_proven: str = ""
 
 
 @take_keywords(ExportOptions)
@@ -176,8 +179,8 @@ def export_c(model: Source, options: ExportOptions) -> ExportedProgram:
 
     `model` is a path, `zoo:NAME`, a protobuf, or the path of a bundle or package; of a package each
     model is a program in a folder of its own, and they share an arena. Raises InputError for a wrong
-    model, an operator that has no function in C, which it names, an extent that is not known, and an
-    output that cannot be written: nothing has been written then. Raises MissingRuntimeError without
+    model, an operator that has no function in C or one that is wrong, which it names, an extent that is not
+    known, and an output that cannot be written: nothing has been written then. Raises MissingRuntimeError without
     onnxruntime, which computes what the program's self-test compares with, or emx-onnx-cgen.
     """
     models = list_models(Path(model)) if isinstance(model, str | Path) else []
@@ -208,6 +211,8 @@ def export_c(model: Source, options: ExportOptions) -> ExportedProgram:
         sum(step.call is not None and bool(step.call.kind) for step in steps.steps),
         len(graph.regions),
         not_signed,
+        steps.proof.tried,
+        steps.proof.not_proven,
     )
 
 
@@ -249,6 +254,8 @@ def _export_package(models: Sequence[Path], options: ExportOptions) -> ExportedP
         sum(each.kernels for each in made),
         sum(each.regions for each in made),
         next((each.not_signed for each in made if each.not_signed), ""),
+        sum(each.proven for each in made),
+        "; ".join(dict.fromkeys(each.not_proven for each in made if each.not_proven)),
     )
 
 

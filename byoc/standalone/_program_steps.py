@@ -7,7 +7,7 @@ from typing import Any
 
 from onnx import NodeProto
 
-from byoc.errors import InputError
+from byoc.errors import InputError, shorten_text
 from byoc.memory.arena import ArenaPlan, ArenaStep, plan_buffers
 from byoc.memory.reading import CONVENTIONS, MemoryModel, read_memory_model
 from byoc.model import describe_node, is_onnx
@@ -29,8 +29,10 @@ from byoc.standalone._program_graph import (
     UnsupportedNodeError,
     format_float,
 )
+from byoc.standalone._proof import Proof
 
 ALIGNMENT = 64  # bytes: a cache line, and the longest vector
+_MOST_CHARACTERS = 200  # of attributes in a sentence
 _KERNEL_FILES = ("kernels.h", "kernels.c", "windows.c", "rows.c")
 
 
@@ -47,12 +49,13 @@ class ProgramStep:
 
 @dataclass(frozen=True, eq=False)
 class ProgramSteps:
-    """The steps of a program in order, the functions they call, and the plan of the arena."""
+    """The steps of a program in order, the functions they call and their proof, the plan of the arena."""
 
     steps: tuple[ProgramStep, ...]
     functions: EmittedFunctions | None
     memory: MemoryModel
     plan: ArenaPlan
+    proof: Proof
 
     @property
     def kernel_files(self) -> tuple[str, ...]:
@@ -70,7 +73,7 @@ def plan_steps(graph: ProgramGraph, prefix: str = "") -> ProgramSteps:
     """Choose a function for each step, and plan the arena.
 
     Names of functions that are emitted for it begin with `prefix`. Raises InputError that names all
-    nodes without a function, one a line.
+    nodes without a function, or with one that is proven wrong, one a line.
     """
     fused = {each.nodes: each for each in find_fused_nodes(graph)}
     fused = {nodes: each for nodes, each in fused.items() if make_kernel_call(graph, each)}
@@ -78,6 +81,8 @@ def plan_steps(graph: ProgramGraph, prefix: str = "") -> ProgramSteps:
     functions = NodeFunctions(tuple(graph.index.proto.opset_import), prefix)
     calls, numbers = _choose_calls(graph, memory, fused, functions)
     emitted = functions.emit() if functions.kinds else None
+    proof = Proof({}, 0) if emitted is None else functions.prove(emitted)
+    _require_right(graph, memory, numbers, proof)
     for step, number in numbers.items():
         assert emitted is not None
         calls[step] = emitted.make_call(graph, memory.nodes[step][0], number)
@@ -97,7 +102,29 @@ def plan_steps(graph: ProgramGraph, prefix: str = "") -> ProgramSteps:
         region = regions[first.op_type] if graph.is_region(nodes[0]) else None
         title = " + ".join(describe_node(graph.index.nodes[node]) for node in nodes)
         steps.append(ProgramStep(title, calls[number], region, nodes, plan.scratch[number]))
-    return ProgramSteps(tuple(steps), emitted, memory, plan)
+    return ProgramSteps(tuple(steps), emitted, memory, plan, proof)
+
+
+def _require_right(
+    graph: ProgramGraph, memory: MemoryModel, numbers: Mapping[int, int], proof: Proof
+) -> None:
+    """Raise InputError that names the first node of each function that is proven wrong."""
+    first: dict[int, int] = {}
+    for step, number in numbers.items():
+        first.setdefault(number, memory.nodes[step][0])
+    wrong = []
+    for number, problem in proof.wrong.items():
+        node = graph.index.nodes[first[number]]
+        stated = ", ".join(
+            f"{name} {value}" for name, value in sorted(graph.index.get_attributes(node).items())
+        )
+        with_these = f", with {shorten_text(stated, _MOST_CHARACTERS)}," if stated else ""
+        wrong.append(
+            f"{graph.source}: {describe_node(node)}{with_these} has no function in C: that of "
+            f"emx-onnx-cgen is wrong: {problem}"
+        )
+    if wrong:
+        raise InputError(*wrong)
 
 
 def _choose_calls(

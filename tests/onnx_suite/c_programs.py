@@ -1,0 +1,214 @@
+"""ONNX's node tests as programs in C of one operator: `python tests/onnx_suite/c_programs.py [JOBS] [NAME...]`.
+
+Each case is exported, compiled strictly, and run on the inputs of the test; what it makes is compared with the
+outputs that the standard expects. Prints a table, and every case that is not right.
+"""
+
+import ctypes
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import helper
+
+sys.path[:0] = [str(Path(__file__).parents[1])]
+
+from suite import Case, collect, operators  # noqa: E402 - needs the path
+
+from byoc.errors import ByocError  # noqa: E402 - as above
+from byoc.standalone import export_c  # noqa: E402 - as above
+
+_FLAGS = ("cc", "-std=c99", "-O1", "-w", "-fPIC", "-DBYOC_LINKED")
+_HANDLE_BYTES = 1 << 12
+_KERNELS = ("kernels.c", "windows.c", "rows.c", "decoders.c", "integers.c", "main.c")
+_RANDOM = {"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"}
+RIGHT, REFUSED, WRONG, BROKEN, LEFT_OUT = "right", "refused", "wrong", "does not compile", "left out"
+
+
+@dataclass(frozen=True)
+class ProgramOutcome:
+    """What became of a case: one of the words above, and why."""
+
+    name: str
+    operator: str
+    kind: str
+    reason: str = ""
+
+
+def find_obstacle(case: Case) -> str:
+    """Return why a case has no program by its nature: not of tensors of numbers, or of no fixed extents."""
+    for value in (*case.model.graph.input, *case.model.graph.output):
+        if value.type.WhichOneof("value") != "tensor_type":
+            return "a sequence, a map or an optional"
+        if value.type.tensor_type.elem_type == 8:
+            return "strings"
+        shape = value.type.tensor_type.shape
+        if not value.type.tensor_type.HasField("shape") or any(
+            dim.WhichOneof("value") != "dim_value" for dim in shape.dim
+        ):
+            return "open extents"
+    return "random numbers" if operators(case.model) & _RANDOM else ""
+
+
+def try_case(case: Case, folder: Path) -> ProgramOutcome:
+    """Export, build and run the program of a case in an empty folder."""
+    operator = case.model.graph.node[0].op_type if case.model.graph.node else ""
+
+    def conclude(kind: str, reason: object = "") -> ProgramOutcome:
+        return ProgramOutcome(case.name, operator, kind, str(reason))
+
+    obstacle = find_obstacle(case)
+    if obstacle:
+        return conclude(LEFT_OUT, obstacle)
+    try:
+        export_c(case.model, output=folder / "out")
+    except ByocError as error:
+        return conclude(REFUSED, error)
+    try:
+        library = _build(folder / "out")
+    except subprocess.CalledProcessError as error:
+        return conclude(BROKEN, error.stderr.decode(errors="replace")[:300])
+    for inputs, expected in case.data_sets:
+        made = _run(library, folder / "out", case, inputs, expected)
+        for name, value in expected.items():
+            problem = _compare(case, np.asarray(value), made[name])
+            if problem:
+                return conclude(WRONG, f"{name}: {problem}")
+    return conclude(RIGHT)
+
+
+@cache
+def _compile_kernels(content: tuple[bytes, ...]) -> str:
+    """Compile byoc's own kernels, equal in all programs, once; return the object."""
+    folder = Path(tempfile.mkdtemp())
+    for name, text in zip(("kernels.h", "source.c"), content, strict=True):
+        (folder / name).write_bytes(text)
+    _call([*_FLAGS, "-c", "source.c", "-o", "source.o"], folder)
+    return str(folder / "source.o")
+
+
+def _build(out: Path) -> Path:
+    header = (out / "kernels.h").read_bytes()
+    objects = [
+        _compile_kernels((header, (out / name).read_bytes()))
+        for name in _KERNELS
+        if (out / name).exists() and name != "main.c"
+    ]
+    own = [path.name for path in sorted(out.glob("*.c")) if path.name not in _KERNELS]
+    _call([*_FLAGS, "-shared", *own, *objects, "-lm", "-o", "model.so"], out)
+    return out / "model.so"
+
+
+def _call(command: Sequence[str], folder: Path) -> None:
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+
+
+def _run(library: Path, out: Path, case: Case, inputs: Any, expected: Any) -> dict[str, Any]:
+    """Run the program in this process; return its outputs by name."""
+    model = ctypes.CDLL(str(library))
+    model.model_arena_bytes.restype = ctypes.c_size_t
+    weights = _align(np.fromfile(out / "weights.bin", np.uint8))
+    handle = ctypes.create_string_buffer(_HANDLE_BYTES)
+    needed = model.model_arena_bytes(_point(weights), ctypes.c_size_t(weights.size))
+    arena = _align(np.zeros(needed, np.uint8))
+    sizes = ctypes.c_size_t(weights.size), _point(arena), ctypes.c_size_t(needed)
+    assert not model.model_open(handle, _point(weights), *sizes)
+    stored = {tensor.name for tensor in case.model.graph.initializer}
+    given = [
+        np.array(inputs[value.name], order="C")
+        for value in case.model.graph.input
+        if value.name not in stored
+    ]
+    made = {
+        value.name: np.zeros(
+            np.shape(expected[value.name]),
+            helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type),
+        )
+        for value in case.model.graph.output
+    }
+    arrays = [(ctypes.c_void_p * max(len(each), 1))(*map(_point, each)) for each in (given, made.values())]
+    assert not model.model_run(handle, *arrays)
+    return made
+
+
+def _align(array: Any) -> Any:
+    room = np.zeros(array.nbytes + 64, np.uint8)
+    start = -room.ctypes.data % 64
+    found = room[start : start + array.nbytes]
+    found[:] = array
+    return found
+
+
+def _point(array: Any) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+def _compare(case: Case, expected: Any, made: Any) -> str:
+    """Return how an output is off, by the tolerance that the test states; empty if it is not."""
+    if made.shape != expected.shape or made.dtype != expected.dtype:
+        return f"is {made.dtype}{made.shape} instead of {expected.dtype}{expected.shape}"
+    whole = expected.dtype.kind in "biu" or expected.dtype.name.startswith(("int", "uint"))
+    one, other = (each.astype(np.int64 if whole else np.float64) for each in (expected, made))
+    try:
+        np.testing.assert_allclose(other, one, rtol=0 if whole else case.rtol, atol=0 if whole else max(case.atol, 1e-7))
+    except AssertionError as error:
+        return re.sub(r"\s+", " ", str(error))[:200]
+    return ""
+
+
+_cases: list[Case] = []
+
+
+def _collect() -> None:
+    _cases.extend(each for each in collect() if each.kind == "node")
+
+
+def _try_number(number: int) -> ProgramOutcome:
+    folder = Path(tempfile.mkdtemp(prefix="byoc-c-"))
+    try:
+        return try_case(_cases[number], folder)
+    except Exception as error:  # the table counts what should not be
+        return ProgramOutcome(_cases[number].name, "", WRONG, f"{type(error).__name__}: {error}")
+    finally:
+        shutil.rmtree(folder)
+
+
+def format_table(outcomes: Sequence[ProgramOutcome]) -> Iterator[str]:
+    """Yield the lines of the table, then the cases that are not right."""
+    counts = Counter(each.kind for each in outcomes)
+    fit = len(outcomes) - counts[LEFT_OUT]
+    yield f"{len(outcomes)} cases, {fit} of fixed extents and numbers: " + ", ".join(
+        f"{counts[kind]} {kind}" for kind in (RIGHT, REFUSED, WRONG, BROKEN)
+    ) + f"; {100 * counts[RIGHT] / max(fit, 1):.1f} % right"
+    for each in outcomes:
+        if each.kind != RIGHT:
+            yield f"{each.kind}: {each.name} ({each.operator}): {each.reason}"
+
+
+def main(arguments: Sequence[str], write: Callable[[str], object] = sys.stdout.write) -> int:
+    """Run all cases, or those named, print the table, and return the exit code."""
+    _collect()
+    chosen = [i for i, case in enumerate(_cases) if not arguments[1:] or case.name in arguments[1:]]
+    start = time.monotonic()
+    with ProcessPoolExecutor(int((*arguments, "2")[0]), get_context("spawn"), _collect) as pool:
+        outcomes = list(pool.map(_try_number, chosen))
+    for line in format_table(outcomes):
+        write(f"{line}\n")
+    write(f"{time.monotonic() - start:.0f} s\n")
+    return int(any(each.kind in (WRONG, BROKEN) for each in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
