@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from byoc.errors import InputError, shorten_text
 from byoc.standalone._program_graph import fill_template
@@ -67,7 +67,16 @@ class _Function:
         """Return the operands of a side, "i" or "o", in the order of the call."""
         graph = self.trial.model.graph
         values = {each.name: each for each in (*graph.input, *graph.output)}
+        for tensor in graph.initializer:
+            known = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+            values.setdefault(tensor.name, known)
         return [values[f"n0_{one}{at}"] for one, at in self.operands if one == side]
+
+    def list_arguments(self, sample: Values) -> list[NDArray[Any]]:
+        """Return the inputs of a call on a sample, constants among them."""
+        graph = self.trial.model.graph
+        known = {each.name: numpy_helper.to_array(each) for each in graph.initializer} | dict(sample)
+        return [np.ascontiguousarray(known[value.name]) for value in self.list_values("i")]
 
 
 def prove_functions(
@@ -167,19 +176,18 @@ def _write_program(functions: Sequence[_Function]) -> str:
 
 def _try_function(program: Path, place: int, function: _Function) -> str:
     """Run a function on its samples; return what is wrong, empty if nothing is."""
-    inputs, outputs = (function.list_values(side) for side in "io")
     with (program.parent / "samples").open("w+b") as given:
         for _, sample in function.trial.samples:
             given.write(b"\1")
-            for value in inputs:
-                given.write(np.ascontiguousarray(sample[value.name]).tobytes())
+            for array in function.list_arguments(sample):
+                given.write(array.tobytes())
         given.seek(0)
         ran = subprocess.run(
             [str(program), str(place)], stdin=given, capture_output=True, check=False
         )
     if ran.returncode < 0:
         return f"it ends with {signal.Signals(-ran.returncode).name}"
-    made, overwritten = _read_results(ran.stdout, outputs, len(function.trial.samples))
+    made, overwritten = _read_results(ran.stdout, function.list_values("o"), len(function.trial.samples))
     if overwritten:
         return "it writes behind an operand"
     return function.trial.judge(made)
