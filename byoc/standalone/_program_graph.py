@@ -30,13 +30,16 @@ from byoc.model import (
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.passes import clean_model, list_clean_passes
 from byoc.samples import model_samples
+from byoc.standalone._integer_graph import find_requantized, prefer_integers
 from byoc.verification import Difference, NoiseGauge, make_exact_products
 from byoc.zoo import ZOO, Source, find_samples, load_model
 
 # Calls of C functions: their operands, what a call needs beside them, and nodes that have none.
 
-Operand = str | None
-"""A tensor by name; None is a null pointer."""
+Array = NDArray[Any]
+
+Operand = str | Array | None
+"""A tensor by name, or a constant that is no tensor of the graph; None is a null pointer."""
 
 SCRATCH = "\0scratch"
 """The operand that points to a step's scratch memory; no tensor has this name."""
@@ -102,9 +105,6 @@ def describe_in_comment(text: str) -> str:
     return _UNSAFE.sub("_", text)
 
 
-Array = NDArray[Any]
-
-
 @dataclass(frozen=True, eq=False)
 class DrivenRegion:
     """A region of a bundle: its codegen, what was compiled, and the file that holds it."""
@@ -136,6 +136,8 @@ class ProgramGraph:
     noise: Mapping[str, tuple[Difference, ...]]
     bundle: Bundle | None = None
     """Where the graph is from, kept since its folder may be temporary; None for a model."""
+    requantized: frozenset[str] = frozenset()
+    """The results of operators of integers, which `index` has as operators between QDQ nodes."""
 
     @property
     def display_name(self) -> str:
@@ -177,7 +179,7 @@ def read_model_graph(
     """Load and clean a model. Raises InputError for a wrong one, and for an extent that is not known."""
     loaded = _drop_default_inputs(load_model(source, dims, shapes))
     model = clean_model(loaded, list_clean_passes(False, True)).model
-    return _make_graph(model, model.source, {}, frozenset())
+    return _make_graph(model, prefer_integers(model), model.source, {}, frozenset())
 
 
 def read_bundle_graph(bundle: Bundle) -> ProgramGraph:
@@ -201,7 +203,9 @@ def read_bundle_graph(bundle: Bundle) -> ProgramGraph:
         if region.target not in inlined
     }
     domains = frozenset(f"byoc.{name}" for name in bundle.manifest.targets if name not in inlined)
-    graph = _make_graph(_drop_default_inputs(model), str(bundle.display_path), regions, domains)
+    model = _drop_default_inputs(model)
+    steps = prefer_integers(model)
+    graph = _make_graph(model, steps, str(bundle.display_path), regions, domains)
     return replace(graph, bundle=bundle)
 
 
@@ -233,10 +237,11 @@ def read_region_graph(region: Region) -> ProgramGraph:
     if proto.functions:
         proto = inline_local_functions(proto)
     prepared = _drop_default_inputs(prepare_model(proto, region.name, region.path.parent))
-    model = clean_model(prepared, list_clean_passes(False, True)).model
+    cleaned = clean_model(prepared, list_clean_passes(False, True)).model
+    model = prefer_integers(cleaned)
     _require_extents(model.index, region.name)
     graph = ProgramGraph(model.index, region.name, model.folder, {}, frozenset(), {}, {}, {}, {})
-    return replace(graph, computed=_compute_constants(graph))
+    return replace(graph, computed=_compute_constants(graph), requantized=find_requantized(cleaned))
 
 
 def _compute_constants(graph: ProgramGraph) -> dict[str, Array]:
@@ -265,17 +270,21 @@ def _drop_default_inputs(model: Model) -> Model:
 
 
 def _make_graph(
-    model: Model, source: str, regions: Mapping[str, DrivenRegion], domains: frozenset[str]
+    model: Model,
+    steps: Model,
+    source: str,
+    regions: Mapping[str, DrivenRegion],
+    domains: frozenset[str],
 ) -> ProgramGraph:
-    index = model.index
+    """Return the graph of `steps`, with the values that the model itself makes, of which they are."""
+    index = steps.index
     _require_extents(index, source)
     graph = ProgramGraph(index, source, model.folder, regions, domains, {}, {}, {}, {})
-    wanted = _find_computed(graph)
+    computed = _compute_constants(graph)
     sample = _take_sample(model)
     exact = make_exact_products(model.proto) or model.proto
-    values = _run_model(model, exact, wanted, sample)
-    expected = {name: values[name] for name in index.outputs}
-    computed = {name: values[name] for name in wanted}
+    expected = _run_model(model, exact, sample)
+    values = {**expected, **computed}
     for name, value in values.items():
         known = index.types.get(name)
         if known is not None and known.elements is not None and known.shape != value.shape:
@@ -288,7 +297,14 @@ def _make_graph(
         for name, value in expected.items()
         if value.dtype.kind == "f"
     }
-    return replace(graph, sample=sample, expected=expected, computed=computed, noise=noise)
+    return replace(
+        graph,
+        sample=sample,
+        expected=expected,
+        computed=computed,
+        noise=noise,
+        requantized=find_requantized(model),
+    )
 
 
 def _require_extents(index: GraphIndex, source: str) -> None:
@@ -317,16 +333,11 @@ def _take_sample(model: Model) -> dict[str, Array]:
     }
 
 
-def _run_model(
-    model: Model, exact: onnx.ModelProto, wanted: Sequence[str], sample: Mapping[str, Array]
-) -> dict[str, Array]:
-    """Run the exact form of a model once, and return its outputs and the tensors in `wanted`."""
-    proto = copy_without(exact, "output")
+def _run_model(model: Model, exact: onnx.ModelProto, sample: Mapping[str, Array]) -> dict[str, Array]:
+    """Run the exact form of a model once, and return its outputs."""
     outputs = list(model.index.outputs)
-    proto.graph.output.extend(exact.graph.output)
-    proto.graph.output.extend(ValueInfoProto(name=name) for name in wanted if name not in outputs)
     with without_optimizations():
-        made = run_session(open_session(proto, model.folder), sample)
+        made = run_session(open_session(exact, model.folder), sample)
     stored = model.index.stored_tensors
     found = {name: np.asarray(value) for name, value in made.items()}
     found |= {name: read_array(stored[name], model.folder) for name in outputs if name in stored}

@@ -182,9 +182,7 @@ def _try_function(program: Path, place: int, function: _Function) -> str:
             for array in function.list_arguments(sample):
                 given.write(array.tobytes())
         given.seek(0)
-        ran = subprocess.run(
-            [str(program), str(place)], stdin=given, capture_output=True, check=False
-        )
+        ran = subprocess.run([str(program), str(place)], stdin=given, capture_output=True, check=False)
     if ran.returncode < 0:
         return f"it ends with {signal.Signals(-ran.returncode).name}"
     made, overwritten = _read_results(ran.stdout, function.list_values("o"), len(function.trial.samples))
@@ -203,7 +201,9 @@ def _read_results(
         values = {}
         for value in outputs:
             size = _count_bytes(value)
-            array: NDArray[Any] = np.frombuffer(content, _get_dtype(value), size // _get_dtype(value).itemsize, at)
+            array: NDArray[Any] = np.frombuffer(
+                content, _get_dtype(value), size // _get_dtype(value).itemsize, at
+            )
             values[value.name] = array.reshape(_get_shape(value))
             at += size
         made.append(values)

@@ -273,7 +273,9 @@ class _StepWriter:
         if call.structure:
             given.append(f"&{self.name_structure(call)}")
         for operand in call.operands:
-            if operand == SCRATCH:
+            if isinstance(operand, np.ndarray):
+                given.append(f"WEIGHT({self.weights.add_array(operand)})")
+            elif operand == SCRATCH:
                 given.append(f"AT({scratch})")
             else:
                 given.append("NULL" if operand is None else self.find(operand))

@@ -138,7 +138,9 @@ def _run(library: Path, out: Path, case: Case, inputs: Any, expected: Any) -> di
         )
         for value in case.model.graph.output
     }
-    arrays = [(ctypes.c_void_p * max(len(each), 1))(*map(_point, each)) for each in (given, made.values())]
+    arrays = [
+        (ctypes.c_void_p * max(len(each), 1))(*map(_point, each)) for each in (given, made.values())
+    ]
     assert not model.model_run(handle, *arrays)
     return made
 
@@ -162,7 +164,9 @@ def _compare(case: Case, expected: Any, made: Any) -> str:
     whole = expected.dtype.kind in "biu" or expected.dtype.name.startswith(("int", "uint"))
     one, other = (each.astype(np.int64 if whole else np.float64) for each in (expected, made))
     try:
-        np.testing.assert_allclose(other, one, rtol=0 if whole else case.rtol, atol=0 if whole else max(case.atol, 1e-7))
+        np.testing.assert_allclose(
+            other, one, rtol=0 if whole else case.rtol, atol=0 if whole else max(case.atol, 1e-7)
+        )
     except AssertionError as error:
         return re.sub(r"\s+", " ", str(error))[:200]
     return ""
@@ -189,9 +193,11 @@ def format_table(outcomes: Sequence[ProgramOutcome]) -> Iterator[str]:
     """Yield the lines of the table, then the cases that are not right."""
     counts = Counter(each.kind for each in outcomes)
     fit = len(outcomes) - counts[LEFT_OUT]
-    yield f"{len(outcomes)} cases, {fit} of fixed extents and numbers: " + ", ".join(
-        f"{counts[kind]} {kind}" for kind in (RIGHT, REFUSED, WRONG, BROKEN)
-    ) + f"; {100 * counts[RIGHT] / max(fit, 1):.1f} % right"
+    yield (
+        f"{len(outcomes)} cases, {fit} of fixed extents and numbers: "
+        + ", ".join(f"{counts[kind]} {kind}" for kind in (RIGHT, REFUSED, WRONG, BROKEN))
+        + f"; {100 * counts[RIGHT] / max(fit, 1):.1f} % right"
+    )
     for each in outcomes:
         if each.kind != RIGHT:
             yield f"{each.kind}: {each.name} ({each.operator}): {each.reason}"
