@@ -34,6 +34,14 @@ from byoc.standalone._node_calls import find_limits
 from byoc.standalone._program_graph import SCRATCH, Call, Operand, ProgramGraph, format_float
 
 Array = NDArray[Any]
+INTEGER_KERNELS = frozenset(
+    [
+        *("kernel_convolve_int", "kernel_convolve_depthwise_int", "kernel_multiply_int", "kernel_add_int"),
+        *("kernel_scale_int", "kernel_pool_max_int", "kernel_pool_average_int", "kernel_look_up"),
+        *("kernel_quantize", "kernel_dequantize"),
+    ]
+)
+"""The functions of `source/integers.c` and `source/int_windows.c`."""
 IN_PLACE = frozenset({"kernel_look_up", "kernel_add_int", "kernel_scale_int"})
 """Kernels that read each element right before they write it."""
 
@@ -391,6 +399,7 @@ def _make_product(
         (a.tensor, zeros[0], b.tensor, zeros[1], *constants, group.result, SCRATCH),
         flips,
         group.format_rounding(result, step),
+        graph.get_constant(b.tensor) if graph.is_constant(b.tensor) else None,
     )
 
 
@@ -400,8 +409,12 @@ def _describe_product(
     operands: tuple[Operand, ...],
     flips: tuple[int, int, int, int],
     rounding: str,
+    constant: Array | None = None,
 ) -> Call | None:
-    """Return the call of a product; `flips` are those of a and b, and whether zero points are several."""
+    """Return the call of a product; `flips` are those of a and b, and whether zero points are several.
+
+    `constant` is the value of b where it is known.
+    """
     batches = (
         None
         if transposed and len(shapes[0]) != len(shapes[1])
@@ -412,6 +425,9 @@ def _describe_product(
     (count, rows, depth, cols), (a_batch, b_batch) = batches
     if depth > _MOST_TERMS:
         return None
+    if rows < _TILE_ROWS and count == 1 and not transposed and constant is not None:
+        # Few rows are multiplied by columns that lie as rows do.
+        transposed, operands = True, (*operands[:2], constant.reshape(depth, cols).T, *operands[3:])
     b_steps = (1, depth) if transposed else (cols, 1)
     values = (count, rows, depth, cols, a_batch, b_batch, *b_steps, *flips, rounding)
     structure = f"{{{', '.join(map(str, values))}}}"
@@ -456,8 +472,8 @@ def _make_pair(
         return None
     outer, inner, b_outer, b_inner = lines
     scales = find_scales(float(a.scales[0]), float(b.scales[0]))
-    numbers = (outer, inner, inner, 1, b_outer, b_inner, a.flip, b.flip, a.zero, b.zero)
-    parts = (*numbers, *map(format_float, (*scales, 0.0)), group.format_rounding(result, 0))
+    numbers = (outer, inner, b_outer, b_inner, a.flip, b.flip, a.zero, b.zero)
+    parts = (*numbers, *map(format_float, scales), group.format_rounding(result, 0))
     structure = f"{{{', '.join(map(str, parts))}}}"
     return Call(function, (a.tensor, b.tensor, group.result), "kernel_int_pair", structure)
 
@@ -506,8 +522,9 @@ def _make_largest(graph: ProgramGraph, node: NodeProto) -> Call | None:
     pool = describe_pool(graph, node)
     flip = 128 if dtype == "int8" else 0
     structure = f"{{{pool}, {flip}, 0, 0.0f, {{8, 0, 0, 255, {flip}, 0}}}}"
-    operands = (node.input[0], node.output[0])
-    return None if pool is None else Call("kernel_pool_max_int", operands, "kernel_int_pool", structure)
+    operands = (node.input[0], node.output[0], SCRATCH)
+    row = graph.get_shape(node.input[0])[-1]
+    return None if pool is None else Call("kernel_pool_max_int", operands, "kernel_int_pool", structure, row)
 
 
 def _make_quantize(graph: ProgramGraph, node: NodeProto) -> Call | None:

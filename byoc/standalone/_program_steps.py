@@ -8,7 +8,7 @@ from byoc.memory.arena import ArenaPlan, ArenaStep, plan_buffers
 from byoc.memory.reading import CONVENTIONS, MemoryModel, read_memory_model
 from byoc.model import describe_node
 from byoc.numerics import round_up
-from byoc.standalone._integer_calls import IN_PLACE, find_integer_nodes, make_integer_call
+from byoc.standalone._integer_calls import IN_PLACE, INTEGER_KERNELS, find_integer_nodes, make_integer_call
 from byoc.standalone._kernel_calls import make_kernel_call
 from byoc.standalone._node_calls import (
     DECODER_FILE,
@@ -23,7 +23,8 @@ from byoc.standalone._proof import Proof
 
 ALIGNMENT = 64  # bytes: a cache line, and the longest vector
 _MOST_CHARACTERS = 200  # of attributes in a sentence
-_KERNEL_FILES = ("kernels.h", "kernels.c", "windows.c", "rows.c", "integers.c", "int_windows.c")
+_KERNEL_FILES = ("kernels.h", "kernels.c", "windows.c", "rows.c")
+_INTEGER_FILES = ("rounding.h", "integers.c", "int_windows.c")
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +52,8 @@ class ProgramSteps:
     def kernel_files(self) -> tuple[str, ...]:
         """The files of the folder `source` with the kernels that steps call."""
         called = {step.call.function for step in self.steps if step.call}
-        return (*_KERNEL_FILES, *((DECODER_FILE,) if called & DECODER_KERNELS else ()))
+        integers = _INTEGER_FILES if called & INTEGER_KERNELS else ()
+        return (*_KERNEL_FILES, *integers, *((DECODER_FILE,) if called & DECODER_KERNELS else ()))
 
     def find_offset(self, tensor: str) -> int | None:
         """Return the offset of a tensor in the arena, None for a tensor known before a run."""

@@ -297,9 +297,10 @@ class _StepWriter:
 
     def _name_kind(self, step: ProgramStep) -> str:
         """Return the kind of a step in a profile: its first operator, or the codegen of its region."""
-        operator = self.graph.index.nodes[step.nodes[0]].op_type
+        kinds = [self.graph.index.nodes[number].op_type for number in step.nodes]
+        operator = next((kind for kind in kinds if kind != "DequantizeLinear"), kinds[0])
         if step.call is None:
-            return f"region of {self.graph.regions[operator].codegen}"
+            return f"region of {self.graph.regions[kinds[0]].codegen}"
         return f"{operator}, depthwise" if "depthwise" in step.call.function else operator
 
 

@@ -1,48 +1,25 @@
 /* Kernels of the host on integers of 8 bits that multiply no matrices: windows of single planes, sums and products of
  * two operands, tables, and the steps from floats and back. See kernels.h. */
-#include "kernels.h"
+#include "rounding.h"
 
-#include <math.h>
-#include <string.h>
-
-typedef unsigned char byte;
-
-#define LINE 64 /* results that are rounded at once */
-
-static int32_t least(int32_t one, int32_t other) {
-    return one < other ? one : other;
-}
-
-/* Round half to even a number of less than 2^22: a float that large has no bits behind the point. */
-static inline int32_t round_even(float value) {
-    const float moved = value + 12582912.0f;
-    int32_t bits;
-    memcpy(&bits, &moved, sizeof bits);
-    return bits - 0x4B400000;
-}
-
-/* Round, move and limit a line of at most LINE numbers. */
-static void store_line(const kernel_rounding *rounding, const float *values, int32_t count, byte *to) {
-    const kernel_rounding with = *rounding;
-    const float low = (float)(with.low - with.zero), high = (float)(with.high - with.zero);
-    for (int32_t i = 0; i < count; i++) {
-        float value = values[i] < low ? low : values[i];
-        value = value > high ? high : value;
-        to[i] = (byte)((round_even(value) + with.zero) ^ with.flip);
-    }
-}
+#define MOST_TAPS 64 /* the columns of a window */
 
 /* Store sums of a plane, in its scale and with its offset. */
 static void store_sums(const kernel_rounding *rounding, const int32_t *sums, int32_t count, float scale, float offset,
                        byte *to) {
-    float values[LINE];
-    for (int32_t done = 0; done < count; done += LINE) {
-        const int32_t many = least(LINE, count - done);
-        for (int32_t i = 0; i < many; i++) {
+    const kernel_rounding with = *rounding;
+    float values[WIDTH] = {0};
+    int32_t done = 0;
+    for (; done + WIDTH <= count; done += WIDTH) {
+        for (int32_t i = 0; i < WIDTH; i++) {
             values[i] = (float)sums[done + i] * scale + offset;
         }
-        store_line(rounding, values, many, to + done);
+        round_values(&with, values, to + done);
     }
+    for (int32_t i = 0; i < count - done; i++) {
+        values[i] = (float)sums[done + i] * scale + offset;
+    }
+    round_some(&with, values, count - done, to + done);
 }
 
 /* Copy rows of an image from `first` on, less the zero point and with zeros around it, to rows of `width` numbers. */
@@ -101,7 +78,7 @@ static void convolve_plane(const kernel_int_conv *it, const byte *x, int32_t x_z
     const int32_t most = least(conv->out_rows, fitting);
     const int32_t together = window->row_stride == 1 && window->col_stride == 1;
     const int32_t pitch = together ? width : conv->out_cols;
-    int32_t *sums = scratch, *padded = scratch + (ptrdiff_t)most * width, taps[LINE];
+    int32_t *sums = scratch, *padded = scratch + (ptrdiff_t)most * width, taps[MOST_TAPS];
     for (int32_t first = 0; first < conv->out_rows; first += most) {
         const int32_t rows = least(most, conv->out_rows - first), count = (rows - 1) * pitch + conv->out_cols;
         const int32_t read = (rows - 1) * window->row_stride + (window->rows - 1) * window->row_dilation + 1;
@@ -134,10 +111,6 @@ static void convolve_plane(const kernel_int_conv *it, const byte *x, int32_t x_z
     }
 }
 
-static int32_t read_zero(const void *zeros, int32_t at, int32_t flip) {
-    return zeros ? ((const byte *)zeros)[at] ^ flip : flip;
-}
-
 void kernel_convolve_depthwise_int(const kernel_int_conv *it, const void *x, const void *x_zero,
                                    const void *weights, const void *weight_zeros, const int32_t *bias,
                                    const float *scales, const float *offsets, void *y, void *scratch) {
@@ -161,43 +134,59 @@ void kernel_convolve_depthwise_int(const kernel_int_conv *it, const void *x, con
     }
 }
 
-void kernel_add_int(const kernel_int_pair *pair, const void *a, const void *b, void *y) {
+/* Return a number of a line, less its zero point. */
+INLINE int32_t read_number(const byte *line, int32_t at, int32_t flip, int32_t zero) {
+    return (line[at] ^ flip) - zero;
+}
+
+/* Compute 16 results, or fewer, from the element `at` of two lines on; a step of b of 0 or 1 and `adds` are constants
+ * where this is called. */
+INLINE void compute_pairs(const kernel_int_pair *with, const byte *a, const byte *b, int32_t at, int32_t count,
+                          int32_t step, int32_t adds, byte *to) {
+    float values[WIDTH] = {0};
+    if (adds) {
+        for (int32_t i = 0; i < count; i++) {
+            values[i] = (float)read_number(a, at + i, with->a_flip, with->a_zero) * with->a_scale +
+                        (float)read_number(b, (at + i) * step, with->b_flip, with->b_zero) * with->b_scale;
+        }
+    } else {
+        for (int32_t i = 0; i < count; i++) {
+            values[i] = (float)(read_number(a, at + i, with->a_flip, with->a_zero) *
+                                read_number(b, (at + i) * step, with->b_flip, with->b_zero)) *
+                        with->a_scale;
+        }
+    }
+    round_some(&with->rounding, values, count, to);
+}
+
+/* Results may lie over a: each is read right before it is written. */
+INLINE void compute_lines(const kernel_int_pair *pair, const byte *a, const byte *b, int32_t step, int32_t adds,
+                          byte *to) {
     const kernel_int_pair with = *pair;
-    float values[LINE];
-    byte *to = y;
-    for (int32_t line = 0; line < with.outer; line++) {
-        const byte *left = (const byte *)a + (ptrdiff_t)line * with.a_outer;
-        const byte *right = (const byte *)b + (ptrdiff_t)line * with.b_outer;
-        for (int32_t done = 0; done < with.inner; done += LINE) {
-            const int32_t many = least(LINE, with.inner - done);
-            for (int32_t i = 0; i < many; i++) {
-                const int32_t one = (left[(done + i) * with.a_inner] ^ with.a_flip) - with.a_zero;
-                const int32_t other = (right[(done + i) * with.b_inner] ^ with.b_flip) - with.b_zero;
-                values[i] = (float)one * with.a_scale + (float)other * with.b_scale;
-            }
-            store_line(&with.rounding, values, many, to);
-            to += many;
+    for (int32_t line = 0; line < with.outer; line++, a += with.inner, b += with.b_outer, to += with.inner) {
+        int32_t at = 0;
+        for (; at + WIDTH <= with.inner; at += WIDTH) {
+            compute_pairs(&with, a, b, at, WIDTH, step, adds, to + at);
+        }
+        if (at < with.inner) {
+            compute_pairs(&with, a, b, at, with.inner - at, step, adds, to + at);
         }
     }
 }
 
+void kernel_add_int(const kernel_int_pair *pair, const void *a, const void *b, void *y) {
+    if (pair->b_inner) {
+        compute_lines(pair, a, b, 1, 1, y);
+    } else {
+        compute_lines(pair, a, b, 0, 1, y);
+    }
+}
+
 void kernel_scale_int(const kernel_int_pair *pair, const void *a, const void *b, void *y) {
-    const kernel_int_pair with = *pair;
-    float values[LINE];
-    byte *to = y;
-    for (int32_t line = 0; line < with.outer; line++) {
-        const byte *left = (const byte *)a + (ptrdiff_t)line * with.a_outer;
-        const byte *right = (const byte *)b + (ptrdiff_t)line * with.b_outer;
-        for (int32_t done = 0; done < with.inner; done += LINE) {
-            const int32_t many = least(LINE, with.inner - done);
-            for (int32_t i = 0; i < many; i++) {
-                const int32_t one = (left[(done + i) * with.a_inner] ^ with.a_flip) - with.a_zero;
-                const int32_t other = (right[(done + i) * with.b_inner] ^ with.b_flip) - with.b_zero;
-                values[i] = (float)(one * other) * with.a_scale;
-            }
-            store_line(&with.rounding, values, many, to);
-            to += many;
-        }
+    if (pair->b_inner) {
+        compute_lines(pair, a, b, 1, 0, y);
+    } else {
+        compute_lines(pair, a, b, 0, 0, y);
     }
 }
 
@@ -214,7 +203,39 @@ static span find_span(int32_t at, int32_t stride, int32_t dilation, int32_t befo
     return found;
 }
 
-void kernel_pool_max_int(const kernel_int_pool *it, const void *x, void *y) {
+/* Take the larger of each of a row's numbers and another's. */
+static void take_larger(byte *restrict to, const byte *restrict from, int32_t count, byte flip) {
+    for (int32_t i = 0; i < count; i++) {
+        const byte value = from[i] ^ flip;
+        to[i] = value > to[i] ? value : to[i];
+    }
+}
+
+/* Take the largest of each window of a row of `columns`, which are those of its rows. */
+static void pool_columns(const kernel_pool *pool, const byte *restrict columns, byte flip, byte *restrict to) {
+    const kernel_window *w = &pool->window;
+    memset(to, 0, (size_t)pool->out_cols);
+    for (int32_t col = 0; col < w->cols; col++) {
+        const int32_t offset = col * w->col_dilation - w->left, stride = w->col_stride;
+        const int32_t begin = offset < 0 ? (-offset + stride - 1) / stride : 0;
+        const int32_t inside = pool->in_cols - 1 - offset < 0 ? 0 : (pool->in_cols - 1 - offset) / stride + 1;
+        const int32_t end = least(inside, pool->out_cols);
+        if (stride == 2) {
+            for (int32_t i = begin; i < end; i++) {
+                to[i] = columns[offset + 2 * i] > to[i] ? columns[offset + 2 * i] : to[i];
+            }
+            continue;
+        }
+        for (int32_t i = begin; i < end; i++) {
+            to[i] = columns[offset + i * stride] > to[i] ? columns[offset + i * stride] : to[i];
+        }
+    }
+    for (int32_t i = 0; i < pool->out_cols; i++) {
+        to[i] ^= flip;
+    }
+}
+
+void kernel_pool_max_int(const kernel_int_pool *it, const void *x, void *y, void *scratch) {
     const kernel_pool *pool = &it->pool;
     const kernel_window *w = &pool->window;
     const byte flip = (byte)it->flip, *from = x;
@@ -222,23 +243,12 @@ void kernel_pool_max_int(const kernel_int_pool *it, const void *x, void *y) {
     for (int32_t plane = 0; plane < pool->planes; plane++, from += (ptrdiff_t)pool->in_rows * pool->in_cols) {
         for (int32_t row = 0; row < pool->out_rows; row++, to += pool->out_cols) {
             const span rows = find_span(row, w->row_stride, w->row_dilation, w->top, w->rows, pool->in_rows);
-            memset(to, 0, (size_t)pool->out_cols);
+            memset(scratch, 0, (size_t)pool->in_cols);
             for (int32_t down = rows.first; down < rows.end; down++) {
                 const byte *line = from + (ptrdiff_t)(rows.start + down * w->row_dilation) * pool->in_cols;
-                for (int32_t col = 0; col < w->cols; col++) {
-                    const int32_t offset = col * w->col_dilation - w->left, stride = w->col_stride;
-                    const int32_t begin = offset < 0 ? (-offset + stride - 1) / stride : 0;
-                    const int32_t inside = pool->in_cols - 1 - offset < 0 ? 0 : (pool->in_cols - 1 - offset) / stride + 1;
-                    const int32_t end = least(inside, pool->out_cols);
-                    for (int32_t i = begin; i < end; i++) {
-                        const byte value = line[offset + i * stride] ^ flip;
-                        to[i] = value > to[i] ? value : to[i];
-                    }
-                }
+                take_larger(scratch, line, pool->in_cols, flip);
             }
-            for (int32_t i = 0; i < pool->out_cols; i++) {
-                to[i] ^= flip;
-            }
+            pool_columns(pool, scratch, flip, to);
         }
     }
 }
@@ -287,7 +297,8 @@ void kernel_pool_average_int(const kernel_int_pool *it, const void *x, void *y) 
                     }
                 }
                 const float mean = (float)sum * it->scale / (float)(high * wide);
-                store_line(&it->rounding, &mean, 1, to);
+                const float values[WIDTH] = {mean};
+                round_some(&it->rounding, values, 1, to);
             }
         }
     }
@@ -303,13 +314,15 @@ void kernel_look_up(const kernel_rows *matrix, const void *x, const void *table,
 
 void kernel_quantize(const kernel_int_steps *steps, const float *x, void *y) {
     const kernel_int_steps with = *steps;
-    const float low = (float)-with.zero, high = (float)(255 - with.zero);
+    const kernel_rounding rounding = {8, with.zero, 0, 255, with.flip, 0};
     byte *to = y;
-    for (int32_t i = 0; i < with.count; i++) {
-        float value = x[i] / with.scale;
-        value = value > low ? value : low; /* NaN as well */
-        value = value > high ? high : value;
-        to[i] = (byte)((round_even(value) + with.zero) ^ with.flip);
+    float values[WIDTH] = {0};
+    for (int32_t done = 0; done < with.count; done += WIDTH) {
+        const int32_t many = least(WIDTH, with.count - done);
+        for (int32_t i = 0; i < many; i++) {
+            values[i] = x[done + i] / with.scale;
+        }
+        round_some(&rounding, values, many, to + done);
     }
 }
 

@@ -3,96 +3,22 @@
  * Convolutions and products share one loop: numbers are widened to 16 bits, less their zero points, and multiplied in
  * pairs of neighbours along the depth, which x86 adds up in one instruction. Elsewhere it is plain C.
  */
-#include "kernels.h"
-
-#include <math.h>
-#include <string.h>
+#include "rounding.h"
 
 #if defined(__GNUC__) && defined(__AVX2__)
-#include <immintrin.h>
-#define LANES 8
 #define TILE_ROWS 6
-typedef __m256i lanes;
-#define ADD_PAIRS(sum, a, b) _mm256_add_epi32(sum, _mm256_madd_epi16(a, b))
-#define REPEAT(pair) _mm256_set1_epi32(pair)
 #elif defined(__GNUC__) && defined(__SSE2__)
-#include <emmintrin.h>
-#define LANES 4
 #define TILE_ROWS 2
-typedef __m128i lanes;
-#define ADD_PAIRS(sum, a, b) _mm_add_epi32(sum, _mm_madd_epi16(a, b))
-#define REPEAT(pair) _mm_set1_epi32(pair)
 #else
-#define LANES 1
 #define TILE_ROWS 4
 #endif
 
-#if defined(__GNUC__)
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLLED _Pragma("GCC unroll 16")
-#else
-#define INLINE static inline
-#define UNROLLED
-#endif
-
-#define WIDTH 16
-#define VECS (WIDTH / LANES)
-
-typedef unsigned char byte;
-
-static int32_t least(int32_t one, int32_t other) {
-    return one < other ? one : other;
-}
-
-static int32_t read_zero(const void *zeros, int32_t at, int32_t flip) {
-    return zeros ? ((const byte *)zeros)[at] ^ flip : flip;
-}
-
-/* Round half to even a number of less than 2^22: a float that large has no bits behind the point. */
-INLINE int32_t round_even(float value) {
-    const float moved = value + 12582912.0f;
-    int32_t bits;
-    memcpy(&bits, &moved, sizeof bits);
-    return bits - 0x4B400000;
-}
-
-INLINE byte limit_byte(const kernel_rounding *to, float value) {
-    const float low = (float)(to->low - to->zero), high = (float)(to->high - to->zero);
-    value = value < low ? low : value;
-    value = value > high ? high : value;
-    return (byte)((round_even(value) + to->zero) ^ to->flip);
-}
-
-/* Store a line of sums: `count` of them, of channels from `channel` on, `step` channels apart. */
-INLINE void store_sums(const kernel_rounding *rounding, const int32_t *sums, int32_t count, const float *scales,
-                       const float *offsets, int32_t channel, int32_t step, byte *to) {
-    const kernel_rounding with = *rounding;
-    if (with.bits == 32) {
-        memcpy(to, sums, (size_t)count * sizeof *sums);
-        return;
-    }
-    channel *= with.step;
-    step *= with.step;
-    if (offsets) {
-        for (int32_t i = 0; i < count; i++) {
-            to[i] = limit_byte(&with, (float)sums[i] * scales[channel + i * step] + offsets[channel + i * step]);
-        }
-    } else if (step) {
-        for (int32_t i = 0; i < count; i++) {
-            to[i] = limit_byte(&with, (float)sums[i] * scales[channel + i]);
-        }
-    } else {
-        const float scale = scales[channel];
-        for (int32_t i = 0; i < count; i++) {
-            to[i] = limit_byte(&with, (float)sums[i] * scale);
-        }
-    }
-}
-
 /* Widen a row of `depth` numbers to 16 bits, a 0 behind an odd one. */
-static void widen_row(const byte *from, int32_t depth, int32_t flip, int32_t zero, int16_t *to) {
+static void widen_row(const byte *restrict from, int32_t depth, int32_t flip, int32_t zero, int16_t *restrict to) {
+    const byte changed = (byte)flip;
+    const int16_t less = (int16_t)zero;
     for (int32_t k = 0; k < depth; k++) {
-        to[k] = (int16_t)((from[k] ^ flip) - zero);
+        to[k] = (int16_t)((int16_t)(byte)(from[k] ^ changed) - less);
     }
     if (depth % 2) {
         to[depth] = 0;
@@ -100,11 +26,29 @@ static void widen_row(const byte *from, int32_t depth, int32_t flip, int32_t zer
 }
 
 /* Write two rows of 16 numbers as pairs. */
-static void write_pairs(const byte *even, const byte *odd, int32_t flip, int32_t zero, int16_t *to) {
+INLINE void write_pairs(const byte *even, const byte *odd, byte flip, int16_t zero, int16_t *to) {
+#if LANES > 1
+    const __m128i changed = _mm_set1_epi8((char)flip);
+    const __m128i one = _mm_xor_si128(_mm_loadu_si128((const void *)even), changed);
+    const __m128i other = _mm_xor_si128(_mm_loadu_si128((const void *)odd), changed);
+    const __m128i low = _mm_unpacklo_epi8(one, other), high = _mm_unpackhi_epi8(one, other);
+#if LANES == 8
+    const lanes wide[2] = {_mm256_cvtepu8_epi16(low), _mm256_cvtepu8_epi16(high)};
+#else
+    const __m128i none = _mm_setzero_si128();
+    const lanes wide[4] = {_mm_unpacklo_epi8(low, none), _mm_unpackhi_epi8(low, none),
+                           _mm_unpacklo_epi8(high, none), _mm_unpackhi_epi8(high, none)};
+#endif
+    for (int32_t v = 0; v < VECS; v++) {
+        const lanes moved = SUB_SHORTS(wide[v], REPEAT_SHORT(zero));
+        memcpy(to + (ptrdiff_t)v * 2 * LANES, &moved, sizeof moved);
+    }
+#else
     for (int32_t i = 0; i < WIDTH; i++) {
         to[2 * i] = (int16_t)((even[i] ^ flip) - zero);
         to[2 * i + 1] = (int16_t)((odd[i] ^ flip) - zero);
     }
+#endif
 }
 
 /* Add up `rows` rows of a, a constant where this is called, times 16 columns of pairs. */
@@ -180,74 +124,122 @@ typedef struct int_block {
     int32_t channel, by_column;
 } int_block;
 
-static void store_line(const int_block *it, int32_t *sums, int32_t row, int32_t col) {
+/* What sums become: of each column, or of one row. */
+typedef struct line_rounding {
+    int32_t biases[WIDTH];
+    float scales[WIDTH], offsets[WIDTH];
+} line_rounding;
+
+/* Read the rounding of a channel, or with `several` of 16 channels, of which `count` are. */
+static void read_rounding(const int_block *it, int32_t channel, int32_t several, int32_t count, line_rounding *to) {
+    const int32_t step = it->rounding->step * several, at = it->rounding->step * channel;
+    for (int32_t i = 0; i < WIDTH; i++) {
+        const int32_t last = i < count ? i : 0;
+        to->biases[i] = it->bias ? it->bias[channel + several * last] : 0;
+        to->scales[i] = it->scales ? it->scales[at + step * last] : 0;
+        to->offsets[i] = it->offsets ? it->offsets[at + step * last] : 0;
+    }
+}
+
+INLINE void store_line(const int_block *it, const int32_t *sums, const line_rounding *with, int32_t row, int32_t col) {
     const int32_t width = least(WIDTH, it->cols - col), size = it->rounding->bits / 8;
-    const int32_t channel = it->channel + (it->by_column ? col : row);
     byte *c = it->c + (row * it->c_row + col) * size;
-    if (it->bias && it->by_column) {
-        for (int32_t i = 0; i < width; i++) {
-            sums[i] += it->bias[channel + i];
-        }
-    } else if (it->bias) {
+    float values[WIDTH];
+    if (size > 1) {
+        memcpy(c, sums, (size_t)width * sizeof *sums);
+        return;
+    }
+    for (int32_t i = 0; i < WIDTH; i++) {
+        values[i] = (float)(sums[i] + with->biases[i]) * with->scales[i];
+    }
+    if (it->offsets) {
         for (int32_t i = 0; i < WIDTH; i++) {
-            sums[i] += it->bias[channel];
+            values[i] += with->offsets[i];
         }
     }
-    if (width == WIDTH && !it->by_column) {
-        store_sums(it->rounding, sums, WIDTH, it->scales, it->offsets, channel, 0, c);
-    } else {
-        store_sums(it->rounding, sums, width, it->scales, it->offsets, channel, it->by_column, c);
-    }
+    round_some(it->rounding, values, width, c);
 }
 
 static void multiply_block(const int_block *it) {
     const int32_t pairs = (it->depth + 1) / 2;
+    line_rounding with[TILE_ROWS];
     for (int32_t row = 0; row < it->rows;) {
         const int32_t rows = it->rows - row >= TILE_ROWS ? TILE_ROWS : it->rows - row;
         for (int32_t r = 0; r < rows; r++) {
             const int32_t zero = read_zero(it->zero, it->zeros * (it->channel + row + r), it->flip);
             widen_row(it->a + (row + r) * it->a_row, it->depth, it->flip, zero, it->wide + r * 2 * pairs);
+            if (!it->by_column) {
+                read_rounding(it, it->channel + row + r, 0, WIDTH, &with[r]);
+            }
         }
         for (int32_t col = 0; col < it->cols; col += WIDTH) {
             const int16_t *b = it->panel + (ptrdiff_t)col * 2 * pairs;
             int32_t sums[TILE_ROWS][WIDTH];
+            if (it->by_column) {
+                read_rounding(it, col, 1, least(WIDTH, it->cols - col), &with[0]);
+            }
             if (rows == TILE_ROWS) {
                 add_whole_tile(pairs, it->wide, 2 * pairs, b, sums);
-                for (int32_t r = 0; r < rows; r++) {
-                    store_line(it, sums[r], row + r, col);
+            }
+            for (int32_t r = 0; r < rows; r++) {
+                if (rows < TILE_ROWS) {
+                    add_row(pairs, it->wide + r * 2 * pairs, b, sums + r);
                 }
-            } else {
-                for (int32_t r = 0; r < rows; r++) {
-                    add_row(pairs, it->wide + r * 2 * pairs, b, sums);
-                    store_line(it, sums[0], row + r, col);
-                }
+                store_line(it, sums[r], &with[it->by_column ? 0 : r], row + r, col);
             }
         }
         row += rows;
     }
 }
 
-/* Copy `count` pixels from `pixel` on, for one place of the window; outside of the image is `zero`. */
-static void gather_pixels(const kernel_conv *conv, const byte *x, int32_t place, int32_t pixel, int32_t count,
-                          int32_t zero, byte *to) {
+/* The places of a window, and those that the next ones are read for. */
+typedef struct window_place {
+    int32_t channel, row, col;
+} window_place;
+
+/* Copy `count` pixels of a row of the image from `col` on, every `stride`-th; outside of it is `zero`. */
+INLINE void gather_row(const byte *line, int32_t in_cols, int32_t col, int32_t stride, int32_t count, int32_t zero,
+                       byte *to) {
+    int32_t before = col < 0 ? -col : 0, end = in_cols - col;
+    if (stride > 1) {
+        before = (before + stride - 1) / stride;
+        end = end < 1 ? 0 : (end - 1) / stride + 1;
+    }
+    before = least(before, count);
+    end = end < before ? before : least(end, count);
+    for (int32_t i = 0; i < before; i++) {
+        to[i] = (byte)zero;
+    }
+    if (stride == 1) {
+        memcpy(to + before, line + col + before, (size_t)(end - before));
+    } else if (stride == 2) {
+        for (int32_t i = before; i < end; i++) {
+            to[i] = line[col + 2 * i];
+        }
+    } else {
+        for (int32_t i = before; i < end; i++) {
+            to[i] = line[col + i * stride];
+        }
+    }
+    for (int32_t i = end; i < count; i++) {
+        to[i] = (byte)zero;
+    }
+}
+
+/* Copy `count` pixels from a row and column of the result on, for one place of the window. */
+static void gather_pixels(const kernel_conv *conv, const byte *x, window_place place, int32_t row, int32_t col,
+                          int32_t count, int32_t zero, byte *restrict to) {
     const kernel_window *window = &conv->window;
-    const int32_t area = window->rows * window->cols, stride = window->col_stride;
-    const byte *plane = x + (ptrdiff_t)(place / area) * conv->in_rows * conv->in_cols;
-    const int32_t down = place % area / window->cols * window->row_dilation - window->top;
-    const int32_t across = place % area % window->cols * window->col_dilation - window->left;
-    int32_t row = pixel / conv->out_cols, col = pixel % conv->out_cols;
+    const byte *plane = x + (ptrdiff_t)place.channel * conv->in_rows * conv->in_cols;
+    const int32_t down = place.row * window->row_dilation - window->top;
+    const int32_t across = place.col * window->col_dilation - window->left;
     while (count > 0) {
         const int32_t many = least(conv->out_cols - col, count), in_row = row * window->row_stride + down;
-        const byte *line = plane + (ptrdiff_t)in_row * conv->in_cols;
-        int32_t in_col = col * stride + across;
         if (in_row < 0 || in_row >= conv->in_rows) {
             memset(to, zero, (size_t)many);
-        } else if (stride == 1 && in_col >= 0 && in_col + many <= conv->in_cols) {
-            memcpy(to, line + in_col, (size_t)many);
         } else {
-            for (int32_t i = 0; i < many; i++, in_col += stride) {
-                to[i] = in_col >= 0 && in_col < conv->in_cols ? line[in_col] : (byte)zero;
-            }
+            gather_row(plane + (ptrdiff_t)in_row * conv->in_cols, conv->in_cols, col * window->col_stride + across,
+                       window->col_stride, many, zero, to);
         }
         to += many;
         count -= many;
@@ -268,23 +260,32 @@ static void gather_panel(const kernel_int_conv *it, const byte *x, int32_t zero,
     const kernel_conv *conv = &it->conv;
     const int32_t depth = conv->in_channels * conv->window.rows * conv->window.cols;
     const int32_t pixels = conv->out_rows * conv->out_cols, pointwise = is_pointwise(conv);
+    const int32_t row = pixel / conv->out_cols, col = pixel % conv->out_cols;
+    const byte flip = (byte)it->x_flip;
+    const int16_t less = (int16_t)(zero ^ it->x_flip);
+    window_place place = {0, 0, 0};
     byte lines[2][KERNEL_COLUMNS];
     memset(lines, zero, sizeof lines);
     for (int32_t k = 0; k < depth; k += 2) {
         const byte *from[2] = {lines[0], lines[1]};
         for (int32_t half = 0; half < 2; half++) {
             if (k + half >= depth) {
-                memset(lines[half], zero, WIDTH); /* one tile is enough: it is read for each below */
+                memset(lines[half], zero, KERNEL_COLUMNS);
             } else if (pointwise && cols % WIDTH == 0) {
                 from[half] = x + (ptrdiff_t)(k + half) * pixels + pixel;
             } else {
-                gather_pixels(conv, x, k + half, pixel, cols, zero, lines[half]);
+                gather_pixels(conv, x, place, row, col, cols, zero, lines[half]);
+                place.col = place.col + 1 == conv->window.cols ? 0 : place.col + 1;
+                place.row += place.col == 0;
+                if (place.row == conv->window.rows) {
+                    place.row = 0;
+                    place.channel++;
+                }
             }
         }
-        for (int32_t col = 0; col < cols; col += WIDTH) {
-            const int32_t odd = k + 1 < depth ? col : 0;
-            write_pairs(from[0] + col, from[1] + odd, it->x_flip, zero ^ it->x_flip,
-                        panel + (ptrdiff_t)col * (depth + depth % 2) + (ptrdiff_t)k * WIDTH);
+        for (int32_t at = 0; at < cols; at += WIDTH) {
+            write_pairs(from[0] + at, from[1] + at, flip, less,
+                        panel + (ptrdiff_t)at * (depth + depth % 2) + (ptrdiff_t)k * WIDTH);
         }
     }
 }
@@ -364,6 +365,32 @@ static void copy_panel(const kernel_int_product *it, const byte *b, const void *
     }
 }
 
+/* Multiply few rows by columns of b that lie as rows do. */
+static void multiply_rows(const kernel_int_product *it, const int_block *block, const byte *b, const void *b_zeros) {
+    const int16_t *a = block->wide;
+    for (int32_t row = 0; row < it->rows; row++) {
+        widen_row(block->a + row * block->a_row, it->depth, it->a_flip,
+                  read_zero(block->zero, block->zeros * row, it->a_flip), block->wide);
+        for (int32_t col = 0; col < it->cols; col += WIDTH) {
+            const int32_t width = least(WIDTH, it->cols - col);
+            int32_t sums[WIDTH] = {0};
+            line_rounding with;
+            read_rounding(block, col, 1, width, &with);
+            for (int32_t i = 0; i < width; i++) {
+                const byte *from = b + (ptrdiff_t)(col + i) * it->b_col, flip = (byte)it->b_flip;
+                const int16_t zero = (int16_t)read_zero(b_zeros, it->b_zeros * (col + i), it->b_flip);
+                int32_t sum = 0;
+                for (int32_t k = 0; k < it->depth; k++) {
+                    const int16_t right = (int16_t)((int16_t)(byte)(from[k] ^ flip) - zero);
+                    sum += a[k] * right;
+                }
+                sums[i] = sum;
+            }
+            store_line(block, sums, &with, row, col);
+        }
+    }
+}
+
 void kernel_multiply_int(const kernel_int_product *it, const void *a, const void *a_zeros, const void *b,
                          const void *b_zeros, const int32_t *bias, const float *scales, const float *offsets,
                          void *c, void *scratch) {
@@ -385,6 +412,17 @@ void kernel_multiply_int(const kernel_int_product *it, const void *a, const void
     block.by_column = 1;
     for (int32_t number = 0; number < it->count; number++) {
         byte *to = (byte *)c + (ptrdiff_t)number * it->rows * it->cols * (it->rounding.bits / 8);
+        if (it->b_row == 1 && it->rows < TILE_ROWS) {
+            block.cols = it->cols;
+            block.c = to;
+            block.bias = bias;
+            block.scales = scales;
+            block.offsets = offsets;
+            multiply_rows(it, &block, right, b_zeros);
+            block.a += it->a_batch;
+            right += it->b_batch;
+            continue;
+        }
         for (int32_t col = 0; col < it->cols; col += most) {
             const int32_t channel = it->rounding.step * col;
             block.cols = least(most, it->cols - col);

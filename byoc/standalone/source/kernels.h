@@ -104,11 +104,11 @@ typedef struct kernel_int_product {
     kernel_rounding rounding;
 } kernel_int_product;
 
-/* A sum or a product of two operands: for each of `outer` lines of `inner` elements. Steps are those from one line, or
- * one element, to the next. */
+/* A sum or a product of two operands: for each of `outer` lines of `inner` elements. Steps of b are those from one
+ * line, or one element, to the next; a has all elements of the result. */
 typedef struct kernel_int_pair {
-    int32_t outer, inner, a_outer, a_inner, b_outer, b_inner, a_flip, b_flip, a_zero, b_zero;
-    float a_scale, b_scale, offset;
+    int32_t outer, inner, b_outer, b_inner, a_flip, b_flip, a_zero, b_zero;
+    float a_scale, b_scale;
     kernel_rounding rounding;
 } kernel_int_pair;
 
@@ -193,8 +193,8 @@ void kernel_multiply_int(const kernel_int_product *product, const void *a, const
 void kernel_add_int(const kernel_int_pair *pair, const void *a, const void *b, void *y);
 void kernel_scale_int(const kernel_int_pair *pair, const void *a, const void *b, void *y);
 
-/* Take the largest number, or the mean, of each window. */
-void kernel_pool_max_int(const kernel_int_pool *pool, const void *x, void *y);
+/* Take the largest number, or the mean, of each window; `scratch` holds a row of the image. */
+void kernel_pool_max_int(const kernel_int_pool *pool, const void *x, void *y, void *scratch);
 void kernel_pool_average_int(const kernel_int_pool *pool, const void *x, void *y);
 
 /* Replace each of so many bytes by what the table of 256 has for it. */
