@@ -2,6 +2,7 @@
  * two operands, tables, and the steps from floats and back. See kernels.h. */
 #include "rounding.h"
 
+#define LINE 64      /* results that are rounded at once */
 #define MOST_TAPS 64 /* the columns of a window */
 
 /* Store sums of a plane, in its scale and with its offset. */
@@ -134,42 +135,28 @@ void kernel_convolve_depthwise_int(const kernel_int_conv *it, const void *x, con
     }
 }
 
-/* Return a number of a line, less its zero point. */
-INLINE int32_t read_number(const byte *line, int32_t at, int32_t flip, int32_t zero) {
-    return (line[at] ^ flip) - zero;
-}
-
-/* Compute 16 results, or fewer, from the element `at` of two lines on; a step of b of 0 or 1 and `adds` are constants
- * where this is called. */
-INLINE void compute_pairs(const kernel_int_pair *with, const byte *a, const byte *b, int32_t at, int32_t count,
-                          int32_t step, int32_t adds, byte *to) {
-    float values[WIDTH] = {0};
-    if (adds) {
-        for (int32_t i = 0; i < count; i++) {
-            values[i] = (float)read_number(a, at + i, with->a_flip, with->a_zero) * with->a_scale +
-                        (float)read_number(b, (at + i) * step, with->b_flip, with->b_zero) * with->b_scale;
-        }
-    } else {
-        for (int32_t i = 0; i < count; i++) {
-            values[i] = (float)(read_number(a, at + i, with->a_flip, with->a_zero) *
-                                read_number(b, (at + i) * step, with->b_flip, with->b_zero)) *
-                        with->a_scale;
-        }
-    }
-    round_some(&with->rounding, values, count, to);
-}
-
-/* Results may lie over a: each is read right before it is written. */
+/* Compute lines; a step of b of 0 or 1 and `adds` are constants where this is called. Results may lie over a: each
+ * is read before it is written. */
 INLINE void compute_lines(const kernel_int_pair *pair, const byte *a, const byte *b, int32_t step, int32_t adds,
                           byte *to) {
     const kernel_int_pair with = *pair;
-    for (int32_t line = 0; line < with.outer; line++, a += with.inner, b += with.b_outer, to += with.inner) {
-        int32_t at = 0;
-        for (; at + WIDTH <= with.inner; at += WIDTH) {
-            compute_pairs(&with, a, b, at, WIDTH, step, adds, to + at);
-        }
-        if (at < with.inner) {
-            compute_pairs(&with, a, b, at, with.inner - at, step, adds, to + at);
+    const byte a_flip = (byte)with.a_flip, b_flip = (byte)with.b_flip;
+    const int16_t a_zero = (int16_t)with.a_zero, b_zero = (int16_t)with.b_zero;
+    float values[LINE] = {0};
+    for (int32_t line = 0; line < with.outer; line++, b += with.b_outer) {
+        for (int32_t done = 0; done < with.inner; done += LINE) {
+            const int32_t many = least(LINE, with.inner - done);
+            for (int32_t i = 0; i < many; i++) {
+                const int16_t one = (int16_t)((int16_t)(byte)(a[i] ^ a_flip) - a_zero);
+                const int16_t other = (int16_t)((int16_t)(byte)(b[(done + i) * step] ^ b_flip) - b_zero);
+                values[i] = adds ? (float)one * with.a_scale + (float)other * with.b_scale
+                                 : (float)(one * other) * with.a_scale;
+            }
+            for (int32_t i = 0; i < many; i += WIDTH) {
+                round_some(&with.rounding, values + i, least(WIDTH, many - i), to + i);
+            }
+            a += many;
+            to += many;
         }
     }
 }

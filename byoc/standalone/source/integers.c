@@ -100,13 +100,26 @@ INLINE void add_tile(int32_t rows, int32_t pairs, const int16_t *a, ptrdiff_t a_
 #endif
 }
 
-static void add_whole_tile(int32_t pairs, const int16_t *a, ptrdiff_t a_row, const int16_t *b,
-                           int32_t sums[TILE_ROWS][WIDTH]) {
-    add_tile(TILE_ROWS, pairs, a, a_row, b, sums);
+/* Return how many of so many rows are computed at once: each number is a function of its own. */
+static int32_t choose_rows(int32_t left) {
+    return left >= TILE_ROWS ? TILE_ROWS : left >= 4 ? 4 : left >= 2 ? 2 : 1;
 }
 
-static void add_row(int32_t pairs, const int16_t *a, const int16_t *b, int32_t sums[TILE_ROWS][WIDTH]) {
-    add_tile(1, pairs, a, 0, b, sums);
+static void add_rows(int32_t rows, int32_t pairs, const int16_t *a, const int16_t *b,
+                     int32_t sums[TILE_ROWS][WIDTH]) {
+    if (rows == TILE_ROWS) {
+        add_tile(TILE_ROWS, pairs, a, 2 * pairs, b, sums);
+#if TILE_ROWS > 4
+    } else if (rows == 4) {
+        add_tile(4, pairs, a, 2 * pairs, b, sums);
+#endif
+#if TILE_ROWS > 2
+    } else if (rows == 2) {
+        add_tile(2, pairs, a, 2 * pairs, b, sums);
+#endif
+    } else {
+        add_tile(1, pairs, a, 2 * pairs, b, sums);
+    }
 }
 
 /* A block of a product: `rows` rows of bytes, `a_row` apart, times `tiles` of 16 columns of pairs. Channels are the rows,
@@ -164,7 +177,7 @@ static void multiply_block(const int_block *it) {
     const int32_t pairs = (it->depth + 1) / 2;
     line_rounding with[TILE_ROWS];
     for (int32_t row = 0; row < it->rows;) {
-        const int32_t rows = it->rows - row >= TILE_ROWS ? TILE_ROWS : it->rows - row;
+        const int32_t rows = choose_rows(it->rows - row);
         for (int32_t r = 0; r < rows; r++) {
             const int32_t zero = read_zero(it->zero, it->zeros * (it->channel + row + r), it->flip);
             widen_row(it->a + (row + r) * it->a_row, it->depth, it->flip, zero, it->wide + r * 2 * pairs);
@@ -178,13 +191,8 @@ static void multiply_block(const int_block *it) {
             if (it->by_column) {
                 read_rounding(it, col, 1, least(WIDTH, it->cols - col), &with[0]);
             }
-            if (rows == TILE_ROWS) {
-                add_whole_tile(pairs, it->wide, 2 * pairs, b, sums);
-            }
+            add_rows(rows, pairs, it->wide, b, sums);
             for (int32_t r = 0; r < rows; r++) {
-                if (rows < TILE_ROWS) {
-                    add_row(pairs, it->wide + r * 2 * pairs, b, sums + r);
-                }
                 store_line(it, sums[r], &with[it->by_column ? 0 : r], row + r, col);
             }
         }
