@@ -36,7 +36,12 @@ from byoc.standalone._program_graph import SCRATCH, Call, Operand, ProgramGraph,
 Array = NDArray[Any]
 INTEGER_KERNELS = frozenset(
     [
-        *("kernel_convolve_int", "kernel_convolve_depthwise_int", "kernel_multiply_int", "kernel_add_int"),
+        *(
+            "kernel_convolve_int",
+            "kernel_convolve_depthwise_int",
+            "kernel_multiply_int",
+            "kernel_add_int",
+        ),
         *("kernel_scale_int", "kernel_pool_max_int", "kernel_pool_average_int", "kernel_look_up"),
         *("kernel_quantize", "kernel_dequantize"),
     ]
@@ -524,7 +529,11 @@ def _make_largest(graph: ProgramGraph, node: NodeProto) -> Call | None:
     structure = f"{{{pool}, {flip}, 0, 0.0f, {{8, 0, 0, 255, {flip}, 0}}}}"
     operands = (node.input[0], node.output[0], SCRATCH)
     row = graph.get_shape(node.input[0])[-1]
-    return None if pool is None else Call("kernel_pool_max_int", operands, "kernel_int_pool", structure, row)
+    return (
+        None
+        if pool is None
+        else Call("kernel_pool_max_int", operands, "kernel_int_pool", structure, row)
+    )
 
 
 def _make_quantize(graph: ProgramGraph, node: NodeProto) -> Call | None:

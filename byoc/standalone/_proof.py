@@ -72,6 +72,15 @@ class _Function:
             values.setdefault(tensor.name, known)
         return [values[f"n0_{one}{at}"] for one, at in self.operands if one == side]
 
+    def list_places(self) -> list[int]:
+        """Return the place of each operand of the call among its inputs, and its outputs behind them."""
+        first = {"i": 0, "o": sum(side == "i" for side, _ in self.operands)}
+        found = []
+        for side, _ in self.operands:
+            found.append(first[side])
+            first[side] += 1
+        return found
+
     def list_arguments(self, sample: Values) -> list[NDArray[Any]]:
         """Return the inputs of a call on a sample, constants among them."""
         graph = self.trial.model.graph
@@ -89,7 +98,7 @@ def prove_functions(
     """Prove functions: `functions[i]` has to compute `models[i]`, whose tensors are n0_i0, n0_o0, ...
 
     `source` and `header` are C, with a comment `Node i:` before each function; operands are ("i", 2) for
-    the third input, inputs before outputs; names begin with `prefix`.
+    the third input, ("o", 0) for the first output; names begin with `prefix`.
     """
     compiler = _describe_compiler()
     if not compiler:
@@ -159,7 +168,7 @@ def _write_program(functions: Sequence[_Function]) -> str:
     firsts = np.cumsum([0, *map(len, sizes)]).tolist()
     calls = [
         f"static void call_{place}(void *const *at) {{\n"
-        f"    {f.name}({', '.join(f'at[{at}]' for at in range(len(sizes[place])))});\n}}\n"
+        f"    {f.name}({', '.join(f'at[{at}]' for at in f.list_places())});\n}}\n"
         for place, f in enumerate(functions)
     ]
     return fill_template(
@@ -177,9 +186,9 @@ def _write_program(functions: Sequence[_Function]) -> str:
 def _try_function(program: Path, place: int, function: _Function) -> str:
     """Run a function on its samples; return what is wrong, empty if nothing is."""
     with (program.parent / "samples").open("w+b") as given:
-        for _, sample in function.trial.samples:
+        for sample in function.trial.samples:
             given.write(b"\1")
-            for array in function.list_arguments(sample):
+            for array in function.list_arguments(sample.inputs):
                 given.write(array.tobytes())
         given.seek(0)
         ran = subprocess.run([str(program), str(place)], stdin=given, capture_output=True, check=False)

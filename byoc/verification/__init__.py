@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         quantized_tensors_of,
         read_thresholds,
     )
-    from byoc.verification._region_cutter import make_reference_executor, run_plain
+    from byoc.verification._region_cutter import make_reference_executor, open_original, run_plain
     from byoc.verification._region_verification import (
         NotVerifiableError,
         RecordedRuns,
