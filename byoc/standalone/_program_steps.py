@@ -28,7 +28,7 @@ from byoc.standalone._proof import Proof
 
 ALIGNMENT = 64  # bytes: a cache line, and the longest vector
 _MOST_CHARACTERS = 200  # of attributes in a sentence
-_KERNEL_FILES = ("kernels.h", "kernels.c", "windows.c", "rows.c")
+_KERNEL_FILES = ("kernels.h", "kernels.c", "windows.c", "rows.c", "digest.c")
 _INTEGER_FILES = ("rounding.h", "integers.c", "int_windows.c")
 
 

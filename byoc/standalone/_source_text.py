@@ -349,7 +349,10 @@ PREFIX = "model"
 """What the names of files, functions and targets of a program begin with, unless it is told."""
 _PREFIX = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _TAKEN = frozenset(
-    ["kernel", "kernels", "nodes", "rows", "windows", "decoders", "main", "weights", "byoc"]
+    [
+        *("kernel", "kernels", "nodes", "rows", "windows", "decoders", "digest", "integers"),
+        *("int_windows", "rounding", "main", "weights", "byoc"),
+    ]
 )
 _KEYWORDS = frozenset(
     [

@@ -34,7 +34,7 @@ from byoc.standalone import export_c  # noqa: E402 - as above
 _FLAGS = ("cc", "-std=c99", "-O1", "-w", "-fPIC", "-DBYOC_LINKED")
 _HANDLE_BYTES = 1 << 12
 _MOST_SIZES = 64  # elements of an input that says sizes
-_KERNELS = ("kernels.c", "windows.c", "rows.c", "decoders.c", "main.c")
+_KERNELS = ("kernels.c", "windows.c", "rows.c", "digest.c", "decoders.c", "main.c")
 _RANDOM = {"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"}
 RIGHT, REFUSED, WRONG, BROKEN, LEFT_OUT = "right", "refused", "wrong", "does not compile", "left out"
 

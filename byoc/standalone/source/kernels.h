@@ -203,6 +203,9 @@ void kernel_look_up(const kernel_rows *matrix, const void *x, const void *table,
 void kernel_quantize(const kernel_int_steps *steps, const float *x, void *y);
 void kernel_dequantize(const kernel_int_steps *steps, const void *x, float *y);
 
+/* Compute the SHA-256 of some bytes. */
+void kernel_digest(const void *content, size_t bytes, unsigned char digest[32]);
+
 /* Apply an activation to a line of results. */
 static inline void kernel_activate(kernel_activation activation, float *line, int32_t count) {
     if (activation.hard_swish) {

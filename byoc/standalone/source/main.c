@@ -15,17 +15,33 @@
 #include <string.h>
 #include <time.h>
 
+/* Memory that was allocated: each begins with the one before. */
+static void *allocated;
+
+static void release(void) {
+    while (allocated) {
+        void *before = *(void **)allocated;
+        free(allocated);
+        allocated = before;
+    }
+}
+
 static void fail(const char *what, const char *why) {
     fprintf(stderr, "%s: %s\n", what, why);
+    release();
     exit(2);
 }
 
 /* Return memory at a multiple of 64 bytes; it is kept until the program ends. */
 static void *allocate(size_t bytes) {
-    unsigned char *memory = malloc(bytes + 64);
+    unsigned char *memory = bytes < SIZE_MAX - 128 ? malloc(bytes + 128) : NULL;
     if (!memory) {
         fail("memory", "there is too little");
+        return NULL;
     }
+    *(void **)(void *)memory = allocated;
+    allocated = memory;
+    memory += sizeof allocated;
     return memory + (64 - (uintptr_t)memory % 64);
 }
 
@@ -269,6 +285,9 @@ int main(int count, char **arguments) {
 #else
     const void *weights = read_file(weights_path, &weight_bytes);
 #endif
+    if (model_check(weights, weight_bytes)) {
+        fail("the weights", "are damaged, or those of another model");
+    }
     unsigned char *sample = read_file(sample_path, &sample_bytes);
     const void *inputs[MODEL_INPUTS + 1] = {0};
     void *outputs[MODEL_OUTPUTS + 1] = {0};
@@ -300,6 +319,7 @@ int main(int count, char **arguments) {
 #endif
     print_peak_memory();
     model_close(&opened);
+    release();
     puts(right ? "the outputs are right" : "an output is wrong");
     return right ? 0 : 1;
 }
