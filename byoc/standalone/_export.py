@@ -179,9 +179,10 @@ def export_c(model: Source, options: ExportOptions) -> ExportedProgram:
 
     `model` is a path, `zoo:NAME`, a protobuf, or the path of a bundle or package; of a package each
     model is a program in a folder of its own, and they share an arena. Raises InputError for a wrong
-    model, an operator that has no function in C or one that is wrong, which it names, an extent that is not
-    known, and an output that cannot be written: nothing has been written then. Raises MissingRuntimeError without
-    onnxruntime, which computes what the program's self-test compares with, or emx-onnx-cgen.
+    model, an operator that has no function in C or a wrong one, which it names, an extent that is not
+    known, and an output that cannot be written: nothing has been written then. Raises
+    MissingRuntimeError without onnxruntime, which computes what the program's self-test compares with,
+    or emx-onnx-cgen.
     """
     models = list_models(Path(model)) if isinstance(model, str | Path) else []
     if len(models) > 1:

@@ -2,13 +2,13 @@
 
 Sums are exact, in 32 bits. One float for each channel, the product of the scales of both operands over
 that of the result, brings a sum to the scale of the result, where it is rounded half to even. It was
-computed in float64 and rounded once, so results differ from exact arithmetic only within 5e-5 of a tie.
-What reads one tensor element by element is a table, computed by the definition when the program is made.
+computed in float64 and rounded once, so results differ from exact arithmetic only within 5e-5 of a tie;
+where an operator of integers was written, it is computed in float32, as by onnxruntime. What reads one
+tensor element by element is a table, computed by the definition when the program is made.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from math import prod
 from typing import Any
 
@@ -56,9 +56,26 @@ _MOST_TERMS = 32_768  # of a sum of 32 bits: each is below 2^16
 _BYTES = 256
 _ACTIVATED = frozenset({"Conv", "Gemm", "MatMul", "Add", "Mul"})
 _UNARY = frozenset(
-    "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Celu Clip Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid HardSwish "
-    "Identity LeakyRelu Log Mish Neg Reciprocal Relu Round Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Tan "
-    "Tanh ThresholdedRelu Add Div Mul Pow PRelu Sub Max Min".split()
+    [
+        *(
+            "Abs",
+            "Acos",
+            "Acosh",
+            "Asin",
+            "Asinh",
+            "Atan",
+            "Atanh",
+            "Ceil",
+            "Celu",
+            "Clip",
+            "Cos",
+            "Cosh",
+        ),
+        *("Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu"),
+        *("Log", "Mish", "Neg", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Sinh"),
+        *("Softplus", "Softsign", "Sqrt", "Tan", "Tanh", "ThresholdedRelu"),
+        *("Add", "Div", "Max", "Min", "Mul", "Pow", "PRelu", "Sub"),
+    ]
 )
 """Operators of one element, given that other operands are single constants."""
 
@@ -90,7 +107,7 @@ def make_integer_call(graph: ProgramGraph, node: NodeProto) -> Call | None:
 
 @dataclass(frozen=True, eq=False)
 class _Operand:
-    """An operand of 8 bits: its tensor or value, and its scales and zero points, one or one a channel."""
+    """An operand of 8 bits, and its scales and zero points, one for all of it or one a channel."""
 
     tensor: str
     dtype: str
@@ -218,7 +235,7 @@ class _Group:
     def find_bias(
         self, name: str | None, scales: Array, result: Scale
     ) -> tuple[Array | None, Array | None] | None:
-        """Return a bias as integers in the scale of sums, or as offsets of results; None for no constant."""
+        """Return a bias as integers in the scale of sums, or as offsets; None if it is computed."""
         if not name:
             return None, None
         graph, index = self.graph, self.graph.index
@@ -271,7 +288,7 @@ class _Group:
 
 
 def _compute_table(graph: ProgramGraph, nodes: Sequence[int]) -> Array | None:
-    """Return what some nodes make of each byte, by the byte; None where onnxruntime does not run them."""
+    """Return what some nodes make of each byte; None where onnxruntime does not run them."""
     index = graph.index
     first, last = index.nodes[nodes[0]].input[0], index.nodes[nodes[-1]].output[0]
     model = onnx.ModelProto(ir_version=index.proto.ir_version)
@@ -321,7 +338,7 @@ def _make_convolution(group: _Group, node: NodeProto, result: Scale) -> Call | N
     return _describe_convolution(graph, node, (x, weights), rounding, constants, group.result)
 
 
-def _describe_convolution(
+def _describe_convolution(  # noqa: PLR0913, PLR0917 - what the call is of
     graph: ProgramGraph,
     node: NodeProto,
     given: tuple[_Operand, _Operand],
@@ -390,12 +407,12 @@ def _make_product(
     bias = group.find_bias(bias_name, scales, result)
     if bias is None or any(each is not None and each.size not in (1, shapes[2][-1]) for each in bias):
         return None
-    bias = tuple(  # type: ignore[assignment] - as many
+    whole, offsets = (
         None if each is None else np.broadcast_to(each, (shapes[2][-1],)).copy() for each in bias
     )
-    step = int(scales.size > 1 or bias[1] is not None)
+    step = int(scales.size > 1 or offsets is not None)
     scales = np.broadcast_to(scales, (shapes[2][-1],)) if step else scales
-    constants = (bias[0], (scales / result.scale).astype(np.float32), bias[1])
+    constants = (whole, (scales / result.scale).astype(np.float32), offsets)
     zeros = _flipped(a.zeros, a.dtype), _flipped(b.zeros, b.dtype)
     flips = (a.flip, b.flip, 0, int(b.zeros.size > 1 and zeros[1] is not None))
     return _describe_product(
@@ -408,7 +425,7 @@ def _make_product(
     )
 
 
-def _describe_product(
+def _describe_product(  # noqa: PLR0913, PLR0917 - what the call is of
     shapes: tuple[tuple[int, ...], ...],
     transposed: bool,
     operands: tuple[Operand, ...],
@@ -571,7 +588,9 @@ def _make_whole_product(graph: ProgramGraph, node: NodeProto) -> Call | None:
     batches = find_batches(*shapes)
     if batches is None or (any(several) and batches[0][0] != 1):
         return None
-    if several[0] and a.zeros.size != batches[0][1] or several[1] and b.zeros.size != batches[0][3]:
+    extents = batches[0][1], batches[0][3]
+    fits = (each.zeros.size in (1, extent) for each, extent in zip((a, b), extents, strict=True))
+    if not all(fits):
         return None
     operands = (
         names[0],

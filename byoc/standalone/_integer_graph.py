@@ -151,7 +151,7 @@ def _moves_integers(index: GraphIndex, node: NodeProto) -> bool:
         return index.get_opset(node) >= _MAX_POOL_OF_INTEGERS
     if node.op_type == "Resize":
         places = attributes.get("coordinate_transformation_mode", b"")
-        return attributes.get("mode", b"nearest") == b"nearest" and places != b"tf_crop_and_resize"
+        return bool(attributes.get("mode", b"nearest") == b"nearest" and places != b"tf_crop_and_resize")
     return True
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import ValueInfoProto
+from onnx.helper import make_value_info
 from onnx.inliner import inline_local_functions, inline_selected_functions
 
 from byoc.bundle import Bundle
@@ -245,16 +246,28 @@ def read_region_graph(region: Region) -> ProgramGraph:
 
 
 def _compute_constants(graph: ProgramGraph) -> dict[str, Array]:
-    """Return the values of tensors that a run reads and nodes compute before it."""
+    """Return the values of tensors that a run reads and nodes compute before it.
+
+    Of other tensors such nodes read the extents alone, so these are zeros here.
+    """
     wanted = _find_computed(graph)
     if not wanted:
         return {}
-    proto = copy_without(graph.index.proto, "node", "input", "output")
-    proto.graph.node.extend(graph.index.nodes[number] for number in sorted(graph.sizes.constant_nodes))
+    index = graph.index
+    numbers = sorted(graph.sizes.constant_nodes)
+    proto = copy_without(index.proto, "node", "input", "output")
+    proto.graph.node.extend(index.nodes[number] for number in numbers)
     proto.graph.output.extend(ValueInfoProto(name=name) for name in wanted)
+    made = {name for number in numbers for name in index.nodes[number].output}
+    read = dict.fromkeys(name for number in numbers for name in index.reads[number])
+    given = {}
+    for name in read:
+        if name not in made and name not in index.stored_tensors:
+            proto.graph.input.append(make_value_info(name, index.type_protos[name]))
+            given[name] = np.zeros(graph.get_shape(name), to_numpy_dtype(graph.get_dtype(name)))
     with without_optimizations():
-        made = run_session(open_session(proto, graph.folder), {})
-    return {name: np.asarray(made[name]) for name in wanted}
+        found = run_session(open_session(proto, graph.folder), given)
+    return {name: np.asarray(found[name]) for name in wanted}
 
 
 def _drop_default_inputs(model: Model) -> Model:

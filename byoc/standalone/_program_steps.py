@@ -45,7 +45,7 @@ class ProgramStep:
 
 @dataclass(frozen=True, eq=False)
 class ProgramSteps:
-    """The steps of a program in order, the functions they call and their proof, the plan of the arena."""
+    """The steps of a program in order, the functions that they call, proven, and the arena's plan."""
 
     steps: tuple[ProgramStep, ...]
     functions: EmittedFunctions | None

@@ -203,7 +203,8 @@ def _try_function(program: Path, place: int, function: _Function) -> str:
 def _read_results(
     content: bytes, outputs: Sequence[onnx.ValueInfoProto], count: int
 ) -> tuple[list[Values], bool]:
-    at, made, overwritten = 0, [], False
+    at, overwritten = 0, False
+    made: list[Values] = []
     for _ in range(count):
         overwritten |= content[at] != 0
         at += 1

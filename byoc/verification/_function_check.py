@@ -38,7 +38,7 @@ _ROUNDED = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class TrialSample:
-    """Inputs by name, the kind of their values, None for realistic ones, and what is expected of them."""
+    """Inputs by name, the kind of their values, None for realistic ones, and what they should give."""
 
     kind: SpecialKind | None
     inputs: Values
@@ -102,10 +102,14 @@ class FunctionTrial:
             ]
             if not plain or (is_sum and not finite):
                 return ""
-            if not is_sum:
+            if sample.kind is None:
                 return _describe_error(plain[0])
+        assert sample.kind is not None
         judged = SpecialRun(
-            *(sample.kind, self.traits, run, sample.inputs),
+            sample.kind,
+            self.traits,
+            run,
+            sample.inputs,
             *(_DEFINITION.loosest(self.traits.promised_for), DEFAULT_THRESHOLDS, self._rounded),
             find_scales(expected),
             (_DEFINITION,),
@@ -175,7 +179,7 @@ def _is_left_open(index: GraphIndex, kind: SpecialKind) -> bool:
 
 
 def _run_as_stated(index: GraphIndex, run: Executor, inputs: Values) -> Values:
-    """Return what a judge makes of inputs. Raises InputError where that has other extents than stated."""
+    """Return what a judge makes of inputs. Raises InputError for other extents than stated."""
     made = _run(run, inputs)
     for name, value in made.items():
         kind = index.types.get(name)

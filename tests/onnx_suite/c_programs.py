@@ -1,7 +1,7 @@
-"""ONNX's node tests as programs in C of one operator: `python tests/onnx_suite/c_programs.py [JOBS] [NAME...]`.
+"""ONNX's node tests as programs in C: `python tests/onnx_suite/c_programs.py [JOBS] [NAME...]`.
 
-Each case is exported, compiled strictly, and run on the inputs of the test; what it makes is compared with the
-outputs that the standard expects. Prints a table, and every case that is not right.
+Each case is exported, compiled, and run on the inputs of the test; what it makes is compared with the
+outputs that the standard expects. Prints every case that is not right, and how many are.
 """
 
 import ctypes
@@ -50,7 +50,7 @@ class ProgramOutcome:
 
 
 def find_obstacle(case: Case) -> str:
-    """Return why a case has no program by its nature: not of tensors of numbers, or of no fixed extents."""
+    """Return why a case has no program by its nature: of no numbers, or of no fixed extents."""
     for value in (*case.model.graph.input, *case.model.graph.output):
         if value.type.WhichOneof("value") != "tensor_type":
             return "a sequence, a map or an optional"
@@ -245,7 +245,7 @@ def format_table(outcomes: Sequence[ProgramOutcome]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run all cases, or those named; print those that are not right and the table, return the exit code."""
+    """Run all cases, or those named; print those that are not right, and return the exit code."""
     _collect()
     chosen = [i for i, case in enumerate(_cases) if not arguments[1:] or case.name in arguments[1:]]
     outcomes = []
@@ -253,8 +253,9 @@ def main(arguments: Sequence[str]) -> int:
         for each in pool.map(_try_number, chosen):
             outcomes.append(each)
             if each.kind != RIGHT:
-                print(f"{each.kind}: {each.name} ({each.operator}): {each.reason}", flush=True)
-    print(format_table(outcomes))
+                sys.stdout.write(f"{each.kind}: {each.name} ({each.operator}): {each.reason}\n")
+                sys.stdout.flush()
+    sys.stdout.write(f"{format_table(outcomes)}\n")
     return int(any(each.kind in (WRONG, BROKEN) for each in outcomes))
 
 
