@@ -150,8 +150,14 @@ def _moves_integers(index: GraphIndex, node: NodeProto) -> bool:
     if node.op_type == "MaxPool":
         return index.get_opset(node) >= _MAX_POOL_OF_INTEGERS
     if node.op_type == "Resize":
-        places = attributes.get("coordinate_transformation_mode", b"")
-        return bool(attributes.get("mode", b"nearest") == b"nearest" and places != b"tf_crop_and_resize")
+        mode, places = (
+            str(value.decode() if isinstance(value, bytes) else value)
+            for value in (
+                attributes.get("mode", "nearest"),
+                attributes.get("coordinate_transformation_mode", ""),
+            )
+        )
+        return mode == "nearest" and places != "tf_crop_and_resize"
     return True
 
 

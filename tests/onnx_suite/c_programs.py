@@ -4,7 +4,6 @@ Each case is exported, compiled, and run on the inputs of the test; what it make
 outputs that the standard expects. Prints every case that is not right, and how many are.
 """
 
-import ctypes
 import re
 import shutil
 import subprocess
@@ -25,17 +24,17 @@ from onnx import helper, numpy_helper
 
 sys.path[:0] = [str(Path(__file__).parents[1])]
 
+from c_libraries import build_library, run_library  # noqa: E402 - needs the path
 from suite import Case, collect, operators  # noqa: E402 - needs the path
 
 from byoc.errors import ByocError  # noqa: E402 - as above
-from byoc.model import copy_without  # noqa: E402 - as above
+from byoc.model import RANDOM_OPERATORS, copy_without  # noqa: E402 - as above
 from byoc.standalone import export_c  # noqa: E402 - as above
 
-_FLAGS = ("cc", "-std=c99", "-O1", "-w", "-fPIC", "-DBYOC_LINKED")
-_HANDLE_BYTES = 1 << 12
+_COMMAND = ("cc", "-std=c99", "-O1", "-w")
 _MOST_SIZES = 64  # elements of an input that says sizes
-_KERNELS = ("kernels.c", "windows.c", "rows.c", "digest.c", "decoders.c", "main.c")
-_RANDOM = {"Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform"}
+_KERNELS = ("kernels", "windows", "rows", "digest", "decoders", "integers", "int_windows")
+_HEADERS = ("kernels.h", "rounding.h")
 RIGHT, REFUSED, WRONG, BROKEN, LEFT_OUT = "right", "refused", "wrong", "does not compile", "left out"
 
 
@@ -61,7 +60,7 @@ def find_obstacle(case: Case) -> str:
             dim.WhichOneof("value") != "dim_value" for dim in shape.dim
         ):
             return "open extents"
-    return "random numbers" if operators(case.model) & _RANDOM else ""
+    return "random numbers" if operators(case.model) & RANDOM_OPERATORS else ""
 
 
 def store_sizes(case: Case) -> Case:
@@ -124,7 +123,7 @@ def try_case(case: Case, folder: Path) -> ProgramOutcome:
     except subprocess.CalledProcessError as error:
         return conclude(BROKEN, error.stderr.decode(errors="replace")[:300])
     for inputs, expected in case.data_sets:
-        made = _run(library, folder / "out", case, inputs, expected)
+        made = _run(library, case, inputs, expected)
         for name, value in expected.items():
             problem = _compare(case, np.asarray(value), made[name])
             if problem:
@@ -133,47 +132,30 @@ def try_case(case: Case, folder: Path) -> ProgramOutcome:
 
 
 @cache
-def _compile_kernels(content: tuple[bytes, ...]) -> str:
-    """Compile byoc's own kernels, equal in all programs, once; return the object."""
+def _compile_kernel(name: str, content: tuple[bytes, ...]) -> str:
+    """Compile a file of byoc's own kernels, equal in all programs, once; return the object."""
     folder = Path(tempfile.mkdtemp())
-    for name, text in zip(("kernels.h", "source.c"), content, strict=True):
-        (folder / name).write_bytes(text)
-    _call([*_FLAGS, "-c", "source.c", "-o", "source.o"], folder)
-    return str(folder / "source.o")
+    for file, text in zip((*_HEADERS, f"{name}.c"), content, strict=True):
+        (folder / file).write_bytes(text)
+    command = [*_COMMAND, "-fPIC", "-c", f"{name}.c", "-o", f"{name}.o"]
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    return str(folder / f"{name}.o")
 
 
 def _build(out: Path) -> Path:
-    header = (out / "kernels.h").read_bytes()
+    headers = [(out / name).read_bytes() if (out / name).exists() else b"" for name in _HEADERS]
     objects = [
-        _compile_kernels((header, (out / name).read_bytes()))
+        _compile_kernel(name, (*headers, (out / f"{name}.c").read_bytes()))
         for name in _KERNELS
-        if (out / name).exists() and name != "main.c"
+        if (out / f"{name}.c").exists()
     ]
-    own = [path.name for path in sorted(out.glob("*.c")) if path.name not in _KERNELS]
-    _call([*_FLAGS, "-shared", *own, *objects, "-lm", "-o", "model.so"], out)
-    return out / "model.so"
+    return build_library(out, _COMMAND, objects)
 
 
-def _call(command: Sequence[str], folder: Path) -> None:
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
-
-
-def _run(library: Path, out: Path, case: Case, inputs: Any, expected: Any) -> dict[str, Any]:
+def _run(library: Path, case: Case, inputs: Any, expected: Any) -> Any:
     """Run the program in this process; return its outputs by name."""
-    model = ctypes.CDLL(str(library))
-    model.model_arena_bytes.restype = ctypes.c_size_t
-    weights = _align(np.fromfile(out / "weights.bin", np.uint8))
-    handle = ctypes.create_string_buffer(_HANDLE_BYTES)
-    needed = model.model_arena_bytes(_point(weights), ctypes.c_size_t(weights.size))
-    arena = _align(np.zeros(needed, np.uint8))
-    sizes = ctypes.c_size_t(weights.size), _point(arena), ctypes.c_size_t(needed)
-    assert not model.model_open(handle, _point(weights), *sizes)
     stored = {tensor.name for tensor in case.model.graph.initializer}
-    given = [
-        np.array(inputs[value.name], order="C")
-        for value in case.model.graph.input
-        if value.name not in stored
-    ]
+    given = [inputs[each.name] for each in case.model.graph.input if each.name not in stored]
     made = {
         value.name: np.zeros(
             np.shape(expected[value.name]),
@@ -181,23 +163,7 @@ def _run(library: Path, out: Path, case: Case, inputs: Any, expected: Any) -> di
         )
         for value in case.model.graph.output
     }
-    arrays = [
-        (ctypes.c_void_p * max(len(each), 1))(*map(_point, each)) for each in (given, made.values())
-    ]
-    assert not model.model_run(handle, *arrays)
-    return made
-
-
-def _align(array: Any) -> Any:
-    room = np.zeros(array.nbytes + 64, np.uint8)
-    start = -room.ctypes.data % 64
-    found = room[start : start + array.nbytes]
-    found[:] = array
-    return found
-
-
-def _point(array: Any) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)
+    return run_library(library, given, made)
 
 
 def _compare(case: Case, expected: Any, made: Any) -> str:

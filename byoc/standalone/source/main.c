@@ -285,9 +285,6 @@ int main(int count, char **arguments) {
 #else
     const void *weights = read_file(weights_path, &weight_bytes);
 #endif
-    if (model_check(weights, weight_bytes)) {
-        fail("the weights", "are damaged, or those of another model");
-    }
     unsigned char *sample = read_file(sample_path, &sample_bytes);
     const void *inputs[MODEL_INPUTS + 1] = {0};
     void *outputs[MODEL_OUTPUTS + 1] = {0};
@@ -307,6 +304,9 @@ int main(int count, char **arguments) {
     size_t arena_bytes = model_arena_bytes(weights, weight_bytes);
     if (model_open(&opened, weights, weight_bytes, allocate(arena_bytes), arena_bytes)) {
         fail("model_open", model_error(&opened));
+    }
+    if (model_check(weights, weight_bytes)) {
+        fail("the weights", "are not as they were written");
     }
     printf("arena: %lu bytes, of which the plan %lu\n", (unsigned long)arena_bytes,
            (unsigned long)MODEL_PLAN_BYTES);
