@@ -79,7 +79,8 @@ def export_c(
 ) -> None:
     """Write a model or a bundle as a C program.
 
-    An operator that has no function in C is an error that names it, and nothing is written.
+    An operator that has no function in C, or one that is wrong when it is run here, is an error that
+    names it, and nothing is written.
     """
     with show_status(), reserve_stdout():
         made = byoc.export_c(model, **keywords_of(options, standalone.ExportOptions))
@@ -99,6 +100,10 @@ def export_c(
     print_line(", ".join(parts))
     for name, why in made.left_out.items():
         print_line(f"note: variant {name} is left out: {why}")
+    if made.proven:
+        print_line(f"{format_count(made.proven, 'function')} of emx-onnx-cgen run here and found right")
+    if made.not_proven:
+        print_line(f"note: functions of emx-onnx-cgen are not proven: {made.not_proven}")
     if made.not_signed:
         print_line(f"note: {made.not_signed}; byoc verify builds it with --trust alone")
     print_line(f"Written to {made.folder}; byoc verify {made.folder} builds and runs it")

@@ -344,6 +344,10 @@ _MENDED: Mapping[str, Sequence[tuple[str, str]]] = {
     ),
     # C leaves a shift by all bits and more open.
     "BitShift": ((r"= (\S+) (<<|>>) (\S+);", r"= (\3) < 8 * sizeof(\1) ? \1 \2 \3 : 0;"),),
+    # A row of scores that are no numbers has weights that are none; one that is masked has none at all.
+    "Attention": (
+        (r"if \(max_score != -INFINITY\)", "if (max_score != -INFINITY || scores[ki] != scores[ki])"),
+    ),
     "Slice": ((r"((?:start|end|step)_value) = (\w+\[i\]);", r"\1 = region_index(\2);"),),
     # ONNX does not say where a place is that is not finite; onnxruntime takes it for -1.
     "GridSample": (
@@ -394,6 +398,8 @@ def _mend_function(match: re.Match[str]) -> str:
     text = match[0]
     for pattern, replacement in _MENDED.get(match["op"], ()):
         text = re.sub(pattern, replacement, text)
+    if match["op"] == "BitShift" and "uint" not in text:  # a negative number has its sign in all bits
+        text = re.sub(r"\? (\S+) >> (\S+) : 0;", r"? \1 >> \2 : \1 < 0 ? -1 : 0;", text)
     if match["op"] == "Pow" and _REAL_EXPONENT.search(text):
         text = re.sub(r"\bref_scalar_[iu]\d+_pow\(", "region_real_power(", text)
     return text

@@ -136,10 +136,11 @@ class ReadQuantizedOperators(CleanPass):
     Results are onnxruntime's within one unit. It runs where a rule file has rules for quantized
     operators and none speaks of the operators of integers. With `dynamic_only`, which runs where a rule
     file wants `real_products`, these are the products of what DynamicQuantizeLinear makes, and
-    DynamicQuantizeMatMul.
+    DynamicQuantizeMatMul; with `forms_only` those are left as they are, and all others replaced.
     """
 
     dynamic_only: bool = False
+    forms_only: bool = False
 
     name: ClassVar[str] = "read-quantized"
     operators: ClassVar[frozenset[str]] = frozenset({*FORMS, *_PRODUCTS})
@@ -160,6 +161,8 @@ class ReadQuantizedOperators(CleanPass):
             if number in asked and node.op_type in FORMS:
                 form = FORMS[node.op_type](list(node.input), get_stated_attributes(node))
                 reader.replace_operator(number, form)
+            elif self.forms_only:
+                continue
             elif number in asked and node.op_type in _FLOAT_PRODUCTS:
                 reader.replace_float_product(number)
             elif number in asked:

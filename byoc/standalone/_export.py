@@ -150,7 +150,8 @@ class ExportedProgram:
     `arena_bytes` is the plan of boundary tensors and host operators, without what drivers need for
     regions; `bound` is what no plan can be below. `steps` counts calls, `kernels` those of byoc's own.
     `not_signed` is why it is not signed, empty if it is. `left_out` says of variants why a program that
-    chooses does not have them.
+    chooses does not have them. `proven` counts the functions of emx-onnx-cgen that were run here and
+    found right, and `not_proven` is why others were not run, empty if all were.
     """
 
     folder: Path
@@ -161,6 +162,8 @@ class ExportedProgram:
     kernels: int
     regions: int
     not_signed: str = ""
+    proven: int = 0
+    not_proven: str = ""
     left_out: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -209,6 +212,8 @@ class PlannedProgram:
             sum(step.call is not None and bool(step.call.kind) for step in steps.steps),
             len(self.graph.regions),
             sign_folder(folder, digest, kind="program"),
+            steps.proof.tried,
+            steps.proof.not_proven,
         )
 
 

@@ -27,6 +27,7 @@ from byoc.standalone._program_graph import (
     UnsupportedNodeError,
     format_float,
 )
+from byoc.standalone._proof import Proof, prove_functions
 from byoc.support import install_command
 
 # Nodes that one kernel computes: a convolution or a product, the bias behind it, and the
@@ -332,12 +333,23 @@ class NodeFunctions:
         """Emit the source of all functions that were added."""
         return self._emit([kind for _, kind in self.kinds.values()])
 
-    def _emit(self, kinds: Sequence[_NodeKind]) -> "EmittedFunctions":
+    def prove(self, emitted: "EmittedFunctions") -> Proof:
+        """Prove all functions that were emitted, each by a model of its node alone."""
+        models = [self._make_model([kind]) for _, kind in self.kinds.values()]
+        source, header = emitted.format_source(), emitted.format_header()
+        return prove_functions(source, header, emitted.functions, models, self.prefix)
+
+    def _make_model(self, kinds: Sequence[_NodeKind]) -> onnx.ModelProto:
+        """Return the model of some nodes, in which none reads what another one makes."""
         model = onnx.ModelProto(ir_version=8)
         model.graph.name = "g"
         model.opset_import.extend(self.opsets)
         for number, kind in enumerate(kinds):
             _add_kind(model.graph, kind, number)
+        return model
+
+    def _emit(self, kinds: Sequence[_NodeKind]) -> "EmittedFunctions":
+        model = self._make_model(kinds)
         try:
             define_emx_nodes(model)
         except CompileError as error:

@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import ValueInfoProto
+from onnx.helper import make_value_info
 from onnx.inliner import inline_local_functions, inline_selected_functions
 
 from byoc.bundle import Bundle
@@ -30,13 +31,16 @@ from byoc.model import (
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.passes import clean_model, list_clean_passes
 from byoc.samples import model_samples
-from byoc.verification import Difference, NoiseGauge, make_exact_products
+from byoc.standalone._integer_graph import find_requantized, prefer_integers
+from byoc.verification import Difference, NoiseGauge, make_exact_products, open_original
 from byoc.zoo import ZOO, Source, find_samples, load_model
 
 # Calls of C functions: their operands, what a call needs beside them, and nodes that have none.
 
-Operand = str | None
-"""A tensor by name; None is a null pointer."""
+Array = NDArray[Any]
+
+Operand = str | Array | None
+"""A tensor by name, or a constant that is no tensor of the graph; None is a null pointer."""
 
 SCRATCH = "\0scratch"
 """The operand that points to a step's scratch memory; no tensor has this name."""
@@ -102,9 +106,6 @@ def describe_in_comment(text: str) -> str:
     return _UNSAFE.sub("_", text)
 
 
-Array = NDArray[Any]
-
-
 @dataclass(frozen=True, eq=False)
 class DrivenRegion:
     """A region of a bundle: its codegen, what was compiled, and the file that holds it."""
@@ -136,6 +137,8 @@ class ProgramGraph:
     noise: Mapping[str, tuple[Difference, ...]]
     bundle: Bundle | None = None
     """Where the graph is from, kept since its folder may be temporary; None for a model."""
+    requantized: frozenset[str] = frozenset()
+    """The results of operators of integers, which `index` has as operators between QDQ nodes."""
 
     @property
     def display_name(self) -> str:
@@ -177,7 +180,7 @@ def read_model_graph(
     """Load and clean a model. Raises InputError for a wrong one, and for an extent that is not known."""
     loaded = _drop_default_inputs(load_model(source, dims, shapes))
     model = clean_model(loaded, list_clean_passes(False, True)).model
-    return _make_graph(model, model.source, {}, frozenset())
+    return _make_graph(model, prefer_integers(model), model.source, {}, frozenset())
 
 
 def read_bundle_graph(bundle: Bundle, on_host: bool = False) -> ProgramGraph:
@@ -202,7 +205,9 @@ def read_bundle_graph(bundle: Bundle, on_host: bool = False) -> ProgramGraph:
         if region.target not in inlined
     }
     domains = frozenset(f"byoc.{name}" for name in bundle.manifest.targets if name not in inlined)
-    graph = _make_graph(_drop_default_inputs(model), str(bundle.display_path), regions, domains)
+    model = _drop_default_inputs(model)
+    steps = prefer_integers(model)
+    graph = _make_graph(model, steps, str(bundle.display_path), regions, domains)
     return replace(graph, bundle=bundle)
 
 
@@ -234,23 +239,36 @@ def read_region_graph(region: Region) -> ProgramGraph:
     if proto.functions:
         proto = inline_local_functions(proto)
     prepared = _drop_default_inputs(prepare_model(proto, region.name, region.path.parent))
-    model = clean_model(prepared, list_clean_passes(False, True)).model
+    cleaned = clean_model(prepared, list_clean_passes(False, True)).model
+    model = prefer_integers(cleaned)
     _require_extents(model.index, region.name)
     graph = ProgramGraph(model.index, region.name, model.folder, {}, frozenset(), {}, {}, {}, {})
-    return replace(graph, computed=_compute_constants(graph))
+    return replace(graph, computed=_compute_constants(graph), requantized=find_requantized(cleaned))
 
 
 def _compute_constants(graph: ProgramGraph) -> dict[str, Array]:
-    """Return the values of tensors that a run reads and nodes compute before it."""
+    """Return the values of tensors that a run reads and nodes compute before it.
+
+    Of other tensors such nodes read the extents alone, so these are zeros here.
+    """
     wanted = _find_computed(graph)
     if not wanted:
         return {}
-    proto = copy_without(graph.index.proto, "node", "input", "output")
-    proto.graph.node.extend(graph.index.nodes[number] for number in sorted(graph.sizes.constant_nodes))
+    index = graph.index
+    numbers = sorted(graph.sizes.constant_nodes)
+    proto = copy_without(index.proto, "node", "input", "output")
+    proto.graph.node.extend(index.nodes[number] for number in numbers)
     proto.graph.output.extend(ValueInfoProto(name=name) for name in wanted)
+    made = {name for number in numbers for name in index.nodes[number].output}
+    read = dict.fromkeys(name for number in numbers for name in index.reads[number])
+    given = {}
+    for name in read:
+        if name not in made and name not in index.stored_tensors:
+            proto.graph.input.append(make_value_info(name, index.type_protos[name]))
+            given[name] = np.zeros(graph.get_shape(name), to_numpy_dtype(graph.get_dtype(name)))
     with without_optimizations():
-        made = run_session(open_session(proto, graph.folder), {})
-    return {name: np.asarray(made[name]) for name in wanted}
+        found = run_session(open_session(proto, graph.folder), given)
+    return {name: np.asarray(found[name]) for name in wanted}
 
 
 def _drop_default_inputs(model: Model) -> Model:
@@ -266,17 +284,22 @@ def _drop_default_inputs(model: Model) -> Model:
 
 
 def _make_graph(
-    model: Model, source: str, regions: Mapping[str, DrivenRegion], domains: frozenset[str]
+    model: Model,
+    steps: Model,
+    source: str,
+    regions: Mapping[str, DrivenRegion],
+    domains: frozenset[str],
 ) -> ProgramGraph:
-    index = model.index
+    """Return the graph of `steps`, with the values that the model itself makes, of which they are."""
+    index = steps.index
     _require_extents(index, source)
     graph = ProgramGraph(index, source, model.folder, regions, domains, {}, {}, {}, {})
-    wanted = _find_computed(graph)
+    computed = _compute_constants(graph)
     sample = _take_sample(model)
     exact = make_exact_products(model.proto) or model.proto
-    values = _run_model(model, exact, wanted, sample)
-    expected = {name: values[name] for name in index.outputs}
-    computed = {name: values[name] for name in wanted}
+    plain = open_original(exact, model)
+    expected = _read_outputs(model, plain.run(sample))
+    values = {**expected, **computed}
     for name, value in values.items():
         known = index.types.get(name)
         if known is not None and known.elements is not None and known.shape != value.shape:
@@ -287,9 +310,16 @@ def _make_graph(
     noise = {
         name: (gauge.measure_runtime(name), *gauge.measure_quantized(name).values())
         for name, value in expected.items()
-        if value.dtype.kind == "f"
+        if value.dtype.kind == "f" and not plain.judge  # the noise is onnxruntime's
     }
-    return replace(graph, sample=sample, expected=expected, computed=computed, noise=noise)
+    return replace(
+        graph,
+        sample=sample,
+        expected=expected,
+        computed=computed,
+        noise=noise,
+        requantized=find_requantized(model),
+    )
 
 
 def _require_extents(index: GraphIndex, source: str) -> None:
@@ -318,16 +348,9 @@ def _take_sample(model: Model) -> dict[str, Array]:
     }
 
 
-def _run_model(
-    model: Model, exact: onnx.ModelProto, wanted: Sequence[str], sample: Mapping[str, Array]
-) -> dict[str, Array]:
-    """Run the exact form of a model once, and return its outputs and the tensors in `wanted`."""
-    proto = copy_without(exact, "output")
+def _read_outputs(model: Model, made: Mapping[str, Any]) -> dict[str, Array]:
+    """Return the outputs of a model, those that are stored among them."""
     outputs = list(model.index.outputs)
-    proto.graph.output.extend(exact.graph.output)
-    proto.graph.output.extend(ValueInfoProto(name=name) for name in wanted if name not in outputs)
-    with without_optimizations():
-        made = run_session(open_session(proto, model.folder), sample)
     stored = model.index.stored_tensors
     found = {name: np.asarray(value) for name, value in made.items()}
     found |= {name: read_array(stored[name], model.folder) for name in outputs if name in stored}

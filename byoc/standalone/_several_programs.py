@@ -56,10 +56,10 @@ def export_c(model: Source, options: ExportOptions) -> ExportedProgram:
     the program has all of its variants, or those that are named, whose codegens have a driver in C, and
     chooses one where it runs; `left_out` has the others.
 
-    Raises InputError for a wrong model, an operator that has no function in C, which it names, an extent
-    that is not known, and an output that cannot be written: nothing has been written then. Raises
-    MissingRuntimeError without onnxruntime, which computes what the program's self-test compares with,
-    or emx-onnx-cgen.
+    Raises InputError for a wrong model, an operator that has no function in C or a wrong one, which it
+    names, an extent that is not known, and an output that cannot be written: nothing has been written
+    then. Raises MissingRuntimeError without onnxruntime, which computes what the program's self-test
+    compares with, or emx-onnx-cgen.
     """
     check_type("variant", options.variant, str | Sequence[str] | None)
     models = list_models(Path(model)) if isinstance(model, str | Path) else []
@@ -131,6 +131,8 @@ def _add_up(folder: Path, made: Sequence[ExportedProgram], weight_bytes: int) ->
         sum(each.kernels for each in made),
         sum(each.regions for each in made),
         next((each.not_signed for each in made if each.not_signed), ""),
+        sum(each.proven for each in made),
+        "; ".join(dict.fromkeys(each.not_proven for each in made if each.not_proven)),
     )
 
 

@@ -288,7 +288,9 @@ class _StepWriter:
         if call.structure:
             given.append(f"&{self.name_structure(call)}")
         for operand in call.operands:
-            if operand == SCRATCH:
+            if isinstance(operand, np.ndarray):
+                given.append(f"WEIGHT({self.weights.add_array(operand)})")
+            elif operand == SCRATCH:
                 given.append(f"AT({scratch})")
             else:
                 given.append("NULL" if operand is None else self.find(operand))
@@ -310,9 +312,10 @@ class _StepWriter:
 
     def _name_kind(self, step: ProgramStep) -> str:
         """Return the kind of a step in a profile: its first operator, or the codegen of its region."""
-        operator = self.graph.index.nodes[step.nodes[0]].op_type
+        kinds = [self.graph.index.nodes[number].op_type for number in step.nodes]
+        operator = next((kind for kind in kinds if kind != "DequantizeLinear"), kinds[0])
         if step.call is None:
-            return f"region of {self.graph.regions[operator].codegen}"
+            return f"region of {self.graph.regions[kinds[0]].codegen}"
         return f"{operator}, depthwise" if "depthwise" in step.call.function else operator
 
 
@@ -361,7 +364,10 @@ PREFIX = "model"
 """What the names of files, functions and targets of a program begin with, unless it is told."""
 _PREFIX = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _TAKEN = frozenset(
-    ["kernel", "kernels", "nodes", "rows", "windows", "decoders", "main", "weights", "byoc"]
+    [
+        *("kernel", "kernels", "nodes", "rows", "windows", "decoders", "digest", "integers"),
+        *("int_windows", "rounding", "main", "weights", "byoc"),
+    ]
 )
 _KEYWORDS = frozenset(
     [

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         verify_split,
         write_fault,
     )
+    from byoc.verification._function_check import FunctionTrial, make_function_trial
     from byoc.verification._generation import GenerationCheck, GenerationOptions, verify_generation
     from byoc.verification._generation_result import (
         Generation,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
         quantized_tensors_of,
         read_thresholds,
     )
-    from byoc.verification._region_cutter import make_reference_executor, run_plain
+    from byoc.verification._region_cutter import make_reference_executor, open_original, run_plain
     from byoc.verification._region_verification import (
         NotVerifiableError,
         RecordedRuns,

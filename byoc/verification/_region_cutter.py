@@ -7,7 +7,7 @@ part, and byoc's own nodes convert inside. Composites are taken whole.
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -75,17 +75,22 @@ def open_plain(
         missing = _NO_KERNEL.search(str(error))
         if missing is None:
             raise
-        return _open_reference(load(), missing[1], error)
+        try:
+            opened = open_reference(load())
+        except InputError:
+            raise error from None
+        return replace(opened, judge=f"onnx.reference, since onnxruntime has no kernel for {missing[1]}")
     return PlainModel(lambda inputs: run_session(session, inputs))
 
 
-def _open_reference(model: ModelProto, operator: str, error: InputError) -> PlainModel:
+def open_reference(model: ModelProto) -> PlainModel:
+    """Open a model on ONNX's reference implementation. Raises InputError for what it does not have."""
     from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - slow to import, seldom needed
 
     try:
         evaluator = ReferenceEvaluator(model)
-    except Exception:
-        raise error from None
+    except Exception as error:  # any error, since operators are plain Python
+        raise InputError(f"onnx.reference cannot open the model: {describe_error(error)}") from None
 
     def run(inputs: Mapping[str, Any]) -> dict[str, Any]:
         try:
@@ -95,7 +100,7 @@ def _open_reference(model: ModelProto, operator: str, error: InputError) -> Plai
             raise InputError(f"onnx.reference cannot run the model: {describe_error(failure)}") from None
         return dict(zip(evaluator.output_names, made, strict=True))
 
-    return PlainModel(run, f"onnx.reference, since onnxruntime has no kernel for {operator}")
+    return PlainModel(run, "onnx.reference")
 
 
 def open_original(proto: ModelProto, model: Model) -> PlainModel:

@@ -383,13 +383,16 @@ def test_what_is_not_a_program_is_not_replaced(tmp_path: Path) -> None:
 
 
 @needs_compiler
-def test_a_wrong_weight_is_found(byoc: Callable[..., Ran], tmp_path: Path) -> None:
+def test_a_wrong_result_and_a_flipped_bit_are_found(byoc: Callable[..., Ran], tmp_path: Path) -> None:
     out = tmp_path / "out"
     export_c(parse(SMALL), output=out)
     assert "the outputs are right" in byoc("verify", str(out), "--cc", STRICT).out
-    weights = bytearray((out / "weights.bin").read_bytes())
-    weights[64:68] = np.float32(9).tobytes()
+    weights, sample = ((out / name).read_bytes() for name in ("weights.bin", "sample.bin"))
+    (out / "weights.bin").write_bytes(weights[:-1] + bytes([weights[-1] ^ 1]))
+    assert "the weights: are not as they were written" in byoc("verify", out).out
     (out / "weights.bin").write_bytes(weights)
+    changed = np.frombuffer(sample, np.float32) * np.float32(1.5)
+    (out / "sample.bin").write_bytes(changed.tobytes())
     ran = byoc("verify", out)
     assert ran.code == 4
     assert "output y is off by" in ran.out

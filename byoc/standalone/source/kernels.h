@@ -78,6 +78,54 @@ typedef struct kernel_attention {
     float scale, softcap; /* softcap: 0 for none */
 } kernel_attention;
 
+/* How an integer of 8 bits becomes a number: (byte ^ flip) - (zero ^ flip). `flip` is 128 for int8, 0 for uint8. */
+
+/* What becomes of exact sums of 32 bits. With `bits` 8 a sum is multiplied by its scale, an offset is added, and that
+ * is rounded half to even, moved by `zero`, limited to `low` and `high`, and stored with the bits of `flip` changed;
+ * all three are of 0 to 255. With `bits` 32 sums are the result. Scales and offsets are one for each channel, or with
+ * `step` 0 one for all. */
+typedef struct kernel_rounding {
+    int32_t bits, zero, low, high, flip, step;
+} kernel_rounding;
+
+/* A convolution of integers: of `conv` all but the activation counts. `zeros` is 1 for a zero point a channel. */
+typedef struct kernel_int_conv {
+    kernel_conv conv;
+    int32_t x_flip, weight_flip, zeros;
+    kernel_rounding rounding;
+} kernel_int_conv;
+
+/* Products of integers as in kernel_product: c[rows][cols] = a[rows][depth] * b[depth][cols]. `a_zeros` is 1 for a zero
+ * point a row of a, `b_zeros` for one a column of b. */
+typedef struct kernel_int_product {
+    int32_t count, rows, depth, cols;
+    int64_t a_batch, b_batch;
+    int32_t b_row, b_col, a_flip, b_flip, a_zeros, b_zeros;
+    kernel_rounding rounding;
+} kernel_int_product;
+
+/* A sum or a product of two operands: for each of `outer` lines of `inner` elements. Steps of b are those from one
+ * line, or one element, to the next; a has all elements of the result. */
+typedef struct kernel_int_pair {
+    int32_t outer, inner, b_outer, b_inner, a_flip, b_flip, a_zero, b_zero;
+    float a_scale, b_scale;
+    kernel_rounding rounding;
+} kernel_int_pair;
+
+/* A pooling of integers. */
+typedef struct kernel_int_pool {
+    kernel_pool pool;
+    int32_t flip, zero;
+    float scale;
+    kernel_rounding rounding;
+} kernel_int_pool;
+
+/* Floats to integers and back: `count` numbers in one scale. */
+typedef struct kernel_int_steps {
+    int32_t count, zero, flip;
+    float scale;
+} kernel_int_steps;
+
 /* Convolve; `bias` may be NULL. `scratch` holds KERNEL_DEPTH rows, or as many as a sum has terms, of
  * KERNEL_COLUMNS floats, or as many as an image has pixels, rounded up to 16. */
 void kernel_convolve(const kernel_conv *conv, const float *x, const float *weights, const float *bias,
@@ -124,6 +172,39 @@ void kernel_attend(const kernel_attention *attention, const float *q, const floa
                    const float *past_key, const float *past_value, const int32_t *lengths, const int32_t *total,
                    const float *cosines, const float *sines, float *y, float *present_key, float *present_value,
                    float *scratch);
+
+/* Convolve integers. `bias` and `offsets` may be NULL, as may zero points, which are 0 then. `scratch` holds 16-bit
+ * numbers: those of TILE_ROWS (6) channels, and as many for 16 pixels as a sum has terms, rounded up to 2. */
+void kernel_convolve_int(const kernel_int_conv *conv, const void *x, const void *x_zero, const void *weights,
+                         const void *weight_zeros, const int32_t *bias, const float *scales, const float *offsets,
+                         void *y, void *scratch);
+
+/* The same where each channel has windows of its own. `scratch` holds 32-bit numbers as kernel_convolve_depthwise's. */
+void kernel_convolve_depthwise_int(const kernel_int_conv *conv, const void *x, const void *x_zero,
+                                   const void *weights, const void *weight_zeros, const int32_t *bias,
+                                   const float *scales, const float *offsets, void *y, void *scratch);
+
+/* Multiply matrices of integers; `bias` is one number a column. `scratch` is as for a convolution. */
+void kernel_multiply_int(const kernel_int_product *product, const void *a, const void *a_zeros, const void *b,
+                         const void *b_zeros, const int32_t *bias, const float *scales, const float *offsets,
+                         void *c, void *scratch);
+
+/* Add two operands, each times its scale; multiply two, and that by `a_scale`. */
+void kernel_add_int(const kernel_int_pair *pair, const void *a, const void *b, void *y);
+void kernel_scale_int(const kernel_int_pair *pair, const void *a, const void *b, void *y);
+
+/* Take the largest number, or the mean, of each window; `scratch` holds a row of the image. */
+void kernel_pool_max_int(const kernel_int_pool *pool, const void *x, void *y, void *scratch);
+void kernel_pool_average_int(const kernel_int_pool *pool, const void *x, void *y);
+
+/* Replace each of so many bytes by what the table of 256 has for it. */
+void kernel_look_up(const kernel_rows *matrix, const void *x, const void *table, void *y);
+
+void kernel_quantize(const kernel_int_steps *steps, const float *x, void *y);
+void kernel_dequantize(const kernel_int_steps *steps, const void *x, float *y);
+
+/* Compute the SHA-256 of some bytes. */
+void kernel_digest(const void *content, size_t bytes, unsigned char digest[32]);
 
 /* Apply an activation to a line of results. */
 static inline void kernel_activate(kernel_activation activation, float *line, int32_t count) {

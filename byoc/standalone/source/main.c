@@ -15,17 +15,33 @@
 #include <string.h>
 #include <time.h>
 
+/* Memory that was allocated: each begins with the one before. */
+static void *allocated;
+
+static void release(void) {
+    while (allocated) {
+        void *before = *(void **)allocated;
+        free(allocated);
+        allocated = before;
+    }
+}
+
 static void fail(const char *what, const char *why) {
     fprintf(stderr, "%s: %s\n", what, why);
+    release();
     exit(2);
 }
 
 /* Return memory at a multiple of 64 bytes; it is kept until the program ends. */
 static void *allocate(size_t bytes) {
-    unsigned char *memory = malloc(bytes + 64);
+    unsigned char *memory = bytes < SIZE_MAX - 128 ? malloc(bytes + 128) : NULL;
     if (!memory) {
         fail("memory", "there is too little");
+        return NULL;
     }
+    *(void **)(void *)memory = allocated;
+    allocated = memory;
+    memory += sizeof allocated;
     return memory + (64 - (uintptr_t)memory % 64);
 }
 
@@ -289,6 +305,9 @@ int main(int count, char **arguments) {
     if (model_open(&opened, weights, weight_bytes, allocate(arena_bytes), arena_bytes)) {
         fail("model_open", model_error(&opened));
     }
+    if (model_check(weights, weight_bytes)) {
+        fail("the weights", "are not as they were written");
+    }
     printf("arena: %lu bytes, of which the plan %lu\n", (unsigned long)arena_bytes,
            (unsigned long)MODEL_PLAN_BYTES);
     int right = test(&opened, inputs, outputs, expected);
@@ -300,6 +319,7 @@ int main(int count, char **arguments) {
 #endif
     print_peak_memory();
     model_close(&opened);
+    release();
     puts(right ? "the outputs are right" : "an output is wrong");
     return right ? 0 : 1;
 }

@@ -1,0 +1,635 @@
+"""Steps of integers: operators between DequantizeLinear and QuantizeLinear, by kernels of 8 bits.
+
+Sums are exact, in 32 bits. One float for each channel, the product of the scales of both operands over
+that of the result, brings a sum to the scale of the result, where it is rounded half to even. It was
+computed in float64 and rounded once, so results differ from exact arithmetic only within 5e-5 of a tie;
+where an operator of integers was written, it is computed in float32, as by onnxruntime. What reads one
+tensor element by element is a table, computed by the definition when the program is made.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import NodeProto, numpy_helper
+from onnx.helper import make_tensor_value_info
+
+from byoc.errors import InputError
+from byoc.model import DTYPE_NUMBERS, is_dequantize, is_onnx, is_quantize
+from byoc.onnxrt import open_session, run_session, without_optimizations
+from byoc.standalone._integer_graph import Scale, read_scale
+from byoc.standalone._kernel_calls import (
+    IMAGE_RANKS,
+    count_band,
+    describe_convolution,
+    describe_pool,
+    find_batches,
+    get_bias,
+)
+from byoc.standalone._node_calls import find_limits
+from byoc.standalone._program_graph import SCRATCH, Call, Operand, ProgramGraph, format_float
+
+Array = NDArray[Any]
+INTEGER_KERNELS = frozenset(
+    [
+        *(
+            "kernel_convolve_int",
+            "kernel_convolve_depthwise_int",
+            "kernel_multiply_int",
+            "kernel_add_int",
+        ),
+        *("kernel_scale_int", "kernel_pool_max_int", "kernel_pool_average_int", "kernel_look_up"),
+        *("kernel_quantize", "kernel_dequantize"),
+    ]
+)
+"""The functions of `source/integers.c` and `source/int_windows.c`."""
+IN_PLACE = frozenset({"kernel_look_up", "kernel_add_int", "kernel_scale_int"})
+"""Kernels that read each element right before they write it."""
+
+_TILE_ROWS, _WIDTH, _COLUMNS, _SHALLOW = 6, 16, 64, 256  # of `source/integers.c`
+_MOST_TAPS = 64  # LINE of `source/int_windows.c`
+_MOST_TERMS = 32_768  # of a sum of 32 bits: each is below 2^16
+_BYTES = 256
+_ACTIVATED = frozenset({"Conv", "Gemm", "MatMul", "Add", "Mul"})
+_UNARY = frozenset(
+    [
+        *(
+            "Abs",
+            "Acos",
+            "Acosh",
+            "Asin",
+            "Asinh",
+            "Atan",
+            "Atanh",
+            "Ceil",
+            "Celu",
+            "Clip",
+            "Cos",
+            "Cosh",
+        ),
+        *("Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu"),
+        *("Log", "Mish", "Neg", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Sinh"),
+        *("Softplus", "Softsign", "Sqrt", "Tan", "Tanh", "ThresholdedRelu"),
+        *("Add", "Div", "Max", "Min", "Mul", "Pow", "PRelu", "Sub"),
+    ]
+)
+"""Operators of one element, given that other operands are single constants."""
+
+
+@dataclass(frozen=True, eq=False)
+class IntegerNodes:
+    """Nodes that are one step on integers, and its call."""
+
+    nodes: tuple[int, ...]
+    call: Call
+
+
+def find_integer_nodes(graph: ProgramGraph) -> list[IntegerNodes]:
+    """Return the steps on integers of a graph; none of them shares a node with another one."""
+    found = []
+    for number, node in enumerate(graph.index.nodes):
+        if is_quantize(node) and number not in graph.sizes.constant_nodes:
+            made = _Group(graph, number).make()
+            if made is not None:
+                found.append(made)
+    return found
+
+
+def make_integer_call(graph: ProgramGraph, node: NodeProto) -> Call | None:
+    """Return the call for a single node on integers of 8 bits, None where there is none."""
+    maker = _SINGLE.get(node.op_type) if is_onnx(node) else None
+    return None if maker is None else maker(graph, node)
+
+
+@dataclass(frozen=True, eq=False)
+class _Operand:
+    """An operand of 8 bits, and its scales and zero points, one for all of it or one a channel."""
+
+    tensor: str
+    dtype: str
+    scales: Array
+    zeros: Array
+
+    @property
+    def flip(self) -> int:
+        return 128 if self.dtype == "int8" else 0
+
+    @property
+    def zero(self) -> int:
+        """The zero point among numbers of 0 to 255."""
+        return int(self.zeros.reshape(-1)[0]) + self.flip
+
+
+@dataclass(eq=False)
+class _Group:
+    """The nodes that end in a QuantizeLinear, from the back to the front, and their call."""
+
+    graph: ProgramGraph
+    last: int
+    inside: set[int] = field(default_factory=set)
+    low: float = -np.inf
+    high: float = np.inf
+
+    def make(self) -> IntegerNodes | None:
+        """Return the step, None where no kernel computes it."""
+        graph, index = self.graph, self.graph.index
+        result = read_scale(index, index.nodes[self.last], graph.folder)
+        number = self._find_maker(index.nodes[self.last].input[0])
+        if result is None or number is None:
+            return None
+        self.inside = {self.last}
+        limits = find_limits(graph, index.nodes[number])
+        if limits is not None:
+            before = self._find_maker(index.nodes[number].input[0])
+            if before is not None and index.nodes[before].op_type in _ACTIVATED:
+                call = self._make_core(before, result, limits)
+                if call is not None:
+                    self.inside |= {number, before}
+                    return self._finish(call)
+        call = self._make_core(number, result, (-np.inf, np.inf))
+        if call is not None:
+            self.inside.add(number)
+            return self._finish(call)
+        self.inside = {self.last}
+        call = self._make_table(result)
+        return None if call is None else self._finish(call)
+
+    def _finish(self, call: Call) -> IntegerNodes:
+        return IntegerNodes(tuple(sorted(self.inside)), call)
+
+    def _find_maker(self, name: str) -> int | None:
+        """Return the node that makes a tensor which nothing else reads, None where there is none."""
+        index = self.graph.index
+        number = index.producers.get(name)
+        if number is None or name in index.outputs or number in self.graph.sizes.constant_nodes:
+            return None
+        alone = len(index.consumers[name]) == 1 and not any(index.nodes[number].output[1:])
+        return number if alone and is_onnx(index.nodes[number]) else None
+
+    def _make_core(self, number: int, result: Scale, limits: tuple[float, float]) -> Call | None:
+        node = self.graph.index.nodes[number]
+        maker = _CORES.get(node.op_type)
+        self.low, self.high = limits
+        kept = set(self.inside)
+        call: Call | None = None if maker is None else maker(self, node, result)
+        if call is None:
+            self.inside = kept
+        return call
+
+    @property
+    def result(self) -> str:
+        return self.graph.index.nodes[self.last].output[0]
+
+    def read_operand(self, name: str) -> _Operand | None:
+        """Return what a DequantizeLinear reads; one that is no constant joins the step."""
+        graph, index = self.graph, self.graph.index
+        number = index.producers.get(name)
+        if number is None or not is_dequantize(index.nodes[number]):
+            return None
+        node = index.nodes[number]
+        dtype = index.get_dtype(node.input[0]) or ""
+        if dtype not in ("int8", "uint8") or not all(
+            graph.is_constant(each) for each in node.input[1:] if each
+        ):
+            return None
+        if number not in graph.sizes.constant_nodes:
+            if self._find_maker(name) is None and not self._is_read_here(name):
+                return None
+            self.inside.add(number)
+        scales = graph.get_constant(node.input[1])
+        zeros = (
+            graph.get_constant(node.input[2])
+            if len(node.input) > 2 and node.input[2]
+            else np.zeros(1, dtype)
+        )
+        if (
+            scales.dtype != np.float32
+            or scales.ndim > 1
+            or int(graph.index.get_attributes(node).get("block_size", 0))
+        ):
+            return None
+        return _Operand(node.input[0], dtype, scales.reshape(-1), zeros.reshape(-1).astype(np.int64))
+
+    def multiply_scales(self, one: _Operand, other: _Operand) -> Array:
+        """Return the scales of a product's sums, in float32 where the operator was one of integers.
+
+        That is how onnxruntime's have them; between floats float64 is nearer to what ONNX defines.
+        """
+        dtype = np.float32 if self.result in self.graph.requantized else np.float64
+        return one.scales.astype(dtype) * other.scales
+
+    def _is_read_here(self, name: str) -> bool:
+        """Return whether one node alone reads a tensor, as both of its operands."""
+        index = self.graph.index
+        return name not in index.outputs and len({*index.consumers.get(name, ())}) == 1
+
+    def format_rounding(self, result: Scale, step: int) -> str:
+        """Return the initializer of a `kernel_rounding`; limits are those of the activation."""
+        low, high = result.quantize(self.low), result.quantize(self.high)
+        return f"{{8, {result.shifted_zero}, {low}, {high}, {result.flip}, {step}}}"
+
+    def find_bias(
+        self, name: str | None, scales: Array, result: Scale
+    ) -> tuple[Array | None, Array | None] | None:
+        """Return a bias as integers in the scale of sums, or as offsets; None if it is computed."""
+        if not name:
+            return None, None
+        graph, index = self.graph, self.graph.index
+        if not graph.is_constant(name):
+            return None
+        maker = index.producers.get(name)
+        node = None if maker is None else index.nodes[maker]
+        if node is not None and is_dequantize(node) and index.get_dtype(node.input[0]) == "int32":
+            own = graph.get_constant(node.input[1]).astype(np.float64).reshape(-1)
+            zero = graph.get_constant(node.input[2]) if len(node.input) > 2 and node.input[2] else 0
+            if np.allclose(own, scales, rtol=1e-6, atol=0) and not np.any(zero):
+                whole = graph.get_constant(node.input[0]).reshape(-1)
+                if np.max(np.abs(whole.astype(np.int64)), initial=0) < 2**30:
+                    return whole, None
+        return None, (graph.get_constant(name).astype(np.float64).reshape(-1) / result.scale).astype(
+            np.float32
+        )
+
+    def _make_table(self, result: Scale) -> Call | None:
+        """Return the call of a table where each element of the result is made of one that is read."""
+        graph, index = self.graph, self.graph.index
+        name, chain = index.nodes[self.last].input[0], []
+        while (number := self._find_maker(name)) is not None and not is_dequantize(index.nodes[number]):
+            node = index.nodes[number]
+            given = [each for each in node.input if each and not graph.is_constant(each)]
+            fixed = [each for each in node.input if each and graph.is_constant(each)]
+            if (
+                node.op_type not in _UNARY
+                or len(given) != 1
+                or any(prod(graph.get_shape(n)) != 1 for n in fixed)
+            ):
+                return None
+            chain.append(number)
+            name = given[0]
+        operand = None if number is None else self.read_operand(name)
+        if (
+            number is None
+            or operand is None
+            or read_scale(index, index.nodes[number], graph.folder) is None
+        ):
+            return None
+        if graph.get_shape(name) != graph.get_shape(self.result):
+            return None
+        table = _compute_table(graph, [number, *reversed(chain), self.last])
+        if table is None:
+            return None
+        self.inside |= {number, *chain}
+        structure = f"{{1, {prod(graph.get_shape(name))}}}"
+        return Call("kernel_look_up", (operand.tensor, table, self.result), "kernel_rows", structure)
+
+
+def _compute_table(graph: ProgramGraph, nodes: Sequence[int]) -> Array | None:
+    """Return what some nodes make of each byte; None where onnxruntime does not run them."""
+    index = graph.index
+    first, last = index.nodes[nodes[0]].input[0], index.nodes[nodes[-1]].output[0]
+    model = onnx.ModelProto(ir_version=index.proto.ir_version)
+    model.opset_import.extend(index.proto.opset_import)
+    model.graph.name = "table"
+    model.graph.node.extend(index.nodes[number] for number in nodes)
+    known = {
+        name
+        for number in nodes
+        for name in index.nodes[number].input
+        if name and graph.is_constant(name)
+    }
+    model.graph.initializer.extend(
+        numpy_helper.from_array(graph.get_constant(name), name) for name in known
+    )
+    dtypes = [index.get_dtype(name) or "" for name in (first, last)]
+    model.graph.input.append(make_tensor_value_info(first, DTYPE_NUMBERS[dtypes[0]], [_BYTES]))
+    model.graph.output.append(make_tensor_value_info(last, DTYPE_NUMBERS[dtypes[1]], None))
+    try:
+        with without_optimizations(), np.errstate(all="ignore"):
+            given = np.arange(_BYTES, dtype=np.uint8).view(dtypes[0])
+            made = run_session(open_session(model, None), {first: given})[last]
+    except InputError:
+        return None
+    return np.ascontiguousarray(np.asarray(made).reshape(-1)).view(np.uint8)
+
+
+def _make_convolution(group: _Group, node: NodeProto, result: Scale) -> Call | None:
+    graph = group.graph
+    x, weights = (group.read_operand(name) for name in node.input[:2])
+    if x is None or weights is None or x.scales.size != 1 or not graph.is_constant(weights.tensor):
+        return None
+    if len(graph.get_shape(x.tensor)) not in IMAGE_RANKS or not prod(graph.get_shape(group.result)):
+        return None
+    scales = group.multiply_scales(x, weights)
+    bias = group.find_bias(get_bias(node), scales, result)
+    if bias is None:
+        return None
+    step = int(scales.size > 1)
+    rounding = group.format_rounding(result, step)
+    constants = (
+        _flipped(weights.zeros, weights.dtype),
+        bias[0],
+        (scales / result.scale).astype(np.float32),
+        bias[1],
+    )
+    return _describe_convolution(graph, node, (x, weights), rounding, constants, group.result)
+
+
+def _describe_convolution(  # noqa: PLR0913, PLR0917 - what the call is of
+    graph: ProgramGraph,
+    node: NodeProto,
+    given: tuple[_Operand, _Operand],
+    rounding: str,
+    constants: tuple[Operand, Operand, Operand, Operand],
+    result: str,
+) -> Call | None:
+    """Return the call of a convolution; `constants` are weights' zero points, bias, scales, offsets."""
+    x, weights = given
+    shape = graph.get_shape(weights.tensor)
+    depth = prod(shape[1:])
+    if depth > _MOST_TERMS or shape[-1] > _MOST_TAPS:
+        return None
+    attributes = graph.index.get_attributes(node)
+    conv = describe_convolution(graph, node, "{0, 0, 0}")
+    per_channel = int(weights.zeros.size > 1)
+    structure = f"{{{conv}, {x.flip}, {weights.flip}, {per_channel}, {rounding}}}"
+    x_zero: Operand = _flipped(x.zeros, x.dtype)
+    operands = (x.tensor, x_zero, weights.tensor, *constants, result, SCRATCH)
+    groups = int(attributes.get("group", 1))
+    y = graph.get_shape(node.output[0])
+    if shape[1] == 1 and (shape[0] == groups or groups > 1):
+        scratch = count_band(attributes, shape[2:], y[2:])
+        return Call("kernel_convolve_depthwise_int", operands, "kernel_int_conv", structure, scratch)
+    return Call("kernel_convolve_int", operands, "kernel_int_conv", structure, _count_scratch(depth))
+
+
+def _count_scratch(depth: int) -> int:
+    """Return the bytes of rows and columns that a product widens to 16 bits."""
+    columns = _WIDTH if depth > _SHALLOW else _COLUMNS
+    return (_TILE_ROWS + columns) * (depth + depth % 2) * 2
+
+
+def _flipped(zeros: Array, dtype: str) -> Array | None:
+    """Return zero points as they are stored, None where all are 0."""
+    return zeros.astype(dtype) if zeros.any() else None
+
+
+def _make_gemm(group: _Group, node: NodeProto, result: Scale) -> Call | None:
+    attributes = group.graph.index.get_attributes(node)
+    if attributes.get("transA", 0) or any(
+        attributes.get(name, 1.0) != 1.0 for name in ("alpha", "beta")
+    ):
+        return None
+    return _make_product(group, node, result, bool(attributes.get("transB", 0)), get_bias(node))
+
+
+def _make_matmul(group: _Group, node: NodeProto, result: Scale) -> Call | None:
+    return _make_product(group, node, result, False, None)
+
+
+def _make_product(
+    group: _Group, node: NodeProto, result: Scale, transposed: bool, bias_name: str | None
+) -> Call | None:
+    graph = group.graph
+    a, b = (group.read_operand(name) for name in node.input[:2])
+    if (
+        a is None
+        or b is None
+        or a.scales.size != 1
+        or (b.scales.size > 1 and not graph.is_constant(b.tensor))
+    ):
+        return None
+    shapes = graph.get_shape(a.tensor), graph.get_shape(b.tensor), graph.get_shape(node.output[0])
+    scales = group.multiply_scales(a, b)
+    bias = group.find_bias(bias_name, scales, result)
+    if bias is None or any(each is not None and each.size not in (1, shapes[2][-1]) for each in bias):
+        return None
+    whole, offsets = (
+        None if each is None else np.broadcast_to(each, (shapes[2][-1],)).copy() for each in bias
+    )
+    step = int(scales.size > 1 or offsets is not None)
+    scales = np.broadcast_to(scales, (shapes[2][-1],)) if step else scales
+    constants = (whole, (scales / result.scale).astype(np.float32), offsets)
+    zeros = _flipped(a.zeros, a.dtype), _flipped(b.zeros, b.dtype)
+    flips = (a.flip, b.flip, 0, int(b.zeros.size > 1 and zeros[1] is not None))
+    return _describe_product(
+        shapes,
+        transposed,
+        (a.tensor, zeros[0], b.tensor, zeros[1], *constants, group.result, SCRATCH),
+        flips,
+        group.format_rounding(result, step),
+        graph.get_constant(b.tensor) if graph.is_constant(b.tensor) else None,
+    )
+
+
+def _describe_product(  # noqa: PLR0913, PLR0917 - what the call is of
+    shapes: tuple[tuple[int, ...], ...],
+    transposed: bool,
+    operands: tuple[Operand, ...],
+    flips: tuple[int, int, int, int],
+    rounding: str,
+    constant: Array | None = None,
+) -> Call | None:
+    """Return the call of a product; `flips` are those of a and b, and whether zero points are several.
+
+    `constant` is the value of b where it is known.
+    """
+    batches = (
+        None
+        if transposed and len(shapes[0]) != len(shapes[1])
+        else find_batches(*_straighten(shapes, transposed))
+    )
+    if batches is None:
+        return None
+    (count, rows, depth, cols), (a_batch, b_batch) = batches
+    if depth > _MOST_TERMS:
+        return None
+    if rows < _TILE_ROWS and count == 1 and not transposed and constant is not None:
+        # Few rows are multiplied by columns that lie as rows do.
+        transposed, operands = True, (*operands[:2], constant.reshape(depth, cols).T, *operands[3:])
+    b_steps = (1, depth) if transposed else (cols, 1)
+    values = (count, rows, depth, cols, a_batch, b_batch, *b_steps, *flips, rounding)
+    structure = f"{{{', '.join(map(str, values))}}}"
+    return Call("kernel_multiply_int", operands, "kernel_int_product", structure, _count_scratch(depth))
+
+
+def _straighten(shapes: tuple[tuple[int, ...], ...], transposed: bool) -> tuple[tuple[int, ...], ...]:
+    a, b, y = shapes
+    return (a, (*b[:-2], b[-1], b[-2]), y) if transposed else (a, b, y)
+
+
+def _make_sum(group: _Group, node: NodeProto, result: Scale) -> Call | None:
+    def format_scales(a: float, b: float) -> tuple[float, float]:
+        return a / float(result.scale), b / float(result.scale)
+
+    return _make_pair(group, node, result, "kernel_add_int", format_scales)
+
+
+def _make_scaled(group: _Group, node: NodeProto, result: Scale) -> Call | None:
+    return _make_pair(
+        group, node, result, "kernel_scale_int", lambda a, b: (a * b / float(result.scale), 0)
+    )
+
+
+def _make_pair(
+    group: _Group,
+    node: NodeProto,
+    result: Scale,
+    function: str,
+    find_scales: Callable[[float, float], tuple[float, float]],
+) -> Call | None:
+    """Return the call for two operands, of which one may be repeated along whole axes."""
+    graph = group.graph
+    a, b = (group.read_operand(name) for name in node.input)
+    if a is None or b is None or a.scales.size != 1 or b.scales.size != 1:
+        return None
+    y = graph.get_shape(group.result)
+    if graph.get_shape(a.tensor) != y:
+        a, b = b, a
+    lines = _find_lines(graph.get_shape(b.tensor), y)
+    if graph.get_shape(a.tensor) != y or lines is None or not prod(y):
+        return None
+    outer, inner, b_outer, b_inner = lines
+    scales = find_scales(float(a.scales[0]), float(b.scales[0]))
+    numbers = (outer, inner, b_outer, b_inner, a.flip, b.flip, a.zero, b.zero)
+    parts = (*numbers, *map(format_float, scales), group.format_rounding(result, 0))
+    structure = f"{{{', '.join(map(str, parts))}}}"
+    return Call(function, (a.tensor, b.tensor, group.result), "kernel_int_pair", structure)
+
+
+def _find_lines(b: tuple[int, ...], y: tuple[int, ...]) -> tuple[int, int, int, int] | None:
+    """Return lines and elements of y, and b's steps along both; None where b repeats otherwise."""
+    b = (*(1,) * (len(y) - len(b)), *b)
+    if b == y:
+        return 1, prod(y), 0, 1
+    for axis in range(len(y) + 1):
+        if b[:axis] == y[:axis] and all(extent == 1 for extent in b[axis:]):
+            return prod(y[:axis]), prod(y[axis:]), 1, 0
+        if all(extent == 1 for extent in b[:axis]) and b[axis:] == y[axis:]:
+            return prod(y[:axis]), prod(y[axis:]), 0, 1
+    return None
+
+
+def _make_mean(group: _Group, node: NodeProto, result: Scale) -> Call | None:
+    graph = group.graph
+    x = group.read_operand(node.input[0])
+    if x is None or x.scales.size != 1:
+        return None
+    pool = describe_pool(graph, node)
+    if pool is None:
+        return None
+    scale = format_float(float(x.scales[0]) / float(result.scale))
+    structure = f"{{{pool}, {x.flip}, {x.zero}, {scale}, {group.format_rounding(result, 0)}}}"
+    return Call("kernel_pool_average_int", (x.tensor, group.result), "kernel_int_pool", structure)
+
+
+_CORES: Mapping[str, Callable[[_Group, NodeProto, Scale], Call | None]] = {
+    "Conv": _make_convolution,
+    "Gemm": _make_gemm,
+    "MatMul": _make_matmul,
+    "Add": _make_sum,
+    "Mul": _make_scaled,
+    "AveragePool": _make_mean,
+    "GlobalAveragePool": _make_mean,
+}
+
+
+def _make_largest(graph: ProgramGraph, node: NodeProto) -> Call | None:
+    dtype = graph.get_dtype(node.input[0])
+    if dtype not in ("int8", "uint8") or any(node.output[1:]):
+        return None
+    pool = describe_pool(graph, node)
+    flip = 128 if dtype == "int8" else 0
+    structure = f"{{{pool}, {flip}, 0, 0.0f, {{8, 0, 0, 255, {flip}, 0}}}}"
+    operands = (node.input[0], node.output[0], SCRATCH)
+    row = graph.get_shape(node.input[0])[-1]
+    return (
+        None
+        if pool is None
+        else Call("kernel_pool_max_int", operands, "kernel_int_pool", structure, row)
+    )
+
+
+def _make_quantize(graph: ProgramGraph, node: NodeProto) -> Call | None:
+    scale = read_scale(graph.index, node, graph.folder)
+    floats = node.input[0] if is_quantize(node) else node.output[0]
+    if scale is None or graph.get_dtype(floats) != "float32":
+        return None
+    function = "kernel_quantize" if is_quantize(node) else "kernel_dequantize"
+    count = prod(graph.get_shape(floats))
+    structure = f"{{{count}, {scale.shifted_zero}, {scale.flip}, {format_float(float(scale.scale))}}}"
+    return Call(function, (node.input[0], node.output[0]), "kernel_int_steps", structure)
+
+
+def _read_whole(graph: ProgramGraph, name: str, zero: str) -> _Operand | None:
+    """Return an operand of a product that makes whole numbers; its zero points may be computed."""
+    dtype = graph.get_dtype(name)
+    if dtype not in ("int8", "uint8"):
+        return None
+    shape = graph.get_shape(zero) if zero else ()
+    return _Operand(name, dtype, np.ones(1), np.ones(prod(shape), np.int64))
+
+
+_EXACT = "{32, 0, 0, 0, 0, 0}"
+
+
+def _make_whole_product(graph: ProgramGraph, node: NodeProto) -> Call | None:
+    names = (*node.input, "", "")[:4]
+    a, b = (_read_whole(graph, name, zero) for name, zero in zip(names[:2], names[2:], strict=True))
+    if a is None or b is None:
+        return None
+    shapes = graph.get_shape(names[0]), graph.get_shape(names[1]), graph.get_shape(node.output[0])
+    several = [int(each.zeros.size > 1) for each in (a, b)]
+    if len(shapes[0]) < 2 or len(shapes[1]) < 2 or not prod(shapes[2]) * shapes[0][-1]:
+        return None
+    batches = find_batches(*shapes)
+    if batches is None or (any(several) and batches[0][0] != 1):
+        return None
+    extents = batches[0][1], batches[0][3]
+    fits = (each.zeros.size in (1, extent) for each, extent in zip((a, b), extents, strict=True))
+    if not all(fits):
+        return None
+    operands = (
+        names[0],
+        names[2] or None,
+        names[1],
+        names[3] or None,
+        None,
+        None,
+        None,
+        node.output[0],
+        SCRATCH,
+    )
+    return _describe_product(shapes, False, operands, (a.flip, b.flip, several[0], several[1]), _EXACT)
+
+
+def _make_whole_convolution(graph: ProgramGraph, node: NodeProto) -> Call | None:
+    names = (*node.input, "", "")[:4]
+    x, w = (_read_whole(graph, name, zero) for name, zero in zip(names[:2], names[2:], strict=True))
+    if (
+        x is None
+        or w is None
+        or len(graph.get_shape(names[0])) not in IMAGE_RANKS
+        or not prod(graph.get_shape(node.output[0]))
+    ):
+        return None
+    if w.zeros.size not in (1, graph.get_shape(names[1])[0]) or x.zeros.size != 1:
+        return None
+    call = _describe_convolution(
+        graph, node, (x, w), _EXACT, (names[3] or None, None, None, None), node.output[0]
+    )
+    if call is None:
+        return None
+    return replace(call, operands=(call.operands[0], names[2] or None, *call.operands[2:]))
+
+
+_SINGLE: Mapping[str, Callable[[ProgramGraph, NodeProto], Call | None]] = {
+    "QuantizeLinear": _make_quantize,
+    "DequantizeLinear": _make_quantize,
+    "MaxPool": _make_largest,
+    "MatMulInteger": _make_whole_product,
+    "ConvInteger": _make_whole_convolution,
+}

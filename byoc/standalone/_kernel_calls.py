@@ -1,0 +1,276 @@
+"""Calls of byoc's own kernels (`source/kernels.h`) for the operators that take most of the time."""
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+from onnx import NodeProto
+
+from byoc.model import is_onnx
+from byoc.standalone._node_calls import FusedNodes, is_decoder_operator, make_decoder_call
+from byoc.standalone._program_graph import SCRATCH, Call, ProgramGraph, format_float
+
+# KERNEL_DEPTH, KERNEL_COLUMNS, WIDTH and KERNEL_BAND of the C source
+_DEPTH, _COLUMNS, _WIDTH, _BAND = 256, 64, 16, 2048
+IMAGE_RANKS = (3, 4)
+_FLOAT_BYTES = 4  # bytes of float32
+_SOFTMAX_OF_ONE_AXIS = 13  # the operator set
+
+
+def make_kernel_call(graph: ProgramGraph, fused: FusedNodes) -> Call | None:
+    """Return the call of a kernel that computes some nodes, None where no kernel does.
+
+    Raises UnsupportedNodeError with the reason where no other function does, either.
+    """
+    node = graph.index.nodes[fused.nodes[0]]
+    if is_decoder_operator(node):
+        return make_decoder_call(graph, node)
+    maker = _MAKERS.get(node.op_type) if is_onnx(node) else None
+    if maker is None or any(
+        name and graph.get_dtype(name) != "float32" for name in (*node.input, node.output[0])
+    ):
+        return None
+    result = graph.index.nodes[fused.nodes[-1]].output[0]
+    call: Call | None = maker(graph, node, fused, result)
+    return call
+
+
+def _make_convolution(
+    graph: ProgramGraph, node: NodeProto, fused: FusedNodes, result: str
+) -> Call | None:
+    x, weights = (graph.get_shape(name) for name in node.input[:2])
+    y = graph.get_shape(node.output[0])
+    if len(x) not in IMAGE_RANKS or not prod(y):
+        return None
+    attributes = graph.index.get_attributes(node)
+    groups = int(attributes.get("group", 1))
+    structure = describe_convolution(graph, node, _format_activation(fused))
+    operands = [node.input[0], node.input[1], get_bias(node), result]
+    if weights[1] == 1 and (weights[0] == groups or groups > 1):
+        scratch = count_band(attributes, weights[2:], y[2:])
+        operands.append(SCRATCH)
+        return Call("kernel_convolve_depthwise", tuple(operands), "kernel_conv", structure, scratch)
+    scratch = _count_scratch(prod(weights[1:]), prod(y[2:]))
+    return Call("kernel_convolve", (*operands, SCRATCH), "kernel_conv", structure, scratch)
+
+
+def describe_convolution(graph: ProgramGraph, node: NodeProto, activation: str) -> str:
+    """Return the initializer of a `kernel_conv`."""
+    x, weights = (graph.get_shape(name) for name in node.input[:2])
+    y = graph.get_shape(node.output[0])
+    attributes = graph.index.get_attributes(node)
+    window = _make_window(attributes, weights[2:], x[2:], y[2:])
+    groups = int(attributes.get("group", 1))
+    channels = f"{weights[1]}, {weights[0] // groups}"
+    return f"{{{x[0]}, {groups}, {channels}, {_describe_images(x, y)}, {window}, {activation}}}"
+
+
+def _make_gemm(graph: ProgramGraph, node: NodeProto, fused: FusedNodes, result: str) -> Call | None:
+    attributes = graph.index.get_attributes(node)
+    rows, cols = graph.get_shape(node.output[0])
+    depth = graph.get_shape(node.input[0])[1 - int(attributes.get("transA", 0))]
+    if attributes.get("transA", 0) or not rows * cols * depth:
+        return None
+    b_row, b_col = (1, depth) if attributes.get("transB", 0) else (cols, 1)
+    bias = get_bias(node)
+    bias_row, bias_col = _find_bias_steps(graph.get_shape(bias) if bias else (), rows, cols)
+    return _make_product(
+        (1, rows, depth, cols),
+        (0, 0),
+        (depth, b_row, b_col, bias_row, bias_col),
+        (float(attributes.get("alpha", 1)), float(attributes.get("beta", 1))),
+        fused,
+        (node.input[0], node.input[1], bias, result),
+    )
+
+
+def _make_matmul(graph: ProgramGraph, node: NodeProto, fused: FusedNodes, result: str) -> Call | None:
+    a, b = (graph.get_shape(name) for name in node.input)
+    y = graph.get_shape(node.output[0])
+    if len(a) < 2 or len(b) < 2 or not prod(y) * a[-1]:
+        return None
+    batches = find_batches(a, b, y)
+    if batches is None:
+        return None
+    (count, rows, depth, cols), steps = batches
+    bias_col = 1 if fused.bias else 0
+    return _make_product(
+        (count, rows, depth, cols),
+        steps,
+        (depth, cols, 1, 0, bias_col),
+        (1.0, 1.0),
+        fused,
+        (node.input[0], node.input[1], fused.bias or None, result),
+    )
+
+
+def find_batches(
+    a: tuple[int, ...], b: tuple[int, ...], y: tuple[int, ...]
+) -> tuple[tuple[int, int, int, int], tuple[int, int]] | None:
+    """Return count, rows, depth and columns of products, and the steps of both operands to the next.
+
+    None where operands repeat in another way than one for all.
+    """
+    rows, depth, cols = a[-2], a[-1], b[-1]
+    count = prod(y[:-2])
+    if prod(b[:-2]) == 1:
+        count, rows = 1, rows * count
+        if prod(a[:-2]) * a[-2] != rows:
+            return None
+    elif y[:-2] != b[:-2] or (a[:-2] != b[:-2] and prod(a[:-2]) != 1):
+        return None
+    return (count, rows, depth, cols), (0 if prod(a[:-2]) == 1 else rows * depth, depth * cols)
+
+
+def _make_product(  # noqa: PLR0913, PLR0917 - the structure has as many parts
+    extents: tuple[int, int, int, int],
+    batch_steps: tuple[int, int],
+    steps: tuple[int, ...],
+    scales: tuple[float, float],
+    fused: FusedNodes,
+    operands: tuple[str | None, ...],
+) -> Call:
+    values = [*extents, *batch_steps, *steps, *map(format_float, scales), _format_activation(fused)]
+    structure = f"{{{', '.join(map(str, values))}}}"
+    scratch = _count_scratch(extents[2], extents[3])
+    return Call("kernel_multiply", (*operands, SCRATCH), "kernel_product", structure, scratch)
+
+
+def _make_max_pool(graph: ProgramGraph, node: NodeProto, fused: FusedNodes, result: str) -> Call | None:
+    if len(node.output) > 1 and node.output[1]:
+        return None
+    return _make_pool(graph, node, "kernel_pool_max", result)
+
+
+def _make_average_pool(
+    graph: ProgramGraph, node: NodeProto, fused: FusedNodes, result: str
+) -> Call | None:
+    return _make_pool(graph, node, "kernel_pool_average", result)
+
+
+def _make_global_pool(
+    graph: ProgramGraph, node: NodeProto, fused: FusedNodes, result: str
+) -> Call | None:
+    function = "kernel_pool_max" if node.op_type == "GlobalMaxPool" else "kernel_pool_average"
+    return _make_pool(graph, node, function, result)
+
+
+def _make_pool(graph: ProgramGraph, node: NodeProto, function: str, result: str) -> Call | None:
+    structure = describe_pool(graph, node)
+    operands = (node.input[0], result)
+    return None if structure is None else Call(function, operands, "kernel_pool", structure)
+
+
+def describe_pool(graph: ProgramGraph, node: NodeProto) -> str | None:
+    """Return the initializer of a `kernel_pool`, None for what is no image."""
+    x, y = graph.get_shape(node.input[0]), graph.get_shape(node.output[0])
+    if len(x) not in IMAGE_RANKS or not prod(x) or not prod(y):
+        return None
+    if node.op_type.startswith("Global"):
+        rows, cols = _as_image(x[2:])
+        return f"{{{x[0] * x[1]}, {rows}, {cols}, 1, 1, {{{rows}, {cols}, 1, 1, 1, 1, 0, 0}}, 0, 0, 0}}"
+    attributes = graph.index.get_attributes(node)
+    kernel = tuple(attributes["kernel_shape"])
+    window = _make_window(attributes, kernel, x[2:], y[2:])
+    counts = int(attributes.get("count_include_pad", 0))
+    bottom, right = _as_image(_find_pads(attributes, kernel, x[2:], y[2:])[1], 0)
+    return f"{{{x[0] * x[1]}, {_describe_images(x, y)}, {window}, {counts}, {bottom}, {right}}}"
+
+
+def _make_softmax(graph: ProgramGraph, node: NodeProto, fused: FusedNodes, result: str) -> Call | None:
+    shape, old = graph.get_shape(node.input[0]), graph.index.get_opset(node) < _SOFTMAX_OF_ONE_AXIS
+    axis = int(graph.index.get_attributes(node).get("axis", 1 if old else -1))
+    axis += len(shape) if axis < 0 else 0
+    cols = prod(shape[axis:])  # up to operator set 12 of all axes from that one on
+    if not prod(shape) or (not old and cols != shape[axis]):
+        return None
+    structure = f"{{{prod(shape) // cols}, {cols}}}"
+    return Call("kernel_softmax", (node.input[0], result), "kernel_rows", structure)
+
+
+def get_bias(node: NodeProto) -> str | None:
+    return (node.input[2] or None) if len(node.input) > 2 else None
+
+
+def _find_bias_steps(shape: Sequence[int], rows: int, cols: int) -> tuple[int, int]:
+    """Return the steps from one row, and one column, to the next of what is added to a matrix."""
+    high, wide = (1, 1, *shape)[-2:]
+    return (wide if high == rows and rows > 1 else 0), (1 if wide == cols and cols > 1 else 0)
+
+
+def _count_scratch(depth: int, cols: int) -> int:
+    """Return the bytes of the block that a product copies its second operand to."""
+    width = min(_COLUMNS, -(-cols // _WIDTH) * _WIDTH)
+    return min(depth, _DEPTH) * width * _FLOAT_BYTES
+
+
+def count_band(attributes: Mapping[str, Any], kernel: Sequence[int], y: Sequence[int]) -> int:
+    """Return the bytes of a band of a depthwise convolution, and of what its windows read."""
+    ones = [1] * len(kernel)
+    down, across = _as_image(attributes.get("strides") or ones)
+    rows, cols = (
+        (size - 1) * dilation
+        for size, dilation in zip(
+            _as_image(kernel), _as_image(attributes.get("dilations") or ones), strict=True
+        )
+    )
+    width = (_as_image(y)[1] - 1) * across + cols + 1
+    band = min(_as_image(y)[0], max(1, _BAND // width))
+    return (band + (band - 1) * down + rows + 1) * width * _FLOAT_BYTES
+
+
+def _format_activation(fused: FusedNodes) -> str:
+    return f"{{{int(fused.hard_swish)}, {format_float(fused.low)}, {format_float(fused.high)}}}"
+
+
+def _as_image(extents: Sequence[int], missing: int = 1) -> tuple[int, int]:
+    """Return rows and columns; one axis is a row."""
+    return (missing, extents[0]) if len(extents) == 1 else (extents[0], extents[1])
+
+
+def _describe_images(x: Sequence[int], y: Sequence[int]) -> str:
+    return ", ".join(str(extent) for shape in (x, y) for extent in _as_image(shape[2:]))
+
+
+def _make_window(
+    attributes: Mapping[str, Any], kernel: Sequence[int], x: Sequence[int], y: Sequence[int]
+) -> str:
+    """Return the initializer of a `kernel_window`."""
+    ones = [1] * len(kernel)
+    strides = attributes.get("strides") or ones
+    dilations = attributes.get("dilations") or ones
+    before = _find_pads(attributes, kernel, x, y)[0]
+    values = (*_as_image(kernel), *_as_image(strides), *_as_image(dilations), *_as_image(before, 0))
+    return f"{{{', '.join(map(str, values))}}}"
+
+
+def _find_pads(
+    attributes: Mapping[str, Any], kernel: Sequence[int], x: Sequence[int], y: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """Return the padding before and behind each axis of an image."""
+    rank = len(kernel)
+    auto = attributes.get("auto_pad") or "NOTSET"
+    auto = auto.decode() if isinstance(auto, bytes) else auto
+    if not auto.startswith("SAME"):
+        pads = list(attributes.get("pads") or [0] * (2 * rank))
+        return pads[:rank], pads[rank:]
+    strides = attributes.get("strides") or [1] * rank
+    dilations = attributes.get("dilations") or [1] * rank
+    total = [
+        max(0, (y[i] - 1) * strides[i] + (kernel[i] - 1) * dilations[i] + 1 - x[i]) for i in range(rank)
+    ]
+    less = [each // 2 for each in total]
+    more = [each - half for each, half in zip(total, less, strict=True)]
+    return (more, less) if auto == "SAME_LOWER" else (less, more)
+
+
+_MAKERS: Mapping[str, Any] = {
+    "Conv": _make_convolution,
+    "Gemm": _make_gemm,
+    "MatMul": _make_matmul,
+    "MaxPool": _make_max_pool,
+    "AveragePool": _make_average_pool,
+    "GlobalAveragePool": _make_global_pool,
+    "GlobalMaxPool": _make_global_pool,
+    "Softmax": _make_softmax,
+}

@@ -1,0 +1,447 @@
+/* Kernels of the host on integers of 8 bits, with exact sums of 32 bits. See kernels.h.
+ *
+ * Convolutions and products share one loop: numbers are widened to 16 bits, less their zero points, and multiplied in
+ * pairs of neighbours along the depth, which x86 adds up in one instruction. Elsewhere it is plain C.
+ */
+#include "rounding.h"
+
+#if defined(__GNUC__) && defined(__AVX2__)
+#define TILE_ROWS 6
+#elif defined(__GNUC__) && defined(__SSE2__)
+#define TILE_ROWS 2
+#else
+#define TILE_ROWS 4
+#endif
+
+/* Widen a row of `depth` numbers to 16 bits, a 0 behind an odd one. */
+static void widen_row(const byte *restrict from, int32_t depth, int32_t flip, int32_t zero, int16_t *restrict to) {
+    const byte changed = (byte)flip;
+    const int16_t less = (int16_t)zero;
+    for (int32_t k = 0; k < depth; k++) {
+        to[k] = (int16_t)((int16_t)(byte)(from[k] ^ changed) - less);
+    }
+    if (depth % 2) {
+        to[depth] = 0;
+    }
+}
+
+/* Write two rows of 16 numbers as pairs. */
+INLINE void write_pairs(const byte *even, const byte *odd, byte flip, int16_t zero, int16_t *to) {
+#if LANES > 1
+    const __m128i changed = _mm_set1_epi8((char)flip);
+    const __m128i one = _mm_xor_si128(_mm_loadu_si128((const void *)even), changed);
+    const __m128i other = _mm_xor_si128(_mm_loadu_si128((const void *)odd), changed);
+    const __m128i low = _mm_unpacklo_epi8(one, other), high = _mm_unpackhi_epi8(one, other);
+#if LANES == 8
+    const lanes wide[2] = {_mm256_cvtepu8_epi16(low), _mm256_cvtepu8_epi16(high)};
+#else
+    const __m128i none = _mm_setzero_si128();
+    const lanes wide[4] = {_mm_unpacklo_epi8(low, none), _mm_unpackhi_epi8(low, none),
+                           _mm_unpacklo_epi8(high, none), _mm_unpackhi_epi8(high, none)};
+#endif
+    for (int32_t v = 0; v < VECS; v++) {
+        const lanes moved = SUB_SHORTS(wide[v], REPEAT_SHORT(zero));
+        memcpy(to + (ptrdiff_t)v * 2 * LANES, &moved, sizeof moved);
+    }
+#else
+    for (int32_t i = 0; i < WIDTH; i++) {
+        to[2 * i] = (int16_t)((even[i] ^ flip) - zero);
+        to[2 * i + 1] = (int16_t)((odd[i] ^ flip) - zero);
+    }
+#endif
+}
+
+/* Add up `rows` rows of a, a constant where this is called, times 16 columns of pairs. */
+INLINE void add_tile(int32_t rows, int32_t pairs, const int16_t *a, ptrdiff_t a_row, const int16_t *b,
+                     int32_t sums[TILE_ROWS][WIDTH]) {
+#if LANES > 1
+    lanes made[TILE_ROWS][VECS];
+    UNROLLED
+    for (int32_t r = 0; r < rows; r++) {
+        UNROLLED
+        for (int32_t v = 0; v < VECS; v++) {
+            memset(&made[r][v], 0, sizeof made[r][v]);
+        }
+    }
+    for (int32_t k = 0; k < pairs; k++, a += 2, b += 2 * WIDTH) {
+        lanes columns[VECS];
+        UNROLLED
+        for (int32_t v = 0; v < VECS; v++) {
+            memcpy(&columns[v], b + (ptrdiff_t)v * 2 * LANES, sizeof columns[v]);
+        }
+        UNROLLED
+        for (int32_t r = 0; r < rows; r++) {
+            int32_t pair;
+            memcpy(&pair, a + r * a_row, sizeof pair);
+            UNROLLED
+            for (int32_t v = 0; v < VECS; v++) {
+                made[r][v] = ADD_PAIRS(made[r][v], REPEAT(pair), columns[v]);
+            }
+        }
+    }
+    UNROLLED
+    for (int32_t r = 0; r < rows; r++) {
+        UNROLLED
+        for (int32_t v = 0; v < VECS; v++) {
+            memcpy(&sums[r][v * LANES], &made[r][v], sizeof made[r][v]);
+        }
+    }
+#else
+    for (int32_t r = 0; r < rows; r++) {
+        int32_t made[WIDTH] = {0};
+        const int16_t *left = a + r * a_row, *right = b;
+        for (int32_t k = 0; k < pairs; k++, left += 2, right += 2 * WIDTH) {
+            for (int32_t i = 0; i < WIDTH; i++) {
+                made[i] += left[0] * right[2 * i] + left[1] * right[2 * i + 1];
+            }
+        }
+        memcpy(sums[r], made, sizeof made);
+    }
+#endif
+}
+
+/* Return how many of so many rows are computed at once: each number is a function of its own. */
+static int32_t choose_rows(int32_t left) {
+    return left >= TILE_ROWS ? TILE_ROWS : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+}
+
+static void add_rows(int32_t rows, int32_t pairs, const int16_t *a, const int16_t *b,
+                     int32_t sums[TILE_ROWS][WIDTH]) {
+    if (rows == TILE_ROWS) {
+        add_tile(TILE_ROWS, pairs, a, 2 * pairs, b, sums);
+#if TILE_ROWS > 4
+    } else if (rows == 4) {
+        add_tile(4, pairs, a, 2 * pairs, b, sums);
+#endif
+#if TILE_ROWS > 2
+    } else if (rows == 2) {
+        add_tile(2, pairs, a, 2 * pairs, b, sums);
+#endif
+    } else {
+        add_tile(1, pairs, a, 2 * pairs, b, sums);
+    }
+}
+
+/* A block of a product: `rows` rows of bytes, `a_row` apart, times `tiles` of 16 columns of pairs. Channels are the rows,
+ * or with `by_column` the columns. */
+typedef struct int_block {
+    int32_t rows, depth, cols, flip, zeros;
+    const byte *a, *zero;
+    const int16_t *panel;
+    int16_t *wide;
+    byte *c;
+    ptrdiff_t a_row, c_row;
+    const kernel_rounding *rounding;
+    const int32_t *bias;
+    const float *scales, *offsets;
+    int32_t channel, by_column;
+} int_block;
+
+/* What sums become: of each column, or of one row. */
+typedef struct line_rounding {
+    int32_t biases[WIDTH];
+    float scales[WIDTH], offsets[WIDTH];
+} line_rounding;
+
+/* Read the rounding of a channel, or with `several` of 16 channels, of which `count` are. */
+static void read_rounding(const int_block *it, int32_t channel, int32_t several, int32_t count, line_rounding *to) {
+    const int32_t step = it->rounding->step * several, at = it->rounding->step * channel;
+    for (int32_t i = 0; i < WIDTH; i++) {
+        const int32_t last = i < count ? i : 0;
+        to->biases[i] = it->bias ? it->bias[channel + several * last] : 0;
+        to->scales[i] = it->scales ? it->scales[at + step * last] : 0;
+        to->offsets[i] = it->offsets ? it->offsets[at + step * last] : 0;
+    }
+}
+
+INLINE void store_line(const int_block *it, const int32_t *sums, const line_rounding *with, int32_t row, int32_t col) {
+    const int32_t width = least(WIDTH, it->cols - col), size = it->rounding->bits / 8;
+    byte *c = it->c + (row * it->c_row + col) * size;
+    float values[WIDTH];
+    if (size > 1) {
+        memcpy(c, sums, (size_t)width * sizeof *sums);
+        return;
+    }
+    for (int32_t i = 0; i < WIDTH; i++) {
+        values[i] = (float)(sums[i] + with->biases[i]) * with->scales[i];
+    }
+    if (it->offsets) {
+        for (int32_t i = 0; i < WIDTH; i++) {
+            values[i] += with->offsets[i];
+        }
+    }
+    round_some(it->rounding, values, width, c);
+}
+
+static void multiply_block(const int_block *it) {
+    const int32_t pairs = (it->depth + 1) / 2;
+    line_rounding with[TILE_ROWS];
+    for (int32_t row = 0; row < it->rows;) {
+        const int32_t rows = choose_rows(it->rows - row);
+        for (int32_t r = 0; r < rows; r++) {
+            const int32_t zero = read_zero(it->zero, it->zeros * (it->channel + row + r), it->flip);
+            widen_row(it->a + (row + r) * it->a_row, it->depth, it->flip, zero, it->wide + r * 2 * pairs);
+            if (!it->by_column) {
+                read_rounding(it, it->channel + row + r, 0, WIDTH, &with[r]);
+            }
+        }
+        for (int32_t col = 0; col < it->cols; col += WIDTH) {
+            const int16_t *b = it->panel + (ptrdiff_t)col * 2 * pairs;
+            int32_t sums[TILE_ROWS][WIDTH];
+            if (it->by_column) {
+                read_rounding(it, col, 1, least(WIDTH, it->cols - col), &with[0]);
+            }
+            add_rows(rows, pairs, it->wide, b, sums);
+            for (int32_t r = 0; r < rows; r++) {
+                store_line(it, sums[r], &with[it->by_column ? 0 : r], row + r, col);
+            }
+        }
+        row += rows;
+    }
+}
+
+/* The places of a window, and those that the next ones are read for. */
+typedef struct window_place {
+    int32_t channel, row, col;
+} window_place;
+
+/* Copy `count` pixels of a row of the image from `col` on, every `stride`-th; outside of it is `zero`. */
+INLINE void gather_row(const byte *line, int32_t in_cols, int32_t col, int32_t stride, int32_t count, int32_t zero,
+                       byte *to) {
+    int32_t before = col < 0 ? -col : 0, end = in_cols - col;
+    if (stride > 1) {
+        before = (before + stride - 1) / stride;
+        end = end < 1 ? 0 : (end - 1) / stride + 1;
+    }
+    before = least(before, count);
+    end = end < before ? before : least(end, count);
+    for (int32_t i = 0; i < before; i++) {
+        to[i] = (byte)zero;
+    }
+    if (stride == 1) {
+        memcpy(to + before, line + col + before, (size_t)(end - before));
+    } else if (stride == 2) {
+        for (int32_t i = before; i < end; i++) {
+            to[i] = line[col + 2 * i];
+        }
+    } else {
+        for (int32_t i = before; i < end; i++) {
+            to[i] = line[col + i * stride];
+        }
+    }
+    for (int32_t i = end; i < count; i++) {
+        to[i] = (byte)zero;
+    }
+}
+
+/* Copy `count` pixels from a row and column of the result on, for one place of the window. */
+static void gather_pixels(const kernel_conv *conv, const byte *x, window_place place, int32_t row, int32_t col,
+                          int32_t count, int32_t zero, byte *restrict to) {
+    const kernel_window *window = &conv->window;
+    const byte *plane = x + (ptrdiff_t)place.channel * conv->in_rows * conv->in_cols;
+    const int32_t down = place.row * window->row_dilation - window->top;
+    const int32_t across = place.col * window->col_dilation - window->left;
+    while (count > 0) {
+        const int32_t many = least(conv->out_cols - col, count), in_row = row * window->row_stride + down;
+        if (in_row < 0 || in_row >= conv->in_rows) {
+            memset(to, zero, (size_t)many);
+        } else {
+            gather_row(plane + (ptrdiff_t)in_row * conv->in_cols, conv->in_cols, col * window->col_stride + across,
+                       window->col_stride, many, zero, to);
+        }
+        to += many;
+        count -= many;
+        row++;
+        col = 0;
+    }
+}
+
+static int is_pointwise(const kernel_conv *conv) {
+    const kernel_window *w = &conv->window;
+    return w->rows == 1 && w->cols == 1 && w->row_stride == 1 && w->col_stride == 1 && !w->top && !w->left &&
+           conv->in_rows == conv->out_rows && conv->in_cols == conv->out_cols;
+}
+
+/* Write what the windows of `cols` pixels read as tiles of pairs. */
+static void gather_panel(const kernel_int_conv *it, const byte *x, int32_t zero, int32_t pixel, int32_t cols,
+                         int16_t *panel) {
+    const kernel_conv *conv = &it->conv;
+    const int32_t depth = conv->in_channels * conv->window.rows * conv->window.cols;
+    const int32_t pixels = conv->out_rows * conv->out_cols, pointwise = is_pointwise(conv);
+    const int32_t row = pixel / conv->out_cols, col = pixel % conv->out_cols;
+    const byte flip = (byte)it->x_flip;
+    const int16_t less = (int16_t)(zero ^ it->x_flip);
+    window_place place = {0, 0, 0};
+    byte lines[2][KERNEL_COLUMNS];
+    memset(lines, zero, sizeof lines);
+    for (int32_t k = 0; k < depth; k += 2) {
+        const byte *from[2] = {lines[0], lines[1]};
+        for (int32_t half = 0; half < 2; half++) {
+            if (k + half >= depth) {
+                memset(lines[half], zero, KERNEL_COLUMNS);
+            } else if (pointwise && cols % WIDTH == 0) {
+                from[half] = x + (ptrdiff_t)(k + half) * pixels + pixel;
+            } else {
+                gather_pixels(conv, x, place, row, col, cols, zero, lines[half]);
+                place.col = place.col + 1 == conv->window.cols ? 0 : place.col + 1;
+                place.row += place.col == 0;
+                if (place.row == conv->window.rows) {
+                    place.row = 0;
+                    place.channel++;
+                }
+            }
+        }
+        for (int32_t at = 0; at < cols; at += WIDTH) {
+            write_pairs(from[0] + at, from[1] + at, flip, less,
+                        panel + (ptrdiff_t)at * (depth + depth % 2) + (ptrdiff_t)k * WIDTH);
+        }
+    }
+}
+
+/* The columns of a block: many where the depth is small, since rows are widened once for each block. */
+static int32_t count_columns(int32_t depth) {
+    return depth > KERNEL_DEPTH ? WIDTH : KERNEL_COLUMNS;
+}
+
+void kernel_convolve_int(const kernel_int_conv *it, const void *x, const void *x_zero, const void *weights,
+                         const void *weight_zeros, const int32_t *bias, const float *scales, const float *offsets,
+                         void *y, void *scratch) {
+    const kernel_conv *conv = &it->conv;
+    const int32_t depth = conv->in_channels * conv->window.rows * conv->window.cols, even = depth + depth % 2;
+    const int32_t pixels = conv->out_rows * conv->out_cols, most = count_columns(depth);
+    const int32_t zero = read_zero(x_zero, 0, it->x_flip) ^ it->x_flip;
+    const byte *from = x;
+    byte *to = y;
+    int16_t *panel = (int16_t *)scratch + (ptrdiff_t)TILE_ROWS * even;
+    int_block block = {0};
+    block.rows = conv->out_channels;
+    block.depth = depth;
+    block.flip = it->weight_flip;
+    block.zero = weight_zeros;
+    block.zeros = it->zeros;
+    block.panel = panel;
+    block.wide = scratch;
+    block.a_row = depth;
+    block.c_row = pixels;
+    block.rounding = &it->rounding;
+    block.bias = bias;
+    block.scales = scales;
+    block.offsets = offsets;
+    for (int32_t image = 0; image < conv->images; image++) {
+        for (int32_t group = 0; group < conv->groups; group++) {
+            block.channel = group * conv->out_channels;
+            block.a = (const byte *)weights + (ptrdiff_t)block.channel * depth;
+            for (int32_t pixel = 0; pixel < pixels; pixel += most) {
+                block.cols = least(most, pixels - pixel);
+                block.c = to + (ptrdiff_t)pixel * (it->rounding.bits / 8);
+                gather_panel(it, from, zero, pixel, block.cols, panel);
+                multiply_block(&block);
+            }
+            from += (ptrdiff_t)conv->in_channels * conv->in_rows * conv->in_cols;
+            to += (ptrdiff_t)conv->out_channels * pixels * (it->rounding.bits / 8);
+        }
+    }
+}
+
+/* Write columns of b as tiles of pairs. */
+static void copy_panel(const kernel_int_product *it, const byte *b, const void *zeros, int32_t first, int32_t cols,
+                       int16_t *panel) {
+    for (int32_t col = 0; col < cols; col += WIDTH) {
+        const int32_t width = least(WIDTH, cols - col);
+        int32_t zero[WIDTH] = {0};
+        for (int32_t i = 0; i < width; i++) {
+            zero[i] = read_zero(zeros, it->b_zeros * (first + col + i), it->b_flip);
+        }
+        for (int32_t k = 0; k < it->depth; k += 2, panel += 2 * WIDTH) {
+            for (int32_t half = 0; half < 2; half++) {
+                const byte *from = b + (ptrdiff_t)(k + half) * it->b_row + (ptrdiff_t)col * it->b_col;
+                const int32_t many = k + half < it->depth ? width : 0;
+                if (many == WIDTH && it->b_col == 1) {
+                    for (int32_t i = 0; i < WIDTH; i++) {
+                        panel[2 * i + half] = (int16_t)((from[i] ^ it->b_flip) - zero[i]);
+                    }
+                    continue;
+                }
+                for (int32_t i = 0; i < many; i++) {
+                    panel[2 * i + half] = (int16_t)((from[(ptrdiff_t)i * it->b_col] ^ it->b_flip) - zero[i]);
+                }
+                for (int32_t i = many; i < WIDTH; i++) {
+                    panel[2 * i + half] = 0;
+                }
+            }
+        }
+    }
+}
+
+/* Multiply few rows by columns of b that lie as rows do. */
+static void multiply_rows(const kernel_int_product *it, const int_block *block, const byte *b, const void *b_zeros) {
+    const int16_t *a = block->wide;
+    for (int32_t row = 0; row < it->rows; row++) {
+        widen_row(block->a + row * block->a_row, it->depth, it->a_flip,
+                  read_zero(block->zero, block->zeros * row, it->a_flip), block->wide);
+        for (int32_t col = 0; col < it->cols; col += WIDTH) {
+            const int32_t width = least(WIDTH, it->cols - col);
+            int32_t sums[WIDTH] = {0};
+            line_rounding with;
+            read_rounding(block, col, 1, width, &with);
+            for (int32_t i = 0; i < width; i++) {
+                const byte *from = b + (ptrdiff_t)(col + i) * it->b_col, flip = (byte)it->b_flip;
+                const int16_t zero = (int16_t)read_zero(b_zeros, it->b_zeros * (col + i), it->b_flip);
+                int32_t sum = 0;
+                for (int32_t k = 0; k < it->depth; k++) {
+                    const int16_t right = (int16_t)((int16_t)(byte)(from[k] ^ flip) - zero);
+                    sum += a[k] * right;
+                }
+                sums[i] = sum;
+            }
+            store_line(block, sums, &with, row, col);
+        }
+    }
+}
+
+void kernel_multiply_int(const kernel_int_product *it, const void *a, const void *a_zeros, const void *b,
+                         const void *b_zeros, const int32_t *bias, const float *scales, const float *offsets,
+                         void *c, void *scratch) {
+    const int32_t even = it->depth + it->depth % 2, most = count_columns(it->depth);
+    int16_t *panel = (int16_t *)scratch + (ptrdiff_t)TILE_ROWS * even;
+    const byte *right = b;
+    int_block block = {0};
+    block.rows = it->rows;
+    block.depth = it->depth;
+    block.flip = it->a_flip;
+    block.zero = a_zeros;
+    block.zeros = it->a_zeros;
+    block.a = a;
+    block.panel = panel;
+    block.wide = scratch;
+    block.a_row = it->depth;
+    block.c_row = it->cols;
+    block.rounding = &it->rounding;
+    block.by_column = 1;
+    for (int32_t number = 0; number < it->count; number++) {
+        byte *to = (byte *)c + (ptrdiff_t)number * it->rows * it->cols * (it->rounding.bits / 8);
+        if (it->b_row == 1 && it->rows < TILE_ROWS) {
+            block.cols = it->cols;
+            block.c = to;
+            block.bias = bias;
+            block.scales = scales;
+            block.offsets = offsets;
+            multiply_rows(it, &block, right, b_zeros);
+            block.a += it->a_batch;
+            right += it->b_batch;
+            continue;
+        }
+        for (int32_t col = 0; col < it->cols; col += most) {
+            const int32_t channel = it->rounding.step * col;
+            block.cols = least(most, it->cols - col);
+            block.c = to + (ptrdiff_t)col * (it->rounding.bits / 8);
+            block.bias = bias ? bias + col : NULL;
+            block.scales = scales ? scales + channel : NULL;
+            block.offsets = offsets ? offsets + channel : NULL;
+            copy_panel(it, right + (ptrdiff_t)col * it->b_col, b_zeros, col, block.cols, panel);
+            multiply_block(&block);
+        }
+        block.a += it->a_batch;
+        right += it->b_batch;
+    }
+}

@@ -1,0 +1,210 @@
+"""Steps of integers against ONNX's definition: each operator and type, by each way to multiply."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from c_libraries import build_library, run_library
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from support import parse
+
+from byoc.standalone import export_c
+
+pytest.importorskip("emx_onnx_cgen")
+pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+
+STRICT = ("cc", "-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-O1")
+PLAIN = (*STRICT, "-U__SSE2__", "-U__AVX2__")  # plain C, as for other machines
+TYPES = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8}
+
+
+class QuantizedModel:
+    """A model of quantized operators side by side: each output is an operator's, of `dtype`."""
+
+    def __init__(self) -> None:
+        self.dtype = "uint8"
+        self.random = np.random.default_rng(5)
+        self.graph = onnx.GraphProto(name="net")
+
+    def store(self, value: object, name: str) -> str:
+        """Store a constant under a new name."""
+        name = f"{name}_{len(self.graph.initializer)}"
+        self.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+        return name
+
+    def dequantize(self, name: str, scale: object, zero: object, **attributes: int) -> str:
+        """Add a DequantizeLinear; return what it makes."""
+        made = f"real_{len(self.graph.node)}"
+        read = [name, self.store(scale, "scale"), self.store(zero, "zero")]
+        self.graph.node.append(helper.make_node("DequantizeLinear", read, [made], **attributes))
+        return made
+
+    def read(self, shape: tuple[int, ...], scale: float = 0.03, zero: int | None = None) -> str:
+        """Add an input of 8 bits; return it as floats."""
+        name = f"x_{len(self.graph.input)}"
+        self.graph.input.append(helper.make_tensor_value_info(name, TYPES[self.dtype], shape))
+        point = (121 if self.dtype == "uint8" else -3) if zero is None else zero
+        return self.dequantize(name, np.float32(scale), np.array(point, self.dtype))
+
+    def weigh(self, shape: tuple[int, ...], axis: int | None = None, zero: int = 0) -> str:
+        """Store weights that reach the ends of int8, in one scale or one for each place of an axis."""
+        values = self.random.integers(-128, 128, shape).astype(np.int8)
+        count = 1 if axis is None else shape[axis]
+        scales = self.random.uniform(0.01, 0.02, count).astype(np.float32)
+        zeros = np.full(count, zero, np.int8)
+        if axis is None:
+            return self.dequantize(self.store(values, "w"), scales[0], zeros[0])
+        return self.dequantize(self.store(values, "w"), scales, zeros, axis=axis)
+
+    def add(
+        self, op: str, *operands: str, scale: float = 0.5, act: str = "", **attributes: object
+    ) -> None:
+        """Add an operator, an activation behind it and a QuantizeLinear, whose result is an output."""
+        made = f"made_{len(self.graph.node)}"
+        self.graph.node.append(helper.make_node(op, operands, [made], **attributes))
+        if act:
+            self.graph.node.append(helper.make_node(act, [made], [f"{made}_{act}"]))
+            made = f"{made}_{act}"
+        point = self.store(np.array(100 if self.dtype == "uint8" else -20, self.dtype), "zero")
+        result = f"y_{op}_{len(self.graph.node)}"
+        read = [made, self.store(np.float32(scale), "scale"), point]
+        self.graph.node.append(helper.make_node("QuantizeLinear", read, [result]))
+        self.graph.output.append(onnx.ValueInfoProto(name=result))
+
+    def build(self) -> onnx.ModelProto:
+        """Return the model, with the types of its outputs."""
+        model = helper.make_model(self.graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+        inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True)
+        del model.graph.output[:]
+        model.graph.output.extend(inferred.graph.output)
+        return model
+
+
+def add_products(net: QuantizedModel) -> None:
+    """Add convolutions and products of all forms."""
+    bias = net.store(net.random.standard_normal(7).astype(np.float32), "bias")
+    net.add("Conv", net.read((2, 5, 9, 7)), net.weigh((7, 5, 3, 3), 0), bias, pads=[1] * 4, act="Relu")
+    net.add("Conv", net.read((1, 3, 8, 9)), net.weigh((5, 3, 1, 1)), scale=0.2)
+    net.add("Conv", net.read((1, 4, 11, 6)), net.weigh((6, 2, 3, 2), 0), group=2, strides=[2, 3])
+    net.add(
+        "Conv", net.read((1, 3, 12, 11)), net.weigh((4, 3, 3, 3), zero=9), dilations=[2, 1], scale=0.9
+    )
+    net.add("Conv", net.read((1, 6, 10, 9)), net.weigh((6, 1, 3, 3), 0), group=6, pads=[1] * 4)
+    net.add("Conv", net.read((1, 3, 10, 19)), net.weigh((6, 1, 5, 5), 0), group=3, strides=[2, 2])
+    net.add("Conv", net.read((1, 4, 21)), net.weigh((9, 4, 3), 0))
+    net.add("Gemm", net.read((9, 33)), net.weigh((33, 20), 1), scale=1.5)
+    net.add("Gemm", net.read((1, 34)), net.weigh((21, 34), 0), transB=1, scale=1.5)
+    net.add("MatMul", net.read((3, 7, 12)), net.weigh((12, 18)), scale=0.9)
+    net.add("MatMul", net.read((2, 5, 9)), net.read((2, 9, 6), 0.02), scale=0.1)
+
+
+def add_others(net: QuantizedModel) -> None:
+    """Add sums, products of elements, pools, tables, and what moves integers."""
+    for op, scale in (("Add", 0.06), ("Mul", 0.04)):
+        net.add(op, net.read((2, 5, 3, 7)), net.read((2, 5, 3, 7), 0.01), scale=scale, act="Relu")
+        net.add(op, net.read((2, 5, 1, 1)), net.read((2, 5, 6, 7), 0.02), scale=scale)
+        net.add(op, net.read((4, 35)), net.read((35,), 0.02), scale=scale)
+    x = net.read((3, 17))
+    net.add("Mul", x, x, scale=0.07)
+    pool = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 1, 1, 0]}
+    net.add("AveragePool", net.read((1, 3, 9, 8)), scale=0.03, **pool)
+    net.add("AveragePool", net.read((1, 3, 9, 8)), scale=0.03, count_include_pad=1, **pool)
+    net.add("GlobalAveragePool", net.read((2, 3, 9, 8)), scale=0.02)
+    zero = 100 if net.dtype == "uint8" else -20
+    net.add("MaxPool", net.read((1, 3, 9, 8), 0.5, zero), **pool)
+    net.add("Concat", net.read((2, 3), 0.5, zero), net.read((2, 4), 0.1), axis=1)
+    net.add("Transpose", net.read((2, 3, 4), 0.5, zero), perm=[2, 0, 1])
+    sizes = net.store(np.array([1, 1, 2, 3], np.float32), "scales")
+    net.add("Resize", net.read((1, 2, 3, 4), 0.5, zero), "", sizes, mode="nearest")
+    for op in ("Sigmoid", "Tanh", "HardSwish", "LeakyRelu", "Erf", "Relu"):
+        net.add(op, net.read((3, 5)), scale=0.02)
+
+
+def draw_inputs(model: onnx.ModelProto) -> dict[str, np.ndarray]:
+    """Return values of all of each type, the ends among them."""
+    random = np.random.default_rng(1)
+    found = {}
+    for value in model.graph.input:
+        kind = value.type.tensor_type
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
+        ends, shape = np.iinfo(dtype), [dim.dim_value for dim in kind.shape.dim]
+        found[value.name] = random.integers(ends.min, ends.max + 1, shape).astype(dtype)
+    return found
+
+
+def run_program(model: onnx.ModelProto, out: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:
+    """Build and run an exported program by both ways; return outputs with what the reference makes."""
+    given = draw_inputs(model)
+    expected = ReferenceEvaluator(model).run(None, given)
+    found = []
+    for way in (STRICT, PLAIN):
+        named = zip(model.graph.output, expected, strict=True)
+        results = {value.name: np.zeros(wanted.shape, wanted.dtype) for value, wanted in named}
+        made = run_library(build_library(out, way), list(given.values()), results)
+        found += [
+            (f"{name}, {way[-1]}", *each)
+            for (name, *each) in zip(made, expected, made.values(), strict=True)
+        ]
+    return found
+
+
+def test_integers_are_those_of_the_definition(tmp_path: Path) -> None:
+    net = QuantizedModel()
+    for dtype in TYPES:
+        net.dtype = dtype
+        add_products(net)
+        add_others(net)
+    model = net.build()
+
+    export_c(model, output=tmp_path / "out")
+
+    assert "kernel_dequantize" not in (tmp_path / "out" / "model.c").read_text()
+    emitted = (tmp_path / "out" / "nodes.h").read_text()
+    assert "float" not in emitted.replace("float scales_input", "")  # of Resize
+    differing = total = 0
+    for name, wanted, got in run_program(model, tmp_path / "out"):
+        apart = np.abs(wanted.astype(np.int64) - got)
+        assert np.max(apart) <= 1, name  # of a tie, which the reference's floats round either way
+        assert np.ptp(wanted.astype(np.int64)) > 15, name
+        differing, total = differing + np.count_nonzero(apart), total + apart.size
+    assert differing < total / 500
+
+
+def test_whole_products_have_zero_points_by_channel(tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    stored = {
+        "w": random.integers(-128, 128, (13, 20)).astype(np.int8),
+        "k": random.integers(0, 256, (4, 3, 3, 3)).astype(np.uint8),
+        "wz": random.integers(-128, 128, 20).astype(np.int8),
+    }
+    model = parse(
+        """g (uint8[7, 13] a, uint8 az, int8[2, 3, 6, 8] x, int8 xz)
+        => (int32[7, 20] y, int32[2, 4, 6, 8] z) <uint8 kz = {77}> {
+        y = MatMulInteger(a, w, az, wz)
+        z = ConvInteger<pads=[1, 1, 1, 1]>(x, k, xz, kz)
+        }""",
+        opset=21,
+    )
+    for name, value in stored.items():
+        model.graph.initializer.append(numpy_helper.from_array(value, name))
+
+    made = export_c(model, output=tmp_path / "out")
+
+    assert made.kernels == 2
+    assert "kernel_multiply_int" in (tmp_path / "out" / "model.c").read_text()
+    for name, wanted, got in run_program(model, tmp_path / "out"):
+        np.testing.assert_array_equal(got, wanted, name)
+
+
+def test_the_arena_of_a_quantized_network_is_in_bytes(tmp_path: Path) -> None:
+    net = QuantizedModel()
+    net.add("Conv", net.read((1, 8, 32, 32)), net.weigh((8, 8, 3, 3), 0), pads=[1] * 4)
+
+    made = export_c(net.build(), output=tmp_path / "out")
+
+    scratch = (6 + 64) * 72 * 2  # rows and columns that the kernel widens to 16 bits
+    assert made.arena_bytes == made.bound == 2 * 8 * 32 * 32 + scratch + -scratch % 64

@@ -1,0 +1,81 @@
+"""Emitted functions are run when a program is made: wrong ones are refused, right ones are kept."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from support import parse
+
+from byoc.errors import InputError
+from byoc.standalone import _node_calls, _proof, export_c
+
+pytest.importorskip("emx_onnx_cgen")
+pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+
+NET = """net (float[2, 5] x, int64[3] i) => (float[2, 5] y, float[2, 3] z) {
+    s = Softplus(x)
+    y = LeakyRelu<alpha = 0.25>(s)
+    z = Gather<axis = 1>(x, i)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        # Off by a part in a thousand, wrong on NaN alone, behind the end, and a crash.
+        (
+            r"log1pf\(",
+            "1.001f * log1pf(",
+            r"Softplus 's' has no function in C: .* is wrong: on .* off by",
+        ),
+        (r"return log1pf", "return a != a ? 0 : log1pf", "Softplus 's'.*on NaN its result loses NaN"),
+        (
+            r"(output\[i0\]\[i1\] = data)",
+            r"output[2][i1] = 1; \1",
+            "Gather 'z'.*it writes behind an operand",
+        ),
+        (
+            r"(output\[i0\]\[i1\] = data)",
+            r"*(volatile int *)0 = 1; \1",
+            "Gather 'z'.*it ends with SIGSEGV",
+        ),
+    ],
+)
+def test_a_wrong_function_is_refused_by_name(
+    right: str, wrong: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mend = _node_calls.mend_emx_source
+
+    def spoil(source: str) -> str:
+        return re.sub(right, wrong, mend(source))
+
+    monkeypatch.setattr(_node_calls, "mend_emx_source", spoil)
+
+    with pytest.raises(InputError, match=said):
+        export_c(parse(NET), output=tmp_path / "out")
+
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_was_right_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[str] = []
+    run = _proof._try_function
+    monkeypatch.setattr(
+        _proof, "_try_function", lambda *given: (tried.append(given[2].name), run(*given))[1]
+    )
+
+    for net in (NET, NET, NET.replace("0.25", "0.125")):
+        assert export_c(parse(net), output=tmp_path / "out").proven == 3
+
+    assert tried == ["node0_softplus", "node1_leakyrelu", "node2_gather", "node1_leakyrelu"]
+
+
+def test_without_a_compiler_nothing_is_proven(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_proof, "_describe_compiler", lambda: "")
+
+    made = export_c(parse(NET), output=tmp_path / "out")
+
+    assert made.proven == 0
+    assert made.not_proven == "there is no C compiler 'cc' here"
