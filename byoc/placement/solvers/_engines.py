@@ -199,6 +199,10 @@ class RateCheck:
 _RATE_ROUNDING = 1e-9
 
 
+# Times as long as a list schedule of one round takes, for the simulation of each further round.
+_SIMULATED = 6.0
+
+
 class SharedSystem:
     """The conditions of a problem, as the scheduler reads them."""
 
@@ -220,7 +224,7 @@ class SharedSystem:
             self.hyperperiod, self.inferences = find_hyperperiod(self.networks)
         self.work = 2.0 + 2.0 * (self.slowdown is not None)
         if conditions.has_rates:
-            self.work += sum(self.inferences) / len(self.inferences)
+            self.work += _SIMULATED * sum(self.inferences) / len(self.inferences)
         """How many times as long a schedule takes as one without conditions."""
 
     def find_engines(self, device: int) -> tuple[int, ...]:

@@ -300,6 +300,8 @@ class _Starts:
         self, strategies: Iterable[tuple[Strategy, float]], splits: Iterable[Ints]
     ) -> Iterator[tuple[Ints, Ints]]:
         problem = self._problem
+        for labels in self._iterate_whole_networks():
+            yield labels, form_regions(problem, labels)
         affordable = (strategy for strategy, each in strategies if self._can_spend(each))
         for placement in solve_applicable(problem.plain, affordable):
             regions = placement.regions
@@ -310,7 +312,7 @@ class _Starts:
             for placement in solve_applicable(problem.conditions.other, [LaunchAware()]):
                 regions = form_regions(problem, placement.labels)
                 yield from _region_variants(problem, placement.labels, regions)
-        for labels in chain(self._iterate_listed(), splits, self._iterate_whole_networks()):
+        for labels in chain(self._iterate_listed(), splits):
             yield from _region_variants(problem, labels, form_regions(problem, labels))
 
     def _iterate_whole_networks(self) -> Iterator[Ints]:
