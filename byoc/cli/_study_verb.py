@@ -27,7 +27,8 @@ from byoc.console import print_errors, print_lines
 from byoc.reporting import format_count
 from byoc.support import show_progress
 
-_LINES = 10  # of progress where no terminal shows it
+_LINES = 10  # of progress where no terminal shows it, and of reasons
+_NAMES = 3  # of models or strategies before a reason
 
 
 class SummaryFormat(StrEnum):
@@ -258,14 +259,25 @@ def _print_summary(result: comparison.StudyResult, output: Path) -> None:
         each = ", ".join(f"{count} {status}" for status, count in result.failures.items())
         parts.append(f"{failed} not solved ({each})")
     print_errors([", ".join(parts)])
-    reasons = dict.fromkeys(
-        f"{row['model']}, {row['strategy']}: {row['reason']}"
-        for row in result.rows
-        if row["status"] != "ok"
-    )
-    shown = list(reasons)[:_LINES]
+    reasons: dict[str, list[tuple[str, str]]] = {}
+    for row in result.rows:
+        if row["status"] != "ok":
+            reasons.setdefault(row["reason"], []).append((row["model"], row["strategy"]))
+    shown = [_describe_failures(reason, cases) for reason, cases in [*reasons.items()][:_LINES]]
     more = [f"and {len(reasons) - len(shown)} more"] if len(reasons) > len(shown) else []
     print_errors([*shown, *more])
+
+
+def _describe_failures(reason: str, cases: Sequence[tuple[str, str]]) -> str:
+    """Return a line for all cases that failed for one reason: their models and strategies, once each."""
+    models, strategies = (list(dict.fromkeys(names)) for names in zip(*cases, strict=True))
+    parts = [_join_names(names) for names in (models, strategies) if names[0] not in reason]
+    return ": ".join(filter(None, (", ".join(parts), reason)))
+
+
+def _join_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    return f"{', '.join(names[:_NAMES])}{more}"
 
 
 @contextmanager

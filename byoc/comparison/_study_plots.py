@@ -39,12 +39,12 @@ _MARKS = "osD^vPX*"
 _TEXT_POINTS = 8.0  # as the captions of a paper
 _LEGEND_POINTS = 7.0
 _GREY = "#777777"
+_HOST_STYLE = (0, (6, 2))  # long dashes, as no strategy has them
 _LIGHTEST = 0.85  # of the colour map, from dark to light: what is lighter is too faint on white
 _WIDE_RANGE = 10.0  # from which on an axis is logarithmic
 _COST_AXES = {
-    "seconds": "predicted seconds",
     "joules": "joules",
-    "constant_bytes": "MB of constants on accelerators",
+    "constant_bytes": "MB of constants",
 }
 _MOST_PANELS = 12  # models of a figure
 
@@ -317,12 +317,20 @@ def _draw_bandwidth(figure: Any, drawing: _Drawing) -> None:
         if low != high:
             axes.fill_between(x, low, high, color=style["color"], alpha=0.2, linewidth=0)
         lowest, highest = min(lowest, *low), max(highest, *high)
-    axes.axhline(1.0, color=_GREY, linewidth=1.0, linestyle=(0, (6, 2)), label="host alone")
+    axes.axhline(1.0, color=_GREY, linewidth=1.0, linestyle=_HOST_STYLE, label="host alone")
     is_wide = highest > _WIDE_RANGE * lowest
     axes.set(xscale="log", yscale="log" if drawing.log or is_wide else "linear")
     axes.set(xlabel="bandwidth of the link, GB/s", ylabel="objective over the host alone")
+    _number_axes(axes.xaxis, axes.yaxis)
     axes.grid(alpha=0.3)
     drawing.add_legend(figure, [axes])
+
+
+def _number_axes(*axes: Any) -> None:
+    """Label logarithmic axes with numbers, not powers of ten."""
+    for axis in axes:
+        if axis.get_scale() == "log":
+            axis.set_major_formatter("{x:g}")
 
 
 def _host_value(row: StudyRow) -> float:
@@ -370,6 +378,7 @@ def _draw_profile(figure: Any, drawing: _Drawing) -> None:
     axes.set(xlabel="objective over the best found, at most", ylabel="share of problems")
     axes.set(xscale="log" if drawing.log or end > _WIDE_RANGE else "linear")
     axes.set(xlim=(1.0, end), ylim=(0, 1.02))
+    _number_axes(axes.xaxis)
     axes.grid(alpha=0.3)
     drawing.add_legend(figure, [axes], f"over all {len(solved)} problems that any strategy solved")
 
@@ -412,16 +421,19 @@ def find_pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, floa
     return front
 
 
-def _list_panels(drawing: _Drawing) -> list[tuple[str, str]]:
-    """Return the model and the other cost of each panel."""
-    others = [name for name in ("joules", "constant_bytes") if any(row[name] for row in drawing.rows)]
-    models = list(dict.fromkeys(row["model"] for row in drawing.rows))[:_MOST_PANELS]
-    return [(model, other) for other in others for model in models]
+def _list_costs(drawing: _Drawing) -> list[str]:
+    return [name for name in _COST_AXES if any(row[name] for row in drawing.rows)]
 
 
-def _count_across(drawing: _Drawing) -> int:
-    most = max(1, int(drawing.width / (WIDTHS["column"] / 2)))  # panels are half a column wide or more
-    return min(most, len(_list_panels(drawing)))
+def _list_models(drawing: _Drawing) -> list[str]:
+    return list(dict.fromkeys(row["model"] for row in drawing.rows))
+
+
+def _count_panels(drawing: _Drawing) -> tuple[int, int]:
+    """Return the rows of panels for one cost, and the panels in each: half a column wide or more."""
+    models = min(len(_list_models(drawing)), _MOST_PANELS)
+    across = min(models, max(1, int(drawing.width / (WIDTHS["column"] / 2))))
+    return ceil(models / across), across
 
 
 def _draw_pareto(figure: Any, drawing: _Drawing) -> None:
@@ -429,38 +441,54 @@ def _draw_pareto(figure: Any, drawing: _Drawing) -> None:
 
     A dashed line is at the seconds of the host alone.
     """
-    panels, across = _list_panels(drawing), _count_across(drawing)
-    grid = figure.subplots(ceil(len(panels) / across), across, squeeze=False)
-    for axes in grid.flat[len(panels) :]:
-        axes.set_axis_off()
-    for axes, (model, other) in zip(grid.flat, panels, strict=False):
-        scale = 1e-6 if other == "constant_bytes" else 1.0
-        known = [row for row in drawing.rows if row["model"] == model and row[other] is not None]
-        for own in _group(known, *_SETTING).values():
-            front = find_pareto([(row["seconds"], row[other] * scale) for row in own])
-            axes.plot(*zip(*front, strict=True), color=_GREY, linewidth=0.6, drawstyle="steps-post")
-        for name, own in drawing.group(known).items():
-            points = [(row["seconds"], row[other] * scale) for row in own]
-            style = drawing.style(name) | {"linestyle": "none", "alpha": 0.8}
-            axes.plot(*zip(*points, strict=True), **style, label=escape_label(name))
-        hosts = {row["host_only_seconds"] for row in known if row["host_only_seconds"]}
-        for seconds in hosts:
-            axes.axvline(seconds, color=_GREY, linewidth=1.0, linestyle=(0, (6, 2)), label="host alone")
-        axes.set_xscale(_choose_scale([*(row["seconds"] for row in known), *hosts], drawing.log))
-        axes.set_yscale(_choose_scale([row[other] * scale for row in known], drawing.log))
-        axes.set_title(escape_label(_shorten(model)), fontsize=_TEXT_POINTS)
-        axes.grid(alpha=0.3)
-        axes.set_ylabel(_COST_AXES[other])
-    figure.supxlabel(_COST_AXES["seconds"], fontsize=_TEXT_POINTS)
-    models = len({row["model"] for row in drawing.rows})
-    left_out = f"; the first {_MOST_PANELS} of {models} models" if models > _MOST_PANELS else ""
+    costs, models, (down, across) = _list_costs(drawing), _list_models(drawing), _count_panels(drawing)
+    grid = figure.subplots(down * len(costs), across, squeeze=False)
+    for number, axes in enumerate(grid.flat):
+        cost, place = costs[number // (down * across)], number % (down * across)
+        if place >= min(len(models), _MOST_PANELS):
+            axes.set_axis_off()
+            continue
+        known = [row for row in drawing.rows if row["model"] == models[place] and row[cost] is not None]
+        _draw_fronts(axes, drawing, known, cost)
+        axes.set_title(escape_label(_shorten(models[place])), fontsize=_TEXT_POINTS)
+        if place % across == 0:
+            axes.set_ylabel(_COST_AXES[cost])
+        if place + across >= min(len(models), _MOST_PANELS):
+            axes.set_xlabel("predicted seconds")
+    left_out = (
+        f"; the first {_MOST_PANELS} of {len(models)} models" if len(models) > _MOST_PANELS else ""
+    )
     drawing.add_legend(figure, grid.flat, f"{drawing.describe()}{left_out}")
 
 
-def _choose_scale(values: Sequence[float], log: bool) -> str:
-    """Return the scale of an axis: logarithmic where asked for, or where values span a factor of ten."""
+def _draw_fronts(axes: Any, drawing: _Drawing, rows: Sequence[StudyRow], cost: str) -> None:
+    """Draw the points of a model by strategy, the front of each setting, and the host alone."""
+    scale = 1e-6 if cost == "constant_bytes" else 1.0
+    for own in _group(rows, *_SETTING).values():
+        front = find_pareto([(row["seconds"], row[cost] * scale) for row in own])
+        axes.plot(*zip(*front, strict=True), color=_GREY, linewidth=0.6, drawstyle="steps-post")
+    for name, own in drawing.group(rows).items():
+        points = [(row["seconds"], row[cost] * scale) for row in own]
+        style = drawing.style(name) | {"linestyle": "none", "alpha": 0.8}
+        axes.plot(*zip(*points, strict=True), **style, label=escape_label(name))
+    hosts = {row["host_only_seconds"] for row in rows if row["host_only_seconds"]}
+    for seconds in hosts:
+        axes.axvline(seconds, color=_GREY, linewidth=1.0, linestyle=_HOST_STYLE, label="host alone")
+    _scale_axis(axes, "x", [*(row["seconds"] for row in rows), *hosts], drawing.log)
+    _scale_axis(axes, "y", [row[cost] * scale for row in rows], drawing.log)
+    axes.grid(alpha=0.3)
+
+
+def _scale_axis(axes: Any, which: str, values: Sequence[float], log: bool) -> None:
+    """Make an axis logarithmic where asked for, or where its values span a factor of ten."""
     least = min(values, default=0.0)
-    return "log" if least > 0 and (log or max(values) >= _WIDE_RANGE * least) else "linear"
+    is_wide = least > 0 and max(values) >= _WIDE_RANGE * least
+    if not is_wide and not (log and least > 0):
+        axes.locator_params(axis=which, nbins=4)
+        return
+    axes.set(**{f"{which}scale": "log"})
+    if is_wide:  # else powers of ten, which have labels, may be absent
+        getattr(axes, f"{which}axis").set_minor_formatter("")
 
 
 def _shorten(model: str) -> str:
@@ -495,8 +523,8 @@ def _use_half(drawing: _Drawing) -> float:
 
 
 def _size_panels(drawing: _Drawing) -> float:
-    across = _count_across(drawing)
-    return ceil(len(_list_panels(drawing)) / across) * 0.85 / across
+    down, across = _count_panels(drawing)
+    return down * len(_list_costs(drawing)) * 0.85 / across
 
 
 _FIGURES = (
@@ -509,8 +537,8 @@ _FIGURES = (
     ),
     _StudyFigure(
         "profile",
-        "Performance profiles: the share of the problems that any strategy solved whose objective is within "
-        "a factor of the best; what failed is never within; bands are seeds",
+        "Performance profiles over the problems that any strategy solved: the share whose objective is "
+        "within a factor of the best; what failed is never within; bands are seeds",
         _draw_profile,
         lambda drawing: len(drawing.names) > 1,
         _use_half,
@@ -526,7 +554,7 @@ _FIGURES = (
         "pareto",
         "Predicted seconds against another cost; what no other betters in both is joined",
         _draw_pareto,
-        lambda drawing: bool(_list_panels(drawing)),
+        lambda drawing: bool(_list_costs(drawing)),
         _size_panels,
     ),
     _StudyFigure(

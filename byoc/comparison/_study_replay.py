@@ -62,7 +62,7 @@ def replay_study(  # noqa: PLR0913 - the options of the verb
     }
     before: dict[str, StudyCase] = {}
     cases: dict[str, StudyCase] = {}
-    for file, content in _read_saved(Path(saved)):
+    for file, content in sorted(_read_saved(Path(saved)), key=_sort_saved):
         for link in links or (content.case.link,):
             case = _make_case(file, content, costs, link)
             before[case.key], cases[case.key] = content.case, case
@@ -95,6 +95,13 @@ def _read_saved(folder: Path) -> Iterator[tuple[Path, SavedCase]]:
         if not is_file(placement):
             raise InputError(f"{placement}: no such file, which {file.name} belongs to")
         yield placement.absolute(), content
+
+
+def _sort_saved(saved: tuple[Path, SavedCase]) -> tuple[Any, ...]:
+    """Return what saved cases are sorted by: as in a study, models first."""
+    case = saved[1].case
+    options = sorted(case.strategy_options.items())
+    return case.model, case.rules, case.strategy, options, case.link or 0.0, case.seed or 0, saved[0]
 
 
 def _make_case(

@@ -492,6 +492,13 @@ def run_cases(
     return StudyResult(make_rows(cases, outcomes), len(cases), earlier)
 
 
+def _describe_command() -> str:
+    """Return the command line of the program that this runs in, without the folder of the program."""
+    path = Path(sys.argv[0])
+    name = path.parent.name if path.name == "__main__.py" else path.name  # as `python -m byoc`
+    return escape_unprintable(shlex.join([name, *sys.argv[1:]]))
+
+
 def _collect(
     solved: Iterable[tuple[StudyCase, Outcome]],
     total: int,
@@ -500,9 +507,8 @@ def _collect(
 ) -> None:
     """Put the outcomes of cases into `outcomes` and the journal as they are solved; show progress."""
     failed = sum(outcome["status"] != OK for outcome in outcomes.values())
-    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])  # of the program that this runs in
     for case, given in solved:
-        outcome = given | {"command": escape_unprintable(command)}
+        outcome = given | {"command": _describe_command()}
         if journal is not None:
             journal.append(case.key, outcome)
         outcomes[case.key] = outcome

@@ -77,7 +77,7 @@ def describe_over(rows: Sequence[StudyRow], over: str, by: Sequence[str] = ()) -
     if over == OVER_OWN:
         return f"each strategy over those of {total} problems that it solved"
     common = sum(len(find_common_problems(group)) for group in _group_rows(rows, by).values())
-    each = f", each {' and '.join(by)} by itself" if by else ""
+    each = f", in each group of the same {' and '.join(by)}" if by else ""
     return f"over the {common} of {total} problems that every strategy solved which solved any{each}"
 
 
