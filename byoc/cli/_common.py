@@ -14,6 +14,7 @@ from _thread import interrupt_main
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from enum import StrEnum
+from math import isfinite
 from pathlib import Path
 from time import monotonic
 from types import FrameType
@@ -329,6 +330,22 @@ def check_not_read(path: Path, read: Iterable[object]) -> None:
         for each in given if isinstance(given, list | tuple) else [given]:
             if isinstance(each, str | Path) and Path(each).is_file():
                 check_outside(path, Path(each), "it would replace what is read")
+
+
+def read_links(text: str | None) -> tuple[float, ...]:
+    """Return the bandwidths in a text with commas between, each once; none where there is no text."""
+    if text is None:
+        return ()
+    links = []
+    for part in text.split(","):
+        try:
+            value = float(part)
+        except ValueError:
+            value = 0.0
+        if not (isfinite(value) and value > 0):
+            raise typer.BadParameter(f"'{part}': a number of GB/s is expected", param_hint="--link")
+        links.append(value)
+    return tuple(dict.fromkeys(links))
 
 
 def print_json(document: Any) -> None:

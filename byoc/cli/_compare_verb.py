@@ -28,6 +28,7 @@ from byoc.cli._common import (
     check_outside,
     print_json,
     print_rows,
+    read_links,
     reserve_stdout,
     show_status,
 )
@@ -338,7 +339,7 @@ def compare(  # noqa: PLR0913 - the options of the verb
     """
     tests = JUnitFile.prepare(junit, "compare", models, options.rules)
     names = () if strategies is None else _read_names(strategies)
-    links = _read_links(link)
+    links = read_links(link) or (None,)
     with tests.record_errors("compare"), show_status(), reserve_stdout():
         plain = keywords_of(options, byoc.stages.options.PlanOptions)
         rows, cause = _run(
@@ -381,21 +382,6 @@ def _read_names(text: str) -> tuple[str, ...]:
     if not names:
         raise typer.BadParameter("give at least one name", param_hint="--strategies")
     return names
-
-
-def _read_links(text: str | None) -> tuple[float | None, ...]:
-    if text is None:
-        return (None,)
-    links = []
-    for part in text.split(","):
-        try:
-            value = float(part)
-        except ValueError:
-            value = 0.0
-        if not (isfinite(value) and value > 0):
-            raise typer.BadParameter(f"'{part}': a number of GB/s is expected", param_hint="--link")
-        links.append(value)
-    return tuple(dict.fromkeys(links))
 
 
 def _print(rows: list[comparison.StrategyRow], form: TableFormat, unit: str) -> None:

@@ -13,20 +13,48 @@ import typer
 
 import byoc
 from byoc import comparison, reporting
-from byoc.cli._common import DefaultGroup, print_json, reserve_stdout, show_status
+from byoc.cli._common import (
+    DefaultGroup,
+    OutputFormat,
+    print_json,
+    print_rows,
+    read_links,
+    reserve_stdout,
+    show_status,
+)
 from byoc.cli._option_flags import JUnitFile, JUnitOption
 from byoc.console import print_errors, print_lines
 from byoc.reporting import format_count
 from byoc.support import show_progress
 
-_LINES = 10  # of progress where no terminal shows it
+_LINES = 10  # of progress where no terminal shows it, and of reasons
+_NAMES = 3  # of models or strategies before a reason
 
 
-class TextFormat(StrEnum):
-    """A format of tables in documents."""
+class SummaryFormat(StrEnum):
+    """A format of tables."""
 
+    text = "text"
     markdown = "markdown"
     latex = "latex"
+    csv = "csv"
+    json = "json"
+
+
+class Grouping(StrEnum):
+    """A column by which a table has groups."""
+
+    model = "model"
+    link = "link"
+    rules = "rules"
+
+
+class FigureFormat(StrEnum):
+    """A format of figures in a folder."""
+
+    svg = "svg"
+    png = "png"
+    pdf = "pdf"
 
 
 class Over(StrEnum):
@@ -71,6 +99,10 @@ def run(  # noqa: PLR0913 - the options of the verb
     allow_failures: Annotated[
         bool, typer.Option("--allow-failures", help="Exit with 0 even if cases failed.")
     ] = False,
+    save: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Save the placement and the problem of each case here."),
+    ] = None,
     junit: JUnitOption = None,
 ) -> None:
     """Solve all cases of a study, and write a row for each.
@@ -82,7 +114,12 @@ def run(  # noqa: PLR0913 - the options of the verb
     try:
         with tests.record_errors("study"), _show_cases(), reserve_stdout():
             result = byoc.study(
-                file, output, jobs=jobs, scheduler=scheduler, retry_failures=retry_failures
+                file,
+                output,
+                jobs=jobs,
+                scheduler=scheduler,
+                retry_failures=retry_failures,
+                save=save,
             )
     except BaseException as error:
         if isinstance(error.__cause__, comparison.StoppedStudyError):
@@ -95,14 +132,48 @@ def run(  # noqa: PLR0913 - the options of the verb
         raise typer.Exit(1)
 
 
+@app.command("replay")
+def replay(  # noqa: PLR0913 - the options of the verb
+    saved: Annotated[Path, typer.Argument(metavar="FOLDER", help="What `byoc study --save` wrote.")],
+    *,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="Write the results here: .csv or .parquet.")
+    ],
+    link: Annotated[
+        str | None, typer.Option(help="Bandwidths of the link in GB/s, with commas between.")
+    ] = None,
+    cost_model: Annotated[str | None, typer.Option(help="The accelerator's cost model.")] = None,
+    host_cost_model: Annotated[str | None, typer.Option(help="The host's cost model.")] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Processes at a time; as many as processors unless given.")
+    ] = None,
+) -> None:
+    """Price the placements that a study saved over other links or by other costs.
+
+    Nothing is placed anew; the exit code is 1 when a placement could not be priced.
+    """
+    with _show_cases(), reserve_stdout():
+        result = comparison.replay_study(
+            saved,
+            output,
+            links=read_links(link),
+            cost_model=cost_model,
+            host_cost_model=host_cost_model,
+            jobs=jobs,
+        )
+    _print_summary(result, output)
+    if result.failures:
+        raise typer.Exit(1)
+
+
 @app.command("plot")
-def plot(
+def plot(  # noqa: PLR0913 - the options of the verb
     results: Annotated[Path, typer.Argument(metavar="results", help="CSV or Parquet of a study.")],
     *,
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", help="A .html page, a .svg, .png or .pdf file, or a folder for SVG."
+            "--output", "-o", help="A .html page, a .svg, .png or .pdf file, or a folder for one each."
         ),
     ],
     measured: Annotated[
@@ -110,13 +181,24 @@ def plot(
         typer.Option(metavar="FILE.csv", help="Measured seconds, to be plotted beside predicted ones."),
     ] = None,
     over: Annotated[Over, _OVER] = Over.common,
+    width: Annotated[
+        str, typer.Option(metavar="column|page|INCHES", help="A column of a paper, a page, or inches.")
+    ] = "page",
+    log: Annotated[
+        bool, typer.Option("--log", help="Logarithmic axes for objectives and costs.")
+    ] = False,
+    form: Annotated[
+        FigureFormat, typer.Option("--format", help="Of the files in a folder.")
+    ] = FigureFormat.svg,
 ) -> None:
-    """Plot objectives, gaps and Pareto fronts as figures.
+    """Plot objectives, performance profiles, gaps and Pareto fronts as figures.
 
     Objectives are drawn by the bandwidth of the link, and predicted seconds against measured ones.
     """
     with show_status(), reserve_stdout():
-        written = comparison.plot_study(results, output, measured, over.value)
+        written = comparison.plot_study(
+            results, output, measured, over=over.value, width=width, log=log, form=form.value
+        )
     print_lines(written)
 
 
@@ -124,15 +206,26 @@ def plot(
 def table(
     results: Annotated[Path, typer.Argument(metavar="results", help="CSV or Parquet of a study.")],
     form: Annotated[
-        TextFormat, typer.Option("--format", help="markdown, or latex with booktabs.")
-    ] = TextFormat.markdown,
+        SummaryFormat, typer.Option("--format", help="latex is with booktabs; csv and json in full.")
+    ] = SummaryFormat.markdown,
     over: Annotated[Over, _OVER] = Over.common,
+    by: Annotated[
+        list[Grouping] | None,
+        typer.Option("--by", help="Lines for each of these by itself; repeatable."),
+    ] = None,
 ) -> None:
     """Print a table with a line for each strategy.
 
     It has the ratios to the best value of a problem with their spread, gaps, and seconds of the solver.
     """
-    sys.stdout.write(comparison.tabulate_study(results, form.value, over.value))
+    groups = tuple(each.value for each in by or ())
+    if form is not SummaryFormat.text:
+        sys.stdout.write(comparison.tabulate_study(results, form.value, over.value, groups))
+        return
+    rows = comparison.read_results(results)
+    lines = comparison.summarize_study(rows, over.value, groups)
+    print_rows(comparison.make_cells(lines, groups), OutputFormat.text)
+    print_lines(["", f"Compared {comparison.describe_over(rows, over.value, groups)}."])
 
 
 @app.command("schema")
@@ -166,14 +259,25 @@ def _print_summary(result: comparison.StudyResult, output: Path) -> None:
         each = ", ".join(f"{count} {status}" for status, count in result.failures.items())
         parts.append(f"{failed} not solved ({each})")
     print_errors([", ".join(parts)])
-    reasons = dict.fromkeys(
-        f"{row['model']}, {row['strategy']}: {row['reason']}"
-        for row in result.rows
-        if row["status"] != "ok"
-    )
-    shown = list(reasons)[:_LINES]
+    reasons: dict[str, list[tuple[str, str]]] = {}
+    for row in result.rows:
+        if row["status"] != "ok":
+            reasons.setdefault(row["reason"], []).append((row["model"], row["strategy"]))
+    shown = [_describe_failures(reason, cases) for reason, cases in [*reasons.items()][:_LINES]]
     more = [f"and {len(reasons) - len(shown)} more"] if len(reasons) > len(shown) else []
     print_errors([*shown, *more])
+
+
+def _describe_failures(reason: str, cases: Sequence[tuple[str, str]]) -> str:
+    """Return a line for all cases that failed for one reason: their models and strategies, once each."""
+    models, strategies = (list(dict.fromkeys(names)) for names in zip(*cases, strict=True))
+    parts = [_join_names(names) for names in (models, strategies) if names[0] not in reason]
+    return ": ".join(filter(None, (", ".join(parts), reason)))
+
+
+def _join_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    return f"{', '.join(names[:_NAMES])}{more}"
 
 
 @contextmanager

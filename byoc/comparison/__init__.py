@@ -46,18 +46,25 @@ if TYPE_CHECKING:
     from byoc.comparison._placement_diff import diff
     from byoc.comparison._rule_comparison import ComparedKind, RuleComparison, compare_rules, simplify
     from byoc.comparison._study_file import TASK_KEYS, StudyCase, TaskRow, list_tasks, make_study_schema
-    from byoc.comparison._study_plots import plot_study, tabulate_study
+    from byoc.comparison._study_plots import plot_study
+    from byoc.comparison._study_replay import replay_study
     from byoc.comparison._study_results import (
         ASKED_COLUMNS,
         COLUMNS,
-        TIME_COLUMNS,
+        RUN_COLUMNS,
         StudyRow,
         format_csv,
         make_rows,
         read_results,
-        summarize_study,
         write_results,
     )
     from byoc.comparison._study_run import StoppedStudyError, StudyResult, study
+    from byoc.comparison._study_tables import (
+        SUMMARY_KEYS,
+        describe_over,
+        make_cells,
+        summarize_study,
+        tabulate_study,
+    )
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from datetime import UTC, datetime
 from functools import lru_cache
 from hashlib import file_digest, sha256
 from importlib.metadata import version
@@ -20,6 +21,7 @@ import onnx
 from pydantic import BaseModel
 
 from byoc.comparison._study_file import StudyCase
+from byoc.comparison.profiling import describe_machine
 from byoc.costs import (
     CostFile,
     CostModel,
@@ -31,13 +33,24 @@ from byoc.costs import (
     with_link,
 )
 from byoc.errors import ByocError, InputError, describe_error
-from byoc.model import GraphIndex, find_external_data, read_model_file, walk_tensors
+from byoc.model import GraphIndex, find_external_data, name_nodes, read_model_file, walk_tensors
 from byoc.placement import Placement, Problem, Strategy, count_transferred_bytes, strategy_display_name
-from byoc.planning import GraphPlan, GraphUnits, PlanSettings, find_sizes, load_units, plan_graphs
+from byoc.planning import (
+    GraphPlan,
+    GraphUnits,
+    PlanSettings,
+    find_sizes,
+    format_placement,
+    format_problem,
+    load_units,
+    name_units,
+    plan_graphs,
+    read_placement,
+)
 from byoc.reporting import collect_plan_notes
 from byoc.rules import Target
 from byoc.stages import is_worth_sizes, load_settings, wants_sizes
-from byoc.support import validate_content
+from byoc.support import validate_content, write_text
 from byoc.zoo import ZOO, find_path, list_entries
 
 # Digests of what a case is computed from: the model, the rules, the costs, the strategy's code.
@@ -49,6 +62,29 @@ _DIGITS = 16  # of a SHA-256 in hexadecimal: 64 bits
 def list_versions() -> dict[str, str]:
     """Return the versions that results depend on, by distribution."""
     return {name: version(name) for name in ("onnx-byoc", "onnx", "numpy", "scipy")}
+
+
+def describe_run() -> dict[str, str]:
+    """Return where and when a case is solved: the columns `RUN_COLUMNS` of a study that this gives."""
+    return {"date": datetime.now(UTC).isoformat(timespec="seconds"), **_describe_installation()}
+
+
+@lru_cache(maxsize=1)
+def _describe_installation() -> dict[str, str]:
+    machine = describe_machine()
+    versions = list_versions() | machine.versions
+    cores = f"{machine.cores} {'core' if machine.cores == 1 else 'cores'}"
+    named = {name: versions.get(name, "") for name in ("onnx", "onnxruntime", "scipy")}
+    return {
+        "machine": ", ".join(filter(None, (machine.cpu, cores, machine.os))),
+        "byoc_version": versions["onnx-byoc"],
+        **{f"{name}_version": found for name, found in named.items()},
+    }
+
+
+def digest_versions() -> str:
+    """Return the digest of the versions that results depend on."""
+    return _digest_text(json.dumps(list_versions()))
 
 
 def digest_model(source: str) -> str:
@@ -259,7 +295,7 @@ class CaseSolver:
             outcome = make_failure(FAILED, "there is not enough memory for it")
         except Exception as error:  # a defect must not take the other cases with it
             outcome = make_failure(FAILED, f"failed with {describe_error(error)}")
-        return outcome | {"case_seconds": time.perf_counter() - start}
+        return outcome | {"case_seconds": time.perf_counter() - start, **describe_run()}
 
     def _solve(self, case: StudyCase) -> Outcome:
         loaded = self.load_settings(case)
@@ -268,6 +304,8 @@ class CaseSolver:
         settings = restrict_settings(case, loaded)
         watched = Stopwatch(settings.strategy)
         timed = replace(settings, strategy=watched, names_limits=False)
+        if case.placement:
+            return _price_saved(case, model, timed)
         plan = plan_graphs(model.index, timed, model.units)
         notes = []
         if model.sizes and wants_sizes(plan):
@@ -278,6 +316,8 @@ class CaseSolver:
                     sizes = ", ".join(f"{name} = {size}" for name, size in model.sizes.items())
                     plan, notes = other, [f"planned for {sizes}, as partition does"]
         found = describe_plan(plan, settings)
+        if case.save:
+            _save_plan(case, plan, settings)
         return found | {"notes": [*notes, *found["notes"]], "solver_seconds": watched.seconds}
 
     def _find_model(self, case: StudyCase, settings: PlanSettings) -> _PreparedModel:
@@ -301,6 +341,40 @@ def _prepare_model(case: StudyCase, settings: PlanSettings) -> _PreparedModel:
     model, units = load_units(case.model_path, settings.targets, dims, shapes, trips, left_out)
     sizes = {} if dims or shapes else find_sizes(model, settings.state)
     return _PreparedModel(model.index, units, digest, sizes)
+
+
+def _price_saved(case: StudyCase, model: _PreparedModel, settings: PlanSettings) -> Outcome:
+    """Return the outcome of a saved placement at the costs of a case; nothing is proved or searched."""
+    saved = read_placement(Path(case.placement))
+    pins = saved.resolve(model.index, [target.name for target in settings.targets])
+    found = describe_plan(plan_graphs(model.index, settings, model.units, pins), settings)
+    notes = list(dict.fromkeys([*found["notes"], *pins.notes]))
+    return found | {"bound": None, "notes": notes, "measures": {}}
+
+
+def _save_plan(case: StudyCase, plan: GraphPlan, settings: PlanSettings) -> None:
+    """Write a case with its problem, for `byoc place`, and its placement, for `byoc partition`.
+
+    The case is last: where it is, the others are whole. Raises InputError where that is not possible.
+    """
+    names, units = name_nodes(plan.index, ""), plan.units
+    problem = format_problem(
+        plan.graph_problem.problem,
+        case.model,
+        str(settings.objective),
+        [target.name for target in settings.targets],
+        name_units(plan.index, units),
+        [[names.get(node, "") for node in unit.nodes] for unit in units],
+        plan.graph_problem.tensors,
+        getattr(settings.strategy, "margin", 0.0),
+    )
+    texts = {
+        "placement": format_placement(plan, case.model),
+        "problem": json.dumps(problem, allow_nan=False),
+        "case": json.dumps({"measure": plan.placement.measure.value, "case": asdict(case)}),
+    }
+    for what, text in texts.items():
+        write_text(case.find_saved(what), text.rstrip("\n") + "\n")
 
 
 def _fix_sizes(case: StudyCase, sizes: Mapping[str, int]) -> StudyCase:
@@ -341,7 +415,7 @@ def _limit_target(target: Target, given: Mapping[str, Any]) -> Target:
 
 def make_failure(status: str, reason: str) -> Outcome:
     """Return the outcome of a case that was not solved."""
-    return {"status": status, "reason": reason}
+    return {"status": status, "reason": reason, **describe_run()}
 
 
 def describe_plan(plan: GraphPlan, settings: PlanSettings) -> Outcome:

@@ -56,8 +56,8 @@ from byoc.zoo import Source, name_source
 SUFFIXES = (".svg", ".png", ".pdf")
 """The formats of figures, as suffixes of files."""
 
-# Ids that are the same in every run.
-_PARAMETERS: Any = {"svg.hashsalt": "byoc"}
+# Ids that are the same in every run; fonts as TrueType (42), which journals ask for, not Type 3.
+_PARAMETERS: Any = {"svg.hashsalt": "byoc", "pdf.fonttype": 42}
 _DOTS_PER_INCH = 200  # sharp in print, for bitmaps
 
 

@@ -13,6 +13,7 @@ from byoc.costs import Policy, Task, build_tasks, count_trips, find_device_tasks
 from byoc.errors import InputError
 from byoc.model import GraphIndex, Model
 from byoc.patterns import Unit
+from byoc.placement import Measure
 from byoc.planning import GraphUnits, find_graphs, load_units
 from byoc.rules import Target, split_generation
 from byoc.stages import load_targets
@@ -355,6 +356,10 @@ def _name_by_text(items: Any) -> Any:
 
 # A case of a study: a model placed by a strategy, as plain data that can be sent to any process.
 
+SAVED = {"case": "case.json", "problem": "problem.json", "placement": "placement.yaml"}
+"""What is saved of a case, and how the names of the files end."""
+_KEY_DIGITS = 16  # of a key in the names of files: 64 bits
+
 
 @dataclass(frozen=True, kw_only=True)
 class StudyCase:
@@ -366,7 +371,9 @@ class StudyCase:
     `load_settings` takes them. `limits` replace the limits in the rule files. `seed` is the strategy's
     option of that name. `planning` has further fields of `PlanOptions`. `case_seconds` is the most that
     the case may take by the clock; no result depends on it. `digests` are those of the model, the
-    rules, the costs and the strategy.
+    rules, the costs, the strategy and the versions of byoc and what it stands on. `save` is the folder
+    to which the case, its problem and its placement are written, nowhere if empty. `placement` is the
+    file of a saved placement that is priced, in place of a search for one.
     """
 
     model: str
@@ -387,6 +394,8 @@ class StudyCase:
     planning: Mapping[str, Any] = field(default_factory=dict)
     case_seconds: float | None = None
     digests: Mapping[str, str] = field(default_factory=dict)
+    save: str = ""
+    placement: str = ""
 
     def to_json(self) -> str:
         """Return the case as a line of JSON, which `from_json` reads."""
@@ -402,8 +411,12 @@ class StudyCase:
     def key(self) -> str:
         """The digest of everything that decides the case's results, as 64 hexadecimal digits."""
         asked = asdict(self)
-        del asked["case_seconds"], asked["folder"]
+        del asked["case_seconds"], asked["folder"], asked["save"]
         return sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
+
+    def find_saved(self, what: str) -> Path:
+        """Return the file in the folder `save` for one of `SAVED`, named by the key of the case."""
+        return Path(self.save, f"{self.key[:_KEY_DIGITS]}.{SAVED[what]}")
 
     @property
     def problem_key(self) -> str:
@@ -411,7 +424,8 @@ class StudyCase:
         asked = asdict(self)
         for name in ("strategy", "strategy_options", "seed", "time_limit", "repetition", "case_seconds"):
             del asked[name]
-        del asked["digests"]
+        for name in ("digests", "save", "placement"):
+            del asked[name]
         return json.dumps(asked, sort_keys=True)
 
     @property
@@ -464,6 +478,13 @@ class StudyCase:
     def _resolve_value(self, text: str) -> str:
         """Return an option's value; the path of a file in the folder, where it names one."""
         return self.resolve(text) if text.endswith(FILE_SUFFIXES) else text
+
+
+class SavedCase(StrictModel):
+    """The file of a saved case: the case, and the measure of its placement."""
+
+    measure: Measure
+    case: StudyCase
 
 
 def _resolve_beside(folder: str, name: str) -> str:

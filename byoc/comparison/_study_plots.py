@@ -1,83 +1,170 @@
-"""Figures and tables of a study's results: for papers, or as a page with all of them."""
+"""Figures of a study's results, for papers and for the page with all of them."""
 
-import base64
-import html
-import re
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from math import exp, fsum, log
+from dataclasses import dataclass
+from math import ceil, exp, fsum, isfinite, log
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from byoc.comparison._compare import SUFFIXES, escape_label, make_figure, render_figure, save_figure
-from byoc.comparison._study_results import (
-    HEADINGS,
+from byoc.comparison._study_results import StudyRow, is_failure, read_results, read_table
+from byoc.comparison._study_tables import (
     OVER_COMMON,
-    StudyRow,
+    OVER_OWN,
+    PAGE_SUFFIX,
     describe_over,
-    format_cell,
-    is_failure,
+    find_common_problems,
+    find_problem,
+    find_profile,
+    find_variant,
     name_variants,
-    read_results,
-    read_table,
+    render_study_page,
     select_rows,
-    summarize_study,
 )
-from byoc.errors import InputError, escape_unprintable
+from byoc.errors import InputError
 from byoc.support import check_output, write_text
 
 MEASURED = "measured_seconds"
 """The column of measured seconds, in results or in a file beside them."""
 
-_SIZE = (6.4, 4.0)
+WIDTHS = {"column": 3.5, "page": 7.16}
+"""Inches: a column, and both of a page, of the journals of the IEEE."""
+
+_LEAST_WIDTH, _MOST_WIDTH = 1.5, 40.0  # inches
 _STYLES = ("-", "--", "-.", ":")
 _MARKS = "osD^vPX*"
-_TEXT_POINTS = 9.0  # as the captions of a paper
+_TEXT_POINTS = 8.0  # as the captions of a paper
+_LEGEND_POINTS = 7.0
+_GREY = "#777777"
+_HOST_STYLE = (0, (6, 2))  # long dashes, as no strategy has them
+_LIGHTEST = 0.85  # of the colour map, from dark to light: what is lighter is too faint on white
+_WIDE_RANGE = 10.0  # from which on an axis is logarithmic
 _COST_AXES = {
-    "seconds": "predicted seconds",
     "joules": "joules",
-    "constant_bytes": "MB of constants on accelerators",
+    "constant_bytes": "MB of constants",
 }
+_MOST_PANELS = 12  # models of a figure
 
 
-def plot_study(
+@dataclass(frozen=True)
+class _Drawing:
+    """What figures are drawn from: all rows, and those compared; their width in inches, their axes."""
+
+    every: Sequence[StudyRow]
+    rows: Sequence[StudyRow]
+    over: str
+    width: float
+    log: bool
+
+    @property
+    def names(self) -> dict[tuple[str, str], str]:
+        """The name of each strategy with its options."""
+        return name_variants(self.every)
+
+    def group(self, rows: Iterable[StudyRow]) -> dict[str, list[StudyRow]]:
+        """Return the rows of each strategy by its name."""
+        names = self.names
+        groups: dict[str, list[StudyRow]] = {}
+        for row in rows:
+            groups.setdefault(names[find_variant(row)], []).append(row)
+        return groups
+
+    def style(self, name: str) -> dict[str, Any]:
+        """Return the style of a strategy: told apart by line, mark and lightness, so without colour."""
+        from matplotlib import colormaps  # noqa: PLC0415 - optional, and here once there is a figure
+
+        known = list(self.names.values())
+        number = known.index(name)
+        return {
+            "color": colormaps["viridis"](_LIGHTEST * number / max(len(known) - 1, 1)),
+            "linestyle": _STYLES[number % len(_STYLES)],
+            "marker": _MARKS[number % len(_MARKS)],
+            "markersize": 4,
+            "linewidth": 1.2,
+        }
+
+    def add_legend(self, figure: Any, axes: Any, title: str = "") -> None:
+        """Put one legend under all axes of a figure; its title says what is compared."""
+        pairs: dict[str, Any] = {}
+        for each in axes:
+            handles, labels = each.get_legend_handles_labels()
+            pairs |= dict(zip(labels, handles, strict=True))
+        longest = max(map(len, pairs), default=1)
+        columns = max(1, min(len(pairs), int(self.width / (0.6 + 0.055 * longest))))
+        figure.legend(
+            pairs.values(),
+            pairs.keys(),
+            loc="outside lower center",
+            ncols=columns,
+            fontsize=_LEGEND_POINTS,
+            title=title or self.describe(),
+            title_fontsize=_LEGEND_POINTS,
+            frameon=False,
+        )
+
+    def describe(self) -> str:
+        """Return what strategies are compared over, as the title of a legend."""
+        total = len({find_problem(row) for row in self.every})
+        if self.over == OVER_OWN:
+            return f"each over the problems that it solved itself, of {total}"
+        return f"over {len(find_common_problems(self.every))} common problems of {total}"
+
+
+def plot_study(  # noqa: PLR0913 - the options of the verb
     results: str | Path,
     output: str | Path,
     measured: str | Path | None = None,
+    *,
     over: str = OVER_COMMON,
+    width: str | float = "page",
+    log: bool = False,
+    form: str = "svg",
 ) -> list[Path]:
     """Plot the results of a study, and return the files that were written.
 
     Args:
         results: CSV or Parquet of `byoc study`.
         output: a `.svg`, `.png` or `.pdf` file for all figures, one below the other, a `.html` page of
-            them with the table of `tabulate_study`, or a folder (made if need be) for an SVG file each:
-            `bandwidth`, `gaps`, `pareto` and `measured`. Those for which the results have no numbers are
-            left out.
+            them with the table of `tabulate_study`, or a folder (made if need be) for a file each:
+            `bandwidth`, `profile`, `gaps`, `pareto` and `measured`. Those for which the results have no
+            numbers are left out.
         measured: CSV of seconds that were measured: `measured_seconds`, and columns of the results by
             which its rows are found, such as `model` and `strategy`.
         over: `common` or `own`, as of `tabulate_study`: the problems that figures are of.
+        width: `column`, `page` (`WIDTHS`), or inches.
+        log: makes the axis of objectives logarithmic; it is by itself where they span a factor of ten.
+        form: the format of the files in a folder: `svg`, `png` or `pdf`.
 
-    Raises InputError for files that cannot be read or written, and where matplotlib is not installed.
+    Raises InputError for files that cannot be read or written, for a width or format that is none, and
+    where matplotlib is not installed.
     """
+    inches = _read_width(width)
+    if f".{form}" not in SUFFIXES:
+        raise InputError(f"format {form}: no such format; known: svg, png, pdf")
     every = read_results(Path(results))
     rows = select_rows(every, over)
     if not rows and any(not is_failure(row) for row in every):
         raise InputError(f"{results}: no problem was solved by every strategy; --over own plots all")
     if measured is not None:
         rows = join_measured(rows, Path(measured))
-    drawn = [(name, draw) for name, draw in _FIGURES.items() if _HAS_NUMBERS[name](rows)]
-    if not drawn:
+    drawing = _Drawing(every, rows, over, inches, log)
+    figures = [figure for figure in _FIGURES if rows and figure.has_numbers(drawing)]
+    if not figures:
         raise InputError(f"{results}: no case was solved, so that there is nothing to plot")
     path = Path(output)
     if path.suffix in SUFFIXES:
         check_output(path)
-        _save(path, lambda figure: _draw_all(figure, drawn, rows), len(drawn))
+        with _draw(figures, drawing) as drawn:
+            save_figure(drawn, path)
         return [path]
     if path.suffix == PAGE_SUFFIX:
         check_output(path)
-        images = {name: _render_svg(draw, rows) for name, draw in drawn}
+        images = {
+            each.name: (each.make_caption(drawing), _render_svg(each, drawing)) for each in figures
+        }
         write_text(path, render_study_page(Path(results).name, every, images, over))
         return [path]
     if path.suffix:
@@ -87,11 +174,24 @@ def plot_study(
     except OSError as error:
         raise InputError(f"{path}: cannot be made: {error.strerror or error}") from None
     written = []
-    for name, draw in drawn:
-        file = path / f"{name}.svg"
-        _save(file, lambda figure, draw=draw: draw(figure, rows), 1)  # type: ignore[misc]
-        written.append(file)
+    for each in figures:
+        written.append(path / f"{each.name}.{form}")
+        with _draw([each], drawing) as drawn:
+            save_figure(drawn, written[-1])
     return written
+
+
+def _read_width(given: str | float) -> float:
+    """Return inches. Raises InputError for what is neither a name of `WIDTHS` nor a width."""
+    try:
+        inches = WIDTHS[given] if isinstance(given, str) and given in WIDTHS else float(given)
+    except ValueError:
+        inches = 0.0
+    if not _LEAST_WIDTH <= inches <= _MOST_WIDTH:
+        names = ", ".join(WIDTHS)
+        asked = f"{names} or inches from {_LEAST_WIDTH:g} to {_MOST_WIDTH:g} are possible"
+        raise InputError(f"width {given}: {asked}")
+    return inches
 
 
 def join_measured(rows: Sequence[StudyRow], path: Path) -> list[StudyRow]:
@@ -128,33 +228,115 @@ def _format_key(value: Any) -> str:
         return "" if value is None else str(value)
 
 
-def _save(path: Path, draw: Callable[[Any], None], count: int) -> None:
-    with _draw_figure(draw, count) as figure:
-        save_figure(figure, path)
+@dataclass(frozen=True)
+class _StudyFigure:
+    """A figure: its name, how it is drawn, whether the results have numbers for it, and its caption.
+
+    `shape` gives its height as a share of its width.
+    """
+
+    name: str
+    caption: str
+    draw: Callable[[Any, _Drawing], None]
+    has_numbers: Callable[[_Drawing], bool]
+    shape: Callable[[_Drawing], float]
+
+    def make_caption(self, drawing: _Drawing) -> str:
+        """Return the caption, with the problems that the figure is over."""
+        if self.name == "profile":  # which is over all problems, whatever is compared
+            return self.caption
+        return f"{self.caption}; {describe_over(drawing.every, drawing.over)}"
+
+    def find_height(self, drawing: _Drawing) -> float:
+        """Return the height in inches: of the drawing, and of a legend under it."""
+        names = drawing.names.values()
+        longest = max(map(len, names), default=1)
+        columns = max(1, int(drawing.width / (0.6 + 0.055 * longest)))
+        return drawing.width * self.shape(drawing) + 0.16 * ceil((len(names) + 1) / columns) + 0.2
 
 
-def _render_svg(draw: Callable[..., None], rows: Sequence[StudyRow]) -> bytes:
-    with _draw_figure(lambda figure: draw(figure, rows), 1) as figure:
-        return render_figure(figure, "svg")
+def _render_svg(figure: _StudyFigure, drawing: _Drawing) -> bytes:
+    with _draw([figure], drawing) as drawn:
+        return render_figure(drawn, "svg")
 
 
 @contextmanager
-def _draw_figure(draw: Callable[[Any], None], count: int) -> Iterator[Any]:
-    """Draw a figure as high as `count` parts, and yield it; it has to be written inside of the block."""
-    figure = make_figure(_SIZE[0], _SIZE[1] * count)
+def _draw(figures: Sequence[_StudyFigure], drawing: _Drawing) -> Iterator[Any]:
+    """Draw figures one below the other, and yield it; it has to be written inside of the block."""
+    heights = [each.find_height(drawing) for each in figures]
+    whole = make_figure(drawing.width, sum(heights))
     from matplotlib import rc_context  # noqa: PLC0415 - optional, and here once there is a figure
 
-    with rc_context({"font.size": _TEXT_POINTS}):
-        draw(figure)
-        yield figure
+    with rc_context({"font.size": _TEXT_POINTS, "axes.linewidth": 0.6}):
+        parts = [whole]
+        if len(figures) > 1:
+            parts = whole.subfigures(len(figures), 1, height_ratios=heights)
+        for part, each in zip(parts, figures, strict=True):
+            each.draw(part, drawing)
+        yield whole
 
 
-def _draw_all(
-    figure: Any, drawn: Sequence[tuple[str, Callable[..., None]]], rows: Sequence[StudyRow]
-) -> None:
-    parts = figure.subfigures(len(drawn), 1, squeeze=False)
-    for part, (_, draw) in zip(parts[:, 0], drawn, strict=True):
-        draw(part, rows)
+# Objectives over the host alone, by the bandwidth of the link.
+
+
+def _find_linked(drawing: _Drawing) -> list[StudyRow]:
+    """Return the rows of problems that are there at every link, so that a line is of the same ones."""
+    linked = [row for row in drawing.rows if row["link"] is not None and _host_value(row)]
+    if drawing.over == OVER_OWN:
+        return linked
+    links: dict[Any, set[float]] = defaultdict(set)
+    for row in linked:
+        links[_without_link(row)].add(row["link"])
+    every = {row["link"] for row in linked}
+    return [row for row in linked if links[_without_link(row)] == every]
+
+
+def _without_link(row: StudyRow) -> tuple[Any, ...]:
+    return find_problem(row | {"link": None})
+
+
+def _average(rows: Iterable[StudyRow]) -> float:
+    """Return the geometric mean over problems of the median objective over the host alone."""
+    found: dict[Any, list[float]] = defaultdict(list)
+    for row in rows:
+        found[find_problem(row)].append(log(row["value"] / _host_value(row)))
+    return exp(fsum(map(median, found.values())) / len(found))
+
+
+def _draw_bandwidth(figure: Any, drawing: _Drawing) -> None:
+    """Plot the objectives over those of the host alone; a band is from one seed to another."""
+    axes = figure.subplots()
+    lowest, highest = 1.0, 1.0
+    for name, own in drawing.group(_find_linked(drawing)).items():
+        style, points = drawing.style(name), []
+        for link, same in sorted(_group(own, "link").items()):
+            seeds = [_average(each) for each in _group(same, "seed", "repetition").values()]
+            points.append((link, _average(same), min(seeds), max(seeds)))
+        x, y, low, high = zip(*points, strict=True)
+        axes.plot(x, y, **style, label=escape_label(name))
+        if low != high:
+            axes.fill_between(x, low, high, color=style["color"], alpha=0.2, linewidth=0)
+        lowest, highest = min(lowest, *low), max(highest, *high)
+    axes.axhline(1.0, color=_GREY, linewidth=1.0, linestyle=_HOST_STYLE, label="host alone")
+    is_wide = highest > _WIDE_RANGE * lowest
+    axes.set(xscale="log", yscale="log" if drawing.log or is_wide else "linear")
+    axes.set(xlabel="bandwidth of the link, GB/s", ylabel="objective over the host alone")
+    _number_axes(axes.xaxis, axes.yaxis)
+    axes.grid(alpha=0.3)
+    drawing.add_legend(figure, [axes])
+
+
+def _number_axes(*axes: Any) -> None:
+    """Label logarithmic axes with numbers, not powers of ten."""
+    for axis in axes:
+        if axis.get_scale() == "log":
+            axis.set_major_formatter("{x:g}")
+
+
+def _host_value(row: StudyRow) -> float:
+    """Return the divisor of a value: seconds of the host alone, or the best value if not seconds."""
+    is_time = row["objective"] == "latency" and row["measure"] != "load"
+    return float((row["host_only_seconds"] if is_time else row["best_value"]) or 0.0)
 
 
 def _group(rows: Iterable[StudyRow], *names: str) -> dict[Any, list[StudyRow]]:
@@ -165,55 +347,69 @@ def _group(rows: Iterable[StudyRow], *names: str) -> dict[Any, list[StudyRow]]:
     return dict(groups)
 
 
-def _average(values: Iterable[float]) -> float | None:
-    """Return the geometric mean of the values above 0, None where there are none."""
-    logs = [log(value) for value in values if value and value > 0]
-    return exp(fsum(logs) / len(logs)) if logs else None
+# Performance profiles.
 
 
-def _draw_bandwidth(figure: Any, rows: Sequence[StudyRow]) -> None:
-    """Plot the values, divided by those of the host alone, by bandwidth of the link."""
+def _draw_profile(figure: Any, drawing: _Drawing) -> None:
+    """Plot for each factor the share of problems that a strategy solves within it of the best value.
+
+    All problems count that any strategy solved; one that failed is never within. A band is from the
+    worst seed of each problem to its best one.
+    """
     axes = figure.subplots()
-    variants = name_variants(rows)
-    linked = [row for row in rows if row["link"] is not None]
-    for number, (name, own) in enumerate(_by_variant(linked, variants).items()):
-        points = [
-            (link, _average(row["value"] / _host_value(row) for row in same if _host_value(row)))
-            for link, same in sorted(_group(own, "link").items())
-        ]
-        shown = [(x, y) for x, y in points if y is not None]
-        if shown:
-            axes.plot(*zip(*shown, strict=True), **_style(number), label=escape_label(name))
-    axes.set(
-        xscale="log",
-        xlabel="bandwidth of the link, GB/s",
-        ylabel="objective over the host alone, geometric mean",
-    )
+    solved = {find_problem(row) for row in drawing.every if not is_failure(row)}
+    rows = [row for row in drawing.every if find_problem(row) in solved]
+    groups = drawing.group(rows)
+    profiles = {name: find_profile(own, median) for name, own in groups.items()}
+    finite = [ratio for ratios in profiles.values() for ratio in ratios if isfinite(ratio)]
+    end = max(1.01, 1 + 1.05 * (max(finite, default=1.0) - 1))
+    for name, ratios in profiles.items():
+        style = drawing.style(name) | {"marker": ""}
+        failed = sum(not isfinite(ratio) for ratio in ratios)
+        label = f"{name} ({failed} of {len(ratios)} not solved)" if failed else name
+        axes.step(*_make_steps(ratios, end), where="post", **style, label=escape_label(label))
+        best, worst = (find_profile(groups[name], choose) for choose in (min, max))
+        if best != worst:
+            places = sorted({1.0, end, *(each for each in (*best, *worst) if each <= end)})
+            shares = [
+                [sum(each <= x for each in own) / len(own) for x in places] for own in (worst, best)
+            ]
+            axes.fill_between(places, *shares, step="post", color=style["color"], alpha=0.2, linewidth=0)
+    axes.set(xlabel="objective over the best found, at most", ylabel="share of problems")
+    axes.set(xscale="log" if drawing.log or end > _WIDE_RANGE else "linear")
+    axes.set(xlim=(1.0, end), ylim=(0, 1.02))
+    _number_axes(axes.xaxis)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=7)
+    drawing.add_legend(figure, [axes], f"over all {len(solved)} problems that any strategy solved")
 
 
-def _host_value(row: StudyRow) -> float:
-    """Return the divisor of a value: seconds of the host alone, or the best value if not seconds."""
-    is_time = row["objective"] == "latency" and row["measure"] != "load"
-    return float((row["host_only_seconds"] if is_time else row["best_value"]) or 0.0)
+def _make_steps(ratios: Sequence[float], end: float) -> tuple[list[float], list[float]]:
+    """Return the places and shares of the steps of a profile that begins at 1."""
+    finite = [ratio for ratio in ratios if isfinite(ratio)]
+    shares = [(place + 1) / len(ratios) for place in range(len(finite))]
+    return [1.0, *finite, end], [0.0, *shares, shares[-1] if shares else 0.0]
 
 
-def _draw_gaps(figure: Any, rows: Sequence[StudyRow]) -> None:
+def _draw_gaps(figure: Any, drawing: _Drawing) -> None:
     """Plot the share of cases within each gap to the best bound."""
     axes = figure.subplots()
     least, most = 1e-9, 1e-2
-    for number, (name, own) in enumerate(_by_variant(rows, name_variants(rows)).items()):
+    for name, own in drawing.group(drawing.rows).items():
         gaps = sorted(max(row["gap"], least) for row in own if row["gap"] is not None)
         if gaps:
             most = max(most, gaps[-1])
             shares = [(place + 1) / len(gaps) for place in range(len(gaps))]
-            style = {**_style(number), "marker": ""}
+            style = drawing.style(name) | {"marker": ""}
             axes.step([least, *gaps], [0.0, *shares], where="post", **style, label=escape_label(name))
     axes.set(xscale="log", xlabel="gap to the best bound; none at the left edge")
     axes.set(ylabel="share of cases", xlim=(least / 2, 2 * most), ylim=(0, 1.02))
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=7)
+    drawing.add_legend(figure, [axes])
+
+
+# Fronts of seconds and another cost, a panel for each model.
+
+_SETTING = ("rules", "cost_model", "host_cost_model", "parameters", "link", "no_passes")
 
 
 def find_pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -225,58 +421,96 @@ def find_pareto(points: Sequence[tuple[float, float]]) -> list[tuple[float, floa
     return front
 
 
-def _draw_pareto(figure: Any, rows: Sequence[StudyRow]) -> None:
-    """Plot a front of seconds and another cost for each model under the same rules, costs and link.
+def _list_costs(drawing: _Drawing) -> list[str]:
+    return [name for name in _COST_AXES if any(row[name] for row in drawing.rows)]
 
-    The points of a front are its strategies, objectives and limits.
+
+def _list_models(drawing: _Drawing) -> list[str]:
+    return list(dict.fromkeys(row["model"] for row in drawing.rows))
+
+
+def _count_panels(drawing: _Drawing) -> tuple[int, int]:
+    """Return the rows of panels for one cost, and the panels in each: half a column wide or more."""
+    models = min(len(_list_models(drawing)), _MOST_PANELS)
+    across = min(models, max(1, int(drawing.width / (WIDTHS["column"] / 2))))
+    return ceil(models / across), across
+
+
+def _draw_pareto(figure: Any, drawing: _Drawing) -> None:
+    """Plot a front for each setting of a model; its points are strategies, objectives and limits.
+
+    A dashed line is at the seconds of the host alone.
     """
-    others = [name for name in ("joules", "constant_bytes") if any(row[name] for row in rows)]
-    all_axes = figure.subplots(1, len(others), squeeze=False)[0]
-    models = list(dict.fromkeys(row["model"] for row in rows))
-    for axes, other in zip(all_axes, others, strict=True):
-        known = [row for row in rows if row[other] is not None]
-        labelled = set[str]()
-        scale = 1e-6 if other == "constant_bytes" else 1.0
-        for setting, own in _group(known, *_SETTING).items():
-            name, points = str(setting[0]), [(row["seconds"], row[other] * scale) for row in own]
-            number = models.index(name)
-            colour = f"C{number % 10}"
-            axes.scatter(*zip(*points, strict=True), s=6, color=colour, alpha=0.3)
-            label = None if name in labelled or number >= _MOST_MODELS else escape_label(name)
-            style = {**_style(number), "markersize": 3, "linewidth": 0.8}
-            front = zip(*find_pareto(points), strict=True)
-            axes.plot(*front, **style, drawstyle="steps-post", label=label)
-            labelled.add(name)
-        axes.set(xlabel=_COST_AXES["seconds"], ylabel=_COST_AXES[other])
-        seconds = [row["seconds"] for row in known]
-        if 0 < 10 * min(seconds) <= max(seconds):  # else powers of ten, which have labels, may be absent
-            axes.set_xscale("log")
-            axes.xaxis.set_minor_formatter("")
-        else:
-            axes.locator_params(axis="x", nbins=4)
-        axes.grid(alpha=0.3)
-    all_axes[0].legend(fontsize=6, framealpha=0.5)
+    costs, models, (down, across) = _list_costs(drawing), _list_models(drawing), _count_panels(drawing)
+    grid = figure.subplots(down * len(costs), across, squeeze=False)
+    for number, axes in enumerate(grid.flat):
+        cost, place = costs[number // (down * across)], number % (down * across)
+        if place >= min(len(models), _MOST_PANELS):
+            axes.set_axis_off()
+            continue
+        known = [row for row in drawing.rows if row["model"] == models[place] and row[cost] is not None]
+        _draw_fronts(axes, drawing, known, cost)
+        axes.set_title(escape_label(_shorten(models[place])), fontsize=_TEXT_POINTS)
+        if place % across == 0:
+            axes.set_ylabel(_COST_AXES[cost])
+        if place + across >= min(len(models), _MOST_PANELS):
+            axes.set_xlabel("predicted seconds")
+    left_out = (
+        f"; the first {_MOST_PANELS} of {len(models)} models" if len(models) > _MOST_PANELS else ""
+    )
+    drawing.add_legend(figure, grid.flat, f"{drawing.describe()}{left_out}")
 
 
-_MOST_MODELS = 10  # that a legend names
-_SETTING = ("model", "rules", "cost_model", "host_cost_model", "parameters", "link", "no_passes")
+def _draw_fronts(axes: Any, drawing: _Drawing, rows: Sequence[StudyRow], cost: str) -> None:
+    """Draw the points of a model by strategy, the front of each setting, and the host alone."""
+    scale = 1e-6 if cost == "constant_bytes" else 1.0
+    for own in _group(rows, *_SETTING).values():
+        front = find_pareto([(row["seconds"], row[cost] * scale) for row in own])
+        axes.plot(*zip(*front, strict=True), color=_GREY, linewidth=0.6, drawstyle="steps-post")
+    for name, own in drawing.group(rows).items():
+        points = [(row["seconds"], row[cost] * scale) for row in own]
+        style = drawing.style(name) | {"linestyle": "none", "alpha": 0.8}
+        axes.plot(*zip(*points, strict=True), **style, label=escape_label(name))
+    hosts = {row["host_only_seconds"] for row in rows if row["host_only_seconds"]}
+    for seconds in hosts:
+        axes.axvline(seconds, color=_GREY, linewidth=1.0, linestyle=_HOST_STYLE, label="host alone")
+    _scale_axis(axes, "x", [*(row["seconds"] for row in rows), *hosts], drawing.log)
+    _scale_axis(axes, "y", [row[cost] * scale for row in rows], drawing.log)
+    axes.grid(alpha=0.3)
 
 
-def _draw_measured(figure: Any, rows: Sequence[StudyRow]) -> None:
+def _scale_axis(axes: Any, which: str, values: Sequence[float], log: bool) -> None:
+    """Make an axis logarithmic where asked for, or where its values span a factor of ten."""
+    least = min(values, default=0.0)
+    is_wide = least > 0 and max(values) >= _WIDE_RANGE * least
+    if not is_wide and not (log and least > 0):
+        axes.locator_params(axis=which, nbins=4)
+        return
+    axes.set(**{f"{which}scale": "log"})
+    if is_wide:  # else powers of ten, which have labels, may be absent
+        getattr(axes, f"{which}axis").set_minor_formatter("")
+
+
+def _shorten(model: str) -> str:
+    """Return the name of a model that tells it from others of its kind: the file's, or the zoo's."""
+    return Path(model.removeprefix("zoo:")).name.removesuffix(".onnx")
+
+
+def _draw_measured(figure: Any, drawing: _Drawing) -> None:
     """Plot predicted seconds against measured ones, with the line of equality."""
     axes = figure.subplots()
-    known = [row for row in rows if _get_measured_seconds(row)]
-    for number, (name, own) in enumerate(_by_variant(known, name_variants(rows)).items()):
+    known = [row for row in drawing.rows if _get_measured_seconds(row)]
+    for name, own in drawing.group(known).items():
         points = [(_get_measured_seconds(row), row["seconds"]) for row in own]
-        style = {**_style(number), "linestyle": "none"}
+        style = drawing.style(name) | {"linestyle": "none"}
         axes.plot(*zip(*points, strict=True), **style, label=escape_label(name))
     ends = [
         float(value) for row in known for value in (_get_measured_seconds(row), row["seconds"]) if value
     ]
-    axes.plot([min(ends), max(ends)], [min(ends), max(ends)], color="#888888", linewidth=0.8)
+    axes.plot([min(ends), max(ends)], [min(ends), max(ends)], color=_GREY, linewidth=0.8, label="equal")
     axes.set(xscale="log", yscale="log", xlabel="measured seconds", ylabel="predicted seconds")
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=7)
+    drawing.add_legend(figure, [axes])
 
 
 def _get_measured_seconds(row: StudyRow) -> float | None:
@@ -284,201 +518,50 @@ def _get_measured_seconds(row: StudyRow) -> float | None:
     return float(found) if found else None
 
 
-def _by_variant(
-    rows: Iterable[StudyRow], names: Mapping[tuple[str, str], str]
-) -> dict[str, list[StudyRow]]:
-    groups: dict[str, list[StudyRow]] = {}
-    for row in rows:
-        groups.setdefault(names[row["strategy"], row["options"] or ""], []).append(row)
-    return groups
+def _use_half(drawing: _Drawing) -> float:
+    return 0.7 if drawing.width <= WIDTHS["column"] else 0.45
 
 
-def _style(number: int) -> dict[str, Any]:
-    """Return a style that is told apart without colour."""
-    return {
-        "color": f"C{number % 10}",
-        "linestyle": _STYLES[number % len(_STYLES)],
-        "marker": _MARKS[number % len(_MARKS)],
-        "markersize": 4,
-    }
+def _size_panels(drawing: _Drawing) -> float:
+    down, across = _count_panels(drawing)
+    return down * len(_list_costs(drawing)) * 0.85 / across
 
 
-_FIGURES: Mapping[str, Callable[..., None]] = {
-    "bandwidth": _draw_bandwidth,
-    "gaps": _draw_gaps,
-    "pareto": _draw_pareto,
-    "measured": _draw_measured,
-}
-_HAS_NUMBERS: Mapping[str, Callable[[Sequence[StudyRow]], bool]] = {
-    "bandwidth": lambda rows: len({row["link"] for row in rows} - {None}) > 1,
-    "gaps": lambda rows: any(row["gap"] is not None for row in rows),
-    "pareto": lambda rows: any(row["joules"] or row["constant_bytes"] for row in rows),
-    "measured": lambda rows: any(_get_measured_seconds(row) for row in rows),
-}
-
-
-# The results of a study as one HTML file, without scripts, that loads nothing from anywhere.
-
-PAGE_SUFFIX = ".html"
-
-_MOST_FAILURES = 200  # rows in the page; all are in the results
-_CAPTIONS = {
-    "bandwidth": "Objective over the host alone, by bandwidth of the link; a line for each strategy",
-    "gaps": "Share of the cases within each gap to the best bound known",
-    "pareto": "Predicted seconds against another cost: what no other placement betters in both",
-    "measured": "Predicted against measured seconds; on the grey line both are equal",
-}
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; \
-style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="referrer" content="no-referrer">
-<title>{title} · byoc study</title>
-<style>
-:root {{ color-scheme: light dark; }}
-body {{ font: 15px/1.45 system-ui, sans-serif; max-width: 72rem; margin: 0 auto; padding: 1rem; }}
-h1 {{ font-size: 1.3rem; overflow-wrap: anywhere; }}
-h2 {{ font-size: 1.05rem; margin-top: 2rem; }}
-figure {{ margin: 1rem 0; }}
-figure img {{ background: #fff; max-width: 100%; height: auto; border: 1px solid #8888; }}
-.wide {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; }}
-th, td {{ padding: .25rem .7rem; border-bottom: 1px solid #8888; text-align: left; }}
-td.number, th.number {{ text-align: right; font-variant-numeric: tabular-nums; }}
-</style>
-</head>
-<body>
-<h1>Study {title}</h1>
-<p>{summary}</p>
-{sections}
-</body>
-</html>
-"""
-
-
-def render_study_page(
-    title: str, rows: Sequence[StudyRow], figures: Mapping[str, bytes], over: str = OVER_COMMON
-) -> str:
-    """Return a page with figures (SVG by name), a table of the strategies, and what was not solved.
-
-    The same rows and figures give the same text.
-    """
-    failed = [row for row in rows if is_failure(row)]
-    models = len({row["model"] for row in rows})
-    summary = f"{len(rows)} cases of {models} {'model' if models == 1 else 'models'}"
-    if failed:
-        counts = Counter(str(row["status"]) for row in failed)
-        each = ", ".join(f"{count} {status}" for status, count in counts.items())
-        summary += f"; {len(failed)} not solved ({each})"
-    sections = [_render_figure(name, image) for name, image in figures.items()]
-    table = [
-        [format_cell(name, line[name]) for name in HEADINGS] for line in summarize_study(rows, over)
-    ]
-    sections += ["<h2>Strategies</h2>", _render_table(HEADINGS, table, text_columns=2)]
-    sections.append(f"<p>Compared {describe_over(rows, over)}.</p>")
-    if failed:
-        names = ("model", "strategy", "options", "status", "reason")
-        lines = dict.fromkeys(tuple(str(row[name] or "") for name in names) for row in failed)
-        sections += ["<h2>Not solved</h2>", _render_table(names, [*lines][:_MOST_FAILURES], len(names))]
-        if len(lines) > _MOST_FAILURES:
-            sections.append(f"<p>and {len(lines) - _MOST_FAILURES} more</p>")
-    return _PAGE.format(title=_escape(title), summary=_escape(summary), sections="\n".join(sections))
-
-
-def _render_figure(name: str, image: bytes) -> str:
-    data = base64.b64encode(image).decode("ascii")
-    caption = _escape(_CAPTIONS[name])
-    picture = f'<img alt="{caption}" src="data:image/svg+xml;base64,{data}">'
-    return f'<figure id="{name}">{picture}<figcaption>{caption}</figcaption></figure>'
-
-
-def _render_table(headings: Sequence[str], lines: Iterable[Sequence[str]], text_columns: int) -> str:
-    """Return a table whose first columns are text and the others numbers."""
-    kinds = ["" if place < text_columns else ' class="number"' for place in range(len(headings))]
-    head = "".join(
-        f'<th scope="col"{kind}>{_escape(name)}</th>' for kind, name in zip(kinds, headings, strict=True)
-    )
-    rows = (
-        "".join(f"<td{kind}>{_escape(cell)}</td>" for kind, cell in zip(kinds, line, strict=True))
-        for line in lines
-    )
-    body = "\n".join(f"<tr>{row}</tr>" for row in rows)
-    return (
-        f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table></div>'
-    )
-
-
-def _escape(text: str) -> str:
-    return html.escape(escape_unprintable(text))
-
-
-# The results of a study as a table in Markdown or LaTeX.
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
-    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
-}
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#!|~&$])")
-
-
-def tabulate_study(results: str | Path, form: str = "markdown", over: str = OVER_COMMON) -> str:
-    """Return a table of a study's results, a line for each strategy with its options.
-
-    Args:
-        results: CSV or Parquet of `byoc study`.
-        form: `markdown` or `latex`, for which names are escaped. The LaTeX needs the package `booktabs`.
-        over: `common`, the problems that every strategy solved which solved any, or `own`, for each
-            strategy those that it solved: then one that fails on hard problems looks better.
-
-    Raises InputError for results that cannot be read, and for another form.
-    """
-    if form not in _FORMS:
-        raise InputError(f"format {form}: no such format; known: {', '.join(_FORMS)}")
-    rows = read_results(Path(results))
-    return _FORMS[form](summarize_study(rows, over), describe_over(rows, over))
-
-
-def _escape_markdown(text: str) -> str:
-    return _MARKDOWN.sub(r"\\\1", escape_unprintable(text))
-
-
-def _escape_latex(text: str) -> str:
-    shown = "".join(_LATEX.get(mark, mark) for mark in escape_unprintable(text))
-    return shown.replace("--", "-{}-")  # no dash instead of two hyphens
-
-
-def _format_markdown(rows: Sequence[Mapping[str, Any]], over: str) -> str:
-    lines = [f"| {' | '.join(HEADINGS)} |", f"|{'---|' * 2}{'---:|' * (len(HEADINGS) - 2)}"]
-    for row in rows:
-        cells = [format_cell(name, row[name]) for name in HEADINGS]
-        lines.append(f"| {' | '.join([_escape_markdown(cells[0]), *cells[1:]])} |")
-    return "\n".join([*lines, "", f"Compared {over}."]) + "\n"
-
-
-def _format_latex(rows: Sequence[Mapping[str, Any]], over: str) -> str:
-    lines = [
-        f"% Compared {over}.",
-        rf"\begin{{tabular}}{{ll{'r' * (len(HEADINGS) - 2)}}}",
-        r"\toprule",
-        rf"{' & '.join(HEADINGS)} \\",
-        r"\midrule",
-    ]
-    for row in rows:
-        cells = (_escape_latex(format_cell(name, row[name])) for name in HEADINGS)
-        lines.append(rf"{' & '.join(cells)} \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
-
-
-_FORMS: Mapping[str, Callable[[Sequence[Mapping[str, Any]], str], str]] = {
-    "markdown": _format_markdown,
-    "latex": _format_latex,
-}
+_FIGURES = (
+    _StudyFigure(
+        "bandwidth",
+        "Objective over the host alone by bandwidth of the link, geometric mean; bands are seeds",
+        _draw_bandwidth,
+        lambda drawing: len({row["link"] for row in _find_linked(drawing)}) > 1,
+        _use_half,
+    ),
+    _StudyFigure(
+        "profile",
+        "Performance profiles over the problems that any strategy solved: the share whose objective is "
+        "within a factor of the best; what failed is never within; bands are seeds",
+        _draw_profile,
+        lambda drawing: len(drawing.names) > 1,
+        _use_half,
+    ),
+    _StudyFigure(
+        "gaps",
+        "Share of the cases within each gap to the best bound known",
+        _draw_gaps,
+        lambda drawing: any(row["gap"] is not None for row in drawing.rows),
+        _use_half,
+    ),
+    _StudyFigure(
+        "pareto",
+        "Predicted seconds against another cost; what no other betters in both is joined",
+        _draw_pareto,
+        lambda drawing: bool(_list_costs(drawing)),
+        _size_panels,
+    ),
+    _StudyFigure(
+        "measured",
+        "Predicted against measured seconds; on the grey line both are equal",
+        _draw_measured,
+        lambda drawing: any(_get_measured_seconds(row) for row in drawing.rows),
+        _use_half,
+    ),
+)

@@ -4,13 +4,11 @@ import csv
 import io
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from math import exp, fsum, isnan, log
+from math import isnan
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from byoc.comparison._case_solver import FAILED, OK, STATUSES, Outcome, list_versions
+from byoc.comparison._case_solver import FAILED, OK, STATUSES, Outcome
 from byoc.comparison._study_file import StudyCase, format_value
 from byoc.errors import InputError, escape_unprintable
 from byoc.support import check_output, install_command, read_limited, write_atomically, write_text
@@ -20,7 +18,7 @@ from byoc.support import check_output, install_command, read_limited, write_atom
 StudyRow = dict[str, Any]
 
 # Relative. Costs that are added up in another order differ by less, and so do bounds of `exact`.
-_TOLERANCE = 1e-9
+TOLERANCE = 1e-9
 
 ASKED_COLUMNS: Mapping[str, type] = {
     **dict.fromkeys(("model", "rules", "cost_model", "host_cost_model", "parameters"), str),
@@ -40,15 +38,23 @@ FOUND_COLUMNS: Mapping[str, type] = {
 }
 """The columns that solving gives."""
 
-TIME_COLUMNS: Mapping[str, type] = dict.fromkeys(("solver_seconds", "case_seconds"), float)
-"""The columns that differ from run to run: seconds of the strategy, and of the whole case."""
+RUN_COLUMNS: Mapping[str, type] = {
+    **dict.fromkeys(("solver_seconds", "case_seconds"), float),
+    **dict.fromkeys(("machine", "date", "command"), str),
+}
+"""The columns that differ from run to run: seconds of the strategy, and of the whole case; on which
+machine and when it was solved, and the command of the study that had it solved."""
 
 ORIGIN_COLUMNS: Mapping[str, type] = dict.fromkeys(
-    ("byoc_version", "model_digest", "rules_digest", "costs_digest", "strategy_digest", "key"), str
+    (
+        *("byoc_version", "onnx_version", "onnxruntime_version", "scipy_version"),
+        *("model_digest", "rules_digest", "costs_digest", "strategy_digest", "key"),
+    ),
+    str,
 )
 """The columns that say what the numbers are computed from."""
 
-COLUMNS: Mapping[str, type] = {**ASKED_COLUMNS, **FOUND_COLUMNS, **TIME_COLUMNS, **ORIGIN_COLUMNS}
+COLUMNS: Mapping[str, type] = {**ASKED_COLUMNS, **FOUND_COLUMNS, **RUN_COLUMNS, **ORIGIN_COLUMNS}
 """All columns of a study and their types, except those of strategies' own measures."""
 
 MEASURE_PREFIX = "own_"
@@ -105,31 +111,32 @@ def _make_row(case: StudyCase, outcome: Outcome, measure_names: Iterable[str]) -
         "rules": "+".join(case.rules),
         "cost_model": _format_choice(case.cost_model),
         "host_cost_model": case.host_cost_model or "",
-        "parameters": _format_pairs({**case.cost_options, **case.parameters}),
+        "parameters": format_pairs({**case.cost_options, **case.parameters}),
         "link": case.link,
         "strategy": case.strategy,
-        "options": _format_pairs(case.strategy_options),
+        "options": format_pairs(case.strategy_options),
         "seed": case.seed,
         "time_limit": case.time_limit,
-        "limits": _format_pairs(case.limits),
+        "limits": format_pairs(case.limits),
         "no_passes": "+".join(case.planning.get("no_passes", ())),
         "objective": case.objective,
         "repetition": case.repetition,
-        "byoc_version": list_versions()["onnx-byoc"],
-        "key": case.key,
     }
-    row |= {f"{what}_digest": digest for what, digest in case.digests.items()}
-    row |= {name: outcome[name] for name in (*FOUND_COLUMNS, *TIME_COLUMNS) if name in outcome}
+    row |= {name: outcome[name] for name in COLUMNS if name in outcome}
+    digests = {f"{what}_digest": digest for what, digest in case.digests.items()}
+    row |= {name: digest for name, digest in digests.items() if name in COLUMNS}
+    row["key"] = case.key
     row["reason"], row["notes"] = outcome.get("reason") or "", outcome.get("notes") or []
     measures = outcome.get("measures", {})
     return row | {f"{MEASURE_PREFIX}{name}": measures.get(name) for name in measure_names}
 
 
 def _format_choice(choice: str | Mapping[str, str] | None) -> str:
-    return choice if isinstance(choice, str) else _format_pairs(choice or {})
+    return choice if isinstance(choice, str) else format_pairs(choice or {})
 
 
-def _format_pairs(pairs: Mapping[str, Any]) -> str:
+def format_pairs(pairs: Mapping[str, Any]) -> str:
+    """Return pairs as the text of a column: `name=value, name=value`."""
     return ", ".join(f"{name}={format_value(value)}" for name, value in pairs.items())
 
 
@@ -143,7 +150,7 @@ def _compare_rows(rows: Sequence[StudyRow], comparable: Sequence[bool]) -> None:
     bounds = []
     for row, holds in zip(rows, comparable, strict=True):
         if holds and row["bound"] is not None:
-            if row["bound"] > best["value"] * (1 + _TOLERANCE):
+            if row["bound"] > best["value"] * (1 + TOLERANCE):
                 stated, found = f"{row['bound']:.9g}", f"{best['value']:.9g}"
                 wrong = f"its bound, {stated}, is above what {best['strategy']} found, {found}"
                 row |= {"status": FAILED, "reason": f"{wrong}: one of them is wrong"}
@@ -272,184 +279,3 @@ def _import_parquet(path: Path) -> tuple[Any, Any]:
     except ImportError:
         raise InputError(f"{path}: Parquet needs pyarrow: {install_command('study')}") from None
     return pyarrow, parquet
-
-
-# The strategies of a study beside one another: a line for each.
-
-HEADINGS = (
-    *("strategy", "measure", "cases", "failed", "problems", "mean ratio", "95 % of means", "by seed"),
-    *("worst ratio", "p", "mean gap", "largest gap", "seconds"),
-)
-"""The columns. Ratios are to the best value of each problem: their geometric mean over the problems, the
-interval in which 95 % of the means of resampled problems are, the least and greatest mean of a seed, and
-the worst. `p` is of the Wilcoxon signed-rank test against the strategy of the least mean. Then gaps to
-the best bound, and the mean of the strategy's seconds."""
-
-OVER_COMMON, OVER_OWN = "common", "own"
-_SAME_PROBLEM = tuple(
-    name for name in ASKED_COLUMNS if name not in ("strategy", "options", "seed", "repetition")
-)
-_RESAMPLES = 2000  # of the bootstrap: the ends of an interval move by a hundredth of its width
-_INTERVAL = (2.5, 97.5)  # per cent
-
-
-def find_problem(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the problem of a case: its columns but for strategy, seed and repetition."""
-    return tuple(row[name] for name in _SAME_PROBLEM)
-
-
-def find_common_problems(rows: Sequence[StudyRow]) -> set[tuple[Any, ...]]:
-    """Return the problems of which every case was solved, by every strategy that solved any case."""
-    solving = {(row["strategy"], row["options"] or "") for row in rows if not is_failure(row)}
-    solved: dict[tuple[Any, ...], set[tuple[str, str]]] = defaultdict(set)
-    failed = set()
-    for row in rows:
-        variant = row["strategy"], row["options"] or ""
-        if not is_failure(row):
-            solved[find_problem(row)].add(variant)
-        elif variant in solving:
-            failed.add(find_problem(row))
-    return {problem for problem, by in solved.items() if by == solving} - failed
-
-
-def select_rows(rows: Sequence[StudyRow], over: str) -> list[StudyRow]:
-    """Return the solved rows: of common problems, or all. Raises InputError for another choice."""
-    if over not in (OVER_COMMON, OVER_OWN):
-        raise InputError(f"over {over}: no such choice; known: {OVER_COMMON}, {OVER_OWN}")
-    solved = [row for row in rows if not is_failure(row)]
-    if over == OVER_OWN:
-        return solved
-    common = find_common_problems(rows)
-    return [row for row in solved if find_problem(row) in common]
-
-
-def describe_over(rows: Sequence[StudyRow], over: str) -> str:
-    """Return over which problems strategies are compared, as a sentence without its end."""
-    total = len({find_problem(row) for row in rows})
-    if over == OVER_OWN:
-        return f"each strategy over those of {total} problems that it solved"
-    common = len(find_common_problems(rows))
-    return f"over the {common} of {total} problems that every strategy solved which solved any"
-
-
-def name_variants(rows: Sequence[StudyRow]) -> dict[tuple[str, str], str]:
-    """Return the name of each strategy with options: with the options only where they differ."""
-    pairs = dict.fromkeys((row["strategy"], row["options"] or "") for row in rows)
-    counts: dict[str, int] = {}
-    for name, _ in pairs:
-        counts[name] = counts.get(name, 0) + 1
-    return {
-        (name, options): f"{name} ({options})" if options and counts[name] > 1 else name
-        for name, options in pairs
-    }
-
-
-def summarize_study(rows: Sequence[StudyRow], over: str = OVER_COMMON) -> list[dict[str, Any]]:
-    """Return a row for each strategy with its options and each measure, with the keys `HEADINGS`.
-
-    `over` is as in `tabulate_study`; all but cases and failures is over these problems. A problem counts
-    once, by the geometric mean of its seeds and repetitions.
-    """
-    names = name_variants(rows)
-    groups: dict[str, list[StudyRow]] = {}
-    kept: dict[str, list[StudyRow]] = defaultdict(list)
-    for row in rows:
-        groups.setdefault(names[row["strategy"], row["options"] or ""], []).append(row)
-    for row in select_rows(rows, over):
-        kept[names[row["strategy"], row["options"] or ""]].append(row)
-    logs = {name: _average_problems(kept[name]) for name in groups}
-    means = {name: fsum(own.values()) / len(own) for name, own in logs.items() if own}
-    best = min(means, key=lambda name: means[name], default="")
-    return [
-        _summarize(name, own, kept[name], logs[name], {} if name == best else logs.get(best, {}))
-        for name, own in groups.items()
-    ]
-
-
-def _average_problems(rows: Sequence[StudyRow]) -> dict[tuple[Any, ...], float]:
-    """Return the logarithm of the mean ratio of each problem."""
-    found: dict[tuple[Any, ...], list[float]] = defaultdict(list)
-    for row in rows:
-        if row["ratio"]:
-            found[find_problem(row)].append(log(row["ratio"]))
-    return {problem: fsum(values) / len(values) for problem, values in found.items()}
-
-
-def _summarize(
-    name: str,
-    rows: Sequence[StudyRow],
-    kept: Sequence[StudyRow],
-    logs: Mapping[tuple[Any, ...], float],
-    best: Mapping[tuple[Any, ...], float],
-) -> dict[str, Any]:
-    solved = [row for row in rows if not is_failure(row)]
-    gaps = [row["gap"] for row in kept if row["gap"] is not None]
-    seconds = [row["solver_seconds"] for row in kept if row["solver_seconds"] is not None]
-    values = (
-        name,
-        " and ".join(dict.fromkeys(row["measure"] for row in solved)),
-        len(rows),
-        len(rows) - len(solved),
-        len({find_problem(row) for row in kept}),
-        exp(fsum(logs.values()) / len(logs)) if logs else None,
-        _find_interval([*logs.values()]),
-        _find_seed_range(kept),
-        max((row["ratio"] for row in kept if row["ratio"]), default=None),
-        _compare_ranks(logs, best),
-        fsum(gaps) / len(gaps) if gaps else None,
-        max(gaps, default=None),
-        fsum(seconds) / len(seconds) if seconds else None,
-    )
-    return dict(zip(HEADINGS, values, strict=True))
-
-
-def _find_interval(logs: Sequence[float]) -> tuple[float, float] | None:
-    """Return the ends of the interval of the mean ratio by a bootstrap over problems; None for one."""
-    if len(logs) < 2:
-        return None
-    random = np.random.default_rng(0)  # the same results give the same table
-    values = np.array(logs)
-    means = [
-        float(values[each].mean()) for each in random.integers(0, len(logs), (_RESAMPLES, len(logs)))
-    ]
-    low, high = np.exp(np.percentile(means, _INTERVAL))
-    return float(low), float(high)
-
-
-def _find_seed_range(rows: Sequence[StudyRow]) -> tuple[float, float] | None:
-    """Return the least and greatest mean ratio of a seed and repetition; None where there is one."""
-    groups: dict[Any, list[StudyRow]] = defaultdict(list)
-    for row in rows:
-        groups[row["seed"], row["repetition"]].append(row)
-    found = [[*_average_problems(own).values()] for own in groups.values()]
-    means = [exp(fsum(own) / len(own)) for own in found if own]
-    return (min(means), max(means)) if len(means) > 1 else None
-
-
-def _compare_ranks(
-    logs: Mapping[tuple[Any, ...], float], best: Mapping[tuple[Any, ...], float]
-) -> float | None:
-    """Return the p of Wilcoxon's signed-rank test of two strategies; None without common problems."""
-    moved = [logs[problem] - best[problem] for problem in logs.keys() & best.keys()]
-    if not moved:
-        return None
-    if not any(moved):
-        return 1.0
-    from scipy.stats import wilcoxon  # noqa: PLC0415 - takes time to import
-
-    return float(wilcoxon(sorted(moved)).pvalue)  # sorted, since sets have no order
-
-
-def format_cell(name: str, value: Any) -> str:
-    """Return a value of `summarize_study` under one of `HEADINGS` as text; empty for None."""
-    if value is None:
-        return ""
-    if isinstance(value, tuple):
-        return " to ".join(f"{end:.4f}" for end in value)
-    if name == "p":
-        return f"{value:.2g}"
-    if "ratio" in name:
-        return f"{value:.4f}"
-    if "gap" in name:
-        return f"{value:.3%}"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -2,6 +2,8 @@
 
 import json
 import os
+import shlex
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -22,6 +24,7 @@ from byoc.comparison._case_solver import (
     Outcome,
     digest_model,
     digest_settings,
+    digest_versions,
     make_failure,
 )
 from byoc.comparison._study_file import (
@@ -41,7 +44,7 @@ from byoc.comparison._study_results import (
     write_results,
 )
 from byoc.costs import parse_objective
-from byoc.errors import InputError
+from byoc.errors import InputError, escape_unprintable
 from byoc.planning import choose_clean_passes
 from byoc.stages import load_targets
 from byoc.support import check_minimum, make_file_error, report_step, validate_content
@@ -120,7 +123,10 @@ def add_digests(cases: Sequence[StudyCase]) -> tuple[list[StudyCase], dict[str, 
                 raise model
             key = json.dumps([repr(case.options), case.strategy, dict(case.parameters)])
             if key not in digests:
-                digests[key] = digest_settings(solver.load_settings(case))
+                digests[key] = {
+                    **digest_settings(solver.load_settings(case)),
+                    "versions": digest_versions(),
+                }
             digested.append(replace(case, digests={"model": model, **digests[key]}))
         except InputError as error:
             digested.append(case)
@@ -373,13 +379,14 @@ class StoppedStudyError(BaseException):
         self.result, self.cause = result, cause
 
 
-def study(
+def study(  # noqa: PLR0913 - the options of the verb
     study: str | Path | Mapping[str, Any],
     output: str | Path | None = None,
     *,
     jobs: int | None = None,
     scheduler: str | None = None,
     retry_failures: bool = False,
+    save: str | Path | None = None,
 ) -> StudyResult:
     """Solve every case of a study: each combination of models, rules, costs, links and strategies.
 
@@ -392,6 +399,10 @@ def study(
         jobs: processes at a time, as many as there are processors by default.
         scheduler: address of a Dask scheduler (`tcp://host:8786`) whose workers solve the cases instead.
         retry_failures: solve cases again that failed in an earlier run.
+        save: a folder, made if need be, for three files of each case that is solved, named by the first
+            16 digits of its `key`: `.placement.yaml` for `byoc.partition`, `.problem.json` for
+            `byoc.place`, and `.case.json` for `byoc.replay`. What an earlier run did not save is solved
+            again.
 
     Returns:
         The rows, in the order of the axes, with the keys of `byoc.comparison.COLUMNS`. A case that
@@ -409,6 +420,9 @@ def study(
     if path is not None:
         check_results_path(path)
     cases, failures = add_digests(expand_cases(content, folder, source))
+    if save is not None:
+        made = str(_make_folder(Path(save)).absolute())
+        cases = [replace(case, save=made) for case in cases]
     solve = partial(solve_in_processes, jobs=jobs)
     if scheduler is not None:
         solve = partial(solve_on_cluster, address=scheduler)
@@ -422,6 +436,10 @@ def study(
             for key, outcome in list(journal.outcomes.items()):
                 if outcome["status"] != OK:
                     del journal.outcomes[key]
+        for case in cases if save is not None else ():
+            known = journal.outcomes.get(case.key, {})
+            if known.get("status") == OK and not case.find_saved("case").exists():
+                del journal.outcomes[case.key]
         try:
             result = run_cases(cases, solve, failures, journal)
         except StoppedStudyError as stop:
@@ -429,6 +447,14 @@ def study(
             raise stop.cause from stop
         write_results(path, result.rows)
         return result
+
+
+def _make_folder(path: Path) -> Path:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be made: {error.strerror or error}") from None
+    return path
 
 
 def _load_study(study: str | Path | Mapping[str, Any]) -> tuple[StudyFile, Path, str]:
@@ -466,6 +492,13 @@ def run_cases(
     return StudyResult(make_rows(cases, outcomes), len(cases), earlier)
 
 
+def _describe_command() -> str:
+    """Return the command line of the program that this runs in, without the folder of the program."""
+    path = Path(sys.argv[0])
+    name = path.parent.name if path.name == "__main__.py" else path.name  # as `python -m byoc`
+    return escape_unprintable(shlex.join([name, *sys.argv[1:]]))
+
+
 def _collect(
     solved: Iterable[tuple[StudyCase, Outcome]],
     total: int,
@@ -474,7 +507,8 @@ def _collect(
 ) -> None:
     """Put the outcomes of cases into `outcomes` and the journal as they are solved; show progress."""
     failed = sum(outcome["status"] != OK for outcome in outcomes.values())
-    for case, outcome in solved:
+    for case, given in solved:
+        outcome = given | {"command": _describe_command()}
         if journal is not None:
             journal.append(case.key, outcome)
         outcomes[case.key] = outcome

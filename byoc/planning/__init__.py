@@ -81,7 +81,12 @@ if TYPE_CHECKING:
         read_weight_layout,
     )
     from byoc.planning._problem_file import format_problem
-    from byoc.planning._saved_placement import SavedPlacement, read_placement, save_placement
+    from byoc.planning._saved_placement import (
+        SavedPlacement,
+        format_placement,
+        read_placement,
+        save_placement,
+    )
     from byoc.planning._what_ifs import (
         LEAST_GAIN,
         estimate_gains,

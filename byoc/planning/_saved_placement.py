@@ -18,6 +18,7 @@ from pydantic import Field
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import GraphIndex, name_nodes, walk_graph_paths
 from byoc.planning._cleaned_graphs import HOST, PinnedNode, PinnedNodes, describe_nodes, list_names
+from byoc.planning._graph_plan import GraphPlan
 from byoc.planning._plan_data import Plan
 from byoc.support import StrictModel, dump_yaml, read_yaml, write_text
 from byoc.zoo import name_source
@@ -339,14 +340,15 @@ def save_placement(plan: Plan, path: str | Path) -> None:
 
     Raises InputError when the file cannot be written.
     """
-    write_text(Path(path), _format_placement(plan))
+    write_text(Path(path), format_placement(plan.root, name_source(plan.model.source)))
 
 
-def _format_placement(plan: Plan) -> str:
+def format_placement(root: GraphPlan, model: str) -> str:
+    """Return the text of the file that says where each node of a plan runs; `model` is its name."""
     nodes: dict[str, str] = {}
     outputs: dict[str, str] = {}
     signatures: dict[str, str] = {}
-    for graph in plan.root.walk():
+    for graph in root.walk():
         devices, signs = graph.device_of_node, sign_nodes(graph.index)
         for node, name in name_nodes(graph.index, graph.path).items():
             if node in devices:
@@ -357,4 +359,4 @@ def _format_placement(plan: Plan) -> str:
                     outputs[name] = output
     content = {"nodes": nodes, "outputs": outputs, "signatures": signatures}
     kept = {key: value for key, value in content.items() if value}
-    return _HEAD + dump_yaml({"format": 1, "model": name_source(plan.model.source), **kept})
+    return _HEAD + dump_yaml({"format": 1, "model": model, **kept})

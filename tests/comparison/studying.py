@@ -10,7 +10,7 @@ import pytest
 from installing import install_strategies
 from support import Ran, copy_vanilla, parse
 
-from byoc.comparison import TIME_COLUMNS, StudyRow
+from byoc.comparison import RUN_COLUMNS, StudyRow
 
 NET = """net (float[1, 64, 56, 56] x) => (float[1, 64, 56, 56] y) {
     v = Constant <value_float = 0.01> ()
@@ -82,4 +82,4 @@ def write_study(folder: Path, **axes: Any) -> Path:
 
 
 def drop_times(rows: list[StudyRow]) -> list[StudyRow]:
-    return [{name: row[name] for name in row if name not in TIME_COLUMNS} for row in rows]
+    return [{name: row[name] for name in row if name not in RUN_COLUMNS} for row in rows]

@@ -6,6 +6,8 @@ import os
 import re
 import subprocess
 import sys
+from datetime import datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -18,7 +20,8 @@ from studying import Cli, drop_times, make_folder, write_study  # noqa: F401 - a
 from support import VANILLA
 
 import byoc
-from byoc.comparison import COLUMNS, make_study_schema, read_results
+from byoc import place
+from byoc.comparison import COLUMNS, _case_solver, make_study_schema, read_results, replay_study
 from byoc.pipeline import partition
 
 
@@ -96,6 +99,9 @@ def test_failures_are_rows_and_the_rest_goes_on(folder: Path, byoc: Cli) -> None
     assert all(row["status"] == "refused" and "bad.onnx: " in row["reason"] for row in rows[3:6])
     assert "6 cases" in ran.err
     assert "5 not solved (3 refused, 1 crashed, 1 timed out)" in ran.err
+    assert [line for line in ran.err.splitlines() if "bad.onnx: " in line] == [
+        f"byoc: deadly, endless, host-only: {rows[3]['reason']}"
+    ], "a reason is told once"
     junit = folder / "j.xml"
     ran = byoc("study", study, "-o", folder / "r.csv", "--jobs", 1, "--allow-failures", "--junit", junit)
     assert ran.code == 0
@@ -167,6 +173,100 @@ def test_results_are_the_same_as_csv_and_parquet(folder: Path) -> None:
         table = list(csv.DictReader(file))
     assert [float(row["value"]) for row in table] == [row["value"] for row in rows]
     assert [row["own_steps"] for row in table] == ["", "70.0", "", "70.0"]
+
+
+@pytest.mark.usefixtures("here")
+def test_saved_placements_are_priced_over_other_links_and_by_other_costs(
+    folder: Path, byoc: Cli
+) -> None:
+    strategies = ["launch-aware", "makespan", {"name": "counting", "seeds": [3]}]
+    study = write_study(folder, models="nets/one.onnx", strategies=strategies, links=[0.001, 100])
+    assert byoc("study", study, "-o", folder / "r.csv", "--jobs", "1", "--save", folder / "s").code == 0
+    rows = read_results(folder / "r.csv")
+    assert {path.name for path in (folder / "s").iterdir()} == {
+        f"{row['key'][:16]}.{ending}"
+        for row in rows
+        for ending in ("case.json", "problem.json", "placement.yaml")
+    }
+    for row in rows:  # what is saved is what was found
+        stem = folder / "s" / row["key"][:16]
+        if row["measure"] == "total":
+            found = place(f"{stem}.problem.json", "launch-aware", strategy_options={"margin": "0"})
+            assert found["objective_seconds"] <= row["value"] * (1 + 1e-9)
+    ran = byoc("study", "replay", folder / "s", "-o", folder / "a.csv", "--link", "100", "--jobs", "1")
+    assert ran.code == 0, ran.err
+    again = {(row["strategy"], row["options"]): row for row in read_results(folder / "a.csv")}
+    assert len(again) == len(rows)
+    for row in rows:
+        saved = "" if row["link"] == 100 else "saved_link=0.001"
+        other = again[row["strategy"], saved]
+        assert (other["link"], other["seed"], other["measure"]) == (100, row["seed"], row["measure"])
+        assert other["regions"] == row["regions"]
+        assert other["bytes_moved"] == row["bytes_moved"]
+        if row["link"] == 100:
+            assert other["value"] == pytest.approx(row["value"], rel=1e-12)
+        assert other["execution_seconds"] == pytest.approx(row["execution_seconds"], rel=1e-12)
+        assert other["gap"] is other["bound"] is None
+    slow, fast = (row for row in rows if row["strategy"] == "counting")
+    assert slow["regions"] > 0 < fast["transfer_seconds"] < slow["transfer_seconds"]
+    assert again["counting", "saved_link=0.001"]["value"] == pytest.approx(fast["value"], rel=1e-12)
+    text = (Path(VANILLA).parents[1] / "cost_models" / "dla.yaml").read_text()
+    slower, count = re.subn(r"^launch: [0-9.e-]+", "launch: 1.0", text, flags=re.MULTILINE)
+    assert count == 1
+    (folder / "slow.yaml").write_text(slower)
+    asked = (
+        "study",
+        "replay",
+        folder / "s",
+        "-o",
+        folder / "b.csv",
+        "--cost-model",
+        folder / "slow.yaml",
+    )
+    assert byoc(*asked, "--jobs", "1").code == 0
+    for row in read_results(folder / "b.csv"):
+        assert row["launch_seconds"] == row["regions"]
+        assert row["options"] == "saved_cost_model="
+        assert row["cost_model"] == str(folder / "slow.yaml")
+
+
+@pytest.mark.usefixtures("here")
+def test_what_was_not_saved_is_solved_again(folder: Path) -> None:
+    study = write_study(folder, models="nets/one.onnx", links=[1, 2])
+    byoc.study(study, folder / "r.csv", jobs=1)
+    kept = byoc.study(study, folder / "r.csv", jobs=1, save=folder / "s")
+    assert kept.earlier == 0
+    key = kept.rows[0]["key"]
+    (folder / "s" / f"{key[:16]}.case.json").unlink()
+    again = byoc.study(study, folder / "r.csv", jobs=1, save=folder / "s")
+    assert (again.earlier, len(list((folder / "s").glob("*.case.json")))) == (1, 2)
+    assert drop_times(again.rows) == drop_times(kept.rows)
+    for text, told in (
+        ("{}", "measure: "),
+        ('{"measure": "total", "case": {"model": 1}}', "case.model: "),
+    ):
+        (folder / "s" / f"{key[:16]}.case.json").write_text(text)
+        with pytest.raises(byoc.InputError, match=rf"{key[:16]}\.case\.json: .*{told}"):
+            replay_study(folder / "s")
+    with pytest.raises(byoc.InputError, match="no case that `byoc study --save` wrote is in it"):
+        replay_study(folder / "nets")
+
+
+@pytest.mark.usefixtures("here")
+def test_rows_say_by_what_they_were_computed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/somewhere/byoc/__main__.py", "study", "a b.yaml"])
+    study = write_study(folder, models="nets/one.onnx", strategies=["host-only", "min-cut"])
+    rows = byoc.study(study, folder / "r.csv", jobs=1).rows
+    for row in rows:
+        assert row["command"] == "byoc study 'a b.yaml'"
+        assert datetime.fromisoformat(row["date"]).tzinfo is not None
+        assert f"{os.uname().sysname} {os.uname().machine}" in row["machine"]
+        for name in ("onnx", "onnxruntime", "scipy"):
+            assert row[f"{name}_version"] == version(name)
+    assert byoc.study(study, folder / "r.csv", jobs=1).earlier == 2
+    versions = {**_case_solver.list_versions(), "scipy": "0.1"}
+    monkeypatch.setattr(_case_solver, "list_versions", lambda: versions)
+    assert byoc.study(study, folder / "r.csv", jobs=1).earlier == 0, "another scipy, other answers"
 
 
 MISTAKES = [

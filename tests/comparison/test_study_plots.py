@@ -1,10 +1,15 @@
 """Figures and tables of a study's results: what is in them, and names of others in them."""
 
+import csv
+import json
 import re
 from base64 import b64decode
 from collections.abc import Callable
 from html import escape
+from itertools import pairwise
+from math import inf
 from pathlib import Path
+from statistics import median
 from typing import Any
 from xml.etree import ElementTree
 
@@ -14,13 +19,17 @@ from hypothesis import strategies as st
 from support import Ran, sample_cases
 
 import byoc
-from byoc.comparison import COLUMNS, StudyRow, read_results, summarize_study, write_results
+from byoc import InputError
+from byoc.comparison import COLUMNS, SUMMARY_KEYS, StudyRow, read_results, summarize_study, write_results
 from byoc.comparison._study_plots import (
-    _escape_latex,
-    _escape_markdown,
+    _FIGURES,
+    WIDTHS,
+    _Drawing,
+    _make_steps,
     find_pareto,
     join_measured,
 )
+from byoc.comparison._study_tables import _correct_by_holm, _escape_latex, _escape_markdown, find_profile
 
 Cli = Callable[..., Ran]
 NASTY = r"a|b_c$x^2$ {\bad} 100% #1 & <i> [u](v) --"
@@ -54,12 +63,14 @@ def test_a_summary_counts_solved_and_failed(results: Path) -> None:
     good, nasty = summarize_study(read_results(results))
     assert good == {
         **{"strategy": "good", "measure": "total", "cases": 4, "failed": 1, "problems": 2},
-        **{"mean ratio": 1.0, "95 % of means": (1.0, 1.0), "by seed": None, "worst ratio": 1.0},
-        **{"p": None, "mean gap": 0.0, "largest gap": 0.0, "seconds": 0.5},
+        **{"mean_ratio": 1.0, "mean_low": 1.0, "mean_high": 1.0, "worst_ratio": 1.0},
+        **{"seed_median": None, "seed_low": None, "seed_high": None, "p": None, "p_holm": None},
+        **{"mean_gap": 0.0, "largest_gap": 0.0, "seconds": 0.5},
     }
-    assert nasty["mean ratio"] == pytest.approx(1.5)
+    assert tuple(good) == SUMMARY_KEYS
+    assert nasty["mean_ratio"] == pytest.approx(1.5)
     assert nasty["p"] == pytest.approx(0.5), "two differences of one sign have 1 of 2 chances"
-    assert nasty["mean gap"] == pytest.approx(1 / 3)
+    assert nasty["mean_gap"] == pytest.approx(1 / 3)
 
 
 def test_tables_escape_names(results: Path, byoc: Cli) -> None:
@@ -73,6 +84,48 @@ def test_tables_escape_names(results: Path, byoc: Cli) -> None:
     assert byoc("study", "table", results, "--format", "html").code == 2
 
 
+def test_programs_get_the_numbers_in_full(results: Path, byoc: Cli) -> None:
+    lines = summarize_study(read_results(results), by=["link"])
+    document = json.loads(byoc("study", "table", results, "--format", "json", "--by", "link").out)
+    assert document["lines"] == lines
+    table = list(csv.DictReader(byoc("study", "table", results, "--format", "csv").out.splitlines()))
+    assert [float(line["mean_ratio"]) for line in table] == [
+        line["mean_ratio"] for line in summarize_study(read_results(results))
+    ]
+    text = byoc("study", "table", results, "--format", "text").out
+    assert "Compared over the 2 of 3 problems" in text
+    assert "1.5000" in text
+
+
+def test_a_table_has_groups_of_lines(tmp_path: Path, byoc: Cli) -> None:
+    """`narrow` refuses the second rule file: there it has failures alone, others their ratios."""
+    rows = [
+        make_row(rules=rules, model=str(model), strategy=name, ratio=ratio + model / 10)
+        for rules in ("one", "two")
+        for model in range(2)
+        for name, ratio in (("wide", 1.0), ("narrow", 1.2))
+    ]
+    for row in rows:
+        if row["rules"] == "two" and row["strategy"] == "narrow":
+            row |= {"status": "refused", "value": None, "ratio": None, "gap": None, "measure": None}
+    found = summarize_study(rows, by=["rules"])
+    kept = [(line["rules"], line["strategy"], line["failed"], line["problems"]) for line in found]
+    assert kept == [
+        *(("one", "wide", 0, 2), ("one", "narrow", 0, 2)),
+        *(("two", "wide", 0, 2), ("two", "narrow", 2, 0)),
+    ]
+    assert found[1]["mean_ratio"] == pytest.approx((1.2 * 1.3) ** 0.5)
+    assert found[2]["mean_ratio"] == pytest.approx(1.1**0.5), "of problems that `narrow` never solves"
+    write_results(tmp_path / "r.csv", rows)
+    latex = byoc("study", "table", tmp_path / "r.csv", "--format", "latex", "--by", "rules").out
+    assert [line.partition(" & ")[0] for line in latex.splitlines() if line.endswith(r"\\")] == [
+        *("rules", "one", "", "two", "")
+    ]
+    assert latex.count(r"\addlinespace") == 1
+    with pytest.raises(InputError, match="by seed: no such group; known: model, link, rules"):
+        summarize_study(rows, by=["seed"])
+
+
 def test_a_strategy_that_fails_on_hard_problems_does_not_look_better(tmp_path: Path, byoc: Cli) -> None:
     """It solves the easy one as the other does, which is 1.2 times the best on the hard one."""
     rows = [
@@ -84,10 +137,10 @@ def test_a_strategy_that_fails_on_hard_problems_does_not_look_better(tmp_path: P
     ]
     steady, fragile, hopeless = summarize_study(rows)
     assert (steady["problems"], fragile["problems"], hopeless["problems"]) == (1, 1, 0)
-    assert steady["mean ratio"] < fragile["mean ratio"]
-    assert hopeless["mean ratio"] is None
+    assert steady["mean_ratio"] < fragile["mean_ratio"]
+    assert hopeless["mean_ratio"] is None
     steady, fragile, _ = summarize_study(rows, "own")
-    assert steady["mean ratio"] > fragile["mean ratio"]
+    assert steady["mean_ratio"] > fragile["mean_ratio"]
     write_results(tmp_path / "r.csv", rows)
     ran = byoc("study", "table", tmp_path / "r.csv", "--over", "own")
     assert ran.out.endswith("\nCompared each strategy over those of 2 problems that it solved.\n")
@@ -100,12 +153,11 @@ def test_seeds_are_a_spread_and_not_more_problems() -> None:
     rows += [make_row(model="b", seed=0, ratio=2.0)]
     (found,) = summarize_study(rows)
     assert (found["cases"], found["problems"]) == (4, 2)
-    of_a = (1.0 * 1.1 * 1.2) ** (1 / 3)
-    assert found["mean ratio"] == pytest.approx((of_a * 2) ** 0.5)
-    assert found["by seed"] == pytest.approx((1.1, 2**0.5))
-    low, high = found["95 % of means"]
-    assert of_a == pytest.approx(low)
-    assert high == pytest.approx(2)
+    assert found["mean_ratio"] == pytest.approx((1.1 * 2) ** 0.5)
+    # The means of single seeds: of seed 0 over both problems, of the others over one.
+    spread = (found["seed_low"], found["seed_median"], found["seed_high"])
+    assert spread == pytest.approx((1.1, 1.2, 2**0.5))
+    assert (found["mean_low"], found["mean_high"]) == pytest.approx((1.1, 2))
 
 
 def test_a_difference_that_always_has_one_sign_is_told(results: Path) -> None:
@@ -114,8 +166,48 @@ def test_a_difference_that_always_has_one_sign_is_told(results: Path) -> None:
         for model in range(10)
         for name, ratio in (("one", 1.0), ("other", 1.01 + model / 1000), ("same", 1.0))
     ]
-    found = {row["strategy"]: row["p"] for row in summarize_study(rows)}
-    assert found == {"one": None, "other": pytest.approx(2 / 2**10), "same": 1.0}
+    rows += [make_row(model=row["model"], strategy="rounded", ratio=1 + 1e-12) for row in rows[::3]]
+    lines = summarize_study(rows)
+    least = 2 / 2**10
+    found = {row["strategy"]: row["p"] for row in lines}
+    assert found == {"one": None, "other": pytest.approx(least), "same": 1.0, "rounded": 1.0}
+    corrected = {row["strategy"]: row["p_holm"] for row in lines}
+    assert corrected == {"one": None, "other": pytest.approx(3 * least), "same": 1.0, "rounded": 1.0}
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=6))
+def test_holm_rejects_what_its_procedure_does(ps: list[float]) -> None:
+    """It goes from the least p on, and stops at the first that is above level / tests that are left."""
+    lines = [{"p": p, "p_holm": None} for p in ps]
+    _correct_by_holm(lines)
+    for level in (0.01, 0.05, 0.3):
+        left = sorted(ps)
+        while left and left[0] * len(left) <= level:
+            left.pop(0)
+        assert sum(line["p_holm"] <= level for line in lines) == len(ps) - len(left)
+
+
+def test_measures_are_not_compared_with_one_another() -> None:
+    rows = [
+        make_row(model=str(model), strategy=name, measure=measure, ratio=ratio)
+        for model in range(8)
+        for name, measure, ratio in (
+            ("a", "total", 1.0),
+            ("b", "total", 1.1),
+            ("c", "makespan", 1.0),
+        )
+    ]
+    assert [line["p"] for line in summarize_study(rows)] == [None, pytest.approx(2 / 2**8), None]
+
+
+def test_a_profile_counts_what_failed() -> None:
+    rows = [make_row(model="a", seed=seed, ratio=1 + seed) for seed in range(3)]
+    rows += [make_row(model="b", seed=0, ratio=1.5)]
+    rows += [make_row(model="c", seed=0, status="failed", ratio=None)]
+    assert find_profile(rows, median) == [1.5, 2, inf]
+    assert find_profile(rows, min) == [1, 1.5, inf]
+    assert find_profile(rows, max) == [1.5, 3, inf]
+    assert _make_steps([1.5, 2, inf], 4.0) == ([1.0, 1.5, 2, 4.0], [0.0, 1 / 3, 2 / 3, 2 / 3])
 
 
 @pytest.mark.parametrize("suffix", ["svg", "html"])
@@ -164,7 +256,7 @@ def test_a_folder_has_a_file_for_each_figure(results: Path, tmp_path: Path, byoc
     measured.write_text("link,strategy,measured_seconds\n1,good,1.25\n10,good,0.2\n")
     ran = byoc("study", "plot", results, "-o", tmp_path / "figures", "--measured", measured)
     assert ran.code == 0, ran.err
-    names = ["bandwidth", "gaps", "pareto", "measured"]
+    names = ["bandwidth", "profile", "gaps", "pareto", "measured"]
     assert ran.out.splitlines() == [str(tmp_path / "figures" / f"{name}.svg") for name in names]
     for name in names:
         ElementTree.parse(tmp_path / "figures" / f"{name}.svg")
@@ -191,10 +283,10 @@ def test_a_page_has_figures_and_tables_and_loads_nothing(
     assert byoc("study", "plot", results, "-o", path).out == f"{path}\n"
     text = path.read_text(encoding="utf-8")
     figures = re.findall(r'<img alt="[^"]+" src="data:image/svg\+xml;base64,([^"]+)">', text)
-    assert len(figures) == 3
+    assert len(figures) == 4
     folder = tmp_path / "figures"
     assert byoc("study", "plot", results, "-o", folder).code == 0
-    names = ("bandwidth", "gaps", "pareto")
+    names = ("bandwidth", "profile", "gaps", "pareto")
     assert [b64decode(each) for each in figures] == [(folder / f"{n}.svg").read_bytes() for n in names]
     assert "<p>7 cases of 1 model; 1 not solved (1 timed out)</p>" in text
     assert f"<td>{escape(NASTY)}</td><td>total</td>" in text
@@ -206,23 +298,114 @@ def test_a_page_has_figures_and_tables_and_loads_nothing(
     assert (tmp_path / "again.html").read_text(encoding="utf-8") == text
 
 
-def test_lines_are_at_what_the_results_say(results: Path) -> None:
-    pytest.importorskip("matplotlib")
+def draw(name: str, rows: list[StudyRow], over: str = "common", log: bool = False) -> Any:
+    """Return a figure of rows of which all are compared."""
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    from byoc.comparison._study_plots import _FIGURES  # noqa: PLC0415
-
-    rows = [row for row in read_results(results) if row["status"] == "ok"]
     figure = Figure()
-    _FIGURES["bandwidth"](figure, rows)
-    good, nasty = figure.axes[0].lines
+    kept = [row for row in rows if row["status"] == "ok"]
+    (chosen,) = (each for each in _FIGURES if each.name == name)
+    chosen.draw(figure, _Drawing(rows, kept, over, 3.5, log))
+    return figure
+
+
+def test_lines_are_at_what_the_results_say(results: Path) -> None:
+    pytest.importorskip("matplotlib")
+    rows = [row for row in read_results(results) if row["status"] == "ok"]
+    figure = draw("bandwidth", rows)
+    good, nasty, host = figure.axes[0].lines
     assert good.get_xdata() == pytest.approx([0.1, 1.0, 10.0])
     assert good.get_ydata() == pytest.approx([5.0, 0.5, 0.05])  # of the host's 2 s
     assert nasty.get_ydata() == pytest.approx([7.5, 0.75, 0.075])
-    figure = Figure()
-    _FIGURES["gaps"](figure, rows)
+    assert (host.get_label(), [*host.get_ydata()]) == ("host alone", [1, 1])
+    assert figure.axes[0].get_yscale() == "log", "from 0.05 to 7.5"
+    assert figure.legends[0].get_title().get_text() == "over 3 common problems of 3"
+    figure = draw("gaps", rows, over="own")
     assert figure.axes[0].lines[1].get_xdata() == pytest.approx([1e-9, 1 / 3, 1 / 3, 1 / 3])
     assert figure.axes[0].lines[1].get_ydata() == pytest.approx([0, 1 / 3, 2 / 3, 1])
+    own = "each over the problems that it solved itself, of 3"
+    assert figure.legends[0].get_title().get_text() == own
+
+
+def test_a_line_is_of_the_same_problems_at_every_link() -> None:
+    pytest.importorskip("matplotlib")
+    rows = [make_row(model="a", link=link, value=1.0) for link in (1.0, 2.0)]
+    rows += [make_row(model="b", link=1.0, value=1.8)]
+    (line, _) = draw("bandwidth", rows).axes[0].lines
+    assert line.get_ydata() == pytest.approx([0.5, 0.5])
+
+
+def test_seeds_are_bands_and_failures_are_in_the_legend() -> None:
+    pytest.importorskip("matplotlib")
+    rows = [
+        make_row(link=link, seed=seed, value=1 + seed / 10, ratio=1 + seed / 10)
+        for link in (1.0, 2.0)
+        for seed in range(3)
+    ]
+    rows += [make_row(link=1.0, strategy="t"), make_row(link=2.0, strategy="t", status="failed")]
+    axes = draw("bandwidth", rows).axes[0]
+    assert axes.lines[0].get_ydata() == pytest.approx([0.55, 0.55])
+    (band,) = axes.collections
+    assert {round(y, 6) for _, y in band.get_paths()[0].vertices} == {0.5, 0.6}
+    figure = draw("profile", rows)
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["s", "t (1 of 2 not solved)"]
+    assert figure.axes[0].lines[1].get_ydata()[-1] == pytest.approx(0.5)
+
+
+def test_strategies_are_told_apart_in_grey() -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    drawing = _Drawing([make_row(strategy=str(number)) for number in range(8)], [], "own", 3.5, False)
+    styles = [drawing.style(str(number)) for number in range(8)]
+    grey = [
+        sum(
+            part * share
+            for part, share in zip(matplotlib.colors.to_rgb(style["color"]), LUMA, strict=True)
+        )
+        for style in styles
+    ]
+    assert min(after - before for before, after in pairwise(grey)) > 0.05
+    assert len({style["marker"] for style in styles}) == 8
+
+
+LUMA = (0.2126, 0.7152, 0.0722)  # of linear light, Rec. ITU-R BT.709
+
+
+def test_models_have_panels_with_a_line_for_the_host() -> None:
+    pytest.importorskip("matplotlib")
+    rows = [
+        make_row(model=model, strategy=name, seconds=seconds, joules=joules, constant_bytes=0)
+        for model in ("zoo:a", "b/c.onnx", "d")
+        for name, seconds, joules in (("fast", 1.0, 3.0), ("thrifty", 1.5, 1.0), ("poor", 1.6, 2.0))
+    ]
+    axes = [each for each in draw("pareto", rows).axes if each.has_data()]
+    assert [each.get_title() for each in axes] == ["a", "c", "d"]
+    front, *points, host = axes[0].lines
+    assert [*front.get_xdata()] == [1.0, 1.5]
+    assert [each.get_label() for each in points] == ["fast", "thrifty", "poor"]
+    assert [*host.get_xdata()] == [2.0, 2.0]
+
+
+def test_widths_that_are_none_are_refused(results: Path, tmp_path: Path, byoc: Cli) -> None:
+    for width in ("wide", "0", "nan", "1000"):
+        ran = byoc("study", "plot", results, "-o", tmp_path / "f", "--width", width)
+        assert ran.code == 1
+        assert f"width {width}: column, page or inches from 1.5 to 40 are possible" in ran.err
+    assert not (tmp_path / "f").exists()
+
+
+def test_fonts_of_a_pdf_are_truetype(results: Path, tmp_path: Path, byoc: Cli) -> None:
+    """Type 3 fonts, matplotlib's default, are refused by publishers."""
+    pytest.importorskip("matplotlib")
+    rows = [row for row in read_results(results) if row["strategy"] == "good"]
+    write_results(results, [row | {"joules": None, "constant_bytes": 0, "link": 1.0} for row in rows])
+    ran = byoc("study", "plot", results, "-o", tmp_path / "f", "--format", "pdf", "--width", "column")
+    assert (ran.code, ran.out) == (0, f"{tmp_path / 'f' / 'gaps.pdf'}\n"), "what there are numbers for"
+    content = (tmp_path / "f" / "gaps.pdf").read_bytes()
+    assert b"/FontFile2" in content
+    assert b"/Type3" not in content
+    box = re.search(rb"/MediaBox \[ 0 0 ([0-9.]+) ", content)
+    assert box is not None
+    assert float(box[1]) == pytest.approx(72 * WIDTHS["column"])
 
 
 def test_measured_seconds_are_joined_by_columns(results: Path, tmp_path: Path) -> None:
