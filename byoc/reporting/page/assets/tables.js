@@ -128,6 +128,22 @@ class Graph {
     return this.foundReaders;
   }
 
+  /** The range of the integers of each tensor that has one: under its name, and as integers and floats around it. */
+  get ranges() {
+    if (!this.foundRanges) {
+      this.foundRanges = new Map();
+      for (const each of this.raw.ranges || []) {
+        const made = this.producer[each.tensor];
+        const whole = made >= 0 && this.operator(made).name === "DequantizeLinear"
+          ? this.nodes.inputs[made][0]
+          : this.nodes.outputs[(this.readers.get(each.tensor) || []).find((reader) => this.operator(reader).name === "QuantizeLinear")][0];
+        const floats = (this.readers.get(whole) || []).filter((reader) => this.operator(reader).name === "DequantizeLinear").map((reader) => this.nodes.outputs[reader][0]);
+        for (const tensor of [each.tensor, whole, this.nodes.inputs[this.producer[whole]][0], ...floats]) this.foundRanges.set(tensor, each);
+      }
+    }
+    return this.foundRanges;
+  }
+
   operator(node) {
     return this.tables.doc.operators[this.nodes.operators[node]];
   }
@@ -300,6 +316,12 @@ class Tables {
     this.hostSeconds = seconds;
     return [...rows.values()].sort((a, b) => b.seconds - a.seconds || b.operations - a.operations || b.nodes - a.nodes);
   }
+}
+
+/** How a range of integers fits the data: the shares of the integers that are unused, and of the data's range beyond. */
+function measureFit({ low, high, data: [least, greatest] }) {
+  const inside = Math.max(0, Math.min(high, greatest) - Math.max(low, least));
+  return { unused: 1 - inside / (high - low || 1), beyond: greatest > least ? 1 - inside / (greatest - least) : 0 };
 }
 
 /** The seconds of a run of each stage of a trace: name -> [seconds, runs]. */
