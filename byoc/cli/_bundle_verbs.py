@@ -235,13 +235,12 @@ def report(  # noqa: PLR0913, PLR0917 - typer gives each
     trust: TrustOption = False,
 ) -> None:
     """Draw a bundle's report for a browser: one file, no network."""
-    check_output(output)
+    if form is ReportForm.html or not output.is_dir():
+        check_output(output)
     whole, _ = byoc.bundle.split_path(bundle)
     check_outside(output, whole, "it would change the bundle that is shown")
     if form is ReportForm.explorer and trace is not None:
-        raise InputError(
-            "--trace: a timeline is drawn by the page alone, without --format model-explorer"
-        )
+        raise InputError("--trace: the page alone has a timeline, --format model-explorer has none")
     with show_status() as show:
         show("read the bundle")
         opened = byoc.open_bundle(bundle, variant=variant, trust=trust)

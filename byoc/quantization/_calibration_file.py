@@ -107,8 +107,8 @@ _FORMAT: Final = 2  # the first one had no ranges of channels
 _HEAD = """\
 # The range of each tensor's values. Edit it and pass it to `byoc partition --calibration`. Instead of
 # `low` and `high` there may be `scale`, `zero_point`, `dtype` and, for one scale per channel, `axis`.
-# Where the range is not that of the data, `data` has the least and the greatest value, and `clipped` the
-# share of the values outside of the range: the page of a bundle shows them, and no scale depends on them.
+# Where the range is not that of the data, `data` has the least and the greatest value, and `clipped`
+# the share of the values outside of the range. Pages show them, and no scale depends on them.
 """
 
 Dtype = Literal["int4", "uint4", "int8", "uint8", "int16", "uint16"]

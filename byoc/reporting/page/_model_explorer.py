@@ -1,8 +1,8 @@
 """A bundle for Model Explorer: its graphs with byoc's decisions, and numbers of nodes as overlays.
 
-Model Explorer is a viewer of graphs by Google (`pip install ai-edge-model-explorer`). It reads graphs and
-node data from JSON without an extension; the formats are those of the classes in its `graph_builder.py`
-and `node_data_builder.py`, and fields that are left out have their defaults there.
+Model Explorer is a viewer of graphs by Google (`pip install ai-edge-model-explorer`). It reads graphs
+and node data from JSON without an extension; the formats are those of the classes in its
+`graph_builder.py` and `node_data_builder.py`, and fields that are left out have their defaults there.
 """
 
 import json
@@ -47,9 +47,9 @@ def make_explorer_files(
     """Return the files that show a `bundle`, or the one at a path, in Model Explorer: name -> JSON.
 
     `graph.json` has the graphs, with a namespace for each region and each composite; a body of control
-    flow is a graph of its own. The others are overlays: `device.json`, `seconds.json`, `bytes.json`, and
-    where they are known `decibels.json` (of the nodes that make outputs) and `unused.json` (of tensors in
-    integers). `overlay` is a CSV file as that of `byoc.make_page`, and becomes `overlay.json`.
+    flow is a graph of its own. The others are overlays: `device.json`, `seconds.json`, `bytes.json`,
+    and where they are known `decibels.json` (of the nodes that make outputs) and `unused.json` (of
+    tensors in integers). `overlay` is a CSV file as that of `byoc.make_page`; it becomes `overlay.json`.
 
     Raises InputError when one of them cannot be read, or the bundle holds no decisions.
     """
@@ -85,7 +85,10 @@ _Values = Iterator[tuple[str, dict[str, Any]]]
 
 
 class _ExplorerGraph:
-    """A graph of the decisions as Model Explorer has it: a node is known by its name where that is its own."""
+    """A graph of the decisions as Model Explorer has it.
+
+    The id of a node is its name, with its number where another node has that name.
+    """
 
     def __init__(self, decisions: DecisionDocument, number: int, report: Report) -> None:
         self.decisions, self.number, self.report = decisions, number, report
@@ -107,13 +110,13 @@ class _ExplorerGraph:
         return found
 
     @cached_property
-    def readers(self) -> Mapping[int, int]:
-        """The first reader of each tensor."""
-        found: dict[int, int] = {}
+    def readers(self) -> Mapping[int, list[int]]:
+        """The readers of each tensor."""
+        found = defaultdict(list)
         for node, inputs in enumerate(self.graph.nodes.inputs):
             for tensor in inputs:
-                found.setdefault(tensor, node)
-        return found
+                found[tensor].append(node)
+        return dict(found)
 
     @cached_property
     def nodes_of_units(self) -> Mapping[int, Sequence[int]]:
@@ -133,9 +136,18 @@ class _ExplorerGraph:
         return found
 
     @cached_property
-    def ranges(self) -> Mapping[int, DecidedRange]:
-        """The range of the integers that a node makes or reads, by the tensor with the user's name."""
-        return {each.tensor: each for each in self.graph.ranges}
+    def ranges(self) -> Mapping[int, list[DecidedRange]]:
+        """The ranges of the integers that a unit makes, by its main node."""
+        graph, found = self.graph, defaultdict(list)
+        makers = {tensor: node for node, made in enumerate(graph.nodes.outputs) for tensor in made}
+        for each in graph.ranges:
+            maker = makers.get(each.tensor, -1)
+            if maker >= 0 and self.operator(maker) == "DequantizeLinear":
+                node = makers[graph.nodes.inputs[maker][0]]
+            else:
+                node = next(n for n in self.readers[each.tensor] if self.operator(n) == "QuantizeLinear")
+            found[self._find_main(graph.nodes.units[node])].append(each)
+        return found
 
     def name(self, tensor: int) -> str:
         """Return the name of a tensor."""
@@ -147,12 +159,20 @@ class _ExplorerGraph:
         return f"{kind.domain}.{kind.name}" if kind.domain else kind.name
 
     def find_device(self, node: int) -> int:
-        """Return the device of a node; that of the node around it where its body was not placed."""
+        """Return the device of a node; where it has none that of its reader, or of its body's node."""
         device = self.graph.find_device(node)
         above, around = self.graph.around
-        if device >= 0 or above < 0 or self.graph.units.kinds:
-            return max(device, 0)
+        if device >= 0:
+            return device
+        if self.graph.units.kinds or above < 0:
+            reader = self.find_reader(node)
+            return 0 if reader is None else self.find_device(reader)
         return _ExplorerGraph(self.decisions, above, self.report).find_device(around)
+
+    def find_reader(self, node: int) -> int | None:
+        """Return the first node that reads what a node makes, None where none does."""
+        made = self.graph.nodes.outputs[node]
+        return next((self.readers[tensor][0] for tensor in made if tensor in self.readers), None)
 
     def describe_type(self, tensor: int) -> str:
         """Return dtype and shape of a tensor, empty where they are not known."""
@@ -166,14 +186,12 @@ class _ExplorerGraph:
     def make_document(self) -> dict[str, Any]:
         """Return the graph as JSON has it (`Graph`)."""
         graph = self.graph
-        nodes = [
-            *(
-                {"id": self.makers[each][0], "label": "Input", **self._describe_output(each)}
-                for each in graph.inputs
-            ),
-            *(self._make_node(node) for node in range(len(graph.nodes.names))),
-            *(self._make_output(tensor) for tensor in graph.outputs),
+        inputs = [
+            {"id": self.makers[tensor][0], "label": "Input", **self._describe_outputs([tensor])}
+            for tensor in graph.inputs
         ]
+        outputs = [self._make_output(tensor) for tensor in graph.outputs]
+        nodes = [*inputs, *map(self._make_node, range(len(self.ids))), *outputs]
         return {
             "id": self.id,
             "nodes": nodes,
@@ -184,21 +202,18 @@ class _ExplorerGraph:
             ],
         }
 
-    def _describe_output(self, *tensors: int) -> dict[str, Any]:
-        shown = [
-            {"tensor_name": self.name(tensor), "tensor_shape": self.describe_type(tensor)}
+    def _describe_outputs(self, tensors: Sequence[int]) -> dict[str, Any]:
+        """Return the names and the types of what a node makes; -1 is an output that is left out."""
+        rows = [
+            _list_pairs({"tensor_name": self.name(tensor), "tensor_shape": self.describe_type(tensor)})
             if tensor >= 0
-            else {}
+            else []
             for tensor in tensors
         ]
-        return {
-            "outputsMetadata": [
-                {"id": str(at), "attrs": _list_pairs(each)} for at, each in enumerate(shown)
-            ]
-        }
+        return {"outputsMetadata": [{"id": str(at), "attrs": row} for at, row in enumerate(rows)]}
 
     def _make_node(self, node: int) -> dict[str, Any]:
-        graph, nodes = self.graph, self.graph.nodes
+        nodes = self.graph.nodes
         edges = [
             {
                 "sourceNodeId": self.makers[tensor][0],
@@ -216,7 +231,7 @@ class _ExplorerGraph:
             "incomingEdges": edges,
             "subgraphIds": self.bodies.get(node, []),
             "style": {"backgroundColor": _choose_colour(self.find_device(node))},
-            **self._describe_output(*nodes.outputs[node]),
+            **self._describe_outputs(nodes.outputs[node]),
         }
 
     def _make_output(self, tensor: int) -> dict[str, Any]:
@@ -230,8 +245,7 @@ class _ExplorerGraph:
         unit = self.graph.nodes.units[node]
         if unit < 0:
             # Constant nodes are in no unit: each is shown beside what reads it first.
-            made = self.graph.nodes.outputs[node]
-            reader = next((self.readers[tensor] for tensor in made if tensor in self.readers), None)
+            reader = self.find_reader(node)
             return "" if reader is None else self._find_namespace(reader)
         own = self.nodes_of_units[unit]
         region = self.graph.units.regions[unit]
@@ -253,7 +267,7 @@ class _ExplorerGraph:
         return next((n for n in own if n not in inserted and self.operator(n) not in linear), own[0])
 
     def _describe_node(self, node: int) -> Iterator[tuple[str, str]]:
-        """Yield what is known of a node: where it is and why, what it costs, its attributes and constants."""
+        """Yield what is known of a node: where it is and why, costs, attributes and constants."""
         graph, tables, unit = self.graph, self.decisions, self.graph.nodes.units[node]
         yield "device", tables.devices[self.find_device(node)]
         if unit >= 0:
@@ -276,9 +290,8 @@ class _ExplorerGraph:
         elif not graph.units.kinds:
             yield "placed", "with the node around its body"
         yield from self._describe_stated(node)
-        for tensor in dict.fromkeys((*graph.nodes.inputs[node], *graph.nodes.outputs[node])):
-            if tensor in self.ranges:
-                yield f"integers of {self.name(tensor)}", _describe_range(self.ranges[tensor])
+        for each in self.ranges.get(node, ()):
+            yield f"integers of {self.name(each.tensor)}", _describe_range(each)
 
     def _describe_stated(self, node: int) -> Iterator[tuple[str, str]]:
         """Yield the stated attributes of a node, and the constants that it reads."""
@@ -295,21 +308,18 @@ class _ExplorerGraph:
     def _describe_error(self, tensor: int) -> dict[str, str]:
         """Return the errors of an output, as the verification found them."""
         checked, name = self.report.verification, self.name(tensor)
-        if checked is None:
-            return {"verified": "no"}
-        errors = {
-            "largest error, of the range": f"{each.relative:.2g}"
-            for each in checked.outputs
-            if each.name == name and each.relative is not None
-        }
-        ratios = {
-            "against the float model": "exact"
-            if each.exact
-            else format_decibels(each.signal_to_noise or 0.0)
-            for each in (checked.accuracy.outputs if checked.accuracy else ())
-            if each.name == name and (each.exact or each.signal_to_noise is not None)
-        }
-        return errors | ratios
+        if checked is None or self.number:
+            return {}
+        found: dict[str, str] = {}
+        error = next((each.relative for each in checked.outputs if each.name == name), None)
+        if error is not None:
+            found["largest error, of the range"] = f"{error:.2g}"
+        accuracy = checked.accuracy.outputs if checked.accuracy else ()
+        for each in accuracy:
+            if each.name == name and (each.exact or each.signal_to_noise is not None):
+                ratio = "no error" if each.exact else format_decibels(each.signal_to_noise or 0.0)
+                found["signal to noise, against the float model"] = ratio
+        return found
 
     def _describe_graph(self) -> dict[str, str]:
         report = self.report
@@ -326,27 +336,20 @@ class _ExplorerGraph:
         reports = {each.name: each for each in self.report.regions}
         for region in self.graph.regions:
             found = reports.get(region.name)
-            memory = {} if found is None else {"memory": found.memory, "SRAM": found.sram}
-            yield (
-                region.name,
-                {
-                    "device": self.decisions.devices[region.device],
-                    "predicted": format_quantity(region.seconds, "s"),
-                    **(
-                        {}
-                        if found is None or found.estimate is None
-                        else {"compiler's estimate": format_quantity(found.estimate.seconds, "s")}
-                    ),
-                    "enters": _sum_bytes([each for each in region.boundary if each.enters]),
-                    "leaves": _sum_bytes([each for each in region.boundary if not each.enters]),
-                    **{
-                        name: format_quantity(use.used, "B")
-                        + (f" of {format_quantity(use.limit, 'B')}" if use.limit else "")
-                        for name, use in memory.items()
-                        if use is not None
-                    },
-                },
-            )
+            shown = {
+                "device": self.decisions.devices[region.device],
+                "predicted": format_quantity(region.seconds, "s"),
+                "enters": _sum_bytes([each for each in region.boundary if each.enters]),
+                "leaves": _sum_bytes([each for each in region.boundary if not each.enters]),
+            }
+            if found is not None and found.estimate is not None:
+                shown["compiler's estimate"] = format_quantity(found.estimate.seconds, "s")
+            uses = {} if found is None else {"memory": found.memory, "SRAM": found.sram}
+            for name, use in uses.items():
+                if use is not None:
+                    limit = f" of {format_quantity(use.limit, 'B')}" if use.limit else ""
+                    shown[name] = f"{format_quantity(use.used, 'B')}{limit}"
+            yield region.name, shown
 
     def list_device(self) -> _Values:
         """Yield the device of each node."""
@@ -355,7 +358,7 @@ class _ExplorerGraph:
             yield name, {"value": self.decisions.devices[device], "bgColor": _choose_colour(device)}
 
     def list_seconds(self) -> _Values:
-        """Yield the seconds of each unit where it is, at the node that it is known by; groups show sums."""
+        """Yield the seconds of each unit where it is, at its main node; groups show sums."""
         units, trips = self.graph.units, self.graph.trips or 1.0
         for unit, device in enumerate(units.devices):
             seconds = units.seconds[device][unit]
@@ -372,7 +375,7 @@ class _ExplorerGraph:
                 yield self.ids[node], {"value": sum(known)}
 
     def list_decibels(self) -> _Values:
-        """Yield the signal-to-noise ratio of each output of lower precision, at the node that makes it."""
+        """Yield the signal-to-noise ratio of each output in lower precision, at its node."""
         checked = self.report.verification
         ratios = (
             {}
@@ -385,10 +388,9 @@ class _ExplorerGraph:
                 yield self.makers[tensor][0], {"value": ratio}
 
     def list_unused(self) -> _Values:
-        """Yield the share of the integers that data does not need, at the node with the tensor's name."""
-        for each in self.graph.ranges:
-            if each.tensor in self.makers:
-                yield self.makers[each.tensor][0], {"value": each.unused}
+        """Yield the share of the integers that the data does not need."""
+        for node, found in self.ranges.items():
+            yield self.ids[node], {"value": max(each.unused for each in found)}
 
     def list_numbers(self, overlay: Overlay) -> _Values:
         """Yield the user's numbers, which are by name or by first output."""
