@@ -187,7 +187,12 @@ class _ExplorerGraph:
         """Return the graph as JSON has it (`Graph`)."""
         graph = self.graph
         inputs = [
-            {"id": self.makers[tensor][0], "label": "Input", **self._describe_outputs([tensor])}
+            {
+                "id": self.makers[tensor][0],
+                "label": "Input",
+                "namespace": "",  # the viewer's code does not bear a node without one
+                **self._describe_outputs([tensor]),
+            }
             for tensor in graph.inputs
         ]
         outputs = [self._make_output(tensor) for tensor in graph.outputs]
@@ -237,8 +242,8 @@ class _ExplorerGraph:
     def _make_output(self, tensor: int) -> dict[str, Any]:
         maker = self.makers.get(tensor)
         edges = [] if maker is None else [{"sourceNodeId": maker[0], "sourceNodeOutputId": maker[1]}]
-        node = {"id": f"{self.name(tensor)} (output)", "label": "Output", "incomingEdges": edges}
-        return {**node, "attrs": _list_pairs(self._describe_error(tensor))}
+        node = {"id": f"{self.name(tensor)} (output)", "label": "Output", "namespace": ""}
+        return {**node, "incomingEdges": edges, "attrs": _list_pairs(self._describe_error(tensor))}
 
     def _find_namespace(self, node: int) -> str:
         """Return region and unit of a node; a slash would begin a further level, and names have some."""
@@ -323,12 +328,13 @@ class _ExplorerGraph:
 
     def _describe_graph(self) -> dict[str, str]:
         report = self.report
+        trips = {} if self.graph.trips in {None, 1.0} else {"runs": f"{self.graph.trips:g}"}
         return {
             "model": report.model,
             "predicted": format_quantity(report.predicted.seconds, "s"),
             "host alone": format_quantity(report.predicted.host_only, "s"),
             "on accelerators": f"{report.nodes.offloaded} of {report.nodes.total} nodes",
-            "runs": "" if self.graph.trips in {None, 1.0} else f"{self.graph.trips:g}",
+            **trips,
         }
 
     def _describe_regions(self) -> Iterator[tuple[str, dict[str, str]]]:
