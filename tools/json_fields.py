@@ -22,7 +22,7 @@ from pydantic import BaseModel
 from byoc.bundle import Manifest, Report
 from byoc.bundle._manifest import FileEntry
 from byoc.bundle._ort_package import ExportedPackage
-from byoc.comparison import PlacementDiff, StrategyRow
+from byoc.comparison import PlacementDiff
 from byoc.comparison._rule_comparison import RuleComparison
 from byoc.passes import PassEffect
 from byoc.reporting import RuleCheck
@@ -41,12 +41,13 @@ PAGE = Path(__file__).parents[1] / "docs" / "json.md"
 _HEAD = """\
 # Fields of JSON
 
-*Reference.* This page lists what each verb prints with `--format json`. `python tools/json_fields.py` writes it from the
-declarations in the code, and a test holds it to what the verbs print.
+*Reference.* What each verb prints with `--format json`. `python tools/json_fields.py` writes this
+page from the declarations in the code, and a test holds it to what the verbs print.
 
-Every verb prints one document. Times are in seconds, energy is in joules, sizes are in bytes. A number that is unknown or not
-finite is `null`. "Left out if empty" says that a field is missing where it says nothing. Later versions may add fields, and
-remove none without notice ([stability.md](stability.md)). [`byoc inspect --schema`](bundle.md) prints the JSON Schema of manifests.
+Every verb prints one document. Times are in seconds, energy is in joules, sizes are in bytes. A number
+that is unknown or not finite is `null`. Objects of classes leave out some fields that would be empty.
+Later versions may add fields, and remove none without notice ([stability.md](stability.md)).
+[`byoc inspect --schema`](bundle.md) prints the JSON Schema of manifests.
 """
 
 
@@ -73,14 +74,18 @@ DOCUMENTS: Mapping[str, Document] = {
     "partition": Document(
         Report, note='Of a bundle with variants it is `{"variants": [...]}`, a report for each.'
     ),
-    "package": Document(
-        fields={"models": "object: the reports by the name of the model, as of `partition`"}
+    "package make": Document(
+        fields={"models": "object: the reports by the name of the model, as of `partition`"},
+        note="It is what `byoc package` without a command does.",
+    ),
+    "package add": Document(
+        fields={"models": "object: the reports of all models, as of `package`"},
     ),
     "package export": Document(ExportedPackage),
     "inspect": Document(
         Manifest,
         {"trust": "object: `key` (who signed, or null), `trusted`, and `reason`"},
-        note="Of a package it has the package's own manifest, and `models` with one such object for each.",
+        note="Of a package it has the package's own manifest, and `models` with one for each.",
     ),
     "inspect --fits": Document(
         fields={
@@ -88,7 +93,7 @@ DOCUMENTS: Mapping[str, Document] = {
             "fits": "boolean: whether it loads here without falling back on the host",
             "chosen": "list of the variants that would run, null for none",
             "reasons": "object: why others would not, by variant",
-            "variants": "list of `name`, `refused`, `predicted_seconds`, `host` and `regions` of each variant",
+            "variants": "list of `name`, `refused`, `predicted_seconds`, `host`, `regions`",
         }
     ),
     "verify": Document(
@@ -97,7 +102,7 @@ DOCUMENTS: Mapping[str, Document] = {
     ),
     "verify --bisect": Document(
         FaultReport,
-        note='Each of `faults`; of a folder of such a fault `{"fault": ..., "now": ...}`, the latter a `RegionErrorReport`.',
+        note="Each of `faults`; of a folder with one it is `fault`, and `now`, a `RegionErrorReport`.",
     ),
     "verify --generate": Document(GenerationReport),
     "verify of a program": Document(ProgramVerification, {"passed": "boolean"}),
@@ -109,7 +114,26 @@ DOCUMENTS: Mapping[str, Document] = {
     ),
     "rules ask": Document(RuleComparison, {"agrees": "boolean"}),
     "rules check": Document(RuleCheck, is_list=True),
-    "compare": Document(StrategyRow, is_list=True),
+    "compare": Document(
+        fields={
+            "model": "text",
+            "link": "number or null: GB/s of the link",
+            "strategy": "text",
+            "measure": "text: what is minimized",
+            "objective": "number or null: its value",
+            "bound": "number or null: a lower bound on it",
+            "gap": "number or null: the share above the bound",
+            "regions": "integer or null",
+            "offloaded": "integer or null: nodes",
+            "bytes_moved": "integer or null",
+            "regret_mean": "number or null: with `--perturb`",
+            "regret_worst": "number or null: with `--perturb`",
+            "seconds": "number or null: of solving",
+            "notes": "list of text",
+            "error": "text: why it has no placement",
+        },
+        is_list=True,
+    ),
     "export-c": Document(ExportedProgram),
     "pack": Document(FileEntry, {"bundle": "text: the path of the file"}),
     "simplify": Document(
@@ -138,7 +162,7 @@ DOCUMENTS: Mapping[str, Document] = {
         fields={
             "seconds": "number: of all runs together",
             "repeats": "integer",
-            "segments": "list of a row for each segment of the host and each region, in order of execution",
+            "segments": "list of a row for each host segment and region, in order of execution",
             "outputs": "list of the name, dtype and shape of each output, with its range",
             "notes": "list of text",
             "variant": "text: that which ran; left out where there are none",
@@ -188,7 +212,7 @@ DOCUMENTS: Mapping[str, Document] = {
             "random": "boolean",
             "model": "text",
             "notes": "list of text",
-            "tensors": "object: `low` and `high` by tensor, `data` and `clipped` where they differ from the data's",
+            "tensors": "object by tensor: `low`, `high`, `clipped`, `data` where that is another range",
             "channels": "object: lists `low` and `high` by tensor",
         }
     ),
@@ -206,11 +230,13 @@ DOCUMENTS: Mapping[str, Document] = {
             "instance": "text",
             "strategy": "text",
             "objective": "text",
-            "seconds": "number",
-            "bound": "number or null",
-            "devices": "list of each device with its nodes and seconds",
-        },
-        note="It has further fields by objective.",
+            "objective_seconds": "number",
+            "bound_seconds": "number or null: a lower bound on it",
+            "gap": "number or null: the share above the bound",
+            "regions": "integer",
+            "devices": "list of each device: `kind`, `nodes`, `regions`, seconds, bytes",
+            "notes": "list of text",
+        }
     ),
     "cache": Document(
         fields={
@@ -358,7 +384,9 @@ def list_fields(kind: type) -> dict[str, Any]:
     """Return the fields of a class by name, with their types."""
     if issubclass(kind, BaseModel):
         return {name: field.annotation for name, field in kind.model_fields.items()}
-    hints = get_type_hints(kind, {**_find_names(), **vars(sys.modules[kind.__module__])}, include_extras=True)
+    hints = get_type_hints(
+        kind, {**_find_names(), **vars(sys.modules[kind.__module__])}, include_extras=True
+    )
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
@@ -391,7 +419,7 @@ def _is_document(hint: Any) -> bool:
     return is_class and (issubclass(hint, BaseModel) or dataclasses.is_dataclass(hint))
 
 
-def describe_type(hint: Any) -> str:
+def describe_type(hint: Any) -> str:  # noqa: PLR0911 - one for each kind of type
     """Return a type in the words of JSON."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
