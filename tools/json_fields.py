@@ -218,7 +218,7 @@ DOCUMENTS: Mapping[str, Document] = {
     ),
     "compare-costs": Document(
         fields={
-            "rows": "list of a row for each model, or each node with `--nodes`",
+            "rows": "list of a row for each model",
             "rank_correlation": "number or null",
             "mean_factor": "number or null",
             "regions": "list of a row for each region of a bundle",
