@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from byoc.reporting import check_rules as check_rules
     from byoc.reporting import explain as explain
     from byoc.reporting import plan_memory as plan_memory
+    from byoc.reporting.page import make_explorer_files as make_explorer_files
     from byoc.reporting.page import make_page as make_page
     from byoc.rules import Target as Target
     from byoc.rules import load_rules as load_rules

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         DecidedGraph,
         DecidedNodes,
         DecidedOperator,
+        DecidedRange,
         DecidedReason,
         DecidedRegion,
         DecidedTensors,

@@ -22,7 +22,7 @@ from byoc.model import ONLY_VARIANT, Variant
 from byoc.support import StrictModel, dump_json, read_limited
 
 DECISIONS_FILE = "decisions.json.gz"
-DECISIONS_FORMAT: Literal[2] = 2  # 1 has no attributes of nodes
+DECISIONS_FORMAT: Literal[3] = 3  # 1 has no attributes of nodes, 2 no ranges of integers
 MAX_DECISION_BYTES = 1 << 28
 """The size limit of the table, unpacked; 100,000 nodes take a twentieth of it."""
 MAX_DECISION_VALUES = 1 << 23
@@ -134,11 +134,41 @@ class DecidedRegion(StrictModel):
     boundary: tuple[DecidedBoundary, ...]
 
 
+class DecidedRange(StrictModel):
+    """A tensor in integers: the real values `[low, high]` that these stand for, and those of the data.
+
+    `data` are the least and the greatest value on the calibration data, and `clipped` is the share of
+    the values there that the method left outside of the range that it chose. `tensor` is the one that
+    has the user's name. Tensors with a scale for each channel have no such row.
+    """
+
+    tensor: Annotated[int, Field(ge=0)]
+    dtype: str
+    low: _Finite
+    high: _Finite
+    data: tuple[_Finite, _Finite]
+    clipped: Annotated[_Finite, Field(ge=0, le=1)] = 0.0
+
+    @property
+    def unused(self) -> float:
+        """The share of the integers that no value of the data needs."""
+        inside = min(self.high, self.data[1]) - max(self.low, self.data[0])
+        return 1 - max(0.0, inside) / ((self.high - self.low) or 1.0)
+
+    @property
+    def beyond(self) -> float:
+        """The share of the data's range that is outside of the integers', and so saturates."""
+        width = self.data[1] - self.data[0]
+        inside = min(self.high, self.data[1]) - max(self.low, self.data[0])
+        return 1 - max(0.0, inside) / width if width else 0.0
+
+
 class DecidedGraph(StrictModel):
     """A graph: its path, how often it runs, and its tables.
 
     `around` are the numbers of the graph and the node that a body is in, -1 for the main graph. A body
     that was not placed by itself has no units and no `trips`: its nodes are where the node around it is.
+    `ranges` are those of tensors in integers, where byoc quantized the model by ranges of its tensors.
     """
 
     path: str
@@ -150,6 +180,7 @@ class DecidedGraph(StrictModel):
     nodes: DecidedNodes
     units: DecidedUnits
     regions: tuple[DecidedRegion, ...]
+    ranges: tuple[DecidedRange, ...] = ()
 
     def find_device(self, node: int) -> int:
         """Return the device of a node, 0 for the host; -1 where it goes with its readers or its body."""
@@ -189,6 +220,7 @@ class DecidedGraph(StrictModel):
             ("units.estimated", units.estimated, count[1]),
             ("regions.device", (each.device for each in self.regions), len(tables.devices)),
             ("regions.boundary", _list_boundary(self.regions), count[2]),
+            ("ranges", (each.tensor for each in self.ranges), count[2]),
         )
         for name, numbers, stop in stops:
             if max(numbers, default=-1) >= stop:
@@ -233,7 +265,7 @@ class DecisionDocument(StrictModel):
     `devices` are the host and the accelerators. Bodies come after the graphs around them.
     """
 
-    format: Literal[1, 2] = DECISIONS_FORMAT
+    format: Literal[1, 2, 3] = DECISIONS_FORMAT
     model: str
     devices: Annotated[Names, Field(min_length=1)]
     operators: tuple[DecidedOperator, ...]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -206,11 +208,23 @@ def _remove(key: str) -> None:
 # `byoc report`: draw a bundle's report for a browser.
 
 
+class ReportForm(StrEnum):
+    """A form of the report: a page, or files for Model Explorer."""
+
+    html = "html"
+    explorer = "model-explorer"
+
+
 def report(  # noqa: PLR0913, PLR0917 - typer gives each
     bundle: Annotated[Path, typer.Argument(help="What `byoc partition -o` wrote, or `byoc pack`.")],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Write the page here, such as report.html.")
+        Path,
+        typer.Option("--output", "-o", help="Write the page here, such as report.html, or the folder."),
     ],
+    form: Annotated[
+        ReportForm,
+        typer.Option("--format", help="A page, or a folder of files for the viewer Model Explorer."),
+    ] = ReportForm.html,
     trace: Annotated[
         Path | None,
         typer.Option(help="A timeline that `byoc run --trace` wrote, to be drawn and compared."),
@@ -225,15 +239,35 @@ def report(  # noqa: PLR0913, PLR0917 - typer gives each
     trust: TrustOption = False,
 ) -> None:
     """Draw a bundle's report for a browser: one file, no network."""
-    check_output(output)
+    if form is ReportForm.html or not output.is_dir():
+        check_output(output)
     whole, _ = byoc.bundle.split_path(bundle)
     check_outside(output, whole, "it would change the bundle that is shown")
+    if form is ReportForm.explorer and trace is not None:
+        raise InputError("--trace: the page alone has a timeline, --format model-explorer has none")
     with show_status() as show:
         show("read the bundle")
         opened = byoc.open_bundle(bundle, variant=variant, trust=trust)
+        if form is ReportForm.explorer:
+            files = byoc.make_explorer_files(opened, overlay)
+            _write_explorer_files(output, files)
+            return
         page = byoc.make_page(opened, trace, overlay)
     write_text(output, page)
     print_line(f"Written to {output} ({format_quantity(len(page.encode()), 'B')})")
+
+
+def _write_explorer_files(folder: Path, files: Mapping[str, str]) -> None:
+    """Write the files of Model Explorer, and print the command that opens them."""
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be made: {error.strerror or error}") from None
+    for name, text in files.items():
+        write_text(folder / name, text)
+    graph, *overlays = (shlex.quote(str(folder / name)) for name in files)
+    print_line(f"Written to {folder}; pip install ai-edge-model-explorer, and then")
+    print_line(f"model-explorer {graph} --node_data_paths {','.join(overlays)}")
 
 
 _LEVELS = {"good": "good", "warn": "fair", "bad": "POOR"}  # of accuracy

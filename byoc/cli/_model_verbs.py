@@ -114,7 +114,7 @@ def _make_document(ranges: byoc.Ranges) -> dict[str, object]:
         "model": ranges.model,
         "notes": list(ranges.notes),
         "tensors": {
-            name: {"low": entry.low, "high": entry.high}
+            name: {key: value for key, value in asdict(entry).items() if value is not None}
             for name, entry in ranges.tensors.items()
             if isinstance(entry, quantization.Range)
         },

@@ -1,4 +1,4 @@
-"""The tables of formulas for ONNX's operators, and onnxruntime's; docs/costs.md shows them.
+"""The tables of formulas for ONNX's operators, and onnxruntime's; docs/operations.md shows them.
 
 Operators of ONNX are named alone, others with their domain. In the formulas `x` is the number of
 elements of the first input and `y` that of the first output; a product, a sum, a comparison, a choice,

@@ -78,49 +78,56 @@ class Problem:
     arrays.
 
     Raises ValueError if a shape, a dtype, a cost, a limit or the order of the units is wrong.
+
+    Attributes:
+        seconds: float64 (units, 1 + devices): execution; inf = refused by the device. The host's is
+            finite.
+        producer: int64 (tensors,): the producing unit, or -1 for the host (a graph input).
+        consumer_start: int64 (tensors + 1,): the consumers of tensor `t` are those from `[t]` up to `[t
+            + 1]`.
+        consumers: int64 (entries,): the consuming units, each once per tensor.
+        is_output: bool (tensors,): the host needs it as a graph output.
+        to_device: float64 (tensors, devices): host to accelerator, once per tensor; inf = cannot be
+            sent.
+        to_host: float64 (tensors, devices): accelerator to host, once per tensor; inf = cannot be sent.
+        launch: float64 (devices,): launch cost of a region; finite.
+        connected: bool (devices,): regions must be connected; if not, disconnected branches may share a
+            region.
+        must: bool (units,): must run on an accelerator, whatever the cost.
+        size: int64 (units,): number of nodes of the unit, at least 1.
+        min_nodes: int64 (devices,): least number of nodes of a region; 0 = no limit.
+        max_nodes: int64 (devices,): largest number of nodes of a region; `UNLIMITED` = no limit.
+        max_regions: int64 (devices,): largest number of regions; `UNLIMITED` = no limit.
+        memory: float64 (units, devices): bytes that the unit occupies while the model is loaded.
+        capacity: float64 (devices,): bytes available to all units together; inf = no limit.
+        fusions: Candidates, which may overlap.
+        occupies: (devices,): the resource that transfers of each accelerator occupy. Matters where
+            several units run at the same time: for the makespan and the throughput, not for the sum of
+            all costs.
+        cores: Number of units that the host runs at the same time, at least 1; `UNLIMITED` = no limit.
+        conditions: Shared engines, contention, direct links, several networks, a budget; None = none.
     """
 
     seconds: Floats
-    """float64 (units, 1 + devices): execution; inf = refused by the device. The host's is finite."""
     producer: Ints
-    """int64 (tensors,): the producing unit, or -1 for the host (a graph input)."""
     consumer_start: Ints
-    """int64 (tensors + 1,): the consumers of tensor `t` are those from `[t]` up to `[t + 1]`."""
     consumers: Ints
-    """int64 (entries,): the consuming units, each once per tensor."""
     is_output: Bools
-    """bool (tensors,): the host needs it as a graph output."""
     to_device: Floats
-    """float64 (tensors, devices): host to accelerator, once per tensor; inf = cannot be sent."""
     to_host: Floats
-    """float64 (tensors, devices): accelerator to host, once per tensor; inf = cannot be sent."""
     launch: Floats
-    """float64 (devices,): launch cost of a region; finite."""
     connected: Bools
-    """bool (devices,): regions must be connected; if not, disconnected branches may share a region."""
     must: Bools
-    """bool (units,): must run on an accelerator, whatever the cost."""
     size: Ints
-    """int64 (units,): number of nodes of the unit, at least 1."""
     min_nodes: Ints
-    """int64 (devices,): least number of nodes of a region; 0 = no limit."""
     max_nodes: Ints
-    """int64 (devices,): largest number of nodes of a region; `UNLIMITED` = no limit."""
     max_regions: Ints
-    """int64 (devices,): largest number of regions; `UNLIMITED` = no limit."""
     memory: Floats
-    """float64 (units, devices): bytes that the unit occupies while the model is loaded."""
     capacity: Floats
-    """float64 (devices,): bytes available to all units together; inf = no limit."""
     fusions: tuple[Fusion, ...]
-    """Candidates, which may overlap."""
     occupies: tuple[Occupancy, ...]
-    """(devices,): the resource that transfers of each accelerator occupy. Matters where several units
-    run at the same time: for the makespan and the throughput, not for the sum of all costs."""
     cores: int
-    """Number of units that the host runs at the same time, at least 1; `UNLIMITED` = no limit."""
     conditions: Conditions | None = None
-    """Shared engines, contention, direct links, several networks, a budget; None = none of these."""
 
     def __post_init__(self) -> None:
         """Raise ValueError that describes the first mistake."""

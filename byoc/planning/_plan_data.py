@@ -209,6 +209,8 @@ class LoweredPrecision:
     each is within a share `trade_gap` of the least cost.
 
     `weights` are those that have 4 bits, where `dtype` is `int4-weights`: regions compute as before.
+    `seen` has, of tensors of the given model whose values were measured, the least and the greatest
+    value, and the share of the values that the method left outside of the range that it chose.
     """
 
     original: Model
@@ -228,6 +230,7 @@ class LoweredPrecision:
     trade_gap: float = 0.0
     wide: tuple[PreciseUnit, ...] = ()
     weights: tuple[QuantizedWeight, ...] = ()
+    seen: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

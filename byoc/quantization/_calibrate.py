@@ -9,7 +9,7 @@ import hashlib
 import json
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from time import monotonic
@@ -357,7 +357,7 @@ class _Calibration:
         """
         for name, (low, high, count) in zip(self.outputs, self.seen.usual, strict=True):
             if name in tensors and count:
-                yield name, Range(*(float(f"{end / count:.6g}") for end in (low, high)))
+                yield name, Range(float(f"{low / count:.6g}"), float(f"{high / count:.6g}"))
 
     def _list_channels(self, tensors: Collection[str]) -> Iterator[tuple[str, ChannelRange]]:
         """Yield the ranges of the channels of tensors that have a range: all values are inside."""
@@ -377,9 +377,15 @@ class _Calibration:
     def _choose_range(self, i: int) -> Range:
         low, high = float(self.seen.low[i]), float(self.seen.high[i])
         if not self.method.needs_histogram or not self._needs_histogram(i):
-            return self.method.make_range(low, high)
-        edges = find_edges(self._find_ends(i))
-        return self.method.choose_range(Histogram(self.seen.counts[i], edges, low, high))
+            return _note_data(self.method.make_range(low, high), (low, high))
+        seen = Histogram(self.seen.counts[i], find_edges(self._find_ends(i)), low, high)
+        chosen = self.method.choose_range(seen)
+        return _note_data(chosen, (low, high), seen.find_share_outside(chosen))
+
+
+def _note_data(chosen: Range, data: tuple[float, float], clipped: float = 0.0) -> Range:
+    """Return a range with what is known of the data, where that differs from it."""
+    return chosen if (chosen.low, chosen.high) == data else replace(chosen, data=data, clipped=clipped)
 
 
 def _run_sample(session: Any, sample: Sample) -> list[Any]:

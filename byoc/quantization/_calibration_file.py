@@ -107,6 +107,8 @@ _FORMAT: Final = 2  # the first one had no ranges of channels
 _HEAD = """\
 # The range of each tensor's values. Edit it and pass it to `byoc partition --calibration`. Instead of
 # `low` and `high` there may be `scale`, `zero_point`, `dtype` and, for one scale per channel, `axis`.
+# Where the range is not that of the data, `data` has the least and the greatest value, and `clipped`
+# the share of the values outside of the range. Pages show them, and no scale depends on them.
 """
 
 Dtype = Literal["int4", "uint4", "int8", "uint8", "int16", "uint16"]
@@ -166,6 +168,8 @@ class _Entry(StrictModel):
 
     low: _Number | None = None
     high: _Number | None = None
+    data: Annotated[list[_Number], Field(min_length=2, max_length=2)] | None = None
+    clipped: Annotated[_Number, Field(ge=0, le=1)] = 0.0
     channels: _Channels | None = None
     usual: Annotated[list[_Number], Field(min_length=2, max_length=2)] | None = None
     scale: Annotated[Any, _number_or_list(float, "a number")] = None
@@ -183,7 +187,8 @@ class _Entry(StrictModel):
     def read(self) -> Range | GivenQuantization:
         """Return the range or quantization of the entry."""
         if self.low is not None and self.high is not None:
-            return Range(self.low, self.high)
+            data = None if self.data is None else (self.data[0], self.data[1])
+            return Range(self.low, self.high, data, self.clipped)
         scale = _as_tuple(self.scale)
         points = _as_tuple(self.zero_point)
         if len(points) == 1:
@@ -192,7 +197,7 @@ class _Entry(StrictModel):
 
 
 def _find_range_problems(entry: _Entry) -> list[str]:
-    others = entry.model_fields_set - {"low", "high", "channels", "usual"}
+    others = entry.model_fields_set - {"low", "high", "data", "clipped", "channels", "usual"}
     if others:
         return [f"'scale' must be given where there is '{min(others)}'"]
     if entry.low is None or entry.high is None:
@@ -201,9 +206,11 @@ def _find_range_problems(entry: _Entry) -> list[str]:
         return [_NOT_REAL]
     if entry.low > entry.high:
         return [f"'low' is {entry.low:g}, above 'high', which is {entry.high:g}"]
-    if entry.usual and not (all(map(_is_real, entry.usual)) and entry.usual[0] <= entry.usual[1]):
-        return ["the two values of 'usual' must be finite in float32, and ascend"]
-    return []
+    return [
+        f"the two values of '{key}' must be finite in float32, and ascend"
+        for key, ends in (("usual", entry.usual), ("data", entry.data))
+        if ends and not (all(map(_is_real, ends)) and ends[0] <= ends[1])
+    ]
 
 
 def _find_scale_problems(entry: _Entry) -> list[str]:
@@ -213,8 +220,8 @@ def _find_scale_problems(entry: _Entry) -> list[str]:
         problems.append("either 'low' and 'high' or 'scale' may be given, not both")
     problems += [
         f"either '{key}' or 'scale' may be given, not both"
-        for key in ("channels", "usual")
-        if getattr(entry, key) is not None and not problems
+        for key in ("channels", "usual", "data", "clipped")
+        if key in entry.model_fields_set and not problems
     ]
     if not scales:
         problems.append("'scale' must not be empty")
@@ -275,7 +282,11 @@ def read_ranges(path: Path) -> Ranges:
         file.options,
         tuple(file.notes),
         channels={name: each.channels.read() for name, each in file.tensors.items() if each.channels},
-        usual={name: Range(*each.usual) for name, each in file.tensors.items() if each.usual},
+        usual={
+            name: Range(each.usual[0], each.usual[1])
+            for name, each in file.tensors.items()
+            if each.usual
+        },
     )
 
 
@@ -306,7 +317,10 @@ def format_ranges(ranges: Ranges) -> str:
 
 def _entry_document(entry: Range | GivenQuantization) -> dict[str, Any]:
     if isinstance(entry, Range):
-        return {"low": entry.low, "high": entry.high}
+        more: dict[str, Any] = {} if entry.data is None else {"data": list(entry.data)}
+        if entry.clipped:
+            more["clipped"] = entry.clipped
+        return {"low": entry.low, "high": entry.high, **more}
     if entry.axis is None:
         return {"scale": entry.scale[0], "zero_point": entry.zero_point[0], "dtype": entry.dtype}
     return {

@@ -136,10 +136,16 @@ _MAX_HINTS = 5  # names with a suggestion, in a sentence
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The range of a tensor's values that a calibrator chose; both ends are finite."""
+    """The range of a tensor's values that a calibrator chose; both ends are finite.
+
+    `data` are the least and the greatest value, where they are not the ends, and `clipped` is the share
+    of the values that are outside of the range: of those other than 0 for the method `mse`.
+    """
 
     low: float
     high: float
+    data: tuple[float, float] | None = None
+    clipped: float = 0.0
 
     @property
     def width(self) -> float:
@@ -269,6 +275,12 @@ class Histogram:
     edges: NDArray[np.float32]
     low: float
     high: float
+
+    def find_share_outside(self, found: Range) -> float:
+        """Return the share of the values in bins whose middle is outside of a range."""
+        middles = (self.edges[:-1].astype(np.float64) + self.edges[1:]) / 2
+        outside = self.counts[(middles < found.low) | (middles > found.high)].sum()
+        return float(outside / max(1, self.counts.sum()))
 
 
 def count_values(values: NDArray[np.float32], ends: tuple[float, float]) -> NDArray[np.int64]:

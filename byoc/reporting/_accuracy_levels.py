@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _GOOD = 30.0  # dB
 _FAIR = 20.0  # dB
 # MLPerf Inference wants 99 % of the float model's accuracy. Networks that choose a class keep it at
-# ratios that ruin a picture: docs/quantization.md measured a text recognizer with 0.999 at 14 dB.
+# ratios that ruin a picture: benchmarks/RESULTS.md has a text recognizer with 0.999 at 14 dB.
 _SAME_CLASS = 0.99  # of the rows
 
 Level = Literal["good", "warn", "bad"]

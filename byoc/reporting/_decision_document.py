@@ -15,6 +15,7 @@ from byoc.bundle import (
     DecidedGraph,
     DecidedNodes,
     DecidedOperator,
+    DecidedRange,
     DecidedReason,
     DecidedRegion,
     DecidedTensors,
@@ -29,9 +30,12 @@ from byoc.errors import YES, Verdict, list_causes, shorten_text
 from byoc.model import (
     GraphIndex,
     TensorType,
+    find_constant_value,
     fix_type,
     get_node_name,
+    is_dequantize,
     is_inserted,
+    is_quantize,
     make_body_path,
     name_nodes,
 )
@@ -227,6 +231,7 @@ class _DocumentMaker:
         nodes = self._make_nodes(index, placed, tensors)
         outputs = tensors.number_all(tuple(index.outputs))
         regions = self._make_regions(placed, tensors)
+        ranges = () if path else tuple(self._make_ranges(index, tensors))
         names = tuple(tensors)[1:]
         kinds, constant = index.types, index.constant_names
         types = (kinds.get(name) for name in names)
@@ -244,7 +249,32 @@ class _DocumentMaker:
             nodes=nodes,
             units=self._make_units(placed),
             regions=regions,
+            ranges=ranges,
         )
+
+    def _make_ranges(self, index: GraphIndex, tensors: _TensorNumbers) -> Iterator[DecidedRange]:
+        """Yield the ranges of the tensors that byoc put in integers, with one scale, on known data."""
+        lowered = self.plan.lowered
+        seen = {} if lowered is None else lowered.seen
+        for node in index.nodes if seen else ():
+            if not is_quantize(node):
+                continue
+            # The name that the tensor had before is that of its float values, behind or before.
+            behind = (index.nodes[reader] for reader in index.consumers.get(node.output[0], ()))
+            names = (*(each.output[0] for each in behind if is_dequantize(each)), node.input[0])
+            name = next((name for name in names if name in seen), None)
+            found = _find_integer_range(index, node)
+            if name is not None and found is not None:
+                least, greatest, clipped = seen[name]
+                dtype, low, high = found
+                yield DecidedRange.model_construct(
+                    tensor=tensors[name],
+                    dtype=dtype,
+                    low=_round(low),
+                    high=_round(high),
+                    data=(_round(least), _round(greatest)),
+                    clipped=_round(clipped),
+                )
 
     def _make_nodes(
         self, index: GraphIndex, placed: GraphPlan | None, tensors: _TensorNumbers
@@ -355,6 +385,22 @@ class _DocumentMaker:
                 seconds=None if each.seconds is None else _round(each.seconds),
                 **stated,
             )
+
+
+def _find_integer_range(index: GraphIndex, node: NodeProto) -> tuple[str, float, float] | None:
+    """Return dtype, and the least and greatest real value, of what a QuantizeLinear makes.
+
+    None where it has a scale for each channel, or what it makes are no integers.
+    """
+    kind = index.types.get(node.output[0])
+    scale = find_constant_value(index, node.input[1])
+    zero = find_constant_value(index, node.input[2]) if len(node.input) > 2 and node.input[2] else 0
+    if kind is None or "int" not in kind.dtype or scale is None or zero is None or np.size(scale) != 1:
+        return None
+    bits = int(kind.dtype.partition("int")[2])
+    step, point = float(np.ravel(scale)[0]), int(np.ravel(zero)[0])
+    least = 0 if kind.dtype.startswith("u") else -(2 ** (bits - 1))
+    return kind.dtype, (least - point) * step, (least + 2**bits - 1 - point) * step
 
 
 _MOST_SHOWN = 120  # characters of an attribute's value

@@ -53,7 +53,7 @@ from byoc.planning import (
     read_weight_layout,
     split_pinned_units,
 )
-from byoc.quantization import FLOATS, WEIGHTS
+from byoc.quantization import FLOATS, WEIGHTS, Range
 from byoc.rules import Target, find_unmatched_names
 from byoc.samples import Sample
 from byoc.stages._state import (
@@ -426,6 +426,11 @@ def _describe_lowering(
             samples=ranges.samples,
             random=ranges.random,
             units=len(chosen.units),
+            seen={
+                name: (*(each.data or (each.low, each.high)), each.clipped)
+                for name, each in ranges.tensors.items()
+                if isinstance(each, Range)
+            },
         )
     if precision.quantize not in (*FLOATS, WEIGHTS):
         return None

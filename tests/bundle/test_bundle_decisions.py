@@ -44,7 +44,7 @@ def set_at(*path: Any) -> Callable[[Any], None]:
 
 WRONG = {
     "an unknown key": set_at("more", 1),
-    "another format": set_at("format", 3),
+    "another format": set_at("format", 4),
     "a text for a number": set_at("graphs", 0, "nodes", "operators", 0, "1"),
     "an operator that is not there": set_at("graphs", 0, "nodes", "operators", 0, 7),
     "no operator": set_at("graphs", 0, "nodes", "operators", 0, -1),

@@ -1,4 +1,4 @@
-"""The script that makes the tables of docs/codegens.md, and how it ends a model that takes long."""
+"""The script that makes the tables of benchmarks/RESULTS.md, and how it ends a model that takes long."""
 
 import json
 import runpy

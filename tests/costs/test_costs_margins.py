@@ -15,7 +15,7 @@ import pytest
 from byoc.costs import find_margin, load_cost_model
 
 DOCS = Path(__file__).parents[2] / "docs"
-FITTED = {"openvino-cpu": 0.1, "openvino-cpu-2-threads": 0.1}  # docs/costs.md says how
+FITTED = {"openvino-cpu": 0.1, "openvino-cpu-2-threads": 0.1}  # benchmarks/RESULTS.md says how
 IREE_FACTOR = 1.39  # cost_models/iree-cpu.yaml
 TVM_FACTOR = 1.31  # cost_models/tvm-cpu.yaml
 HOSTS = {"host", "onnxruntime-cpu", "onnxruntime-cpu-2-threads"}
@@ -65,7 +65,7 @@ def read_pairs_of_vela(target: str) -> list[tuple[float, float]]:
     """Return the predicted and the estimated time of each network on an Ethos-U."""
     first = {"ethos-u55": 1, "ethos-u65": 4, "ethos-u85": 7}[target]
     found = []
-    for row in read_rows("costs.md", "### Against Vela"):
+    for row in read_rows("../benchmarks/RESULTS.md", "### Against Vela"):
         if len(row) == 10 and re.fullmatch(r"[\d.]+", row[first]):
             found.append((float(row[first]), float(row[first + 1])))
     return found

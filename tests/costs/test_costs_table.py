@@ -1,4 +1,4 @@
-"""The table of operations: it has every operator of ONNX and of the zoo, and docs/costs.md shows it."""
+"""The table of operations has every operator of ONNX and the zoo, and docs/operations.md shows it."""
 
 import lzma
 import re
@@ -16,7 +16,7 @@ from byoc.costs._work_table import CONTRIB, STANDARD
 from byoc.model import walk_graphs
 from byoc.zoo import load_structure
 
-PAGE = Path(__file__).parents[2] / "docs" / "costs.md"
+PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
 STRUCTURES = sorted((Path(zoo.__file__).parent / "structures").glob("*.onnx.xz"))
 # The operator stands for the gradient of a whole graph, which its attributes name.
 NOT_COUNTED = {("ai.onnx.preview.training", "Gradient")}

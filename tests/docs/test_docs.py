@@ -226,3 +226,37 @@ def test_the_table_of_class_attributes_is_what_is_read_of_a_codegen() -> None:
     read = flags | {"Options", "concurrent", "parallel", "cached", "libraries", "recovery_options"}
     assert rows == read
     assert read - {"open_shapes", "recovery_options"} <= documented
+
+
+def test_each_page_says_its_kind_and_stands_under_it() -> None:
+    """A tutorial, a how-to guide, a reference or an explanation: the nav of the site has four parts."""
+    nav = (pages.ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2]
+    kinds = {"Tutorials": "Tutorial", "How-to guides": "How-to"}
+    found = {}
+    for part in re.split(r"^  - ", nav, flags=re.MULTILINE)[1:]:
+        title, _, rows = part.partition(":\n")
+        found |= {
+            name: kinds.get(title, title) for name in re.findall(r": (\w+)\.md$", rows, re.MULTILINE)
+        }
+    stated = {
+        path.stem: re.findall(r"^# .*\n\n\*([\w-]+)\.\*", path.read_text("utf-8"))
+        for path in (pages.ROOT / "docs").glob("*.md")
+    }
+    assert stated == {name: [kind] for name, kind in found.items()}
+
+
+def test_the_table_of_environment_variables_is_complete() -> None:
+    """Each variable whose name stands in the code, quoted or behind a dollar sign, has a row."""
+    folders = ("byoc", "codegens", "tests", "benchmarks", "tools", "examples", ".ci")
+    named = re.compile(r"""["'](_?BYOC_[A-Z_]+)["'=]|\$\{?(_?BYOC_[A-Z_]+)""")
+    used = {
+        name
+        for folder in folders
+        for path in (pages.ROOT / folder).rglob("*")
+        if path.suffix in {".py", ".sh", ".c"} or path.name == "run"
+        for pair in named.findall(path.read_text("utf-8"))
+        for name in pair
+        if name
+    }
+    rows = read_table("commands.md", "Environment variables")
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row[0])} == used

@@ -66,7 +66,7 @@ def test_names_that_look_like_something_else(tmp_path: Path, name: str) -> None:
 
 def test_the_form_of_the_file() -> None:
     tensors = {
-        "conv1_out": Range(-1.25, 3.5),
+        "conv1_out": Range(-1.25, 3.5, (-2.0, 9.0), 0.001),
         "y": GivenQuantization((0.02,), (3,), "int8"),
         "w": GivenQuantization((0.1, 1e-30), (0, 0), "int8", 0),
         "image": Range(-1.0, 2.0),
@@ -75,7 +75,7 @@ def test_the_form_of_the_file() -> None:
     usual = {"conv1_out": Range(-0.5, 1.0)}
     found = Ranges("entropy", 200, "photos", tensors, True, "net", {"symmetric": False})
     text = format_ranges(replace(found, channels=channels, usual=usual))
-    assert text.split("\n", 2)[2] == (
+    assert "".join(line for line in text.splitlines(keepends=True) if line[0] != "#") == (
         "format: 2\n"
         "method: entropy\n"
         "options:\n"
@@ -89,6 +89,8 @@ def test_the_form_of_the_file() -> None:
         "  conv1_out:\n"
         "    low: -1.25\n"
         "    high: 3.5\n"
+        "    data: [-2.0, 9.0]\n"
+        "    clipped: 0.001\n"
         "    usual: [-0.5, 1.0]\n"
         "  y: {scale: 0.02, zero_point: 3, dtype: int8}\n"
         "  w:\n"
@@ -196,6 +198,15 @@ def test_a_file_by_hand(tmp_path: Path) -> None:
         (
             "{low: 0, high: 1, usual: [1, 0]}",
             ": the two values of 'usual' must be finite in float32, and ascend",
+        ),
+        (
+            "{scale: 1, dtype: int8, clipped: 0.1}",
+            ": either 'clipped' or 'scale' may be given, not both",
+        ),
+        ("{low: 0, high: 1, clipped: 1.5}", ".clipped: must be at most 1"),
+        (
+            "{low: 0, high: 1, data: [1, 0]}",
+            ": the two values of 'data' must be finite in float32, and ascend",
         ),
         ("{low: 0, high: 1, usual: [1]}", ".usual: must have at least 2 items"),
         ("{low: 0, high: 1, usual: [0, 1, 2]}", ".usual: must have at most 2 items"),

@@ -29,6 +29,6 @@ class TestOpenVINOProvider(CodegenConformance):
         *("Gemm", "GlobalAveragePool", "LayerNormalization", "MatMul", "MaxPool", "Pad", "Relu"),
         *("ReduceMean", "Reshape", "Resize", "Slice", "Softmax", "Split", "Transpose", "Where"),
     )
-    zoo = ()  # the table of docs/codegens.md has networks
+    zoo = ()  # the table of benchmarks/RESULTS.md has networks
     most_cases = 1
     skips: ClassVar = {"empty tensors": "OpenVINO compiles them, and fails when it is to run them"}

@@ -408,7 +408,7 @@ def make_page(
     Raises InputError when one of them cannot be read, or the bundle holds no decisions.
     """
     opened = bundle if isinstance(bundle, Bundle) else open_bundle(bundle)
-    decisions = _read_decisions(opened)
+    decisions = read_bundle_decisions(opened)
     return render_page(
         replace(
             _describe_bundle(opened, decisions),
@@ -426,7 +426,7 @@ def make_diff_page(old: Bundle, new: Bundle, text: str, moved: Collection[str]) 
     """
     pages = []
     for bundle in (old, new):
-        decisions = _read_decisions(bundle)
+        decisions = read_bundle_decisions(bundle)
         own = {name for each in decisions.list_placed_nodes() for name in (each.name, each.output)}
         overlay = Overlay("moved", dict.fromkeys(sorted(own.intersection(moved)), 1.0))
         parts = _describe_bundle(bundle, decisions)
@@ -441,7 +441,8 @@ def make_diff_page(old: Bundle, new: Bundle, text: str, moved: Collection[str]) 
     )
 
 
-def _read_decisions(opened: Bundle) -> DecisionDocument:
+def read_bundle_decisions(opened: Bundle) -> DecisionDocument:
+    """Return the decisions of a bundle. Raises InputError where it holds none."""
     decisions = opened.decisions()
     if decisions is None:
         raise InputError(

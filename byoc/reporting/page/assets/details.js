@@ -73,6 +73,7 @@ class Details {
     this.costs(graph, unit, single && graph.unitNodes[unit].length > 1);
     this.gains(graph, unit, part);
     this.attributesOf(graph, part.nodes);
+    this.rangesOf(graph, unit < 0 ? part.nodes : graph.unitNodes[unit]);
     this.tensorsOf(graph, part.nodes);
     if (graph.inserted.has(part.nodes[0])) this.pane.append(make("p", { className: "soft", text: "byoc added this node." }));
     if (graph.path) this.pane.append(makeList([["in", graph.path]]));
@@ -164,6 +165,19 @@ class Details {
       if (nodes.length > 1) this.pane.append(make("div", { className: "soft", text: `${this.operatorName(graph, node)} ${graph.name(node)}` }));
       this.pane.append(makeList(graph.attributes(node)));
     }
+  }
+
+  /** The ranges of the integers that a unit reads and makes, beside those that the data had. */
+  rangesOf(graph, nodes) {
+    const tensors = nodes.flatMap((node) => [...graph.nodes.outputs[node], ...graph.nodes.inputs[node]]);
+    const found = new Set(tensors.map((tensor) => graph.ranges.get(tensor)).filter(Boolean));
+    if (!found.size) return;
+    this.pane.append(make("h2", { text: "Integers against the data" }));
+    for (const each of [...found].slice(0, 12)) {
+      const name = graph.tensor(each.tensor).name;
+      this.pane.append(make("button", { className: "link name", text: shorten(name, 48), on: { click: () => this.page.showTensor(graph, each.tensor) } }), drawRange(each), makeList(describeRange(each)));
+    }
+    if (found.size > 12) this.pane.append(make("p", { className: "soft", text: `and ${found.size - 12} more` }));
   }
 
   /** The values of a constant: all where they are few, else where they lie and a histogram. */
@@ -355,6 +369,8 @@ class Details {
     const readers = graph.readers.get(tensor) || [];
     this.pane.append(makeList([["type", graph.describeTensor(tensor)], ["made by", producer < 0 ? (graph.constant[tensor] ? "the model" : "the graph's input") : link(producer)]]));
     this.valuesOf(graph, tensor);
+    const range = graph.ranges.get(tensor);
+    if (range) this.pane.append(make("h2", { text: "Integers against the data" }), drawRange(range), makeList(describeRange(range)));
     graph.regions.forEach((region, number) => {
       for (const each of region.boundary.filter((one) => one.tensor === tensor)) {
         this.pane.append(make("h2", {}, each.enters ? "Enters " : "Leaves ", this.page.linkRegion(graph, number)), makeList([["sent", `${formatBytes(each.bytes)} in ${formatSeconds(each.seconds)}`], ["contract", describeContract(each)]]));
@@ -379,6 +395,33 @@ function drawBins({ bins, least, greatest }) {
     const zero = (-least / (greatest - least)) * width;
     picture.append(draw("line", { x1: zero, x2: zero, y1: 0, y2: height }));
   }
+  return picture;
+}
+
+/** A range of integers and that of the data in words: pairs of a term and a value. */
+function describeRange(range) {
+  const { unused, beyond, clipped } = measureFit(range);
+  const spell = ([from, to]) => `${roundNumber(from)} to ${roundNumber(to)}`;
+  return [
+    [range.dtype, spell([range.low, range.high])], ["data", spell(range.data)],
+    ["unused", `${formatShare(unused)} of the integers`],
+    ["saturates", beyond > 1e-6 ? `${formatShare(beyond)} of the data's range${clipped ? `, at most ${formatShare(clipped)} of its values` : ""}` : ""],
+  ];
+}
+
+/** Draw two bars over one axis: above what the integers reach, below what the data had; saturating parts stand out. */
+function drawRange(range) {
+  const [width, height] = [264, 24];
+  const [least, greatest] = range.data;
+  const from = Math.min(range.low, least);
+  const scale = width / (Math.max(range.high, greatest) - from || 1);
+  const text = describeRange(range).filter(([, value]) => value).map((pair) => pair.join(" ")).join("; ");
+  const picture = draw("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": text, class: "ranges" });
+  const add = (low, high, y, kind) => high > low && picture.append(draw("rect", { x: (low - from) * scale, y, width: Math.max(1, (high - low) * scale), height: 9, class: kind }));
+  add(range.low, range.high, 1, "integers");
+  add(Math.max(least, range.low), Math.min(greatest, range.high), 13, "data");
+  add(least, Math.min(greatest, range.low), 13, "beyond");
+  add(Math.max(least, range.high), greatest, 13, "beyond");
   return picture;
 }
 

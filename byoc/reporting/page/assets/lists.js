@@ -162,6 +162,21 @@ function listTrade(pane, page) {
   showTable(pane, columns, rows, { sort: 1 });
 }
 
+/** The tensors in integers, that whose range fits the data worst first: by the share that is unused or saturates. */
+function listRanges(pane, page) {
+  const rows = page.ranges.map(({ graph, range }) => ({ graph, range, ...measureFit(range) }));
+  const columns = [
+    { title: "Tensor", value: (row) => row.graph.tensor(row.range.tensor).name, show: (row) => make("span", { className: "name", text: shorten(row.graph.tensor(row.range.tensor).name, 60) }) },
+    { title: "Integers above, data below", number: true, value: (row) => Math.max(row.unused, row.beyond), show: (row) => drawRange(row.range) },
+    { title: "Unused integers", number: true, value: (row) => row.unused, show: (row) => formatShare(row.unused) },
+    { title: "Of the data's range saturates", number: true, value: (row) => row.beyond, show: (row) => (row.beyond > 1e-6 ? formatShare(row.beyond) : "–") },
+    ...(rows.some((row) => row.clipped) ? [{ title: "Of its values", number: true, value: (row) => row.clipped, show: (row) => (row.clipped ? formatShare(row.clipped) : "–") }] : []),
+    { title: "Integers", value: (row) => row.range.low, show: (row) => `${row.range.dtype}: ${roundNumber(row.range.low)} to ${roundNumber(row.range.high)}` },
+    { title: "Data", value: (row) => row.range.data[0], show: (row) => row.range.data.map(roundNumber).join(" to ") },
+  ];
+  showTable(pane, columns, rows, { sort: 1, onClick: (row) => page.showTensor(row.graph, row.range.tensor) });
+}
+
 function listNotes(pane, page) {
   const { report } = page.tables;
   const refused = report.refusals.map((each) => `${each.codegen} refused ${each.region}: ${each.reason}`);

@@ -168,9 +168,10 @@ class Page {
     byId("side-tabs").replaceChildren(...side.map(([name, text]) => make("button", { text, id: `tab-${name}`, attributes: { role: "tab", "aria-controls": name }, on: { click: () => this.showSide(name) } })));
     this.showSide("summary");
     const regions = this.tables.report.regions.length;
+    this.ranges = this.tables.graphs.flatMap((graph) => (graph.raw.ranges || []).map((range) => ({ graph, range })));
     this.lists = {
       regions: [`Regions (${regions})`, listRegions], boundary: ["Boundary tensors", listBoundary], reasons: [`Why on the host (${this.tables.reasons.length})`, listReasons],
-      gains: ["What if", listGains], ...(this.trade.length > 1 ? { accuracy: ["Accuracy", listTrade] } : {}), memory: ["Memory", showMemory], timeline: ["Timeline", showTimeline], notes: [`Notes (${this.tables.report.notes.length + this.tables.promises.length})`, listNotes],
+      gains: ["What if", listGains], ...(this.trade.length > 1 ? { accuracy: ["Accuracy", listTrade] } : {}), ...(this.ranges.length ? { ranges: [`Ranges that fit worst (${this.ranges.length})`, listRanges] } : {}), memory: ["Memory", showMemory], timeline: ["Timeline", showTimeline], notes: [`Notes (${this.tables.report.notes.length + this.tables.promises.length})`, listNotes],
     };
     byId("list-tabs").replaceChildren(...Object.entries(this.lists).map(([name, [text]]) => make("button", { text, id: `tab-${name}`, attributes: { role: "tab", "aria-controls": "list" }, on: { click: () => this.showList(name) } })));
     this.showList(regions ? "regions" : "reasons");

@@ -128,6 +128,23 @@ class Graph {
     return this.foundReaders;
   }
 
+  /** The range of the integers of each tensor that has one: under its name, and as integers and floats around it. */
+  get ranges() {
+    if (!this.foundRanges) {
+      this.foundRanges = new Map();
+      for (const each of this.raw.ranges || []) {
+        const made = this.producer[each.tensor];
+        const reader = (this.readers.get(each.tensor) || []).find((node) => this.operator(node).name === "QuantizeLinear");
+        const whole = made >= 0 && this.operator(made).name === "DequantizeLinear" ? this.nodes.inputs[made][0] : reader === undefined ? -1 : this.nodes.outputs[reader][0];
+        this.foundRanges.set(each.tensor, each);
+        if (!(whole >= 0) || this.producer[whole] < 0) continue; // in a bundle of others
+        const floats = (this.readers.get(whole) || []).filter((reader) => this.operator(reader).name === "DequantizeLinear").map((reader) => this.nodes.outputs[reader][0]);
+        for (const tensor of [whole, this.nodes.inputs[this.producer[whole]][0], ...floats]) this.foundRanges.set(tensor, each);
+      }
+    }
+    return this.foundRanges;
+  }
+
   operator(node) {
     return this.tables.doc.operators[this.nodes.operators[node]];
   }
@@ -300,6 +317,16 @@ class Tables {
     this.hostSeconds = seconds;
     return [...rows.values()].sort((a, b) => b.seconds - a.seconds || b.operations - a.operations || b.nodes - a.nodes);
   }
+}
+
+/**
+ * How a range of integers fits the data: the shares of the integers that are unused, of the data's range beyond, and
+ * of its values outside of the range that the method chose. Tensors that share a scale may have integers for more.
+ */
+function measureFit({ low, high, data: [least, greatest], clipped }) {
+  const inside = Math.max(0, Math.min(high, greatest) - Math.max(low, least));
+  const beyond = greatest > least ? 1 - inside / (greatest - least) : 0;
+  return { unused: 1 - inside / (high - low || 1), beyond, clipped: beyond > 1e-6 ? clipped : 0 };
 }
 
 /** The seconds of a run of each stage of a trace: name -> [seconds, runs]. */
