@@ -15,7 +15,7 @@ from onnx import NodeProto, ValueInfoProto, helper, numpy_helper
 
 from byoc import quantization, samples
 from byoc.errors import InputError
-from byoc.model import GraphIndex, get_stated_attributes, is_onnx, read_array
+from byoc.model import GraphIndex, evaluate_constants, get_stated_attributes, is_onnx, read_array
 from byoc.quantization._calibrators import DTYPES
 from byoc.support import Flag, Panel, Syntax, check_types, declare_field
 
@@ -76,8 +76,6 @@ def is_depthwise(index: GraphIndex, node: NodeProto) -> bool:
 
 def read_constant(index: GraphIndex, name: str, folder: Path | None) -> NDArray[Any]:
     """Return the value of a constant: the stored one, or computed by ONNX's reference implementation."""
-    from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - slow to import, seldom needed
-
     if name in index.stored_tensors:
         return read_array(index.stored_tensors[name], folder)
     nodes = [index.nodes[number] for number in index.find_constant_nodes([name])]
@@ -89,8 +87,7 @@ def read_constant(index: GraphIndex, name: str, folder: Path | None) -> NDArray[
     graph = helper.make_graph(nodes, "constant", [], [ValueInfoProto(name=name)], stored)
     imports = index.proto.opset_import
     model = helper.make_model(graph, opset_imports=imports, ir_version=index.proto.ir_version)
-    made: Sequence[Any] = ReferenceEvaluator(model).run(None, {})  # type: ignore[assignment]
-    return np.asarray(made[0])
+    return evaluate_constants(model)[0]
 
 
 def read_dequantized(

@@ -30,6 +30,7 @@ from byoc.quantization._calibrators import CHANNELS, ChannelRange, Ranges, measu
 from byoc.quantization._candidates import TargetRequirements
 from byoc.quantization._channel_classes import LinearChannels, list_linear_nodes
 from byoc.quantization._equalization import Outputs, equalize, fix_ranges, join_samples
+from byoc.quantization._feature_scaling import scale_features
 from byoc.quantization._precision import read_constant, read_dequantized
 from byoc.quantization._prepare_model import count_channels
 from byoc.quantization._quantize_model import QuantizedModel, WideUnits, quantize
@@ -301,7 +302,8 @@ class VariantMaker:
     def equalize(self, half: int | None) -> Model:
         """Return the float model with channels equalized on all samples, or on a half of them."""
         if half not in self._equalized:
-            self._equalized[half] = equalize(self.floats, self._take_half(half))
+            samples = self._take_half(half)
+            self._equalized[half] = scale_features(equalize(self.floats, samples), samples)
         return self._equalized[half]
 
     def _take_half(self, half: int | None) -> Sequence[Mapping[str, Any]]:

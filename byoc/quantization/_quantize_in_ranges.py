@@ -1,6 +1,7 @@
 """Quantization as it was chosen: in ranges that are given or measured on data, or of weights alone."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,6 +21,7 @@ from byoc.quantization._candidates import FINER_KEY
 from byoc.quantization._channel_groups import GroupedModel, find_channel_groups
 from byoc.quantization._choose_precision import ChosenPrecision, find_wide_targets, note_unused
 from byoc.quantization._equalization import describe_coarse_outputs, find_coarse_concats
+from byoc.quantization._feature_scaling import find_rescaled_sums
 from byoc.quantization._precision import DEFAULT_BLOCK, Precision
 from byoc.quantization._prepare_model import find_tail_units
 from byoc.quantization._quantization_trials import TIME_PRICE, QuantizationTrials, QuantizedOnData
@@ -39,6 +41,7 @@ _SAMPLES = 16  # that channels are measured on, and variants of the model compar
 _EQUALIZED = "channels are equalized, which lowers the noise on the samples"
 _ROUNDED = "weights are rounded by the errors of what they make on the samples, not by their own"
 _GROUPED = "channels of {} depthwise convolutions are in groups with scales of their own"
+_RESCALED = "{} sums are in integers with their features divided by factors, which a Mul undoes"
 _FINER = "{} functions of sums are computed before these are rounded to 8 bits"
 
 
@@ -71,6 +74,7 @@ class DataQuantizer(DataRequest):
             variants += [each.extend(steps=[_EQUALIZED]) for each in equalized]
         for variant in variants[1:]:  # those that change less come first
             trials.add(variant)
+        trials = self._rescale_sums(trials)
         trials = self._group_channels(trials, methods)
         trials = self._compute_functions_finer(trials, plain.quantized.model)
         trials.leave_head_in_float()
@@ -78,6 +82,29 @@ class DataQuantizer(DataRequest):
         best = trials.best.variant
         trials.add(replace(best.extend(steps=[_ROUNDED]), rounded=True))
         return trials.finish()
+
+    def _rescale_sums(self, trials: QuantizationTrials) -> QuantizationTrials:
+        """Return trials of a model with sums rescaled before they are normalized, where that pays."""
+        best, maker = trials.best, trials.maker
+        found = find_rescaled_sums(maker.floats, maker.samples)
+        if not found.sums:
+            return trials
+        report_step("choose sums to rescale")
+        ranges = maker.measure_ranges(best.variant, None)
+        predict = partial(self._predict_floats, ranges=ranges)
+        limit = (1 + TIME_PRICE) * predict(maker.floats)
+        count = bisect_right(
+            range(1, len(found.sums) + 1), limit, key=lambda each: predict(found.take(each))
+        )
+        if not count:
+            return trials
+        step = [_EQUALIZED] if not best.variant.equalized else []
+        variant = best.variant.extend(steps=[*step, _RESCALED.format(count)])
+        rescaled = QuantizationTrials(
+            VariantMaker(self, found.take(count), maker.samples), trials.expected
+        )
+        rescaled.add(replace(variant, equalized=True))
+        return rescaled if rescaled.is_worth_its_time(rescaled.best, best) else trials
 
     def _group_channels(self, trials: QuantizationTrials, methods: Sequence[str]) -> QuantizationTrials:
         """Return trials of a model with channels in groups instead, where that is worth its time."""
