@@ -230,8 +230,7 @@ def _define_early_dequantize() -> type:
 def _define_gather_elements() -> type:
     """Return GatherElements for ONNX's reference implementation, whose own is wrong for some shapes.
 
-    It fails where the indices are shorter than the data along the axis, and the data has over 64 elements
-    there (onnx 1.23).
+    It fails where the data has over 64 elements along the axis and the indices have fewer (onnx 1.23).
     """
     from onnx.reference.op_run import OpRun  # noqa: PLC0415 - slow to import, seldom needed
 
@@ -255,8 +254,9 @@ def evaluate_constants(model: ModelProto) -> list[NDArray[Any]]:
     opset = next((each.version for each in model.opset_import if not each.domain), 1)
     new_operators = [_define_gather_elements()]
     new_operators += [_define_early_dequantize()] if opset < _DEQUANTIZE_OPSET else []
-    made: Sequence[Any] = ReferenceEvaluator(model, new_ops=new_operators).run(None, {})  # type: ignore[assignment]
-    return [np.asarray(value) for value in made]
+    return [
+        np.asarray(value) for value in ReferenceEvaluator(model, new_ops=new_operators).run(None, {})
+    ]
 
 
 def fold_constants(model: ModelProto, kept: Collection[int] = ()) -> ModelProto:

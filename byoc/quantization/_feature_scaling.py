@@ -1,19 +1,21 @@
 """Features of transformers brought to like ranges: gains of normalizations moved into products.
 
-A tensor in integers has one scale, and a few features of a transformer may be a hundred times as large
-as the others. A feature is divided by a factor where it is made, by a matrix product, the gain of a
-normalization, an embedding or a constant, and the weights that read it are multiplied with the same. That
-changes nothing but the last digits in floating point, and costs nothing (Xiao et al., "SmoothQuant", ICML
-2023). The factors pass through sums, views, and as features of values through an attention.
+A tensor in integers has one scale, and a few features of a transformer may be a hundred times as
+large as the others. A feature is divided by a factor where it is made, by a matrix product, the gain
+of a normalization, an embedding or a constant, and the weights that read it are multiplied by the
+same factor. That changes only the last digits in floating point, and costs nothing (Xiao et al.,
+"SmoothQuant", ICML 2023). The factors pass through sums, views, and, for features of values, through
+an attention.
 
-Where a sum is read by a normalization, which needs the features as they are, no factor can pass. There the
-integers may be of the divided sum, and a Mul in floating point undoes it (`rescale_sums`), which takes time.
+A normalization that reads a sum needs its features as they are, so no factor can pass. There the
+integers may be those of the divided sum, and a Mul in floating point undoes the division
+(`RescaledSums`), which takes time.
 
-How much of a range goes into weights is chosen for tensors that share features, by the noise that follows
-from uniform rounding errors, `step**2 / 12`, as in `_equalization`.
+The size of the factors is chosen for all tensors that share features, by the noise that follows from
+uniform rounding errors, `step**2 / 12`, as in `_equalization`.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -202,30 +204,23 @@ class _FeatureFinder:
 
     def _label(self, number: int, node: NodeProto) -> dict[str, Labels] | None:
         """Return the labels of what a node makes; None where it makes none, and fixes what it reads."""
-        normalization = _NORMALIZATIONS.get(
-            (node.domain if node.domain != "ai.onnx" else "", node.op_type)
-        )
-        if normalization is not None:
-            return self._label_normalization(number, node, normalization)
-        if not is_onnx(node):
-            return None
-        op = node.op_type
-        if op in ("MatMul", "Gemm"):
-            weighted = self.index.is_constant(node.input[1])
-            return self._label_product(number, node) if weighted else self._label_mixture(number, node)
-        if op == "Conv":
-            return self._label_convolution(number, node)
-        if op == "Gather" and self.index.is_constant(node.input[0]):
+        domain = "" if is_onnx(node) else node.domain
+        op, index = node.op_type, self.index
+        data = [name for name in node.input if name and not index.is_constant(name)]
+        if (domain, op) in _NORMALIZATIONS:
+            return self._label_normalization(number, node, _NORMALIZATIONS[domain, op])
+        makers: dict[str, Callable[[], dict[str, Labels] | None]] = {
+            **dict.fromkeys(("MatMul", "Gemm"), lambda: self._label_product(number, node)),
+            "Conv": lambda: self._label_convolution(number, node),
+            **dict.fromkeys(_SUMS, lambda: self._label_sum(number, node, data)),
+            **dict.fromkeys(("Mul", "Div"), lambda: self._label_scale(number, node, data)),
+            "Concat": lambda: self._label_concatenation(node),
+        }
+        if op == "Gather" and index.is_constant(node.input[0]):
             return self._label_embedding(number, node)
-        data = [name for name in node.input if name and not self.index.is_constant(name)]
-        if op in ("Mul", "Div") and len(data) == 1:
-            return self._label_scale(number, node, data[0])
-        if op in _SUMS:
-            return self._label_sum(number, node, data)
-        if op == "Concat":
-            return self._label_concatenation(node)
-        whole = self._expand(node.input[0])
-        return None if whole is None else self._label_view(node, whole)
+        if domain or not data:
+            return None
+        return makers[op]() if op in makers else self._label_view(node)
 
     def _label_normalization(
         self, number: int, node: NodeProto, form: _Normalization
@@ -253,6 +248,8 @@ class _FeatureFinder:
 
     def _label_product(self, number: int, node: NodeProto) -> dict[str, Labels] | None:
         """Return new labels for the columns of a product by a constant matrix, which takes both in."""
+        if not self.index.is_constant(node.input[1]):
+            return self._label_mixture(number, node)
         shape, attributes = self.index.get_shape(node.input[1]), get_stated_attributes(node)
         if shape is None or len(shape) != 2 or attributes.get("transA", 0):
             return None
@@ -323,10 +320,13 @@ class _FeatureFinder:
             self.absorbers.append(_Absorber(number, 0, None, labels.reshape(1, -1)))
         return None if labels is None else {node.output[0]: labels}
 
-    def _label_scale(self, number: int, node: NodeProto, read: str) -> dict[str, Labels] | None:
+    def _label_scale(
+        self, number: int, node: NodeProto, data: Sequence[str]
+    ) -> dict[str, Labels] | None:
         """Return the labels behind a constant factor: new ones if it has a number for each feature."""
+        read = data[0]
         at = 1 - list(node.input).index(read)
-        if node.op_type == "Div" and at == 0:
+        if len(data) > 1 or (node.op_type == "Div" and at == 0):
             return None
         constant, shape = node.input[at], self._shape(node.output[0])
         extents = self.index.get_shape(constant)
@@ -384,8 +384,11 @@ class _FeatureFinder:
         axis = get_stated_attributes(node)["axis"]
         return {node.output[0]: _shrink(np.concatenate(known, axis))}
 
-    def _label_view(self, node: NodeProto, whole: Labels) -> dict[str, Labels] | None:
+    def _label_view(self, node: NodeProto) -> dict[str, Labels] | None:
         """Return the labels of the elements of a tensor where an operator puts them."""
+        whole = self._expand(node.input[0])
+        if whole is None:
+            return None
         op, attributes = node.op_type, get_stated_attributes(node)
         shapes = [self._shape(name) for name in node.output if name]
         known = [shape for shape in shapes if shape is not None]
@@ -459,7 +462,7 @@ class _Chooser:
     seen: Mapping[str, ChannelStatistics]
     weights: dict[str, tuple[Floats, Floats]] = field(default_factory=dict)
     noise: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Of each sum that is rescaled, the noise of the tensors with its features without and with factors."""
+    """The noise of the tensors with the features of a rescaled sum, without and with factors."""
 
     def choose(self) -> Floats:
         features = self.features
@@ -533,7 +536,7 @@ class _Chooser:
         return total
 
     def _estimate_product(self, product: _Product, factors: Floats) -> float:
-        """Return the mean share of noise in the columns of a product, of what it reads and its weights."""
+        """Return the mean share of noise in the columns of a product."""
         seen, made = self.seen[product.read], self.seen.get(product.made)
         sizes, squares = self._read_weights(product)
         count = len(sizes)

@@ -187,7 +187,8 @@ def _find_scores(index: GraphIndex) -> Iterator[_Scores]:
 
 def _is_mask(index: GraphIndex, name: str) -> bool:
     """Return whether a tensor may be a mask: no product of what is asked and what is there makes it."""
-    seen, waiting = set(), [name]
+    seen: set[int] = set()
+    waiting = [name]
     while waiting:
         number = index.producers.get(waiting.pop())
         if number is None or number in seen:
@@ -205,7 +206,7 @@ _MASK_NODES = 60  # that make a mask, at most
 def _add_clipped_scores(
     index: GraphIndex, result: ModelProto, tensors: Sequence[str], prefix: str
 ) -> dict[str, str]:
-    """Add nodes to a model that clip scores and masks among tensors; return the clipped by the former."""
+    """Add nodes to a model that clip scores and masks among tensors; return their names by tensor."""
     found: dict[str, str] = {}
     for number, scores in enumerate(_find_scores(index)):
         wanted = {scores.name, scores.mask}.intersection(tensors)

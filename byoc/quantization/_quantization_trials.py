@@ -231,6 +231,7 @@ class QuantizedOnData:
     """A quantized model, and the floats and ranges that it is made from.
 
     `in_float` are the units that were left in floating point, and `steps` says what was done.
+    `warnings` say what was not reached.
     `wide_units` are those in 16 bits; `wide_ranges` are the ranges for any others in 16 bits, where they
     are asked for.
     """
@@ -242,6 +243,7 @@ class QuantizedOnData:
     steps: tuple[str, ...]
     wide_units: WideUnits | None = None
     wide_ranges: Ranges | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -312,6 +314,7 @@ class QuantizationTrials:
         large = count_large_nodes(made.floats, made.model) if self.maker.samples else 0
         steps = (*steps, _LARGE.format(MAX_INPUTS, large)) if large else steps
         found = QuantizedOnData(made, made.floats, ranges, variant.in_float, steps, wide)
+        found = replace(found, warnings=tuple(self.best.accuracies.list_warnings()))
         if not self.maker.request.any_wide or not self._has_wide:
             return found
         return replace(found, wide_ranges=self.maker.measure_wide_ranges(variant))

@@ -87,6 +87,17 @@ class OutputAccuracies:
         each = -10 * np.log10(np.maximum(self.noise, _LEAST_NOISE))
         return float((worst + each.mean()) / 2)
 
+    def list_warnings(self) -> list[str]:
+        """Return a sentence where less than 10 dB are left of the worst output."""
+        if not self.noise.size:
+            return []
+        shares = self.noise.mean(axis=0)
+        left = -10 * np.log10(max(float(shares.max()), _LEAST_NOISE))
+        if left >= _POOR:
+            return []
+        name = self.names[int(shares.argmax())]
+        return [f"only {left:.1f} dB are left of '{name}' on the samples: --accuracy-budget keeps more"]
+
     def rate(self, name: str) -> float:
         """Return the rating of an output (dB): the score, or for a coarse one the sum of its ratios."""
         return sum(self.coarse[name]) if name in self.coarse else self.score

@@ -330,8 +330,10 @@ def quantize_on_data(
         any_wide=wanted.budget is not None,
     )
     found = quantizer.quantize(model)
+    described = _describe_quantized(targets, found.quantized, found.ranges, found.steps)
     return replace(
-        _describe_quantized(targets, found.quantized, found.ranges, found.steps),
+        described,
+        notes=(*described.notes, *(Note("warning", text) for text in found.warnings)),
         dtype=dtype,
         in_float=found.in_float,
         kept_wide=found.wide_units,
