@@ -106,6 +106,10 @@ class OutputAccuracies:
         """Return whether next to nothing is left of an output that eight bits are too coarse for."""
         return name in self.coarse and self.coarse[name].size < _POOR
 
+    def take_half(self, half: int) -> "OutputAccuracies":
+        """Return the accuracies on the even or the odd samples alone."""
+        return replace(self, noise=self.noise[half::2])
+
     def replace_output(self, name: str, other: "OutputAccuracies") -> "OutputAccuracies":
         """Return the accuracies with that of one output from another variant."""
         noise = self.noise.copy()
@@ -187,7 +191,7 @@ class DataRequest:
     `data` is a folder of samples, of images prepared as `images` says, or `random`. `method` chooses
     ranges; if it is None, several are compared. `predict` returns the predicted seconds of a quantized
     model; without it time does not count. `wide_targets` are those that take units in 16 bits. With
-    `any_wide` ranges for any units in 16 bits are measured, too.
+    `any_wide` ranges for any units in 16 bits are measured, too. `effort` is one of `EFFORTS`.
     """
 
     targets: Sequence[Target]
@@ -198,6 +202,7 @@ class DataRequest:
     predict: Callable[[Model], float] | None = None
     wide_targets: Sequence[Target] = ()
     any_wide: bool = False
+    effort: str = "normal"
 
 
 @dataclass(frozen=True, eq=False)

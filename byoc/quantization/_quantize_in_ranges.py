@@ -24,7 +24,14 @@ from byoc.quantization._equalization import describe_coarse_outputs, find_coarse
 from byoc.quantization._feature_scaling import find_rescaled_sums
 from byoc.quantization._precision import DEFAULT_BLOCK, Precision
 from byoc.quantization._prepare_model import find_tail_units
-from byoc.quantization._quantization_trials import TIME_PRICE, QuantizationTrials, QuantizedOnData
+from byoc.quantization._quantization_trials import (
+    QUICK,
+    THOROUGH,
+    TIME_PRICE,
+    QuantizationTrials,
+    QuantizedOnData,
+    TrialClock,
+)
 from byoc.quantization._quantization_variants import (
     METHODS,
     DataRequest,
@@ -38,6 +45,8 @@ from byoc.samples import NO_PREPROCESSING, find_samples
 from byoc.support import Note, report_step
 
 _SAMPLES = 16  # that channels are measured on, and variants of the model compared
+_SUM_PRICE = 0.05
+"""The share of the predicted seconds that Muls behind sums may add: a transformer has nothing else."""
 _EQUALIZED = "channels are equalized, which lowers the noise on the samples"
 _ROUNDED = "weights are rounded by the errors of what they make on the samples, not by their own"
 _GROUPED = "channels of {} depthwise convolutions are in groups with scales of their own"
@@ -64,23 +73,26 @@ class DataQuantizer(DataRequest):
         samples = [each.inputs for each in read]
         methods = [self.method] if self.method else METHODS
         expected = run_with_logits(floats, samples) if samples else []
-        trials = QuantizationTrials(VariantMaker(self, floats, samples), expected)
+        clock = TrialClock(self.effort)
+        trials = QuantizationTrials(VariantMaker(self, floats, samples), expected, clock)
         plain = trials.add(QuantizationVariant(methods[0]))
         if not samples or not plain.quantized.units:
             return trials.finish()
-        variants = [QuantizationVariant(method) for method in methods]
         if trials.maker.equalize(None) is not floats:
-            equalized = [replace(each, equalized=True) for each in variants]
-            variants += [each.extend(steps=[_EQUALIZED]) for each in equalized]
-        for variant in variants[1:]:  # those that change less come first
-            trials.add(variant)
+            equalized = replace(plain.variant, equalized=True)
+            trials.add(equalized.extend(steps=[_EQUALIZED]), plain)
+        measured = {QUICK: [], THOROUGH: trials.trials}.get(self.effort, [trials.best])
+        for each in measured[:] if len(methods) > 1 else ():  # those that change less come first
+            trials.add(replace(each.variant, method=methods[-1]), trials.best)
         trials = self._rescale_sums(trials)
+        if self.effort == QUICK:
+            return trials.finish()
         trials = self._group_channels(trials, methods)
         trials = self._compute_functions_finer(trials, plain.quantized.model)
         trials.leave_head_in_float()
         trials.refine_outputs()
-        best = trials.best.variant
-        trials.add(replace(best.extend(steps=[_ROUNDED]), rounded=True))
+        best = trials.best
+        trials.add(replace(best.variant.extend(steps=[_ROUNDED]), rounded=True), best)
         return trials.finish()
 
     def _rescale_sums(self, trials: QuantizationTrials) -> QuantizationTrials:
@@ -92,7 +104,7 @@ class DataQuantizer(DataRequest):
         report_step("choose sums to rescale")
         ranges = maker.measure_ranges(best.variant, None)
         predict = partial(self._predict_floats, ranges=ranges)
-        limit = (1 + TIME_PRICE) * predict(maker.floats)
+        limit = (1 + _SUM_PRICE) * predict(maker.floats)
         count = bisect_right(
             range(1, len(found.sums) + 1), limit, key=lambda each: predict(found.take(each))
         )
@@ -101,10 +113,10 @@ class DataQuantizer(DataRequest):
         step = [_EQUALIZED] if not best.variant.equalized else []
         variant = best.variant.extend(steps=[*step, _RESCALED.format(count)])
         rescaled = QuantizationTrials(
-            VariantMaker(self, found.take(count), maker.samples), trials.expected
+            VariantMaker(self, found.take(count), maker.samples), trials.expected, trials.clock
         )
-        rescaled.add(replace(variant, equalized=True))
-        return rescaled if rescaled.is_worth_its_time(rescaled.best, best) else trials
+        tried = rescaled.add(replace(variant, equalized=True), best)
+        return rescaled if rescaled.is_worth_its_time(tried, best, _SUM_PRICE) else trials
 
     def _group_channels(self, trials: QuantizationTrials, methods: Sequence[str]) -> QuantizationTrials:
         """Return trials of a model with channels in groups instead, where that is worth its time."""
@@ -124,7 +136,9 @@ class DataQuantizer(DataRequest):
         if not chosen.count:
             return trials
         variant = best.variant.extend(steps=[_GROUPED.format(chosen.count)])
-        grouped = QuantizationTrials(VariantMaker(self, chosen.model, maker.samples), trials.expected)
+        grouped = QuantizationTrials(
+            VariantMaker(self, chosen.model, maker.samples), trials.expected, trials.clock
+        )
         for method in methods:
             grouped.add(replace(variant, method=method))
         return grouped if grouped.is_worth_its_time(grouped.best, best) else trials
@@ -147,9 +161,11 @@ class DataQuantizer(DataRequest):
         marked, count = choose_finer(maker.floats, places, predict, most)
         if not count:
             return trials
-        finer = QuantizationTrials(VariantMaker(self, marked, maker.samples), trials.expected)
-        finer.add(best.variant.extend(steps=[_FINER.format(count)]))
-        return finer if finer.best.is_better(best) else trials
+        finer = QuantizationTrials(
+            VariantMaker(self, marked, maker.samples), trials.expected, trials.clock
+        )
+        tried = finer.add(best.variant.extend(steps=[_FINER.format(count)]), best)
+        return finer if tried.is_better(best) else trials
 
     def _predict_floats(self, floats: Model, ranges: Ranges) -> float:
         """Return the predicted seconds of a float model as quantized, 0 where time does not count."""
@@ -328,6 +344,7 @@ def quantize_on_data(
         predict,
         wide,
         any_wide=wanted.budget is not None,
+        effort=wanted.effort or "normal",
     )
     found = quantizer.quantize(model)
     described = _describe_quantized(targets, found.quantized, found.ranges, found.steps)
