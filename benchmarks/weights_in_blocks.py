@@ -27,8 +27,8 @@ def round_by_onnxruntime(weights: Floats, block: int, *, symmetric: bool) -> Flo
         np.zeros(count * blocks, np.float32),
         np.zeros(count * ((blocks + 1) // 2), np.uint8),
     )
-    given = np.ascontiguousarray(weights.T)
-    onnxruntime.quantize_matmul_4bits(packed, given, scales, points, block, count, inputs, symmetric)
+    rows = np.ascontiguousarray(weights.T)
+    onnxruntime.quantize_matmul_4bits(packed, rows, scales, points, block, count, inputs, symmetric)
     numbers = np.stack([packed & 15, packed >> 4], axis=-1).reshape(count, blocks, block)
     pairs = points.reshape(count, -1)
     zeros = np.stack([pairs & 15, pairs >> 4], axis=-1).reshape(count, -1)[:, :blocks, np.newaxis]
@@ -37,7 +37,7 @@ def round_by_onnxruntime(weights: Floats, block: int, *, symmetric: bool) -> Flo
 
 
 def round_by_hqq(weights: Floats, block: int) -> Floats:
-    """Return weights `[N, K]` as HQQ rounds them: scales of min and max, zeros by half-quadratic steps."""
+    """Return weights `[N, K]` as HQQ rounds them: scales of min and max, zeros found in steps."""
     values = weights.reshape(len(weights), -1, block).astype(np.float64)
     low, high = values.min(axis=-1, keepdims=True), values.max(axis=-1, keepdims=True)
     scale = 15 / (high - low)

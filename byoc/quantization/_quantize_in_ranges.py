@@ -61,8 +61,8 @@ class DataQuantizer(DataRequest):
     def quantize(self, model: Model) -> QuantizedOnData:
         """Return the variant of the least noise that is measured on samples.
 
-        What is tried, in this order: ranges by several methods, channels equalized, channels in groups,
-        finer composites, units behind the inputs in floating point, units before outputs there or in 16
+        What is tried, in this order: channels and features equalized, ranges by several methods, sums
+        rescaled before they are normalized, channels in groups, finer composites, units behind the inputs in floating point, units before outputs there or in 16
         bits, and weights rounded by the errors of what they make. What takes longer is kept where that
         is worth the seconds that `predict` returns. Biases are corrected in each variant. Data that is
         made up chooses and corrects nothing. Raises InputError as `calibrate` and `quantize` do.
