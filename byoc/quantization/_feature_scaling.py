@@ -174,7 +174,9 @@ class _FeatureFinder:
 
     def _fix(self, name: str, number: int) -> None:
         """Fix the features of a tensor that a node reads as it is, unless it gets them rescaled."""
-        if name in self.sums and self.rescalable(name):
+        is_last = self.labels[name].size == self.labels[name].shape[-1] > 1
+        candidate = name in self.sums and is_last and number not in self.index.bodies
+        if candidate and _is_normalized(self.index, name) and self.rescalable(name):
             self.rescaled.setdefault(name, []).append(number)
         else:
             self.fixed.append(self.labels[name])
@@ -394,7 +396,7 @@ class _FeatureFinder:
         known = [shape for shape in shapes if shape is not None]
         if op == "Dropout":
             known = known[:1]
-        elif len(known) < len(shapes):
+        if not known or (op != "Dropout" and len(known) < len(shapes)):
             return None
         if op == "Transpose":
             found = [whole.transpose(attributes.get("perm", range(whole.ndim)[::-1]))]
@@ -436,6 +438,17 @@ class _FeatureFinder:
                 return None
             cut[axis] = slice(start, end, stride)
         return whole[tuple(cut)]
+
+
+def _is_normalized(index: GraphIndex, name: str) -> bool:
+    """Return whether a tensor is read by a normalization, or by what begins one of several operators."""
+    readers = [index.nodes[number] for number in index.consumers.get(name, ())]
+    return any(
+        node.op_type in ("ReduceMean", "Pow")
+        or ("" if is_onnx(node) else node.domain, node.op_type) in _NORMALIZATIONS
+        or (node.op_type == "Mul" and list(node.input) == [name, name])
+        for node in readers
+    )
 
 
 def _shrink(whole: Labels) -> Labels:

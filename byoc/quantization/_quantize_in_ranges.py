@@ -62,10 +62,11 @@ class DataQuantizer(DataRequest):
         """Return the variant of the least noise that is measured on samples.
 
         What is tried, in this order: channels and features equalized, ranges by several methods, sums
-        rescaled before they are normalized, channels in groups, finer composites, units behind the inputs in floating point, units before outputs there or in 16
-        bits, and weights rounded by the errors of what they make. What takes longer is kept where that
-        is worth the seconds that `predict` returns. Biases are corrected in each variant. Data that is
-        made up chooses and corrects nothing. Raises InputError as `calibrate` and `quantize` do.
+        rescaled before they are normalized, channels in groups, finer composites, units behind the
+        inputs in floating point, units before outputs there or in 16 bits, and weights rounded by the
+        errors of what they make. What takes longer is kept where that is worth the seconds that
+        `predict` returns. Biases are corrected in each variant. Data that is made up chooses and
+        corrects nothing. Raises InputError as `calibrate` and `quantize` do.
         """
         floats = prepare_floats(model, self.targets, self.dtype)
         source = find_samples(self.data, floats, self.images, None)

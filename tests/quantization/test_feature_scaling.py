@@ -276,7 +276,7 @@ def test_features_of_values_go_through_an_attention() -> None:
     assert reach.max() < 10 * np.median(reach)
 
 
-def make_block() -> Model:
+def make_block(more: Sequence[NodeProto] = (), outputs: Sequence[str] = ("y",)) -> Model:
     """Return a sum with one feature far larger than the others, which a normalization reads."""
     down = draw(21, 8, WIDTH) * np.where(np.arange(WIDTH) == 5, 200.0, 1.0).astype(np.float32)
     nodes = [
@@ -287,8 +287,29 @@ def make_block() -> Model:
         make_node("Add", ["d", "h"], ["s"]),
         make_node("LayerNormalization", ["s", "ones"], ["z"], axis=-1),
         make_node("MatMul", ["z", "w"], ["y"]),
+        *more,
     ]
-    return build(nodes, STORED | {"down": down, "ones": np.ones(WIDTH, np.float32)})
+    stored = {"down": down, "ones": np.ones(WIDTH, np.float32), "true": np.asarray([True])}
+    return build(nodes, STORED | stored, outputs)
+
+
+def make_body(name: str) -> onnx.GraphProto:
+    node = make_node("Neg", ["s"], [name])
+    return helper.make_graph([node], name, [], [helper.make_tensor_value_info(name, 1, None)])
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        [make_node("If", ["true"], ["o"], then_branch=make_body("a1"), else_branch=make_body("b1"))],
+        [make_node("Neg", ["d"], ["o"])],
+    ],
+)
+def test_sums_are_as_they_are_in_bodies_and_where_their_parts_are_read(more: list[NodeProto]) -> None:
+    model = make_block(more, ("y", "o"))
+    sums = find_rescaled_sums(model, make_samples())
+    assert not sums.sums
+    assert find_rescaled_sums(make_block((), ("y", "s")), make_samples()).sums == ()
 
 
 def test_sums_are_rescaled_before_a_normalization() -> None:
