@@ -116,15 +116,7 @@ def round_to_blocks(
     """
     count, inputs = weights.shape
     blocks = -(-inputs // block)
-    plain, moved = (
-        _RoundedBlocks(
-            np.empty((count, blocks, block), np.uint8),
-            np.empty((count, blocks), weights.dtype),
-            np.empty((count, blocks)),
-            np.empty((count, blocks), np.uint8),
-        )
-        for _ in range(2)
-    )
+    plain, moved = [_RoundedBlocks.make_empty(count, blocks, block, weights.dtype) for _ in range(2)]
     squares = 0.0
     for rows in _split_rows(count, inputs):
         floats = np.zeros((len(weights[rows]), blocks * block), np.float32)
@@ -132,9 +124,8 @@ def round_to_blocks(
         values = floats.reshape(-1, blocks, block)
         found = _round_blocks(values, weights.dtype)
         shifted = found if symmetric else _round_with_zeros(values, weights.dtype, found)
-        for whole, part in ((plain, found), (moved, shifted)):
-            for target, each in zip(whole, part, strict=True):
-                target[rows] = each
+        plain.put(rows, found)
+        moved.put(rows, shifted)
         squares += float(np.square(values, dtype=np.float64).sum())
     is_worth = float(moved.errors.sum()) < _WORTH * float(plain.errors.sum())
     taken = moved if is_worth else plain
@@ -154,6 +145,20 @@ class _RoundedBlocks(NamedTuple):
     scales: NDArray[np.floating]
     errors: NDArray[np.float64]
     zeros: NDArray[np.uint8]
+
+    @classmethod
+    def make_empty(
+        cls, count: int, blocks: int, block: int, dtype: "np.dtype[np.floating]"
+    ) -> "_RoundedBlocks":
+        """Return room for the blocks of `count` outputs."""
+        shape = count, blocks
+        stored = np.empty((*shape, block), np.uint8)
+        return cls(stored, np.empty(shape, dtype), np.empty(shape), np.empty(shape, np.uint8))
+
+    def put(self, rows: slice, part: "_RoundedBlocks") -> None:
+        """Put the blocks of some outputs in their place."""
+        self.stored[rows], self.scales[rows] = part.stored, part.scales
+        self.errors[rows], self.zeros[rows] = part.errors, part.zeros
 
 
 def _round_blocks(values: NDArray[np.float32], dtype: "np.dtype[np.floating]") -> _RoundedBlocks:

@@ -8,6 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING, Literal
 
 from byoc.console import format_decibels, format_share
+from byoc.reporting._report_summary import describe_poor_output
 
 if TYPE_CHECKING:
     from byoc.bundle import OutputAccuracy, Report
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 # Conventions of byoc, of no standard: an error of 3 % and of 10 % of the signal, by root mean squares.
 _GOOD = 30.0  # dB
 _FAIR = 20.0  # dB
-_POOR = 10.0  # dB: the errors are a third of the signal
 # MLPerf Inference wants 99 % of the float model's accuracy. Networks that choose a class keep it at
 # ratios that ruin a picture: docs/quantization.md measured a text recognizer with 0.999 at 14 dB.
 _SAME_CLASS = 0.99  # of the rows
@@ -53,17 +53,6 @@ def list_output_qualities(report: Report) -> list[OutputQuality]:
         )
         for each in outputs
     ]
-
-
-def describe_poor_output(report: Report) -> str:
-    """Describe the worst output of a lower precision where less than 10 dB are left; else return ""."""
-    accuracy = None if report.verification is None else report.verification.accuracy
-    outputs = [] if accuracy is None or report.precision is None else accuracy.outputs
-    worst = min(outputs, key=_get_ratio, default=None)
-    if worst is None or worst.signal_to_noise is None or _get_ratio(worst) >= _POOR:
-        return ""
-    left = f"only {worst.signal_to_noise:.1f} dB signal-to-noise are left in output '{worst.name}'"
-    return f"{left}: choose scales with --data FOLDER, or finer types with --accuracy-budget"
 
 
 def list_quality_warnings(report: Report) -> Iterator[str]:

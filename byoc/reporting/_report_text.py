@@ -19,11 +19,11 @@ from byoc.bundle import (
 )
 from byoc.console import format_count, format_quantity, print_lines, print_table
 from byoc.planning import DoubtfulUnit, PerturbedPlan
-from byoc.reporting._accuracy_levels import describe_poor_output
 from byoc.reporting._estimates import format_conditions, format_promises
 from byoc.reporting._report_document import CHOSEN_SIZES, SLOWER_THAN_HOST, format_changes
 from byoc.reporting._report_summary import (
     describe_culprit,
+    describe_poor_output,
     format_break_evens,
     format_budget,
     format_effect,

@@ -12,11 +12,8 @@ from onnx.helper import make_node
 from quantizing import quantize, ranges, snr, target, values
 
 from byoc.model import Model, prepare_model
-from byoc.quantization._feature_scaling import (
-    find_features,
-    find_rescaled_sums,
-    scale_features,
-)
+from byoc.quantization._feature_labels import find_features
+from byoc.quantization._feature_scaling import find_rescaled_sums, scale_features
 
 TOKENS, WIDTH = 6, 16
 GAIN = np.where(np.arange(WIDTH) == 3, 60.0, np.linspace(0.5, 1.5, WIDTH)).astype(np.float32)
