@@ -524,6 +524,8 @@ def describe_poor_output(report: Report) -> str:
     if ratio >= _POOR:
         return ""
     left = f"only {ratio:.1f} dB signal-to-noise are left in output '{name}'"
+    if report.precision.weights:
+        return f"{left}: a smaller --block keeps more"
     return f"{left}: choose scales with --data FOLDER, or finer types with --accuracy-budget"
 
 
