@@ -48,7 +48,8 @@ def list_sentences() -> list[str]:
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
                 text = ast.get_docstring(node) or ""
                 found |= {" ".join(each.split()) for each in re.split(r"(?<=[.!?])\s+|\n\n", text)}
-    kept = sorted(each for each in found if 30 < len(each) < 260 and each[0].isupper())
+    kept = [each for each in found if 30 < len(each) < 260 and each[0].isupper() and ">>>" not in each]
+    kept.sort()
     random.Random(5).shuffle(kept)
     return kept
 
