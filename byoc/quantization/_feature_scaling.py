@@ -265,7 +265,7 @@ def _apply_factors(model: Model, features: Features, factors: Floats) -> Model:
 
 
 def _find_scale(absorber: Absorber, factors: Floats) -> Floats:
-    """Return what a constant is multiplied with."""
+    """Return the multipliers of a constant, in a shape that broadcasts against it."""
     given, made = (
         np.ones(1) if labels is None else factors[labels]
         for labels in (absorber.inputs, absorber.outputs)
