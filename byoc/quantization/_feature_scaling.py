@@ -40,7 +40,7 @@ from byoc.quantization._precision import read_constant
 
 Floats = NDArray[np.float64]
 
-_WEIGHT_STEPS = 127
+_WEIGHT_STEPS = 127  # of weights in int8, from 0 to the largest
 _LEAST = 2.0**-10  # of the ranges of features to the widest
 _SHARES = ((0.25, 0.0), (0.5, 0.0), (0.75, 0.0), (1.0, 0.0), (0.5, 0.5), (0.25, 0.25))
 """The powers of a tensor's range and of the next weights' range that a factor is made of."""
