@@ -10,6 +10,8 @@ from pathlib import Path
 KINDS = ("fast", "full", "one-scale")
 """With the fast bias correction, with the full one, and with the fast one and a scale for each tensor.
 
+`transformer` is beside these: the fast one with SmoothQuant, nothing rounded between products and sums.
+
 By itself NNCF gives each channel that a depthwise convolution reads a scale, which not all targets have.
 """
 
@@ -34,6 +36,7 @@ def main() -> None:
         preset=nncf.QuantizationPreset.MIXED,
         subset_size=len(samples),
         fast_bias_correction=asked["kind"] != "full",
+        model_type=nncf.ModelType.TRANSFORMER if asked["kind"] == "transformer" else None,
         advanced_parameters=advanced.AdvancedQuantizationParameters(
             activations_quantization_params=scales
         ),

@@ -6,6 +6,7 @@ from byoc._doors import open_door
 
 if TYPE_CHECKING:
     from byoc.model._constants import (
+        evaluate_constants,
         find_constant_value,
         fold_constants,
         get_constant_value,

@@ -226,6 +226,39 @@ def _define_early_dequantize() -> type:
     return DequantizeLinear
 
 
+@cache
+def _define_gather_elements() -> type:
+    """Return GatherElements for ONNX's reference implementation, whose own is wrong for some shapes.
+
+    It fails where the data has over 64 elements along the axis and the indices have fewer (onnx 1.23).
+    """
+    from onnx.reference.op_run import OpRun  # noqa: PLC0415 - slow to import, seldom needed
+
+    class GatherElements(OpRun):  # the evaluator goes by the name
+        op_domain = ""
+
+        def _run(
+            self, data: NDArray[np.generic], indices: NDArray[np.integer], axis: int | None = None
+        ) -> tuple[NDArray[np.generic]]:
+            places: list[NDArray[np.integer]] = list(np.ogrid[tuple(map(slice, indices.shape))])
+            places[axis or 0] = indices
+            return (data[tuple(places)],)
+
+    return GatherElements
+
+
+def evaluate_constants(model: ModelProto) -> list[NDArray[Any]]:
+    """Return the outputs of a model without inputs, by ONNX's reference implementation."""
+    from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - slow to import, seldom needed
+
+    opset = next((each.version for each in model.opset_import if not each.domain), 1)
+    new_operators = [_define_gather_elements()]
+    new_operators += [_define_early_dequantize()] if opset < _DEQUANTIZE_OPSET else []
+    return [
+        np.asarray(value) for value in ReferenceEvaluator(model, new_ops=new_operators).run(None, {})
+    ]
+
+
 def fold_constants(model: ModelProto, kept: Collection[int] = ()) -> ModelProto:
     """Return the model with its constant nodes replaced by initializers, all but those in `kept`.
 
@@ -234,8 +267,6 @@ def fold_constants(model: ModelProto, kept: Collection[int] = ()) -> ModelProto:
     index = GraphIndex.of_model(model)
     if index.constant_nodes <= set(kept):
         return model
-    from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - slow to import, seldom needed
-
     computed, made = _find_folded(index, kept)
     read = {name for i in computed for name in index.reads[i]}
     graph = onnx.helper.make_graph(
@@ -248,9 +279,7 @@ def fold_constants(model: ModelProto, kept: Collection[int] = ()) -> ModelProto:
     constants = onnx.helper.make_model(
         graph, opset_imports=model.opset_import, ir_version=model.ir_version
     )
-    early = index.opsets.get("", 1) < _DEQUANTIZE_OPSET
-    new_operators = [_define_early_dequantize()] if early else []
-    values = ReferenceEvaluator(constants, new_ops=new_operators).run(None, {})
+    values = evaluate_constants(constants)
     result = copy_without(model, "node")
     left = [i for i in range(len(index.nodes)) if i in kept or i not in index.constant_nodes]
     result.graph.node.extend(index.nodes[i] for i in left)

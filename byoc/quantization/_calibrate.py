@@ -167,7 +167,8 @@ def calibrate(model: Source | Model, options: CalibrationOptions) -> Ranges:
 
     `model` is a path, `zoo:NAME`, a protobuf, or what `byoc.load_model` returned. It runs on onnxruntime
     without optimizations, on one thread, so that results are reproducible. Tensors that are infinite
-    somewhere, as masks are, or always empty, have no range, and a note says so. Of what a depthwise
+    somewhere, or always empty, have no range, and a note says so; scores of an attention and their mask
+    are measured without what a Softmax makes nothing of. Of what a depthwise
     convolution reads the least and greatest values of the channels are measured, too.
 
     Raises InputError for data that does not fit the model or gives NaN, for options that the method does

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from byoc.model import Model
 
 
-_AXES_ARE_INPUTS = 18  # of ReduceMin, ReduceMax and ReduceMean, from this operator set on
+AXES_ARE_INPUTS = 18  # of ReduceMin, ReduceMax and ReduceMean, from this operator set on
 CHANNELS = 1
 """The axis of a tensor that has its channels."""
 
@@ -47,12 +47,16 @@ class ChannelStatistics:
 
 
 def measure_channels(
-    model: Model, names: Sequence[str], samples: Iterable[Mapping[str, Any]], title: str
+    model: Model,
+    names: Sequence[str],
+    samples: Iterable[Mapping[str, Any]],
+    title: str,
+    kept: Mapping[str, Sequence[int]] | None = None,
 ) -> dict[str, ChannelStatistics]:
     """Return the statistics of tensors of the main graph over samples; all have more than one axis.
 
-    Channels are along axis 1. The operator set of the model is 13 or newer. What is not finite in a
-    sample does not count.
+    Channels are along axis 1, or along the axes `kept` of a tensor, in the order of its elements. The
+    operator set of the model is 13 or newer. What is not finite in a sample does not count.
     """
     index = model.index
     proto = copy_without(model.proto, "output")
@@ -61,16 +65,16 @@ def measure_channels(
         square = f"{prefix}.square"
         proto.graph.node.append(build_node("Mul", [name, name], [square]))
         steps = [("ReduceMin", name), ("ReduceMax", name), ("ReduceMean", name), ("ReduceMean", square)]
-        made = add_channel_reductions(proto, steps, index.get_rank(name) or 0, prefix)
+        axes = (kept or {}).get(name, (CHANNELS,))
+        made = add_channel_reductions(proto, steps, index.get_rank(name) or 0, prefix, axes)
         proto.graph.output.extend(onnx.ValueInfoProto(name=each) for each in made)
     with onnxrt.without_optimizations():
         session = onnxrt.open_session(proto, model.folder)
     seen: list[list[Float64Array]] = []
     for number, sample in enumerate(samples, 1):
         report_step(f"{title}: sample {number}")
-        seen.append(
-            [np.asarray(value, np.float64) for value in onnxrt.run_session(session, sample).values()]
-        )
+        found = onnxrt.run_session(session, sample).values()
+        seen.append([np.asarray(value, np.float64).ravel() for value in found])
     merge = ("min", "max", "mean", "mean")
     return {
         name: ChannelStatistics(
@@ -89,17 +93,22 @@ def _merge_samples(values: Sequence[Float64Array], how: str) -> Float64Array:
 
 
 def add_channel_reductions(
-    proto: ModelProto, steps: Sequence[tuple[str, str]], rank: int, prefix: str
+    proto: ModelProto,
+    steps: Sequence[tuple[str, str]],
+    rank: int,
+    prefix: str,
+    kept: Sequence[int] = (CHANNELS,),
 ) -> list[str]:
     """Add reductions (operator, tensor) to one value a channel, `[C]`; return the names of the results.
 
-    All tensors are of that rank. The model is changed; names of what is added begin with `prefix`.
+    All tensors are of that rank; channels are along the axes `kept`. The model is changed; names of what
+    is added begin with `prefix`.
     """
     version = next(each.version for each in proto.opset_import if not each.domain)
-    axes = [axis for axis in range(rank) if axis != CHANNELS]
+    axes = [axis for axis in range(rank) if axis not in kept]
     more: dict[str, Any] = {"axes": axes}
     inputs: list[str] = []
-    if version >= _AXES_ARE_INPUTS:
+    if version >= AXES_ARE_INPUTS:
         more, inputs = {}, [f"{prefix}.axes"]
         proto.graph.initializer.append(numpy_helper.from_array(np.asarray(axes, np.int64), inputs[0]))
     made = [f"{prefix}.{number}" for number in range(len(steps))]

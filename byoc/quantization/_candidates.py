@@ -46,6 +46,8 @@ from byoc.rules import OpRule, QuantizedRule, QuantizedTensors, Target
 _DEFAULT_DTYPE = "int8"
 FINER_KEY = "byoc.finer"
 """The metadata of the last node of a finer composite that was chosen: the composite's name."""
+FLOAT_KEY = "byoc.float_node"
+"""The metadata of a node that stays in floating point: it was put in to be computed so."""
 
 
 @dataclass(frozen=True)
@@ -229,7 +231,7 @@ def is_finer(index: GraphIndex, match: Match) -> bool:
 def _find_obstacle(index: GraphIndex, number: int) -> str:
     """Return why a node is never quantized, empty if it may be."""
     node = index.nodes[number]
-    if is_qdq_node(node) or number in index.bodies:
+    if is_qdq_node(node) or number in index.bodies or get_metadata(node, FLOAT_KEY):
         return _NO_NUMBERS
     if _is_quantized(index, number):
         return f"{describe_node(node)} is quantized already"

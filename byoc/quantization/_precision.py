@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
@@ -15,7 +15,7 @@ from onnx import NodeProto, ValueInfoProto, helper, numpy_helper
 
 from byoc import quantization, samples
 from byoc.errors import InputError
-from byoc.model import GraphIndex, get_stated_attributes, is_onnx, read_array
+from byoc.model import GraphIndex, evaluate_constants, get_stated_attributes, is_onnx, read_array
 from byoc.quantization._calibrators import DTYPES
 from byoc.support import Flag, Panel, Syntax, check_types, declare_field
 
@@ -76,8 +76,6 @@ def is_depthwise(index: GraphIndex, node: NodeProto) -> bool:
 
 def read_constant(index: GraphIndex, name: str, folder: Path | None) -> NDArray[Any]:
     """Return the value of a constant: the stored one, or computed by ONNX's reference implementation."""
-    from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - slow to import, seldom needed
-
     if name in index.stored_tensors:
         return read_array(index.stored_tensors[name], folder)
     nodes = [index.nodes[number] for number in index.find_constant_nodes([name])]
@@ -89,8 +87,7 @@ def read_constant(index: GraphIndex, name: str, folder: Path | None) -> NDArray[
     graph = helper.make_graph(nodes, "constant", [], [ValueInfoProto(name=name)], stored)
     imports = index.proto.opset_import
     model = helper.make_model(graph, opset_imports=imports, ir_version=index.proto.ir_version)
-    made: Sequence[Any] = ReferenceEvaluator(model).run(None, {})  # type: ignore[assignment]
-    return np.asarray(made[0])
+    return evaluate_constants(model)[0]
 
 
 def read_dequantized(
@@ -341,6 +338,7 @@ def update_taken(front: Iterable[TradePoint], taken: TradePoint) -> tuple[TradeP
 FLOATS = ("float16", "bfloat16")
 INTEGERS = ("int8", "uint8", "int16", "uint16")
 WEIGHTS = "int4-weights"
+EFFORTS = ("quick", "normal", "thorough")
 DEFAULT_BLOCK = 32  # weights in 4 bits that share a scale
 LEAST_BLOCK = 16  # the smallest that MatMulNBits has
 
@@ -352,8 +350,9 @@ class Precision:
     `quantize` is one of `INTEGERS` or `FLOATS`, None for what suits each target, or `int4-weights`: the
     weights of matrix products alone, with a scale for each `block` of them. Ranges come from
     `calibration`, a file of them, or are measured on `data`, a folder or `random`: `method` chooses
-    them, None compares several. With a `budget` units are in 16 bits or in floating point, at the least
-    predicted cost, so that outputs on `data` stay so accurate.
+    them, None compares several. `effort` is how much is tried on data, `normal` unless given. With a
+    `budget` units are in 16 bits or in floating point, at the least predicted cost, so that outputs on
+    `data` stay so accurate.
     """
 
     quantize: str | None = declare_field(
@@ -380,6 +379,15 @@ class Precision:
         Flag("Samples to measure ranges on, instead of --calibration.", metavar="FOLDER|random"),
     )
     method: str | None = None
+    effort: str | None = declare_field(
+        None,
+        "how much is tried on `data`: `quick`, `normal`, which is the default, or `thorough`.",
+        Flag(
+            "With --data: how much is tried; normal unless given.",
+            choices=EFFORTS,
+            panel=Panel.PRECISION,
+        ),
+    )
     images: samples.Preprocessing | None = None
     budget: Budget | None = declare_field(
         None,
@@ -414,6 +422,11 @@ class Precision:
             _check_block(self.block)
             if self.quantize != WEIGHTS:
                 raise InputError(f"--block {self.block}: is for --quantize {WEIGHTS} alone")
+        if self.effort is not None:
+            if self.effort not in EFFORTS:
+                raise InputError(f"effort: {self.effort} is not among {', '.join(EFFORTS)}")
+            if self.data is None:
+                raise InputError(f"--effort {self.effort}: is for --data alone")
 
     @property
     def may_quantize(self) -> bool:
@@ -427,13 +440,20 @@ class Precision:
         given = self.calibration
         file = Path(given).name if isinstance(given, (str, Path)) else None
         block = {} if self.quantize != WEIGHTS else {"block": str(self.block or DEFAULT_BLOCK)}
-        return block | {
-            "quantize": self.quantize,
-            "calibration": file if given is None or file is not None else "ranges in memory",
-            "data": None if self.data is None else Path(self.data).name,
-            "method": (self.method or "measured") if self.data is not None and given is None else None,
-            "accuracy_budget": None if self.budget is None else str(self.budget),
-        }
+        effort = {} if self.effort is None else {"effort": self.effort}
+        return (
+            block
+            | effort
+            | {
+                "quantize": self.quantize,
+                "calibration": file if given is None or file is not None else "ranges in memory",
+                "data": None if self.data is None else Path(self.data).name,
+                "method": (self.method or "measured")
+                if self.data is not None and given is None
+                else None,
+                "accuracy_budget": None if self.budget is None else str(self.budget),
+            }
+        )
 
 
 NATIVE: Precision = Precision()

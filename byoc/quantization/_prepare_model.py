@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, helper
+from onnx import ModelProto, NodeProto, helper, numpy_helper
 
 from byoc.errors import InputError, suggest_nearest
 from byoc.model import (
@@ -26,13 +27,15 @@ from byoc.model import (
     convert_opset,
     copy_without,
     get_node_name,
+    get_stated_attributes,
     is_onnx,
     prepare_model,
     set_ir_version,
 )
 from byoc.passes import FoldBatchNormalization, FoldScales, clean_model
 from byoc.patterns import Match, find_matches, parse_pattern
-from byoc.quantization._calibrators import CHANNELS, add_channel_reductions
+from byoc.quantization._accuracy_measures import find_logits
+from byoc.quantization._calibrators import AXES_ARE_INPUTS, CHANNELS, add_channel_reductions
 from byoc.quantization._equalization import has_fixed_range
 from byoc.quantization._precision import WEIGHTED, is_depthwise
 from byoc.rules import read_library
@@ -116,23 +119,133 @@ def add_extremes(
     result = _copy_without_outputs(index)
     prefix = _free_prefix(index)
     outputs_of_channels: list[str] = []
-    for number, name in enumerate(tensors):
+    seen_as = _add_clipped_scores(index, result, tensors, prefix)
+    for number, tensor in enumerate(tensors):
+        name = seen_as.get(tensor, tensor)
         names_of = {what: f"{prefix}{number}.{what}" for what in ("value", "zero", *EXTREMES)}
         # onnxruntime has no reductions of float16.
         cast = build_node("Cast", [name], [names_of["value"]], to=onnx.TensorProto.FLOAT)
-        half = index.types[name].dtype == "float16"
+        half = index.types[tensor].dtype == "float16"
         result.graph.node.extend([cast] if half else [])
         result.graph.node.extend(_make_reductions(names_of["value"] if half else name, names_of))
         result.graph.output.extend(onnx.ValueInfoProto(name=names_of[what]) for what in EXTREMES)
-        if name in by_channel:
+        if tensor in by_channel:
             value = names_of["value"] if half else name
             steps = [("ReduceMin", value), ("ReduceMax", value)]
             outputs_of_channels += add_channel_reductions(
-                result, steps, index.get_rank(name) or 0, f"{prefix}{number}.channels"
+                result, steps, index.get_rank(tensor) or 0, f"{prefix}{number}.channels"
             )
     last = (*outputs_of_channels, *whole)
     result.graph.output.extend(onnx.ValueInfoProto(name=name) for name in last)
     return result
+
+
+# Scores of an attention, which masks make as small as the type allows.
+#
+# A Softmax makes nothing of a score that lies far below the largest of its row, whether that is a
+# mask's -1e9, -3e38 or -inf, or a key that nothing asks for. Measured with them a range would have no
+# step left for the others, so they are measured as if they were no smaller than counts. Their mask is
+# measured as small as is needed to make any score of the sample so small.
+
+_MASKED = -1000.0  # what is smaller is no score
+_COUNTING = 10.0  # below the largest of a row a key counts less than a twenty-thousandth of it
+_FLAT_SOFTMAX = 13  # before it, a Softmax is over all axes from its own on
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """What a Softmax inside a network reads, over an axis; the mask that was added to which scores."""
+
+    name: str
+    axis: int
+    mask: str = ""
+    unmasked: str = ""
+
+
+def _find_scores(index: GraphIndex) -> Iterator[_Scores]:
+    """Yield the float32 tensors that are read by a Softmax alone, which makes no output."""
+    at_end = {name for name, _ in find_logits(index).values()}
+    for node in index.nodes:
+        name = node.input[0] if node.input else ""
+        if node.op_type != "Softmax" or not is_onnx(node) or name in at_end or name in index.outputs:
+            continue
+        rank, readers = index.get_rank(name), index.consumers.get(name, ())
+        before = index.opsets.get("", 1) < _FLAT_SOFTMAX
+        axis = get_stated_attributes(node).get("axis", 1 if before else -1)
+        single = len(readers) == 1 and index.get_dtype(name) == "float32" and rank
+        if not single or not rank or (before and axis % rank != rank - 1):
+            continue
+        made = index.nodes[index.producers[name]] if name in index.producers else None
+        found = _Scores(name, axis)
+        if made is not None and made.op_type == "Add" and is_onnx(made):
+            masks = [each for each in made.input if _is_mask(index, each)]
+            if len(masks) == 1:
+                (unmasked,) = (each for each in made.input if each != masks[0])
+                found = replace(found, mask=masks[0], unmasked=unmasked)
+        yield found
+
+
+def _is_mask(index: GraphIndex, name: str) -> bool:
+    """Return whether a tensor may be a mask: no product of what is asked and what is there makes it."""
+    seen: set[int] = set()
+    waiting = [name]
+    while waiting:
+        number = index.producers.get(waiting.pop())
+        if number is None or number in seen:
+            continue
+        if index.nodes[number].op_type in WEIGHTED or len(seen) > _MASK_NODES:
+            return False
+        seen.add(number)
+        waiting += index.reads[number]
+    return not index.is_constant(name)
+
+
+_MASK_NODES = 60  # that make a mask, at most
+
+
+def _add_clipped_scores(
+    index: GraphIndex, result: ModelProto, tensors: Sequence[str], prefix: str
+) -> dict[str, str]:
+    """Add nodes to a model that clip scores and masks among tensors; return their names by tensor."""
+    found: dict[str, str] = {}
+    for number, scores in enumerate(_find_scores(index)):
+        wanted = {scores.name, scores.mask}.intersection(tensors)
+        if not wanted:
+            continue
+        root = f"{prefix}scores{number}."
+        for what, value in (("masked", _MASKED), ("counting", _COUNTING), ("zero", 0.0)):
+            stored = numpy_helper.from_array(np.asarray(value, np.float32), root + what)
+            result.graph.initializer.append(stored)
+        nodes = [
+            _reduce(result, "ReduceMax", scores.name, f"{root}most", scores.axis),
+            build_node("Sub", [f"{root}most", f"{root}counting"], [f"{root}least"]),
+            build_node("Max", [scores.name, f"{root}least"], [f"{root}counted"]),
+            build_node("Less", [f"{root}most", f"{root}masked"], [f"{root}no_key"]),
+            build_node("Where", [f"{root}no_key", f"{root}zero", f"{root}counted"], [f"{root}clipped"]),
+        ]
+        found[scores.name] = f"{root}clipped"
+        if scores.mask in wanted and scores.mask not in found:
+            nodes += [
+                build_node("ReduceMin", [f"{root}clipped"], [f"{root}low"], keepdims=0),
+                build_node("ReduceMax", [scores.unmasked], [f"{root}high"], keepdims=0),
+                build_node("Sub", [f"{root}low", f"{root}high"], [f"{root}distance"]),
+                build_node("Sub", [f"{root}distance", f"{root}counting"], [f"{root}floor"]),
+                build_node("Less", [scores.mask, f"{root}masked"], [f"{root}hidden"]),
+                build_node("Where", [f"{root}hidden", f"{root}floor", scores.mask], [f"{root}mask"]),
+            ]
+            found[scores.mask] = f"{root}mask"
+        result.graph.node.extend(nodes)
+    return found
+
+
+def _reduce(result: ModelProto, operator: str, read: str, made: str, axis: int) -> NodeProto:
+    """Return a reduction along an axis; where axes are an input, the model gets them as a constant."""
+    version = next(each.version for each in result.opset_import if not each.domain)
+    if version < AXES_ARE_INPUTS:
+        return build_node(operator, [read], [made], axes=[axis], keepdims=1)
+    axes = numpy_helper.from_array(np.asarray([axis], np.int64), f"{made}.axes")
+    result.graph.initializer.append(axes)
+    return build_node(operator, [read, axes.name], [made], keepdims=1)
 
 
 def _make_reductions(value: str, names_of: dict[str, str]) -> Iterator[NodeProto]:
@@ -145,11 +258,15 @@ def _make_reductions(value: str, names_of: dict[str, str]) -> Iterator[NodeProto
 
 
 def add_outputs(index: GraphIndex, tensors: Sequence[str]) -> ModelProto:
-    """Return a model that outputs the given tensors in that order."""
+    """Return a model that outputs the given tensors in that order, scores of an attention clipped."""
     result = _copy_without_outputs(index)
     prefix = _free_prefix(index)
+    seen_as = _add_clipped_scores(index, result, tensors, prefix)
     for number, name in enumerate(tensors):
-        output = name
+        output = seen_as.get(name, name)
+        if output != name:
+            result.graph.output.append(onnx.ValueInfoProto(name=output))
+            continue
         if name not in index.producers:  # an input that is also an output is no good everywhere
             output = f"{prefix}{number}"
             result.graph.node.append(build_node("Identity", [name], [output]))

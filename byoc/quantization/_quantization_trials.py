@@ -4,7 +4,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
-from typing import Any, NamedTuple
+from time import monotonic
+from typing import NamedTuple
 
 from byoc.errors import InputError
 from byoc.model import GraphIndex, Model
@@ -33,6 +34,7 @@ from byoc.quantization._quantization_variants import (
 )
 from byoc.quantization._quantize_model import QuantizedModel, WideUnits
 from byoc.quantization._weight_rounding import MAX_INPUTS, count_large_nodes
+from byoc.support import hide_steps, report_step
 
 # Finer units before outputs: the last ones in floating point, those before them in 16 bits.
 #
@@ -231,6 +233,7 @@ class QuantizedOnData:
     """A quantized model, and the floats and ranges that it is made from.
 
     `in_float` are the units that were left in floating point, and `steps` says what was done.
+    `warnings` say what was not reached.
     `wide_units` are those in 16 bits; `wide_ranges` are the ranges for any others in 16 bits, where they
     are asked for.
     """
@@ -242,6 +245,30 @@ class QuantizedOnData:
     steps: tuple[str, ...]
     wide_units: WideUnits | None = None
     wide_ranges: Ranges | None = None
+    warnings: tuple[str, ...] = ()
+
+
+THOROUGH = "thorough"
+QUICK = "quick"
+_MOST_TRIALS = {QUICK: 3, "normal": 12, THOROUGH: 16}
+"""About how many variants are tried by each effort, of a network in which all of them can be."""
+
+
+@dataclass(eq=False)
+class TrialClock:
+    """Counts the variants that are tried, and estimates the seconds of those that are left."""
+
+    effort: str
+    count: int = 0
+    started: float = field(default_factory=monotonic)
+
+    def begin_trial(self) -> None:
+        """Report the next variant, with the seconds that are left if all are like those before it."""
+        most = max(_MOST_TRIALS[self.effort], self.count + 1)
+        each = (monotonic() - self.started) / max(self.count, 1)
+        left = f", at most about {each * (most - self.count):.0f} s left" if self.count else ""
+        self.count += 1
+        report_step(f"variant {self.count} of {most} (--effort {self.effort}{left})")
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,6 +299,7 @@ class QuantizationTrials:
 
     maker: VariantMaker
     expected: Sequence[SampleValues]
+    clock: "TrialClock"
     trials: list[QuantizationTrial] = field(default_factory=list)
 
     @property
@@ -283,19 +311,29 @@ class QuantizationTrials:
                 best = one
         return best
 
-    def add(self, variant: QuantizationVariant) -> QuantizationTrial:
+    def add(
+        self, variant: QuantizationVariant, rival: QuantizationTrial | None = None
+    ) -> QuantizationTrial:
         """Measure a variant: each half of the samples with what the other half gives.
 
         So no variant is better for the samples that its factors, ranges and biases are from. A single
-        sample is measured with its own.
+        sample is measured with its own. Unless the effort is thorough, one that on the first half is no
+        better than a `rival`, but for chance, is not measured on the other: the rival is returned.
         """
+        self.clock.begin_trial()
         count = 2 if len(self.maker.samples) > 1 else 1
-        outputs: list[Any] = [None] * len(self.maker.samples)
+        outputs = list(self.expected)
         for half in range(count):
-            made, *_ = self.maker.quantize(variant, None if count == 1 else 1 - half)
-            part = slice(half, None, count)
-            outputs[part] = run_with_logits(made.model, self.maker.samples[part])
-        accuracies = measure_outputs(self.expected, outputs, self.coarse_outputs)
+            with hide_steps():
+                made, *_ = self.maker.quantize(variant, None if count == 1 else 1 - half)
+                part = slice(half, None, count)
+                outputs[part] = run_with_logits(made.model, self.maker.samples[part])
+            accuracies = measure_outputs(self.expected, outputs, self.coarse_outputs)
+            if rival is None or self.maker.request.effort == THOROUGH or half == count - 1:
+                continue
+            tried, other = (each.take_half(half) for each in (accuracies, rival.accuracies))
+            if tried.score - other.score < LEAST_GAIN / 2:
+                return rival
         self.trials.append(QuantizationTrial(variant, made, accuracies))
         return self.trials[-1]
 
@@ -312,6 +350,7 @@ class QuantizationTrials:
         large = count_large_nodes(made.floats, made.model) if self.maker.samples else 0
         steps = (*steps, _LARGE.format(MAX_INPUTS, large)) if large else steps
         found = QuantizedOnData(made, made.floats, ranges, variant.in_float, steps, wide)
+        found = replace(found, warnings=tuple(self.best.accuracies.list_warnings()))
         if not self.maker.request.any_wide or not self._has_wide:
             return found
         return replace(found, wide_ranges=self.maker.measure_wide_ranges(variant))
@@ -394,12 +433,17 @@ class QuantizationTrials:
             return False
         return bool(self.maker.request.wide_targets)
 
-    def is_worth_its_time(self, one: QuantizationTrial, plain: QuantizationTrial) -> bool:
-        """Return whether a trial has less noise than a plain one, for few enough predicted seconds."""
+    def is_worth_its_time(
+        self, one: QuantizationTrial, plain: QuantizationTrial, price: float = TIME_PRICE
+    ) -> bool:
+        """Return whether a trial has less noise than a plain one, for few enough predicted seconds.
+
+        `price` is the share of the seconds that a decibel may add.
+        """
         if not one.is_better(plain):
             return False
         predict = self.maker.request.predict
         if predict is None:
             return True
-        limit = (1 + TIME_PRICE * min(one.score - plain.score, 1.0)) * predict(plain.quantized.model)
+        limit = (1 + price * min(one.score - plain.score, 1.0)) * predict(plain.quantized.model)
         return predict(one.quantized.model) <= limit

@@ -30,6 +30,7 @@ from byoc.quantization._calibrators import CHANNELS, ChannelRange, Ranges, measu
 from byoc.quantization._candidates import TargetRequirements
 from byoc.quantization._channel_classes import LinearChannels, list_linear_nodes
 from byoc.quantization._equalization import Outputs, equalize, fix_ranges, join_samples
+from byoc.quantization._feature_scaling import scale_features
 from byoc.quantization._precision import read_constant, read_dequantized
 from byoc.quantization._prepare_model import count_channels
 from byoc.quantization._quantize_model import QuantizedModel, WideUnits, quantize
@@ -86,6 +87,17 @@ class OutputAccuracies:
         each = -10 * np.log10(np.maximum(self.noise, _LEAST_NOISE))
         return float((worst + each.mean()) / 2)
 
+    def list_warnings(self) -> list[str]:
+        """Return a sentence where less than 10 dB are left of the worst output."""
+        if not self.noise.size:
+            return []
+        shares = self.noise.mean(axis=0)
+        left = -10 * np.log10(max(float(shares.max()), _LEAST_NOISE))
+        if left >= _POOR:
+            return []
+        name = self.names[int(shares.argmax())]
+        return [f"only {left:.1f} dB are left of '{name}' on the samples: --accuracy-budget keeps more"]
+
     def rate(self, name: str) -> float:
         """Return the rating of an output (dB): the score, or for a coarse one the sum of its ratios."""
         return sum(self.coarse[name]) if name in self.coarse else self.score
@@ -93,6 +105,10 @@ class OutputAccuracies:
     def is_poor(self, name: str) -> bool:
         """Return whether next to nothing is left of an output that eight bits are too coarse for."""
         return name in self.coarse and self.coarse[name].size < _POOR
+
+    def take_half(self, half: int) -> "OutputAccuracies":
+        """Return the accuracies on the even or the odd samples alone."""
+        return replace(self, noise=self.noise[half::2])
 
     def replace_output(self, name: str, other: "OutputAccuracies") -> "OutputAccuracies":
         """Return the accuracies with that of one output from another variant."""
@@ -175,7 +191,7 @@ class DataRequest:
     `data` is a folder of samples, of images prepared as `images` says, or `random`. `method` chooses
     ranges; if it is None, several are compared. `predict` returns the predicted seconds of a quantized
     model; without it time does not count. `wide_targets` are those that take units in 16 bits. With
-    `any_wide` ranges for any units in 16 bits are measured, too.
+    `any_wide` ranges for any units in 16 bits are measured, too. `effort` is one of `EFFORTS`.
     """
 
     targets: Sequence[Target]
@@ -186,6 +202,7 @@ class DataRequest:
     predict: Callable[[Model], float] | None = None
     wide_targets: Sequence[Target] = ()
     any_wide: bool = False
+    effort: str = "normal"
 
 
 @dataclass(frozen=True, eq=False)
@@ -301,7 +318,8 @@ class VariantMaker:
     def equalize(self, half: int | None) -> Model:
         """Return the float model with channels equalized on all samples, or on a half of them."""
         if half not in self._equalized:
-            self._equalized[half] = equalize(self.floats, self._take_half(half))
+            samples = self._take_half(half)
+            self._equalized[half] = scale_features(equalize(self.floats, samples), samples)
         return self._equalized[half]
 
     def _take_half(self, half: int | None) -> Sequence[Mapping[str, Any]]:

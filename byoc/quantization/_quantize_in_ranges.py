@@ -1,6 +1,7 @@
 """Quantization as it was chosen: in ranges that are given or measured on data, or of weights alone."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,9 +21,17 @@ from byoc.quantization._candidates import FINER_KEY
 from byoc.quantization._channel_groups import GroupedModel, find_channel_groups
 from byoc.quantization._choose_precision import ChosenPrecision, find_wide_targets, note_unused
 from byoc.quantization._equalization import describe_coarse_outputs, find_coarse_concats
+from byoc.quantization._feature_scaling import find_rescaled_sums
 from byoc.quantization._precision import DEFAULT_BLOCK, Precision
 from byoc.quantization._prepare_model import find_tail_units
-from byoc.quantization._quantization_trials import TIME_PRICE, QuantizationTrials, QuantizedOnData
+from byoc.quantization._quantization_trials import (
+    QUICK,
+    THOROUGH,
+    TIME_PRICE,
+    QuantizationTrials,
+    QuantizedOnData,
+    TrialClock,
+)
 from byoc.quantization._quantization_variants import (
     METHODS,
     DataRequest,
@@ -36,9 +45,12 @@ from byoc.samples import NO_PREPROCESSING, find_samples
 from byoc.support import Note, report_step
 
 _SAMPLES = 16  # that channels are measured on, and variants of the model compared
+_SUM_PRICE = 0.05
+"""The share of the predicted seconds that Muls behind sums may add: a transformer has nothing else."""
 _EQUALIZED = "channels are equalized, which lowers the noise on the samples"
 _ROUNDED = "weights are rounded by the errors of what they make on the samples, not by their own"
 _GROUPED = "channels of {} depthwise convolutions are in groups with scales of their own"
+_RESCALED = "{} sums are in integers with their features divided by factors, which a Mul undoes"
 _FINER = "{} functions of sums are computed before these are rounded to 8 bits"
 
 
@@ -49,11 +61,12 @@ class DataQuantizer(DataRequest):
     def quantize(self, model: Model) -> QuantizedOnData:
         """Return the variant of the least noise that is measured on samples.
 
-        What is tried, in this order: ranges by several methods, channels equalized, channels in groups,
-        finer composites, units behind the inputs in floating point, units before outputs there or in 16
-        bits, and weights rounded by the errors of what they make. What takes longer is kept where that
-        is worth the seconds that `predict` returns. Biases are corrected in each variant. Data that is
-        made up chooses and corrects nothing. Raises InputError as `calibrate` and `quantize` do.
+        What is tried, in this order: channels and features equalized, ranges by several methods, sums
+        rescaled before they are normalized, channels in groups, finer composites, units behind the
+        inputs in floating point, units before outputs there or in 16 bits, and weights rounded by the
+        errors of what they make. What takes longer is kept where that is worth the seconds that
+        `predict` returns. Biases are corrected in each variant. Data that is made up chooses and
+        corrects nothing. Raises InputError as `calibrate` and `quantize` do.
         """
         floats = prepare_floats(model, self.targets, self.dtype)
         source = find_samples(self.data, floats, self.images, None)
@@ -61,23 +74,50 @@ class DataQuantizer(DataRequest):
         samples = [each.inputs for each in read]
         methods = [self.method] if self.method else METHODS
         expected = run_with_logits(floats, samples) if samples else []
-        trials = QuantizationTrials(VariantMaker(self, floats, samples), expected)
+        clock = TrialClock(self.effort)
+        trials = QuantizationTrials(VariantMaker(self, floats, samples), expected, clock)
         plain = trials.add(QuantizationVariant(methods[0]))
         if not samples or not plain.quantized.units:
             return trials.finish()
-        variants = [QuantizationVariant(method) for method in methods]
         if trials.maker.equalize(None) is not floats:
-            equalized = [replace(each, equalized=True) for each in variants]
-            variants += [each.extend(steps=[_EQUALIZED]) for each in equalized]
-        for variant in variants[1:]:  # those that change less come first
-            trials.add(variant)
+            equalized = replace(plain.variant, equalized=True)
+            trials.add(equalized.extend(steps=[_EQUALIZED]), plain)
+        measured = {QUICK: [], THOROUGH: trials.trials}.get(self.effort, [trials.best])
+        for each in measured[:] if len(methods) > 1 else ():  # those that change less come first
+            trials.add(replace(each.variant, method=methods[-1]), trials.best)
+        trials = self._rescale_sums(trials)
+        if self.effort == QUICK:
+            return trials.finish()
         trials = self._group_channels(trials, methods)
         trials = self._compute_functions_finer(trials, plain.quantized.model)
         trials.leave_head_in_float()
         trials.refine_outputs()
-        best = trials.best.variant
-        trials.add(replace(best.extend(steps=[_ROUNDED]), rounded=True))
+        best = trials.best
+        trials.add(replace(best.variant.extend(steps=[_ROUNDED]), rounded=True), best)
         return trials.finish()
+
+    def _rescale_sums(self, trials: QuantizationTrials) -> QuantizationTrials:
+        """Return trials of a model with sums rescaled before they are normalized, where that pays."""
+        best, maker = trials.best, trials.maker
+        found = find_rescaled_sums(maker.floats, maker.samples)
+        if not found.sums:
+            return trials
+        report_step("choose sums to rescale")
+        ranges = maker.measure_ranges(best.variant, None)
+        predict = partial(self._predict_floats, ranges=ranges)
+        limit = (1 + _SUM_PRICE) * predict(maker.floats)
+        count = bisect_right(
+            range(1, len(found.sums) + 1), limit, key=lambda each: predict(found.take(each))
+        )
+        if not count:
+            return trials
+        step = [_EQUALIZED] if not best.variant.equalized else []
+        variant = best.variant.extend(steps=[*step, _RESCALED.format(count)])
+        rescaled = QuantizationTrials(
+            VariantMaker(self, found.take(count), maker.samples), trials.expected, trials.clock
+        )
+        tried = rescaled.add(replace(variant, equalized=True), best)
+        return rescaled if rescaled.is_worth_its_time(tried, best, _SUM_PRICE) else trials
 
     def _group_channels(self, trials: QuantizationTrials, methods: Sequence[str]) -> QuantizationTrials:
         """Return trials of a model with channels in groups instead, where that is worth its time."""
@@ -97,7 +137,9 @@ class DataQuantizer(DataRequest):
         if not chosen.count:
             return trials
         variant = best.variant.extend(steps=[_GROUPED.format(chosen.count)])
-        grouped = QuantizationTrials(VariantMaker(self, chosen.model, maker.samples), trials.expected)
+        grouped = QuantizationTrials(
+            VariantMaker(self, chosen.model, maker.samples), trials.expected, trials.clock
+        )
         for method in methods:
             grouped.add(replace(variant, method=method))
         return grouped if grouped.is_worth_its_time(grouped.best, best) else trials
@@ -120,9 +162,11 @@ class DataQuantizer(DataRequest):
         marked, count = choose_finer(maker.floats, places, predict, most)
         if not count:
             return trials
-        finer = QuantizationTrials(VariantMaker(self, marked, maker.samples), trials.expected)
-        finer.add(best.variant.extend(steps=[_FINER.format(count)]))
-        return finer if finer.best.is_better(best) else trials
+        finer = QuantizationTrials(
+            VariantMaker(self, marked, maker.samples), trials.expected, trials.clock
+        )
+        tried = finer.add(best.variant.extend(steps=[_FINER.format(count)]), best)
+        return finer if tried.is_better(best) else trials
 
     def _predict_floats(self, floats: Model, ranges: Ranges) -> float:
         """Return the predicted seconds of a float model as quantized, 0 where time does not count."""
@@ -301,10 +345,13 @@ def quantize_on_data(
         predict,
         wide,
         any_wide=wanted.budget is not None,
+        effort=wanted.effort or "normal",
     )
     found = quantizer.quantize(model)
+    described = _describe_quantized(targets, found.quantized, found.ranges, found.steps)
     return replace(
-        _describe_quantized(targets, found.quantized, found.ranges, found.steps),
+        described,
+        notes=(*described.notes, *(Note("warning", text) for text in found.warnings)),
         dtype=dtype,
         in_float=found.in_float,
         kept_wide=found.wide_units,

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product as pair
 from math import inf, log10
 from typing import NamedTuple
 
@@ -39,8 +40,9 @@ from byoc.samples import model_samples
 # Integers of 4 bits for the weights of a matrix product, with a scale for each block of them.
 #
 # A block is some weights of one output that follow one another along the inputs that are summed
-# over. `real = scale * (stored - 8)`, stored from 0 to 15, as com.microsoft's MatMulNBits has it
-# without zero points. Real values below zero reach further: from -8 to 7 scales.
+# over. `real = scale * (stored - zero)`, stored from 0 to 15, as com.microsoft's MatMulNBits has it. The
+# zero of symmetric weights is 8, and is not stored; real values below zero reach further there: from -8
+# to 7 scales. A zero of its own for each block takes 4 bits more.
 
 _ZERO = 8  # the zero point of symmetric weights in unsigned 4 bits
 _LEAST, _MOST = 0, 15
@@ -48,14 +50,17 @@ _CHUNK = 1 << 20
 """The number of weights that are rounded together, for the memory that it takes."""
 _SHRINKS = (1.0, 0.92, 0.85)
 """Smaller scales clip the largest weight, and round the others less."""
+_WORTH = 0.97
+"""Zeros are stored where they lower the squared error by more than the bytes that they may add, 3 %."""
 
 
 @dataclass(frozen=True, eq=False)
 class WeightBlocks:
-    """Weights `[N, K]` as integers of 0 to 15, `[N, B, block]`, and scales `[N, B]`.
+    """Weights `[N, K]` as integers of 0 to 15, `[N, B, block]`, with scales and zeros `[N, B]`.
 
-    The last block of a row is filled up with zeros, where `K` is no multiple of the block. `squares` is
-    the sum of the squared weights, `error` that of the squared errors.
+    `zeros` is None where all are 8. The last block of a row is filled up with zeros, where `K` is no
+    multiple of the block. `squares` is the sum of the squared weights, `error` that of the squared
+    errors.
     """
 
     stored: NDArray[np.uint8]
@@ -63,6 +68,7 @@ class WeightBlocks:
     inputs: int
     squares: float
     error: float
+    zeros: NDArray[np.uint8] | None = None
 
     @property
     def block(self) -> int:
@@ -77,12 +83,20 @@ class WeightBlocks:
     def restore(self) -> NDArray[np.float32]:
         """Return the weights `[N, K]` that the integers stand for."""
         scales = self.scales.astype(np.float32)[..., None]
-        values = (self.stored.astype(np.float32) - np.float32(_ZERO)) * scales
+        zeros = np.float32(_ZERO) if self.zeros is None else self.zeros.astype(np.float32)[..., None]
+        values = (self.stored.astype(np.float32) - zeros) * scales
         return values.reshape(len(values), -1)[:, : self.inputs]
 
     def pack(self) -> NDArray[np.uint8]:
         """Return the integers as MatMulNBits stores them, the earlier of two in the lower half."""
         return self.stored[..., ::2] | np.left_shift(self.stored[..., 1::2], np.uint8(4))
+
+    def pack_zeros(self) -> NDArray[np.uint8] | None:
+        """Return the zeros as MatMulNBits stores them, `[N, bytes]`, None where all are 8."""
+        if self.zeros is None:
+            return None
+        padded = np.pad(self.zeros, [(0, 0), (0, self.zeros.shape[1] % 2)])
+        return padded[:, ::2] | np.left_shift(padded[:, 1::2], np.uint8(4))
 
     def center(self) -> NDArray[np.int8]:
         """Return the integers `[N, K]` from -8 to 7."""
@@ -90,26 +104,33 @@ class WeightBlocks:
         return values.reshape(len(values), -1)[:, : self.inputs]
 
 
-def round_to_blocks(weights: NDArray[np.floating], block: int) -> WeightBlocks:
+def round_to_blocks(
+    weights: NDArray[np.floating], block: int, *, symmetric: bool = True
+) -> WeightBlocks:
     """Round weights `[N, K]` to 4 bits in blocks; scales are of the dtype of the weights.
 
     For each block several scales are tried, and the one of the least squared error is taken: that of
     onnxruntime (the largest weight by magnitude becomes -8), one for which it becomes 7, smaller ones,
-    and for each the best scale of the integers that follow from it (least squares).
+    and for each the best scale of the integers that follow from it (least squares). Unless `symmetric`,
+    zeros from the least and the greatest weight are tried as well, and stored where that is worth it.
     """
     count, inputs = weights.shape
     blocks = -(-inputs // block)
-    stored = np.empty((count, blocks, block), np.uint8)
-    scales = np.empty((count, blocks), weights.dtype)
-    squares = error = 0.0
+    plain, moved = [_RoundedBlocks.make_empty(count, blocks, block, weights.dtype) for _ in range(2)]
+    squares = 0.0
     for rows in _split_rows(count, inputs):
         floats = np.zeros((len(weights[rows]), blocks * block), np.float32)
         floats[:, :inputs] = weights[rows]
         values = floats.reshape(-1, blocks, block)
-        stored[rows], scales[rows], errors = _round_blocks(values, weights.dtype)
+        found = _round_blocks(values, weights.dtype)
+        shifted = found if symmetric else _round_with_zeros(values, weights.dtype, found)
+        plain.put(rows, found)
+        moved.put(rows, shifted)
         squares += float(np.square(values, dtype=np.float64).sum())
-        error += float(errors.sum())
-    return WeightBlocks(stored, scales, inputs, squares, error)
+    is_worth = float(moved.errors.sum()) < _WORTH * float(plain.errors.sum())
+    taken = moved if is_worth else plain
+    zeros = taken.zeros if is_worth else None
+    return WeightBlocks(taken.stored, taken.scales, inputs, squares, float(taken.errors.sum()), zeros)
 
 
 def _split_rows(count: int, inputs: int) -> Iterator[slice]:
@@ -118,41 +139,89 @@ def _split_rows(count: int, inputs: int) -> Iterator[slice]:
 
 
 class _RoundedBlocks(NamedTuple):
-    """Weights as integers `[N, B, block]`, with the scales and the squared errors `[N, B]` of blocks."""
+    """Weights as integers `[N, B, block]`, with scales, squared errors and zeros of blocks, `[N, B]`."""
 
     stored: NDArray[np.uint8]
     scales: NDArray[np.floating]
     errors: NDArray[np.float64]
+    zeros: NDArray[np.uint8]
+
+    @classmethod
+    def make_empty(
+        cls, count: int, blocks: int, block: int, dtype: "np.dtype[np.floating]"
+    ) -> "_RoundedBlocks":
+        """Return room for the blocks of `count` outputs."""
+        shape = count, blocks
+        stored = np.empty((*shape, block), np.uint8)
+        return cls(stored, np.empty(shape, dtype), np.empty(shape), np.empty(shape, np.uint8))
+
+    def put(self, rows: slice, part: "_RoundedBlocks") -> None:
+        """Put the blocks of some outputs in their place."""
+        self.stored[rows], self.scales[rows] = part.stored, part.scales
+        self.errors[rows], self.zeros[rows] = part.errors, part.zeros
 
 
 def _round_blocks(values: NDArray[np.float32], dtype: "np.dtype[np.floating]") -> _RoundedBlocks:
     """Round weights `[N, B, block]` by the best of several scales, as `round_to_blocks` says."""
     largest = np.take_along_axis(values, abs(values).argmax(axis=2)[..., None], axis=2)[..., 0]
-    best = _round_by_scales(values, _convert_scales(largest / -_ZERO, dtype))
+    zeros = np.full(largest.shape, _ZERO, np.uint8)
+    best = _round_by_scales(values, _convert_scales(largest / -_ZERO, dtype), zeros)
     starts = [largest / -_ZERO * shrink for shrink in _SHRINKS]
     starts.append(abs(largest) / (_MOST - _ZERO))
     for start in starts:
-        first = _round_by_scales(values, _convert_scales(start, dtype))
-        fitted = _fit_scales(values, first.stored, dtype)
-        best = _choose_better(_choose_better(best, first), _round_by_scales(values, fitted))
+        best = _improve(values, best, start, zeros)
     return best
 
 
-def _round_by_scales(values: NDArray[np.float32], scales: NDArray[np.floating]) -> _RoundedBlocks:
-    """Round weights `[N, B, block]` by scales `[N, B]`."""
-    wide = scales.astype(np.float32)[..., None]
+def _round_with_zeros(
+    values: NDArray[np.float32], dtype: "np.dtype[np.floating]", symmetric: _RoundedBlocks
+) -> _RoundedBlocks:
+    """Round weights `[N, B, block]` by the best of several scales and zeros, or symmetrically.
+
+    The least and the greatest weight become 0 and 15; smaller ranges clip one of them, or both.
+    """
+    best = symmetric
+    low, high = np.minimum(values.min(axis=2), 0), np.maximum(values.max(axis=2), 0)
+    for below, above in pair(_SHRINKS, _SHRINKS):
+        least, most = low * np.float32(below), high * np.float32(above)
+        with np.errstate(over="ignore"):
+            scales = (most / _MOST - least / _MOST).astype(np.float32)
+        ratios = -least / np.where(scales == 0, np.float32(1), scales)
+        zeros = np.where(scales == 0, _ZERO, np.clip(np.rint(ratios), _LEAST, _MOST)).astype(np.uint8)
+        best = _improve(values, best, scales.astype(dtype, copy=False), zeros)
+    return best
+
+
+def _improve(
+    values: NDArray[np.float32],
+    best: _RoundedBlocks,
+    start: NDArray[np.floating],
+    zeros: NDArray[np.uint8],
+) -> _RoundedBlocks:
+    """Return the best of some blocks, of those by other scales, and by the scales that fit these."""
+    dtype = best.scales.dtype
+    first = _round_by_scales(values, _convert_scales(start, dtype), zeros)
+    fitted = _fit_scales(values, first, dtype)
+    return _choose_better(_choose_better(best, first), _round_by_scales(values, fitted, zeros))
+
+
+def _round_by_scales(
+    values: NDArray[np.float32], scales: NDArray[np.floating], zeros: NDArray[np.uint8]
+) -> _RoundedBlocks:
+    """Round weights `[N, B, block]` by scales and zeros `[N, B]`."""
+    wide, offset = scales.astype(np.float32)[..., None], zeros.astype(np.float32)[..., None]
     ratios = values / np.where(wide == 0, np.float32(1), wide)  # 1 over a small scale may be infinite
-    centered = np.clip(np.rint(ratios), _LEAST - _ZERO, _MOST - _ZERO)
+    centered = np.clip(np.rint(ratios), _LEAST - offset, _MOST - offset)
     with np.errstate(invalid="ignore"):
         errors = np.square(values - centered * wide, dtype=np.float64).sum(axis=2)
-    return _RoundedBlocks((centered + _ZERO).astype(np.uint8), scales, errors)
+    return _RoundedBlocks((centered + offset).astype(np.uint8), scales, errors, zeros)
 
 
 def _fit_scales(
-    values: NDArray[np.float32], stored: NDArray[np.uint8], dtype: "np.dtype[np.floating]"
+    values: NDArray[np.float32], rounded: _RoundedBlocks, dtype: "np.dtype[np.floating]"
 ) -> NDArray[np.floating]:
-    """Return the scales of the least squared error for given integers."""
-    centered = stored.astype(np.float32) - _ZERO
+    """Return the scales of the least squared error for given integers and zeros."""
+    centered = rounded.stored.astype(np.float32) - rounded.zeros.astype(np.float32)[..., None]
     energy = np.square(centered).sum(axis=2)
     with np.errstate(over="ignore"):  # what is infinite is not chosen
         products = (values * centered).sum(axis=2)
@@ -180,6 +249,7 @@ def _choose_better(one: _RoundedBlocks, other: _RoundedBlocks) -> _RoundedBlocks
         np.where(better[..., None], other.stored, one.stored),
         np.where(better, other.scales, one.scales),
         np.where(better, other.errors, one.errors),
+        np.where(better, other.zeros, one.zeros),
     )
 
 
@@ -187,6 +257,7 @@ _FLOATS = ("float32", "float16")
 _CONTRIB = "com.microsoft"
 _MATRIX_RANK = 2  # of the weights of MatMulNBits
 _BITS = 4  # of a stored weight
+_BIAS = 5  # the input of MatMulNBits that is added
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,11 +284,16 @@ def quantize_weights(model: Model, targets: Sequence[Target], block: int) -> Qua
     products, left = _find_products(model.index)
     if products:  # before IR 4 every initializer is an input, and integers and scales are none
         model = upgrade_ir(model)
-    rounded: dict[tuple[str, int], WeightBlocks] = {}
-    quantized = _ProductRewriter(model, block, rounded).quantize(
-        [each for each in products if each.fits]
-    )
-    lost = _find_taken(model.index, targets) - _find_taken(quantized.model.index, targets)
+    rounded: dict[tuple[str, int, bool], WeightBlocks] = {}
+    fitting, taken = [each for each in products if each.fits], _find_taken(model.index, targets)
+    quantized = _ProductRewriter(model, block, rounded).quantize(fitting)
+    found, symmetric = _find_taken(quantized.model.index, targets), False
+    if targets and not found.issuperset(each.output for each in fitting):
+        other = _ProductRewriter(model, block, rounded, symmetric=True).quantize(fitting)
+        without_zeros = _find_taken(other.model.index, targets)
+        if not found.issuperset(without_zeros):  # some target takes no zeros
+            quantized, found, symmetric = other, without_zeros, True
+    lost = taken - found
     plain = {each.output: each for each in products if not each.fits or each.output in lost}
     if plain:  # again, these by DequantizeLinear, or not at all where that has no blocks
         try:
@@ -225,9 +301,10 @@ def quantize_weights(model: Model, targets: Sequence[Target], block: int) -> Qua
         except InputError as error:
             left |= {product.weights: str(error) for product in plain.values()}
             others = [each for each in products if each.output not in plain]
-            quantized = _ProductRewriter(model, block, rounded).quantize(others)
+            rewriter = _ProductRewriter(model, block, rounded, symmetric=symmetric)
+            quantized = rewriter.quantize(others)
         else:
-            rewriter = _ProductRewriter(raised, block, rounded, frozenset(plain))
+            rewriter = _ProductRewriter(raised, block, rounded, frozenset(plain), symmetric)
             quantized = rewriter.quantize(_find_products(raised.index)[0])
     return replace(quantized, left=left)
 
@@ -329,15 +406,17 @@ def _find_taken(index: GraphIndex, targets: Sequence[Target]) -> frozenset[str]:
 class _ProductRewriter:
     """Writes products of a model with weights of 4 bits, once; those in `plain` by DequantizeLinear.
 
-    `rounded` has the integers of weights by their name and the axis of inputs, and takes new ones.
+    `rounded` has the integers of weights by their name, the axis of inputs, and whether they are
+    symmetric, and takes new ones. Those behind a DequantizeLinear always are.
     """
 
     model: Model
     block: int
-    rounded: dict[tuple[str, int], WeightBlocks]
+    rounded: dict[tuple[str, int, bool], WeightBlocks]
     plain: frozenset[str] = frozenset()
+    symmetric: bool = False
     described: list[QuantizedWeight] = field(default_factory=list)
-    stored: dict[tuple[str, int, bool], tuple[str, str]] = field(default_factory=dict)
+    stored: dict[tuple[str, int, bool], tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Begin the edits of the model's graph."""
@@ -369,13 +448,13 @@ class _ProductRewriter:
     def _replace(self, product: _Product) -> Iterator[NodeProto]:
         """Yield the nodes for a product, and keep its integers and scales."""
         node = self.model.index.nodes[product.number]
-        blocks = self._round(product)
         contrib = product.output not in self.plain
-        stored, scales = self._store(product, blocks, contrib)
+        blocks = self._round(product, self.symmetric or not contrib)
+        stored, scales, *zeros = self._store(product, blocks, contrib)
         operator = "MatMulNBits" if contrib else f"DequantizeLinear and {node.op_type}"
         self.described.append(QuantizedWeight(product.weights, product.shape, operator, blocks.decibels))
         if contrib:
-            yield _make_contrib_product(node, product, [stored, scales], blocks.block)
+            yield _make_contrib_product(node, product, [stored, scales, *zeros], blocks.block)
             return
         made = self.graph.names.new_tensor(f"{product.weights}_dq")
         yield build_node(
@@ -390,18 +469,19 @@ class _ProductRewriter:
         result.input[1] = made
         yield result
 
-    def _round(self, product: _Product) -> WeightBlocks:
-        key = product.weights, product.inputs
+    def _round(self, product: _Product, symmetric: bool) -> WeightBlocks:
+        key = product.weights, product.inputs, symmetric
         if key not in self.rounded:
             value = read_constant(self.model.index, product.weights, self.model.folder)
             if not np.isfinite(value).all():
                 raise InputError(f"{self.model.source}: '{product.weights}' is not finite everywhere")
             block = _shorten_block(self.block, product.shape[product.inputs])
-            self.rounded[key] = round_to_blocks(value if product.inputs else value.T, block)
+            rows = value if product.inputs else value.T
+            self.rounded[key] = round_to_blocks(rows, block, symmetric=symmetric)
         return self.rounded[key]
 
-    def _store(self, product: _Product, blocks: WeightBlocks, contrib: bool) -> tuple[str, str]:
-        """Store integers and scales as an operator takes them, and return their names."""
+    def _store(self, product: _Product, blocks: WeightBlocks, contrib: bool) -> tuple[str, ...]:
+        """Store integers, scales and zeros as an operator takes them, and return their names."""
         key = product.weights, product.inputs, contrib
         if key in self.stored:
             return self.stored[key]
@@ -410,10 +490,13 @@ class _ProductRewriter:
         else:
             numbers = _make_int4(blocks.center() if product.inputs else blocks.center().T)
             scales = blocks.scales if product.inputs else blocks.scales.T
-        names = (
+        names: tuple[str, ...] = (
             self.graph.store(numbers, f"{product.weights}_Q4"),
             self.graph.store(np.ascontiguousarray(scales), f"{product.weights}_scales"),
         )
+        zeros = blocks.pack_zeros()
+        if zeros is not None:
+            names += (self.graph.store(zeros.reshape(-1), f"{product.weights}_zeros"),)
         self.stored[key] = names
         return names
 
@@ -421,11 +504,13 @@ class _ProductRewriter:
 def _make_contrib_product(
     node: NodeProto, product: _Product, weights: Sequence[str], block: int
 ) -> NodeProto:
-    """Return the MatMulNBits that does what a node does, with integers and scales of these names."""
-    bias = ["", "", _get_bias(node)] if _get_bias(node) else []  # behind zero points and an order
+    """Return the MatMulNBits that does what a node does, with integers, scales, zeros of these names."""
+    inputs = [node.input[0], *weights]
+    if _get_bias(node):  # behind zero points and an order
+        inputs += [""] * (_BIAS - len(inputs)) + [_get_bias(node)]
     result = build_node(
         "MatMulNBits",
-        [node.input[0], *weights, *bias],
+        inputs,
         list(node.output),
         node.name,
         _CONTRIB,

@@ -8,6 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING, Literal
 
 from byoc.console import format_decibels, format_share
+from byoc.reporting._report_summary import describe_poor_output
 
 if TYPE_CHECKING:
     from byoc.bundle import OutputAccuracy, Report
@@ -55,9 +56,10 @@ def list_output_qualities(report: Report) -> list[OutputQuality]:
 
 
 def list_quality_warnings(report: Report) -> Iterator[str]:
-    """Yield why the accuracy of a lower precision says little, or is not known."""
+    """Yield why the accuracy of a lower precision says little, or is not known, or is bad."""
     if report.precision is None:
         return
+    yield from filter(None, [describe_poor_output(report)])
     if report.precision.random:
         yield "scales are from random data"
     if report.verification is not None and report.verification.accuracy is None:

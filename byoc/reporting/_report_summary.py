@@ -507,6 +507,28 @@ def _format_reach(reach: ReachReport | None) -> str:
     return f"; {missed} not reached by the sample ({', '.join(filter(None, ways))})"
 
 
+_POOR = 10.0  # dB: the errors are a third of the signal
+
+
+def describe_poor_output(report: Report) -> str:
+    """Describe the worst output of a lower precision where less than 10 dB are left; else return ""."""
+    accuracy = None if report.verification is None else report.verification.accuracy
+    if accuracy is None or report.precision is None:
+        return ""
+    known = [
+        (each.signal_to_noise, each.name)
+        for each in accuracy.outputs
+        if each.signal_to_noise is not None
+    ]
+    ratio, name = min(known, default=(_POOR, ""))
+    if ratio >= _POOR:
+        return ""
+    left = f"only {ratio:.1f} dB signal-to-noise are left in output '{name}'"
+    if report.precision.weights:
+        return f"{left}: a smaller --block keeps more"
+    return f"{left}: choose scales with --data FOLDER, or finer types with --accuracy-budget"
+
+
 def _format_accuracy(verification: VerificationReport) -> str:
     """Format the accuracy that lower precision left of the original's, for the worst output."""
     accuracy = verification.accuracy

@@ -23,6 +23,7 @@ from byoc.reporting._estimates import format_conditions, format_promises
 from byoc.reporting._report_document import CHOSEN_SIZES, SLOWER_THAN_HOST, format_changes
 from byoc.reporting._report_summary import (
     describe_culprit,
+    describe_poor_output,
     format_break_evens,
     format_budget,
     format_effect,
@@ -130,6 +131,7 @@ def _list_alarms(report: Report) -> Iterator[str]:
     compiled = report.bundle or any(region.not_here for region in report.regions)
     if compiled and report.not_verified is not None:
         yield f"not verified: {report.not_verified}"
+    yield from filter(None, [describe_poor_output(report)])
     yield from (note.text for note in report.notes if _is_slower(note.text))
 
 

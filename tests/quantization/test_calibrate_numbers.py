@@ -215,3 +215,72 @@ def test_tensors_in_bodies_are_left_out_and_named() -> None:
     ):
         with pytest.raises(InputError, match=f"'{name}' cannot be calibrated: {reason}"):
             calibrate(model, [sample], tensors=[name])
+
+
+MASKS = (-65504.0, -1e9, float(np.finfo(np.float32).min), -np.inf)
+
+
+def attention(opset: int, axis: int = -1, last: str = "p") -> Model:
+    """Return scores `x` to which a mask is added, and what their Softmax mixes."""
+    return prepared(
+        f"""
+        agraph (float[1, 2, 4, 4] q, float[4, 4] k, float[1, 1, 1, 4] mask, float[1, 2, 4, 3] v)
+            => (float[1, 2, 4, 3] y, float[1, 2, 4, 4] {last}) {{
+            x = MatMul(q, k)
+            s = Add(x, mask)
+            p = Softmax <axis = {axis}> (s)
+            y = MatMul(p, v)
+            z = Neg(p)
+        }}
+        """,
+        opset=opset,
+    )
+
+
+def masked_samples(mask: float) -> list[dict[str, NDArray[np.float32]]]:
+    generator = np.random.default_rng(3)
+    samples = []
+    for keys in (4, 3, 2):
+        scores = generator.uniform(-40, 6, (1, 2, 4, 4)).astype(np.float32)
+        scores[..., 0] = generator.uniform(-2, 6, (1, 2, 4))
+        hidden = (
+            np.where(np.arange(4) < keys, 0, np.float32(mask)).astype(np.float32).reshape(1, 1, 1, 4)
+        )
+        ones = np.ones((1, 2, 4, 3), np.float32)
+        samples.append({"q": scores, "k": np.eye(4, dtype=np.float32), "mask": hidden, "v": ones})
+    return samples
+
+
+@pytest.mark.parametrize("opset", [12, 13, 17, 18])
+@pytest.mark.parametrize("mask", MASKS)
+def test_masks_do_not_make_the_range_of_scores(mask: float, opset: int) -> None:
+    samples = masked_samples(mask)
+    model = attention(opset, 3 if opset < 13 else -1, "z")
+    for method in ("minmax", "mse"):
+        found = calibrate(model, samples, method=method)
+        scores, hidden = found.tensors["s"], found.tensors["mask"]
+        assert isinstance(scores, Range)
+        assert isinstance(hidden, Range)
+        sums = [each["q"] + each["mask"] for each in samples]
+        least = min(float(each.max(axis=-1).min()) for each in sums)
+        assert found.notes == ()
+        if method == "minmax":
+            assert scores.low == pytest.approx(max(least - 10, min(float(s.min()) for s in sums)))
+            assert scores.high == pytest.approx(max(float(each.max()) for each in sums))
+            assert -100 < hidden.low < scores.low - scores.high
+
+
+def test_scores_of_an_output_and_over_several_axes_keep_their_range() -> None:
+    samples = masked_samples(-1e9)
+    for model in (attention(17, last="p"), attention(12, axis=1, last="z")):
+        low = calibrate(model, samples).tensors["s"]
+        assert isinstance(low, Range)
+        assert low.low < -1e8
+
+
+def test_a_row_without_a_key_does_not_count() -> None:
+    samples = masked_samples(-np.inf)
+    samples[1]["mask"][:] = -1e9
+    found = calibrate(attention(17, last="z"), samples).tensors["s"]
+    assert isinstance(found, Range)
+    assert found.low > -100

@@ -1,5 +1,6 @@
 """With samples at hand biases are corrected, ranges fixed, and tails left in float where that helps."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,18 @@ from onnx.helper import make_node
 from quantizing import built, form, network, quantize, ranges, samples, snr, target, values, weights
 from support import examples
 
+from byoc.errors import InputError
 from byoc.model import Model
 from byoc.quantization import Precision, Range, Ranges, _quantization_trials, calibrate, choose_precision
 from byoc.quantization._accuracy_measures import find_logits, measure_noise_by_sample, run_with_logits
 from byoc.quantization._equalization import count_usual_steps, fix_ranges
+from byoc.quantization._precision import EFFORTS
 from byoc.quantization._prepare_model import find_head_units, find_tail_units
 from byoc.quantization._quantization_trials import QuantizationTrials, QuantizedOnData
 from byoc.quantization._quantization_variants import (
+    OutputAccuracies,
+    QuantizationVariant,
+    VariantMaker,
     measure_bias_shifts,
     measure_outputs,
     measure_size_accuracy,
@@ -410,3 +416,37 @@ def test_a_softmax_that_is_read_by_more_than_views_has_no_logits_of_its_own() ->
     assert find_logits(make_classifier("Neg").index) == {}
     (found,) = run_with_logits(network(), samples(network(), 1))
     assert set(found) == {"y"}
+
+
+def test_effort_says_how_many_variants_are_tried(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: dict[str, list[int]] = {}
+    quantize = VariantMaker.quantize
+
+    def count(self: VariantMaker, variant: QuantizationVariant, half: int | None) -> Any:
+        tried.setdefault(self.request.effort, []).append(-1 if half is None else half)
+        return quantize(self, variant, half)
+
+    monkeypatch.setattr(VariantMaker, "quantize", count)
+    for effort in EFFORTS:
+        DataQuantizer([target()], folder, NO_PREPROCESSING, None, "int8", effort=effort).quantize(
+            network()
+        )
+    quick, normal, thorough = (tried[effort] for effort in EFFORTS)
+    assert len(quick) < len(normal) < len(thorough)
+    assert thorough.count(0) == thorough.count(1)  # both halves of each variant
+    assert normal.count(0) < normal.count(1)  # one that loses on the first half is not measured further
+
+
+def test_effort_is_for_data() -> None:
+    with pytest.raises(InputError, match="--effort quick: is for --data alone"):
+        Precision(quantize="int8", effort="quick")
+    with pytest.raises(InputError, match="effort: long is not among quick, normal, thorough"):
+        Precision(quantize="int8", data="random", effort="long")
+
+
+def test_less_than_ten_decibels_are_warned_of() -> None:
+    accuracies = OutputAccuracies(("y", "z"), np.asarray([[0.2, 0.01], [0.2, 0.01]]), {})
+    assert accuracies.list_warnings() == [
+        "only 7.0 dB are left of 'y' on the samples: --accuracy-budget keeps more"
+    ]
+    assert replace(accuracies, noise=np.full((2, 2), 0.09)).list_warnings() == []

@@ -62,8 +62,10 @@ def write_rules(folder: Path, *ops: str, codegen: str = "reference") -> Path:
     return path
 
 
-def restore_onnxruntime(weights: NDArray[np.float32], block: int) -> NDArray[np.float32]:
-    """Return weights `[K, N]` as onnxruntime's own quantizer rounds them, symmetric."""
+def restore_onnxruntime(
+    weights: NDArray[np.float32], block: int, *, symmetric: bool = True
+) -> NDArray[np.float32]:
+    """Return weights `[K, N]` as onnxruntime's own quantizer rounds them."""
     rows, columns = weights.shape
     blocks = -(-rows // block)
     padded = np.zeros((blocks * block, columns), np.float32)
@@ -71,9 +73,12 @@ def restore_onnxruntime(weights: NDArray[np.float32], block: int) -> NDArray[np.
     packed = np.zeros((columns, blocks, block // 2), np.uint8)
     scales = np.zeros(columns * blocks, np.float32)
     points = np.zeros(columns * ((blocks + 1) // 2), np.uint8)
-    onnxruntime.quantize_matmul_4bits(packed, padded, scales, points, block, columns, rows, True)
+    onnxruntime.quantize_matmul_4bits(packed, padded, scales, points, block, columns, rows, symmetric)
     numbers = np.stack([packed & 15, packed >> 4], axis=-1).reshape(columns, blocks, block)
-    values = (numbers.astype(np.float32) - 8) * scales.reshape(columns, blocks, 1)
+    pairs = points.reshape(columns, -1)
+    zeros = np.stack([pairs & 15, pairs >> 4], axis=-1).reshape(columns, -1)[:, :blocks, np.newaxis]
+    moved = numbers.astype(np.float32) - (8 if symmetric else zeros.astype(np.float32))
+    values = moved * scales.reshape(columns, blocks, 1)
     return values.reshape(columns, -1)[:, :rows].T
 
 
@@ -88,11 +93,24 @@ def test_squared_errors_are_at_most_onnxruntimes(
     shape: tuple[int, int], block: int, seed: int, spread: float
 ) -> None:
     weights = draw(shape, seed) * np.float32(spread)
-    ours = round_to_blocks(np.ascontiguousarray(weights.T), block)
-    error = np.square(ours.restore().T - weights, dtype=np.float64).sum()
-    theirs = np.square(restore_onnxruntime(weights, block) - weights, dtype=np.float64).sum()
-    assert error <= theirs * (1 + 1e-6)
-    assert ours.error == pytest.approx(error, rel=1e-3, abs=1e-12 * spread**2)
+    for symmetric in (True, False):
+        ours = round_to_blocks(np.ascontiguousarray(weights.T), block, symmetric=symmetric)
+        error = np.square(ours.restore().T - weights, dtype=np.float64).sum()
+        other = restore_onnxruntime(weights, block, symmetric=symmetric)
+        theirs = np.square(other - weights, dtype=np.float64).sum()
+        assert error <= theirs * (1.04 if ours.zeros is None and not symmetric else 1 + 1e-6)
+        assert ours.error == pytest.approx(error, rel=1e-3, abs=1e-12 * spread**2)
+
+
+def test_zeros_are_stored_where_weights_are_on_one_side_and_not_where_they_gain_little() -> None:
+    weights = abs(draw((256, 32), 1)).T
+    plain, moved = (round_to_blocks(weights, 32, symmetric=each) for each in (True, False))
+    assert plain.zeros is None
+    assert moved.zeros is not None
+    assert moved.error < 0.4 * plain.error
+    assert moved.pack_zeros().shape == (32, 4)  # type: ignore[union-attr]
+    exact = np.tile(np.arange(-8, 8, dtype=np.float32), (4, 8))
+    assert round_to_blocks(exact, 16, symmetric=False).zeros is None
 
 
 def test_squared_errors_are_clearly_below_onnxruntimes() -> None:
@@ -110,8 +128,9 @@ def test_what_is_stored_is_what_onnxruntime_computes_with(tmp_path: Path) -> Non
     target = load(write_rules(tmp_path, "*"))
     for targets in ([target], [load(write_rules(tmp_path, "MatMul", "Gemm", "Relu"))]):
         done = quantize_weights(model, targets, 32)
+        free = targets[0] is target  # of MatMulNBits, which has zeros
         stored = {
-            name: round_to_blocks(draw(shape, n), 32).restore()
+            name: round_to_blocks(draw(shape, n), 32, symmetric=not free).restore()
             for n, (name, shape) in enumerate(SHAPES.items())
         }
         stored["u"] = round_to_blocks(np.ascontiguousarray(draw(SHAPES["u"], 2).T), 32).restore().T
@@ -141,6 +160,17 @@ def test_the_form_is_the_one_that_a_target_takes(tmp_path: Path) -> None:
         held = {tensor.name for tensor in done.model.proto.graph.initializer}
         assert held.isdisjoint({"v", "w", "u"})
         assert all(node.op_type != "Transpose" for node in done.model.proto.graph.node)
+
+
+def test_a_target_without_zeros_gets_symmetric_weights(tmp_path: Path) -> None:
+    path = write_rules(tmp_path, "com.microsoft.MatMulNBits")
+    takes_zeros = load(path)
+    path.write_text(path.read_text().replace("NBits'", "NBits', tensors: {zero_points: {absent: true}}"))
+    model = prepare_model(build(), "net")
+    for target, expected in ((takes_zeros, 4), (load(path), 3)):
+        done = quantize_weights(model, [target], 32)
+        inputs = [len(n.input) for n in done.model.index.nodes if n.op_type == "MatMulNBits"]
+        assert inputs[0] == expected
 
 
 @pytest.mark.parametrize(("ops", "codegen"), [("*", "reference"), ("MatMul Gemm Relu", "c"), ("*", "c")])
@@ -255,6 +285,7 @@ def test_a_model_whose_weights_are_all_inputs_is_raised(tmp_path: Path) -> None:
     done = quantize_weights(prepare_model(model, "old"), [load(write_rules(tmp_path, "*"))], 32)
     assert [each.operator for each in done.weights] == ["MatMulNBits"]
     inputs = {"x": draw((2, 64), 4)}
-    stored = round_to_blocks(np.ascontiguousarray(draw((64, 32), 3).T), 32).restore()
+    rows = np.ascontiguousarray(draw((64, 32), 3).T)
+    stored = round_to_blocks(rows, 32, symmetric=False).restore()
     made = run_session(open_session(done.model.proto), inputs)
     np.testing.assert_allclose(made["y"], inputs["x"] @ stored.T, atol=2e-5)

@@ -68,3 +68,19 @@ def test_random_scales_and_missing_accuracy_are_warned_of(report: byoc.Report, t
     assert list(list_quality_warnings(without))[1:] == ["accuracy was not measured"]
     plain = byoc.partition(network(), VANILLA, output=tmp_path / "m.byoc").report
     assert (list_output_qualities(plain), list(list_quality_warnings(plain))) == ([], [])
+
+
+def test_less_than_ten_decibels_are_warned_of(report: byoc.Report) -> None:
+    outputs = [
+        OutputAccuracy(name=name, signal_to_noise=ratio, same_class=1.0, exact=ratio is None)
+        for name, ratio in (("a", 40.0), ("b", None), ("c", 9.94))
+    ]
+    poor = with_outputs(report, *outputs)
+    text = "only 9.9 dB signal-to-noise are left in output 'c': choose scales with --data FOLDER, or"
+    assert next(iter(list_quality_warnings(poor))).startswith(text)
+    assert list(list_quality_warnings(with_outputs(report, *outputs[:2]))) == [
+        "scales are from random data"
+    ]
+    weights = poor.precision.model_copy(update={"weights": [object()]})
+    told = next(iter(list_quality_warnings(poor.model_copy(update={"precision": weights}))))
+    assert told.endswith("a smaller --block keeps more")

@@ -1,0 +1,273 @@
+"""Features of transformers brought to like ranges: gains of normalizations moved into products.
+
+A tensor in integers has one scale, and a few features of a transformer may be a hundred times as
+large as the others. A feature is divided by a factor where it is made, by a matrix product, the gain
+of a normalization, an embedding or a constant, and the weights that read it are multiplied by the
+same factor. That changes only the last digits in floating point, and costs nothing (Xiao et al.,
+"SmoothQuant", ICML 2023). The factors pass through sums, views, and, for features of values, through
+an attention.
+
+A normalization that reads a sum needs its features as they are, so no factor can pass. There the
+integers may be those of the divided sum, and a Mul in floating point undoes the division
+(`RescaledSums`), which takes time.
+
+The size of the factors is chosen for all tensors that share features, by the noise that follows from
+uniform rounding errors, `step**2 / 12`, as in `_equalization`.
+"""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import NodeProto
+
+from byoc.model import (
+    EditableGraph,
+    InferenceResult,
+    Model,
+    build_node,
+    copy_without,
+    set_metadata,
+)
+from byoc.numerics import merge_groups
+from byoc.quantization._calibrators import EIGHT_BIT_STEPS, ChannelStatistics, measure_channels
+from byoc.quantization._candidates import FLOAT_KEY
+from byoc.quantization._feature_labels import Absorber, Features, Product, find_features
+from byoc.quantization._precision import read_constant
+
+Floats = NDArray[np.float64]
+
+_WEIGHT_STEPS = 127  # of weights in int8, from 0 to the largest
+_LEAST = 2.0**-10  # of the ranges of features to the widest
+_SHARES = ((0.25, 0.0), (0.5, 0.0), (0.75, 0.0), (1.0, 0.0), (0.5, 0.5), (0.25, 0.25))
+"""The powers of a tensor's range and of the next weights' range that a factor is made of."""
+
+
+@dataclass(eq=False)
+class _Chooser:
+    """Chooses the factors of classes, `[classes]`, by the noise of tensors in integers.
+
+    `seen` has the statistics of the features of tensors, in the order of their labels.
+    """
+
+    model: Model
+    features: Features
+    seen: Mapping[str, ChannelStatistics]
+    weights: dict[str, tuple[Floats, Floats]] = field(default_factory=dict)
+    noise: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """The noise of the tensors with the features of a rescaled sum, without and with factors."""
+
+    def choose(self) -> Floats:
+        features = self.features
+        names = [name for name in self.seen if features.is_free(name)]
+        roots = merge_groups(
+            len(features.fixed), [np.unique(features.labels[name]).tolist() for name in names]
+        )
+        groups: dict[int, list[str]] = {}
+        for name in names:
+            groups.setdefault(roots[int(features.labels[name].ravel()[0])], []).append(name)
+        factors = np.ones(len(features.fixed))
+        for members in groups.values():
+            self._choose_group(members, factors)
+        return factors
+
+    def _choose_group(self, names: Sequence[str], factors: Floats) -> None:
+        """Choose the factors of tensors that share features, in place."""
+        features = self.features
+        own = np.unique(np.concatenate([features.labels[name].ravel() for name in names]))
+        own = own[~features.fixed[own]]
+        inside = set(names)
+        products = [each for each in features.products if each.read in inside]
+        plain = least = self._estimate(names, products, factors)
+        kept = factors[own]
+        columns = self._find_weight_ranges(products)[own]
+        for name in names:
+            ranges = np.ones(len(factors))
+            reach = self.seen[name].reach
+            if not reach.max(initial=0.0) > 0:
+                continue
+            relative = np.maximum(reach / reach.max(), _LEAST)
+            ranges[features.labels[name].ravel()] = relative
+            for by_range, by_weights in _SHARES:
+                factors[own] = ranges[own] ** by_range / columns**by_weights
+                noise = self._estimate(names, products, factors)
+                if noise < least * (1 - 1e-6):
+                    least, kept = noise, factors[own]
+        factors[own] = kept
+        for name in inside.intersection(features.rescaled):
+            self.noise[name] = plain, least
+
+    def _find_weight_ranges(self, products: Sequence[Product]) -> Floats:
+        """Return the range of the weights that read each class, relative to the widest, `[classes]`."""
+        found = np.zeros(len(self.features.fixed))
+        for each in products:
+            reach = self._read_weights(each)[0].max(axis=1)
+            labels = np.broadcast_to(self.features.labels[each.read].ravel(), reach.shape)
+            np.maximum.at(found, labels, reach / max(float(reach.max()), 1e-30))
+        return np.where(found > 0, np.maximum(found, _LEAST), 1.0)
+
+    def _read_weights(self, product: Product) -> tuple[Floats, Floats]:
+        """Return the magnitudes and the squares of the weights of a product, `[inputs, outputs]`."""
+        name = self.model.index.nodes[product.number].input[1]
+        if name not in self.weights:
+            value = np.abs(read_constant(self.model.index, name, self.model.folder).astype(np.float64))
+            self.weights[name] = value, value**2
+        sizes, squares = self.weights[name]
+        return (sizes.T, squares.T) if product.transposed else (sizes, squares)
+
+    def _estimate(self, names: Sequence[str], products: Sequence[Product], factors: Floats) -> float:
+        """Return the noise of tensors in integers, each as a share of its signal, added up."""
+        total = sum(self._estimate_product(each, factors) for each in products)
+        readers = {each.read for each in products}
+        for name in names:
+            uses = self.model.index.consumers.get(name, ())
+            if name in readers and len(uses) == sum(each.read == name for each in products):
+                continue
+            seen, factor = self.seen[name], factors[self.features.labels[name].ravel()]
+            noise = (_find_step(seen, factor) * factor) ** 2 / 12
+            total += float(np.minimum(noise / _find_variance(seen), 1.0).mean())
+        return total
+
+    def _estimate_product(self, product: Product, factors: Floats) -> float:
+        """Return the mean share of noise in the columns of a product."""
+        seen, made = self.seen[product.read], self.seen.get(product.made)
+        sizes, squares = self._read_weights(product)
+        count = len(sizes)
+        factor = np.broadcast_to(factors[self.features.labels[product.read].ravel()], (count,))
+        power = np.broadcast_to(seen.power, (count,))
+        reach = (sizes * factor[:, np.newaxis]).max(axis=0)
+        noise = (_find_step(seen, factor) * factor) ** 2 @ squares
+        noise = (noise + (power / factor**2).sum() * (reach / _WEIGHT_STEPS) ** 2) / 12
+        variance = np.ones(len(reach)) if made is None else _find_variance(made)
+        return float(np.minimum(noise / variance, 1.0).mean())
+
+
+def _find_step(seen: ChannelStatistics, factor: Floats) -> float:
+    """Return the step of a tensor's integers once its features are divided by factors."""
+    width = max((seen.high / factor).max(), 0.0) - min((seen.low / factor).min(), 0.0)
+    return float(width) / EIGHT_BIT_STEPS
+
+
+def _find_variance(seen: ChannelStatistics) -> Floats:
+    """Return the variance of each feature, none much smaller than the others'."""
+    variance = np.maximum(seen.power - seen.mean**2, 0)
+    return np.maximum(variance, 1e-12 * max(float(variance.max(initial=0.0)), 1e-30))
+
+
+def _measure(
+    model: Model, features: Features, samples: Sequence[Mapping[str, Any]]
+) -> dict[str, ChannelStatistics]:
+    """Return the statistics of what products read and make, and of other tensors that are rounded."""
+    index = model.index
+    wanted = {name for each in features.products for name in (each.read, each.made)}
+    makers = {each.number for each in features.absorbers}
+    wanted |= {index.nodes[number].output[0] for number in makers} | features.rescaled.keys()
+    kept = {
+        name: tuple(axis for axis, extent in enumerate(labels.shape) if extent > 1)
+        for name, labels in features.labels.items()
+        if name in wanted and (features.is_free(name))
+    }
+    for each in features.products:  # also of what is made by a product whose columns are fixed
+        if features.is_free(each.read):
+            kept.setdefault(each.made, (len(index.get_shape(each.made) or ()) - 1,))
+    names = [name for name, axes in kept.items() if 0 < len(axes) < (index.get_rank(name) or 0)]
+    if not names:
+        return {}
+    return measure_channels(model, names, samples, "features", kept)
+
+
+def scale_features(model: Model, samples: Sequence[Mapping[str, Any]]) -> Model:
+    """Return a model with features of like ranges, which computes the same but for rounding.
+
+    A model where that lowers no noise is returned as it is. `samples` are those that ranges are measured
+    on.
+    """
+    features = find_features(model.index)
+    if not any(features.is_free(each.read) for each in features.products):
+        return model
+    factors = _Chooser(model, features, _measure(model, features, samples)).choose()
+    return model if np.all(factors == 1) else _apply_factors(model, features, factors)
+
+
+@dataclass(frozen=True, eq=False)
+class RescaledSums:
+    """A float model, and the sums in it that can be in integers of divided features, the best first."""
+
+    model: Model
+    samples: Sequence[Mapping[str, Any]]
+    sums: Sequence[str]
+
+    def take(self, count: int) -> Model:
+        """Return the model with the first sums rescaled: it computes the same but for rounding."""
+        chosen = frozenset(self.sums[:count])
+        if not chosen:
+            return self.model
+        features = find_features(self.model.index, chosen.__contains__)
+        seen = _measure(self.model, features, self.samples)
+        factors = _Chooser(self.model, features, seen).choose()
+        return _apply_factors(self.model, features, factors)
+
+
+_LEAST_GAIN = 1e-3  # of the signal: 30 dB below it, noise of one tensor is lost in that of others
+
+
+def find_rescaled_sums(model: Model, samples: Sequence[Mapping[str, Any]]) -> RescaledSums:
+    """Return the sums whose noise in integers falls by more than a thousandth of the signal."""
+    features = find_features(model.index, lambda name: True)
+    if not any(features.is_free(name) for name in features.rescaled):
+        return RescaledSums(model, samples, ())
+    chooser = _Chooser(model, features, _measure(model, features, samples))
+    chooser.choose()
+    gains = {name: before - after for name, (before, after) in chooser.noise.items()}
+    found = [name for name, gain in gains.items() if gain > _LEAST_GAIN]
+    return RescaledSums(model, samples, sorted(found, key=lambda name: -gains[name]))
+
+
+def _apply_factors(model: Model, features: Features, factors: Floats) -> Model:
+    """Return a model in which the features of each class are divided by its factor, `[classes]`."""
+    index = model.index
+    graph = EditableGraph.of_index(index)
+    changed: dict[int, NodeProto] = {}
+    for each in features.absorbers:
+        scale = _find_scale(each, factors)
+        if np.all(scale == 1):
+            continue
+        node = changed.setdefault(each.number, deepcopy(index.nodes[each.number]))
+        name = node.input[each.position]
+        value = read_constant(index, name, model.folder).astype(np.float64)
+        node.input[each.position] = graph.store((value * scale).astype(np.float32), f"{name}_scaled")
+    for name, readers in features.rescaled.items():
+        factor = factors[features.labels[name]]
+        if np.all(factor == 1):
+            continue
+        made = graph.names.new_tensor(f"{name}_rescaled")
+        graph.types[made] = index.type_protos[name]
+        stored = graph.store(factor.astype(np.float32), f"{name}_factors")
+        node = build_node("Mul", [name, stored], [made], graph.names.new_node(f"{name}_rescale"))
+        set_metadata(node, FLOAT_KEY, "rescale")
+        graph.insert_after(index.producers[name], node)
+        for number in readers:
+            reader = changed.setdefault(number, deepcopy(index.nodes[number]))
+            for position, read in enumerate(reader.input):
+                reader.input[position] = made if read == name else read
+    for number, node in changed.items():
+        graph.replace(number, node)
+    proto = copy_without(model.proto)
+    graph.write_to(proto.graph)
+    graph.write_stored(proto.graph, graph.list_unread_stored())
+    inference = InferenceResult(
+        {**model.inference.type_protos, **graph.types}, None, model.inference.notes
+    )
+    return replace(model, structure=proto, heavy=None, inference=inference)
+
+
+def _find_scale(absorber: Absorber, factors: Floats) -> Floats:
+    """Return the multipliers of a constant, in a shape that broadcasts against it."""
+    given, made = (
+        np.ones(1) if labels is None else factors[labels]
+        for labels in (absorber.inputs, absorber.outputs)
+    )
+    return np.asarray(given / made)
