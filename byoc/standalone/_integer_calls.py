@@ -21,7 +21,7 @@ from onnx.helper import make_tensor_value_info
 from byoc.errors import InputError
 from byoc.model import DTYPE_NUMBERS, is_dequantize, is_onnx, is_quantize
 from byoc.onnxrt import open_session, run_session, without_optimizations
-from byoc.standalone._integer_graph import Scale, read_scale
+from byoc.standalone._integer_graph import TensorScale, read_scale
 from byoc.standalone._kernel_calls import (
     IMAGE_RANKS,
     count_band,
@@ -170,7 +170,7 @@ class _Group:
         alone = len(index.consumers[name]) == 1 and not any(index.nodes[number].output[1:])
         return number if alone and is_onnx(index.nodes[number]) else None
 
-    def _make_core(self, number: int, result: Scale, limits: tuple[float, float]) -> Call | None:
+    def _make_core(self, number: int, result: TensorScale, limits: tuple[float, float]) -> Call | None:
         node = self.graph.index.nodes[number]
         maker = _CORES.get(node.op_type)
         self.low, self.high = limits
@@ -185,7 +185,7 @@ class _Group:
         return self.graph.index.nodes[self.last].output[0]
 
     def read_operand(self, name: str) -> _Operand | None:
-        """Return what a DequantizeLinear reads; one that is no constant joins the step."""
+        """Return the operand of a DequantizeLinear; one that is no constant joins the step."""
         graph, index = self.graph, self.graph.index
         number = index.producers.get(name)
         if number is None or not is_dequantize(index.nodes[number]):
@@ -227,13 +227,13 @@ class _Group:
         index = self.graph.index
         return name not in index.outputs and len({*index.consumers.get(name, ())}) == 1
 
-    def format_rounding(self, result: Scale, step: int) -> str:
+    def format_rounding(self, result: TensorScale, step: int) -> str:
         """Return the initializer of a `kernel_rounding`; limits are those of the activation."""
         low, high = result.quantize(self.low), result.quantize(self.high)
         return f"{{8, {result.shifted_zero}, {low}, {high}, {result.flip}, {step}}}"
 
     def find_bias(
-        self, name: str | None, scales: Array, result: Scale
+        self, name: str | None, scales: Array, result: TensorScale
     ) -> tuple[Array | None, Array | None] | None:
         """Return a bias as integers in the scale of sums, or as offsets; None if it is computed."""
         if not name:
@@ -254,7 +254,7 @@ class _Group:
             np.float32
         )
 
-    def _make_table(self, result: Scale) -> Call | None:
+    def _make_table(self, result: TensorScale) -> Call | None:
         """Return the call of a table where each element of the result is made of one that is read."""
         graph, index = self.graph, self.graph.index
         name, chain = index.nodes[self.last].input[0], []
@@ -288,7 +288,7 @@ class _Group:
 
 
 def _compute_table(graph: ProgramGraph, nodes: Sequence[int]) -> Array | None:
-    """Return what some nodes make of each byte; None where onnxruntime does not run them."""
+    """Compute the table of some nodes; None where onnxruntime does not run them."""
     index = graph.index
     first, last = index.nodes[nodes[0]].input[0], index.nodes[nodes[-1]].output[0]
     model = onnx.ModelProto(ir_version=index.proto.ir_version)
@@ -316,7 +316,7 @@ def _compute_table(graph: ProgramGraph, nodes: Sequence[int]) -> Array | None:
     return np.ascontiguousarray(np.asarray(made).reshape(-1)).view(np.uint8)
 
 
-def _make_convolution(group: _Group, node: NodeProto, result: Scale) -> Call | None:
+def _make_convolution(group: _Group, node: NodeProto, result: TensorScale) -> Call | None:
     graph = group.graph
     x, weights = (group.read_operand(name) for name in node.input[:2])
     if x is None or weights is None or x.scales.size != 1 or not graph.is_constant(weights.tensor):
@@ -330,7 +330,7 @@ def _make_convolution(group: _Group, node: NodeProto, result: Scale) -> Call | N
     step = int(scales.size > 1)
     rounding = group.format_rounding(result, step)
     constants = (
-        _flipped(weights.zeros, weights.dtype),
+        _store_zeros(weights.zeros, weights.dtype),
         bias[0],
         (scales / result.scale).astype(np.float32),
         bias[1],
@@ -356,7 +356,7 @@ def _describe_convolution(  # noqa: PLR0913, PLR0917 - what the call is of
     conv = describe_convolution(graph, node, "{0, 0, 0}")
     per_channel = int(weights.zeros.size > 1)
     structure = f"{{{conv}, {x.flip}, {weights.flip}, {per_channel}, {rounding}}}"
-    x_zero: Operand = _flipped(x.zeros, x.dtype)
+    x_zero: Operand = _store_zeros(x.zeros, x.dtype)
     operands = (x.tensor, x_zero, weights.tensor, *constants, result, SCRATCH)
     groups = int(attributes.get("group", 1))
     y = graph.get_shape(node.output[0])
@@ -372,12 +372,12 @@ def _count_scratch(depth: int) -> int:
     return (_TILE_ROWS + columns) * (depth + depth % 2) * 2
 
 
-def _flipped(zeros: Array, dtype: str) -> Array | None:
+def _store_zeros(zeros: Array, dtype: str) -> Array | None:
     """Return zero points as they are stored, None where all are 0."""
     return zeros.astype(dtype) if zeros.any() else None
 
 
-def _make_gemm(group: _Group, node: NodeProto, result: Scale) -> Call | None:
+def _make_gemm(group: _Group, node: NodeProto, result: TensorScale) -> Call | None:
     attributes = group.graph.index.get_attributes(node)
     if attributes.get("transA", 0) or any(
         attributes.get(name, 1.0) != 1.0 for name in ("alpha", "beta")
@@ -386,12 +386,12 @@ def _make_gemm(group: _Group, node: NodeProto, result: Scale) -> Call | None:
     return _make_product(group, node, result, bool(attributes.get("transB", 0)), get_bias(node))
 
 
-def _make_matmul(group: _Group, node: NodeProto, result: Scale) -> Call | None:
+def _make_matmul(group: _Group, node: NodeProto, result: TensorScale) -> Call | None:
     return _make_product(group, node, result, False, None)
 
 
 def _make_product(
-    group: _Group, node: NodeProto, result: Scale, transposed: bool, bias_name: str | None
+    group: _Group, node: NodeProto, result: TensorScale, transposed: bool, bias_name: str | None
 ) -> Call | None:
     graph = group.graph
     a, b = (group.read_operand(name) for name in node.input[:2])
@@ -413,7 +413,7 @@ def _make_product(
     step = int(scales.size > 1 or offsets is not None)
     scales = np.broadcast_to(scales, (shapes[2][-1],)) if step else scales
     constants = (whole, (scales / result.scale).astype(np.float32), offsets)
-    zeros = _flipped(a.zeros, a.dtype), _flipped(b.zeros, b.dtype)
+    zeros = _store_zeros(a.zeros, a.dtype), _store_zeros(b.zeros, b.dtype)
     flips = (a.flip, b.flip, 0, int(b.zeros.size > 1 and zeros[1] is not None))
     return _describe_product(
         shapes,
@@ -461,14 +461,14 @@ def _straighten(shapes: tuple[tuple[int, ...], ...], transposed: bool) -> tuple[
     return (a, (*b[:-2], b[-1], b[-2]), y) if transposed else (a, b, y)
 
 
-def _make_sum(group: _Group, node: NodeProto, result: Scale) -> Call | None:
+def _make_sum(group: _Group, node: NodeProto, result: TensorScale) -> Call | None:
     def format_scales(a: float, b: float) -> tuple[float, float]:
         return a / float(result.scale), b / float(result.scale)
 
     return _make_pair(group, node, result, "kernel_add_int", format_scales)
 
 
-def _make_scaled(group: _Group, node: NodeProto, result: Scale) -> Call | None:
+def _make_scaled(group: _Group, node: NodeProto, result: TensorScale) -> Call | None:
     return _make_pair(
         group, node, result, "kernel_scale_int", lambda a, b: (a * b / float(result.scale), 0)
     )
@@ -477,7 +477,7 @@ def _make_scaled(group: _Group, node: NodeProto, result: Scale) -> Call | None:
 def _make_pair(
     group: _Group,
     node: NodeProto,
-    result: Scale,
+    result: TensorScale,
     function: str,
     find_scales: Callable[[float, float], tuple[float, float]],
 ) -> Call | None:
@@ -513,7 +513,7 @@ def _find_lines(b: tuple[int, ...], y: tuple[int, ...]) -> tuple[int, int, int, 
     return None
 
 
-def _make_mean(group: _Group, node: NodeProto, result: Scale) -> Call | None:
+def _make_mean(group: _Group, node: NodeProto, result: TensorScale) -> Call | None:
     graph = group.graph
     x = group.read_operand(node.input[0])
     if x is None or x.scales.size != 1:
@@ -526,7 +526,7 @@ def _make_mean(group: _Group, node: NodeProto, result: Scale) -> Call | None:
     return Call("kernel_pool_average_int", (x.tensor, group.result), "kernel_int_pool", structure)
 
 
-_CORES: Mapping[str, Callable[[_Group, NodeProto, Scale], Call | None]] = {
+_CORES: Mapping[str, Callable[[_Group, NodeProto, TensorScale], Call | None]] = {
     "Conv": _make_convolution,
     "Gemm": _make_gemm,
     "MatMul": _make_matmul,

@@ -34,7 +34,7 @@ _MOVERS = frozenset(
 
 
 @dataclass(frozen=True, eq=False)
-class Scale:
+class TensorScale:
     """The scale and zero point of a tensor of 8 bits, one for all of it."""
 
     dtype: str
@@ -58,7 +58,7 @@ class Scale:
         return int(np.clip(np.rint(scaled) + self.shifted_zero, 0, 255))
 
 
-def read_scale(index: GraphIndex, node: NodeProto, folder: Any) -> Scale | None:
+def read_scale(index: GraphIndex, node: NodeProto, folder: Any) -> TensorScale | None:
     """Return the scale of a QDQ node on 8 bits, None for one by channel and one that is computed."""
     whole = node.output[0] if is_quantize(node) else node.input[0]
     scale, zero = (
@@ -74,7 +74,7 @@ def read_scale(index: GraphIndex, node: NodeProto, folder: Any) -> Scale | None:
         return None
     if len(node.input) > 2 and node.input[2] and (zero is None or np.size(zero) != 1):
         return None
-    return Scale(
+    return TensorScale(
         dtype, np.float32(scale.reshape(-1)[0]), 0 if zero is None else int(zero.reshape(-1)[0])
     )
 
@@ -161,7 +161,7 @@ def _moves_integers(index: GraphIndex, node: NodeProto) -> bool:
     return True
 
 
-def _same(one: Scale, other: Scale) -> bool:
+def _same(one: TensorScale, other: TensorScale) -> bool:
     return (one.dtype, one.scale, one.zero) == (other.dtype, other.scale, other.zero)
 
 

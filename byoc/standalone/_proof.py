@@ -42,7 +42,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Proof:
-    """What became of the functions of a program.
+    """The outcome of proving the functions of a program.
 
     `wrong` has what is wrong with functions, by number. `not_proven` is why some or all were not tried,
     as a sentence without its end, empty where all were; `tried` counts those that were.
@@ -118,7 +118,10 @@ def prove_functions(
         keys[number] = hashlib.sha256(repr(parts).encode()).hexdigest()
         if kept is None or kept.find(keys[number]) is None:
             open_ones.append(_Function(number, name, operands, text, trial))
-    wrong = _try_functions(source, header, open_ones) if open_ones else {}
+    try:
+        wrong = _try_functions(source, header, open_ones) if open_ones else {}
+    except InputError as error:
+        return Proof({}, 0, str(error))
     for each in open_ones:
         if kept is not None and each.number not in wrong:
             kept.store(keys[each.number], CacheEntry({"codegen": _CACHED_AS}))
@@ -145,7 +148,10 @@ def _split_source(source: str) -> list[str]:
 
 
 def _try_functions(source: str, header: str, functions: Sequence[_Function]) -> dict[int, str]:
-    """Build a program of some functions and run each; return what is wrong, by number."""
+    """Build a program of some functions and run each; return what is wrong, by number.
+
+    Raises InputError where this machine's compiler refuses it, or there is no memory to run it.
+    """
     with TemporaryDirectory(prefix="byoc-") as name:
         folder = Path(name)
         (folder / "nodes.h").write_text(header, encoding="utf-8")
@@ -175,6 +181,7 @@ def _write_program(functions: Sequence[_Function]) -> str:
         "prove.c.in",
         {
             "calls": "\n".join(calls),
+            "most": max(len(row) for row in sizes),
             "names": ", ".join(f"call_{place}" for place in range(len(functions))),
             "bytes": "".join(f"{size}, " for row in sizes for size in row),
             "firsts": ", ".join(map(str, firsts)),
@@ -194,6 +201,8 @@ def _try_function(program: Path, place: int, function: _Function) -> str:
         ran = subprocess.run([str(program), str(place)], stdin=given, capture_output=True, check=False)
     if ran.returncode < 0:
         return f"it ends with {signal.Signals(-ran.returncode).name}"
+    if ran.returncode:
+        raise InputError(f"functions cannot be run here: the program ended with {ran.returncode}")
     made, overwritten = _read_results(ran.stdout, function.list_values("o"), len(function.trial.samples))
     if overwritten:
         return "it writes behind an operand"
@@ -234,7 +243,7 @@ def _count_bytes(value: onnx.ValueInfoProto) -> int:
 
 @cache
 def _describe_compiler() -> str:
-    """Return what the compiler says that it is, and for which machine; empty where there is none."""
+    """Return the compiler's version and machine; empty where there is none."""
     try:
         said = [
             subprocess.run([_COMMAND[0], option], capture_output=True, text=True, check=True).stdout

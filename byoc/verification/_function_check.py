@@ -69,7 +69,7 @@ class FunctionTrial:
         return found.hexdigest()
 
     def judge(self, made: Sequence[Values]) -> str:
-        """Return what is wrong with what a function made of the samples, empty if nothing is.
+        """Return the first error in a function's results for the samples, empty if there is none.
 
         onnxruntime is asked first. Where it differs, `onnx.reference` decides if it has the operator:
         a library alone is no definition.
@@ -90,7 +90,7 @@ class FunctionTrial:
         return ""
 
     def _compare(self, sample: TrialSample, run: Executor, actual: Values) -> str:
-        """Return what is wrong with a result, empty if nothing is."""
+        """Return the error of a result, empty if there is none."""
         expected = sample.expected
         is_sum = sample.kind == "ends" and not self.traits.is_flat
         if sample.kind is None or is_sum:
@@ -179,7 +179,7 @@ def _is_left_open(index: GraphIndex, kind: SpecialKind) -> bool:
 
 
 def _run_as_stated(index: GraphIndex, run: Executor, inputs: Values) -> Values:
-    """Return what a judge makes of inputs. Raises InputError for other extents than stated."""
+    """Run a judge on inputs. Raises InputError for results of other extents than stated."""
     made = _run(run, inputs)
     for name, value in made.items():
         kind = index.types.get(name)
