@@ -97,6 +97,10 @@ int model_open_shared(model *opened, const void *weights, size_t weight_bytes, v
     return model_open(opened, weights, weight_bytes, shared, MODEL_PLAN_BYTES);
 }
 
+int model_fits(model *probe, const void *weights, size_t weight_bytes) {
+    return !check(probe, weights, weight_bytes);
+}
+
 void model_close(model *opened) {
     opened->arena = NULL;
 }
