@@ -103,6 +103,23 @@ def find_on_host(result: byoc.Result, operator: str) -> Any:
     )
 
 
+def test_ranges_of_integers_stand_beside_those_of_the_data(show: Any, quantized: byoc.Result) -> None:
+    page = show(quantized.make_page())
+    search(page, "n0")
+    assert "Integers against the data" in page.inner_text("#details")
+    labels = page.locator("#details svg.ranges").evaluate_all(
+        "all => all.map((one) => one.getAttribute('aria-label'))"
+    )
+    assert len(labels) == 2  # what it reads and what it makes
+    assert all(label.startswith("int8 ") and "; data " in label for label in labels)
+    page.click("#tab-ranges")
+    shares = page.locator("#list tbody tr td:nth-child(3)").all_inner_texts()
+    unused = [float(text.strip("< %")) for text in shares]
+    assert unused == sorted(unused, reverse=True)
+    page.click("#list tbody tr:first-child")
+    assert page.locator("#details svg.ranges").count() == 1
+
+
 def test_a_user_finds_why_a_node_is_on_the_host(show: Any, ssdlite: Any) -> None:
     page = show(ssdlite.make_page())
     graph = ssdlite.plan.root

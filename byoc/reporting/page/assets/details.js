@@ -400,12 +400,12 @@ function drawBins({ bins, least, greatest }) {
 
 /** A range of integers and that of the data in words: pairs of a term and a value. */
 function describeRange(range) {
-  const { unused, beyond } = measureFit(range);
+  const { unused, beyond, clipped } = measureFit(range);
   const spell = ([from, to]) => `${roundNumber(from)} to ${roundNumber(to)}`;
   return [
     [range.dtype, spell([range.low, range.high])], ["data", spell(range.data)],
     ["unused", `${formatShare(unused)} of the integers`],
-    ["saturates", beyond > 1e-6 ? `${formatShare(beyond)} of the data's range${range.clipped ? `, ${formatShare(range.clipped)} of its values` : ""}` : ""],
+    ["saturates", beyond > 1e-6 ? `${formatShare(beyond)} of the data's range${clipped ? `, at most ${formatShare(clipped)} of its values` : ""}` : ""],
   ];
 }
 

@@ -167,10 +167,10 @@ function listRanges(pane, page) {
   const rows = page.ranges.map(({ graph, range }) => ({ graph, range, ...measureFit(range) }));
   const columns = [
     { title: "Tensor", value: (row) => row.graph.tensor(row.range.tensor).name, show: (row) => make("span", { className: "name", text: shorten(row.graph.tensor(row.range.tensor).name, 60) }) },
-    { title: "Fits worst", number: true, value: (row) => Math.max(row.unused, row.beyond), show: (row) => drawRange(row.range) },
+    { title: "Integers above, data below", number: true, value: (row) => Math.max(row.unused, row.beyond), show: (row) => drawRange(row.range) },
     { title: "Unused integers", number: true, value: (row) => row.unused, show: (row) => formatShare(row.unused) },
     { title: "Of the data's range saturates", number: true, value: (row) => row.beyond, show: (row) => (row.beyond > 1e-6 ? formatShare(row.beyond) : "–") },
-    ...(rows.some((row) => row.range.clipped) ? [{ title: "Of its values", number: true, value: (row) => row.range.clipped, show: (row) => (row.range.clipped ? formatShare(row.range.clipped) : "–") }] : []),
+    ...(rows.some((row) => row.clipped) ? [{ title: "Of its values", number: true, value: (row) => row.clipped, show: (row) => (row.clipped ? formatShare(row.clipped) : "–") }] : []),
     { title: "Integers", value: (row) => row.range.low, show: (row) => `${row.range.dtype}: ${roundNumber(row.range.low)} to ${roundNumber(row.range.high)}` },
     { title: "Data", value: (row) => row.range.data[0], show: (row) => row.range.data.map(roundNumber).join(" to ") },
   ];

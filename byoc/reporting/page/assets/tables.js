@@ -318,10 +318,14 @@ class Tables {
   }
 }
 
-/** How a range of integers fits the data: the shares of the integers that are unused, and of the data's range beyond. */
-function measureFit({ low, high, data: [least, greatest] }) {
+/**
+ * How a range of integers fits the data: the shares of the integers that are unused, of the data's range beyond, and
+ * of its values outside of the range that the method chose. Tensors that share a scale may have integers for more.
+ */
+function measureFit({ low, high, data: [least, greatest], clipped }) {
   const inside = Math.max(0, Math.min(high, greatest) - Math.max(low, least));
-  return { unused: 1 - inside / (high - low || 1), beyond: greatest > least ? 1 - inside / (greatest - least) : 0 };
+  const beyond = greatest > least ? 1 - inside / (greatest - least) : 0;
+  return { unused: 1 - inside / (high - low || 1), beyond, clipped: beyond > 1e-6 ? clipped : 0 };
 }
 
 /** The seconds of a run of each stage of a trace: name -> [seconds, runs]. */
