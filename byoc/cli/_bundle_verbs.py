@@ -206,7 +206,7 @@ def _remove(key: str) -> None:
 
 
 class ReportForm(StrEnum):
-    """Who a report is drawn by: a browser, or Model Explorer."""
+    """A form of the report: a page, or files for Model Explorer."""
 
     html = "html"
     explorer = "model-explorer"

@@ -40,14 +40,27 @@ def list_pages() -> Iterator[object]:
             yield pytest.param(name, True, id=f"{name}-whole", marks=pytest.mark.thorough)
 
 
+@pytest.fixture(scope="module")
+def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What codegens compiled for one page serves the next: most compile the same model."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.mark.parametrize(("name", "whole"), [*list_pages()])
-def test_the_page_runs_and_prints_what_it_says(
-    name: str, whole: bool, programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_page_runs_and_prints_what_it_says(  # noqa: PLR0913, PLR0917 - fixtures
+    name: str,
+    whole: bool,
+    programs: Programs,
+    shared_cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = tmp_path / "page"
     folder.mkdir()
-    for kind in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+    for kind in ("XDG_DATA_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.setenv(kind, str(tmp_path / kind))
+    own = tmp_path / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(own if name == "cache.md" else shared_cache))
     monkeypatch.syspath_prepend(find_site(folder))
     page = PageRun(folder, programs, whole)
     for block in BLOCKS[name]:
