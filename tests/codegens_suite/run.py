@@ -4,7 +4,8 @@ CODEGENS is a name, or several joined by commas. Each model is cut so that all t
 on the accelerator, compiled, and verified in a process of its own. `--rules` are the codegen's own
 unless given; `any` are rules that take every operator. Codegens of integers (ethos_u, qnn) get models
 that are quantized first, by ranges of random data; `--quantize int8` says so of any, `none` of none.
-Without models: of one codegen the nine light ones, of several those of the table in benchmarks/RESULTS.md.
+Without models: of one codegen the nine light ones, of several those of its table in
+benchmarks/RESULTS.md.
 
 `--option NAME=VALUE`, several times, are the codegen's, as `scratchpad=131072` of `dla`. What the
 codegen refuses goes back to the host; how often is counted, and the first reason told. Of a codegen
@@ -12,9 +13,9 @@ with a simulator, as `dla`, the table has what it noted as well: the bytes of th
 which no plan could be, and those that the DMA moves.
 
 `--limit SECONDS` ends a model that takes longer by the clock. `--format md` prints the rows of
-benchmarks/RESULTS.md. `--json FILE` keeps all that is found, and with `--resume` what FILE has already is
-not run again. The exit code is 1 when there is no bundle, nothing was offloaded, a region cannot run
-here, or a bundle does not do what its model does.
+benchmarks/RESULTS.md. `--json FILE` keeps all that is found, and with `--resume` what FILE has
+already is not run again. The exit code is 1 when there is no bundle, nothing was offloaded, a region
+cannot run here, or a bundle does not do what its model does.
 """
 
 import argparse

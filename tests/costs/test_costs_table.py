@@ -1,4 +1,4 @@
-"""The table of operations: it has every operator of ONNX and of the zoo, and docs/operations.md shows it."""
+"""The table of operations has every operator of ONNX and the zoo, and docs/operations.md shows it."""
 
 import lzma
 import re

@@ -47,7 +47,7 @@ def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("name", "whole"), [*list_pages()])
-def test_the_page_runs_and_prints_what_it_says(  # noqa: PLR0913, PLR0917 - fixtures
+def test_the_page_runs_and_prints_what_it_says(  # noqa: PLR0917 - fixtures
     name: str,
     whole: bool,
     programs: Programs,

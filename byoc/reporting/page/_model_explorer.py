@@ -272,7 +272,7 @@ class _ExplorerGraph:
         return next((n for n in own if n not in inserted and self.operator(n) not in linear), own[0])
 
     def _describe_node(self, node: int) -> Iterator[tuple[str, str]]:
-        """Yield the attributes of a node: its place with the reason, its costs, what the model states."""
+        """Yield the attributes of a node: its place and why, its costs, what the model states."""
         graph, tables, unit = self.graph, self.decisions, self.graph.nodes.units[node]
         yield "device", tables.devices[self.find_device(node)]
         if unit >= 0:
