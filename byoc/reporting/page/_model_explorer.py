@@ -9,6 +9,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +71,11 @@ def make_explorer_files(
         # Of decibels few are bad.
         ends = (_STRONG, _PALE) if name == "decibels" else (_PALE, _STRONG)
         gradient = [{"stop": stop, "bgColor": colour} for stop, colour in enumerate(ends)]
+        results = {graph: dict(filter(_is_finite, rows)) for graph, rows in found.items()}
         data = {
-            graph: {"name": title, "results": dict(results), "gradient": gradient}
-            for graph, results in ((graph, tuple(rows)) for graph, rows in found.items())
-            if results
+            graph: {"name": title, "results": each, "gradient": gradient}
+            for graph, each in results.items()
+            if each
         }
         if data:
             documents[f"{name}.json"] = data
@@ -115,7 +117,8 @@ class _ExplorerGraph:
         found = defaultdict(list)
         for node, inputs in enumerate(self.graph.nodes.inputs):
             for tensor in inputs:
-                found[tensor].append(node)
+                if tensor >= 0:
+                    found[tensor].append(node)
         return dict(found)
 
     @cached_property
@@ -125,6 +128,11 @@ class _ExplorerGraph:
         for node, unit in enumerate(self.graph.nodes.units):
             found[unit].append(node)
         return found
+
+    @cached_property
+    def inserted(self) -> frozenset[int]:
+        """The nodes that byoc added."""
+        return frozenset(self.graph.nodes.inserted)
 
     @cached_property
     def bodies(self) -> Mapping[int, list[str]]:
@@ -143,10 +151,13 @@ class _ExplorerGraph:
         for each in graph.ranges:
             maker = makers.get(each.tensor, -1)
             if maker >= 0 and self.operator(maker) == "DequantizeLinear":
-                node = makers[graph.nodes.inputs[maker][0]]
+                around = [makers.get(tensor, -1) for tensor in graph.nodes.inputs[maker][:1]]
             else:
-                node = next(n for n in self.readers[each.tensor] if self.operator(n) == "QuantizeLinear")
-            found[self._find_main(graph.nodes.units[node])].append(each)
+                around = self.readers.get(each.tensor, [])
+            quantize = [n for n in around if n >= 0 and self.operator(n) == "QuantizeLinear"]
+            for node in quantize[:1]:
+                unit = graph.nodes.units[node]
+                found[self._find_main(unit) if unit >= 0 else node].append(each)
         return found
 
     def name(self, tensor: int) -> str:
@@ -160,19 +171,25 @@ class _ExplorerGraph:
 
     def find_device(self, node: int) -> int:
         """Return the device of a node; where it has none that of its reader, or of its body's node."""
-        device = self.graph.find_device(node)
+        placed = self.find_placed(node)
+        return self.device_around if placed is None else self.graph.find_device(placed)
+
+    @cached_property
+    def device_around(self) -> int:
+        """The device of the node around the body, where that was not placed by itself; else the host."""
         above, around = self.graph.around
-        if device >= 0:
-            return device
-        if self.graph.units.kinds or above < 0:
-            reader = self.find_reader(node)
-            return 0 if reader is None else self.find_device(reader)
+        if self.graph.units.kinds or above < 0 or around < 0:
+            return 0
         return _ExplorerGraph(self.decisions, above, self.report).find_device(around)
 
-    def find_reader(self, node: int) -> int | None:
-        """Return the first node that reads what a node makes, None where none does."""
-        made = self.graph.nodes.outputs[node]
-        return next((self.readers[tensor][0] for tensor in made if tensor in self.readers), None)
+    def find_placed(self, node: int) -> int | None:
+        """Return a node if it is placed; else what reads a constant node first, None where none is."""
+        seen: set[int] = set()
+        while node not in seen and self.graph.nodes.units[node] < 0:
+            seen.add(node)  # a bundle of others may have a cycle
+            made = self.graph.nodes.outputs[node]
+            node = next((self.readers[tensor][0] for tensor in made if tensor in self.readers), node)
+        return node if self.graph.nodes.units[node] >= 0 else None
 
     def describe_type(self, tensor: int) -> str:
         """Return dtype and shape of a tensor, empty where they are not known."""
@@ -247,11 +264,10 @@ class _ExplorerGraph:
 
     def _find_namespace(self, node: int) -> str:
         """Return region and unit of a node; a slash would begin a further level, and names have some."""
-        unit = self.graph.nodes.units[node]
-        if unit < 0:
-            # Constant nodes are in no unit: each is shown beside what reads it first.
-            reader = self.find_reader(node)
-            return "" if reader is None else self._find_namespace(reader)
+        placed = self.find_placed(node)
+        if placed is None:
+            return ""
+        unit = self.graph.nodes.units[placed]
         own = self.nodes_of_units[unit]
         region = self.graph.units.regions[unit]
         parts = [self.graph.regions[region].name] if region >= 0 else []
@@ -267,7 +283,7 @@ class _ExplorerGraph:
 
     def _find_main(self, unit: int) -> int:
         """Return the node that a unit is known by: the first one that byoc did not insert."""
-        inserted, own = set(self.graph.nodes.inserted), self.nodes_of_units[unit]
+        inserted, own = self.inserted, self.nodes_of_units[unit]
         linear = {"QuantizeLinear", "DequantizeLinear"}
         return next((n for n in own if n not in inserted and self.operator(n) not in linear), own[0])
 
@@ -407,6 +423,12 @@ class _ExplorerGraph:
                 if path + known in overlay.values:
                     yield self.ids[node], {"value": overlay.values[path + known]}
                     break
+
+
+def _is_finite(row: tuple[str, dict[str, Any]]) -> bool:
+    """Return whether JSON can represent a value: sums in a bundle of others may be infinite."""
+    value = row[1]["value"]
+    return not isinstance(value, float) or isfinite(value)
 
 
 def _list_pairs(values: Mapping[str, str]) -> list[dict[str, str]]:

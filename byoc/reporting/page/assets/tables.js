@@ -134,11 +134,12 @@ class Graph {
       this.foundRanges = new Map();
       for (const each of this.raw.ranges || []) {
         const made = this.producer[each.tensor];
-        const whole = made >= 0 && this.operator(made).name === "DequantizeLinear"
-          ? this.nodes.inputs[made][0]
-          : this.nodes.outputs[(this.readers.get(each.tensor) || []).find((reader) => this.operator(reader).name === "QuantizeLinear")][0];
+        const reader = (this.readers.get(each.tensor) || []).find((node) => this.operator(node).name === "QuantizeLinear");
+        const whole = made >= 0 && this.operator(made).name === "DequantizeLinear" ? this.nodes.inputs[made][0] : reader === undefined ? -1 : this.nodes.outputs[reader][0];
+        this.foundRanges.set(each.tensor, each);
+        if (!(whole >= 0) || this.producer[whole] < 0) continue; // in a bundle of others
         const floats = (this.readers.get(whole) || []).filter((reader) => this.operator(reader).name === "DequantizeLinear").map((reader) => this.nodes.outputs[reader][0]);
-        for (const tensor of [each.tensor, whole, this.nodes.inputs[this.producer[whole]][0], ...floats]) this.foundRanges.set(tensor, each);
+        for (const tensor of [whole, this.nodes.inputs[this.producer[whole]][0], ...floats]) this.foundRanges.set(tensor, each);
       }
     }
     return this.foundRanges;
