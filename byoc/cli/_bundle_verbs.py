@@ -215,7 +215,8 @@ class ReportForm(StrEnum):
 def report(  # noqa: PLR0913, PLR0917 - typer gives each
     bundle: Annotated[Path, typer.Argument(help="What `byoc partition -o` wrote, or `byoc pack`.")],
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="Write the page here, such as report.html.")
+        Path,
+        typer.Option("--output", "-o", help="Write the page here, such as report.html, or the folder."),
     ],
     form: Annotated[
         ReportForm,
