@@ -1,4 +1,4 @@
-"""The page: a report as one HTML file with the graph, which opens without a network."""
+"""The page: a report as one HTML file that opens without a network; and as files for Model Explorer."""
 
 from typing import TYPE_CHECKING
 
