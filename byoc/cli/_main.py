@@ -80,13 +80,13 @@ _GROUPS = {
             "Put several models, for several devices, into one package.",
         ),
         "pack": ("_bundle_verbs:pack", "Pack a bundle into one file that every verb opens."),
-        "trust": ("_bundle_verbs:trust", "Trust whoever signed a bundle, or list whom you trust."),
+        "trust": ("_kept_verbs:trust", "Trust whoever signed a bundle, or list whom you trust."),
         "export-c": ("_export_verb:export_c", "Write a model or a bundle as a C program."),
         "make-driver": (
             "_export_verb:make_driver",
             "Make the driver in C that runs a bundle's regions.",
         ),
-        "cache": ("_bundle_verbs:app", "Show what is kept of earlier compiles, clear it, or limit it."),
+        "cache": ("_kept_verbs:app", "Show what is kept of earlier compiles, clear it, or limit it."),
     },
     "Prepare a model": {
         "zoo": ("_model_verbs:app", "List the models that zoo:NAME gives, or fetch trained ones."),
