@@ -46,7 +46,8 @@ def replay_study(  # noqa: PLR0913 - the options of the verb
 
     Returns:
         A row for each placement at each link, as of `byoc.study`. Its `options` say under what the
-        placement was chosen, where that was replaced: `saved_link=0.1`. Nothing is searched, so that
+        placement was chosen, of what is replaced here: `saved_link=0.1`, null for the cost model's own.
+        Nothing is searched, so that
         `bound`, `gap` and `solver_seconds` are None.
 
     Raises InputError where the folder has no cases, a file in it or a cost model is wrong, and where the
@@ -71,8 +72,9 @@ def replay_study(  # noqa: PLR0913 - the options of the verb
         result = run_cases([*cases.values()], partial(solve_in_processes, jobs=jobs), {})
     except StoppedStudyError as stop:
         raise stop.cause from None
-    names = {name: str(value) for name, value in given.items() if value is not None}
-    rows = [_name_row(row, before[row["key"]], names) for row in result.rows]
+    names: dict[str, Any] = {name: str(value) for name, value in given.items() if value is not None}
+    replaced = [*(["link"] if links else []), *names]
+    rows = [_name_row(row, before[row["key"]], replaced) | names for row in result.rows]
     if path is not None:
         write_results(path, rows)
     return replace(result, rows=rows)
@@ -130,11 +132,11 @@ def _drop_replaced(given: Mapping[str, Any], costs: Mapping[str, str]) -> dict[s
     return {name: value for name, value in given.items() if models[name] not in costs}
 
 
-def _name_row(row: StudyRow, before: StudyCase, costs: dict[str, str]) -> StudyRow:
-    """Return a row with the strategy that chose the placement, and under what, where that differs."""
-    under: dict[str, Any] = {}
-    if row["link"] != before.link:
-        under["saved_link"] = before.link
-    under |= {f"saved_{name}": getattr(before, name) or "" for name in costs}
+def _name_row(row: StudyRow, before: StudyCase, replaced: Sequence[str]) -> StudyRow:
+    """Return a row with the strategy that chose the placement, and under what, of what is replaced.
+
+    That is there where it is the same, too, so that each link has the same variants of a strategy.
+    """
+    under = {f"saved_{name}": getattr(before, name) for name in replaced}
     options = format_pairs({**before.strategy_options, **under})
-    return row | costs | {"strategy": before.strategy, "options": options, "seed": before.seed}
+    return row | {"strategy": before.strategy, "options": options, "seed": before.seed}
