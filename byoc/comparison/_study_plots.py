@@ -37,7 +37,7 @@ _LEAST_WIDTH, _MOST_WIDTH = 1.5, 40.0  # inches
 _STYLES = ("-", "--", "-.", ":")
 _MARKS = "osD^vPX*"
 _TEXT_POINTS = 8.0  # as the captions of a paper
-_LEGEND_POINTS = 7.0
+_LEGEND_POINTS = 7.0  # legible in print, and less than the labels
 _GREY = "#777777"
 _HOST_STYLE = (0, (6, 2))  # long dashes, as no strategy has them
 _LIGHTEST = 0.85  # of the colour map, from dark to light: what is lighter is too faint on white
@@ -51,7 +51,7 @@ _MOST_PANELS = 12  # models of a figure
 
 @dataclass(frozen=True)
 class _Drawing:
-    """What figures are drawn from: all rows, and those compared; their width in inches, their axes."""
+    """The content of figures, all rows and those compared, and their form, the width in inches."""
 
     every: Sequence[StudyRow]
     rows: Sequence[StudyRow]
@@ -106,7 +106,7 @@ class _Drawing:
         )
 
     def describe(self) -> str:
-        """Return what strategies are compared over, as the title of a legend."""
+        """Return the title of a legend: the problems over which strategies are compared."""
         total = len({find_problem(row) for row in self.every})
         if self.over == OVER_OWN:
             return f"each over the problems that it solved itself, of {total}"
