@@ -92,8 +92,7 @@ class _Drawing:
         for each in axes:
             handles, labels = each.get_legend_handles_labels()
             pairs |= dict(zip(labels, handles, strict=True))
-        longest = max(map(len, pairs), default=1)
-        columns = max(1, min(len(pairs), int(self.width / (0.6 + 0.055 * longest))))
+        columns = min(max(len(pairs), 1), self.count_columns(pairs))
         figure.legend(
             pairs.values(),
             pairs.keys(),
@@ -104,6 +103,11 @@ class _Drawing:
             title_fontsize=_LEGEND_POINTS,
             frameon=False,
         )
+
+    def count_columns(self, names: Iterable[str]) -> int:
+        """Return the columns that a legend with these names has room for."""
+        longest = max(map(len, names), default=1)
+        return max(1, int(self.width / (0.6 + 0.055 * longest)))  # inches of a mark, and of a letter
 
     def describe(self) -> str:
         """Return the title of a legend: the problems over which strategies are compared."""
@@ -250,8 +254,7 @@ class _StudyFigure:
     def find_height(self, drawing: _Drawing) -> float:
         """Return the height in inches: of the drawing, and of a legend under it."""
         names = drawing.names.values()
-        longest = max(map(len, names), default=1)
-        columns = max(1, int(drawing.width / (0.6 + 0.055 * longest)))
+        columns = drawing.count_columns(names)
         return drawing.width * self.shape(drawing) + 0.16 * ceil((len(names) + 1) / columns) + 0.2
 
 
