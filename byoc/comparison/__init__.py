@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from byoc.comparison._rule_comparison import ComparedKind, RuleComparison, compare_rules, simplify
     from byoc.comparison._study_file import TASK_KEYS, StudyCase, TaskRow, list_tasks, make_study_schema
     from byoc.comparison._study_plots import plot_study
-    from byoc.comparison._study_replay import replay_study
     from byoc.comparison._study_results import (
         ASKED_COLUMNS,
         COLUMNS,
@@ -58,7 +57,12 @@ if TYPE_CHECKING:
         read_results,
         write_results,
     )
-    from byoc.comparison._study_run import StoppedStudyError, StudyResult, study
+    from byoc.comparison._study_run import (
+        StoppedStudyError,
+        StudyResult,
+        replay_study,
+        study,
+    )
     from byoc.comparison._study_tables import (
         SUMMARY_KEYS,
         describe_over,

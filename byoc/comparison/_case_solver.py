@@ -65,7 +65,7 @@ def list_versions() -> dict[str, str]:
 
 
 def describe_run() -> dict[str, str]:
-    """Return where and when a case is solved: the columns `RUN_COLUMNS` of a study that this gives."""
+    """Return the machine, the time and the versions by which a case is solved, as columns of its row."""
     return {"date": datetime.now(UTC).isoformat(timespec="seconds"), **_describe_installation()}
 
 

@@ -37,7 +37,7 @@ _LEAST_WIDTH, _MOST_WIDTH = 1.5, 40.0  # inches
 _STYLES = ("-", "--", "-.", ":")
 _MARKS = "osD^vPX*"
 _TEXT_POINTS = 8.0  # as the captions of a paper
-_LEGEND_POINTS = 7.0
+_LEGEND_POINTS = 7.0  # legible in print, and less than the labels
 _GREY = "#777777"
 _HOST_STYLE = (0, (6, 2))  # long dashes, as no strategy has them
 _LIGHTEST = 0.85  # of the colour map, from dark to light: what is lighter is too faint on white
@@ -51,7 +51,7 @@ _MOST_PANELS = 12  # models of a figure
 
 @dataclass(frozen=True)
 class _Drawing:
-    """What figures are drawn from: all rows, and those compared; their width in inches, their axes."""
+    """The content of figures, all rows and those compared, and their form, the width in inches."""
 
     every: Sequence[StudyRow]
     rows: Sequence[StudyRow]
@@ -92,8 +92,7 @@ class _Drawing:
         for each in axes:
             handles, labels = each.get_legend_handles_labels()
             pairs |= dict(zip(labels, handles, strict=True))
-        longest = max(map(len, pairs), default=1)
-        columns = max(1, min(len(pairs), int(self.width / (0.6 + 0.055 * longest))))
+        columns = min(max(len(pairs), 1), self.count_columns(pairs))
         figure.legend(
             pairs.values(),
             pairs.keys(),
@@ -105,8 +104,13 @@ class _Drawing:
             frameon=False,
         )
 
+    def count_columns(self, names: Iterable[str]) -> int:
+        """Return the columns that a legend with these names has room for."""
+        longest = max(map(len, names), default=1)
+        return max(1, int(self.width / (0.6 + 0.055 * longest)))  # inches of a mark, and of a letter
+
     def describe(self) -> str:
-        """Return what strategies are compared over, as the title of a legend."""
+        """Return the title of a legend: the problems over which strategies are compared."""
         total = len({find_problem(row) for row in self.every})
         if self.over == OVER_OWN:
             return f"each over the problems that it solved itself, of {total}"
@@ -250,8 +254,7 @@ class _StudyFigure:
     def find_height(self, drawing: _Drawing) -> float:
         """Return the height in inches: of the drawing, and of a legend under it."""
         names = drawing.names.values()
-        longest = max(map(len, names), default=1)
-        columns = max(1, int(drawing.width / (0.6 + 0.055 * longest)))
+        columns = drawing.count_columns(names)
         return drawing.width * self.shape(drawing) + 0.16 * ceil((len(names) + 1) / columns) + 0.2
 
 

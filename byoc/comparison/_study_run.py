@@ -1,20 +1,18 @@
-"""Running a study: each combination of its axes is a case; a journal keeps those done."""
+"""Running a study: each combination of its axes is a case; pricing placements that one saved."""
 
 import json
-import os
 import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import product
 from math import prod
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any
 
 from byoc.comparison._case_schedulers import Scheduler, solve_in_processes, solve_on_cluster
 from byoc.comparison._case_solver import (
@@ -28,6 +26,8 @@ from byoc.comparison._case_solver import (
     make_failure,
 )
 from byoc.comparison._study_file import (
+    SAVED,
+    SavedCase,
     StudiedCosts,
     StudiedStrategy,
     StudyCase,
@@ -36,18 +36,28 @@ from byoc.comparison._study_file import (
     read_study,
 )
 from byoc.comparison._study_results import (
+    StudyJournal,
     StudyRow,
-    check_outcome,
     check_results_path,
+    format_pairs,
     is_failure,
     make_rows,
     write_results,
 )
 from byoc.costs import parse_objective
 from byoc.errors import InputError, escape_unprintable
+from byoc.placement import Measure
 from byoc.planning import choose_clean_passes
-from byoc.stages import load_targets
-from byoc.support import check_minimum, make_file_error, report_step, validate_content
+from byoc.stages import load_settings, load_targets
+from byoc.stages.options import DEFAULT_STRATEGY
+from byoc.support import (
+    check_minimum,
+    is_file,
+    make_file_error,
+    read_yaml,
+    report_step,
+    validate_content,
+)
 from byoc.zoo import ZOO, list_entries
 
 # The cases of a study file: every combination of its axes, names resolved, contents digested.
@@ -245,107 +255,6 @@ def _note_problem(problems: dict[str, None], location: str, load: Any) -> None:
         problems |= dict.fromkeys(f"{location}: {line}" for line in error.lines)
 
 
-# The journal of a study: the outcomes of cases that are done, kept through any end of the program.
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
-
-_FORMAT = {"byoc_study": 1}
-
-
-class StudyJournal:
-    """A file of JSON lines, one for each case that is done: its key and its outcome.
-
-    A line is on the disk before the next case counts as done. A last line that was broken off is
-    removed. Two programs cannot write the same journal.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Open the journal, which is made where there is none.
-
-        Raises InputError for a file that is no journal, cannot be written, or is being written.
-        """
-        self.path = path
-        if path.is_symlink():  # the user named the results beside it, and not what the link leads to
-            raise InputError(f"{path}: cannot be written: it is a link")
-        try:
-            self._file: IO[bytes] = path.open("a+b")
-        except OSError as error:
-            raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
-        try:
-            self._lock()
-            self.outcomes = self._read()
-        except BaseException:
-            self._close()
-            raise
-
-    def append(self, key: str, outcome: Mapping[str, Any]) -> None:
-        """Write the outcome of a case. Raises InputError where the disk takes no more."""
-        self.outcomes[key] = dict(outcome)
-        self._write({"key": key, "outcome": outcome})
-
-    def __enter__(self) -> Self:
-        """Return the journal."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Close the file."""
-        self._close()
-
-    def _close(self) -> None:
-        with suppress(OSError):  # of a line that was not written, which was an error by then
-            self._file.close()
-
-    def _lock(self) -> None:
-        if fcntl is None:
-            return
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InputError(f"{self.path}: another study is writing it") from None
-
-    def _read(self) -> dict[str, Outcome]:
-        self._file.seek(0)
-        content = self._file.read()
-        whole = content.rfind(b"\n") + 1
-        lines = content[:whole].splitlines()
-        if not lines:
-            if content and not json.dumps(_FORMAT).encode().startswith(content):
-                raise InputError(f"{self.path}: not the journal of a study")
-            self._file.truncate(0)
-            self._write(_FORMAT)
-            return {}
-        found: dict[str, Outcome] = {}
-        for number, line in enumerate(lines):
-            try:
-                entry = json.loads(line)
-                if number:
-                    found[entry["key"]] = check_outcome(entry["outcome"])
-                elif entry != _FORMAT:
-                    raise ValueError
-            except (ValueError, LookupError, TypeError, RecursionError):
-                raise InputError(
-                    f"{self.path}:{number + 1}: not a line of the journal of a study"
-                ) from None
-        self._file.truncate(whole)
-        return found
-
-    def _write(self, entry: Mapping[str, Any]) -> None:
-        try:
-            self._file.write(json.dumps(entry).encode() + b"\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            raise InputError(f"{self.path}: cannot be written: {error.strerror or error}") from None
-
-
 # Running a study: a scheduler solves its cases, and a journal keeps each that is done.
 
 JOURNAL_SUFFIX = ".cases.jsonl"
@@ -401,8 +310,8 @@ def study(  # noqa: PLR0913 - the options of the verb
         retry_failures: solve cases again that failed in an earlier run.
         save: a folder, made if need be, for three files of each case that is solved, named by the first
             16 digits of its `key`: `.placement.yaml` for `byoc.partition`, `.problem.json` for
-            `byoc.place`, and `.case.json` for `byoc.replay`. What an earlier run did not save is solved
-            again.
+            `byoc.place`, and `.case.json` for
+            `byoc.comparison.replay_study`. What an earlier run did not save is solved again.
 
     Returns:
         The rows, in the order of the axes, with the keys of `byoc.comparison.COLUMNS`. A case that
@@ -515,3 +424,131 @@ def _collect(
         failed += outcome["status"] != OK
         failures = f", {failed} failed" if failed else ""
         report_step(f"{len(outcomes)} of {total} cases{failures}: {case.model}, {case.strategy}")
+
+
+# Replaying: the placements that a study saved, priced over another link or by other costs.
+
+# Strategies that take a placement as it is given, and count it by a measure.
+_STRATEGIES = {
+    Measure.total: DEFAULT_STRATEGY,
+    Measure.makespan: "makespan",
+    Measure.load: "throughput",
+}
+
+
+def replay_study(  # noqa: PLR0913 - the options of the verb
+    saved: str | Path,
+    output: str | Path | None = None,
+    *,
+    links: Sequence[float] = (),
+    cost_model: str | Path | None = None,
+    host_cost_model: str | Path | None = None,
+    jobs: int | None = None,
+) -> StudyResult:
+    """Price the placements that a study saved over another link or by other costs.
+
+    Args:
+        saved: the folder that `byoc.study` was given as `save`.
+        output: where to write the results, as of `byoc.study`; there is no journal.
+        links: bandwidths in GB/s, over each of which every placement is priced; the link of its own case
+            if empty.
+        cost_model: the accelerator's cost model, by path or name, in place of that of each case.
+        host_cost_model: the same for the host.
+        jobs: processes at a time, as many as there are processors by default.
+
+    Returns:
+        A row for each placement at each link, as of `byoc.study`. Its `options` say under what the
+        placement was chosen, of what is replaced here: `saved_link=0.1`, null for the cost model's own.
+        Nothing is searched, so that
+        `bound`, `gap` and `solver_seconds` are None.
+
+    Raises InputError where the folder has no cases, a file in it or a cost model is wrong, and where the
+    results cannot be written. A case whose model or rule file has changed since is a row that says so.
+    """
+    check_minimum("jobs", jobs, 1)
+    path = None if output is None else Path(output)
+    if path is not None:
+        check_results_path(path)
+    given = {"cost_model": cost_model, "host_cost_model": host_cost_model}
+    costs: dict[str, Any] = {
+        name: _find_costs(value) for name, value in given.items() if value is not None
+    }
+    before: dict[str, StudyCase] = {}
+    cases: dict[str, StudyCase] = {}
+    for file, content in sorted(_read_saved(Path(saved)), key=_sort_saved):
+        for link in links or (content.case.link,):
+            case = _make_case(file, content, costs, link)
+            before[case.key], cases[case.key] = content.case, case
+    load_settings(next(iter(cases.values())).options)  # a wrong cost model is an error, not many rows
+    try:
+        result = run_cases([*cases.values()], partial(solve_in_processes, jobs=jobs), {})
+    except StoppedStudyError as stop:
+        raise stop.cause from None
+    names: dict[str, Any] = {name: str(value) for name, value in given.items() if value is not None}
+    replaced = [*(["link"] if links else []), *names]
+    rows = [_name_row(row, before[row["key"]], replaced) | names for row in result.rows]
+    if path is not None:
+        write_results(path, rows)
+    return replace(result, rows=rows)
+
+
+def _find_costs(given: str | Path) -> str:
+    """Return a cost model's absolute path, since cases have folders of their own, or its name."""
+    return str(Path(given).absolute()) if is_file(Path(given)) else str(given)
+
+
+def _read_saved(folder: Path) -> Iterator[tuple[Path, SavedCase]]:
+    """Yield the placement file and the case of each saved case, by name."""
+    ending = f".{SAVED['case']}"
+    files = sorted(folder.glob(f"*{ending}"))
+    if not files:
+        raise InputError(f"{folder}: no case that `byoc study --save` wrote is in it")
+    for file in files:
+        content = read_yaml(file, SavedCase)
+        placement = file.with_name(f"{file.name.removesuffix(ending)}.{SAVED['placement']}")
+        if not is_file(placement):
+            raise InputError(f"{placement}: no such file, which {file.name} belongs to")
+        yield placement.absolute(), content
+
+
+def _sort_saved(saved: tuple[Path, SavedCase]) -> tuple[Any, ...]:
+    """Return the key of a saved case, by which cases are in the order of a study, models first."""
+    case = saved[1].case
+    options = sorted(case.strategy_options.items())
+    return case.model, case.rules, case.strategy, options, case.link or 0.0, case.seed or 0, saved[0]
+
+
+def _make_case(
+    placement: Path, saved: SavedCase, costs: Mapping[str, Any], link: float | None
+) -> StudyCase:
+    """Return the case that prices a placement; the digests of what is replaced are left out."""
+    kept = {what: saved.case.digests[what] for what in ("model", "rules") if what in saved.case.digests}
+    return replace(
+        saved.case,
+        **costs,
+        cost_options=_drop_replaced(saved.case.cost_options, costs),
+        parameters=_drop_replaced(saved.case.parameters, costs),
+        link=link,
+        strategy=_STRATEGIES[saved.measure],
+        strategy_options={},
+        seed=None,
+        digests=kept,
+        save="",
+        placement=str(placement),
+    )
+
+
+def _drop_replaced(given: Mapping[str, Any], costs: Mapping[str, str]) -> dict[str, Any]:
+    """Return options or parameters of cost models without those of models that are replaced."""
+    models = {name: "host_cost_model" if name.startswith("host:") else "cost_model" for name in given}
+    return {name: value for name, value in given.items() if models[name] not in costs}
+
+
+def _name_row(row: StudyRow, before: StudyCase, replaced: Sequence[str]) -> StudyRow:
+    """Return a row with the strategy that chose the placement, and under what, of what is replaced.
+
+    That is there where it is the same, too, so that each link has the same variants of a strategy.
+    """
+    under = {f"saved_{name}": getattr(before, name) for name in replaced}
+    options = format_pairs({**before.strategy_options, **under})
+    return row | {"strategy": before.strategy, "options": options, "seed": before.seed}

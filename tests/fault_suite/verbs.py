@@ -45,6 +45,7 @@ from support import VANILLA, parse
 from warm_processes import ForkedProcess, ForkServer
 
 from byoc.bundle import open_bundle
+from byoc.comparison import RUN_COLUMNS
 from byoc.support import remove_leftovers
 
 FAULTS = ("disk", "file", "memory", "kill", "interrupt", "terminate", "twice", "odd")
@@ -249,7 +250,7 @@ def read_output(path: Path) -> object:
 
 
 def _is_lasting(column: str) -> bool:
-    return column not in ("solver_seconds", "case_seconds")
+    return column not in RUN_COLUMNS
 
 
 class Trial:
