@@ -154,7 +154,7 @@ _FLAT_SOFTMAX = 13  # before it, a Softmax is over all axes from its own on
 
 @dataclass(frozen=True)
 class _Scores:
-    """The scores that a Softmax inside a network reads, its axis, and the mask that was added to them."""
+    """The scores that a Softmax inside a network reads, its axis, and the mask added to them."""
 
     name: str
     axis: int
