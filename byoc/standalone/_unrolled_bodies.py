@@ -1,0 +1,287 @@
+"""Operators with bodies written out, where it is known before a run how often each body runs.
+
+A program in C is a list of steps without jumps. An If whose condition is known is its branch; a Loop of
+a known number of iterations and a Scan over a known extent are copies of their bodies in a row.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
+
+from byoc.model import (
+    GraphIndex,
+    Model,
+    build_node,
+    copy_without,
+    find_constant_value,
+    get_stated_attributes,
+    is_onnx,
+    list_bodies,
+    list_own_names,
+    make_unique_name,
+    prepare_model,
+    rename_tensors,
+    walk_graphs,
+    walk_nodes,
+)
+from byoc.passes import clean_model, list_clean_passes
+
+MOST_ADDED = 4096
+"""The most nodes that copies of bodies may add to a model: each is a call in C."""
+
+_INITIALIZER_IR = 4  # from which on a stored tensor is no input
+_UNSQUEEZE_BY_INPUT, _PLAIN_SCAN = 13, 9  # the operator sets
+
+
+def unroll_bodies(model: Model, domains: Collection[str] = ()) -> Model:
+    """Return a model in which no If, Loop or Scan is left that can be written out; it computes the same.
+
+    Those whose bodies call functions of `domains` stay, and those that would add more than MOST_ADDED
+    nodes in all.
+    """
+    added = 0
+    while True:
+        unrolling = _Unrolling(model, frozenset(domains), MOST_ADDED - added)
+        nodes = unrolling.rewrite()
+        if not unrolling.added:
+            return model
+        added += unrolling.added
+        proto = copy_without(model.proto, "node")
+        proto.graph.node.extend(nodes)
+        proto.graph.initializer.extend(unrolling.stored)
+        proto.ir_version = max(proto.ir_version, _INITIALIZER_IR)
+        prepared = prepare_model(proto, model.source, model.folder)
+        cleaned = clean_model(prepared, list_clean_passes(False, True)).model
+        model = replace(cleaned, make_samples=model.make_samples)
+
+
+@dataclass(eq=False)
+class _Unrolling:
+    """One round over the main graph; what bodies hold themselves is for the next one.
+
+    `added` counts new nodes, of which there may be `most`; `stored` are the tensors that bodies stored.
+    """
+
+    model: Model
+    domains: frozenset[str]
+    most: int
+    added: int = 0
+    stored: list[TensorProto] = field(default_factory=list)
+    taken: set[str] = field(default_factory=set)
+
+    @property
+    def index(self) -> GraphIndex:
+        return self.model.index
+
+    def rewrite(self) -> list[NodeProto]:
+        """Return the nodes of the graph, with copies of bodies in the places of their operators."""
+        if not self.index.bodies:
+            return list(self.index.nodes)
+        for graph in walk_graphs(self.model.proto.graph):
+            self.taken |= list_own_names(graph)
+        return [made for node in self.index.nodes for made in self._write_out(node) or [node]]
+
+    def _write_out(self, node: NodeProto) -> list[NodeProto]:
+        """Return the nodes that compute what a node does; empty where it stays."""
+        makers = {"If": self._take_branch, "Loop": self._unroll_loop, "Scan": self._unroll_scan}
+        bodies = list_bodies(node)
+        inner = [each for body in bodies for each in walk_nodes(body.node)]
+        if not bodies or not is_onnx(node) or node.op_type not in makers:
+            return []
+        if any(body.sparse_initializer for body in bodies) or any(
+            n.domain in self.domains for n in inner
+        ):
+            return []
+        found = list(makers[node.op_type](node))
+        self.added += len(found)
+        return found
+
+    def _fits(self, body: GraphProto, times: int) -> bool:
+        count = sum(1 for _ in walk_nodes(body.node)) + len(body.input) + len(body.output)
+        return self.added + times * count <= self.most
+
+    def _find_value(self, name: str) -> Any:
+        return find_constant_value(self.index, name, self.model.folder)
+
+    def new_name(self, name: str) -> str:
+        """Return a name that no tensor has yet."""
+        return make_unique_name(name, self.taken)
+
+    def _store(self, value: Any, name: str) -> str:
+        made = self.new_name(name)
+        self.stored.append(numpy_helper.from_array(np.asarray(value, np.int64), made))
+        return made
+
+    def _take_branch(self, node: NodeProto) -> Iterator[NodeProto]:
+        condition = self._find_value(node.input[0])
+        if condition is None:
+            return
+        asked = "then_branch" if np.all(condition) else "else_branch"
+        body = next(each.g for each in node.attribute if each.name == asked)
+        if not self._fits(body, 1):
+            return
+        results = _Copies(self, body).add({})
+        yield from results.nodes
+        yield from _name_results(results.outputs, node.output)
+
+    def _unroll_loop(self, node: NodeProto) -> Iterator[NodeProto]:
+        body = list_bodies(node)[0]
+        times, states = self._find_trip_count(node, body), len(node.input) - 2
+        has_rows = len(body.output) > 1 + states
+        if times is None or not self._fits(body, times) or (has_rows and not times):
+            return
+        names, rows, copies = list(node.input[2:]), [], _Copies(self, body)
+        for step in range(times):
+            given = dict(zip([each.name for each in body.input[2:]], names, strict=True))
+            given[body.input[0].name] = self._store(step, f"{body.input[0].name}_{step}")
+            given[body.input[1].name] = self._store_true(body.input[1].name)
+            results = copies.add(given)
+            yield from results.nodes
+            names, row = results.outputs[1 : 1 + states], results.outputs[1 + states :]
+            rows.append(row)
+        yield from _name_results(names, node.output)
+        yield from self._stack(rows, node.output[states:], [0] * len(node.output[states:]))
+
+    def _store_true(self, name: str) -> str:
+        made = self.new_name(name)
+        self.stored.append(numpy_helper.from_array(np.asarray(True), made))
+        return made
+
+    def _find_trip_count(self, node: NodeProto, body: GraphProto) -> int | None:
+        """Return how often the body of a Loop runs; None where that is not known before a run."""
+        count = self._find_value(node.input[0]) if node.input[0] else None
+        asked = (*node.input, "")[1]
+        begins = self._find_value(asked) if asked else np.asarray(True)
+        if begins is None or count is None:
+            return None
+        if not np.all(begins):
+            return 0
+        return max(int(np.reshape(count, -1)[0]), 0) if self._goes_on(body) else None
+
+    def _goes_on(self, body: GraphProto) -> bool:
+        """Return whether the condition of a Loop's body, true before, is true after each iteration."""
+        makers = {name: node for node in body.node for name in node.output}
+        name = body.output[0].name
+        while name in makers and makers[name].op_type == "Identity":
+            name = makers[name].input[0]
+        if name == body.input[1].name:
+            return True
+        known = next((each for each in body.initializer if each.name == name), None)
+        if known is not None:
+            return bool(np.all(numpy_helper.to_array(known)))
+        if name in makers:
+            value = get_stated_attributes(makers[name]).get("value")
+            return makers[name].op_type == "Constant" and bool(
+                isinstance(value, TensorProto) and np.all(numpy_helper.to_array(value))
+            )
+        value = self._find_value(name)
+        return value is not None and bool(np.all(value))
+
+    def _unroll_scan(self, node: NodeProto) -> Iterator[NodeProto]:
+        stated = get_stated_attributes(node)
+        body, count = list_bodies(node)[0], int(stated["num_scan_inputs"])
+        states = len(node.input) - count
+        kinds = [self.index.types.get(name) for name in node.input[states:]]
+        if self.index.get_opset(node) < _PLAIN_SCAN or any(k is None or k.shape is None for k in kinds):
+            return
+        made = len(body.output) - states
+        axes = _read_list(stated, "scan_input_axes", count)
+        extents = [
+            None if kind is None or kind.shape is None else kind.shape[axis]
+            for kind, axis in zip(kinds, axes, strict=True)
+        ]
+        times = extents[0]
+        if not isinstance(times, int) or not times or not self._fits(body, times):
+            return
+        names, rows, copies = list(node.input[:states]), [], _Copies(self, body)
+        from_end = _read_list(stated, "scan_input_directions", count)
+        for step in range(times):
+            slices = []
+            for name, axis, is_back in zip(node.input[states:], axes, from_end, strict=True):
+                place = self._store(times - 1 - step if is_back else step, f"{name}_place")
+                slices.append(self.new_name(f"{name}_{step}"))
+                yield build_node("Gather", [name, place], [slices[-1]], axis=axis)
+            given = dict(zip([each.name for each in body.input], [*names, *slices], strict=True))
+            results = copies.add(given)
+            yield from results.nodes
+            names, row = results.outputs[:states], results.outputs[states:]
+            rows.append(row)
+        yield from _name_results(names, node.output)
+        backwards = _read_list(stated, "scan_output_directions", made)
+        ordered = [
+            [rows[times - 1 - step if backwards[at] else step][at] for at in range(made)]
+            for step in range(times)
+        ]
+        yield from self._stack(
+            ordered, node.output[states:], _read_list(stated, "scan_output_axes", made)
+        )
+
+    def _stack(
+        self, rows: Sequence[Sequence[str]], results: Sequence[str], axes: Sequence[int]
+    ) -> Iterator[NodeProto]:
+        """Yield the nodes that lay what each iteration made beside each other, along a new axis."""
+        by_input = self.index.opsets.get("", 1) >= _UNSQUEEZE_BY_INPUT
+        for at, (result, axis) in enumerate(zip(results, axes, strict=True)):
+            if not result:
+                continue
+            parts = []
+            for row in rows:
+                parts.append(self.new_name(f"{result}_row"))
+                if by_input:
+                    where = self._store([axis], f"{result}_axis")
+                    yield build_node("Unsqueeze", [row[at], where], [parts[-1]])
+                else:
+                    yield build_node("Unsqueeze", [row[at]], [parts[-1]], axes=[axis])
+            yield build_node("Concat", parts, [result], axis=axis)
+
+
+@dataclass(frozen=True)
+class _Copy:
+    """A copy of a body: its nodes, and the names of its outputs."""
+
+    nodes: list[NodeProto]
+    outputs: list[str]
+
+
+@dataclass(eq=False)
+class _Copies:
+    """Copies of a body, each with names of its own; what it stores they have in common."""
+
+    unrolling: _Unrolling
+    body: GraphProto
+    common: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for tensor in self.body.initializer:
+            own = TensorProto()
+            own.CopyFrom(tensor)
+            own.name = self.common[tensor.name] = self.unrolling.new_name(tensor.name)
+            self.unrolling.stored.append(own)
+
+    def add(self, given: Mapping[str, str]) -> _Copy:
+        """Return a copy that reads tensors of the graph, by the names of the body's inputs."""
+        names = self.common | dict(given)
+        for node in self.body.node:
+            names |= {name: self.unrolling.new_name(name) for name in node.output if name}
+        nodes = []
+        for node in self.body.node:
+            nodes.append(NodeProto())
+            nodes[-1].CopyFrom(node)
+            nodes[-1].name = ""
+            rename_tensors(nodes[-1], names)
+        return _Copy(nodes, [names.get(each.name, each.name) for each in self.body.output])
+
+
+def _name_results(made: Sequence[str], results: Sequence[str]) -> Iterator[NodeProto]:
+    """Yield nodes that give tensors the names of an operator's first results."""
+    for one, result in zip(made, results, strict=False):
+        if result:
+            yield build_node("Identity", [one], [result])
+
+
+def _read_list(stated: Mapping[str, Any], name: str, count: int) -> list[int]:
+    """Return an attribute of one number for each tensor, 0 where it is left out."""
+    return [int(each) for each in stated.get(name, ())] or [0] * count
