@@ -28,7 +28,7 @@ from byoc.standalone._program_graph import (
     format_float,
 )
 from byoc.standalone._proof import Proof, prove_functions
-from byoc.standalone._unrolled_bodies import MOST_ADDED
+from byoc.standalone._written_operators import MOST_ADDED
 from byoc.support import install_command
 
 # Nodes that one kernel computes: a convolution or a product, the bias behind it, and the
@@ -439,7 +439,7 @@ _WITH_BODY = {
     "Loop": f"its iterations are not known before a run, or add more than {MOST_ADDED} nodes",
     "Scan": f"its steps are not known before a run, or add more than {MOST_ADDED} nodes",
 }
-"""Why operators are left that `unroll_bodies` writes out elsewhere."""
+"""Why operators are left that `write_out_operators` writes out elsewhere."""
 
 
 def _describe_kind(graph: ProgramGraph, number: int) -> _NodeKind:

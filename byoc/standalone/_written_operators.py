@@ -1,7 +1,9 @@
-"""Operators with bodies written out, where it is known before a run how often each body runs.
+"""Operators written out by others before a model becomes C: those with bodies, and kinds of Attention.
 
 A program in C is a list of steps without jumps. An If whose condition is known is its branch; a Loop of
-a known number of iterations and a Scan over a known extent are copies of their bodies in a row.
+a known number of iterations and a Scan over a known extent are copies of their bodies in a row. An
+Attention that no function in C computes is the operators by which ONNX defines it, and what adds up
+many products of halves is computed in floats.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,6 +23,7 @@ from byoc.model import (
     is_onnx,
     list_bodies,
     list_own_names,
+    make_body_model,
     make_unique_name,
     prepare_model,
     rename_tensors,
@@ -33,14 +36,16 @@ MOST_ADDED = 4096
 """The most nodes that copies of bodies may add to a model: each is a call in C."""
 
 _INITIALIZER_IR = 4  # from which on a stored tensor is no input
+_PADDED_KEYS = 6  # input of Attention
 _UNSQUEEZE_BY_INPUT, _PLAIN_SCAN = 13, 9  # the operator sets
 
 
-def unroll_bodies(model: Model, domains: Collection[str] = ()) -> Model:
+def write_out_operators(model: Model, domains: Collection[str] = ()) -> Model:
     """Return a model in which no If, Loop or Scan is left that can be written out; it computes the same.
 
     Those whose bodies call functions of `domains` stay, and those that would add more than MOST_ADDED
-    nodes in all.
+    nodes in all. Attention over a window, or over padded keys in causal order, is written out as well,
+    and attention of halves is one of floats between Casts.
     """
     added = 0
     while True:
@@ -78,14 +83,20 @@ class _Unrolling:
 
     def rewrite(self) -> list[NodeProto]:
         """Return the nodes of the graph, with copies of bodies in the places of their operators."""
-        if not self.index.bodies:
+        if not self.index.bodies and not any(map(_is_attention, self.index.nodes)):
             return list(self.index.nodes)
         for graph in walk_graphs(self.model.proto.graph):
             self.taken |= list_own_names(graph)
-        return [made for node in self.index.nodes for made in self._write_out(node) or [node]]
+        return [
+            made
+            for number, node in enumerate(self.index.nodes)
+            for made in self._write_out(number, node) or [node]
+        ]
 
-    def _write_out(self, node: NodeProto) -> list[NodeProto]:
+    def _write_out(self, number: int, node: NodeProto) -> list[NodeProto]:
         """Return the nodes that compute what a node does; empty where it stays."""
+        if _is_attention(node):
+            return self._define(number) if _needs_definition(node) else self._widen(node)
         makers = {"If": self._take_branch, "Loop": self._unroll_loop, "Scan": self._unroll_scan}
         bodies = list_bodies(node)
         inner = [each for body in bodies for each in walk_nodes(body.node)]
@@ -98,6 +109,41 @@ class _Unrolling:
         found = list(makers[node.op_type](node))
         self.added += len(found)
         return found
+
+    def _define(self, number: int) -> list[NodeProto]:
+        """Return the nodes by which ONNX defines a node; empty where they are of other operator sets."""
+        body = make_body_model(self.index, number)
+        opsets = self.index.opsets
+        if body is None or any(
+            each.version != opsets.get("", 0) for each in body.opset_import if not each.domain
+        ):
+            return []
+        known = self.taken - {name for each in body.graph.node for name in each.output}
+        self.stored.extend(each for each in body.graph.initializer if each.name not in known)
+        self.added += len(body.graph.node)
+        return list(body.graph.node)
+
+    def _widen(self, node: NodeProto) -> list[NodeProto]:
+        """Return a node of halves as one of floats, whose sums are not rounded to halves on the way."""
+        types = {name: self.index.get_dtype(name) for name in (*node.input, *node.output) if name}
+        halves = [name for name, dtype in types.items() if dtype == "float16"]
+        if not halves:
+            return []
+        names = {name: self.new_name(f"{name}_wide") for name in halves}
+        wide = NodeProto()
+        wide.CopyFrom(node)
+        rename_tensors(wide, names)
+        read = [name for name in names if name in node.input]
+        self.added += len(names) + 1
+        return [
+            *(build_node("Cast", [name], [names[name]], to=TensorProto.FLOAT) for name in read),
+            wide,
+            *(
+                build_node("Cast", [names[name]], [name], to=TensorProto.FLOAT16)
+                for name in names
+                if name not in read
+            ),
+        ]
 
     def _fits(self, body: GraphProto, times: int) -> bool:
         count = sum(1 for _ in walk_nodes(body.node)) + len(body.input) + len(body.output)
@@ -273,6 +319,18 @@ class _Copies:
             nodes[-1].name = ""
             rename_tensors(nodes[-1], names)
         return _Copy(nodes, [names.get(each.name, each.name) for each in self.body.output])
+
+
+def _is_attention(node: NodeProto) -> bool:
+    return is_onnx(node) and node.op_type in ("Attention", "LinearAttention")
+
+
+def _needs_definition(node: NodeProto) -> bool:
+    """Return whether attention is over a window, or over padded keys in causal order."""
+    stated = get_stated_attributes(node)
+    has_window = any(int(stated.get(f"{side}_window_size", -1)) >= 0 for side in ("left", "right"))
+    is_padded = len(node.input) > _PADDED_KEYS and bool(node.input[_PADDED_KEYS])
+    return has_window or (is_padded and bool(stated.get("is_causal", 0)))
 
 
 def _name_results(made: Sequence[str], results: Sequence[str]) -> Iterator[NodeProto]:
