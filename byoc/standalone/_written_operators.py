@@ -1,9 +1,10 @@
-"""Operators written out by others before a model becomes C: those with bodies, and kinds of Attention.
+"""Operators written out by others before a model becomes C: those with bodies, and kinds of others.
 
 A program in C is a list of steps without jumps. An If whose condition is known is its branch; a Loop of
 a known number of iterations and a Scan over a known extent are copies of their bodies in a row. An
 Attention that no function in C computes is the operators by which ONNX defines it, and what adds up
-many products of halves is computed in floats.
+many products of halves is computed in floats. A Slice in steps back is a Gather, a Pad that cuts is a
+Slice and a Pad.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -36,6 +37,10 @@ MOST_ADDED = 4096
 """The most nodes that copies of bodies may add to a model: each is a call in C."""
 
 _INITIALIZER_IR = 4  # from which on a stored tensor is no input
+_PADS_BY_INPUT = 11  # the operator set; Slice has its limits as inputs from 10 on
+_RANK_OF_SIGNALS = 2  # batch and samples, without a channel
+_ATTENTION = frozenset({"Attention", "LinearAttention"})
+_REWRITTEN = _ATTENTION | {"Pad", "Slice", "STFT"}
 _PADDED_KEYS = 6  # input of Attention
 _UNSQUEEZE_BY_INPUT, _PLAIN_SCAN = 13, 9  # the operator sets
 
@@ -83,7 +88,7 @@ class _Unrolling:
 
     def rewrite(self) -> list[NodeProto]:
         """Return the nodes of the graph, with copies of bodies in the places of their operators."""
-        if not self.index.bodies and not any(map(_is_attention, self.index.nodes)):
+        if not self.index.bodies and not any(n.op_type in _REWRITTEN for n in self.index.nodes):
             return list(self.index.nodes)
         for graph in walk_graphs(self.model.proto.graph):
             self.taken |= list_own_names(graph)
@@ -97,6 +102,11 @@ class _Unrolling:
         """Return the nodes that compute what a node does; empty where it stays."""
         if _is_attention(node):
             return self._define(number) if _needs_definition(node) else self._widen(node)
+        simple = {"Pad": self._cut_first, "Slice": self._gather_backwards, "STFT": self._add_channel}
+        if is_onnx(node) and node.op_type in simple:
+            made = list(simple[node.op_type](node))
+            self.added += len(made)
+            return made
         makers = {"If": self._take_branch, "Loop": self._unroll_loop, "Scan": self._unroll_scan}
         bodies = list_bodies(node)
         inner = [each for body in bodies for each in walk_nodes(body.node)]
@@ -144,6 +154,78 @@ class _Unrolling:
                 if name not in read
             ),
         ]
+
+    def _find_extents(self, name: str) -> list[int] | None:
+        """Return the extents of a tensor, None where not all are known."""
+        kind = self.index.types.get(name)
+        if kind is None or kind.shape is None or not all(isinstance(each, int) for each in kind.shape):
+            return None
+        return [int(each) for each in kind.shape if isinstance(each, int)]
+
+    def _cut_first(self, node: NodeProto) -> Iterator[NodeProto]:
+        """Yield a Slice and a Pad for a Pad by constants of which some are below 0."""
+        extents = self._find_extents(node.input[0])
+        mode = get_stated_attributes(node).get("mode", b"constant")
+        if (
+            self.index.get_opset(node) < _PADS_BY_INPUT
+            or extents is None
+            or mode not in (b"constant", "constant")
+        ):
+            return
+        given = self._find_value(node.input[1])
+        named = (*node.input, "", "")[3]
+        axes = self._find_value(named) if named else np.arange(len(extents))
+        if given is None or axes is None or not np.any(given < 0):
+            return
+        first, last = np.split(np.maximum(-given, 0), 2)
+        ends = np.array([extents[axis] for axis in axes]) - last
+        if np.any(first > ends):
+            return
+        rest = self.new_name(f"{node.output[0]}_rest")
+        limits = [self._store(each, f"{rest}_limits") for each in (first, ends, axes)]
+        yield build_node("Slice", [node.input[0], *limits], [rest])
+        padded = NodeProto()
+        padded.CopyFrom(node)
+        padded.input[:2] = [rest, self._store(np.maximum(given, 0), f"{rest}_pads")]
+        yield padded
+
+    def _gather_backwards(self, node: NodeProto) -> Iterator[NodeProto]:
+        """Yield a Gather for each axis of a Slice by constants of which a step is below 0."""
+        extents = self._find_extents(node.input[0])
+        values = [self._find_value(name) if name else None for name in (*node.input[1:], "", "")[:4]]
+        starts, ends, axes, steps = values
+        if extents is None or starts is None or ends is None or steps is None or np.all(steps > 0):
+            return
+        if axes is None and (*node.input, "")[3]:
+            return
+        places = [
+            (int(axis), range(extents[axis])[slice(*map(int, limits))])
+            for axis, *limits in zip(
+                range(len(starts)) if axes is None else axes, starts, ends, steps, strict=True
+            )
+        ]
+        if not all(place for _, place in places):
+            return
+        name = node.input[0]
+        for at, (axis, place) in enumerate(places):
+            is_last = at == len(places) - 1
+            made = node.output[0] if is_last else self.new_name(f"{node.output[0]}_{axis}")
+            where = self._store(list(place), f"{made}_places")
+            yield build_node("Gather", [name, where], [made], axis=axis)
+            name = made
+
+    def _add_channel(self, node: NodeProto) -> Iterator[NodeProto]:
+        """Yield an STFT of a signal of rank 3, whose last extent is 1, for one of rank 2."""
+        extents = self._find_extents(node.input[0])
+        if extents is None or len(extents) != _RANK_OF_SIGNALS:
+            return
+        made = self.new_name(f"{node.input[0]}_channel")
+        shape = self._store([*extents, 1], f"{made}_shape")
+        yield build_node("Reshape", [node.input[0], shape], [made])
+        changed = NodeProto()
+        changed.CopyFrom(node)
+        changed.input[0] = made
+        yield changed
 
     def _fits(self, body: GraphProto, times: int) -> bool:
         count = sum(1 for _ in walk_nodes(body.node)) + len(body.input) + len(body.output)
@@ -322,7 +404,7 @@ class _Copies:
 
 
 def _is_attention(node: NodeProto) -> bool:
-    return is_onnx(node) and node.op_type in ("Attention", "LinearAttention")
+    return is_onnx(node) and node.op_type in _ATTENTION
 
 
 def _needs_definition(node: NodeProto) -> bool:

@@ -49,35 +49,56 @@ ENDLESS = """net (float[2] x, bool more) => (float[2] y) <int64 count = {3}> {
 }"""
 
 
-def compare(model: onnx.ModelProto, inputs: dict[str, np.ndarray], out: Path) -> None:
-    """Run a model's program, and compare every output with that of the reference."""
+Arrays = dict[str, np.ndarray]
+
+
+def run_program(model: onnx.ModelProto, inputs: Arrays, out: Path) -> Arrays:
+    """Export a model with outputs of floats, build its program, and run it."""
     export_c(model, output=out)
-    expected = ReferenceEvaluator(model).run(None, inputs)
-    names = [each.name for each in model.graph.output]
-    given = {name: np.zeros_like(value) for name, value in zip(names, expected, strict=True)}
+    given = {}
+    for value in model.graph.output:
+        shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        given[value.name] = np.zeros(shape, np.float32)
     library = build_library(out, COMMAND)
-    made = run_library(library, [inputs[each.name] for each in model.graph.input], given)
-    for name, value in zip(names, expected, strict=True):
-        np.testing.assert_allclose(made[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+    return dict(run_library(library, [inputs[each.name] for each in model.graph.input], given))
+
+
+def require_equal(made: Arrays, expected: Arrays) -> None:
+    """Require that outputs are right up to the rounding of floats."""
+    assert made.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(made[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def compare(model: onnx.ModelProto, inputs: Arrays, out: Path) -> None:
+    """Run a model's program, and compare every output with that of the reference."""
+    made = run_program(model, inputs, out)
+    names = [each.name for each in model.graph.output]
+    expected = ReferenceEvaluator(model).run(None, inputs)
+    require_equal(made, dict(zip(names, expected, strict=True)))
 
 
 def test_bodies_that_run_a_known_number_of_times_are_steps(tmp_path: Path) -> None:
     x = np.random.default_rng(3).normal(size=(2, 3)).astype(np.float32)
 
-    compare(parse(BODIES), {"x": x}, tmp_path / "out")
+    made = run_program(parse(BODIES), {"x": x}, tmp_path / "out")
+
+    # The reference joins rows of two axes along the first one instead of stacking them.
+    kept, rows = x, []
+    for step in range(4):
+        kept = kept * np.array([0.5, 0.25, 2.0], np.float32) + x
+        rows.append(kept - step)
+    require_equal(made, {"kept": kept, "rows": np.stack(rows)})
 
 
 def test_a_scan_reads_from_the_end_and_writes_from_the_end(tmp_path: Path) -> None:
     s = np.random.default_rng(3).normal(size=(3, 2)).astype(np.float32)
     sums = np.cumsum(s[::-1], axis=0)
 
-    export_c(parse(SCAN), output=tmp_path / "out")
-    library = build_library(tmp_path / "out", COMMAND)
-    given = {"sum": np.zeros(2, np.float32), "back": np.zeros((2, 3), np.float32)}
-    made = run_library(library, [s], given)
+    made = run_program(parse(SCAN), {"s": s}, tmp_path / "out")
 
-    np.testing.assert_allclose(made["sum"], sums[-1], rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(made["back"], np.exp(sums)[::-1].T, rtol=1e-5, atol=1e-6)
+    # The reference knows no Scan from the end.
+    require_equal(made, {"sum": sums[-1], "back": np.exp(sums)[::-1].T})
 
 
 def test_a_body_that_runs_as_often_as_an_input_says_is_refused(
@@ -105,3 +126,33 @@ def test_attention_over_a_window_is_written_out(tmp_path: Path) -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)], ir_version=11)
 
     compare(model, inputs, tmp_path / "out")
+
+
+def test_cuts_steps_back_and_signals_without_a_channel_are_written_out(tmp_path: Path) -> None:
+    net = """net (float[4, 5] x, float[2, 64] s) => (float[3, 3] cut, float[3, 7] grown,
+        float[4, 3] back, float[2, 5] both, float[2, 13, 9, 2] waves)
+        <int64[4] a = {-1, 0, 0, -2}, int64[4] b = {-2, 3, 1, -1}, float fill = {2.5},
+        int64[1] axis = {1}, int64[1] start = {-1}, int64[1] end = {-100}, int64[1] step = {-2},
+        int64[2] starts = {3, 0}, int64[2] ends = {0, 9}, int64[2] steps = {-2, 1},
+        int64[2] axes = {0, 1}, int64 hop = {4}, float[16] w = {ONES}> {
+        cut = Pad (x, a)
+        grown = Pad (x, b, fill)
+        back = Slice (x, start, end, axis, step)
+        both = Slice (x, starts, ends, axes, steps)
+        waves = STFT (s, hop, w)
+    }""".replace("ONES", ", ".join(["1.0"] * 16))
+    random = np.random.default_rng(5)
+    x, s = (random.normal(size=shape).astype(np.float32) for shape in ((4, 5), (2, 64)))
+
+    made = run_program(parse(net), {"x": x, "s": s}, tmp_path / "out")
+
+    # The reference knows neither negative pads nor signals without a channel.
+    frames = np.fft.rfft(np.stack([s[:, at : at + 16] for at in range(0, 49, 4)], axis=1))
+    expected = {
+        "cut": x[1:, :3],
+        "grown": np.pad(x[2:, :4], ((0, 1), (3, 0)), constant_values=2.5),
+        "back": x[:, ::-2],
+        "both": x[3:0:-2],
+        "waves": np.stack([frames.real, frames.imag], axis=-1),
+    }
+    require_equal(made, expected)
