@@ -1,10 +1,10 @@
-"""Operators written out by others before a model becomes C: those with bodies, and kinds of others.
+"""Operators that are written out by others before a model becomes C: If, Loop, Scan and more.
 
 A program in C is a list of steps without jumps. An If whose condition is known is its branch; a Loop of
 a known number of iterations and a Scan over a known extent are copies of their bodies in a row. An
 Attention that no function in C computes is the operators by which ONNX defines it, and what adds up
 many products of halves is computed in floats. A Slice in steps back is a Gather, a Pad that cuts is a
-Slice and a Pad.
+Slice and a Pad, and an STFT of a signal without a channel is one of a signal with one.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -50,7 +50,8 @@ def write_out_operators(model: Model, domains: Collection[str] = ()) -> Model:
 
     Those whose bodies call functions of `domains` stay, and those that would add more than MOST_ADDED
     nodes in all. Attention over a window, or over padded keys in causal order, is written out as well,
-    and attention of halves is one of floats between Casts.
+    attention of halves is one of floats between Casts, and a Pad that cuts, a Slice in steps back and an
+    STFT without a channel are other nodes.
     """
     added = 0
     while True:
@@ -59,7 +60,10 @@ def write_out_operators(model: Model, domains: Collection[str] = ()) -> Model:
         if not unrolling.added:
             return model
         added += unrolling.added
-        proto = copy_without(model.proto, "node")
+        proto = copy_without(model.proto, "node", "input")
+        # From version 4 on, what is stored and is an input as well would be an input that has a default.
+        known = {tensor.name for tensor in model.proto.graph.initializer}
+        proto.graph.input.extend(each for each in model.proto.graph.input if each.name not in known)
         proto.graph.node.extend(nodes)
         proto.graph.initializer.extend(unrolling.stored)
         proto.ir_version = max(proto.ir_version, _INITIALIZER_IR)
@@ -128,7 +132,10 @@ class _Unrolling:
             each.version != opsets.get("", 0) for each in body.opset_import if not each.domain
         ):
             return []
-        known = self.taken - {name for each in body.graph.node for name in each.output}
+        made = {name for each in body.graph.node for name in each.output if name}
+        if self.taken & made - set(self.index.nodes[number].output):
+            return []
+        known = self.taken - made
         self.stored.extend(each for each in body.graph.initializer if each.name not in known)
         self.added += len(body.graph.node)
         return list(body.graph.node)
@@ -279,7 +286,7 @@ class _Unrolling:
         return made
 
     def _find_trip_count(self, node: NodeProto, body: GraphProto) -> int | None:
-        """Return how often the body of a Loop runs; None where that is not known before a run."""
+        """Return the trip count of a Loop, None where it is not known before a run."""
         count = self._find_value(node.input[0]) if node.input[0] else None
         asked = (*node.input, "")[1]
         begins = self._find_value(asked) if asked else np.asarray(True)
