@@ -415,9 +415,9 @@ def _is_attention(node: NodeProto) -> bool:
 
 
 def _needs_definition(node: NodeProto) -> bool:
-    """Return whether attention is over a window, or over padded keys in causal order."""
+    """Return whether attention states a window, or is over padded keys in causal order."""
     stated = get_stated_attributes(node)
-    has_window = any(int(stated.get(f"{side}_window_size", -1)) >= 0 for side in ("left", "right"))
+    has_window = any(f"{side}_window_size" in stated for side in ("left", "right"))
     is_padded = len(node.input) > _PADDED_KEYS and bool(node.input[_PADDED_KEYS])
     return has_window or (is_padded and bool(stated.get("is_causal", 0)))
 
