@@ -8,7 +8,7 @@ tensor element by element is a table, computed by the definition when the progra
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -22,37 +22,22 @@ from byoc.errors import InputError
 from byoc.model import DTYPE_NUMBERS, is_dequantize, is_onnx, is_quantize
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.standalone._integer_graph import TensorScale, read_scale
+from byoc.standalone._integer_kernels import (
+    IntegerOperand,
+    describe_int_convolution,
+    describe_int_product,
+    store_zeros,
+)
 from byoc.standalone._kernel_calls import (
     IMAGE_RANKS,
-    count_band,
-    describe_convolution,
     describe_pool,
-    find_batches,
     get_bias,
 )
 from byoc.standalone._node_calls import find_limits
-from byoc.standalone._program_graph import SCRATCH, Call, Operand, ProgramGraph, format_float
+from byoc.standalone._program_graph import SCRATCH, Call, ProgramGraph, format_float
 
 Array = NDArray[Any]
-INTEGER_KERNELS = frozenset(
-    [
-        *(
-            "kernel_convolve_int",
-            "kernel_convolve_depthwise_int",
-            "kernel_multiply_int",
-            "kernel_add_int",
-        ),
-        *("kernel_scale_int", "kernel_pool_max_int", "kernel_pool_average_int", "kernel_look_up"),
-        *("kernel_quantize", "kernel_dequantize"),
-    ]
-)
-"""The functions of `source/integers.c` and `source/int_windows.c`."""
-IN_PLACE = frozenset({"kernel_look_up", "kernel_add_int", "kernel_scale_int"})
-"""Kernels that read each element right before they write it."""
 
-_TILE_ROWS, _WIDTH, _COLUMNS, _SHALLOW = 6, 16, 64, 256  # of `source/integers.c`
-_MOST_TAPS = 64  # LINE of `source/int_windows.c`
-_MOST_TERMS = 32_768  # of a sum of 32 bits: each is below 2^16
 _BYTES = 256
 _ACTIVATED = frozenset({"Conv", "Gemm", "MatMul", "Add", "Mul"})
 _UNARY = frozenset(
@@ -97,31 +82,6 @@ def find_integer_nodes(graph: ProgramGraph) -> list[IntegerNodes]:
             if made is not None:
                 found.append(made)
     return found
-
-
-def make_integer_call(graph: ProgramGraph, node: NodeProto) -> Call | None:
-    """Return the call for a single node on integers of 8 bits, None where there is none."""
-    maker = _SINGLE.get(node.op_type) if is_onnx(node) else None
-    return None if maker is None else maker(graph, node)
-
-
-@dataclass(frozen=True, eq=False)
-class _Operand:
-    """An operand of 8 bits, and its scales and zero points, one for all of it or one a channel."""
-
-    tensor: str
-    dtype: str
-    scales: Array
-    zeros: Array
-
-    @property
-    def flip(self) -> int:
-        return 128 if self.dtype == "int8" else 0
-
-    @property
-    def zero(self) -> int:
-        """The zero point among numbers of 0 to 255."""
-        return int(self.zeros.reshape(-1)[0]) + self.flip
 
 
 @dataclass(eq=False)
@@ -184,7 +144,7 @@ class _Group:
     def result(self) -> str:
         return self.graph.index.nodes[self.last].output[0]
 
-    def read_operand(self, name: str) -> _Operand | None:
+    def read_operand(self, name: str) -> IntegerOperand | None:
         """Return the operand of a DequantizeLinear; one that is no constant joins the step."""
         graph, index = self.graph, self.graph.index
         number = index.producers.get(name)
@@ -212,9 +172,11 @@ class _Group:
             or int(graph.index.get_attributes(node).get("block_size", 0))
         ):
             return None
-        return _Operand(node.input[0], dtype, scales.reshape(-1), zeros.reshape(-1).astype(np.int64))
+        return IntegerOperand(
+            node.input[0], dtype, scales.reshape(-1), zeros.reshape(-1).astype(np.int64)
+        )
 
-    def multiply_scales(self, one: _Operand, other: _Operand) -> Array:
+    def multiply_scales(self, one: IntegerOperand, other: IntegerOperand) -> Array:
         """Return the scales of a product's sums, in float32 where the operator was one of integers.
 
         That is how onnxruntime's have them; between floats float64 is nearer to what ONNX defines.
@@ -330,51 +292,12 @@ def _make_convolution(group: _Group, node: NodeProto, result: TensorScale) -> Ca
     step = int(scales.size > 1)
     rounding = group.format_rounding(result, step)
     constants = (
-        _store_zeros(weights.zeros, weights.dtype),
+        store_zeros(weights.zeros, weights.dtype),
         bias[0],
         (scales / result.scale).astype(np.float32),
         bias[1],
     )
-    return _describe_convolution(graph, node, (x, weights), rounding, constants, group.result)
-
-
-def _describe_convolution(  # noqa: PLR0913, PLR0917 - what the call is of
-    graph: ProgramGraph,
-    node: NodeProto,
-    given: tuple[_Operand, _Operand],
-    rounding: str,
-    constants: tuple[Operand, Operand, Operand, Operand],
-    result: str,
-) -> Call | None:
-    """Return the call of a convolution; `constants` are weights' zero points, bias, scales, offsets."""
-    x, weights = given
-    shape = graph.get_shape(weights.tensor)
-    depth = prod(shape[1:])
-    if depth > _MOST_TERMS or shape[-1] > _MOST_TAPS:
-        return None
-    attributes = graph.index.get_attributes(node)
-    conv = describe_convolution(graph, node, "{0, 0, 0}")
-    per_channel = int(weights.zeros.size > 1)
-    structure = f"{{{conv}, {x.flip}, {weights.flip}, {per_channel}, {rounding}}}"
-    x_zero: Operand = _store_zeros(x.zeros, x.dtype)
-    operands = (x.tensor, x_zero, weights.tensor, *constants, result, SCRATCH)
-    groups = int(attributes.get("group", 1))
-    y = graph.get_shape(node.output[0])
-    if shape[1] == 1 and (shape[0] == groups or groups > 1):
-        scratch = count_band(attributes, shape[2:], y[2:])
-        return Call("kernel_convolve_depthwise_int", operands, "kernel_int_conv", structure, scratch)
-    return Call("kernel_convolve_int", operands, "kernel_int_conv", structure, _count_scratch(depth))
-
-
-def _count_scratch(depth: int) -> int:
-    """Return the bytes of rows and columns that a product widens to 16 bits."""
-    columns = _WIDTH if depth > _SHALLOW else _COLUMNS
-    return (_TILE_ROWS + columns) * (depth + depth % 2) * 2
-
-
-def _store_zeros(zeros: Array, dtype: str) -> Array | None:
-    """Return zero points as they are stored, None where all are 0."""
-    return zeros.astype(dtype) if zeros.any() else None
+    return describe_int_convolution(graph, node, (x, weights), rounding, constants, group.result)
 
 
 def _make_gemm(group: _Group, node: NodeProto, result: TensorScale) -> Call | None:
@@ -413,9 +336,9 @@ def _make_product(
     step = int(scales.size > 1 or offsets is not None)
     scales = np.broadcast_to(scales, (shapes[2][-1],)) if step else scales
     constants = (whole, (scales / result.scale).astype(np.float32), offsets)
-    zeros = _store_zeros(a.zeros, a.dtype), _store_zeros(b.zeros, b.dtype)
+    zeros = store_zeros(a.zeros, a.dtype), store_zeros(b.zeros, b.dtype)
     flips = (a.flip, b.flip, 0, int(b.zeros.size > 1 and zeros[1] is not None))
-    return _describe_product(
+    return describe_int_product(
         shapes,
         transposed,
         (a.tensor, zeros[0], b.tensor, zeros[1], *constants, group.result, SCRATCH),
@@ -423,42 +346,6 @@ def _make_product(
         group.format_rounding(result, step),
         graph.get_constant(b.tensor) if graph.is_constant(b.tensor) else None,
     )
-
-
-def _describe_product(  # noqa: PLR0913, PLR0917 - what the call is of
-    shapes: tuple[tuple[int, ...], ...],
-    transposed: bool,
-    operands: tuple[Operand, ...],
-    flips: tuple[int, int, int, int],
-    rounding: str,
-    constant: Array | None = None,
-) -> Call | None:
-    """Return the call of a product; `flips` are those of a and b, and whether zero points are several.
-
-    `constant` is the value of b where it is known.
-    """
-    batches = (
-        None
-        if transposed and len(shapes[0]) != len(shapes[1])
-        else find_batches(*_straighten(shapes, transposed))
-    )
-    if batches is None:
-        return None
-    (count, rows, depth, cols), (a_batch, b_batch) = batches
-    if depth > _MOST_TERMS:
-        return None
-    if rows < _TILE_ROWS and count == 1 and not transposed and constant is not None:
-        # Few rows are multiplied by columns that lie as rows do.
-        transposed, operands = True, (*operands[:2], constant.reshape(depth, cols).T, *operands[3:])
-    b_steps = (1, depth) if transposed else (cols, 1)
-    values = (count, rows, depth, cols, a_batch, b_batch, *b_steps, *flips, rounding)
-    structure = f"{{{', '.join(map(str, values))}}}"
-    return Call("kernel_multiply_int", operands, "kernel_int_product", structure, _count_scratch(depth))
-
-
-def _straighten(shapes: tuple[tuple[int, ...], ...], transposed: bool) -> tuple[tuple[int, ...], ...]:
-    a, b, y = shapes
-    return (a, (*b[:-2], b[-1], b[-2]), y) if transposed else (a, b, y)
 
 
 def _make_sum(group: _Group, node: NodeProto, result: TensorScale) -> Call | None:
@@ -534,102 +421,4 @@ _CORES: Mapping[str, Callable[[_Group, NodeProto, TensorScale], Call | None]] = 
     "Mul": _make_scaled,
     "AveragePool": _make_mean,
     "GlobalAveragePool": _make_mean,
-}
-
-
-def _make_largest(graph: ProgramGraph, node: NodeProto) -> Call | None:
-    dtype = graph.get_dtype(node.input[0])
-    if dtype not in ("int8", "uint8") or any(node.output[1:]):
-        return None
-    pool = describe_pool(graph, node)
-    flip = 128 if dtype == "int8" else 0
-    structure = f"{{{pool}, {flip}, 0, 0.0f, {{8, 0, 0, 255, {flip}, 0}}}}"
-    operands = (node.input[0], node.output[0], SCRATCH)
-    row = graph.get_shape(node.input[0])[-1]
-    return (
-        None
-        if pool is None
-        else Call("kernel_pool_max_int", operands, "kernel_int_pool", structure, row)
-    )
-
-
-def _make_quantize(graph: ProgramGraph, node: NodeProto) -> Call | None:
-    scale = read_scale(graph.index, node, graph.folder)
-    floats = node.input[0] if is_quantize(node) else node.output[0]
-    if scale is None or graph.get_dtype(floats) != "float32":
-        return None
-    function = "kernel_quantize" if is_quantize(node) else "kernel_dequantize"
-    count = prod(graph.get_shape(floats))
-    structure = f"{{{count}, {scale.shifted_zero}, {scale.flip}, {format_float(float(scale.scale))}}}"
-    return Call(function, (node.input[0], node.output[0]), "kernel_int_steps", structure)
-
-
-def _read_whole(graph: ProgramGraph, name: str, zero: str) -> _Operand | None:
-    """Return an operand of a product that makes whole numbers; its zero points may be computed."""
-    dtype = graph.get_dtype(name)
-    if dtype not in ("int8", "uint8"):
-        return None
-    shape = graph.get_shape(zero) if zero else ()
-    return _Operand(name, dtype, np.ones(1), np.ones(prod(shape), np.int64))
-
-
-_EXACT = "{32, 0, 0, 0, 0, 0}"
-
-
-def _make_whole_product(graph: ProgramGraph, node: NodeProto) -> Call | None:
-    names = (*node.input, "", "")[:4]
-    a, b = (_read_whole(graph, name, zero) for name, zero in zip(names[:2], names[2:], strict=True))
-    if a is None or b is None:
-        return None
-    shapes = graph.get_shape(names[0]), graph.get_shape(names[1]), graph.get_shape(node.output[0])
-    several = [int(each.zeros.size > 1) for each in (a, b)]
-    if len(shapes[0]) < 2 or len(shapes[1]) < 2 or not prod(shapes[2]) * shapes[0][-1]:
-        return None
-    batches = find_batches(*shapes)
-    if batches is None or (any(several) and batches[0][0] != 1):
-        return None
-    extents = batches[0][1], batches[0][3]
-    fits = (each.zeros.size in (1, extent) for each, extent in zip((a, b), extents, strict=True))
-    if not all(fits):
-        return None
-    operands = (
-        names[0],
-        names[2] or None,
-        names[1],
-        names[3] or None,
-        None,
-        None,
-        None,
-        node.output[0],
-        SCRATCH,
-    )
-    return _describe_product(shapes, False, operands, (a.flip, b.flip, several[0], several[1]), _EXACT)
-
-
-def _make_whole_convolution(graph: ProgramGraph, node: NodeProto) -> Call | None:
-    names = (*node.input, "", "")[:4]
-    x, w = (_read_whole(graph, name, zero) for name, zero in zip(names[:2], names[2:], strict=True))
-    if (
-        x is None
-        or w is None
-        or len(graph.get_shape(names[0])) not in IMAGE_RANKS
-        or not prod(graph.get_shape(node.output[0]))
-    ):
-        return None
-    if w.zeros.size not in (1, graph.get_shape(names[1])[0]) or x.zeros.size != 1:
-        return None
-    call = _describe_convolution(
-        graph, node, (x, w), _EXACT, (names[3] or None, None, None, None), node.output[0]
-    )
-    if call is None:
-        return None
-    return replace(call, operands=(call.operands[0], names[2] or None, *call.operands[2:]))
-
-
-_SINGLE: Mapping[str, Callable[[ProgramGraph, NodeProto], Call | None]] = {
-    "QuantizeLinear": _make_quantize,
-    "DequantizeLinear": _make_quantize,
-    "MaxPool": _make_largest,
-    "MatMulInteger": _make_whole_product,
-    "ConvInteger": _make_whole_convolution,
 }

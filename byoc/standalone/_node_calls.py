@@ -28,6 +28,7 @@ from byoc.standalone._program_graph import (
     format_float,
 )
 from byoc.standalone._proof import Proof, prove_functions
+from byoc.standalone._written_operators import MOST_ADDED
 from byoc.support import install_command
 
 # Nodes that one kernel computes: a convolution or a product, the bias behind it, and the
@@ -433,10 +434,18 @@ def _is_one_pass(body: str) -> bool:
     return len(_RESULT.findall(body)) == 1 and len(_ASSIGNED.findall(body)) == 1
 
 
+_WITH_BODY = {
+    "If": "its condition is not known before a run",
+    "Loop": f"its iterations are not known before a run, or add more than {MOST_ADDED} nodes",
+    "Scan": f"its steps are not known before a run, or add more than {MOST_ADDED} nodes",
+}
+"""Why operators are left that `write_out_operators` writes out elsewhere."""
+
+
 def _describe_kind(graph: ProgramGraph, number: int) -> _NodeKind:
     node = graph.index.nodes[number]
     if list_bodies(node):
-        raise UnsupportedNodeError("operators with bodies have no function in C")
+        raise UnsupportedNodeError(_WITH_BODY.get(node.op_type, "it has a body"))
     _check_texts(node)
     # A Sum of two is an Add, whose function writes in one pass.
     is_add = is_onnx(node) and node.op_type == "Sum" and len(node.input) == _OPERANDS_OF_ADD

@@ -32,6 +32,7 @@ from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.passes import clean_model, list_clean_passes
 from byoc.samples import model_samples, sample_inputs
 from byoc.standalone._integer_graph import find_requantized, prefer_integers
+from byoc.standalone._written_operators import write_out_operators
 from byoc.verification import Difference, NoiseGauge, make_exact_products, open_original
 from byoc.zoo import ZOO, Source, find_samples, load_model
 
@@ -180,7 +181,8 @@ def read_model_graph(
     """Load and clean a model. Raises InputError for a wrong one, and for an extent that is not known."""
     loaded = _drop_default_inputs(load_model(source, dims, shapes))
     model = clean_model(loaded, list_clean_passes(False, True)).model
-    return _make_graph(model, prefer_integers(model), model.source, {}, frozenset())
+    steps = prefer_integers(write_out_operators(model))
+    return _make_graph(model, steps, model.source, {}, frozenset())
 
 
 def read_bundle_graph(bundle: Bundle, on_host: bool = False) -> ProgramGraph:
@@ -206,7 +208,7 @@ def read_bundle_graph(bundle: Bundle, on_host: bool = False) -> ProgramGraph:
     }
     domains = frozenset(f"byoc.{name}" for name in bundle.manifest.targets if name not in inlined)
     model = _drop_default_inputs(model)
-    steps = prefer_integers(model)
+    steps = prefer_integers(write_out_operators(model, domains))
     graph = _make_graph(model, steps, str(bundle.display_path), regions, domains)
     return replace(graph, bundle=bundle)
 
@@ -240,7 +242,7 @@ def read_region_graph(region: Region) -> ProgramGraph:
         proto = inline_local_functions(proto)
     prepared = _drop_default_inputs(prepare_model(proto, region.name, region.path.parent))
     cleaned = clean_model(prepared, list_clean_passes(False, True)).model
-    model = prefer_integers(cleaned)
+    model = prefer_integers(write_out_operators(cleaned))
     _require_extents(model.index, region.name)
     graph = ProgramGraph(model.index, region.name, model.folder, {}, frozenset(), {}, {}, {}, {})
     return replace(graph, computed=_compute_constants(graph), requantized=find_requantized(cleaned))

@@ -8,12 +8,8 @@ from byoc.memory.arena import ArenaPlan, ArenaStep, plan_buffers
 from byoc.memory.reading import CONVENTIONS, MemoryModel, read_memory_model
 from byoc.model import describe_node
 from byoc.numerics import round_up
-from byoc.standalone._integer_calls import (
-    IN_PLACE,
-    INTEGER_KERNELS,
-    find_integer_nodes,
-    make_integer_call,
-)
+from byoc.standalone._integer_calls import find_integer_nodes
+from byoc.standalone._integer_kernels import IN_PLACE, INTEGER_KERNELS, make_integer_call
 from byoc.standalone._kernel_calls import make_kernel_call
 from byoc.standalone._node_calls import (
     DECODER_FILE,

@@ -31,6 +31,7 @@ from byoc.verification import FunctionTrial, make_function_trial
 _COMMAND = ("cc", "-O1", "-w")
 _CACHED_AS = "c-function"  # in the list of `byoc cache`
 _FORMAT = 1  # of what is kept
+_MOST_SECONDS = 60  # of a function on all its samples; most take milliseconds
 _MOST_CHARACTERS = 300  # of a compiler's message
 _CHUNK = re.compile(r"^/\*\n \* Node (\d+):\n", re.MULTILINE)
 _HELPER = re.compile(r"^static [^\n;=]*?\b(\w+)\([^;]*?\) \{\n.*?^\}\n", re.MULTILINE | re.DOTALL)
@@ -119,13 +120,14 @@ def prove_functions(
         if kept is None or kept.find(keys[number]) is None:
             open_ones.append(_Function(number, name, operands, text, trial))
     try:
-        wrong = _try_functions(source, header, open_ones) if open_ones else {}
+        wrong, endless = _try_functions(source, header, open_ones) if open_ones else ({}, {})
     except InputError as error:
         return Proof({}, 0, str(error))
     for each in open_ones:
-        if kept is not None and each.number not in wrong:
+        if kept is not None and each.number not in {*wrong, *endless}:
             kept.store(keys[each.number], CacheEntry({"codegen": _CACHED_AS}))
-    return Proof(wrong, len(keys), "; ".join(dict.fromkeys(untried)))
+    reasons = dict.fromkeys([*untried, *endless.values()])
+    return Proof(wrong, len(keys) - len(endless), "; ".join(reasons))
 
 
 def _split_source(source: str) -> list[str]:
@@ -147,9 +149,12 @@ def _split_source(source: str) -> list[str]:
     return found
 
 
-def _try_functions(source: str, header: str, functions: Sequence[_Function]) -> dict[int, str]:
-    """Build a program of some functions and run each; return what is wrong, by number.
+def _try_functions(
+    source: str, header: str, functions: Sequence[_Function]
+) -> tuple[dict[int, str], dict[int, str]]:
+    """Build a program of some functions and run each.
 
+    Returns what is wrong, and why a function was stopped before it could be judged, both by number.
     Raises InputError where this machine's compiler refuses it, or there is no memory to run it.
     """
     with TemporaryDirectory(prefix="byoc-") as name:
@@ -162,11 +167,17 @@ def _try_functions(source: str, header: str, functions: Sequence[_Function]) -> 
         if ran.returncode:
             said = shorten_text(ran.stderr.strip() or "it says nothing", _MOST_CHARACTERS)
             raise InputError(f"'{_COMMAND[0]}' refuses the functions of emx-onnx-cgen: {said}")
-        found = {
-            each.number: _try_function(folder / "prove", place, each)
-            for place, each in enumerate(functions)
-        }
-    return {number: problem for number, problem in found.items() if problem}
+        wrong, endless = {}, {}
+        for place, each in enumerate(functions):
+            try:
+                problem = _try_function(folder / "prove", place, each)
+            except subprocess.TimeoutExpired:
+                kind = each.trial.model.graph.node[0].op_type
+                endless[each.number] = f"a function of {kind} has not ended after {_MOST_SECONDS} s"
+                continue
+            if problem:
+                wrong[each.number] = problem
+    return wrong, endless
 
 
 def _write_program(functions: Sequence[_Function]) -> str:
@@ -191,14 +202,24 @@ def _write_program(functions: Sequence[_Function]) -> str:
 
 
 def _try_function(program: Path, place: int, function: _Function) -> str:
-    """Run a function on its samples; return what is wrong, empty if nothing is."""
+    """Run a function on its samples; return what is wrong, empty if nothing is.
+
+    Raises subprocess.TimeoutExpired where it does not end in time, which need not be wrong: operands of
+    a node may be large, and this machine slow.
+    """
     with (program.parent / "samples").open("w+b") as given:
         for sample in function.trial.samples:
             given.write(b"\1")
             for array in function.list_arguments(sample.inputs):
                 given.write(array.tobytes())
         given.seek(0)
-        ran = subprocess.run([str(program), str(place)], stdin=given, capture_output=True, check=False)
+        ran = subprocess.run(
+            [str(program), str(place)],
+            stdin=given,
+            capture_output=True,
+            check=False,
+            timeout=_MOST_SECONDS,
+        )
     if ran.returncode < 0:
         return f"it ends with {signal.Signals(-ran.returncode).name}"
     if ran.returncode:

@@ -27,6 +27,7 @@ WRITERS = {
     "model/inference/_settling.py": "bodies of a typed graph",
     "quantization/_accuracy_test.py": "a quantized model with pairs for some readers alone",
     "standalone/_program_graph.py": "the constant nodes alone",
+    "standalone/_written_operators.py": "copies of bodies, whose types are inferred as in a new model",
     "verification/_row_selection.py": "the part of a model that computes some rows",
 }
 """The files that write the nodes of a graph anew, and what is written there: none edits and keeps."""

@@ -66,7 +66,8 @@ def find_obstacle(case: Case) -> str:
 def store_sizes(case: Case) -> Case:
     """Return a case whose sizes, axes and the like are stored, as exporters write them.
 
-    Those are the inputs behind the first without which the extents of the outputs are not known.
+    Those are the inputs behind the first without which the extents of the outputs are not known, and
+    scalars where there is a Loop.
     """
     if len(case.data_sets) != 1 or _knows_extents(case.model):
         return case
@@ -83,7 +84,20 @@ def store_sizes(case: Case) -> Case:
                     model.graph.input.append(value)
             if _knows_extents(model):
                 return replace(case, model=model, data_sets=((inputs, expected),))
-    return case
+    return _store_scalars(case) if "Loop" in operators(case.model) else case
+
+
+def _store_scalars(case: Case) -> Case:
+    """Return a case whose scalars are stored: those say how often a Loop runs, and so the extents."""
+    inputs = case.data_sets[0][0]
+    model = copy_without(case.model, "input")
+    for value in case.model.graph.input:
+        array = np.asarray(inputs[value.name])
+        if array.ndim:
+            model.graph.input.append(value)
+        else:
+            model.graph.initializer.append(numpy_helper.from_array(array, value.name))
+    return replace(case, model=model)
 
 
 def _knows_extents(model: onnx.ModelProto) -> bool:

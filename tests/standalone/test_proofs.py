@@ -79,3 +79,31 @@ def test_without_a_compiler_nothing_is_proven(tmp_path: Path, monkeypatch: pytes
 
     assert made.proven == 0
     assert made.not_proven == "there is no C compiler 'cc' here"
+
+
+def test_a_function_that_does_not_end_is_stopped_and_not_proven(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mend = _node_calls.mend_emx_source
+    body = r"(output\[i0\]\[i1\] = data)"
+
+    def spoil(source: str) -> str:
+        return re.sub(body, r"for (volatile int on = 1; on;) {} \1", mend(source))
+
+    monkeypatch.setattr(_node_calls, "mend_emx_source", spoil)
+    monkeypatch.setattr(_proof, "_MOST_SECONDS", 0.5)
+
+    for _ in range(2):  # nothing is kept of it
+        made = export_c(parse(NET), output=tmp_path / "out")
+        assert made.proven == 2
+        assert made.not_proven == "a function of Gather has not ended after 0.5 s"
+
+
+def test_a_function_of_a_hundred_operands_is_proven(tmp_path: Path) -> None:
+    names = [f"x{number}" for number in range(100)]
+    given = ", ".join(f"int64[2] {name}" for name in names)
+    net = f"net ({given}) => (int64[200] y) {{ y = Concat<axis = 0>({', '.join(names)}) }}"
+
+    made = export_c(parse(net), output=tmp_path / "out")
+
+    assert (made.proven, made.not_proven) == (1, "")

@@ -1,0 +1,158 @@
+"""If, Loop, Scan and kinds of Attention as programs in C, against ONNX's definition."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from c_libraries import build_library, run_library
+from onnx import helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+from support import parse
+
+from byoc.errors import InputError
+from byoc.standalone import _written_operators, export_c
+
+pytest.importorskip("emx_onnx_cgen")
+pytest.importorskip("onnxruntime")
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+
+COMMAND = ("cc", "-std=c99", "-O1", "-w")
+# It has a body in a body, a stored tensor in it, and a tensor of the outer graph that it reads.
+BODIES = """net (float[2, 3] x) => (float[2, 3] kept, float[4, 2, 3] rows)
+    <int64 count = {4}, bool yes = {1}, bool no = {0}> {
+    kept, rows = Loop (count, yes, x) <body = each (int64 i, bool on, float[2, 3] a)
+        => (bool go, float[2, 3] b, float[2, 3] row) <float[3] half = {0.5, 0.25, 2.0}> {
+        go = Identity (on)
+        at = Cast <to = 1> (i)
+        scaled = Mul (a, half)
+        b = If (no) <then_branch = yes_branch () => (float[2, 3] t) { t = Neg (scaled) },
+            else_branch = no_branch () => (float[2, 3] e) { e = Add (scaled, x) }>
+        row = Sub (b, at)
+    }>
+}"""
+SCAN = """net (float[3, 2] s) => (float[2] sum, float[2, 3] back) {
+    zero = Constant <value = float[2] {0.0, 0.0}> ()
+    sum, back = Scan (zero, s) <num_scan_inputs = 1, scan_input_directions = [1],
+        scan_output_axes = [-1], scan_output_directions = [1], body = step (float[2] old, float[2] part)
+        => (float[2] new, float[2] made) {
+        new = Add (old, part)
+        made = Exp (new)
+    }>
+}"""
+ENDLESS = """net (float[2] x, bool more) => (float[2] y) <int64 count = {3}> {
+    y = Loop (count, more, x) <body = each (int64 i, bool on, float[2] a) => (bool go, float[2] b) {
+        go = Identity (on)
+        b = Tanh (a)
+    }>
+}"""
+
+
+Arrays = dict[str, np.ndarray]
+
+
+def run_program(model: onnx.ModelProto, inputs: Arrays, out: Path) -> Arrays:
+    """Export a model with outputs of floats, build its program, and run it."""
+    export_c(model, output=out)
+    given = {}
+    for value in model.graph.output:
+        shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        given[value.name] = np.zeros(shape, np.float32)
+    library = build_library(out, COMMAND)
+    return dict(run_library(library, [inputs[each.name] for each in model.graph.input], given))
+
+
+def require_equal(made: Arrays, expected: Arrays) -> None:
+    """Require that outputs are right up to the rounding of floats."""
+    assert made.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(made[name], value, rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def compare(model: onnx.ModelProto, inputs: Arrays, out: Path) -> None:
+    """Run a model's program, and compare every output with that of the reference."""
+    made = run_program(model, inputs, out)
+    names = [each.name for each in model.graph.output]
+    expected = ReferenceEvaluator(model).run(None, inputs)
+    require_equal(made, dict(zip(names, expected, strict=True)))
+
+
+def test_bodies_that_run_a_known_number_of_times_are_steps(tmp_path: Path) -> None:
+    x = np.random.default_rng(3).normal(size=(2, 3)).astype(np.float32)
+
+    made = run_program(parse(BODIES), {"x": x}, tmp_path / "out")
+
+    # The reference joins rows of two axes along the first one instead of stacking them.
+    kept, rows = x, []
+    for step in range(4):
+        kept = kept * np.array([0.5, 0.25, 2.0], np.float32) + x
+        rows.append(kept - step)
+    require_equal(made, {"kept": kept, "rows": np.stack(rows)})
+
+
+def test_a_scan_reads_from_the_end_and_writes_from_the_end(tmp_path: Path) -> None:
+    s = np.random.default_rng(3).normal(size=(3, 2)).astype(np.float32)
+    sums = np.cumsum(s[::-1], axis=0)
+
+    made = run_program(parse(SCAN), {"s": s}, tmp_path / "out")
+
+    # The reference knows no Scan from the end.
+    require_equal(made, {"sum": sums[-1], "back": np.exp(sums)[::-1].T})
+
+
+def test_a_body_that_runs_as_often_as_an_input_says_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InputError, match=r"Loop .* its iterations are not known before a run"):
+        export_c(parse(ENDLESS), output=tmp_path / "out")
+    monkeypatch.setattr(_written_operators, "MOST_ADDED", 8)
+    with pytest.raises(InputError, match=r"Loop .* add more than"):
+        export_c(parse(BODIES), output=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_attention_over_a_window_is_written_out(tmp_path: Path) -> None:
+    random = np.random.default_rng(4)
+    inputs = {name: random.normal(size=(1, 2, 5, 4)).astype(np.float32) for name in "qkv"}
+    graph = onnx.GraphProto(name="net")
+    for name in inputs:
+        graph.input.append(helper.make_tensor_value_info(name, 1, (1, 2, 5, 4)))
+    graph.output.append(helper.make_tensor_value_info("y", 1, (1, 2, 5, 4)))
+    lengths = numpy_helper.from_array(np.array([4], np.int64), "lengths")
+    graph.initializer.append(lengths)
+    given = ["q", "k", "v", "", "", "", "lengths"]
+    graph.node.append(helper.make_node("Attention", given, ["y"], is_causal=1))
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 24)], ir_version=11)
+
+    compare(model, inputs, tmp_path / "out")
+
+
+def test_cuts_steps_back_and_signals_without_a_channel_are_written_out(tmp_path: Path) -> None:
+    net = """net (float[4, 5] x, float[2, 64] s) => (float[3, 3] cut, float[3, 7] grown,
+        float[4, 3] back, float[2, 5] both, float[2, 13, 9, 2] waves)
+        <int64[4] a = {-1, 0, 0, -2}, int64[4] b = {-2, 3, 1, -1}, float fill = {2.5},
+        int64[1] axis = {1}, int64[1] start = {-1}, int64[1] end = {-100}, int64[1] step = {-2},
+        int64[2] starts = {3, 0}, int64[2] ends = {0, 9}, int64[2] steps = {-2, 1},
+        int64[2] axes = {0, 1}, int64 hop = {4}, float[16] w = {ONES}> {
+        cut = Pad (x, a)
+        grown = Pad (x, b, fill)
+        back = Slice (x, start, end, axis, step)
+        both = Slice (x, starts, ends, axes, steps)
+        waves = STFT (s, hop, w)
+    }""".replace("ONES", ", ".join(["1.0"] * 16))
+    random = np.random.default_rng(5)
+    x, s = (random.normal(size=shape).astype(np.float32) for shape in ((4, 5), (2, 64)))
+
+    made = run_program(parse(net), {"x": x, "s": s}, tmp_path / "out")
+
+    # The reference knows neither negative pads nor signals without a channel.
+    frames = np.fft.rfft(np.stack([s[:, at : at + 16] for at in range(0, 49, 4)], axis=1))
+    expected = {
+        "cut": x[1:, :3],
+        "grown": np.pad(x[2:, :4], ((0, 1), (3, 0)), constant_values=2.5),
+        "back": x[:, ::-2],
+        "both": x[3:0:-2],
+        "waves": np.stack([frames.real, frames.imag], axis=-1),
+    }
+    require_equal(made, expected)
