@@ -98,7 +98,12 @@ def partition_together(
     own = {each.name: getattr(options, each.name) for each in fields(Options)}
     alone = Options(**{**own, "output": None, "keep_open": True})
     if alone.objective != str(LATENCY) or alone.within is not None:
-        raise InputError("models are placed together for the time of a round: no objective, no within")
+        raise InputError(
+            "models are placed together for the time of a round: objective (--objective) and within "
+            "(--within) are of a single model"
+        )
+    if alone.perturb is not None:
+        raise InputError("costs are perturbed (--perturb) for a single model, not for several")
     if alone.placement is not None:
         raise InputError("a placement (--placement) is of a single model, not of several")
     settings = load_settings(alone, alone.strategy)
@@ -175,7 +180,7 @@ def _read_numbers(what: str, given: Mapping[str, str | float], names: Sequence[s
         except ValueError:
             found[name] = 0.0
         if not _LEAST <= found[name] <= _MOST:
-            raise InputError(f"{what} {name}: {value} is not a number above 0")
+            raise InputError(f"{what} {name}: {value} is not a number from {_LEAST:g} to {_MOST:g}")
     return found
 
 

@@ -32,6 +32,7 @@ _COMMAND = ("cc", "-O1", "-w")
 _CACHED_AS = "c-function"  # in the list of `byoc cache`
 _FORMAT = 1  # of what is kept
 _MOST_CHARACTERS = 300  # of a compiler's message
+_MOST_SECONDS = 300.0  # of a function, by the clock: a loop without an end, not a slow machine
 _CHUNK = re.compile(r"^/\*\n \* Node (\d+):\n", re.MULTILINE)
 _HELPER = re.compile(r"^static [^\n;=]*?\b(\w+)\([^;]*?\) \{\n.*?^\}\n", re.MULTILINE | re.DOTALL)
 _NUMBER = re.compile(r"(?<![A-Za-z0-9])(node|n|Node |weight)\d+(?=_|:)")
@@ -198,7 +199,16 @@ def _try_function(program: Path, place: int, function: _Function) -> str:
             for array in function.list_arguments(sample.inputs):
                 given.write(array.tobytes())
         given.seek(0)
-        ran = subprocess.run([str(program), str(place)], stdin=given, capture_output=True, check=False)
+        try:
+            ran = subprocess.run(
+                [str(program), str(place)],
+                stdin=given,
+                capture_output=True,
+                check=False,
+                timeout=_MOST_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            return f"it does not end within {_MOST_SECONDS:g} s"
     if ran.returncode < 0:
         return f"it ends with {signal.Signals(-ran.returncode).name}"
     if ran.returncode:

@@ -41,6 +41,11 @@ NET = """net (float[2, 5] x, int64[3] i) => (float[2, 5] y, float[2, 3] z) {
             r"*(volatile int *)0 = 1; \1",
             "Gather 'z'.*it ends with SIGSEGV",
         ),
+        (
+            r"(output\[i0\]\[i1\] = data)",
+            r"for (volatile int on = 1; on;) {} \1",
+            r"Gather 'z'.*it does not end within 0\.5 s",
+        ),
     ],
 )
 def test_a_wrong_function_is_refused_by_name(
@@ -52,6 +57,8 @@ def test_a_wrong_function_is_refused_by_name(
         return re.sub(right, wrong, mend(source))
 
     monkeypatch.setattr(_node_calls, "mend_emx_source", spoil)
+    if "does not end" in said:
+        monkeypatch.setattr(_proof, "_MOST_SECONDS", 0.5)
 
     with pytest.raises(InputError, match=said):
         export_c(parse(NET), output=tmp_path / "out")
