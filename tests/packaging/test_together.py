@@ -220,6 +220,10 @@ def test_a_problem_file_keeps_conditions(here: Path) -> None:
         ({"engines": [{"name": "a", "shares": [1.0, 1.0]}]}, "engines[0].shares: expected 3 numbers"),
         ({"engines": [given["engines"][1]]}, "engines[0].slowed: there is no engine 'cpu'"),
         ({"engines": [{"name": "a", "shares": [1.0, 1.0, 0.0]}]}, "each device occupies an engine"),
+        (
+            {"networks": [{"name": name, "period": 1e-12} for name in "xy"]},
+            "x: a period is at least 1e-09",
+        ),
         ({"budget": 1.0}, "no placement keeps the other cost within 1"),
     ):
         Path("q.json").write_text(json.dumps(given | change))
