@@ -118,11 +118,12 @@ def partition_together(
     with TemporaryDirectory(prefix="byoc-") as folder:
         pinned = _save_placements(plans, placement.labels, Path(folder))
         if options.output is None:
-            given = {name: replace(alone, placement=path) for name, path in pinned.items()}
+            given = {name: replace(alone, placement=pinned.get(name)) for name in sources}
             results = {name: _plan(name, sources[name], each) for name, each in given.items()}
         else:
             described = {
-                name: {"model": source, "placement": str(pinned[name]), "keep_open": True}
+                name: {"model": source, "keep_open": True}
+                | ({"placement": str(pinned[name])} if name in pinned else {})
                 for name, source in sources.items()
             }
             results = package(described, **_select(own))
@@ -253,7 +254,10 @@ def _solve(
 
 
 def _save_placements(plans: Mapping[str, Plan], labels: Ints, folder: Path) -> dict[str, Path]:
-    """Write the placement of each model to a file in a folder; return the files by model."""
+    """Write the placement of each model to a file in a folder; return the files by model.
+
+    A model without a node has none, since such a file has to name one.
+    """
     found, first = {}, 0
     for name, plan in plans.items():
         root = plan.root
@@ -264,8 +268,9 @@ def _save_placements(plans: Mapping[str, Plan], labels: Ints, folder: Path) -> d
         }
         bodies = {node: inner for node, inner in root.bodies.items() if node in on_host}
         moved = replace(root, placement=replace(root.placement, labels=own), bodies=bodies)
-        found[name] = folder / f"{name}.yaml"
-        save_placement(replace(plan, root=moved), found[name])
+        if root.units:
+            found[name] = folder / f"{name}.yaml"
+            save_placement(replace(plan, root=moved), found[name])
         first = last
     return found
 

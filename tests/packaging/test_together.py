@@ -184,7 +184,7 @@ def test_a_limit_says_that_bodies_are_placed_without_it(here: Path) -> None:
 
 def test_a_model_without_nodes_takes_no_time(here: Path) -> None:
     onnx.save(parse(f"m (float[1, {SIZE}] x) => (float[1, {SIZE}] x) {{}}"), "empty.onnx")
-    made = byoc.partition_together(["empty.onnx", "b.onnx"], **WITH)
+    made = byoc.partition_together(["empty.onnx", "b.onnx"], output="app.byoc", **WITH)
     assert made.ends == {"empty": 0.0, "b": pytest.approx(1e-3, rel=0.01)}
 
 
