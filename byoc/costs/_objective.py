@@ -106,7 +106,10 @@ def parse_amount(text: str, name: str, where: str) -> float:
     found = _AMOUNT.fullmatch(text)
     number = _weight(found[1]) if found else -1.0
     if found is None or found[2] not in units or not _LEAST <= number <= _MOST:
-        raise InputError(f"{where}: expected a number above 0 and one of {', '.join(units)}, as in 5ms")
+        example = "2mJ" if name == "energy" else "5ms"
+        raise InputError(
+            f"{where}: expected a number above 0 and one of {', '.join(units)}, as in {example}"
+        )
     return number * units[found[2]]
 
 

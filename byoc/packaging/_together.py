@@ -98,7 +98,12 @@ def partition_together(
     own = {each.name: getattr(options, each.name) for each in fields(Options)}
     alone = Options(**{**own, "output": None, "keep_open": True})
     if alone.objective != str(LATENCY) or alone.within is not None:
-        raise InputError("models are placed together for the time of a round: no objective, no within")
+        raise InputError(
+            "models are placed together for the time of a round: objective (--objective) and within "
+            "(--within) are of a single model"
+        )
+    if alone.perturb is not None:
+        raise InputError("costs are perturbed (--perturb) for a single model, not for several")
     if alone.placement is not None:
         raise InputError("a placement (--placement) is of a single model, not of several")
     settings = load_settings(alone, alone.strategy)
@@ -113,11 +118,12 @@ def partition_together(
     with TemporaryDirectory(prefix="byoc-") as folder:
         pinned = _save_placements(plans, placement.labels, Path(folder))
         if options.output is None:
-            given = {name: replace(alone, placement=path) for name, path in pinned.items()}
+            given = {name: replace(alone, placement=pinned.get(name)) for name in sources}
             results = {name: _plan(name, sources[name], each) for name, each in given.items()}
         else:
             described = {
-                name: {"model": source, "placement": str(pinned[name]), "keep_open": True}
+                name: {"model": source, "keep_open": True}
+                | ({"placement": str(pinned[name])} if name in pinned else {})
                 for name, source in sources.items()
             }
             results = package(described, **_select(own))
@@ -175,7 +181,7 @@ def _read_numbers(what: str, given: Mapping[str, str | float], names: Sequence[s
         except ValueError:
             found[name] = 0.0
         if not _LEAST <= found[name] <= _MOST:
-            raise InputError(f"{what} {name}: {value} is not a number above 0")
+            raise InputError(f"{what} {name}: {value} is not a number from {_LEAST:g} to {_MOST:g}")
     return found
 
 
@@ -248,7 +254,10 @@ def _solve(
 
 
 def _save_placements(plans: Mapping[str, Plan], labels: Ints, folder: Path) -> dict[str, Path]:
-    """Write the placement of each model to a file in a folder; return the files by model."""
+    """Write the placement of each model to a file in a folder; return the files by model.
+
+    A model without a node has none, since such a file has to name one.
+    """
     found, first = {}, 0
     for name, plan in plans.items():
         root = plan.root
@@ -259,8 +268,9 @@ def _save_placements(plans: Mapping[str, Plan], labels: Ints, folder: Path) -> d
         }
         bodies = {node: inner for node, inner in root.bodies.items() if node in on_host}
         moved = replace(root, placement=replace(root.placement, labels=own), bodies=bodies)
-        found[name] = folder / f"{name}.yaml"
-        save_placement(replace(plan, root=moved), found[name])
+        if root.units:
+            found[name] = folder / f"{name}.yaml"
+            save_placement(replace(plan, root=moved), found[name])
         first = last
     return found
 

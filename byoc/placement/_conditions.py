@@ -160,8 +160,11 @@ def _check_networks(problem: "Problem", given: Conditions) -> None:
 def find_hyperperiod(networks: Sequence[PlacedNetwork]) -> tuple[float, list[int]]:
     """Return the seconds after which all releases repeat, and the inferences of each network in them.
 
-    Raises ValueError where these are more than `MOST_INFERENCES`.
+    Raises ValueError where these are more than `MOST_INFERENCES`, and for a period below a nanosecond.
     """
+    for each in networks:
+        if each.period * _DENOMINATOR < 1 - 1e-6:  # its nearest fraction is 0, or a longer period
+            raise ValueError(f"network {each.name}: a period is at least {1 / _DENOMINATOR:g} s")
     periods = [Fraction(each.period).limit_denominator(_DENOMINATOR) for each in networks]
     below = math.lcm(*(each.denominator for each in periods))
     whole = math.lcm(*(int(each * below) for each in periods))

@@ -53,6 +53,10 @@ from byoc.planning._node_parts import free_host_views, share_host_prices
 from byoc.planning._plan_settings import PlanSettings, require_knowledge
 from byoc.support import describe_failure
 
+# Bodies are placed before the main graph, for the objective; a limit on the other cost does not
+# change them.
+_BODIES_AS_PLACED = " with bodies placed for the objective alone"
+
 # The placement problems of one graph: costs of its units and bodies, constraints, given placements.
 
 
@@ -179,7 +183,7 @@ class PlacementProblems:
                 conditions,
                 other=replace(other, fusions=own),
                 most=within.most,
-                other_name=within.name,
+                other_name=within.name + (_BODIES_AS_PLACED if self.graph.index.bodies else ""),
                 other_unit="s" if within.name == "latency" else "J",
             )
         return replace(problem, conditions=conditions)

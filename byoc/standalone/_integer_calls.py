@@ -289,7 +289,9 @@ def _make_convolution(group: _Group, node: NodeProto, result: TensorScale) -> Ca
     bias = group.find_bias(get_bias(node), scales, result)
     if bias is None:
         return None
-    step = int(scales.size > 1)
+    # Scales and offsets are read with one step: a bias by channel needs a scale by channel.
+    step = int(scales.size > 1 or bias[1] is not None)
+    scales = np.broadcast_to(scales, (graph.get_shape(weights.tensor)[0],)) if step else scales
     rounding = group.format_rounding(result, step)
     constants = (
         store_zeros(weights.zeros, weights.dtype),

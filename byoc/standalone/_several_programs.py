@@ -140,7 +140,7 @@ def _export_model(folder: Path, model: Source, options: ExportOptions) -> Export
     """Write a model, a variant of a bundle, or several and their choice, into an empty folder."""
     report_step("load model")
     given = options.variant or ()
-    names = [given] if isinstance(given, str) else [*given]
+    names = [given] if isinstance(given, str) else [*dict.fromkeys(given)]
     path = None if not isinstance(model, str | Path) or str(model).startswith(ZOO) else Path(model)
     if path is None or not is_bundle(path):
         if names:

@@ -111,10 +111,11 @@ def test_rates_are_kept_or_the_reason_is_said(here: Path, byoc: Cli) -> None:
         ),
         (("--rate", "a=400"), "model b has no rate: rates and deadlines need one of each model"),
         (("--rate", "c=4"), "rate c: there is no such model; there are a, b"),
-        (("--rate", "a=often", "--rate", "b=1"), "rate a: often is not a number above 0"),
+        (("--rate", "a=often", "--rate", "b=1"), "rate a: often is not a number from 1e-06 to 1e+09"),
         (("--rate", "a=1", "--rate", "b=1", "--deadline", "a=5"), "deadline a=5: expected a number"),
         (("--rate", "a=1", "--rate", "b=1000.007"), "choose rates with a smaller common multiple"),
         (("--objective", "energy"), "models are placed together for the time of a round"),
+        (("--perturb", "0.5"), "costs are perturbed (--perturb) for a single model"),
         (("--html", "x.html"), "--html: it is of a single model"),
     ):
         ran = byoc(*models, *flags, "-o", "app.byoc")
@@ -155,6 +156,38 @@ def test_less_energy_within_a_time(here: Path) -> None:
         byoc.partition("a.onnx", within="latency=15ms", perturb=0.5, **given)
 
 
+def test_a_limit_says_that_bodies_are_placed_without_it(here: Path) -> None:
+    """The body of the loop is cheapest on the host in joules, where it takes ten times as long."""
+    loop = f"""m (float[1, {SIZE}] x) => (float[1, {SIZE}] y) <int64 n = {{10}}, bool t = {{1}}> {{
+        y = Loop(n, t, x) <body = b (int64 i, bool c, float[1, {SIZE}] s)
+            => (bool d, float[1, {SIZE}] r) {{ d = Identity(c) r = Relu(s) }}>
+    }}"""
+    onnx.save(parse(loop), "loop.onnx")
+    energy = "energy: {operation: 0.0, byte: 0.0, second: %s, moved: 0.0, launch: 0.0}\n"
+    Path("npu-costs.yaml").write_text(COSTS + energy % 100.0)
+    Path("host.yaml").write_text(
+        "{kind: roofline, name: slow, peak: {default: 1.0e+5}, bandwidth: .inf, "
+        "energy: {operation: 0.0, byte: 0.0, second: 1.0, moved: 0.0, launch: 0.0}}"
+    )
+    said = (
+        r"keeps latency with bodies placed for the objective alone within 0\.05 s: 0\.1 s is the least"
+    )
+    with pytest.raises(InputError, match=said):
+        byoc.partition(
+            "loop.onnx",
+            rules="npu.yaml",
+            host_cost_model="host.yaml",
+            objective="energy",
+            within="latency=50ms",
+        )
+
+
+def test_a_model_without_nodes_takes_no_time(here: Path) -> None:
+    onnx.save(parse(f"m (float[1, {SIZE}] x) => (float[1, {SIZE}] x) {{}}"), "empty.onnx")
+    made = byoc.partition_together(["empty.onnx", "b.onnx"], output="app.byoc", **WITH)
+    assert made.ends == {"empty": 0.0, "b": pytest.approx(1e-3, rel=0.01)}
+
+
 def test_a_problem_file_keeps_conditions(here: Path) -> None:
     """Direct links, engines, networks and a budget, written and read again, schedule as they did."""
     problem = byoc.build_problem("a.onnx", "npu.yaml")
@@ -187,6 +220,10 @@ def test_a_problem_file_keeps_conditions(here: Path) -> None:
         ({"engines": [{"name": "a", "shares": [1.0, 1.0]}]}, "engines[0].shares: expected 3 numbers"),
         ({"engines": [given["engines"][1]]}, "engines[0].slowed: there is no engine 'cpu'"),
         ({"engines": [{"name": "a", "shares": [1.0, 1.0, 0.0]}]}, "each device occupies an engine"),
+        (
+            {"networks": [{"name": name, "period": 1e-12} for name in "xy"]},
+            "x: a period is at least 1e-09",
+        ),
         ({"budget": 1.0}, "no placement keeps the other cost within 1"),
     ):
         Path("q.json").write_text(json.dumps(given | change))

@@ -86,8 +86,14 @@ class QuantizedModel:
 
 def add_products(net: QuantizedModel) -> None:
     """Add convolutions and products of all forms."""
-    bias = net.store(net.random.standard_normal(7).astype(np.float32), "bias")
+    bias, five, six = (
+        net.store(net.random.standard_normal(size).astype(np.float32) * 9, "bias") for size in (7, 5, 6)
+    )
     net.add("Conv", net.read((2, 5, 9, 7)), net.weigh((7, 5, 3, 3), 0), bias, pads=[1] * 4, act="Relu")
+    net.add("Conv", net.read((1, 3, 4, 5)), net.weigh((5, 3, 1, 1)), five)  # one scale, many biases
+    net.add("Conv", net.read((1, 6, 5, 4)), net.weigh((6, 1, 3, 3)), six, group=6)
+    net.add("Conv", net.read((1, 4, 5, 4)), net.weigh((6, 2, 3, 3)), six, group=2)
+    net.add("Gemm", net.read((3, 8)), net.weigh((8, 5)), five)
     net.add("Conv", net.read((1, 3, 8, 9)), net.weigh((5, 3, 1, 1)), scale=0.2)
     net.add("Conv", net.read((1, 4, 11, 6)), net.weigh((6, 2, 3, 2), 0), group=2, strides=[2, 3])
     net.add(

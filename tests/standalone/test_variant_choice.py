@@ -295,7 +295,9 @@ def test_the_host_comes_last_where_it_is_asked_for(
     text = (tmp_path / "out/model.c").read_text()
     assert 'names_host[] = {"host", NULL}' in text
     assert text.index("names_pc, ") < text.index("names_host, ")
-    alone = export_c(built.package / "detector", output=tmp_path / "one", variant="host", prefix="alone")
+    alone = export_c(
+        built.package / "detector", output=tmp_path / "one", variant=["host", "host"], prefix="alone"
+    )
     assert (alone.regions, list_programs(tmp_path / "one")) == (0, [tmp_path / "one"])
 
 
