@@ -401,8 +401,8 @@ def study(  # noqa: PLR0913 - the options of the verb
         retry_failures: solve cases again that failed in an earlier run.
         save: a folder, made if need be, for three files of each case that is solved, named by the first
             16 digits of its `key`: `.placement.yaml` for `byoc.partition`, `.problem.json` for
-            `byoc.place`, and `.case.json` for `byoc study replay`. What an earlier run did not save is solved
-            again.
+            `byoc.place`, and `.case.json` for `byoc study replay`. What an earlier run did not save is
+            solved again.
 
     Returns:
         The rows, in the order of the axes, with the keys of `byoc.comparison.COLUMNS`. A case that
