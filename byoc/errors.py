@@ -170,7 +170,7 @@ class CauseKind(StrEnum):
     COST = "cost"
     """it is supported, and the placement has it on the host"""
     GIVEN = "given"
-    """it is supported, and the placement that was given has it on the host"""
+    """it is supported, and the placement that this plan follows has it on the host"""
     CONVERSION = "conversion"
     """byoc put it there, to bring a tensor into the form that nodes beside it take"""
     OTHER = "other"

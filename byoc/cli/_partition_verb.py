@@ -218,7 +218,8 @@ def _partition_together(
     if form is OutputFormat.json:
         print_json(made.to_json())
     else:
-        reporting.print_reports(reports, make_console(), reporting.BRIEF)
+        apart = [report.model_copy(update={"bundle": None}) for report in reports]
+        reporting.print_reports(apart, make_console(), reporting.BRIEF)
         print_lines(_format_round(made), make_console())
     leave_by_reports(reports, allow_unverified)
 

@@ -387,7 +387,7 @@ class GraphPlan:
     @cached_property
     def _supported(self) -> tuple[Verdict, Verdict]:
         """Why supported units are on the host where the strategy chose it, and where it was given."""
-        given = "supported, but the placement that was given has it on the host"
+        given = "supported, but the placement that this plan follows has it on the host"
         chosen = Cause(CauseKind.COST, f"supported, but {self.placement.why_host}")
         return refuse(chosen), refuse(Cause(CauseKind.GIVEN, given))
 

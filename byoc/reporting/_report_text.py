@@ -109,7 +109,8 @@ def print_reports(reports: Sequence[Report], console: Console, size: ReportSize 
         print_lines([""], console)
     for report in reports if size.regions is not None else ():
         warnings = (f"warning: {note.text}" for note in report.notes if note.severity == "warning")
-        marked = (f"{report.variant}: {line}" for line in (*_list_alarms(report), *warnings))
+        name = report.variant or report.display_name
+        marked = (f"{name}: {line}" for line in (*_list_alarms(report), *warnings))
         print_lines([*marked, summarize_report(report)], console)
     if reports[0].bundle:
         print_lines([f"Written to {reports[0].bundle}"], console)

@@ -41,7 +41,7 @@ def test_saved_edited_and_given_back(byoc: Cli) -> None:
     Path("p.yaml").write_text(text.replace("a: dla", "a: host", 1), "utf-8")
     ran = byoc(*PARTITION, "--placement", "p.yaml", "--save-placement", "p.yaml", "--verbose")
     assert "\nm.onnx: 1 of 3 nodes" in ran.out
-    assert "the placement that was given has it on the host" in ran.out
+    assert "the placement that this plan follows has it on the host" in ran.out
     assert yaml.safe_load(Path("p.yaml").read_text("utf-8"))["nodes"]["a"] == "host"
 
 

@@ -82,7 +82,7 @@ def test_an_edited_file_is_followed(files: Files, tmp_path: Path) -> None:
         **dict.fromkeys(("b", "c"), "host"),
     }
     reasons = [row.reason for row in result.report.host_reasons]
-    assert "supported, but the placement that was given has it on the host" in reasons
+    assert "supported, but the placement that this plan follows has it on the host" in reasons
     assert Path(result.plan.asked["placement"]).name == path.name
 
 
