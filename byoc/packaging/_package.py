@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -199,7 +200,8 @@ def _name_models(models: Sequence[str | Path]) -> dict[str, str | Path]:
     for given in models:
         name, sign, source = str(given).partition("=")
         if not sign or not re.fullmatch(VARIANT_NAME, name):
-            name, source = re.split(r"[:/\\]", str(given))[-1].partition(".")[0], str(given)
+            source = str(given)
+            name = re.split(r"[:/\\]", source.rstrip("/\\"))[-1].partition(".")[0]
         if name in found:
             raise InputError(f"{source}: the package has a model '{name}' already: give NAME={source}")
         found[name] = source
@@ -319,6 +321,9 @@ def _read_device(
     if isinstance(given, str):
         first, *parts = re.split(r",(?=\w+=)", given)
         pairs = [part.partition("=")[::2] for part in parts]
+        counts = Counter(key for key, _ in pairs)
+        if len(counts) < len(pairs):
+            raise InputError(f"device '{name}': {counts.most_common(1)[0][0]} is given twice")
         given = {VARIANT_RULES: first, **dict(pairs)} if parts else first
     if not isinstance(given, Mapping):
         return list_files(given), precision

@@ -431,6 +431,7 @@ def test_a_device_has_a_precision_of_its_own(tmp_path: Path, byoc: Callable[...,
     told = [
         ("a=dla,quantize=int9", "device 'a': quantize: int9 is not among int8"),
         ("a=dla,quantise=int8", "device 'a': no option 'quantise' (did you mean quantize?)"),
+        ("a=dla,quantize=int8,quantize=int8", "device 'a': quantize is given twice"),
         ("a=,quantize=int8", "device 'a': rules names no rule file"),
     ]
     for given, sentence in told:
