@@ -12,4 +12,8 @@ try:  # `byoc/__init__.py` may be the other project's here, and `byoc.errors` to
 except ImportError as error:
     sys.exit(f"byoc: {error}")
 
-from byoc.cli._main import main
+from byoc.cli._main import EXAMPLES as EXAMPLES
+from byoc.cli._main import GROUPS as GROUPS
+from byoc.cli._main import VERBS as VERBS
+from byoc.cli._main import load_verb as load_verb
+from byoc.cli._main import main as main

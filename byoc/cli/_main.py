@@ -47,7 +47,7 @@ _COMPLETE = "_BYOC_COMPLETE"  # by which a shell asks for its script, or for com
 # The error of click, or of Typer's own copy of it.
 _USAGE_ERROR: Any = typer.BadParameter.__base__
 _OBJECTS_BETWEEN_SEARCHES = 100_000  # for cyclic garbage, as `collect_rarely` explains
-_GROUPS = {
+GROUPS = {
     "Plan": {
         "partition": ("_partition_verb:partition", "Cut a model between the host and accelerators."),
         "explain": ("_rules_verb:explain", "Say why nodes are refused, and what would change that."),
@@ -115,8 +115,9 @@ _GROUPS = {
     },
 }
 """The verbs by group: the function, or Typer application, and the first sentence of its docstring."""
-_VERBS = {name: verb for verbs in _GROUPS.values() for name, verb in verbs.items()}
-_EXAMPLES = """
+VERBS = {name: verb for verbs in GROUPS.values() for name, verb in verbs.items()}
+"""All verbs of `GROUPS`, by name."""
+EXAMPLES = """
 byoc partition zoo:squeezenet --rules dla.yaml
 byoc partition model.onnx --rules dla.yaml -o m.byoc --inputs samples/
 byoc explain model.onnx --rules dla.yaml
@@ -186,7 +187,7 @@ def load_verb(name: str) -> Any:
 
     Raises KeyError for a name that is no verb.
     """
-    module, _, attribute = _VERBS[name][0].partition(":")
+    module, _, attribute = VERBS[name][0].partition(":")
     found = getattr(import_module(f"byoc.cli.{module}"), attribute)
     if isinstance(found, typer.Typer):
         app = found
@@ -203,7 +204,7 @@ def load_verb(name: str) -> Any:
 
 def _add_examples(command: Any, path: str) -> None:
     """Put its examples below the help of a verb, and of each command of a verb."""
-    mine = [f"  {line}" for line in _EXAMPLES.splitlines() if f"{line} ".startswith(f"{path} ")]
+    mine = [f"  {line}" for line in EXAMPLES.splitlines() if f"{line} ".startswith(f"{path} ")]
     if mine:
         command.epilog = "\n".join(["\b", "Examples:", *mine])
     for name, inner in getattr(command, "commands", {}).items():
@@ -255,18 +256,18 @@ class _LazyGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the verbs in the order of the help."""
         _ = ctx
-        return list(_VERBS)
+        return list(VERBS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command of a verb; leave with a usage error for a name that is no verb."""
-        if cmd_name not in _VERBS:
-            ctx.fail(f"No such command '{cmd_name}'{suggest_nearest(cmd_name, _VERBS)}.")
+        if cmd_name not in VERBS:
+            ctx.fail(f"No such command '{cmd_name}'{suggest_nearest(cmd_name, VERBS)}.")
         return load_verb(cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a line for each verb, without importing any."""
         _ = ctx
-        for title, verbs in _GROUPS.items():
+        for title, verbs in GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl([(name, summary) for name, (_, summary) in verbs.items()])
 

@@ -38,7 +38,7 @@ from byoc.standalone._program_graph import SCRATCH, Call, ProgramGraph, format_f
 
 Array = NDArray[Any]
 
-_BYTES = 256
+_BYTES = 256  # values of a byte
 _ACTIVATED = frozenset({"Conv", "Gemm", "MatMul", "Add", "Mul"})
 _UNARY = frozenset(
     [

@@ -13,8 +13,8 @@ import pytest
 
 import byoc
 from byoc import codegen
+from byoc.cli import VERBS, load_verb
 from byoc.cli._common import CODEGEN_FAILED, DIFFERENT, NOT_VERIFIED
-from byoc.cli._main import _VERBS, load_verb
 from byoc.cli._option_flags import REQUIREMENT_MISSED
 from byoc.codegen._abilities import is_in_version
 from byoc.pipeline import PLANNING, PREPARATION, list_emission
@@ -118,7 +118,7 @@ def test_commands_and_options_of_a_page_exist(page: Path) -> None:
     unknown = []
     for words in pages.find_commands(text):
         verb, *rest = words[1:]
-        if verb not in _VERBS:
+        if verb not in VERBS:
             unknown.append(f"byoc {verb}")
             continue
         command = load_verb(verb)
@@ -141,7 +141,7 @@ def _spell(parameter: Any) -> list[str]:
 
 
 def _list_all_options() -> set[str]:
-    commands = [load_verb(verb) for verb in _VERBS]
+    commands = [load_verb(verb) for verb in VERBS]
     commands += [each for command in commands for each in getattr(command, "commands", {}).values()]
     return {option for command in commands for each in command.params for option in _spell(each)}
 
@@ -213,9 +213,9 @@ def test_the_table_of_exit_codes_is_complete() -> None:
 def test_the_page_of_commands_has_every_verb_and_its_function() -> None:
     text = pages.read(pages.ROOT / "docs" / "commands.md")
     shown = {words[1] for words in pages.find_commands(text)}
-    assert shown | {"place"} == set(_VERBS)  # which docs/placement.md is about
+    assert shown | {"place"} == set(VERBS)  # which docs/placement.md is about
     for verb, functions in read_table("commands.md", "The same in Python"):
-        assert set(re.findall(r"`([\w-]+)[^`]*`", verb)) <= set(_VERBS)
+        assert set(re.findall(r"`([\w-]+)[^`]*`", verb)) <= set(VERBS)
         assert all(hasattr(byoc, name) for name in re.findall(r"`byoc\.(\w+)`", functions))
 
 

@@ -10,7 +10,7 @@ import pytest
 from page_files import write_model
 from support import Ran
 
-from byoc.cli._main import _VERBS, load_verb
+from byoc.cli import VERBS, load_verb
 
 sys.path.insert(0, str(pages.ROOT / "tools"))
 from json_fields import DOCUMENTS, PAGE, list_fields, make_page
@@ -69,7 +69,7 @@ _INSTANCE = {
 def list_json_commands() -> set[str]:
     """Return the verbs, and their commands, whose `--format` takes json."""
     found = set()
-    for verb in _VERBS:
+    for verb in VERBS:
         waiting = [(verb, load_verb(verb))]
         for name, each in waiting:
             waiting += [(f"{name} {sub}", below) for sub, below in getattr(each, "commands", {}).items()]
@@ -88,7 +88,7 @@ def test_the_page_is_what_the_declarations_say() -> None:
 def test_each_verb_that_prints_json_is_on_the_page() -> None:
     documented = {name.partition(" --")[0].partition(" of ")[0] for name in DOCUMENTS}
     assert list_json_commands() - documented == set()
-    assert {name.split()[0] for name in DOCUMENTS} <= set(_VERBS)
+    assert {name.split()[0] for name in DOCUMENTS} <= set(VERBS)
 
 
 def test_the_verbs_print_the_fields_of_the_page(

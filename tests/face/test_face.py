@@ -12,7 +12,7 @@ from cutting import CHAIN, cut
 from support import VANILLA, Ran, parse
 
 import byoc
-from byoc.cli._main import _GROUPS, _VERBS, load_verb
+from byoc.cli import GROUPS, VERBS, load_verb
 
 ROOT = Path(byoc.__file__).parents[1]
 VERBS_ONLY = {
@@ -100,7 +100,7 @@ def test_a_class_is_documented(name: str) -> None:
 
 
 def test_every_verb_that_is_a_computation_is_a_function() -> None:
-    names = {verb.replace("-", "_") for verb in _VERBS if verb not in VERBS_ONLY}
+    names = {verb.replace("-", "_") for verb in VERBS if verb not in VERBS_ONLY}
     assert names <= set(FUNCTIONS)
 
 
@@ -117,9 +117,9 @@ def test_python_m_byoc() -> None:
     assert done.stdout.startswith("Usage: byoc ")
 
 
-@pytest.mark.parametrize("verb", _VERBS)
+@pytest.mark.parametrize("verb", VERBS)
 def test_the_summary_of_a_verb_is_its_first_sentence(verb: str) -> None:
-    summary = _VERBS[verb][1]
+    summary = VERBS[verb][1]
     text = " ".join(load_verb(verb).help.split())
     assert text.startswith(summary)
     assert summary.endswith(".")
@@ -129,10 +129,10 @@ def test_the_summary_of_a_verb_is_its_first_sentence(verb: str) -> None:
 def test_each_summary_fits_in_a_line(byoc: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     lines = byoc("--help").out.splitlines()
-    first = lines.index(f"{next(iter(_GROUPS))}:")
+    first = lines.index(f"{next(iter(GROUPS))}:")
     shown = dict(line.split(maxsplit=1) for line in lines[first:] if line.startswith("  "))
-    assert shown == {name: summary for name, (_, summary) in _VERBS.items()}
-    assert [line.rstrip(":") for line in lines[first:] if line and line[0] != " "] == list(_GROUPS)
+    assert shown == {name: summary for name, (_, summary) in VERBS.items()}
+    assert [line.rstrip(":") for line in lines[first:] if line and line[0] != " "] == list(GROUPS)
     assert max(map(len, lines)) <= 80
 
 

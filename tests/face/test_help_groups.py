@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from support import Ran
 
-from byoc.cli._main import _EXAMPLES, _VERBS, load_verb
+from byoc.cli import EXAMPLES, VERBS, load_verb
 from byoc.console import print_table
 from byoc.support import Panel
 
@@ -57,8 +57,8 @@ def test_verbs_without_groups_have_one_list(byoc: Callable[..., Ran]) -> None:
 
 def test_each_verb_shows_two_commands_that_it_takes(byoc: Callable[..., Ran]) -> None:
     """Examples are declared beside the verb; the parser takes each, required options included."""
-    lines = _EXAMPLES.strip().splitlines()
-    assert Counter(line.split()[1] for line in lines) == dict.fromkeys(_VERBS, 2)
+    lines = EXAMPLES.strip().splitlines()
+    assert Counter(line.split()[1] for line in lines) == dict.fromkeys(VERBS, 2)
     for line in lines:
         verb, *words = shlex.split(line.partition(" > ")[0])[1:]
         command = load_verb(verb)
