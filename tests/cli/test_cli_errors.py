@@ -213,7 +213,7 @@ def test_a_codegen_option_that_is_not_known(here: Path, byoc: Cli) -> None:
         (["--codegen-option", "fast"], "'fast' is not of the form NAME=VALUE"),
         (["--format", "yaml"], "'yaml' is not one of"),
         (["--speed"], "No such option: --speed"),
-        (["another.onnx"], "Got unexpected extra argument"),
+        (["another.onnx"], "several models are placed as one problem with --together"),
     ],
 )
 def test_usage_errors(arguments: list[str], sentence: str, here: Path, byoc: Cli) -> None:

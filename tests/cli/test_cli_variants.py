@@ -109,11 +109,13 @@ def test_what_takes_one_variant_asks_for_its_name(bundle: Path, tmp_path: Path, 
     for verb in (
         ("run", bundle, "--inputs", "random"),
         ("report", bundle, "-o", page),
-        ("export-c", bundle, "-o", tmp_path / "c"),
         ("diff", bundle, bundle),
     ):
         ran = byoc(*verb)
         assert (ran.code, ran.err) == (1, sentence)
+    ran = byoc("export-c", bundle, "-o", tmp_path / "c")
+    assert ran.code == 1
+    assert "n_1 and n_2 are of different sizes, and a program has one: give --variant" in ran.err
     assert byoc("report", bundle, "-o", page, "--variant", "n_2").code == 0
     assert page.stat().st_size > 10_000
     assert "placed alike" in byoc("diff", bundle, bundle, "--variant", "n_2").out

@@ -136,7 +136,7 @@ def test_the_notebook_runs_from_top_to_bottom(
     assert names["result"].failures == {}
     assert (tmp_path / "squeezenet.svg").is_file()
     assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == [
-        *("bandwidth.svg", "gaps.svg", "pareto.svg"),
+        *("bandwidth.svg", "gaps.svg", "pareto.svg", "profile.svg"),
     ]
 
 
