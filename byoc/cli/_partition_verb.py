@@ -29,7 +29,14 @@ from byoc.cli._common import (
     reserve_stdout,
     show_status,
 )
-from byoc.cli._option_flags import JUnitFile, JUnitOption, leave_if_missed, read_pairs, take_options
+from byoc.cli._option_flags import (
+    REQUIREMENT_MISSED,
+    JUnitFile,
+    JUnitOption,
+    leave_if_missed,
+    read_pairs,
+    take_options,
+)
 from byoc.console import make_console, print_errors, print_line, print_lines
 from byoc.errors import suggest_nearest
 from byoc.support import Panel, check_output, keywords_of, write_text
@@ -127,8 +134,15 @@ def partition(  # noqa: PLR0913 - the options of the verb
     written all the same.
     """
     if together:
-        _refuse_flags_of_one(save, page, measure, junit, print_after, threshold)
-        _partition_together(models, options, of_round, form, allow_unverified)
+        _refuse_flags_of_one(save, page, measure, junit, print_after, threshold, measure_clock)
+        size = reporting.WHOLE if verbose else reporting.BRIEF
+        reports, missed = _partition_together(models, options, of_round, form, size)
+        if missed:
+            print_errors([f"with the regions that form in each model alone, {missed}"])
+        leave_if_missed(reports, requirements)
+        if missed:
+            raise typer.Exit(REQUIREMENT_MISSED)
+        leave_by_reports(reports, allow_unverified)
         return
     model = _require_one(models, of_round)
     # Absolute: a codegen's code may change the working directory.
@@ -193,7 +207,10 @@ def _require_one(models: Sequence[str], of_round: byoc.stages.options.RoundOptio
 
 def _refuse_flags_of_one(*given: object) -> None:
     """Raise typer.BadParameter for a flag of a single model, in the order of the names here."""
-    names = ("--save-placement", "--html", "--measure", "--junit", "--print-after", "--threshold")
+    names = (
+        *("--save-placement", "--html", "--measure", "--junit", "--print-after", "--threshold"),
+        "--measure-clock",
+    )
     for flag, value in zip(names, given, strict=True):
         if value:
             raise typer.BadParameter("it is of a single model, not of several", param_hint=flag)
@@ -204,9 +221,12 @@ def _partition_together(
     options: byoc.Options,
     of_round: byoc.stages.options.RoundOptions,
     form: OutputFormat,
-    allow_unverified: bool,
-) -> None:
-    """Place models together, and print what each of them is, and the round."""
+    size: reporting.ReportSize,
+) -> tuple[list[byoc.Report], str]:
+    """Place models together, and print each of them and the round.
+
+    Returns the reports, and the rate or deadline that is missed, if any.
+    """
     with show_status(), reserve_stdout():
         made = byoc.partition_together(
             models,
@@ -219,9 +239,9 @@ def _partition_together(
         print_json(made.to_json())
     else:
         apart = [report.model_copy(update={"bundle": None}) for report in reports]
-        reporting.print_reports(apart, make_console(), reporting.BRIEF)
+        reporting.print_reports(apart, make_console(), size)
         print_lines(_format_round(made), make_console())
-    leave_by_reports(reports, allow_unverified)
+    return reports, made.missed
 
 
 def _format_round(made: byoc.PlacedTogether) -> Iterator[str]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     )
     from byoc.costs._load_cost_model import (
         check_fallback,
-        find_engines,
+        find_conditions,
         find_host_beside,
         find_margin,
         load_cost_model,

@@ -237,7 +237,7 @@ def find_margin(devices: Iterable[CostModel]) -> float:
     return max((file.margin for file in map(_cost_file, devices) if file), default=0.0)
 
 
-def find_engines(names: Sequence[str], devices: Sequence[CostModel]) -> Conditions | None:
+def find_conditions(names: Sequence[str], devices: Sequence[CostModel]) -> Conditions | None:
     """Return the engines that accelerators share and their contention; None where no file has any.
 
     `names` are those of the accelerators, by which their files call one another; `host` is the host.

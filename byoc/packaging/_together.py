@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from byoc.costs import LATENCY, find_engines, parse_amount
+from byoc.costs import LATENCY, find_conditions, parse_amount
 from byoc.errors import InputError, suggest_nearest
 from byoc.packaging._package import PackageOptions, list_packaged_models, package
 from byoc.pipeline import Result, partition_request
@@ -63,6 +63,9 @@ class PlacedTogether:
     """Seconds from the release to the end of each model's slowest inference; empty without rates."""
     utilization: Mapping[str, float]
     """The share of its time for which each device computes at the rates; empty without rates."""
+    missed: str = ""
+    """The rate or deadline that is missed with the regions that form in each model alone; empty where
+    all are kept."""
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -75,6 +78,7 @@ class PlacedTogether:
             "ends_seconds": dict(self.ends),
             "response_seconds": dict(self.responses),
             "utilization": dict(self.utilization),
+            "missed": self.missed,
             "notes": list(self.notes),
             "models": {name: result.to_json() for name, result in self.results.items()},
         }
@@ -93,7 +97,8 @@ def partition_together(
     those that form in each model alone, and the times of the result are of a schedule with these.
 
     Raises InputError as `partition` does, for rates of some models alone, and where no placement is
-    found that keeps all rates and deadlines; nothing has been written.
+    found that keeps all rates and deadlines; nothing has been written. Where one is missed with the
+    regions of the result, `missed` says so, and the package is written.
     """
     own = {each.name: getattr(options, each.name) for each in fields(Options)}
     alone = Options(**{**own, "output": None, "keep_open": True})
@@ -194,7 +199,7 @@ def _join(
 ) -> Problem:
     """Return one problem of the units of all plans. Raises InputError where the rates fit none."""
     parts = [plan.root.graph_problem.latency for plan in plans.values()]
-    conditions = find_engines(settings.names, settings.costs) or Conditions()
+    conditions = find_conditions(settings.names, settings.costs) or Conditions()
     network_of = np.repeat(np.arange(len(parts)), [part.units for part in parts])
     try:
         return join_problems(
@@ -295,7 +300,7 @@ def _describe(
     assert final.conditions is not None
     of = final.conditions.network_of
     assert of is not None
-    notes = list(placement.notes)
+    missed = ""
     responses: dict[str, float] = {}
     utilization: dict[str, float] = {}
     if final.conditions.has_rates:
@@ -303,8 +308,7 @@ def _describe(
         assert rates is not None
         responses = dict(zip(results, rates.responses, strict=True))
         utilization = _name_engines(final, rates.utilization, settings)
-        if miss := rates.describe_miss():
-            notes.append(f"with the regions that form in each model alone, {miss}")
+        missed = rates.describe_miss()
     alone = Placement.from_labels(joint, _join_placements(before)[0])
     return PlacedTogether(
         results=results,
@@ -318,7 +322,8 @@ def _describe(
         },
         responses=responses,
         utilization=utilization,
-        notes=tuple(notes),
+        missed=missed,
+        notes=placement.notes,
     )
 
 

@@ -17,7 +17,7 @@ from byoc.costs import (
     build_problem,
     can_partition_bodies,
     count_trips,
-    find_engines,
+    find_conditions,
     price_bodies,
     sum_host_seconds,
 )
@@ -169,7 +169,7 @@ class PlacementProblems:
 
         `fusions` are the numbers of those that are left. Raises InputError where joules are not known.
         """
-        engines = find_engines(self.settings.names, self.settings.costs)
+        engines = find_conditions(self.settings.names, self.settings.costs)
         within = None if self.graph.path else self.settings.within
         if engines is None and within is None:
             return problem

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -117,6 +118,7 @@ def test_rates_are_kept_or_the_reason_is_said(here: Path, byoc: Cli) -> None:
         (("--objective", "energy"), "models are placed together for the time of a round"),
         (("--perturb", "0.5"), "costs are perturbed (--perturb) for a single model"),
         (("--html", "x.html"), "--html: it is of a single model"),
+        (("--measure-clock", "wall"), "--measure-clock: it is of a single model"),
     ):
         ran = byoc(*models, *flags, "-o", "app.byoc")
         assert ran.code in {1, 2}
@@ -126,6 +128,26 @@ def test_rates_are_kept_or_the_reason_is_said(here: Path, byoc: Cli) -> None:
     assert "several models are placed as one problem with --together" in " ".join(ran.err.split())
     ran = byoc("partition", "a.onnx", "--rate", "a=1", *AT)
     assert "it is of models that are placed --together" in " ".join(ran.err.split())
+
+
+def test_what_is_missed_is_no_success(here: Path, byoc: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Late(ListScheduler):
+        """A scheduler of the regions that form in each model, in which all inferences are late."""
+
+        def check_rates(self, *given: Any) -> Any:
+            found = super().check_rates(*given)
+            assert found is not None
+            return replace(found, responses=(9.0, 9.0))
+
+    models = ("partition", "a.onnx", "b.onnx", "--together", *AT)
+    ran = byoc(*models, "--max-regions", "0")
+    assert (ran.code, "regions" in ran.err) == (6, True)
+    assert len(byoc(*models, "--verbose").out) > len(byoc(*models).out)
+    monkeypatch.setattr("byoc.packaging._together.ListScheduler", Late)
+    ran = byoc(*models, "--rate", "a=400", "--rate", "b=800", "-o", "app.byoc")
+    assert ran.code == 6
+    assert "with the regions that form in each model alone, network b ends 9 s after" in ran.err
+    assert Path("app.byoc").exists()
 
 
 def test_less_energy_within_a_time(here: Path) -> None:
