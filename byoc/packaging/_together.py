@@ -17,7 +17,6 @@ from byoc.packaging._package import PackageOptions, list_packaged_models, packag
 from byoc.pipeline import Result, partition_request
 from byoc.placement import (
     Conditions,
-    Fusion,
     Ints,
     Measure,
     PlacedNetwork,
@@ -202,50 +201,11 @@ def _join(
     conditions = find_conditions(settings.names, settings.costs) or Conditions()
     network_of = np.repeat(np.arange(len(parts)), [part.units for part in parts])
     try:
-        return join_problems(
+        return Problem.join(
             parts, replace(conditions, networks=networks, network_of=network_of.astype(np.int64))
         )
     except ValueError as error:
         raise InputError(str(error)) from None
-
-
-def join_problems(parts: Sequence[Problem], conditions: Conditions) -> Problem:
-    """Return the problem of all units of several on the same devices, side by side."""
-    offsets = np.cumsum([0, *(part.units for part in parts)]).tolist()
-    first = parts[0]
-    consumers, fusions = [], []
-    for part, offset in zip(parts, offsets, strict=False):
-        start = part.consumer_start.tolist()
-        read = (part.consumers + offset).tolist()
-        consumers += [read[start[t] : start[t + 1]] for t in range(part.tensors)]
-        fusions += [
-            Fusion(tuple(m + offset for m in each.members), each.device, each.saving)
-            for each in part.fusions
-        ]
-    rows = {
-        name: np.concatenate([getattr(part, name) for part in parts])
-        for name in ("seconds", "is_output", "to_device", "to_host", "must", "size", "memory")
-    }
-    return Problem.build(
-        producer=np.concatenate(
-            [
-                np.where(part.producer < 0, -1, part.producer + offset)
-                for part, offset in zip(parts, offsets, strict=False)
-            ]
-        ),
-        consumers=consumers,
-        launch=first.launch,
-        connected=first.connected,
-        min_nodes=first.min_nodes,
-        max_nodes=first.max_nodes,
-        max_regions=first.max_regions,
-        capacity=first.capacity,
-        fusions=fusions,
-        occupies=first.occupies,
-        cores=first.cores,
-        conditions=conditions,
-        **rows,
-    )
 
 
 def _solve(
@@ -343,10 +303,7 @@ def _name_engines(
 ) -> dict[str, float]:
     """Return the utilization of engines by the names of the devices on them."""
     names = ("host", *settings.names)
-    conditions = problem.conditions
-    shares = (
-        np.eye(len(names)) if conditions is None or conditions.engines is None else conditions.engines
-    )
+    shares = problem.engines
     found = {}
     for engine, share in sorted(utilization.items()):
         if engine < shares.shape[1]:

@@ -180,12 +180,6 @@ def find_hyperperiod(networks: Sequence[PlacedNetwork]) -> tuple[float, list[int
 # What follows from the conditions of a problem.
 
 
-def find_engines(problem: "Problem") -> Floats:
-    """Return the shares of engines that devices occupy, float64 (1 + devices, engines)."""
-    given = None if problem.conditions is None else problem.conditions.engines
-    return np.eye(1 + problem.devices) if given is None else given
-
-
 def find_sharing_devices(problem: "Problem") -> Bools | None:
     """Return the pairs of accelerators that share an engine, bool (devices, devices); None for none."""
     if problem.conditions is None or problem.conditions.engines is None:

@@ -189,6 +189,53 @@ class Problem:
             conditions=limits.get("conditions"),
         )
 
+    @classmethod
+    def join(cls, parts: Sequence[Self], conditions: Conditions) -> Self:
+        """Return the problem of all units of several problems on the same devices, side by side.
+
+        Limits of devices are those of the first one, and hold for all units together. Raises ValueError
+        where the conditions do not fit.
+        """
+        offsets = np.cumsum([0, *(part.units for part in parts[:-1])]).tolist()
+        first = parts[0]
+        consumers, fusions = [], []
+        for part, offset in zip(parts, offsets, strict=True):
+            start = part.consumer_start.tolist()
+            read = (part.consumers + offset).tolist()
+            consumers += [read[start[t] : start[t + 1]] for t in range(part.tensors)]
+            fusions += [
+                replace(each, members=tuple(m + offset for m in each.members)) for each in part.fusions
+            ]
+        producers = [
+            np.where(part.producer < 0, -1, part.producer + offset)
+            for part, offset in zip(parts, offsets, strict=True)
+        ]
+        rows = {
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in ("seconds", "is_output", "to_device", "to_host", "must", "size", "memory")
+        }
+        return cls.build(
+            producer=np.concatenate(producers),
+            consumers=consumers,
+            launch=first.launch,
+            connected=first.connected,
+            min_nodes=first.min_nodes,
+            max_nodes=first.max_nodes,
+            max_regions=first.max_regions,
+            capacity=first.capacity,
+            fusions=fusions,
+            occupies=first.occupies,
+            cores=first.cores,
+            conditions=conditions,
+            **rows,
+        )
+
+    @property
+    def engines(self) -> Floats:
+        """The shares of engines that devices occupy, float64 (1 + devices, engines)."""
+        given = None if self.conditions is None else self.conditions.engines
+        return np.eye(1 + self.devices) if given is None else given
+
     @cached_property
     def plain(self) -> Self:
         """The problem without its conditions."""

@@ -14,7 +14,7 @@ from math import inf
 
 import numpy as np
 
-from byoc.placement._conditions import PlacedNetwork, find_engines, find_hyperperiod
+from byoc.placement._conditions import PlacedNetwork, find_hyperperiod
 from byoc.placement._problem import Problem
 
 # Work below this share of a job's seconds is a rounding error.
@@ -210,7 +210,7 @@ class SharedSystem:
         """Prepare what all schedules share."""
         conditions = problem.conditions
         assert conditions is not None
-        shares = find_engines(problem)
+        shares = problem.engines
         self.count = shares.shape[1]
         """Number of engines; links have the numbers behind them."""
         self.of_device = [tuple(np.flatnonzero(row).tolist()) for row in shares]

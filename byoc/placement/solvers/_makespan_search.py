@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from byoc.numerics import SearchBudget
 from byoc.numerics.solvers import MilpBuilder
-from byoc.placement._conditions import find_engines
 from byoc.placement._form_regions import find_region_components
 from byoc.placement._hard_limits import find_broken_limit
 from byoc.placement._problem import Floats, Problem
@@ -255,7 +254,7 @@ def makespan_lower_bound(problem: Problem, proven: float = 0.0) -> float:
     the seconds that `bound_by_paths` proves.
     """
     alone = problem.relaxed.without_fusions
-    load = least_load(alone, find_engines(problem) > 0)
+    load = least_load(alone, problem.engines > 0)
     least = _find_least_weight(problem)
     return max(_longest_path(alone), load, proven) * least * (1 - _ROUNDING)
 

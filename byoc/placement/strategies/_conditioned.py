@@ -15,7 +15,7 @@ import numpy as np
 
 from byoc.errors import InputError
 from byoc.numerics import SearchBudget
-from byoc.placement._conditions import add_costs, find_engines
+from byoc.placement._conditions import add_costs
 from byoc.placement._form_regions import estimate_region_seconds
 from byoc.placement._hard_limits import evaluate, find_broken_limit, repair_labels
 from byoc.placement._problem import Ints, Problem
@@ -85,7 +85,7 @@ def solve_with_conditions(
     if not search.try_all():
         search.bound_total(solve, time_limit)
         if measure is Measure.load:
-            search.bound = least_load(problem.relaxed.without_fusions, find_engines(problem))
+            search.bound = least_load(problem.relaxed.without_fusions, problem.engines)
             search.examine_answers([problem.plain], solve, time_limit / 4)
         search.improve()
     best = search.best
@@ -368,7 +368,7 @@ def prove_possible(problem: Problem) -> None:
             )
     periods = np.array([each.period for each in conditions.networks])[conditions.network_of]
     busy = replace(relaxed, seconds=relaxed.seconds / periods[:, np.newaxis])
-    load = least_load(busy, find_engines(problem) > 0)
+    load = least_load(busy, problem.engines > 0)
     if load > 1 + 1e-9:
         raise InputError(
             f"no placement keeps the rates: all devices together would have to work {load:.3g} times as "
