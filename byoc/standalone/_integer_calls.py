@@ -26,6 +26,7 @@ from byoc.standalone._integer_kernels import (
     IntegerOperand,
     describe_int_convolution,
     describe_int_product,
+    fits_in_sum,
     store_zeros,
 )
 from byoc.standalone._kernel_calls import (
@@ -42,20 +43,8 @@ _BYTES = 256  # values of a byte
 _ACTIVATED = frozenset({"Conv", "Gemm", "MatMul", "Add", "Mul"})
 _UNARY = frozenset(
     [
-        *(
-            "Abs",
-            "Acos",
-            "Acosh",
-            "Asin",
-            "Asinh",
-            "Atan",
-            "Atanh",
-            "Ceil",
-            "Celu",
-            "Clip",
-            "Cos",
-            "Cosh",
-        ),
+        *("Abs", "Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Ceil", "Celu", "Clip", "Cos"),
+        "Cosh",
         *("Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "Identity", "LeakyRelu"),
         *("Log", "Mish", "Neg", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Sinh"),
         *("Softplus", "Softsign", "Sqrt", "Tan", "Tanh", "ThresholdedRelu"),
@@ -195,9 +184,12 @@ class _Group:
         return f"{{8, {result.shifted_zero}, {low}, {high}, {result.flip}, {step}}}"
 
     def find_bias(
-        self, name: str | None, scales: Array, result: TensorScale
+        self, name: str | None, scales: Array, result: TensorScale, depth: int
     ) -> tuple[Array | None, Array | None] | None:
-        """Return a bias as integers in the scale of sums, or as offsets; None if it is computed."""
+        """Return a bias as integers in the scale of sums, or as offsets; None if it is computed.
+
+        Sums are of `depth` products. A bias that may lead beyond 32 bits is an offset.
+        """
         if not name:
             return None, None
         graph, index = self.graph, self.graph.index
@@ -210,7 +202,7 @@ class _Group:
             zero = graph.get_constant(node.input[2]) if len(node.input) > 2 and node.input[2] else 0
             if np.allclose(own, scales, rtol=1e-6, atol=0) and not np.any(zero):
                 whole = graph.get_constant(node.input[0]).reshape(-1)
-                if np.max(np.abs(whole.astype(np.int64)), initial=0) < 2**30:
+                if fits_in_sum(whole, depth):
                     return whole, None
         return None, (graph.get_constant(name).astype(np.float64).reshape(-1) / result.scale).astype(
             np.float32
@@ -286,7 +278,8 @@ def _make_convolution(group: _Group, node: NodeProto, result: TensorScale) -> Ca
     if len(graph.get_shape(x.tensor)) not in IMAGE_RANKS or not prod(graph.get_shape(group.result)):
         return None
     scales = group.multiply_scales(x, weights)
-    bias = group.find_bias(get_bias(node), scales, result)
+    depth = prod(graph.get_shape(weights.tensor)[1:])
+    bias = group.find_bias(get_bias(node), scales, result, depth)
     if bias is None:
         return None
     # Scales and offsets are read with one step: a bias by channel needs a scale by channel.
@@ -329,7 +322,7 @@ def _make_product(
         return None
     shapes = graph.get_shape(a.tensor), graph.get_shape(b.tensor), graph.get_shape(node.output[0])
     scales = group.multiply_scales(a, b)
-    bias = group.find_bias(bias_name, scales, result)
+    bias = group.find_bias(bias_name, scales, result, shapes[0][-1])
     if bias is None or any(each is not None and each.size not in (1, shapes[2][-1]) for each in bias):
         return None
     whole, offsets = (

@@ -26,12 +26,8 @@ from byoc.standalone._program_graph import SCRATCH, Call, Operand, ProgramGraph,
 Array = NDArray[Any]
 INTEGER_KERNELS = frozenset(
     [
-        *(
-            "kernel_convolve_int",
-            "kernel_convolve_depthwise_int",
-            "kernel_multiply_int",
-            "kernel_add_int",
-        ),
+        *("kernel_convolve_int", "kernel_convolve_depthwise_int", "kernel_multiply_int"),
+        "kernel_add_int",
         *("kernel_scale_int", "kernel_pool_max_int", "kernel_pool_average_int", "kernel_look_up"),
         *("kernel_quantize", "kernel_dequantize"),
     ]
@@ -42,7 +38,8 @@ IN_PLACE = frozenset({"kernel_look_up", "kernel_add_int", "kernel_scale_int"})
 
 TILE_ROWS, _WIDTH, _COLUMNS, _SHALLOW = 6, 16, 64, 256  # of `source/integers.c`
 _MOST_TAPS = 64  # LINE of `source/int_windows.c`
-_MOST_TERMS = 32_768  # of a sum of 32 bits: each is below 2^16
+_TERM = 2**16  # above any product of two numbers of 8 bits, each less its zero point
+_MOST_TERMS = 2**31 // _TERM  # of a sum of 32 bits
 
 
 def make_integer_call(graph: ProgramGraph, node: NodeProto) -> Call | None:
@@ -96,6 +93,11 @@ def describe_int_convolution(  # noqa: PLR0913, PLR0917 - what the call is of
         scratch = count_band(attributes, shape[2:], y[2:])
         return Call("kernel_convolve_depthwise_int", operands, "kernel_int_conv", structure, scratch)
     return Call("kernel_convolve_int", operands, "kernel_int_conv", structure, _count_scratch(depth))
+
+
+def fits_in_sum(bias: Array, depth: int) -> bool:
+    """Return whether integers can be added to sums of so many products, in 32 bits."""
+    return int(np.max(np.abs(bias.astype(np.int64)), initial=0)) < 2**31 - depth * _TERM
 
 
 def _count_scratch(depth: int) -> int:

@@ -206,6 +206,41 @@ def test_whole_products_have_zero_points_by_channel(tmp_path: Path) -> None:
         np.testing.assert_array_equal(got, wanted, name)
 
 
+def test_a_bias_does_not_lead_a_sum_beyond_32_bits(tmp_path: Path) -> None:
+    depth = 20_000
+    stored = {
+        "w": np.full((16, depth), 255, np.uint8),
+        "k": np.full((16, depth, 1, 1), 255, np.uint8),
+        "b": np.full(16, 1_000_000_000, np.int32),
+    }
+    model = parse(
+        f"""g (uint8[1, {depth}] a, uint8[1, {depth}, 1, 1] x) => (uint8[1, 16] y, uint8[1, 16, 1, 1] z)
+        <float s = {{0.001}}, float bs = {{0.000001}}, float ys = {{20}}, uint8 zero = {{0}}, int32 bz = {{0}}>
+        {{
+        bf = DequantizeLinear(b, bs, bz)
+        af = DequantizeLinear(a, s, zero)
+        wf = DequantizeLinear(w, s, zero)
+        yf = Gemm<transB=1>(af, wf, bf)
+        y = QuantizeLinear(yf, ys, zero)
+        xf = DequantizeLinear(x, s, zero)
+        kf = DequantizeLinear(k, s, zero)
+        zf = Conv(xf, kf, bf)
+        z = QuantizeLinear(zf, ys, zero)
+        }}""",
+        opset=21,
+    )
+    for name, value in stored.items():
+        model.graph.initializer.append(numpy_helper.from_array(value, name))
+
+    assert export_c(model, output=tmp_path / "out").kernels == 2
+
+    ends = [np.full(shape, 255, np.uint8) for shape in ((1, depth), (1, depth, 1, 1))]
+    results = {"y": np.zeros((1, 16), np.uint8), "z": np.zeros((1, 16, 1, 1), np.uint8)}
+    made = run_library(build_library(tmp_path / "out", STRICT), ends, results)
+    sums = depth * 255**2 * 1e-6 + 1000  # 2300.5
+    assert {value for each in made.values() for value in each.ravel().tolist()} == {round(sums / 20)}
+
+
 def test_the_arena_of_a_quantized_network_is_in_bytes(tmp_path: Path) -> None:
     net = QuantizedModel()
     net.add("Conv", net.read((1, 8, 32, 32)), net.weigh((8, 8, 3, 3), 0), pads=[1] * 4)
