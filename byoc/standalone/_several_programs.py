@@ -320,6 +320,7 @@ def _write_choice(
                 for each in candidates
             ),
             "rows": "".join(map(_write_row, candidates)),
+            "first": names[0],
             "known": quote(", ".join(known))[1:-1],
         },
     )

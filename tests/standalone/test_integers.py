@@ -215,8 +215,8 @@ def test_a_bias_does_not_lead_a_sum_beyond_32_bits(tmp_path: Path) -> None:
     }
     model = parse(
         f"""g (uint8[1, {depth}] a, uint8[1, {depth}, 1, 1] x) => (uint8[1, 16] y, uint8[1, 16, 1, 1] z)
-        <float s = {{0.001}}, float bs = {{0.000001}}, float ys = {{20}}, uint8 zero = {{0}}, int32 bz = {{0}}>
-        {{
+        <float s = {{0.001}}, float bs = {{0.000001}}, float ys = {{20}}, uint8 zero = {{0}},
+        int32 bz = {{0}}> {{
         bf = DequantizeLinear(b, bs, bz)
         af = DequantizeLinear(a, s, zero)
         wf = DequantizeLinear(w, s, zero)

@@ -123,6 +123,9 @@ RUN = """
         if (!failed && (y[0] != 0 || y[1] != 0 || y[2] != 3 || y[3] != 8)) exit(7);
         NAME_close(&opened);
         NAME_close(&opened);
+        if (NAME_check(weights, BIG_WEIGHT_BYTES)) exit(6);
+        ((unsigned char *)weights)[BIG_WEIGHT_BYTES - 1] ^= 1;
+        if (!NAME_check(weights, BIG_WEIGHT_BYTES)) exit(5);
     }
 """
 
