@@ -230,12 +230,12 @@ def _compare_ranks(logs: Mapping[Problem, float], best: Mapping[Problem, float])
     moved = [logs[problem] - best[problem] for problem in logs.keys() & best.keys()]
     if not moved:
         return None
-    told = [0.0 if abs(each) <= 2 * TOLERANCE else each for each in moved]
-    if not any(told):
+    differences = [0.0 if abs(each) <= 2 * TOLERANCE else each for each in moved]
+    if not any(differences):
         return 1.0
     from scipy.stats import wilcoxon  # noqa: PLC0415 - takes time to import
 
-    return float(wilcoxon(sorted(told)).pvalue)  # sorted, since sets have no order
+    return float(wilcoxon(sorted(differences)).pvalue)  # sorted, since sets have no order
 
 
 def _correct_by_holm(lines: Sequence[dict[str, Any]]) -> None:

@@ -168,12 +168,12 @@ def _export_model(folder: Path, model: Source, options: ExportOptions) -> Export
 class Candidate:
     """A variant of a program that chooses: its name, names that mean it in a preference, its program.
 
-    `told` is what a choice says of it: its predicted time. `identifier` is its name in C.
+    `summary` is what a choice says of it: its predicted time. `identifier` is its name in C.
     """
 
     name: str
     names: tuple[str, ...]
-    told: str
+    summary: str
     program: PlannedProgram
 
     @property
@@ -231,8 +231,8 @@ def _export_variants(
         )
     if HOST_NAME in names and HOST_NAME not in known:
         graph = read_bundle_graph(bundle.choose(entries[0].name), on_host=True)
-        told = describe_seconds(entries[0].report.predicted.host_only)
-        candidates.append(Candidate(HOST_NAME, (HOST_NAME,), told, PlannedProgram.plan(graph)))
+        summary = describe_seconds(entries[0].report.predicted.host_only)
+        candidates.append(Candidate(HOST_NAME, (HOST_NAME,), summary, PlannedProgram.plan(graph)))
     if not candidates:
         raise InputError(*left_out.values())
     _require_same_tensors(bundle, candidates)
@@ -334,6 +334,6 @@ def _write_choice(
 def _write_row(each: Candidate) -> str:
     name = each.identifier
     return (
-        f"    {{names_{name}, {quote(each.told)}, MODEL_{name.upper()}_PLAN_BYTES, fits_{name},\n"
+        f"    {{names_{name}, {quote(each.summary)}, MODEL_{name.upper()}_PLAN_BYTES, fits_{name},\n"
         f"     model_{name}_own_bytes, open_{name}, run_{name}, close_{name}}},\n"
     )
