@@ -11,12 +11,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from cutting import cut_once, numbered_regions  # noqa: F401 - fixtures
-from elsewhere import configure, old_python  # noqa: F401 - fixtures
+from helpers.cutting import cut_once, numbered_regions  # noqa: F401 - fixtures
+from helpers.elsewhere import configure, old_python  # noqa: F401 - fixtures
+from helpers.support import THOROUGH, Ran
+from helpers.warm_processes import WarmProcesses, cold_processes, warm_processes  # noqa: F401 - two fixtures
+from helpers.wrecking import wreck  # noqa: F401 - a fixture
 from hypothesis import HealthCheck, settings
-from support import THOROUGH, Ran
-from warm_processes import WarmProcesses, cold_processes, warm_processes  # noqa: F401 - two fixtures
-from wrecking import wreck  # noqa: F401 - a fixture
 
 from byoc.cli import main
 from byoc.numerics import SearchBudget

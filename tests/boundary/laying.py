@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.version_converter
-from cutting import ramp
+from helpers.cutting import ramp
+from helpers.support import prepared
 from numpy.typing import NDArray
 from onnx import FunctionProto, ModelProto, NodeProto
-from support import prepared
 
 from byoc.boundary.convert import BoundaryFormat, RegionBoundary
 from byoc.boundary.convert._convert_boundary import insert_layouts

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 import onnx
-from cutting import planned
+from helpers.cutting import planned
 from onnx import FunctionProto, ModelProto, NodeProto
 from onnx.reference import ReferenceEvaluator
 

@@ -7,7 +7,9 @@ from typing import Any, Literal
 import numpy as np
 import onnx
 import pytest
-from cutting import ramp
+from helpers.cutting import ramp
+from helpers.strategies import Alternating, Random
+from helpers.support import examples, parse, prepared, sample_cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
@@ -15,8 +17,6 @@ from onnx.reference import ReferenceEvaluator
 from pipeline.random_graphs import GraphMaker
 from short import CHAIN, FIRST, SECOND, casts, decibels, near, partitioned, same, short, target
 from short import original as run_original
-from strategies import Alternating, Random
-from support import examples, parse, prepared, sample_cases
 
 from byoc import zoo
 from byoc.errors import InputError

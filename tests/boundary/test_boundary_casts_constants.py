@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from cutting import ramp
+from helpers.cutting import ramp
+from helpers.support import parse, prepared
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from short import CHAIN, FIRST, near, short
-from support import parse, prepared
 
 from byoc.boundary.convert._short_dtypes import round_values
 from byoc.model import prepare_model, read_model_file

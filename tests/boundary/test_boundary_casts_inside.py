@@ -4,10 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cutting import ramp
+from helpers.cutting import ramp
+from helpers.support import prepared
 from onnx import TensorProto
 from short import FIRST, RULES, casts, computed, near, partitioned, short, target
-from support import prepared
 
 from byoc.boundary.convert import BoundaryFormat
 from byoc.model import GraphCuts, OutlineGroup, RegionCut, get_metadata, outline

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cutting import CHAIN, cut
+from helpers.cutting import CHAIN, cut
+from helpers.support import VANILLA, Ran, parse
 from onnx import FunctionProto, NodeProto, TensorProto, helper, numpy_helper
-from support import VANILLA, Ran, parse
 
 from byoc.boundary.contracts import (
     ContractError,

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from helpers.support import parse
 from onnx import numpy_helper
-from support import parse
 from test_boundary_contract import DOMAIN, QDQ, Bounded, _ours
 
 from byoc.boundary.contracts import ContractError, RegionContext, TensorContract, check_contracts

@@ -6,10 +6,10 @@ And when a Transpose of byoc's at a border is turned in any other way, they do n
 from dataclasses import dataclass
 
 import pytest
+from helpers.support import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from onnx import helper
-from support import examples
 from test_boundary_contract import DOMAIN, Bounded
 
 from byoc.boundary.contracts import ContractError

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support import parse
+from helpers.support import parse
 from test_boundary_contract import DOMAIN, Bounded
 
 import byoc

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.support import parse, prepared
 from hypothesis import given
 from hypothesis import strategies as st
-from support import parse, prepared
 
 from byoc.boundary.convert import (
     AskedTranspose,

@@ -2,8 +2,8 @@
 
 import onnx
 import pytest
+from helpers.support import parse, prepared
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
-from support import parse, prepared
 
 from byoc.boundary.convert._tensor_transfers import ModelEditor
 from byoc.model import GraphCuts, OutlineGroup, RegionCut, outline

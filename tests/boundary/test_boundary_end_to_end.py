@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from cutting import original, ramp
+from helpers.cutting import original, ramp
+from helpers.support import parse
 from onnx import TensorProto, helper, numpy_helper
-from support import parse
 
 import byoc
 from byoc.bundle import open_bundle

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import onnx
 import pytest
+from helpers.support import parse
 from onnx import helper
-from support import parse
 
 from byoc.boundary.contracts import RegionContext, RegionContracts, TensorContract
 from byoc.boundary.contracts._boundary_nodes import parse_terms

@@ -3,9 +3,9 @@
 import onnx
 import onnx.version_converter
 import pytest
+from helpers.support import prepared
 from laying import arranged, border, call, cut, laid, put_in, region, same
 from onnx import ModelProto
-from support import prepared
 
 from byoc.boundary.convert import BoundaryFormat, RegionBoundary
 from byoc.model import (

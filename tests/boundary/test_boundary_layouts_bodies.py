@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
-from cutting import ramp
+from helpers.cutting import ramp
+from helpers.support import prepared
 from laying import arranged, border, call, put_in, same
 from onnx import GraphProto, ModelProto
-from support import prepared
 
 from byoc.model import GraphCuts, GraphIndex, OutlineGroup, RegionCut, outline, read_type
 

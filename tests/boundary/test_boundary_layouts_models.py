@@ -7,14 +7,14 @@ from dataclasses import replace
 import onnx
 import onnx.version_converter
 import pytest
-from cutting import planned
+from helpers.cutting import planned
+from helpers.strategies import Alternating, Random
+from helpers.support import LIGHT, VANILLA, examples, sample_cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from laying import arranged, border, put_in, same
 from onnx import ModelProto
 from pipeline.random_graphs import GraphMaker
-from strategies import Alternating, Random
-from support import LIGHT, VANILLA, examples, sample_cases
 
 from byoc import zoo
 from byoc.boundary.convert import ConvertedModel, RegionBoundary, convert_boundary

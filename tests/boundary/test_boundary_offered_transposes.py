@@ -6,9 +6,9 @@ from typing import Any
 
 import onnx
 import pytest
+from helpers.support import examples, parse
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import examples, parse
 from test_boundary_contract_properties import Drawn, drawn
 
 import byoc

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 import pytest
+from helpers.support import parse
 from onnx import TypeProto, helper, numpy_helper
-from support import parse
 
 from byoc.boundary.contracts import TensorContract, read_region_contracts
 from byoc.model import CAST, LAYOUT, QUANTIZE, WEIGHT_KEY, mark_inserted, parse_layout, set_metadata

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cutting import ramp
+from helpers.cutting import ramp
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from qdq_net import SMALL, Net
 

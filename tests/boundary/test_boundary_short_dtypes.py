@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 import pytest
+from helpers.support import parse
 from onnx import helper
-from support import parse
 
 from byoc.boundary.convert._short_dtypes import (
     OperatorSchemas,

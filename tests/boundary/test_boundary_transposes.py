@@ -3,10 +3,10 @@
 import numpy as np
 import onnx
 import pytest
+from helpers.support import examples
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
-from support import examples
 from transposed_graphs import (
     IMAGE_BYTES,
     KINDS,

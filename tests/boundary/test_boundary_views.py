@@ -1,8 +1,8 @@
 """Views, types and scales of contracts, function by function: what each returns, in numbers."""
 
 import pytest
+from helpers.support import parse
 from onnx import TensorProto, TypeProto, helper
-from support import parse
 
 from byoc.boundary.contracts import ContractError, RegionContext, is_conversion, read_region_contracts
 from byoc.boundary.contracts._boundary_nodes import (

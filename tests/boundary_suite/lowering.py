@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-from cutting import planned
+from helpers.cutting import planned
+from helpers.support import VANILLA
 from numpy.typing import NDArray
 from onnx import ModelProto
-from support import VANILLA
 
 import byoc
 from byoc.boundary.contracts import RegionContext, TensorContract, check_contracts

@@ -2,8 +2,8 @@
 
 Without names, the nine light models of the zoo, some trained ones, and two that were quantized
 elsewhere. Each is calibrated by minmax on 8 of the zoo's own samples and cut by the rules of
-tests/vanilla.yaml with everything that they take on the accelerator, in float32 and in int8; both
-partitions run in plain onnxruntime, optimizations off, on 4 samples of other seeds. In decibels:
+tests/helpers/vanilla.yaml with everything that they take on the accelerator, in float32 and in int8;
+both partitions run in plain onnxruntime, optimizations off, on 4 samples of other seeds. In decibels:
 
 - `output`: what is left of each output, int8 against float;
 - `border`: what is left of the worst tensor that crosses a border, brought back to real values, against
@@ -29,9 +29,9 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1])]
 
+from helpers.strategies import Alternating, Random  # noqa: E402
+from helpers.support import LIGHT  # noqa: E402
 from lowering import ALL, Numbers, compared, integers_off  # noqa: E402 - needs the path
-from strategies import Alternating, Random  # noqa: E402
-from support import LIGHT  # noqa: E402
 
 import byoc  # noqa: E402
 from byoc.errors import ByocError  # noqa: E402

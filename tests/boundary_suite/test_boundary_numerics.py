@@ -1,10 +1,10 @@
 """What int8 costs, on two models; `python tests/boundary_suite/numerics.py` does many more."""
 
 import pytest
+from helpers.strategies import Alternating, Random
+from helpers.support import prepared, sample_cases
 from lowering import ALL, compared, integers_off, plain
 from numerics import text
-from strategies import Alternating, Random
-from support import prepared, sample_cases
 
 from byoc.placement import Strategy
 from byoc.rules import Target, load_rules

@@ -1,9 +1,10 @@
 """What the host transposes for NHWC regions: `python tests/boundary_suite/transposes.py [NAME ...]`.
 
 Without names, every model of the zoo that is there, but those of over 20,000 nodes. Each is cut by the
-rules of tests/vanilla.yaml with everything that they take on the accelerator, and the regions are put
-in NHWC. All numbers are of the host's graphs, the user's own Transposes included, after onnxruntime's
-basic optimizations without its transpose optimizer, so that what constants fold to counts for nobody:
+rules of tests/helpers/vanilla.yaml with everything that they take on the accelerator, and the regions
+are put in NHWC. All numbers are of the host's graphs, the user's own Transposes included, after
+onnxruntime's basic optimizations without its transpose optimizer, so that what constants fold to
+counts for nobody:
 
 - `put in`: as the layouts were put in, a Transpose for each tensor and form;
 - `left`: after `byoc.boundary.convert._convert_boundary`;
@@ -22,10 +23,10 @@ from unittest.mock import patch
 
 sys.path[:0] = [str(Path(__file__).parents[1])]
 
-from cutting import planned  # noqa: E402 - needs the path
+from helpers.cutting import planned  # noqa: E402 - needs the path
+from helpers.support import VANILLA  # noqa: E402
 from onnx import ModelProto  # noqa: E402
 from opaque import count, hidden, inverse_pairs, optimized  # noqa: E402
-from support import VANILLA  # noqa: E402
 
 import byoc  # noqa: E402
 from byoc import zoo  # noqa: E402

@@ -1,3 +1,3 @@
 """An installed codegen."""
 
-from noting_vendor import vendor  # noqa: F401 - a fixture
+from helpers.noting_vendor import vendor  # noqa: F401 - a fixture

@@ -8,7 +8,7 @@ from typing import Any
 
 import onnx
 import pytest
-from support import parse
+from helpers.support import parse
 
 from byoc.bundle import RegionCompiler, compile_bundle, spread_refusal
 from byoc.bundle._compiling import CompilePool, compile_regions, count_processors

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import vendors
-from cutting import cut, files, without_what_ifs
-from noting_vendor import Vendor
-from support import parse
+from helpers import vendors
+from helpers.cutting import cut, files, without_what_ifs
+from helpers.noting_vendor import Vendor
+from helpers.support import parse
 
 from byoc.codegen import Artifact, CompileError, Region
 from byoc.errors import InputError

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-import vendors
-from support import copy_vanilla
+from helpers import vendors
+from helpers.support import copy_vanilla
 
 from byoc.bundle import find_rule_file_problems, load_compilers, read_rule_file_options
 from byoc.codegen import Artifact, Codegens, Region

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import VANILLA, parse
+from helpers.support import VANILLA, parse
 
 import byoc
 from byoc.bundle import DecisionDocument, write_decisions

@@ -12,10 +12,10 @@ from typing import Any, cast
 import numpy as np
 import onnx
 import pytest
-import vendors
-from cutting import CHAIN, HOST_ONLY, original
+from helpers import vendors
+from helpers.cutting import CHAIN, HOST_ONLY, original
+from helpers.support import VANILLA, parse
 from onnx import helper
-from support import VANILLA, parse
 
 import byoc
 from byoc.bundle import CONTEXT_MODEL_FILE, open_bundle

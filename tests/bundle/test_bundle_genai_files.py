@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx
 import pytest
-from support import parse
+from helpers.support import parse
 
 from byoc.bundle import write_genai_files
 from byoc.errors import InputError

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cutting import UNLIKE, cut, files, original, ramp
+from helpers.cutting import UNLIKE, cut, files, original, ramp
+from helpers.support import examples, parse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support import examples, parse
 
 from byoc.bundle import MANIFEST_FILE, describe_file
 from byoc.errors import InputError

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import Ran
+from helpers.support import Ran
 
 import byoc
 from byoc.bundle import list_models, open_bundle

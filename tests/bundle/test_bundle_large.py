@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from helpers.support import VANILLA
 from onnx import ModelProto, TensorProto, helper
-from support import VANILLA
 
 pytestmark = pytest.mark.large
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cutting import CHAIN, cut
-from support import Ran, parse
-from warm_processes import WarmProcesses
+from helpers.cutting import CHAIN, cut
+from helpers.support import Ran, parse
+from helpers.warm_processes import WarmProcesses
 
 from byoc.bundle import open_bundle
 from byoc.bundle._manifest_reading import list_files, parse_manifest

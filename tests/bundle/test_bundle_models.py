@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cutting import CHAIN, DEVICE_ONLY, HOST_ONLY, cut, files, original, ramp, same_as_original
+from helpers.cutting import CHAIN, DEVICE_ONLY, HOST_ONLY, cut, files, original, ramp, same_as_original
+from helpers.support import parse
 from onnx import TensorProto, numpy_helper
-from support import parse
 
 from byoc.pipeline import partition
 from byoc.runtime import load

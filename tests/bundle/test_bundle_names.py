@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-import vendors
-from cutting import CHAIN, cut
+from helpers import vendors
+from helpers.cutting import CHAIN, cut
+from helpers.support import VANILLA, parse
 from hypothesis import given
 from hypothesis import strategies as st
-from support import VANILLA, parse
 
 from byoc.bundle import open_bundle
 from byoc.codegen import Artifact, CompileError, find_same_paths, is_plain_name, quote_name

@@ -12,9 +12,9 @@ import numpy as np
 import onnx
 import pytest
 from byoc.codegens.dla import DLA
+from helpers.support import VANILLA, Ran, parse
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
-from support import VANILLA, Ran, parse
 
 import byoc
 from byoc import load

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-import vendors
-from cutting import CHAIN, DEVICE_ONLY, cut, files, ramp, same_as_original
-from support import VANILLA, Ran, parse, sample_cases
-from warm_processes import WarmProcesses
+from helpers import vendors
+from helpers.cutting import CHAIN, DEVICE_ONLY, cut, files, ramp, same_as_original
+from helpers.support import VANILLA, Ran, parse, sample_cases
+from helpers.warm_processes import WarmProcesses
 
 from byoc.bundle import open_bundle
 from byoc.errors import InputError

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import vendors
-from cutting import CHAIN, files
+from helpers import vendors
+from helpers.cutting import CHAIN, files
 
 from byoc.bundle import MANIFEST_FILE, open_bundle, pack_folder
 from byoc.bundle._manifest import FileEntry

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cutting import cut
-from support import parse
+from helpers.cutting import cut
+from helpers.support import parse
 
 import byoc
 from byoc.bundle import open_bundle

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.support import parse
 from onnx import TensorProto, numpy_helper
-from support import parse
 
 from byoc.bundle import OriginalFiles, WeightFile, check_destination, move_weights
 from byoc.errors import InputError

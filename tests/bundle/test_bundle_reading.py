@@ -12,9 +12,9 @@ from typing import Any
 
 import onnx
 import pytest
-from cutting import CHAIN, ramp
+from helpers.cutting import CHAIN, ramp
+from helpers.support import copy_vanilla, parse
 from pydantic import ValidationError
-from support import copy_vanilla, parse
 
 from byoc.bundle import (
     MANIFEST_FILE,

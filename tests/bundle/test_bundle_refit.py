@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import vendors
 from byoc.codegens.dla import DLA
+from helpers import vendors
 from onnx import helper, numpy_helper
 
 import byoc as library

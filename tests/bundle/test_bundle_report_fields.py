@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.support import VANILLA, parse
 from onnx import numpy_helper
-from support import VANILLA, parse
 
 import byoc
 from byoc.bundle import RefusalReport, RegionReport, Report, hash_region_model

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from helpers.support import parse
 from onnx import TensorProto, numpy_helper
-from support import parse
 
 from byoc.bundle import WeightFile, write_rewritten
 from byoc.codegen import Region, read_region

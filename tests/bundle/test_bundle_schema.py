@@ -7,9 +7,9 @@ from typing import Any
 
 import jsonschema
 import pytest
-import vendors
-from cutting import CHAIN, HOST_ONLY, cut
-from support import Ran, parse
+from helpers import vendors
+from helpers.cutting import CHAIN, HOST_ONLY, cut
+from helpers.support import Ran, parse
 
 from byoc import bundle
 from byoc.bundle import manifest_schema

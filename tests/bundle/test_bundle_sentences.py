@@ -10,9 +10,9 @@ from typing import Any, cast
 import numpy as np
 import onnx
 import pytest
-from cutting import CHAIN
+from helpers.cutting import CHAIN
+from helpers.support import VANILLA, parse
 from onnx import TensorProto, helper, numpy_helper
-from support import VANILLA, parse
 
 import byoc
 from byoc.bundle import (

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import vendors
-from cutting import CHAIN, DEVICE_ONLY, UNLIKE, cut, files, ramp, same_as_original
-from support import VANILLA, Ran, parse
+from helpers import vendors
+from helpers.cutting import CHAIN, DEVICE_ONLY, UNLIKE, cut, files, ramp, same_as_original
+from helpers.support import VANILLA, Ran, parse
 
 from byoc.codegen import Artifact, Region
 from byoc.errors import InputError

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import vendors
-from cutting import CHAIN, files
-from support import parse
+from helpers import vendors
+from helpers.cutting import CHAIN, files
+from helpers.support import parse
 
 import byoc as library
 from byoc.bundle import MANIFEST_FILE, describe_file, inspect

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.support import Ran, parse
 from onnx import numpy_helper
-from support import Ran, parse
 
 import byoc
 from byoc.bundle import _original_weights, open_bundle

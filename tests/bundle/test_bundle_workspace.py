@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from cutting import CHAIN, DEVICE_ONLY, cut, files, ramp, same_as_original
-from support import parse
-from warm_processes import WarmProcesses
+from helpers.cutting import CHAIN, DEVICE_ONLY, cut, files, ramp, same_as_original
+from helpers.support import parse
+from helpers.warm_processes import WarmProcesses
 
 from byoc.bundle import open_bundle, stage_bundle
 from byoc.errors import InputError

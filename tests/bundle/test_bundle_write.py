@@ -9,9 +9,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import vendors
-from cutting import CHAIN, cut, files, number_regions, ramp, same_as_original
-from support import VANILLA, parse
+from helpers import vendors
+from helpers.cutting import CHAIN, cut, files, number_regions, ramp, same_as_original
+from helpers.support import VANILLA, parse
 
 from byoc import zoo
 from byoc.bundle import open_bundle

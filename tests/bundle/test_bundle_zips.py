@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cutting import UNLIKE, cut, files, ramp
+from helpers.cutting import UNLIKE, cut, files, ramp
+from helpers.support import Ran, examples, parse
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import Ran, examples, parse
 
 from byoc.bundle import MANIFEST_FILE, open_bundle
 from byoc.bundle import _packing as unpack

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from noting_vendor import vendor  # noqa: F401 - a fixture
+from helpers.noting_vendor import vendor  # noqa: F401 - a fixture
 
 from byoc.support.cache import Cache, open_cache
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import onnx
 import pytest
-from cutting import files, ramp, same_as_original
-from noting_vendor import Vendor
-from support import VANILLA, parse
+from helpers.cutting import files, ramp, same_as_original
+from helpers.noting_vendor import Vendor
+from helpers.support import VANILLA, parse
 
 import byoc
 from byoc.errors import InputError

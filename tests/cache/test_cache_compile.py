@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cutting import UNLIKE, cut, ramp, same_as_original, without_what_ifs
+from helpers.cutting import UNLIKE, cut, ramp, same_as_original, without_what_ifs
+from helpers.noting_vendor import Vendor, read_bundle
+from helpers.support import VANILLA, Ran, examples, parse
+from helpers.warm_processes import WarmProcesses
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from noting_vendor import Vendor, read_bundle
-from support import VANILLA, Ran, examples, parse
-from warm_processes import WarmProcesses
 
 import byoc
 from byoc.codegen import read_region
@@ -460,7 +460,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 import onnx
-from cutting import cut, without_what_ifs
+from helpers.cutting import cut, without_what_ifs
 model = onnx.load(sys.argv[1])
 for number in range(2):
     with without_what_ifs():

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cutting import ramp, same_as_original
-from noting_vendor import Vendor
-from support import parse
+from helpers.cutting import ramp, same_as_original
+from helpers.noting_vendor import Vendor
+from helpers.support import parse
 
 import byoc
 from byoc.stages._ask_stage import _fit_proportions

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from helpers.support import examples
+from helpers.warm_processes import WarmProcesses
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import examples
-from warm_processes import WarmProcesses
 
 from byoc.errors import InputError
 from byoc.support.cache import Cache, CacheEntry, find_cache_folder, open_cache, open_user_cache

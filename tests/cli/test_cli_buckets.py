@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from helpers.support import Ran, parse
 from onnx import numpy_helper
-from support import Ran, parse
 
 import byoc as package
 from byoc.errors import InputError

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import Ran
+from helpers.support import Ran
 
 from byoc.cli._common import OutputFormat
 from byoc.cli._cost_verbs import print_comparison

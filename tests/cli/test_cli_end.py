@@ -14,8 +14,8 @@ from pathlib import Path
 
 import onnx
 import pytest
-from support import VANILLA, Ran, parse, sample_cases
-from wrecking import Wreck
+from helpers.support import VANILLA, Ran, parse, sample_cases
+from helpers.wrecking import Wreck
 
 from byoc import long_calls
 from byoc.cli._common import _Ending

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import onnx
 import pytest
-import vendors
-from cutting import CHAIN, files, ramp
-from support import VANILLA, Ran, parse, sample_cases
+from helpers import vendors
+from helpers.cutting import CHAIN, files, ramp
+from helpers.support import VANILLA, Ran, parse, sample_cases
 
 Cli = Callable[..., Ran]
 RULES = """target: npu

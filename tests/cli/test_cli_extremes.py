@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from support import Ran, copy_vanilla, parse
+from helpers.support import Ran, copy_vanilla, parse
 
 from byoc.bundle import open_bundle
 from byoc.samples import write_npz

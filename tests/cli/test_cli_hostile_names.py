@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.support import VANILLA, Ran
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from rich.console import Console
-from support import VANILLA, Ran
 
 from byoc.console import print_errors, print_lines, print_table
 from byoc.errors import InputError, escape_unprintable

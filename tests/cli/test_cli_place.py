@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import Ran
+from helpers.support import Ran
 
 from byoc.errors import InputError
 from byoc.placement import Placement, Problem

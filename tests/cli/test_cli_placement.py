@@ -6,8 +6,8 @@ from pathlib import Path
 import onnx
 import pytest
 import yaml
-from cutting import CHAIN
-from support import VANILLA, Ran, parse
+from helpers.cutting import CHAIN
+from helpers.support import VANILLA, Ran, parse
 
 Cli = Callable[..., Ran]
 

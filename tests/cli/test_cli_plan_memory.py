@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import onnx.numpy_helper
 import pytest
-from cutting import CHAIN, HOST_ONLY, cut
-from support import Ran, parse, region_names
+from helpers.cutting import CHAIN, HOST_ONLY, cut
+from helpers.support import Ran, parse, region_names
 
 from byoc.bundle import open_bundle
 from byoc.pipeline import partition

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from calibrating import inputs, network, wide_inputs, wide_network
-from cutting import files
-from support import VANILLA, Ran
+from helpers.calibrating import inputs, network, wide_inputs, wide_network
+from helpers.cutting import files
+from helpers.support import VANILLA, Ran
 
 Cli = Callable[..., Ran]
 DLA = ("m.onnx", "--rules", VANILLA, "--strategy", "all-supported")

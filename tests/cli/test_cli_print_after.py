@@ -5,8 +5,8 @@ from pathlib import Path
 
 import onnx
 import pytest
-from cutting import CHAIN, cut, number_regions
-from support import VANILLA, Ran, parse
+from helpers.cutting import CHAIN, cut, number_regions
+from helpers.support import VANILLA, Ran, parse
 
 from byoc.pipeline import list_stages
 from byoc.stages import _state_summary, summarize_stage

@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 import numpy as np
 import onnx
 import pytest
-from cutting import CHAIN
-from support import VANILLA, Ran, parse
+from helpers.cutting import CHAIN
+from helpers.support import VANILLA, Ran, parse
 
 Cli = Callable[..., Ran]
 PARTITION = ("partition", "m.onnx", "--rules", VANILLA, "--strategy", "all-supported")

@@ -12,9 +12,9 @@ from typing import Any
 
 import onnx
 import pytest
-from cutting import CHAIN, UNLIKE, cut
-from support import VANILLA, Ran, parse, region_names
-from warm_processes import WarmProcesses
+from helpers.cutting import CHAIN, UNLIKE, cut
+from helpers.support import VANILLA, Ran, parse, region_names
+from helpers.warm_processes import WarmProcesses
 
 from byoc.cli._common import read_part
 from byoc.cli._verify_verb import print_verification

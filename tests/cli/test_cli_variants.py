@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cutting import number_regions
-from support import VANILLA, Ran, parse
+from helpers.cutting import number_regions
+from helpers.support import VANILLA, Ran, parse
 
 import byoc
 from byoc.cli._option_flags import read_buckets, read_variants

@@ -7,8 +7,8 @@ import numpy as np
 import onnx
 import onnx.reference
 import pytest
+from helpers.support import parse
 from numpy.typing import NDArray
-from support import parse
 
 from byoc.boundary.contracts import TensorContract
 from byoc.bundle import open_bundle

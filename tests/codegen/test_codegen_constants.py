@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cutting import ramp
+from helpers.cutting import ramp
+from helpers.support import parse
 from hypothesis import given
 from hypothesis import strategies as st
 from rebuilding import make_region
-from support import parse
 
 from byoc.codegen import Region
 from byoc.model import pack_operand, parse_layout

@@ -4,9 +4,9 @@ import json
 from collections.abc import Callable
 
 import pytest
-import vendors
-from support import Ran
-from wrecking import Wreck
+from helpers import vendors
+from helpers.support import Ran
+from helpers.wrecking import Wreck
 
 from byoc.codegen import (
     CodegenDescription,

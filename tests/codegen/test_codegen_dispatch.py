@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import vendors
-from cutting import cut, original, ramp
-from support import parse
+from helpers import vendors
+from helpers.cutting import cut, original, ramp
+from helpers.support import parse
 
 from byoc.bundle import open_bundle
 from byoc.codegen import (

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-import vendors
-from cutting import ramp
-from support import parse
+from helpers import vendors
+from helpers.cutting import ramp
+from helpers.support import parse
 
 from byoc.bundle import open_bundle
 from byoc.errors import InputError

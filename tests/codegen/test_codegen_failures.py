@@ -9,9 +9,9 @@ from typing import Any
 
 import onnx
 import pytest
-from cutting import UNLIKE, cut
-from installing import register
-from support import parse
+from helpers.cutting import UNLIKE, cut
+from helpers.installing import register
+from helpers.support import parse
 
 from byoc.codegen import CodegenFailedError, Codegens, Isolation, compile_region, read_region
 from byoc.errors import InputError

@@ -6,8 +6,8 @@ import numpy as np
 import onnx
 import onnx_graphsurgeon as gs
 import pytest
+from helpers.support import parse
 from onnx import TensorProto, helper
-from support import parse
 
 from byoc import zoo
 from byoc.bundle import open_bundle

@@ -10,9 +10,9 @@ from typing import Any, cast
 import numpy as np
 import onnx
 import pytest
-import vendors
-from cutting import CHAIN, cut, ramp, same_as_original
-from support import parse, without_location
+from helpers import vendors
+from helpers.cutting import CHAIN, cut, ramp, same_as_original
+from helpers.support import parse, without_location
 
 from byoc.codegen import Artifact, ArtifactError, CompileError, Region, compile_together, read_region
 from byoc.errors import InputError, describe_error, must_propagate, shorten_text

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import vendors
-from cutting import cut, files, original, ramp, same_as_original
+from helpers import vendors
+from helpers.cutting import cut, files, original, ramp, same_as_original
+from helpers.support import examples, parse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support import examples, parse
 
 from byoc.bundle import describe_file, open_bundle
 from byoc.codegen import (

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from support import parse
-from warm_processes import WarmProcesses
-from wrecking import Wreck
+from helpers.support import parse
+from helpers.warm_processes import WarmProcesses
+from helpers.wrecking import Wreck
 
 from byoc.codegen import (
     Artifact,

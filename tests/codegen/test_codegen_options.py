@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-import vendors
-from cutting import DEVICE_ONLY, cut
+from helpers import vendors
+from helpers.cutting import DEVICE_ONLY, cut
+from helpers.support import Ran, parse
 from hypothesis import given
 from hypothesis import strategies as st
-from support import Ran, parse
 
 from byoc.bundle import open_bundle
 from byoc.codegen import (

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from elsewhere import PLUG_IN, Configure, write_settings
-from support import Ran, parse
+from helpers.elsewhere import PLUG_IN, Configure, write_settings
+from helpers.support import Ran, parse
 
 import byoc as package
 from byoc.codegen import (

@@ -6,9 +6,9 @@ from typing import Any
 
 import onnx
 import pytest
+from helpers.support import parse
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support import parse
 
 from byoc.codegen import CodegenDescription, Isolation, read_region
 from byoc.codegen._other_python import OtherPythonCodegen, OtherPythonProgram

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from elsewhere import PLUG_IN, Configure
-from support import Ran, parse
+from helpers.elsewhere import PLUG_IN, Configure
+from helpers.support import Ran, parse
 
 import byoc as package
 from byoc.bundle import CONTEXT_MODEL_FILE, open_bundle

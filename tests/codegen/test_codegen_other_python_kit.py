@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from elsewhere import MODULE, PLUG_IN, write_settings
+from helpers.elsewhere import MODULE, PLUG_IN, write_settings
 
 from byoc.onnxrt import has_runtime
 from byoc.testing import CodegenConformance

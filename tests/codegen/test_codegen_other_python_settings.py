@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from elsewhere import PLUG_IN, Configure, write_settings
-from installing import register
-from support import Ran, parse
+from helpers.elsewhere import PLUG_IN, Configure, write_settings
+from helpers.installing import register
+from helpers.support import Ran, parse
 
 import byoc
 from byoc.codegen import Codegens, _worker, describe_codegens

@@ -5,9 +5,9 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
-import vendors
-from cutting import UNLIKE, cut
-from support import Ran, parse, without_location
+from helpers import vendors
+from helpers.cutting import UNLIKE, cut
+from helpers.support import Ran, parse, without_location
 
 from byoc.codegen import Codegen, Executable, find_codegen
 from byoc.errors import InputError

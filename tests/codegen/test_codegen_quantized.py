@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from quantized import CONSTANTS, MODELS, feed
-from quantized import model as qdq_model
+from helpers.quantized import CONSTANTS, MODELS, feed
+from helpers.quantized import model as qdq_model
+from helpers.support import parse, sample_cases
 from rebuilding import make_region, rebuild
-from support import parse, sample_cases
 
 from byoc.bundle import open_bundle
 from byoc.codegen import Operation, Region

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import onnx
+from helpers.quantized import feed
+from helpers.support import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import NodeProto, helper, numpy_helper
-from quantized import feed
 from rebuilding import make_region, rebuild
-from support import examples
 
 from byoc.onnxrt import open_session, run_session, without_optimizations
 

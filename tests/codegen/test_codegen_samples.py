@@ -5,9 +5,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-import vendors
-from cutting import CHAIN, cut
-from support import parse
+from helpers import vendors
+from helpers.cutting import CHAIN, cut
+from helpers.support import parse
 
 from byoc.codegen import Artifact, Executor, NoOptions, Region
 from byoc.pipeline import partition

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-import vendors
 import yaml
-from cutting import files
-from support import Ran, sample_cases
+from helpers import vendors
+from helpers.cutting import files
+from helpers.support import Ran, sample_cases
 
 from byoc.codegen.scaffold import Style, render_package
 from byoc.rules import load_rules

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import vendors
-from cutting import CHAIN, UNLIKE, cut, files, ramp, same_as_original
-from support import parse, without_location
+from helpers import vendors
+from helpers.cutting import CHAIN, UNLIKE, cut, files, ramp, same_as_original
+from helpers.support import parse, without_location
 
 from byoc.bundle import open_bundle
 from byoc.codegen import Artifact, CompileError, Executor, Region, ResourceError, Together

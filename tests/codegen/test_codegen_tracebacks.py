@@ -8,9 +8,9 @@ from typing import Any
 
 import onnx
 import pytest
-import vendors
-from elsewhere import Configure
-from support import Ran, parse
+from helpers import vendors
+from helpers.elsewhere import Configure
+from helpers.support import Ran, parse
 
 from byoc.codegen import Codegens, CompileError, Isolation, compile_region, read_region
 from byoc.errors import find_message

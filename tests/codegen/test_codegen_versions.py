@@ -8,9 +8,9 @@ from typing import Any, cast
 import numpy as np
 import onnx
 import pytest
-import vendors
-from cutting import DEVICE_ONLY, cut
-from support import parse
+from helpers import vendors
+from helpers.cutting import DEVICE_ONLY, cut
+from helpers.support import parse
 
 from byoc.codegen import (
     API_VERSION,

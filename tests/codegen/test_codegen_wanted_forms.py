@@ -8,9 +8,9 @@ import ml_dtypes  # noqa: F401 - dtypes of numpy
 import numpy as np
 import onnx
 import pytest
+from helpers.support import parse
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
-from support import parse
 
 from byoc.codegen import CompileError, read_region, write_wanted_forms
 from byoc.errors import InputError

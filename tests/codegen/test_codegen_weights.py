@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import vendors
-from cutting import cut, files, original, ramp
+from helpers import vendors
+from helpers.cutting import cut, files, original, ramp
+from helpers.support import parse
 from numpy.typing import NDArray
-from support import parse
 
 from byoc.codegen import Artifact, CompileError, Executor, NoOptions, Region, find_codegen
 from byoc.runtime import load

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from support import parse
+from helpers.support import parse
 
 from byoc.codegen import CompileError, CompileProcess, PipeProcess, ProcessEndedError, find_version_in
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cutting import original, ramp
-from support import parse
+from helpers.cutting import original, ramp
+from helpers.support import parse
 
 from byoc.codegen import (
     Artifact,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from byoc.codegens.c.c_compiler import find_other_machine
-from cutting import cut
-from support import parse
+from helpers.cutting import cut
+from helpers.support import parse
 
 from byoc.errors import InputError
 from byoc.runtime import load

@@ -7,9 +7,9 @@ import numpy as np
 import onnx
 import pytest
 from compiling import compiled, refusal, region, same
-from cutting import ramp
+from helpers.cutting import ramp
+from helpers.support import parse
 from onnx import TensorProto, helper, numpy_helper
-from support import parse
 
 pytest.importorskip("emx_onnx_cgen")
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 from compiling import compiled, refusal, region
-from cutting import original, ramp
+from helpers.cutting import original, ramp
+from helpers.support import parse
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
-from support import parse
 
 pytest.importorskip("emx_onnx_cgen")
 

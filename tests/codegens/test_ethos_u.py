@@ -13,10 +13,10 @@ import pytest
 from byoc.codegens.ethos_u import EthosU
 from byoc.codegens.ethos_u.lower_regions import EthosUOptions, TooSlowError, compile_graphs, lower_region
 from compiling import refusal, region
-from cutting import original
 from ethos_u_models import CASES, Case
+from helpers.cutting import original
+from helpers.quantized import feed, list_codes
 from onnx import numpy_helper
-from quantized import feed, list_codes
 
 import byoc
 from byoc import zoo

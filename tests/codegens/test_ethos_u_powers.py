@@ -10,8 +10,8 @@ import onnx
 import pytest
 from byoc.codegens.ethos_u.lower_regions import EthosUOptions, compile_graphs, lower_region
 from compiling import region
+from helpers.support import parse
 from onnx import numpy_helper
-from support import parse
 
 from byoc.model import prepare_model
 from byoc.rules import annotate_graph, load_rules

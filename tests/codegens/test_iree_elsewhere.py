@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from compiling import CASES, model, region, same
-from cutting import original
+from helpers.cutting import original
 
 import byoc
 from byoc.codegen import find_codegen, parse_codegen_options

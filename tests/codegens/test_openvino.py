@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 from compiling import CASES, at_once, compiled, computes, model, refusal, region, same, with_composite
-from cutting import original, ramp
-from support import VANILLA, parse, sample_cases
+from helpers.cutting import original, ramp
+from helpers.support import VANILLA, parse, sample_cases
 
 import byoc
 from byoc.codegen import Artifact, Executable, Oracle, Stamped, find_codegen

@@ -10,10 +10,10 @@ import numpy as np
 import onnx
 import pytest
 from compiling import compiled
-from cutting import original
+from helpers.cutting import original
+from helpers.support import parse
 from numpy.typing import NDArray
 from onnx import numpy_helper
-from support import parse
 
 import byoc
 

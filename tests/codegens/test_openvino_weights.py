@@ -7,8 +7,8 @@ import numpy as np
 import onnx
 import pytest
 from compiling import compiled, same
-from cutting import original, ramp
-from support import parse
+from helpers.cutting import original, ramp
+from helpers.support import parse
 
 import byoc
 from byoc.codegen import Artifact, Region, find_codegen, read_region

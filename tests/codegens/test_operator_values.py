@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from compiling import compiled
-from support import sample_cases
+from helpers.support import sample_cases
 
 from byoc.codegen import CompileError, find_codegen
 from byoc.errors import InputError

@@ -12,8 +12,8 @@ import onnx
 import pytest
 from byoc.codegens.ort_ep.provider_options import parse_settings
 from compiling import compiled, model, refusal, region, same, with_composite
-from cutting import original, ramp
-from plugin_providers import build_small_provider
+from helpers.cutting import original, ramp
+from helpers.plugin_providers import build_small_provider
 
 import byoc
 from byoc.codegen import (

@@ -11,10 +11,10 @@ import onnx
 import pytest
 from compiling import CASES, compiled, model, refusal, same
 from compiling import region as make_region
-from cutting import original
-from plugin_providers import find_openvino_provider
-from quantized import MODELS, feed
-from quantized import model as quantized_model
+from helpers.cutting import original
+from helpers.plugin_providers import find_openvino_provider
+from helpers.quantized import MODELS, feed
+from helpers.quantized import model as quantized_model
 
 import byoc
 from byoc.codegen import find_codegen, parse_codegen_options

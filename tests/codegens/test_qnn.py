@@ -13,8 +13,8 @@ import onnx
 import pytest
 from compiling import compiled as compile_here
 from compiling import refusal, region
-from cutting import original
-from quantized import CONV, GEMM, MODELS, feed, model
+from helpers.cutting import original
+from helpers.quantized import CONV, GEMM, MODELS, feed, model
 
 import byoc
 from byoc import zoo

@@ -5,11 +5,11 @@ import onnx
 import onnx.inliner
 from byoc.codegens.qnn.qnn_model import adapt_model
 from compiling import with_composite
-from cutting import original
+from helpers.cutting import original
+from helpers.quantized import CONV, IMAGE, MODELS, feed, model
+from helpers.support import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from quantized import CONV, IMAGE, MODELS, feed, model
-from support import examples
 
 
 def replaced(proto: onnx.ModelProto, **constants: np.generic) -> onnx.ModelProto:

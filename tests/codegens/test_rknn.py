@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 from byoc.codegens.rknn import RKNN, RKNNOptions
-from support import parse
+from helpers.support import parse
 
 import byoc
 from byoc.codegen import (

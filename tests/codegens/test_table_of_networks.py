@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import Ran
+from helpers.support import Ran
 
 SCRIPT = Path(__file__).parents[1] / "codegens_suite" / "run.py"
 

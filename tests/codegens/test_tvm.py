@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 import pytest
 from compiling import CASES, compiled, computes, model, refusal, region, same, with_composite
-from cutting import original, ramp
-from support import VANILLA, parse
+from helpers.cutting import original, ramp
+from helpers.support import VANILLA, parse
 
 import byoc
 from byoc.codegen import Artifact, Executable, NotHereError, Oracle, Stamped, find_codegen

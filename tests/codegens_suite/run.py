@@ -28,7 +28,7 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parent)]
 
 from bundled import Row, Simulated, row  # noqa: E402 - needs the path
-from support import LIGHT  # noqa: E402
+from helpers.support import LIGHT  # noqa: E402
 
 _RULES = {
     **{"ethos_u": "ethos-u55", "iree": "iree-cpu", "openvino": "openvino-cpu", "ort_ep": "ort-ep"},

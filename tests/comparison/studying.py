@@ -7,8 +7,8 @@ from typing import Any
 
 import onnx
 import pytest
-from installing import install_strategies
-from support import Ran, copy_vanilla, parse
+from helpers.installing import install_strategies
+from helpers.support import Ran, copy_vanilla, parse
 
 from byoc.comparison import RUN_COLUMNS, StudyRow
 

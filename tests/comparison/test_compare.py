@@ -11,7 +11,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from support import VANILLA, Ran, parse
+from helpers.support import VANILLA, Ran, parse
 
 from byoc.comparison import ROW_KEYS, StrategyRow, compare, summarize_strategies
 from byoc.costs import Price, Task, Unknown, Work, load_device_costs, with_link

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import onnx
 import pytest
-from installing import install_strategies
-from support import VANILLA, parse
+from helpers.installing import install_strategies
+from helpers.support import VANILLA, parse
 
 from byoc.comparison import CaseSolver, StudyCase, compare
 

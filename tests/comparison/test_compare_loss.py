@@ -6,7 +6,7 @@ from typing import Any
 
 import onnx
 import pytest
-from support import VANILLA, parse
+from helpers.support import VANILLA, parse
 
 from byoc.comparison import compare_decisions, measure_loss
 from byoc.errors import InputError

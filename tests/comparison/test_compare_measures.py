@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 import pytest
-from support import VANILLA, Ran, parse
+from helpers.support import VANILLA, Ran, parse
 
 from byoc.cli import _compare_verb as cli
 from byoc.comparison import (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import VANILLA, Ran, parse
+from helpers.support import VANILLA, Ran, parse
 
 import byoc
 from byoc.comparison import ModelProblem

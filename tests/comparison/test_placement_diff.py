@@ -7,7 +7,7 @@ from typing import Any
 
 import onnx
 import pytest
-from support import parse
+from helpers.support import parse
 
 import byoc
 from byoc.comparison import PlacementDiff

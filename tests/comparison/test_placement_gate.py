@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 import numpy as np
 import onnx
 import pytest
-from calibrating import wide_inputs, wide_network
-from support import VANILLA, parse
+from helpers.calibrating import wide_inputs, wide_network
+from helpers.support import VANILLA, parse
 from test_placement_diff import NET, planned, rules
 
 import byoc

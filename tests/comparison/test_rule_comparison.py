@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import vendors
-from installing import register
-from support import Ran, parse
+from helpers import vendors
+from helpers.installing import register
+from helpers.support import Ran, parse
 
 import byoc
 from byoc.codegen import (

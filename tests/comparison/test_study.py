@@ -15,9 +15,9 @@ from xml.etree import ElementTree
 import jsonschema
 import onnx
 import pytest
-from solving import here, solve_studies_here  # noqa: F401 - a fixture
+from helpers.solving import here, solve_studies_here  # noqa: F401 - a fixture
+from helpers.support import VANILLA
 from studying import Cli, drop_times, make_folder, write_study  # noqa: F401 - a fixture
-from support import VANILLA
 
 import byoc
 from byoc import place

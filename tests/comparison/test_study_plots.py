@@ -14,9 +14,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from helpers.support import Ran, sample_cases
 from hypothesis import given
 from hypothesis import strategies as st
-from support import Ran, sample_cases
 
 import byoc
 from byoc import InputError

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import onnx
 import pytest
-from solving import here, solve_studies_here  # noqa: F401 - a fixture
+from helpers.solving import here, solve_studies_here  # noqa: F401 - a fixture
+from helpers.support import VANILLA, parse
+from helpers.warm_processes import WarmProcesses
 from studying import NET, Cli, drop_times, make_folder, write_study  # noqa: F401 - a fixture
-from support import VANILLA, parse
-from warm_processes import WarmProcesses
 
 import byoc
 from byoc.comparison import read_results

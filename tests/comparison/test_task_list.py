@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import VANILLA, Ran, parse
+from helpers.support import VANILLA, Ran, parse
 
 import byoc as library
 from byoc.comparison import TASK_KEYS, TaskRow

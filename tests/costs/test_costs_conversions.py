@@ -5,7 +5,7 @@ from math import inf
 
 import numpy as np
 import pytest
-from support import parse, prepared
+from helpers.support import parse, prepared
 
 from byoc.boundary.convert import BoundaryFormat
 from byoc.costs import (

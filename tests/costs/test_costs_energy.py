@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import OPENVINO_RULES, parse
+from helpers.support import OPENVINO_RULES, parse
 
 import byoc
 from byoc.costs import Price, Task, Work, build_tasks, load_cost_model

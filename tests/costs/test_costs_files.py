@@ -8,8 +8,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from installing import add_entry_points
-from support import VANILLA
+from helpers.installing import add_entry_points
+from helpers.support import VANILLA
 
 from byoc.costs import (
     Price,

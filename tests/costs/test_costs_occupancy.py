@@ -5,7 +5,7 @@ from math import inf
 from pathlib import Path
 
 import pytest
-from support import prepared
+from helpers.support import prepared
 
 import byoc
 from byoc.boundary.convert import BoundaryFormat

@@ -9,9 +9,9 @@ from types import ModuleType
 from typing import Any, Literal
 
 import pytest
-from installing import add_entry_points
-from strategies import Random
-from support import VANILLA
+from helpers.installing import add_entry_points
+from helpers.strategies import Random
+from helpers.support import VANILLA
 
 import byoc
 from byoc.costs import Price, Task, Work, load_cost_model

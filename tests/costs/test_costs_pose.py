@@ -3,7 +3,7 @@
 from math import inf
 
 import numpy as np
-from support import prepared
+from helpers.support import prepared
 
 from byoc.costs import CostSettings, GraphProblem, HostLink, PlacementDevice, Roofline, build_problem
 from byoc.errors import YES, refuse

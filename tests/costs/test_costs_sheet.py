@@ -9,8 +9,8 @@ from math import prod
 
 import onnx
 import pytest
+from helpers.support import LIGHT
 from onnx import NodeProto
-from support import LIGHT
 
 from byoc.costs import build_tasks
 from byoc.model import prepare_model

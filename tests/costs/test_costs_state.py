@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import Ran, prepared
+from helpers.support import Ran, prepared
 from test_costs_pose import DEVICE, HOST
 
 import byoc as library

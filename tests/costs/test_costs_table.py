@@ -7,8 +7,8 @@ from pathlib import Path
 
 import onnx
 import pytest
+from helpers.support import LIGHT
 from onnx import helper
-from support import LIGHT
 
 from byoc import zoo
 from byoc.costs._work import BODY_OPERATORS, COUNTS, find_count

@@ -1,7 +1,7 @@
 """What cost models are asked about: equal nodes share a task, which is written the same each time."""
 
 import numpy as np
-from support import prepared
+from helpers.support import prepared
 
 from byoc.costs import Roofline, Task, Work, build_tasks
 from byoc.model import TensorType

@@ -1,7 +1,7 @@
 """The terms of a roofline by hand: memories of their own, rates of results, arrays, tiles, kinds."""
 
 import pytest
-from support import prepared
+from helpers.support import prepared
 
 from byoc.costs import Roofline, Task, Work, build_tasks
 from byoc.costs._cost_model import list_families

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from support import parse
+from helpers.support import parse
 
 from byoc.costs import count_trips
 from byoc.model import PlannedSizes, prepare_model

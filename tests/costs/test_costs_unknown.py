@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import prepared
+from helpers.support import prepared
 
 from byoc.costs import (
     CostSettings,

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import onnx
 import pytest
-from installing import register
-from support import parse
+from helpers.installing import register
+from helpers.support import parse
 
 import byoc
 from byoc.costs import Sizes, count_work

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from support import prepared
+from helpers.support import prepared
 
 from byoc.costs import (
     CostTable,

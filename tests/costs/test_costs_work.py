@@ -1,8 +1,8 @@
 """Operations and bytes, counted by hand."""
 
 import pytest
+from helpers.support import parse, prepared
 from onnx import helper
-from support import parse, prepared
 
 from byoc.costs import Sizes, Work, count_work
 from byoc.costs._work import VIEWS

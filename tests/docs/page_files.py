@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from installing import install
+from helpers.installing import install
 from onnx.parser import parse_model
 from pages import ROOT
 

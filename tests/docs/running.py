@@ -30,9 +30,9 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from helpers.warm_processes import WarmProcesses
 from page_files import find_site, install_for_page, make_file
 from pages import ROOT
-from warm_processes import WarmProcesses
 
 _KEYS = "files|not run|thorough|exit codes|printed"
 _BLOCK = re.compile(

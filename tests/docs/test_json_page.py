@@ -7,8 +7,8 @@ from typing import Any
 
 import pages
 import pytest
+from helpers.support import Ran
 from page_files import write_model
-from support import Ran
 
 from byoc.cli import VERBS, load_verb
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.warm_processes import WarmProcesses
 from page_files import find_site
 from pages import ROOT, read
 from running import Block, PageRun, Programs, find_blocks, fits
-from warm_processes import WarmProcesses
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCKS = {page.name: list(find_blocks(read(page))) for page in PAGES}

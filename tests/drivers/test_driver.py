@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from support import parse
+from helpers.support import parse
 
 from byoc.codegen import Artifact, DriverSources, Region, find_codegen, read_region
 from byoc.codegen.drivers import DriverError, DriverLibrary, build_driver

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 import pytest
 from drivers_of_tests import DOUBLING
-from support import parse
+from helpers.support import parse
 
 from byoc.codegen import Artifact, DriverSources, Region, find_codegen, read_region
 from byoc.codegen.drivers import DeviceTensor, DriverError, DriverLibrary, OpenedRegion, build_driver

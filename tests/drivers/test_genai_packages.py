@@ -10,9 +10,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from helpers.support import Ran, parse
 from onnx import numpy_helper
 from onnx.reference import ReferenceEvaluator
-from support import Ran, parse
 
 import byoc
 from byoc.bundle import list_models

@@ -14,11 +14,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import quantized
-import vendors
-from cutting import number_regions
 from drivers_of_tests import CHOSEN, DOUBLING
-from support import VANILLA, parse
+from helpers import quantized, vendors
+from helpers.cutting import number_regions
+from helpers.support import VANILLA, parse
 
 import byoc
 from byoc.bundle import CONTEXT_MODEL_FILE, open_bundle

@@ -16,10 +16,10 @@ import onnx
 import pytest
 from byoc.codegens.ethos_u import EthosU
 from byoc.codegens.ethos_u.lower_regions import lower_region
+from helpers.quantized import list_codes
+from helpers.support import sample_cases
 from one_node import OneNode
 from onnx.reference import ReferenceEvaluator
-from quantized import list_codes
-from support import sample_cases
 from vela_agreement import find_refusal
 from vela_cases import make_cases
 

@@ -16,11 +16,11 @@ import numpy as np
 import onnx
 import pytest
 import yaml
-from installing import install
+from helpers.installing import install
+from helpers.solving import here  # noqa: F401 - a fixture
+from helpers.support import Ran, parse, region_names
+from helpers.warm_processes import WarmProcesses
 from onnx import numpy_helper
-from solving import here  # noqa: F401 - a fixture
-from support import Ran, parse, region_names
-from warm_processes import WarmProcesses
 
 from byoc.comparison import read_results
 

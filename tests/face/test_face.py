@@ -8,8 +8,8 @@ from pathlib import Path
 
 import onnx
 import pytest
-from cutting import CHAIN, cut
-from support import VANILLA, Ran, parse
+from helpers.cutting import CHAIN, cut
+from helpers.support import VANILLA, Ran, parse
 
 import byoc
 from byoc.cli import GROUPS, VERBS, load_verb

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
+from helpers.support import Ran
 from rich.console import Console
-from support import Ran
 
 from byoc.cli import EXAMPLES, VERBS, load_verb
 from byoc.console import print_table

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 import onnx
 import pytest
-from cutting import CHAIN, cut
-from support import VANILLA, parse
+from helpers.cutting import CHAIN, cut
+from helpers.support import VANILLA, parse
 
 import byoc
 from byoc.support._declaration import fits_type

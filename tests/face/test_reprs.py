@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cutting import CHAIN
-from support import VANILLA, parse
+from helpers.cutting import CHAIN
+from helpers.support import VANILLA, parse
 
 import byoc
 

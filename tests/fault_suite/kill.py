@@ -27,8 +27,8 @@ import onnx
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from cutting import CHAIN, DEVICE_ONLY, cut, without_what_ifs
-from support import parse
+from helpers.cutting import CHAIN, DEVICE_ONLY, cut, without_what_ifs
+from helpers.support import parse
 
 from byoc.bundle import open_bundle, stage_bundle
 from byoc.samples import read_npz, write_npz

@@ -21,8 +21,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from cutting import DEVICE_ONLY, cut, files, without_what_ifs
-from support import parse
+from helpers.cutting import DEVICE_ONLY, cut, files, without_what_ifs
+from helpers.support import parse
 
 from byoc.support.cache import CacheEntry, open_cache
 from byoc.support.cache._cache_folder import read_entry

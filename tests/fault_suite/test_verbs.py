@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from warm_processes import WarmProcesses
+from helpers.warm_processes import WarmProcesses
 
 PROGRAM = Path(__file__).with_name("verbs.py")
 

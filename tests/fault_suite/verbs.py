@@ -41,8 +41,8 @@ import onnx
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support import VANILLA, parse
-from warm_processes import ForkedProcess, ForkServer
+from helpers.support import VANILLA, parse
+from helpers.warm_processes import ForkedProcess, ForkServer
 
 from byoc.bundle import open_bundle
 from byoc.comparison import RUN_COLUMNS

@@ -20,8 +20,8 @@ from typing import Any
 
 import model_inputs
 import word_inputs
-from cutting import CHAIN, UNLIKE, cut, number_regions, without_what_ifs
-from support import parse
+from helpers.cutting import CHAIN, UNLIKE, cut, number_regions, without_what_ifs
+from helpers.support import parse
 from text_inputs import TextInputs
 
 from byoc import partition

@@ -33,11 +33,11 @@ import numpy as np  # noqa: E402
 import onnx  # noqa: E402
 import yaml  # noqa: E402
 from evaluators import run_plain, run_reference  # noqa: E402
+from helpers.warm_processes import ForkedProcess, ForkServer  # noqa: E402
 from moved_values import explain_by_moves  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 from scoped_graphs import ScopedGraphMaker  # noqa: E402
 from scoped_rules import RuleMaker  # noqa: E402
-from warm_processes import ForkedProcess, ForkServer  # noqa: E402
 
 from byoc.samples import read_npz  # noqa: E402
 

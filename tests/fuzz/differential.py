@@ -25,8 +25,8 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / 
 
 import numpy as np  # noqa: E402
 import onnx  # noqa: E402
-from cutting import without_what_ifs  # noqa: E402
 from differing import differs  # noqa: E402
+from helpers.cutting import without_what_ifs  # noqa: E402
 from mixed_graphs import MixedGraphMaker  # noqa: E402
 from onnx.reference import ReferenceEvaluator  # noqa: E402
 from partitioned import WAYS, planned, run_bundle  # noqa: E402

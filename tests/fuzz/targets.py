@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from cutting import planned
+from helpers.cutting import planned
 
 from byoc.costs import CostModel, Task, _load_cost_model, build_tasks, load_cost_model
 from byoc.errors import InputError, escape_unprintable

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from command_line import BAD, DIFFERENT, CommandLine, compare, make_case, write_case
 from evaluators import run_plain
+from helpers.support import parse, sample_cases
 from moved_values import explain_by_moves
 from onnx import TensorProto
-from support import parse, sample_cases
 
 # Those that found something: a sequence beside a limit on memory, a Transpose of a constant in a layout,
 # outputs that are sequences, tensors without elements, ranks that the branches of an If decide.

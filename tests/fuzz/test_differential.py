@@ -25,12 +25,12 @@ from differential import (
     main,
     make_case,
 )
+from helpers.support import sample_cases
+from helpers.warm_processes import WarmProcesses
 from onnx import TensorProto, helper
 from partitioned import WAYS, planned, run_bundle
 from rounded_crossings import run_rounded
 from suite import Case
-from support import sample_cases
-from warm_processes import WarmProcesses
 
 from byoc.planning import Plan
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import rule_inputs
 from fuzz import make
+from helpers.support import sample_cases
+from helpers.warm_processes import WarmProcesses
 from kinds import CORPUS, KINDS
 from reached_lines import REACHING, read_reaching
-from support import sample_cases
-from warm_processes import WarmProcesses
 
 KEPT = sorted(path for kind in KINDS for path in (CORPUS / kind).glob("*"))
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from helpers.support import prepared, sample_cases
 from lookalikes import EDITS, TEXTS, Edit
 from occurrences import EVIDENCE, FRAGMENTS, RUN, TOGETHER, ZOO
-from support import prepared, sample_cases
 
 from byoc import zoo
 from byoc.errors import YES

@@ -3,10 +3,10 @@ from dataclasses import replace
 import pytest
 from checkers.arena_check import check
 from checkers.bound_check import _Around, refuted
+from helpers.support import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import branches, chain, fewest_bytes_at, least_peak, linked, problems, random_problem
-from support import examples
 
 from byoc.memory.arena import METHODS, ArenaPlan, ArenaProblem, ArenaStep, plan_buffers
 

@@ -1,7 +1,7 @@
 """Concat in place: what asks for a row, and what cannot be within one."""
 
 from checkers.arena_check import check
-from support import prepared
+from helpers.support import prepared
 
 from byoc.memory.arena import plan_buffers
 from byoc.memory.reading import CONVENTIONS, MemoryModel, read_memory_model

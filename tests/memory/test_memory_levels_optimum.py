@@ -4,10 +4,10 @@ from random import Random
 
 import pytest
 from checkers.scratchpad_check import objections
+from helpers.support import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from memory_levels_random import exhaustive, random_schedule
-from support import examples
 
 from byoc.errors import InputError
 from byoc.memory.scratchpad import RunAction, plan_scratchpad

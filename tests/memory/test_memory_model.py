@@ -2,7 +2,7 @@
 
 import onnx
 import pytest
-from support import parse, prepared
+from helpers.support import parse, prepared
 
 from byoc.errors import InputError
 from byoc.memory.reading import CONVENTIONS, MemoryModel, read_memory_model, read_row_model

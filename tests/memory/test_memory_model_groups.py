@@ -2,7 +2,7 @@
 
 import onnx
 import pytest
-from support import prepared
+from helpers.support import prepared
 
 from byoc.memory.reading import MemoryModel, find_quantized_groups, read_memory_model
 from byoc.model import unshare_dequantize

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from arena import error, execute, plan_rows, random_feeds, read_rows, reference
 from checkers.stripes_check import check
-from support import parse, prepared
+from helpers.support import parse, prepared
 
 from byoc.errors import InputError
 from byoc.memory.reading import RowwiseModel, read_memory_model, read_row_model

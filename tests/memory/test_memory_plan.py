@@ -3,9 +3,9 @@ from dataclasses import replace
 from itertools import permutations
 
 import pytest
+from helpers.support import examples
 from hypothesis import given, settings
 from problems import branches, chain, least_peak, problems, total_bytes
-from support import examples
 
 from byoc.errors import InputError
 from byoc.memory.arena import METHODS, ArenaProblem, ArenaStep, plan_buffers, plan_by_methods

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 from checkers.scratchpad_check import check as check_levels
-from support import prepared
+from helpers.support import prepared
 
 from byoc.errors import InputError
 from byoc.memory.arena import ArenaPlan, ArenaProblem, ArenaStep

@@ -2,7 +2,7 @@
 
 import pytest
 from checkers.stripes_check import check
-from support import prepared
+from helpers.support import prepared
 
 from byoc.memory.reading import RowwiseModel, read_row_model
 from byoc.memory.stripes import ALL_ROWS, SAME_ROW, OperandRows, RowLayer, RowTensor, StripedPlan, stripe

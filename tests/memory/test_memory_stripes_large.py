@@ -4,10 +4,10 @@ import sys
 
 import pytest
 from checkers.stripes_check import check
+from helpers.support import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stripes_random import Numbers, numbers
-from support import examples
 
 from byoc.memory.stripes import SAME_ROW, OperandRows, RowLayer, RowTensor, stripe
 from byoc.memory.stripes._row_clock import WindowPacker

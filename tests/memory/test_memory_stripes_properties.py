@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 from checkers.stripes_check import PlanError, check
+from helpers.support import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from stripes_random import Numbers, numbers
-from support import examples
 
 from byoc.memory.stripes import (
     ALL_ROWS,

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from arena import error, execute, plan_rows, random_feeds, read_rows, reference
 from checkers.stripes_check import check
+from helpers.support import examples, parse
 from hypothesis import given, settings
 from onnx import ModelProto
 from stripes_random import convolutional
-from support import examples, parse
 
 from byoc.memory.stripes import RowWindow
 

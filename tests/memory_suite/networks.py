@@ -11,7 +11,7 @@ from onnx import ModelProto, NodeProto, numpy_helper
 
 sys.path[:0] = [str(Path(__file__).parents[1])]
 
-from support import LIGHT  # noqa: E402 - needs the path
+from helpers.support import LIGHT  # noqa: E402 - needs the path
 
 from byoc import zoo  # noqa: E402
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from helpers.support import parse
 from onnx import TensorProto, helper, numpy_helper
-from support import parse
 
 from byoc.model import GraphCuts, OutlineGroup, RegionCut, outline, prepare_model, read_type
 from byoc.onnxrt import open_session, run_session

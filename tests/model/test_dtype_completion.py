@@ -2,7 +2,7 @@
 
 import onnx
 import pytest
-from support import parse
+from helpers.support import parse
 
 from byoc.model import prepare_model
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 import pytest
+from helpers.support import count_calls, parse, prepared
 from onnx import NodeProto, TensorProto, helper
-from support import count_calls, parse, prepared
 
 from byoc.model import EditableGraph, EditableModel, GraphIndex, build_node, copy_without
 from byoc.onnxrt import open_session, run_session, without_optimizations

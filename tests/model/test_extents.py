@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from cutting import original
+from helpers.cutting import original
+from helpers.support import count_calls, examples, parse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
-from support import count_calls, examples, parse
 
 from byoc.errors import InputError
 from byoc.model import (

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.support import parse, prepared
 from onnx import defs
 from onnx.reference import ReferenceEvaluator
-from support import parse, prepared
 
 from byoc.errors import InputError
 from byoc.model import has_function_body, make_body_model, prepare_model

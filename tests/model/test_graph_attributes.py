@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from support import prepared
+from helpers.support import prepared
 
 from byoc.model import Model, get_stated_attributes
 

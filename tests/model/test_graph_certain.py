@@ -5,8 +5,8 @@ from pathlib import Path
 
 import onnx
 import pytest
+from helpers.support import parse
 from onnx import numpy_helper
-from support import parse
 
 from byoc.model import Model, prepare_model, walk_tensors
 from byoc.model._type_origins import CertainTypes, find_certain_types

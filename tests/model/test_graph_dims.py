@@ -2,8 +2,8 @@
 
 import onnx
 import pytest
+from helpers.support import parse
 from onnx import TensorProto, helper
-from support import parse
 
 from byoc.errors import InputError
 from byoc.model import (

@@ -4,8 +4,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from helpers.support import parse
 from onnx import helper, numpy_helper
-from support import parse
 
 from byoc.model import fold_constants
 from byoc.onnxrt import open_session, run_session

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from helpers.support import parse, prepared
 from onnx import AttributeProto, ModelProto, TensorProto, helper, numpy_helper
-from support import parse, prepared
 
 from byoc.errors import InputError
 from byoc.model import (

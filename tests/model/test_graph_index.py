@@ -1,8 +1,8 @@
 """Look-ups: who makes, who reads, what is constant."""
 
 import pytest
+from helpers.support import parse, prepared
 from onnx import TensorProto, helper
-from support import parse, prepared
 
 from byoc.model import GraphIndex, TensorType, prepare_model
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 import pytest
+from helpers.support import parse
 from onnx import ModelProto, NodeProto, TensorProto, checker, helper
-from support import parse
 
 from byoc.errors import InputError
 from byoc.model import (

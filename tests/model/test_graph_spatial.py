@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 import onnx
 import pytest
+from helpers.support import parse, prepared
 from onnx import TensorProto, helper, numpy_helper
-from support import parse, prepared
 
 from byoc.model import GraphIndex, find_images, find_weights, prepare_model
 

@@ -4,7 +4,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from support import prepared
+from helpers.support import prepared
 
 from byoc.model import (
     collect_attribute_facts,

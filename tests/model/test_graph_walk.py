@@ -4,10 +4,10 @@ import random
 
 import onnx
 import pytest
+from helpers.support import parse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import NodeProto, TensorProto, helper
-from support import parse
 
 from byoc.model import describe_node, list_bodies, list_reads, walk_graphs, walk_tensors
 from byoc.model._walk import list_captures, sort_nodes

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from helpers.support import parse
 from onnx.parser import parse_model
-from support import parse
 
 from byoc.model import KnownValues, Model, prepare_model
 

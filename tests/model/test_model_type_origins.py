@@ -2,8 +2,8 @@
 
 import onnx
 import pytest
+from helpers.support import parse
 from onnx import helper
-from support import parse
 
 from byoc.model import GraphIndex, find_type_origin, prepare_model
 

@@ -7,8 +7,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from helpers.support import parse
 from onnx import TensorProto, helper
-from support import parse
 
 from byoc.errors import InputError
 from byoc.model import prepare_model

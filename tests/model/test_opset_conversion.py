@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from support import parse, sample_cases
+from helpers.support import parse, sample_cases
 
 from byoc.model import ConversionError, convert_ir_version, convert_opset, prepare_model
 from byoc.onnxrt import open_session, run_session, without_optimizations

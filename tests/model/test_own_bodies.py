@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.support import parse
 from onnx import TensorProto, helper, numpy_helper
-from support import parse
 
 from byoc.model import build_node, has_function_body, list_own_bodies, make_body_model, prepare_model
 from byoc.onnxrt import open_session, run_session, without_optimizations

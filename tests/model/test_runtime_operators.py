@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from support import VANILLA, parse
-from warm_processes import WarmProcesses
+from helpers.support import VANILLA, parse
+from helpers.warm_processes import WarmProcesses
 
 from byoc.errors import InputError
 from byoc.model import (

@@ -3,8 +3,8 @@
 import numpy as np
 import onnx
 import pytest
+from helpers.support import parse
 from onnx import helper, numpy_helper
-from support import parse
 
 from byoc.model import prepare_model
 from byoc.onnxrt import open_session, run_session

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from helpers.support import examples
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from model.settling import list_contradictions, read
 from onnx import TensorProto, helper, numpy_helper
-from support import examples
 
 from byoc.errors import InputError
 from byoc.model import evaluate_dim, prepare_model

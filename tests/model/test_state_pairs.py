@@ -2,7 +2,7 @@
 
 import onnx
 import pytest
-from support import parse
+from helpers.support import parse
 
 from byoc import zoo
 from byoc.model import StatePair, find_state_pairs

@@ -5,9 +5,9 @@ from collections import Counter
 import numpy as np
 import onnx
 import pytest
-from nested_models import list_defined, make_nested, share_names
+from helpers.nested_models import list_defined, make_nested, share_names
+from helpers.support import count_calls, parse, sample_cases
 from onnx import AttributeProto, FunctionProto, GraphProto, helper
-from support import count_calls, parse, sample_cases
 
 from byoc.errors import InputError
 from byoc.model import NodeRecords, get_stated_attributes, prepare_model

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.support import parse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
-from support import parse
 
 from byoc.errors import InputError
 from byoc.model import GraphIndex, infer_types, prepare_model

@@ -6,9 +6,9 @@ from math import inf
 from typing import Any
 
 import pytest
+from helpers.support import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import examples
 
 from byoc.numerics.solvers import _minimum_cut, find_minimum_cut
 

@@ -24,7 +24,7 @@ from onnx import helper, numpy_helper
 
 sys.path[:0] = [str(Path(__file__).parents[1])]
 
-from c_libraries import build_library, run_library  # noqa: E402 - needs the path
+from helpers.c_libraries import build_library, run_library  # noqa: E402 - needs the path
 from suite import Case, collect, operators  # noqa: E402 - needs the path
 
 from byoc.errors import ByocError  # noqa: E402 - as above

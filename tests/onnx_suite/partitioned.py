@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 from zlib import crc32
 
 import onnx
-from cutting import compilers
-from cutting import planned as cut_up
 from differing import differs
-from strategies import Alternating, Random
+from helpers.cutting import compilers
+from helpers.cutting import planned as cut_up
+from helpers.strategies import Alternating, Random
 from suite import Case, Values
 
 import byoc

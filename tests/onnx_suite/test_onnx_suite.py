@@ -5,9 +5,9 @@ import re
 import numpy as np
 import pytest
 from differing import differs
+from helpers.support import sample_cases
 from partitioned import WAYS, check
 from suite import NEWEST_OPSET, Case, collect
-from support import sample_cases
 
 from byoc.onnxrt import has_runtime
 

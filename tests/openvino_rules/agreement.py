@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from asking import Answer
-from one_node_models import OneNode
+from helpers.asking import Answer
+from helpers.one_node_models import OneNode
+from helpers.rule_agreement import Judged, refusal
 from oracle import ask
-from rule_agreement import Judged, refusal
 
 from byoc.rules import Target
 

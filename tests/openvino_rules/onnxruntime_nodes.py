@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-from asking import Data, Question
-from one_node_models import OneNode
+from helpers.asking import Data, Question
+from helpers.one_node_models import OneNode
 from onnx import helper, numpy_helper
 
 from byoc.onnxrt import open_session, run_session, without_optimizations

@@ -13,10 +13,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import asking
 import numpy as np
 import onnx
-from asking import Answer, Data, Question
+from helpers import asking
+from helpers.asking import Answer, Data, Question
 from numpy.typing import NDArray
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "onnx_suite")]

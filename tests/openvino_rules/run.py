@@ -13,10 +13,10 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).parents[1])]
 
 from agreement import judge  # noqa: E402 - needs the path
-from one_node_models import attribute_tests, light_nodes, operator_tests  # noqa: E402
+from helpers.one_node_models import attribute_tests, light_nodes, operator_tests  # noqa: E402
+from helpers.rule_agreement import goal_missed, table  # noqa: E402
 from onnxruntime_nodes import contrib_nodes  # noqa: E402
 from oracle import openvino_version  # noqa: E402
-from rule_agreement import goal_missed, table  # noqa: E402
 
 from byoc.rules import load_rules  # noqa: E402
 

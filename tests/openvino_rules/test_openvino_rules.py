@@ -8,13 +8,13 @@ import numpy as np
 import onnx
 import pytest
 from agreement import judge
-from asking import Answer, Data, Question
-from one_node_models import OneNode, attribute_tests, light_nodes, operator_tests
+from helpers.asking import Answer, Data, Question
+from helpers.one_node_models import OneNode, attribute_tests, light_nodes, operator_tests
+from helpers.rule_agreement import Judged, goal_missed, refusal, table
+from helpers.support import LIGHT, parse, sample_cases
 from onnx import helper
 from onnxruntime_nodes import contrib_nodes
 from oracle import ask, openvino_version
-from rule_agreement import Judged, goal_missed, refusal, table
-from support import LIGHT, parse, sample_cases
 
 from byoc.onnxrt import has_runtime
 from byoc.rules import load_rules

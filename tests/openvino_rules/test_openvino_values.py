@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from asking import Answer, Data, Question
+from helpers.asking import Answer, Data, Question
+from helpers.support import sample_cases
 from oracle import ask, openvino_version
-from support import sample_cases
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "value_suite")]
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.support import VANILLA, Ran, parse
 from onnx.reference import ReferenceEvaluator
-from support import VANILLA, Ran, parse
 
 import byoc
 from byoc.errors import InputError

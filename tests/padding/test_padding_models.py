@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from decoding import plain
-from open_size_models import open_bert, open_inputs
+from helpers.decoding import plain
+from helpers.open_size_models import open_bert, open_inputs
 
 from byoc.model import Dimensions, prepare_model
 from byoc.padding import PaddingRule, cut_outputs, decide_padding, find_unpadded_sizes, pad_inputs

@@ -9,10 +9,10 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from helpers.support import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from padded_graphs import LARGE, make_random_model
-from support import examples
 
 from byoc.errors import InputError
 from byoc.model import Dimensions, prepare_model

@@ -11,9 +11,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from helpers.support import parse
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
-from support import parse
 
 from byoc.errors import InputError
 from byoc.model import RANDOM_OPERATORS, Dimensions, prepare_model

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from helpers.support import parse
 from onnx import numpy_helper
-from support import parse
 
 from byoc.errors import InputError
 from byoc.padding import RowSplit, find_row_split

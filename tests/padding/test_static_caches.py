@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from support import parse
+from helpers.support import parse
 
 from byoc.errors import InputError
 from byoc.model import Dimensions, Model, prepare_model

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from support import VANILLA, Ran, parse
+from helpers.support import VANILLA, Ran, parse
 
 import byoc as library
 from byoc.bundle import DecidedGraph, open_bundle

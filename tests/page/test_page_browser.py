@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import vendors
-from cutting import DEVICE_ONLY, cut
-from support import parse
+from helpers import vendors
+from helpers.cutting import DEVICE_ONLY, cut
+from helpers.support import parse
 
 import byoc
 from byoc.bundle import open_bundle

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import onnx
 import pytest
-from cutting import CHAIN
-from support import VANILLA, Ran, parse
+from helpers.cutting import CHAIN
+from helpers.support import VANILLA, Ran, parse
 
 import byoc as package
 

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from calibrating import wide_inputs, wide_network
+from helpers.calibrating import wide_inputs, wide_network
+from helpers.support import VANILLA, Ran, parse
 from onnx import helper, numpy_helper
-from support import VANILLA, Ran, parse
 
 import byoc as library
 from byoc.bundle import open_bundle

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cutting import cut, same_as_original
-from failing import rules
+from helpers.cutting import cut, same_as_original
+from helpers.failing import rules
+from helpers.support import VANILLA, Ran, examples, parse, prepared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
-from support import VANILLA, Ran, examples, parse, prepared
 from unclean_models import Maker
 
 import byoc

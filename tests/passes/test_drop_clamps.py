@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from failing import rules
+from helpers.failing import rules
+from helpers.support import parse, sample_cases
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
-from support import parse, sample_cases
 
 import byoc
 from byoc.model import build_node, prepare_model

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.support import parse
 from onnx import ModelProto, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
-from support import parse
 
 import byoc
 from byoc.model import prepare_model

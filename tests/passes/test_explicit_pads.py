@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.support import examples, prepared
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx import helper
-from support import examples, prepared
 
 import byoc
 from byoc.model import get_stated_attributes, prepare_model

@@ -3,11 +3,11 @@
 import numpy as np
 import onnx
 import pytest
+from helpers.support import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
-from support import examples
 
 from byoc.model import prepare_model
 from byoc.onnxrt import open_session, run_session, without_optimizations

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cutting import original
+from helpers.cutting import original
+from helpers.support import examples, parse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
-from support import examples, parse
 
 from byoc.model import prepare_model
 from byoc.model.ranges import FiniteValues

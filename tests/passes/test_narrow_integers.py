@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.support import parse
 from narrowing import dtypes_of, run, variants
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
-from support import parse
 
 sys.path.append(str(Path(__file__).parents[1] / "onnx_suite"))
 from suite import Case

@@ -10,12 +10,12 @@ from typing import Any
 
 import onnx
 import pytest
-from cutting import cut, ramp, same_as_original
-from failing import rules
-from installing import register
-from rewriting import PASSES, add_passes
-from support import VANILLA, Ran, parse
-from warm_processes import WarmProcesses
+from helpers.cutting import cut, ramp, same_as_original
+from helpers.failing import rules
+from helpers.installing import register
+from helpers.rewriting import PASSES, add_passes
+from helpers.support import VANILLA, Ran, parse
+from helpers.warm_processes import WarmProcesses
 
 import byoc
 from byoc.errors import PluginFailedError

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cutting import original
+from helpers.cutting import original
 from onnx import helper, numpy_helper
 
 import byoc

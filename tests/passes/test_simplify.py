@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from support import VANILLA, Ran, parse, prepared, sample_cases
+from helpers.support import VANILLA, Ran, parse, prepared, sample_cases
 
 import byoc
 from byoc.passes import count_operators

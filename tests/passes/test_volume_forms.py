@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.support import parse, sample_cases
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from support import parse, sample_cases
 
 from byoc.model import build_node, prepare_model
 from byoc.onnxrt import open_session, run_session, without_optimizations

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 import pytest
-from cutting import planned
+from helpers.cutting import planned
+from helpers.ruling import make_target
+from helpers.strategies import Random
+from helpers.support import sample_cases
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
-from ruling import make_target
-from strategies import Random
-from support import sample_cases
 
 from byoc.errors import InputError
 from byoc.model import GraphIndex, Model, get_constant_value, prepare_model

@@ -1,7 +1,7 @@
 """Near misses: the reason reported for the deepest partial match."""
 
 import pytest
-from support import prepared
+from helpers.support import prepared
 
 from byoc.errors import YES, refuse
 from byoc.patterns import Mark, NearMiss, Pattern, find_near_misses, parse_pattern

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 import pytest
-from cutting import planned
-from ruling import make_target
-from strategies import Random
-from support import parse as onnx_text
+from helpers.cutting import planned
+from helpers.ruling import make_target
+from helpers.strategies import Random
+from helpers.support import parse as onnx_text
 
 from byoc.errors import YES
 from byoc.model import prepare_model

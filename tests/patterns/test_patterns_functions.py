@@ -3,10 +3,10 @@
 import numpy as np
 import onnx
 import pytest
-from cutting import planned
+from helpers.cutting import planned
+from helpers.ruling import make_target
+from helpers.support import parse as onnx_text
 from matching import match_at
-from ruling import make_target
-from support import parse as onnx_text
 
 from byoc.model import Composite, prepare_model
 from byoc.model._graph_parts import make_composite_functions

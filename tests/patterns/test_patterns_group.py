@@ -3,10 +3,10 @@
 import random
 from collections.abc import Sequence
 
+from helpers.support import examples, prepared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
-from support import examples, prepared
 
 from byoc.errors import YES, refuse
 from byoc.model import GraphIndex

@@ -3,9 +3,9 @@
 import random
 from collections.abc import Sequence
 
+from helpers.support import examples, prepared
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import examples, prepared
 
 from byoc.errors import YES, refuse
 from byoc.model import GraphIndex

@@ -1,8 +1,8 @@
 """The matcher: what it finds and refuses, and the tensors bound to names."""
 
 import pytest
+from helpers.support import prepared
 from matching import match_at
-from support import prepared
 
 from byoc.model import GraphIndex
 from byoc.patterns import Match, parse_pattern

@@ -4,10 +4,10 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 
 import pytest
+from helpers.support import count_calls, examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import NodeProto, helper
-from support import count_calls, examples
 
 from byoc.errors import YES
 from byoc.model import GraphIndex

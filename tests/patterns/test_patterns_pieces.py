@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.support import parse, prepared
 from onnx import helper
-from support import parse, prepared
 
 from byoc.errors import YES, refuse
 from byoc.model import GraphIndex

@@ -6,13 +6,13 @@ from itertools import permutations, product
 
 import numpy as np
 import onnx
-from cutting import planned
+from helpers.cutting import planned
+from helpers.ruling import make_target
+from helpers.strategies import Random
+from helpers.support import examples, prepared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import NodeProto, helper
-from ruling import make_target
-from strategies import Random
-from support import examples, prepared
 
 from byoc.errors import YES, refuse
 from byoc.model import GraphIndex, prepare_model

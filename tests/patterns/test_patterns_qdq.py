@@ -3,10 +3,10 @@
 import numpy as np
 import onnx
 import pytest
-from cutting import planned
-from ruling import make_target
-from strategies import Alternating, Random
-from support import prepared
+from helpers.cutting import planned
+from helpers.ruling import make_target
+from helpers.strategies import Alternating, Random
+from helpers.support import prepared
 
 from byoc.costs import CostSettings, PlacementDevice, build_problem, load_device_costs, load_host_costs
 from byoc.errors import YES, refuse

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 import pytest
-from support import prepared
+from helpers.support import prepared
 
 from byoc.errors import YES, refuse
 from byoc.model import Model, unshare_dequantize

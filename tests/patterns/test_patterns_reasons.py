@@ -1,7 +1,7 @@
 """Which near misses are worth a word, and which of several nodes a reason names."""
 
 import pytest
-from support import parse
+from helpers.support import parse
 
 from byoc.errors import refuse
 from byoc.model import GraphIndex

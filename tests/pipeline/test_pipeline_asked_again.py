@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import vendors
 from byoc.codegens.reference import Reference
-from cutting import UNLIKE, cut
-from failing import on_devices, working
-from faulty import REASON, faulty  # noqa: F401 - a fixture
-from support import parse
+from helpers import vendors
+from helpers.cutting import UNLIKE, cut
+from helpers.failing import on_devices, working
+from helpers.faulty import REASON, faulty  # noqa: F401 - a fixture
+from helpers.support import parse
 
 from byoc.codegen import Artifact, CompileError, Executor, NoOptions, Region, ResourceError
 from byoc.errors import MissingRuntimeError

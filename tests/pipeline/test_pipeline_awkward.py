@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from helpers.support import VANILLA, parse, region_names
 from onnx import TensorProto, helper, numpy_helper
-from support import VANILLA, parse, region_names
 
 import byoc
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cutting import original
+from helpers.cutting import original
+from helpers.support import parse
 from onnx import numpy_helper
-from support import parse
 
 import byoc
 from byoc.runtime import VariantSession

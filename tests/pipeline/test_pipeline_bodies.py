@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from support import VANILLA, parse
+from helpers.support import VANILLA, parse
 from test_pipeline_regressions import COSTS
 
 import byoc

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from helpers.support import parse
 from onnx import helper, numpy_helper
-from support import parse
 
 import byoc
 from byoc.model import prepare_model

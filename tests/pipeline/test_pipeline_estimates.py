@@ -7,10 +7,10 @@ from typing import Any
 
 import onnx
 import pytest
-import vendors
-from cutting import CHAIN, UNLIKE, cut, number_regions
-from support import VANILLA, Ran, parse
-from wrecking import Wreck
+from helpers import vendors
+from helpers.cutting import CHAIN, UNLIKE, cut, number_regions
+from helpers.support import VANILLA, Ran, parse
+from helpers.wrecking import Wreck
 
 from byoc.bundle import open_bundle
 from byoc.codegen import Artifact, CompileError, Cycles, Region

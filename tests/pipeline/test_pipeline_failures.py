@@ -8,11 +8,11 @@ from pathlib import Path
 
 import onnx
 import pytest
-import vendors
-from cutting import UNLIKE, cut, files, ramp, same_as_original
-from failing import on_devices, working
-from faulty import REASON, faulty  # noqa: F401 - a fixture
-from support import VANILLA, Ran, parse, sample_cases, without_location
+from helpers import vendors
+from helpers.cutting import UNLIKE, cut, files, ramp, same_as_original
+from helpers.failing import on_devices, working
+from helpers.faulty import REASON, faulty  # noqa: F401 - a fixture
+from helpers.support import VANILLA, Ran, parse, sample_cases, without_location
 
 from byoc.errors import InputError
 from byoc.pipeline import partition

@@ -6,8 +6,8 @@ from typing import Any
 
 import onnx
 import pytest
-from cutting import CHAIN, HOST_ONLY, ramp, same_as_original
-from support import VANILLA, Ran, parse
+from helpers.cutting import CHAIN, HOST_ONLY, ramp, same_as_original
+from helpers.support import VANILLA, Ran, parse
 
 from byoc.bundle import Bundle
 from byoc.comparison import fastest

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from cutting import UNLIKE, cut, ramp
-from failing import on_devices, working
-from support import VANILLA, Ran, copy_vanilla, parse, without_location
-from wrecking import Wreck
+from helpers.cutting import UNLIKE, cut, ramp
+from helpers.failing import on_devices, working
+from helpers.support import VANILLA, Ran, copy_vanilla, parse, without_location
+from helpers.wrecking import Wreck
 
 import byoc as library
 from byoc.errors import InputError

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import onnx
 import pytest
-from cutting import UNLIKE, cut, number_regions, ramp, same_as_original
-from faulty import faulty  # noqa: F401 - a fixture
-from support import VANILLA, Ran, parse
+from helpers.cutting import UNLIKE, cut, number_regions, ramp, same_as_original
+from helpers.faulty import faulty  # noqa: F401 - a fixture
+from helpers.support import VANILLA, Ran, parse
 
 from byoc.bundle import open_bundle
 from byoc.codegen import Region

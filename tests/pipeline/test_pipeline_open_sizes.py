@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import vendors
-from cutting import number_regions, original
+from helpers import vendors
+from helpers.cutting import number_regions, original
+from helpers.support import VANILLA, Ran, parse
 from onnx import numpy_helper
-from support import VANILLA, Ran, parse
 
 import byoc
 from byoc.codegen import Artifact, CompileError, Region

@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cutting import ramp, same_as_original
-from failing import on_devices, rules
-from faulty import faulty  # noqa: F401 - a fixture
-from support import parse
+from helpers.cutting import ramp, same_as_original
+from helpers.failing import on_devices, rules
+from helpers.faulty import faulty  # noqa: F401 - a fixture
+from helpers.support import parse
 
 from byoc.errors import InputError
 from byoc.pipeline import Result, partition

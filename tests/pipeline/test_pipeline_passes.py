@@ -8,12 +8,12 @@ from typing import ClassVar
 
 import onnx.inliner
 import pytest
-from cutting import cut
+from helpers.cutting import cut
+from helpers.installing import add_entry_points
+from helpers.support import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from installing import add_entry_points
 from random_graphs import GraphMaker
-from support import examples
 
 from byoc.model import prepare_model
 from byoc.passes import load_pass

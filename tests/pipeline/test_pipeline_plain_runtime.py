@@ -7,8 +7,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from helpers.support import VANILLA
 from onnx import TensorProto, helper
-from support import VANILLA
 
 import byoc
 

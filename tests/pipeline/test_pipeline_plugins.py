@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cutting import planned
-from installing import add_entry_points, register
+from helpers.cutting import planned
+from helpers.installing import add_entry_points, register
+from helpers.support import VANILLA, parse
+from helpers.warm_processes import WarmProcesses
 from onnx import ModelProto
-from support import VANILLA, parse
-from warm_processes import WarmProcesses
 
 import byoc
 from byoc.passes import _built_in as passes

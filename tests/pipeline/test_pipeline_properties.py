@@ -4,13 +4,13 @@ from functools import cache
 
 import onnx
 import pytest
-from cutting import compilers
-from cutting import planned as cut_up
+from helpers.cutting import compilers
+from helpers.cutting import planned as cut_up
+from helpers.strategies import Random
+from helpers.support import VANILLA, examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import GraphMaker
-from strategies import Random
-from support import VANILLA, examples
 
 from byoc.bundle import (
     build_manifest,

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import vendors
-from cutting import number_regions, ramp, same_as_original
-from failing import on_devices, rules
-from skewed import skewed  # noqa: F401 - a fixture
-from support import Ran, parse
+from helpers import vendors
+from helpers.cutting import number_regions, ramp, same_as_original
+from helpers.failing import on_devices, rules
+from helpers.skewed import skewed  # noqa: F401 - a fixture
+from helpers.support import Ran, parse
 
 import byoc
 from byoc.errors import InputError

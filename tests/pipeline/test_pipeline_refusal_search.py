@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import vendors
 from byoc.codegens.reference import Reference
-from cutting import ramp, same_as_original
-from failing import on_devices, rules, working
-from faulty import faulty  # noqa: F401 - a fixture
-from support import parse
+from helpers import vendors
+from helpers.cutting import ramp, same_as_original
+from helpers.failing import on_devices, rules, working
+from helpers.faulty import faulty  # noqa: F401 - a fixture
+from helpers.support import parse
 
 from byoc.codegen import Artifact, CompileError, Executor, Region
 from byoc.pipeline import Result, partition

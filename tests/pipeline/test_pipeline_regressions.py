@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from helpers.support import VANILLA, parse, prepared
 from onnx import TensorProto, helper, numpy_helper
-from support import VANILLA, parse, prepared
 
 import byoc
 from byoc.model import prepare_model

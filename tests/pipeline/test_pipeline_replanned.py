@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-import vendors
 from byoc.codegens.reference import Reference
-from calibrating import inputs, network
-from cutting import UNLIKE, cut, ramp, same_as_original
-from failing import on_devices, rules, working
-from faulty import REASON, faulty  # noqa: F401 - a fixture
+from helpers import vendors
+from helpers.calibrating import inputs, network
+from helpers.cutting import UNLIKE, cut, ramp, same_as_original
+from helpers.failing import on_devices, rules, working
+from helpers.faulty import REASON, faulty  # noqa: F401 - a fixture
+from helpers.support import examples, parse, without_location
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs import GraphMaker
-from support import examples, parse, without_location
 
 from byoc.codegen import Artifact, CompileError, NoOptions, Operation, Region
 from byoc.pipeline import partition

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 import onnx
-from cutting import UNLIKE
-from support import VANILLA, parse
+from helpers.cutting import UNLIKE
+from helpers.support import VANILLA, parse
 
 SCRIPT = Path(__file__).parents[1] / "fault_suite/same_bytes.py"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from nested_models import BINARY, UNARY, make_nested, share_names
-from support import parse, sample_cases
-from warm_processes import WarmProcesses
+from helpers.nested_models import BINARY, UNARY, make_nested, share_names
+from helpers.support import parse, sample_cases
+from helpers.warm_processes import WarmProcesses
 
 import byoc
 from byoc.onnxrt import open_session, run_session, without_optimizations

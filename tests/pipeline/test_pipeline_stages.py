@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import pytest
-from cutting import CHAIN, cut
-from support import VANILLA, parse
+from helpers.cutting import CHAIN, cut
+from helpers.support import VANILLA, parse
 
 import byoc
 from byoc.errors import InputError

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.support import parse
 from numpy.typing import NDArray
-from support import parse
 
 import byoc
 from byoc.errors import InputError

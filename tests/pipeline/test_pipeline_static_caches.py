@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from support import parse
+from helpers.support import parse
 
 import byoc
 from byoc.codegen._region import RegionSession

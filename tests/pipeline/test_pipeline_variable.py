@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.support import parse
 from numpy.typing import NDArray
 from onnx import numpy_helper
-from support import parse
 
 import byoc
 from byoc.errors import InputError

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import vendors
-from cutting import number_regions
-from decoding import PROMPT, decode, empty_cache, plain
+from helpers import vendors
+from helpers.cutting import number_regions
+from helpers.decoding import PROMPT, decode, empty_cache, plain
+from helpers.support import VANILLA, parse
 from onnx import numpy_helper
-from support import VANILLA, parse
 
 import byoc
 from byoc import zoo

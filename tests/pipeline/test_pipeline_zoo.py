@@ -6,7 +6,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from support import VANILLA, sample_cases
+from helpers.support import VANILLA, sample_cases
 
 import byoc
 from byoc.samples import sample_inputs

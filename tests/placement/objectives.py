@@ -11,8 +11,8 @@ from dataclasses import replace
 from math import inf
 
 import numpy as np
-from placement_oracle import every_region, slow_savings
-from placement_random import random_problem
+from helpers.placement_oracle import every_region, slow_savings
+from helpers.placement_random import random_problem
 from schedule_oracle import slow_makespan
 from test_placement_throughput import slow_loads
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from placement_random import FEATURES, count_devices, random_problem
+from helpers.placement_random import FEATURES, count_devices, random_problem
 
 from byoc.errors import InputError
 from byoc.placement import (

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from math import inf
 
-from placement_oracle import every_region, readers
+from helpers.placement_oracle import every_region, readers
 
 from byoc.placement import Occupancy, Problem
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from placement_oracle import chain
-from placement_random import FEATURES, random_problem
+from helpers.placement_oracle import chain
+from helpers.placement_random import FEATURES, random_problem
 
 from byoc.errors import InputError
 from byoc.numerics.solvers import find_minimum_cut

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from placement_oracle import chain
-from placement_random import random_problem
+from helpers.placement_oracle import chain
+from helpers.placement_random import random_problem
 
 from byoc.numerics import SearchBudget
 from byoc.numerics.solvers import MilpSolution

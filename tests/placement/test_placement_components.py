@@ -5,9 +5,9 @@ from typing import Literal
 import numpy as np
 import pytest
 import scipy
+from helpers.support import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import examples
 
 from byoc.placement import find_components
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from placement_oracle import readers
+from helpers.placement_oracle import readers
 
 from byoc.errors import InputError
 from byoc.placement import (

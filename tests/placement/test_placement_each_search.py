@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.placement_random import FEATURES, alike, random_problem
 from large_problems import layered_problem
-from placement_random import FEATURES, alike, random_problem
 
 from byoc.errors import InputError
 from byoc.numerics import SearchBudget

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.placement_oracle import chain
+from helpers.placement_random import random_problem
 from hypothesis import given
 from hypothesis import strategies as st
-from placement_oracle import chain
-from placement_random import random_problem
 
 from byoc.placement import Fusion, Measure, Placement, Problem, evaluate
 from byoc.placement.solvers import LoadState, PairSearch, UnitGroups

@@ -5,10 +5,10 @@ from itertools import product
 
 import numpy as np
 import pytest
+from helpers.placement_oracle import SlowCost
+from helpers.placement_random import random_problem
+from helpers.support import sample_cases
 from large_problems import layered_problem
-from placement_oracle import SlowCost
-from placement_random import random_problem
-from support import sample_cases
 
 from byoc.numerics import SearchBudget
 from byoc.placement import Problem, find_violation

@@ -5,10 +5,10 @@ from math import inf
 
 import numpy as np
 import pytest
+from helpers.placement_dags import limited, random_problem, reordered
+from helpers.placement_oracle import chain, problems, slow_optimum, thorough
 from hypothesis import given
 from hypothesis import strategies as st
-from placement_dags import limited, random_problem, reordered
-from placement_oracle import chain, problems, slow_optimum, thorough
 
 from byoc.placement import Placement, Problem, Strategy, find_violation
 from byoc.placement.strategies import FasterOps, FasterOpsTransfer

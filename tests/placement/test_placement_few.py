@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.placement_oracle import chain
+from helpers.placement_random import FEATURES, random_problem
+from helpers.support import sample_cases
 from objectives import find_least_load
-from placement_oracle import chain
-from placement_random import FEATURES, random_problem
-from support import sample_cases
 from test_placement_throughput import occupying
 
 from byoc.errors import InputError

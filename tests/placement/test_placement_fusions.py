@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.placement_oracle import chain
+from helpers.placement_random import random_problem
+from helpers.support import examples, sample_cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from placement_oracle import chain
-from placement_random import random_problem
-from support import examples, sample_cases
 
 from byoc.placement import Fusion, Placement, Problem, find_violation, solve_problem
 from byoc.placement._form_regions import choose_fusions

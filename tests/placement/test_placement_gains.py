@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.placement_oracle import problems
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from placement_oracle import problems
 
 from byoc.placement import Problem, Sensitivity
 from byoc.placement._hard_limits import _group_costs

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.placement_oracle import SlowCost, chain, problems, slow_edges
+from helpers.support import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from placement_oracle import SlowCost, chain, problems, slow_edges
-from support import examples
 
 from byoc.placement import UNLIMITED, Fusion, Problem
 from byoc.placement.solvers import HostDeviceCuts, LagrangianRelaxation

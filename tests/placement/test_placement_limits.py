@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.placement_oracle import chain
+from helpers.placement_random import random_problem
 from optimality import CHEAP
-from placement_oracle import chain
-from placement_random import random_problem
 
 from byoc.errors import InputError
 from byoc.placement import (

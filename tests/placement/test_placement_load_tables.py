@@ -7,9 +7,9 @@ from math import inf
 
 import numpy as np
 import pytest
-from placement_oracle import chain
-from placement_random import alike, random_problem
-from support import sample_cases
+from helpers.placement_oracle import chain
+from helpers.placement_random import alike, random_problem
+from helpers.support import sample_cases
 
 from byoc.numerics import SearchBudget
 from byoc.placement import Occupancy

@@ -6,12 +6,20 @@ from math import inf
 
 import numpy as np
 import pytest
+from helpers.placement_dags import limited, random_problem, reordered
+from helpers.placement_oracle import (
+    chain,
+    every_labels,
+    labelled,
+    partitions,
+    problems,
+    readers,
+    thorough,
+)
+from helpers.support import sample_cases
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from placement_dags import limited, random_problem, reordered
-from placement_oracle import chain, every_labels, labelled, partitions, problems, readers, thorough
-from support import sample_cases
 
 from byoc.errors import InputError
 from byoc.placement import (

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from placement_dags import random_problem
-from placement_oracle import chain
+from helpers.placement_dags import random_problem
+from helpers.placement_oracle import chain
 
 from byoc.placement import Fusion, Problem, find_violation
 from byoc.placement.solvers import (

@@ -10,10 +10,10 @@ from math import inf
 
 import numpy as np
 import pytest
+from helpers.placement_random import random_problem
+from helpers.support import sample_cases
 from optimality import CHEAP, attempt, features_of
-from placement_random import random_problem
 from schedule_oracle import find_least_makespan, gather_jobs, slow_makespan
-from support import sample_cases
 
 from byoc.errors import InputError
 from byoc.placement import UNLIMITED, Measure, Occupancy, Placement, Problem, find_violation

@@ -4,8 +4,8 @@ from math import inf
 
 import numpy as np
 import pytest
+from helpers.placement_oracle import SlowCost, chain, labelled, thorough
 from hypothesis import given
-from placement_oracle import SlowCost, chain, labelled, thorough
 
 from byoc.placement import Cost, Placement, Problem, evaluate
 

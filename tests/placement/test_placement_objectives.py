@@ -1,9 +1,9 @@
 """Makespan and throughput against all lawful labels and regions (see `objectives`)."""
 
 import pytest
+from helpers.support import sample_cases
 from objectives import build_problem, find_least_load, measure_ratios
 from schedule_oracle import slow_makespan
-from support import sample_cases
 
 from byoc.placement.strategies import Makespan, Throughput
 

@@ -3,10 +3,10 @@
 import math
 
 import pytest
+from helpers.placement_oracle import slow_best
+from helpers.placement_random import FEATURES, count_devices, random_problem
+from helpers.support import sample_cases
 from optimality import attempt, examine, features_of
-from placement_oracle import slow_best
-from placement_random import FEATURES, count_devices, random_problem
-from support import sample_cases
 
 from byoc.placement import find_violation
 from byoc.placement.strategies import Exhaustive

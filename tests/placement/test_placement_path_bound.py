@@ -5,10 +5,10 @@ from math import inf
 
 import numpy as np
 import pytest
+from helpers.placement_oracle import thorough
+from helpers.placement_random import random_problem
 from hypothesis import example, given
 from hypothesis import strategies as st
-from placement_oracle import thorough
-from placement_random import random_problem
 from schedule_oracle import slow_makespan
 
 from byoc.numerics import SearchBudget

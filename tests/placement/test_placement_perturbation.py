@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from placement_dags import reordered
-from placement_random import random_problem
-from support import sample_cases
+from helpers.placement_dags import reordered
+from helpers.placement_random import random_problem
+from helpers.support import sample_cases
 
 from byoc.errors import InputError
 from byoc.placement import (

@@ -8,10 +8,10 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 import pytest
+from helpers.placement_oracle import chain
+from helpers.placement_random import random_problem
 from hypothesis import given
 from hypothesis import strategies as st
-from placement_oracle import chain
-from placement_random import random_problem
 
 from byoc.errors import InputError
 from byoc.placement import (

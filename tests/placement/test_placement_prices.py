@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.placement_random import random_problem
 from optimality import CHEAP, PRICES
-from placement_random import random_problem
 
 from byoc.placement import Problem, find_violation
 from byoc.placement._form_regions import form_regions, is_contraction_acyclic, schedule_launches

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.placement_oracle import chain, problems, slow_edges, thorough
+from helpers.placement_random import FEATURES, random_problem
 from hypothesis import given
 from optimality import reordered
-from placement_oracle import chain, problems, slow_edges, thorough
-from placement_random import FEATURES, random_problem
 
 from byoc.placement import Problem, order_canonically
 

@@ -5,7 +5,7 @@ from math import inf
 
 import numpy as np
 import pytest
-from placement_random import random_problem
+from helpers.placement_random import random_problem
 
 from byoc.errors import InputError
 from byoc.placement import Placement, Problem, find_violation

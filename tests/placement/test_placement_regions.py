@@ -3,9 +3,16 @@
 from dataclasses import replace
 
 import numpy as np
+from helpers.placement_oracle import (
+    fewest_regions,
+    labelled,
+    problems,
+    slow_edges,
+    slow_is_acyclic,
+    thorough,
+)
 from hypothesis import given
 from hypothesis import strategies as st
-from placement_oracle import fewest_regions, labelled, problems, slow_edges, slow_is_acyclic, thorough
 
 from byoc.placement import Problem
 from byoc.placement._form_regions import form_regions, is_contraction_acyclic

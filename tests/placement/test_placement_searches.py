@@ -11,9 +11,9 @@ from itertools import product
 
 import numpy as np
 import pytest
+from helpers.placement_random import FEATURES, alike, random_problem
+from helpers.support import sample_cases
 from large_problems import layered_problem
-from placement_random import FEATURES, alike, random_problem
-from support import sample_cases
 
 from byoc.errors import InputError
 from byoc.placement import Placement, Problem

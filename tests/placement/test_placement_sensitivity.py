@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from placement_random import random_problem
-from support import sample_cases
+from helpers.placement_random import random_problem
+from helpers.support import sample_cases
 
 from byoc.errors import InputError
 from byoc.placement import Placement, Problem, Sensitivity, find_violation

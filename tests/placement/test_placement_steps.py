@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.placement_oracle import SlowCost, chain, problems
+from helpers.placement_random import FEATURES, random_problem
+from helpers.support import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from placement_oracle import SlowCost, chain, problems
-from placement_random import FEATURES, random_problem
-from support import examples
 
 from byoc.errors import InputError
 from byoc.placement import Fusion, Problem, find_violation, repair_labels

@@ -7,9 +7,7 @@ from math import inf
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from placement_oracle import (
+from helpers.placement_oracle import (
     COSTS,
     OFTEN_REFUSED,
     SlowCost,
@@ -22,7 +20,9 @@ from placement_oracle import (
     slow_optimum,
     thorough,
 )
-from placement_random import random_problem
+from helpers.placement_random import random_problem
+from hypothesis import given
+from hypothesis import strategies as st
 
 from byoc.errors import InputError
 from byoc.placement import Placement, Problem, Strategy, evaluate, find_violation, limit_time

@@ -6,10 +6,10 @@ from math import inf
 
 import numpy as np
 import pytest
+from helpers.placement_oracle import chain
+from helpers.placement_random import random_problem
 from hypothesis import given
 from hypothesis import strategies as st
-from placement_oracle import chain
-from placement_random import random_problem
 
 from byoc.placement import Problem
 from byoc.placement.solvers import HostDeviceCuts, Neighbours

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.placement_oracle import chain, labelled, problems, readers, thorough
+from helpers.placement_random import FEATURES, alike, random_problem
+from helpers.support import sample_cases
 from hypothesis import given
 from hypothesis import strategies as st
-from placement_oracle import chain, labelled, problems, readers, thorough
-from placement_random import FEATURES, alike, random_problem
-from support import sample_cases
 
 from byoc.errors import InputError
 from byoc.numerics import SearchBudget

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.placement_dags import limited, random_problem, reordered
+from helpers.placement_oracle import COSTS, chain, problems, slow_optimum, thorough
 from hypothesis import given
 from hypothesis import strategies as st
-from placement_dags import limited, random_problem, reordered
-from placement_oracle import COSTS, chain, problems, slow_optimum, thorough
 
 from byoc.placement import Placement, Problem, find_violation
 from byoc.placement.solvers import ForestSolver, Neighbours

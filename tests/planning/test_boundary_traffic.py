@@ -3,8 +3,8 @@
 from io import StringIO
 
 import pytest
+from helpers.support import VANILLA, parse
 from rich.console import Console
-from support import VANILLA, parse
 
 import byoc
 from byoc.placement import count_transferred_bytes

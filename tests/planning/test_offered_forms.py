@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from failing import rules
+from helpers.failing import rules
+from helpers.support import parse
 from onnx import numpy_helper
-from support import parse
 
 import byoc
 from byoc.errors import InputError

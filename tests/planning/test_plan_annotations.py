@@ -6,7 +6,7 @@ from pathlib import Path
 import onnx
 import pytest
 from accelerators import Files, everywhere, notes
-from support import parse
+from helpers.support import parse
 
 from byoc.errors import InputError
 from byoc.pipeline import partition

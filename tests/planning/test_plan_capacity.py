@@ -3,9 +3,9 @@
 import onnx
 import pytest
 from accelerators import Files, everywhere, notes
+from helpers.support import examples, parse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import examples, parse
 
 from byoc.errors import InputError
 from byoc.model import GraphIndex

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from accelerators import Files
-from support import prepared
+from helpers.support import prepared
 
 from byoc.errors import InputError
 from byoc.planning import choose_clean_passes, clean_for_targets

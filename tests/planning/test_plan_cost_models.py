@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx.parser
 import pytest
-from installing import add_entry_points
+from helpers.installing import add_entry_points
 
 import byoc
 from byoc.costs import Price, Task, Unknown

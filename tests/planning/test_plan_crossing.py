@@ -1,8 +1,8 @@
 """Conversions at the border are in what is solved, and in what a plan and its report predict."""
 
 import pytest
-from cutting import planned
-from support import VANILLA, prepared
+from helpers.cutting import planned
+from helpers.support import VANILLA, prepared
 
 from byoc.placement.strategies import AllSupported
 from byoc.planning import Plan

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from accelerators import Files
-from support import copy_vanilla, parse
+from helpers.support import copy_vanilla, parse
 
 import byoc
 from byoc.costs import PlacementDevice

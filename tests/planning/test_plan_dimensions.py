@@ -4,8 +4,8 @@ import io
 
 import pytest
 from accelerators import Files
+from helpers.support import parse
 from rich.console import Console
-from support import parse
 
 from byoc.errors import InputError
 from byoc.pipeline import Result, partition

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
+from tests.support import examples
 
 import byoc
 from byoc.model import GraphIndex, NodeRecords, prepare_model
 from byoc.model.inference import _settling
 from byoc.model.inference._scopes import InferenceContext
 from byoc.zoo._decoders import OPEN, DecoderShape, DecoderSize, make_decoder
-from tests.support import examples
 
 _CHANNELS, _SIZE = 4, 6
 # The nodes of a part of a block by operator: inputs, outputs and attributes, of which `x` and `y` are

@@ -10,11 +10,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.placement_dags import random_problem
+from helpers.placement_oracle import (
+    SlowCost,
+    chain,
+    every_labels,
+    problems,
+    readers,
+    slow_optimum,
+    thorough,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from instance_writer import instance_document
-from placement_dags import random_problem
-from placement_oracle import SlowCost, chain, every_labels, problems, readers, slow_optimum, thorough
 
 from byoc.errors import InputError
 from byoc.placement import Fusion, Problem

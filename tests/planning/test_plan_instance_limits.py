@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from placement_random import random_problem
+from helpers.placement_random import random_problem
 
 from byoc.errors import InputError
 from byoc.placement import UNLIMITED, Measure

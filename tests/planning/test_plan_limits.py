@@ -4,9 +4,9 @@ from collections import Counter
 
 import pytest
 from accelerators import Files, everywhere, notes
-from cutting import planned
-from strategies import Alternating
-from support import parse, prepared
+from helpers.cutting import planned
+from helpers.strategies import Alternating
+from helpers.support import parse, prepared
 
 from byoc.errors import InputError
 from byoc.pipeline import Result, partition

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from helpers.support import VANILLA, parse
 from hypothesis import given
 from hypothesis import strategies as st
-from support import VANILLA, parse
 
 import byoc
 from byoc.planning import RegionMemory

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import pytest
 from accelerators import Files, everywhere, notes
-from installing import add_entry_points
-from support import parse
+from helpers.installing import add_entry_points
+from helpers.support import parse
 
 from byoc.costs import Price, Task, Unknown
 from byoc.errors import InputError

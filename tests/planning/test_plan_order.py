@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 from accelerators import Files
-from cutting import without_what_ifs
+from helpers.cutting import without_what_ifs
+from helpers.support import VANILLA, examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_graphs_of_plans import random_model, shuffled
-from support import VANILLA, examples
 
 from byoc import zoo
 from byoc.pipeline import Result, partition

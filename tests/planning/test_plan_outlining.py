@@ -5,7 +5,7 @@ from pathlib import Path
 import onnx
 import pytest
 from accelerators import Files
-from support import prepared
+from helpers.support import prepared
 
 from byoc.pipeline import make_plan
 from byoc.planning import Plan

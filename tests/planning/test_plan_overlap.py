@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from helpers.support import examples, parse, prepared, region_names
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import examples, parse, prepared, region_names
 
 from byoc.patterns import group_with_alternatives
 from byoc.pipeline import make_plan, partition

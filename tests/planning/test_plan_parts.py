@@ -8,8 +8,8 @@ import onnx
 import onnxruntime
 import pytest
 from accelerators import Files, everywhere, notes
+from helpers.support import parse, sample_cases
 from onnx import helper
-from support import parse, sample_cases
 
 from byoc.model import PART_KEY, get_metadata
 from byoc.pipeline import Result, partition

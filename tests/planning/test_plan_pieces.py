@@ -9,12 +9,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from accelerators import Files
+from helpers.placement_oracle import chain as make_row
+from helpers.placement_random import random_problem
+from helpers.support import parse, prepared
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import AttributeProto, helper, numpy_helper
-from placement_oracle import chain as make_row
-from placement_random import random_problem
-from support import parse, prepared
 
 import byoc
 from byoc.errors import YES, InputError, refuse

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from placement_random import FEATURES, random_problem
+from helpers.placement_random import FEATURES, random_problem
 
 from byoc.errors import InputError
 from byoc.placement import Problem

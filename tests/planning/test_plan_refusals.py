@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from accelerators import Files, devices
-from support import prepared
+from helpers.support import prepared
 
 from byoc.codegen import Refusal
 from byoc.pipeline import make_plan

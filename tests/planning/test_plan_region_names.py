@@ -6,7 +6,7 @@ import re
 import onnx
 import pytest
 from accelerators import Files
-from support import parse
+from helpers.support import parse
 
 from byoc.pipeline import partition
 from byoc.planning import Plan

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cutting import files, original, ramp
+from helpers.cutting import files, original, ramp
+from helpers.support import VANILLA, parse
 from hypothesis import given
 from hypothesis import strategies as st
-from support import VANILLA, parse
 
 import byoc
 from byoc.errors import InputError

@@ -8,8 +8,8 @@ import onnx
 import pytest
 import yaml
 from accelerators import Files, everywhere, notes
-from cutting import CHAIN
-from support import parse
+from helpers.cutting import CHAIN
+from helpers.support import parse
 
 from byoc.errors import InputError
 from byoc.pipeline import Result, partition

@@ -7,14 +7,14 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-import vendors
 from accelerators import Files, everywhere
-from cutting import original, ramp, same_as_original, without_what_ifs
+from helpers import vendors
+from helpers.cutting import original, ramp, same_as_original, without_what_ifs
+from helpers.support import examples, parse, sample_cases
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from random_graphs_of_plans import random_model
-from support import examples, parse, sample_cases
 
 from byoc.bundle import read_only_manifest
 from byoc.errors import InputError

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import parse, prepared
+from helpers.support import parse, prepared
 
 from byoc.pipeline import make_plan, partition
 from byoc.planning import GraphPlan, Plan, _what_ifs, estimate_gains, find_neighbours

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from support import VANILLA, Ran, parse, region_names
+from helpers.support import VANILLA, Ran, parse, region_names
 
 from byoc.costs import CostTable, Linear, load_device_costs, load_host_costs, read_cost_file
 

@@ -4,9 +4,9 @@ from time import perf_counter
 
 import numpy as np
 import pytest
+from helpers.support import parse
 from hypothesis import given
 from hypothesis import strategies as st
-from support import parse
 
 from byoc.codegen import find_codegen
 from byoc.comparison.profiling import MeasuredCodegen, Patience

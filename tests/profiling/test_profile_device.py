@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 import pytest
 from clocks import Clock
-from support import prepared
-from vendors import CompileOnly
+from helpers.support import prepared
+from helpers.vendors import CompileOnly
 
 from byoc.codegen import Artifact, CompileError, Cycles, Executor, Region, find_codegen
 from byoc.comparison.profiling import (

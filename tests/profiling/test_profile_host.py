@@ -6,7 +6,7 @@ from typing import Any
 import onnx
 import pytest
 from clocks import Clock
-from support import parse, prepared
+from helpers.support import parse, prepared
 
 from byoc.comparison.profiling import (
     MeasurementRecords,

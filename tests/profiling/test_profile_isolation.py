@@ -7,8 +7,8 @@ from pathlib import Path
 import onnx
 import pytest
 import yaml
-from support import Ran, parse
-from wrecking import VARIABLE, Wreck
+from helpers.support import Ran, parse
+from helpers.wrecking import VARIABLE, Wreck
 
 import byoc as library
 from byoc.runtime import CheckedExecutor

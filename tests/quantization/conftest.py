@@ -1,5 +1,5 @@
 """The network that is calibrated."""
 
-from calibrating import net
+from helpers.calibrating import net
 
 __all__ = ["net"]

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import onnx
 import yaml
-from cutting import planned
+from helpers.cutting import planned
+from helpers.ruling import make_target
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 from onnx.helper import make_node
-from ruling import make_target
 
 from byoc.model import Model, copy_without, get_purpose, prepare_model, unshare_dequantize
 from byoc.onnxrt import open_session, without_optimizations

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from calibrating import ACTIVATIONS, inputs, network
+from helpers.calibrating import ACTIVATIONS, inputs, network
+from helpers.support import Ran
 from PIL import Image
-from support import Ran
 
 from byoc.model import Model, prepare_model
 from byoc.quantization import calibrate

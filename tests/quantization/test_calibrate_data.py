@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from calibrating import inputs
+from helpers.calibrating import inputs
+from helpers.support import prepared
 from onnx import TensorProto
 from PIL import Image
-from support import prepared
 
 from byoc.errors import InputError
 from byoc.model import Model

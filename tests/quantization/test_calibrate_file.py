@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.support import prepared
 from hypothesis import given
 from hypothesis import strategies as st
-from support import prepared
 
 from byoc.errors import InputError
 from byoc.quantization import Range, Ranges

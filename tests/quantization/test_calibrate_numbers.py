@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from calibrating import ACTIVATIONS, inputs, network, truth
+from helpers.calibrating import ACTIVATIONS, inputs, network, truth
+from helpers.support import prepared
 from numpy.typing import NDArray
 from onnxruntime.quantization import CalibrationMethod, create_calibrator
-from support import prepared
 
 from byoc.errors import InputError
 from byoc.model import Model

@@ -9,8 +9,8 @@ from weakref import finalize
 
 import numpy as np
 import pytest
-from calibrating import inputs, network
-from support import sample_cases
+from helpers.calibrating import inputs, network
+from helpers.support import sample_cases
 
 from byoc.errors import InputError
 from byoc.model import Model, prepare_model

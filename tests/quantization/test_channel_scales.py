@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from helpers.support import parse
 from onnx import helper, numpy_helper
 from onnx.helper import make_node
 from quantizing import (
@@ -23,7 +24,6 @@ from quantizing import (
     values,
     weights,
 )
-from support import parse
 
 from byoc.model import Model, convert_opset, prepare_model
 from byoc.quantization import (

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.support import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import NodeProto
 from onnx.helper import make_node
 from quantizing import built, quantize, ranges, samples, snr, target, values, weights
-from support import examples
 
 from byoc.model import Model
 from byoc.quantization._calibrators import measure_channels

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from choosing import find_cost
-from support import examples
+from helpers.support import examples
 
 from byoc.errors import InputError
 from byoc.placement import Fusion, Problem

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from calibrating import inputs, wide_inputs, wide_network
-from support import VANILLA, parse
+from helpers.calibrating import inputs, wide_inputs, wide_network
+from helpers.support import VANILLA, parse
 
 from byoc.errors import InputError
 from byoc.model import Model, is_inserted, prepare_model

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from calibrating import wide_inputs, wide_network
 from choosing import find_cost
+from helpers.calibrating import wide_inputs, wide_network
 
 from byoc.pipeline import PLANNING, prepare_variants
 from byoc.quantization import Budget, Precision, UnitPrecisions

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from calibrating import inputs, network
-from support import VANILLA
+from helpers.calibrating import inputs, network
+from helpers.support import VANILLA
 
 import byoc
 from byoc.quantization import KeptAccuracy, PlanTrial

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.support import VANILLA, parse
 from numpy.typing import NDArray
 from onnx import numpy_helper
-from support import VANILLA, parse
 
 from byoc.model import Model, prepare_model
 from byoc.quantization import KeptAccuracy, QuantizedModel, calibrate, quantize

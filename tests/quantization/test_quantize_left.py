@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from helpers.support import VANILLA
 from onnx.helper import make_node
 from quantizing import built, form, groups, network, node, quantize, ranges, stored, target, weights
-from support import VANILLA
 
 from byoc.errors import InputError
 from byoc.quantization import Ranges

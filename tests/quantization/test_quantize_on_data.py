@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.support import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper
 from onnx.helper import make_node
 from quantizing import built, form, network, quantize, ranges, samples, snr, target, values, weights
-from support import examples
 
 from byoc.errors import InputError
 from byoc.model import Model

@@ -1,13 +1,13 @@
 """Random networks: what must hold of every quantized model, wherever its units are placed."""
 
 import numpy as np
+from helpers.strategies import Random
+from helpers.support import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import NodeProto
 from onnx.helper import make_node
 from quantizing import built, form, groups, quantize, ranges, samples, stored, target, tidied, values
-from strategies import Random
-from support import examples
 
 from byoc.model import Model, get_purpose
 from byoc.placement.strategies import HostOnly

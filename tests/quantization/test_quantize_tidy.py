@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from helpers.strategies import Alternating, Random
 from onnx import ModelProto
 from onnx.helper import make_node
 from quantizing import (
@@ -19,7 +20,6 @@ from quantizing import (
     tidied,
     weights,
 )
-from strategies import Alternating, Random
 from test_quantize_model import network
 
 from byoc.model import Model
@@ -282,7 +282,7 @@ g (float[1,2,4,4] x, bool k) => (float[1,2,4,4] y) <float[2,2,1,1] w = {0.5, 1, 
   [if] y = If <then_branch = th () => (float[1,2,4,4] p) { p = Neg (r) },
           else_branch = el () => (float[1,2,4,4] q) { q = Abs (c) }> (k)
 }"""
-    from support import prepared  # noqa: PLC0415
+    from helpers.support import prepared  # noqa: PLC0415
 
     model = prepared(text)
     inputs = {"x": samples(fork())[0]["x"], "k": np.array(True)}

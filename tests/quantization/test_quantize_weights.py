@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.support import examples, parse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import numpy_helper
-from support import examples, parse
 
 import byoc
 from byoc.errors import InputError

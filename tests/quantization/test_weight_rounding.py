@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.support import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import helper
 from quantizing import built, quantize, ranges, samples, snr, target, values, weights
-from support import examples
 
 from byoc.model import Model
 from byoc.onnxrt import open_session, run_session, without_optimizations

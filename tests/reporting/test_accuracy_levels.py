@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calibrating import network
-from support import VANILLA
+from helpers.calibrating import network
+from helpers.support import VANILLA
 
 import byoc
 from byoc.bundle import AccuracyReport, OutputAccuracy

@@ -5,7 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from support import VANILLA, parse, sample_cases
+from helpers.support import VANILLA, parse, sample_cases
 
 import byoc
 from byoc.bundle import DECISIONS_FILE, DecisionDocument, open_bundle

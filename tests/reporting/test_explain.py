@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import LIGHT, Ran, prepared, sample_cases
+from helpers.support import LIGHT, Ran, prepared, sample_cases
 
 from byoc import zoo
 from byoc.errors import InputError

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import prepared
+from helpers.support import prepared
 
 from byoc.errors import InputError
 from byoc.model import Model

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from helpers.support import count_calls
 from onnx import NodeProto, TensorProto, helper
-from support import count_calls
 
 from byoc.errors import YES
 from byoc.model import Model, prepare_model

@@ -14,8 +14,8 @@ import numpy as np
 import onnx
 import pytest
 import yaml
+from helpers.support import parse
 from report_fields import print_text
-from support import parse
 
 import byoc
 

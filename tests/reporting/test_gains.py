@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import yaml
+from helpers.ruling import make_target
+from helpers.support import examples, prepared
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from ruling import make_target
-from support import examples, prepared
 
 from byoc import zoo
 from byoc.model import Model, prepare_model

@@ -1,7 +1,7 @@
 """Reasons for staying on the host come with what would take them away."""
 
 import pytest
-from support import VANILLA, parse
+from helpers.support import VANILLA, parse
 
 import byoc
 from byoc.reporting import make_decision_document

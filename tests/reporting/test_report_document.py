@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cutting import CHAIN, HOST_ONLY, cut
-from support import VANILLA, parse
+from helpers.cutting import CHAIN, HOST_ONLY, cut
+from helpers.support import VANILLA, parse
 
 from byoc.errors import Cause, CauseKind, refuse
 from byoc.pipeline import partition

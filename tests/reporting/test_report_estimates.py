@@ -4,8 +4,8 @@ from pathlib import Path
 
 import onnx
 import pytest
+from helpers.support import VANILLA, parse
 from onnx import helper
-from support import VANILLA, parse
 
 from byoc import explain
 from byoc.pipeline import partition

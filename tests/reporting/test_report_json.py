@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cutting import CHAIN
-from support import VANILLA, parse, prepared
+from helpers.cutting import CHAIN
+from helpers.support import VANILLA, parse, prepared
 
 from byoc.bundle import Report
 from byoc.errors import InputError

@@ -9,8 +9,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from helpers.support import parse
 from rich.console import Console
-from support import parse
 
 from byoc.bundle import Report, open_bundle
 from byoc.pipeline import partition

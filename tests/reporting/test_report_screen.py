@@ -4,8 +4,8 @@ from collections.abc import Callable
 from io import StringIO
 
 import pytest
+from helpers.support import sample_cases
 from rich.console import Console
-from support import sample_cases
 
 import byoc
 from byoc import zoo

@@ -6,10 +6,10 @@ from math import inf, nan
 from typing import Any
 
 import pytest
-from cutting import CHAIN, DEVICE_ONLY, HOST_ONLY, cut
+from helpers.cutting import CHAIN, DEVICE_ONLY, HOST_ONLY, cut
+from helpers.support import parse
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import parse
 
 import byoc
 from byoc.bundle import Report

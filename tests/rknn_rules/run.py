@@ -31,8 +31,8 @@ sys.path[:0] = [str(_TESTS), str(_TESTS / "ethos_u_suite")]
 
 from byoc.codegens.rknn import RKNNOptions, _load_model  # noqa: E402
 from byoc.codegens.rknn.sdk_process import SimulatorRun, find_toolkit  # noqa: E402
-from one_node_models import attribute_tests, operator_tests  # noqa: E402 - needs the path
-from quantized import list_codes  # noqa: E402 - needs the path
+from helpers.one_node_models import attribute_tests, operator_tests  # noqa: E402 - needs the path
+from helpers.quantized import list_codes  # noqa: E402 - needs the path
 from vela_cases import make_cases  # noqa: E402 - needs the path
 
 from byoc.codegen import CompileError, read_region  # noqa: E402

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 import yaml
+from helpers.ruling import marks, rules, verdict
+from helpers.support import parse, prepared
 from onnx import helper
-from ruling import marks, rules, verdict
-from support import parse, prepared
 
 from byoc.model import GraphIndex, prepare_model
 from byoc.patterns import Mark

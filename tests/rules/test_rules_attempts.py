@@ -1,6 +1,6 @@
 """What every rule says of a node, the nearest first, each objection with its place in the file."""
 
-from ruling import filled, rules, target
+from helpers.ruling import filled, rules, target
 
 from byoc.model import prepare_model
 from byoc.rules import Annotator, Attempt, Objection, Target

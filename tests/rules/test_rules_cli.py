@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import Ran
+from helpers.support import Ran
 
 from byoc.rules import make_json_schema
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from ruling import filled, rules, target
+from helpers.ruling import filled, rules, target
 
 from byoc.errors import InputError
 from byoc.model import prepare_model

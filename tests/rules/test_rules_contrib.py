@@ -6,8 +6,8 @@ import sys
 import onnx
 import pytest
 import yaml
-from ruling import rules
-from support import parse
+from helpers.ruling import rules
+from helpers.support import parse
 
 from byoc.model import prepare_model
 from byoc.rules import annotate_graph

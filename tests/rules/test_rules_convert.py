@@ -1,8 +1,8 @@
 """Who quantizes at the border: with `convert: device` lone nodes beside groups are taken there."""
 
 import pytest
-from ruling import target
-from support import parse
+from helpers.ruling import target
+from helpers.support import parse
 
 from byoc.errors import YES
 from byoc.model import prepare_model

@@ -4,9 +4,9 @@ from typing import Any
 
 import cel
 import pytest
+from helpers.support import count_calls, examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import count_calls, examples
 
 from byoc.support.expressions import NoValueError, compile_expression, evaluate
 from byoc.support.expressions._parser import TYPES, parse_expression

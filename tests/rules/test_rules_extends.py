@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support import prepared
+from helpers.support import prepared
 
 from byoc.errors import InputError
 from byoc.rules import Annotator, Target, load_rules

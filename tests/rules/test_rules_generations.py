@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from ruling import RULE_KEYS
-from support import Ran, parse, prepared
+from helpers.ruling import RULE_KEYS
+from helpers.support import Ran, parse, prepared
 
 import byoc
 from byoc.costs import Roofline, load_device_costs

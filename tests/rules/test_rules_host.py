@@ -2,8 +2,8 @@
 
 import onnx
 import pytest
-from ruling import target
-from support import prepared
+from helpers.ruling import target
+from helpers.support import prepared
 
 from byoc.model import GraphIndex, prepare_model
 from byoc.rules import Annotator, Target, annotate_graph, find_unmatched_names, is_kept_whole

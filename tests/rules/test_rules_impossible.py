@@ -8,8 +8,8 @@ from typing import Any
 
 import onnx
 import pytest
+from helpers.support import Ran
 from onnx import helper
-from support import Ran
 
 from byoc.errors import InputError
 from byoc.model import DTYPE_NUMBERS, GraphIndex

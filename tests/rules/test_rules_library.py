@@ -4,8 +4,8 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
-from installing import add_entry_points
-from ruling import lint, target
+from helpers.installing import add_entry_points
+from helpers.ruling import lint, target
 
 from byoc.errors import InputError
 from byoc.rules import read_library

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from support import count_calls
+from helpers.support import count_calls
 
 from byoc.errors import InputError
 from byoc.reporting import check_rules

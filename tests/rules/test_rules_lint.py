@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ruling import lint
-from support import count_calls
+from helpers.ruling import lint
+from helpers.support import count_calls
 
 from byoc.errors import InputError
 from byoc.rules import load_rules

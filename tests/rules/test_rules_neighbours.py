@@ -1,6 +1,6 @@
 """What stands around a node: the node of a body, and what reads and makes quantized tensors."""
 
-from support import parse
+from helpers.support import parse
 
 from byoc.model import GraphIndex
 from byoc.rules import Attempt

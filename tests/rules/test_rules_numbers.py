@@ -6,9 +6,9 @@ import numpy as np
 import onnx
 import pytest
 import yaml
+from helpers.ruling import check_types, lint, rules, verdict
+from helpers.support import parse
 from onnx import numpy_helper
-from ruling import check_types, lint, rules, verdict
-from support import parse
 
 from byoc.errors import InputError
 from byoc.model import list_plain_elements, prepare_model

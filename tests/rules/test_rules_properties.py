@@ -3,10 +3,10 @@
 from typing import Any
 
 import onnx
+from helpers.support import examples, prepared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from support import examples, prepared
 
 from byoc.model import GraphIndex, prepare_model
 from byoc.rules import Annotator, OpRule, Target, annotate_graph

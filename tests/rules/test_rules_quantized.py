@@ -1,8 +1,8 @@
 """Rules that speak of operators between DequantizeLinear and QuantizeLinear."""
 
 import pytest
-from ruling import lint, target
-from support import parse
+from helpers.ruling import lint, target
+from helpers.support import parse
 
 from byoc.model import prepare_model
 from byoc.patterns import Mark

@@ -5,8 +5,8 @@ from itertools import product
 from typing import Any
 
 import pytest
-from ruling import rules
-from support import parse
+from helpers.ruling import rules
+from helpers.support import parse
 
 from byoc.model import Dimensions, prepare_model
 from byoc.rules import annotate_graph

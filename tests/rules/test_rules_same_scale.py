@@ -1,8 +1,8 @@
 """`quantization.same_scale`: what the annotator refuses, and what the linter does."""
 
 import pytest
-from ruling import lint, target
-from support import parse
+from helpers.ruling import lint, target
+from helpers.support import parse
 
 from byoc.model import prepare_model
 from byoc.rules import annotate_graph

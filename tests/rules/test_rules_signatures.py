@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from ruling import filled, make_target, rules
-from support import OPENVINO_RULES, prepared, sample_cases
+from helpers.ruling import filled, make_target, rules
+from helpers.support import OPENVINO_RULES, prepared, sample_cases
 
 from byoc.model import GraphIndex, prepare_model
 from byoc.onnxrt import INSTALL_HINT

@@ -1,8 +1,8 @@
 """Every constraint on shapes, sizes and values accepts and refuses, with its exact sentence."""
 
 import pytest
-from ruling import rules, target, verdict
-from support import parse, prepared
+from helpers.ruling import rules, target, verdict
+from helpers.support import parse, prepared
 
 from byoc.model import Dimensions, prepare_model
 from byoc.rules import Annotator, annotate_graph

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from ruling import target
-from support import parse
+from helpers.ruling import target
+from helpers.support import parse
 
 from byoc.errors import Verdict
 from byoc.model import Dimensions, prepare_model

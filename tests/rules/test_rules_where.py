@@ -5,9 +5,9 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
-from installing import add_entry_points
-from ruling import lint, rules, target, verdict
-from support import prepared
+from helpers.installing import add_entry_points
+from helpers.ruling import lint, rules, target, verdict
+from helpers.support import prepared
 
 from byoc.errors import InputError
 from byoc.rules import annotate_graph

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import onnx
+from helpers.support import parse
 from onnx import helper, numpy_helper
-from support import parse
 
 from byoc.model import Model, prepare_model
 from byoc.patterns import Mark

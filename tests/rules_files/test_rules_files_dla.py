@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from helpers.support import LIGHT, sample_cases
 from shipped_rules import plain, qdq, taken, target
-from support import LIGHT, sample_cases
 
 from byoc.bundle import open_bundle
 from byoc.model import Model

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.support import parse
 from onnx import numpy_helper
 from shipped_rules import mark
-from support import parse
 
 from byoc.model import Model, prepare_model
 from byoc.pipeline import partition

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.support import parse
 from onnx import numpy_helper
-from support import parse
 
 from byoc.model import Model, prepare_model
 from byoc.pipeline import partition

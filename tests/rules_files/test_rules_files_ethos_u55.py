@@ -1,8 +1,8 @@
 """The rule files of Ethos-U: a limit of each kind holds, in QDQ form and only there."""
 
 import pytest
+from helpers.support import LIGHT, sample_cases
 from shipped_rules import mark, plain, qdq, taken, target, verdict, zoo
-from support import LIGHT, sample_cases
 
 from byoc.patterns import group_units
 from byoc.rules import annotate_graph

@@ -1,8 +1,8 @@
 """annotations/nnpa.yaml: each documented limit holds on both sides; the zoo is taken plausibly."""
 
 import pytest
+from helpers.support import LIGHT, sample_cases
 from shipped_rules import firsts, plain, stretched, taken, verdict
-from support import LIGHT, sample_cases
 
 FILE = "nnpa"
 X = "float[1,8,20,20] x"

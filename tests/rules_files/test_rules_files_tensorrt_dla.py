@@ -1,8 +1,8 @@
 """annotations/tensorrt-dla.yaml: each published limit on both sides; what is taken of the zoo."""
 
 import pytest
+from helpers.support import LIGHT
 from shipped_rules import firsts, plain, stretched, taken, target, verdict
-from support import LIGHT
 
 FILE = "tensorrt-dla"
 X = "float[1,8,40,40] x"

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cutting import cut, ramp
-from support import parse
+from helpers.cutting import cut, ramp
+from helpers.support import parse
 
 import byoc
 from byoc.errors import InputError

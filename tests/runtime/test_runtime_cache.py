@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from decoding import PROMPT, decode, empty_cache, plain
-from support import VANILLA
+from helpers.decoding import PROMPT, decode, empty_cache, plain
+from helpers.support import VANILLA
 
 import byoc
 from byoc import zoo

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from cutting import cut, ramp
-from support import parse
+from helpers.cutting import cut, ramp
+from helpers.support import parse
 
 import byoc
 from byoc.errors import InputError

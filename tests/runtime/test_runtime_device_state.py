@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cutting import ramp
-from support import parse
+from helpers.cutting import ramp
+from helpers.support import parse
 
 import byoc
 from byoc.errors import InputError

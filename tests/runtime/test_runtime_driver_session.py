@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import parse
+from helpers.support import parse
 
 import byoc
 from byoc.bundle import Bundle, open_bundle

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import vendors
-from cutting import CHAIN, HOST_ONLY, UNLIKE, cut
-from support import parse
+from helpers import vendors
+from helpers.cutting import CHAIN, HOST_ONLY, UNLIKE, cut
+from helpers.support import parse
 
 from byoc.bundle import open_bundle
 from byoc.codegen import Artifact, DriverSources, NoOptions, Region

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-import vendors
-from cutting import CHAIN, DEVICE_ONLY, cut, ramp
+from helpers import vendors
+from helpers.cutting import CHAIN, DEVICE_ONLY, cut, ramp
+from helpers.support import parse, without_location
 from numpy.typing import NDArray
-from support import parse, without_location
 
 from byoc.bundle import open_bundle
 from byoc.codegen import Artifact, CodegenFailedError, CompileError, Executor, NotHereError, Region

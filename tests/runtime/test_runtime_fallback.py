@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import vendors
-from cutting import UNLIKE, cut, ramp
-from support import Ran, parse
+from helpers import vendors
+from helpers.cutting import UNLIKE, cut, ramp
+from helpers.support import Ran, parse
 
 import byoc
 from byoc.codegen import CompileError, NotHereError

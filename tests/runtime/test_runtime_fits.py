@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx
 import pytest
-import vendors
 from byoc.codegens.openvino import OpenVINO
-from cutting import CHAIN, DEVICE_ONLY, cut, ramp
-from support import Ran, parse
+from helpers import vendors
+from helpers.cutting import CHAIN, DEVICE_ONLY, cut, ramp
+from helpers.support import Ran, parse
 
 import byoc
 from byoc.bundle import list_models, pack_folder

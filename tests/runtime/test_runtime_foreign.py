@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.support import parse
 from onnx import TensorProto, helper
-from support import parse
 
 import byoc
 from byoc.errors import InputError

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from cutting import CHAIN, HOST_ONLY, cut, ramp
-from support import parse
+from helpers.cutting import CHAIN, HOST_ONLY, cut, ramp
+from helpers.support import parse
 
 import byoc
 from byoc.errors import InputError, MissingRuntimeError

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cutting import CHAIN, cut, ramp
+from helpers.cutting import CHAIN, cut, ramp
+from helpers.support import parse
 from hypothesis import given
 from hypothesis import strategies as st
-from support import parse
 
 from byoc.errors import InputError
 from byoc.runtime import Session, Trace, load

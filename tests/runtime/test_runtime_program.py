@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cutting import DEVICE_ONLY, cut, ramp
+from helpers.cutting import DEVICE_ONLY, cut, ramp
+from helpers.support import parse, prepared
 from onnx import ModelProto, helper
-from support import parse, prepared
 
 from byoc.boundary.contracts import TensorContract
 from byoc.bundle import open_bundle

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cutting import number_regions
+from helpers.cutting import number_regions
+from helpers.support import parse
 from onnx import numpy_helper
-from support import parse
 
 import byoc
 from byoc.errors import InputError

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from cutting import CHAIN, cut, files, ramp
-from support import Ran, parse
+from helpers.cutting import CHAIN, cut, files, ramp
+from helpers.support import Ran, parse
 from test_runtime_trace import check
 
 import byoc as library

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cutting import cut
+from helpers.cutting import cut
+from helpers.support import parse
 from numpy.typing import NDArray
-from support import parse
 
 import byoc
 from byoc.errors import InputError

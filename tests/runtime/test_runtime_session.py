@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import vendors
-from cutting import CHAIN, cut, original, ramp
-from support import parse
+from helpers import vendors
+from helpers.cutting import CHAIN, cut, original, ramp
+from helpers.support import parse
 
 from byoc.errors import InputError
 from byoc.model import GraphIndex, TensorType, check_model, get_stated_types

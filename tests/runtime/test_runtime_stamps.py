@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-import vendors
-from cutting import DEVICE_ONLY, cut, ramp
-from support import parse
+from helpers import vendors
+from helpers.cutting import DEVICE_ONLY, cut, ramp
+from helpers.support import parse
 
 from byoc.codegen import Artifact, CompileError, Executor, Region
 from byoc.errors import YES, InputError, Verdict, refuse

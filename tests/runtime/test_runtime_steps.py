@@ -2,9 +2,9 @@
 
 import onnx
 import pytest
+from helpers.support import parse
 from hypothesis import given
 from hypothesis import strategies as st
-from support import parse
 
 from byoc.model import GraphIndex, get_stated_types
 from byoc.runtime._program_builder import GraphStep, find_steps

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cutting import CHAIN, cut, ramp
-from support import parse
+from helpers.cutting import CHAIN, cut, ramp
+from helpers.support import parse
 
 from byoc.errors import InputError
 from byoc.runtime import OPERATOR_CATEGORY, Session, StageProfile, Trace, TraceEvent, load

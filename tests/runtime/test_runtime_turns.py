@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cutting import DEVICE_ONLY, cut, ramp
-from support import parse
+from helpers.cutting import DEVICE_ONLY, cut, ramp
+from helpers.support import parse
 
 from byoc.bundle import open_bundle
 from byoc.codegen import Artifact, Region

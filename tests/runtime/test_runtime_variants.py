@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cutting import number_regions
-from support import VANILLA, parse
+from helpers.cutting import number_regions
+from helpers.support import VANILLA, parse
 
 import byoc
 from byoc.codegen import Region

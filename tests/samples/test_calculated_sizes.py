@@ -1,9 +1,9 @@
 """Extents of inputs that are calculated from others are not 0 where other sizes can help it."""
 
 import pytest
+from helpers.support import parse
 from hypothesis import given
 from hypothesis import strategies as st
-from support import parse
 
 from byoc.model import Model, prepare_model
 from byoc.samples import list_samples, suggest_sizes

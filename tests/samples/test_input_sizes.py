@@ -1,7 +1,7 @@
 """Plausible sizes of open dimensions: by name, by place, and by what operators ask for."""
 
 import pytest
-from support import parse, prepared
+from helpers.support import parse, prepared
 
 from byoc.model import prepare_model
 from byoc.samples import sample_inputs, suggest_sizes

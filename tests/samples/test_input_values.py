@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import parse, prepared
+from helpers.support import parse, prepared
 
 from byoc.model import Model, prepare_model
 from byoc.onnxrt import open_session, run_session

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from support import parse, prepared
+from helpers.support import parse, prepared
 
 from byoc.errors import InputError
 from byoc.model import GraphIndex

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.support import sample_cases
 from open_models import FAMILIES
 from open_ways import find_bundle_problem, run_samples
-from support import sample_cases
 
 import byoc
 from byoc.onnxrt import open_session, run_session

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.support import parse
 from small_programs import SMALL
-from support import parse
 
 from byoc import partition
 from byoc.bundle import open_bundle

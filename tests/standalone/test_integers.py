@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from c_libraries import build_library, run_library
+from helpers.c_libraries import build_library, run_library
+from helpers.support import parse
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from support import parse
 
 from byoc.standalone import export_c
 

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from helpers.support import parse
 from small_programs import SMALL
-from support import parse
 
 from byoc import partition
 from byoc.standalone import export_c, verify_program

@@ -9,9 +9,9 @@ from typing import Literal
 import numpy as np
 import onnx
 import pytest
+from helpers.support import Ran, parse
 from onnx.reference import ReferenceEvaluator
 from small_programs import WEIGHTS
-from support import Ran, parse
 
 import byoc
 from byoc.bundle import CONTEXT_MODEL_FILE, MODEL_TEXT, open_bundle

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from support import parse
+from helpers.support import parse
 
 from byoc.errors import InputError
 from byoc.standalone import _node_calls, _proof, export_c

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-import vendors
-from support import VANILLA, parse
+from helpers import vendors
+from helpers.support import VANILLA, parse
 
 from byoc import partition
 from byoc.bundle import open_bundle

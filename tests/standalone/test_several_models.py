@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from helpers.support import Ran, parse
 from small_programs import SMALL
-from support import Ran, parse
 
 import byoc as library
 from byoc.errors import InputError

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-import vendors
+from helpers import vendors
+from helpers.support import VANILLA, Ran, parse
 from onnx import TensorProto, helper, numpy_helper
 from small_programs import SMALL, WEIGHTS
-from support import VANILLA, Ran, parse
 
 from byoc import partition, zoo
 from byoc.codegen import Artifact, DriverSources, NoOptions, Region

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-import vendors
-from support import parse
+from helpers import vendors
+from helpers.support import parse
 
 import byoc
 from byoc.codegen import YES, Artifact, DriverSources, Fit, InputError, Region, refuse

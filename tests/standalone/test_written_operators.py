@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from c_libraries import build_library, run_library
+from helpers.c_libraries import build_library, run_library
+from helpers.support import parse
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from support import parse
 
 from byoc.errors import InputError
 from byoc.standalone import _written_operators, export_c

@@ -17,8 +17,8 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "standalone")]
 
+from helpers.support import parse  # noqa: E402
 from small_programs import SMALL  # noqa: E402
-from support import parse  # noqa: E402
 
 import byoc  # noqa: E402
 

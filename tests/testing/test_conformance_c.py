@@ -1,7 +1,7 @@
 """The conformance tests of `c`."""
 
 import pytest
-from support import VANILLA
+from helpers.support import VANILLA
 
 from byoc.testing import CodegenConformance
 

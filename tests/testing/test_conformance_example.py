@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from elsewhere import write_settings
-from installing import install
-from warm_processes import WarmProcesses
+from helpers.elsewhere import write_settings
+from helpers.installing import install
+from helpers.warm_processes import WarmProcesses
 
 from byoc.codegen.scaffold import Style, new_codegen
 from byoc.support import CODEGENS, list_installed

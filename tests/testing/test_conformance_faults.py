@@ -9,8 +9,8 @@ from pathlib import Path
 import onnx
 import planted
 import pytest
-from support import sample_cases
-from wrecking import Wreck
+from helpers.support import sample_cases
+from helpers.wrecking import Wreck
 
 from byoc.testing import Claims, CodegenConformance
 from byoc.testing._executor_checks import InputsUntouched, OutputsLast

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import ClassVar
 
-from plugin_providers import build_small_provider
+from helpers.plugin_providers import build_small_provider
 
 from byoc.testing import Claims, CodegenConformance
 

@@ -3,7 +3,7 @@
 from typing import ClassVar
 
 import pytest
-from plugin_providers import find_openvino_provider
+from helpers.plugin_providers import find_openvino_provider
 
 from byoc.testing import Claims, CodegenConformance
 

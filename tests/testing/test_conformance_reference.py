@@ -1,6 +1,6 @@
 """The conformance tests of `reference`, which everything else is compared with, by two rule files."""
 
-from support import VANILLA
+from helpers.support import VANILLA
 
 from byoc.testing import Claims, CodegenConformance
 

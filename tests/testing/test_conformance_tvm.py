@@ -1,7 +1,7 @@
 """The conformance tests of `tvm`."""
 
 import pytest
-from support import VANILLA
+from helpers.support import VANILLA
 
 from byoc.testing import Claims, CodegenConformance
 

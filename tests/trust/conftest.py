@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-import vendors
-from cutting import DEVICE_ONLY, cut
+from helpers import vendors
+from helpers.cutting import DEVICE_ONLY, cut
+from helpers.support import parse
 from native_codegen import Native
-from support import parse
 
 from byoc.codegen import Artifact, Region
 from byoc.support.trust import _signature

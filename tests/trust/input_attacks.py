@@ -19,6 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import onnx
 from forging import SOURCE, add_file, edit_manifest, turn_into_native
+from helpers.support import VANILLA, parse
 from input_box import Box, Explosive
 from input_files import (
     COST_FILE,
@@ -40,7 +41,6 @@ from input_files import (
     use_rules,
 )
 from onnx import TensorProto, helper
-from support import VANILLA, parse
 
 from byoc.bundle import describe_file
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from support import copy_vanilla, parse
+from helpers.support import copy_vanilla, parse
 
 CANARY = "CANARY_9b1f"
 MODEL = "net (float[1, 4] x) => (float[1, 4] y) { a = Add(x, x) y = Relu(a) }"

@@ -15,8 +15,8 @@ from tempfile import mkdtemp
 import numpy as np
 import onnx
 import pytest
+from helpers.support import VANILLA, parse
 from input_box import MODEL, Box
-from support import VANILLA, parse
 
 import byoc
 from byoc.bundle import open_bundle, pack_folder

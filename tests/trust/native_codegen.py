@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-import vendors
+from helpers import vendors
 
 from byoc.codegen import Artifact, Executor, Region
 

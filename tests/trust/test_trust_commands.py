@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-import vendors
-from cutting import DEVICE_ONLY, cut, ramp
 from forging import turn_into_native
-from support import Ran, copy_vanilla, parse
+from helpers import vendors
+from helpers.cutting import DEVICE_ONLY, cut, ramp
+from helpers.support import Ran, copy_vanilla, parse
 
 import byoc
 from byoc.codegen import (

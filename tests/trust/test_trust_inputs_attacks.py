@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from helpers.support import Ran
 from input_attack_table import ATTACKS
 from input_attacks import Attack
 from input_box import CANARY, Box, add_decoys, describe_tree, make_box, skip_without, watch_openings
 from input_files import KINDS
 from input_own_attacks import OWN_ATTACKS
-from support import Ran
 
 from byoc.errors import ByocError
 

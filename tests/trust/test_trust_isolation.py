@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import vendors
-from cutting import DEVICE_ONLY, cut, ramp
 from forging import edit_manifest
-from support import Ran, parse
-from wrecking import VARIABLE, Wreck
+from helpers import vendors
+from helpers.cutting import DEVICE_ONLY, cut, ramp
+from helpers.support import Ran, parse
+from helpers.wrecking import VARIABLE, Wreck
 
 import byoc as library
 from byoc.bundle import open_bundle, pack_folder

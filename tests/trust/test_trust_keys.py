@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cutting import DEVICE_ONLY, cut
+from helpers.cutting import DEVICE_ONLY, cut
+from helpers.support import VANILLA, Ran, parse
+from helpers.warm_processes import WarmProcesses
 from native_codegen import Native
-from support import Ran, parse
-from warm_processes import WarmProcesses
 
 import byoc
 from byoc.bundle import judge_trust, open_bundle
@@ -122,7 +122,7 @@ def test_where_nothing_can_be_written_a_bundle_is_not_signed(
     model = tmp_path / "m.onnx"
     model.write_bytes(parse(DEVICE_ONLY).SerializeToString())
     ran = byoc(
-        *("partition", model, "--rules", Path(__file__).parents[1] / "vanilla.yaml"),
+        *("partition", model, "--rules", VANILLA),
         *("--strategy", "all-supported", "--codegen", "native", "-o", tmp_path / "b"),
     )
     assert ran.code == 0

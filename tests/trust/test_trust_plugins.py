@@ -8,8 +8,8 @@ from pathlib import Path
 
 import onnx
 import pytest
+from helpers.support import Ran, parse
 from input_box import MODEL, add_decoys
-from support import Ran, parse
 
 MARK = "open('ran', 'w').close()\n"
 PARTITION = "byoc.partition('zoo:squeezenet', rules='dla', strategy='odd')"

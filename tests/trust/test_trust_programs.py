@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import Ran, parse
+from helpers.support import Ran, parse
 
 from byoc.errors import InputError
 from byoc.standalone import export_c, verify_program

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cutting import CHAIN, DEVICE_ONLY, cut, files, ramp
 from forging import add_file, edit_manifest
+from helpers.cutting import CHAIN, DEVICE_ONLY, cut, files, ramp
+from helpers.support import parse
 from hypothesis import given
 from hypothesis import strategies as st
 from native_codegen import Native
-from support import parse
 
 import byoc
 from byoc.bundle import Consent, judge_trust, open_bundle, pack_folder

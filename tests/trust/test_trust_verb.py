@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import vendors
 from forging import edit_manifest
+from helpers import vendors
+from helpers.support import Ran
 from native_codegen import Native
-from support import Ran
 
 import byoc as library
 from byoc.codegen import Codegens, Isolation

@@ -21,17 +21,17 @@ from pathlib import Path
 _TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(_TESTS), str(_TESTS / "value_suite")]
 
-from asking import Answer, Data, Question  # noqa: E402 - needs the path
 from exact_values import DTYPES  # noqa: E402
-from joined_cases import UNDEFINED, find_limits  # noqa: E402
-from one_node_models import (  # noqa: E402
+from helpers.asking import Answer, Data, Question  # noqa: E402 - needs the path
+from helpers.one_node_models import (  # noqa: E402
     OneNode,
     attribute_tests,
     light_nodes,
     operator_tests,
     store_inputs,
 )
-from rule_agreement import Judged, goal_missed, refusal, table  # noqa: E402
+from helpers.rule_agreement import Judged, goal_missed, refusal, table  # noqa: E402
+from joined_cases import UNDEFINED, find_limits  # noqa: E402
 from tvm_answers import ask  # noqa: E402
 from value_cases import value_cases  # noqa: E402
 from value_samples import OPERATORS  # noqa: E402

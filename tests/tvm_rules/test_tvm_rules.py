@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import sample_cases
+from helpers.support import sample_cases
 
 pytestmark = pytest.mark.tvm
 pytest.importorskip("tvm")

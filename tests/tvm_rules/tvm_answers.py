@@ -12,9 +12,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import asking
 import onnx
-from asking import Answer, Data, Question
+from helpers import asking
+from helpers.asking import Answer, Data, Question
 
 sys.path[:0] = [str(Path(__file__).parents[1] / "onnx_suite")]
 

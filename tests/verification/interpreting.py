@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from cutting import number_regions
+from helpers.cutting import number_regions
 from onnx import ModelProto, NodeProto
 
 from byoc.bundle import Bundle, open_bundle

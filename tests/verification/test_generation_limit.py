@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support import VANILLA, Ran
+from helpers.support import VANILLA, Ran
 
 import byoc
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import onnx
 import pytest
-from cutting import CHAIN, HOST_ONLY, cut, files
-from support import VANILLA, Ran, parse
+from helpers.cutting import CHAIN, HOST_ONLY, cut, files
+from helpers.support import VANILLA, Ran, parse
 
 import byoc
 from byoc.bundle import describe_file

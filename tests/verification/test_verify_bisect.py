@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import vendors
+from helpers import vendors
+from helpers.support import parse
 from interpreting import bundle_of, interpreter, only, operators, right
 from onnx import ModelProto, NodeProto
-from support import parse
 
 from byoc.codegen import read_region
 from byoc.errors import InputError

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import vendors
+from helpers import vendors
+from helpers.support import Ran, parse
 from interpreting import bundle_of, interpreter, only, right
-from support import Ran, parse
 
 pytestmark = pytest.mark.usefixtures("numbered_regions")
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import vendors
+from helpers import vendors
+from helpers.support import parse
 from interpreting import bundle_of, interpreter, only
-from support import parse
 
 from byoc.codegen import Artifact, Region
 from byoc.verification import bisect_region, rerun_fault, write_fault

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import vendors
+from helpers import vendors
+from helpers.support import parse
 from interpreting import Spoil, bundle_of, interpreter
 from onnx import ModelProto, NodeProto
-from support import parse
 
 from byoc.bundle import open_bundle
 from byoc.errors import InputError

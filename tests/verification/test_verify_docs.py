@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import vendors
+from helpers import vendors
 from interpreting import interpreter
 from onnx import ModelProto, NodeProto
 

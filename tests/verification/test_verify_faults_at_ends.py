@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import vendors
-from failing import rules
-from support import parse
+from helpers import vendors
+from helpers.failing import rules
+from helpers.support import parse
 
 import byoc
 from byoc.codegen import Artifact, Executor, Region

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import planted_layers
 import pytest
-import vendors
+from helpers import planted_layers, vendors
 from onnx import helper, numpy_helper
 
 import byoc

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import vendors
+from helpers import vendors
+from helpers.support import Ran, parse
 from interpreting import interpreter, only, right
-from support import Ran, parse
 
 import byoc
 from byoc.errors import InputError

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import planted_layers
 import pytest
-import vendors
+from helpers import planted_layers, vendors
+from helpers.support import Ran, sample_cases
 from onnx import helper, numpy_helper
-from support import Ran, sample_cases
 
 import byoc
 from byoc import verify

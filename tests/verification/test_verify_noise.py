@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import vendors
+from helpers import vendors
+from helpers.support import Ran, parse
 from interpreting import RULES, bundle_of, interpreter, only, right
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
-from support import Ran, parse
 
 from byoc.errors import InputError
 from byoc.model import prepare_model

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import vendors
+from helpers import vendors
+from helpers.support import Ran, parse
 from interpreting import bundle_of, interpreter, only, right
 from onnx.reference import ReferenceEvaluator
-from support import Ran, parse
 
 from byoc.codegen import Artifact, Executor, Region
 from byoc.errors import InputError

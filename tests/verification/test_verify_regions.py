@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import vendors
+from helpers import vendors
+from helpers.support import VANILLA, parse
 from interpreting import bundle_of, interpreter, only, right
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
-from support import VANILLA, parse
 
 from byoc.bundle import open_bundle
 from byoc.errors import InputError

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import vendors
-from support import VANILLA, Ran, parse
+from helpers import vendors
+from helpers.support import VANILLA, Ran, parse
 
 from byoc.bundle import open_bundle
 from byoc.codegen import Artifact, Executor, Region

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from failing import rules
-from skewed import skewed  # noqa: F401 - a fixture
-from support import parse, sample_cases
+from helpers.failing import rules
+from helpers.skewed import skewed  # noqa: F401 - a fixture
+from helpers.support import parse, sample_cases
 
 import byoc
 from byoc.model import GraphIndex, list_own_bodies

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.support import parse
 from onnx import TensorProto, helper, parser
-from support import parse
 
 from byoc.errors import InputError
 from byoc.verification import (

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import vendors
+from helpers import vendors
+from helpers.support import Ran, parse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interpreting import bundle_of, interpreter, only
 from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto
-from support import Ran, parse
 
 from byoc.model import prepare_model
 from byoc.verification import (

@@ -1,6 +1,6 @@
 """Outputs of a selection whose rows lie along another axis: nothing is excused by ties there."""
 
-from support import parse
+from helpers.support import parse
 from test_verify_ties import TOP, compare, passes, reorder, run
 
 

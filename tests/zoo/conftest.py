@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from helpers.support import LIGHT, sample_cases
 from numpy.typing import NDArray
-from support import LIGHT, sample_cases
 
 from byoc import zoo
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.support import LIGHT, parse
 from numpy.typing import NDArray
-from support import LIGHT, parse
 
 from byoc import zoo
 from byoc.errors import InputError

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from helpers.support import parse
 from onnx import numpy_helper
-from support import parse
 
 from byoc import zoo
 from byoc.errors import InputError

@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from fake_pip import FakePip, model, wheel
-from support import Ran
+from helpers.support import Ran
 
 from byoc import zoo
 from byoc.errors import InputError

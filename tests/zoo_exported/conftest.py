@@ -7,8 +7,8 @@ from typing import Any
 import onnx
 import onnxruntime
 import pytest
+from helpers.support import sample_cases
 from numpy.typing import NDArray
-from support import sample_cases
 
 from byoc.zoo._catalog import ExportedStructures
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from decoding import PROMPT, decode, empty_cache, plain
+from helpers.decoding import PROMPT, decode, empty_cache, plain
 
 import byoc
 from byoc.errors import InputError

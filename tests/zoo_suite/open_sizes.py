@@ -21,9 +21,9 @@ sys.path[:0] = [str(Path(__file__).parents[1])]
 
 import numpy as np  # noqa: E402 - needs the path
 import onnx  # noqa: E402
-from decoding import Run, plain  # noqa: E402
+from helpers.decoding import Run, plain  # noqa: E402
+from helpers.open_size_models import open_bert, open_yolox  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
-from open_size_models import open_bert, open_yolox  # noqa: E402
 
 import byoc  # noqa: E402
 from byoc.errors import InputError  # noqa: E402

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from decoding import plain
+from helpers.decoding import plain
 from test_structures import RULES
 from zoo_ways import COSTS
 

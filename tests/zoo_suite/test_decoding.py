@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from decoding import PROMPT, Run, decode, empty_cache, plain
+from helpers.decoding import PROMPT, Run, decode, empty_cache, plain
 from numpy.typing import NDArray
 from test_structures import RULES
 from zoo_ways import COSTS

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from detectors import find_supported, measure
+from helpers.support import parse
 from reference_run import run_profiled
-from support import parse
 
 
 @pytest.mark.parametrize(

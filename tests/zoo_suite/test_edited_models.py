@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from cutting import number_regions
 from edited_models import MODELS, try_edits
-from support import sample_cases
+from helpers.cutting import number_regions
+from helpers.support import sample_cases
 
 CASES = [(name, seed) for seed, name in enumerate(MODELS)]
 

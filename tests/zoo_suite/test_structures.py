@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from decoding import plain
+from helpers.decoding import plain
+from helpers.structures import STRUCTURES, Structure
 from reference_run import run_profiled, walk_nodes
-from structures import STRUCTURES, Structure
 from unknown_shapes import fix_inputs, walk_known
 from zoo_ways import COSTS
 

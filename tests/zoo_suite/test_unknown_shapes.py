@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from data_dependence import find_data_dependence
+from helpers.support import parse
 from operation_counts import count_multiplications, count_operations
 from reference_run import Execution, run_profiled, walk_nodes
-from support import parse
 from unknown_shapes import Row, fix_inputs, format_comparison, measure
 
 from byoc import zoo

@@ -1,7 +1,7 @@
 """A few models of the zoo, each in three ways; `python tests/zoo_suite/run.py` does all of them."""
 
 import pytest
-from support import sample_cases
+from helpers.support import sample_cases
 from zoo_ways import rows
 
 # A residual network, attention, a detector with If and NonMaxSuppression inside, many small regions,

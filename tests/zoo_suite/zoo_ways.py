@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
 
-from cutting import compilers, planned
-from strategies import Alternating, Random
+from helpers.cutting import compilers, planned
+from helpers.strategies import Alternating, Random
 
 import byoc
 from byoc.bundle import open_bundle

@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import pytest
 from dla_regions import agrees, floats, network, runtime_model
+from helpers.support import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import examples
 
 from byoc.codegen import CompileError
 from byoc.model import prepare_model

@@ -8,9 +8,9 @@ import numpy as np
 import onnx
 import pytest
 from dla_regions import agrees, floats, model, network, region, runtime_model
+from helpers.support import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import examples
 
 import byoc
 from byoc.codegen import CompileError, InputError, find_codegen, parse_codegen_options

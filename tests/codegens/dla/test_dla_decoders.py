@@ -9,9 +9,9 @@ from byoc.codegens.dla.compiler.layers import ActivationLayer, NormalizeLayer
 from byoc.codegens.dla.machine import DType, FunctionKind, Scale
 from dla_bench import run_one
 from dla_regions import agrees, floats, mentioned, model, network, runtime_model
+from helpers.support import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import examples
 
 from byoc.codegen import CompileError
 

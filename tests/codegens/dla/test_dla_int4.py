@@ -10,9 +10,9 @@ from byoc.codegens.dla.machine import DType, End, Load, Memory, Program, Store, 
 from byoc.codegens.dla.simulator import SimulationError, Simulator
 from dla_bench import FIGURES, box
 from dla_regions import agrees, executed, floats, network, region, runtime_model
+from helpers.support import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import examples
 
 from byoc.codegen import CompileError, find_codegen, parse_codegen_options
 

@@ -27,9 +27,9 @@ from byoc.codegens.dla.compiler.tiling import (
 )
 from byoc.codegens.dla.machine import DType, Load, MachineFigures, Store
 from dla_regions import executed, floats, model
+from helpers.support import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import examples
 
 from byoc.codegen import ResourceError
 

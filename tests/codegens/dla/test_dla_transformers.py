@@ -13,9 +13,9 @@ from dla_bench import onnx_run, run_one
 from dla_cases import bytes_of as random_bytes
 from dla_cases import close
 from dla_regions import agrees, bytes_of, executed, floats, mentioned, model, network
+from helpers.support import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import examples
 
 from byoc.codegen import CompileError
 

@@ -4,12 +4,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from asking import Answer
-from one_node_models import OneNode
-
 from byoc.errors import InputError
 from byoc.model import prepare_model
 from byoc.rules import Target, annotate_graph
+from helpers.asking import Answer
+from helpers.one_node_models import OneNode
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from dataclasses import replace
 from math import inf
 
 import numpy as np
-from placement_oracle import readers, slow_edges
 
 from byoc.placement import Problem
+from helpers.placement_oracle import readers, slow_edges
 
 
 def random_problem(

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from installing import register
 from onnx import NodeProto, helper, numpy_helper
 
 from byoc.codegen import Artifact, CompileError, Executor, Region, format_options, read_stored_options
 from byoc.onnxrt import open_session, run_session
+from helpers.installing import register
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,9 @@ def skewed(
     """Install both codegens, so that a new process finds them; return their names."""
     site = tmp_path_factory.mktemp("site")
     points = {
-        "skewed": "skewed:Skewed",
-        "stubborn": "skewed:Stubborn",
-        "graded": "skewed:Graded",
+        "skewed": "helpers.skewed:Skewed",
+        "stubborn": "helpers.skewed:Stubborn",
+        "graded": "helpers.skewed:Graded",
     }
     register(site, "skewed", "1.0", {"byoc.codegens": points})
     monkeypatch.syspath_prepend(site)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import installing
 import pytest
-from cutting import cut, files, without_what_ifs
 
 from byoc.pipeline import Result
+from helpers import installing
+from helpers.cutting import cut, files, without_what_ifs
 
 SOURCE = """
 import os

@@ -12,7 +12,6 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from support import VANILLA, parse
 
 from byoc.bundle import RegionCompiler
 from byoc.codegen import find_codegen
@@ -25,6 +24,7 @@ from byoc.planning import GraphPlan, Plan, PlanSettings
 from byoc.rules import Target
 from byoc.runtime import load
 from byoc.stages import EstimateGains, _planning_stages
+from helpers.support import VANILLA, parse
 
 # VANILLA takes Relu and Add; Sigmoid, Sub and If stay on the host.
 CHAIN = """

@@ -13,7 +13,7 @@ import pytest
 
 from byoc.support import dump_yaml
 
-PLUG_IN = Path(__file__).parent / "codegen" / "elsewhere"
+PLUG_IN = Path(__file__).parents[1] / "codegen" / "elsewhere"
 MODULE = "acme_elsewhere"
 OLD_PACKAGES = ("numpy<2", "onnx<1.17", "protobuf<6")  # byoc itself needs onnx 1.21
 

@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike
-from support import examples
 
 from byoc.placement import Problem
+from helpers.support import examples
 
 # Each run tries new examples; hypothesis prints one that fails, and tries it first in the next run.
 thorough = settings(max_examples=examples(300), deadline=None)

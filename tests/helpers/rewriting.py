@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 
 import onnx
 import pytest
-from installing import add_entry_points
 from onnx import ModelProto
+
+from helpers.installing import add_entry_points
 
 
 @dataclass(frozen=True)

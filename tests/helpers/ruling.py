@@ -6,7 +6,6 @@ from typing import Any
 import onnx
 import yaml
 from onnx import helper
-from support import parse
 
 from byoc.model import prepare_model
 from byoc.patterns import Mark
@@ -14,6 +13,7 @@ from byoc.rules import Target, annotate_graph
 from byoc.rules._rule_lint import lint_rule_file
 from byoc.rules._rule_schema import RuleFile
 from byoc.support import validate_content
+from helpers.support import parse
 
 RULE_KEYS = tuple(RuleFile.model_fields)
 """The keys of a rule file."""

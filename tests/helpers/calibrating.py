@@ -8,10 +8,10 @@ import onnx
 import pytest
 from numpy.typing import NDArray
 from onnx import numpy_helper
-from support import parse
 
 from byoc.model import Model, prepare_model
 from byoc.onnxrt import open_session, run_session, without_optimizations
+from helpers.support import parse
 
 TEXT = """g (float[1, 3, 8, 8] x) => (float[1, 5] y) {
     c = Conv <pads = [1, 1, 1, 1]> (x, w, b)

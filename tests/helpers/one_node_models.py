@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 import onnx
-from asking import Data, Question
 from onnx import TensorProto, numpy_helper
-from support import LIGHT
 
 from byoc.model import Model, extract_nodes, prepare_model
 from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.zoo._classic_models import ClassicModels
+from helpers.asking import Data, Question
+from helpers.support import LIGHT
 
-_TESTS = Path(__file__).parent
+_TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(_TESTS / "onnx_suite"), str(_TESTS / "value_suite")]
 
 from attribute_cases import attribute_cases  # noqa: E402 - needs the path

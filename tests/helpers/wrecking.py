@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-from installing import register
+
+from helpers.installing import register
 
 VARIABLE = "WRECK"
 
@@ -15,7 +16,8 @@ Wreck = Callable[[str], None]
 def wreck(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Wreck:
     """Install the codegen, and give the function that says what it wrecks."""
     site = tmp_path_factory.mktemp("site")
-    points = {"wrecker": "wrecker:Wrecker", "wrecker-together": "wrecker:WreckerTogether"}
+    classes = {"wrecker": "Wrecker", "wrecker-together": "WreckerTogether"}
+    points = {name: f"helpers.wrecker:{kind}" for name, kind in classes.items()}
     register(site, "wrecker", "1.0", {"byoc.codegens": points})
     monkeypatch.syspath_prepend(site)
     asked = site / "asked"

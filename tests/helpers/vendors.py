@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from installing import add_entry_points
 
 from byoc.codegen import Artifact, Executor, Region, _codegens, _worker
 from byoc.support import CODEGENS
+from helpers.installing import add_entry_points
 
 MODULE = "vendors_of_this_test"
 

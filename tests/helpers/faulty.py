@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from installing import register
 
 from byoc.codegen import (
     YES,
@@ -26,6 +25,7 @@ from byoc.codegen import (
     refuse,
 )
 from byoc.onnxrt import open_session, run_session
+from helpers.installing import register
 
 REASON = "Relu needs a licence"
 
@@ -221,8 +221,8 @@ FAULTS: Mapping[str, Callable[[Region], Any]] = {
 def faulty(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> str:
     """Install the codegen and return its name."""
     site = tmp_path_factory.mktemp("site")
-    points = {"faulty": "faulty:Faulty", "faulty-together": "faulty:FaultyTogether"}
-    points["stamping"] = "faulty:Stamping"
+    points = {"faulty": "helpers.faulty:Faulty", "faulty-together": "helpers.faulty:FaultyTogether"}
+    points["stamping"] = "helpers.faulty:Stamping"
     register(site, "faulty", "1.0", {"byoc.codegens": points})
     monkeypatch.syspath_prepend(site)
     return Faulty.name

@@ -12,7 +12,7 @@ from byoc.errors import MissingRuntimeError
 from byoc.onnxrt import get_provider_folder
 from byoc.support import build_shared_library
 
-_SOURCES = Path(__file__).parent / "codegens" / "providers"
+_SOURCES = Path(__file__).parents[1] / "codegens" / "providers"
 
 
 @cache

@@ -1,4 +1,4 @@
-"""A plug-in for pytest that prints the processor's seconds of tests: `-p processor_times`.
+"""A plug-in for pytest that prints the processor's seconds of tests: `-p helpers.processor_times`.
 
 They count the processes that a test started and waited for, and what its fixtures took; those of a
 session or a module count for the first test that asks for them.
@@ -18,7 +18,7 @@ _seconds: Counter[str] = Counter()
 
 def _count_seconds() -> float:
     """Return the seconds of this process so far, and of those it started that ended."""
-    from warm_processes import count_forked_seconds  # noqa: PLC0415 - not before pytest is set up
+    from helpers.warm_processes import count_forked_seconds  # noqa: PLC0415 - not before pytest is set up
 
     times = os.times()
     own = times.user + times.system + times.children_user + times.children_system

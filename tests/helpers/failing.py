@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from cutting import cut, ramp, same_as_original
 
 from byoc.pipeline import Result
+from helpers.cutting import cut, ramp, same_as_original
 
 
 def rules(folder: Path, target: str, *ops: str, more: str = "") -> str:
