@@ -300,11 +300,8 @@ def check_files(
     known = {""}
     for name, entry in manifest.files.items():
         size = _measure_plain(root, name, known)
-        if size is None or name not in by_size:
-            _check_file(folder, name, entry, name not in by_size)
-        else:
-            found = FileEntry.model_construct(sha256=entry.sha256, bytes=size)
-            check_file_entry(folder, name, found, entry)
+        path = resolve_inside(folder, name) if size is None else folder / name
+        _check_file(folder, path, name, size, entry, by_hash=name not in by_size)
 
 
 def _measure_plain(root: str, name: str, known: set[str]) -> int | None:
@@ -404,14 +401,19 @@ def check_file_entry(place: Path, name: str, found: FileEntry, entry: FileEntry)
             )
 
 
-def _check_file(folder: Path, name: str, entry: FileEntry, by_hash: bool) -> None:
-    path = resolve_inside(folder, name)
+def _check_file(  # noqa: PLR0913 - a file's path, its name in messages, and what is known of it
+    folder: Path, path: Path, name: str, size: int | None, entry: FileEntry, *, by_hash: bool
+) -> None:
+    """Raise InputError unless the file at a path is as its entry says; an unknown `size` is None."""
     try:
-        if not path.is_file():
-            raise InputError(f"{folder}: the file {quote_name(name)} of the bundle is missing")
-        size = path.stat().st_size
-        same = by_hash and size == entry.bytes  # otherwise there is no need to read it
-        found = describe_file(path) if same else FileEntry(sha256=entry.sha256, bytes=size)
+        if size is None:
+            if not path.is_file():
+                raise InputError(f"{folder}: the file {quote_name(name)} of the bundle is missing")
+            size = path.stat().st_size
+        if by_hash and size == entry.bytes:  # otherwise there is no need to read it
+            found = describe_file(path)
+        else:
+            found = FileEntry.model_construct(sha256=entry.sha256, bytes=size)
     except OSError as error:
         raise InputError(
             f"{folder}: the file {quote_name(name)} cannot be read: {error.strerror}"

@@ -371,12 +371,12 @@ def list_abilities(codegen: object) -> tuple[str, ...]:
 
     A method of a later version's name is one of its own.
     """
+    return tuple(name for name in ABILITIES if _has_ability(codegen, name))
+
+
+def _has_ability(codegen: object, name: str) -> bool:
     version = getattr(codegen, "api", API_VERSION)
-    return tuple(
-        name
-        for name, kind in ABILITIES.items()
-        if isinstance(codegen, kind) and is_in_version(name, version)
-    )
+    return is_in_version(name, version) and isinstance(codegen, ABILITIES[name])
 
 
 def is_in_version(ability: str, version: int) -> bool:
@@ -392,27 +392,27 @@ def list_recovery_options(codegen: object) -> tuple[Mapping[str, str], ...]:
 
 def can_estimate(codegen: object) -> TypeGuard[Estimating]:
     """Return whether a codegen estimates the seconds of what it compiled."""
-    return "estimate" in list_abilities(codegen)
+    return _has_ability(codegen, "estimate")
 
 
 def can_trace(codegen: object) -> TypeGuard[Tracing]:
     """Return whether a codegen shows the tensors inside of what it compiled."""
-    return "trace" in list_abilities(codegen)
+    return _has_ability(codegen, "trace")
 
 
 def can_profile(codegen: object) -> TypeGuard[Profiling]:
     """Return whether a codegen says what a run spends on each operator of a region."""
-    return "profile" in list_abilities(codegen)
+    return _has_ability(codegen, "profile")
 
 
 def can_find_fit(codegen: object) -> TypeGuard[Fitting]:
     """Return whether a codegen says without loading a region whether it would load here."""
-    return "fit" in list_abilities(codegen)
+    return _has_ability(codegen, "fit")
 
 
 def has_driver(codegen: object) -> TypeGuard[Driven]:
     """Return whether a driver in C runs what a codegen compiles."""
-    return "driver" in list_abilities(codegen)
+    return _has_ability(codegen, "driver")
 
 
 def has_model_driver(codegen: object) -> bool:
