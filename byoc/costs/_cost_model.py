@@ -345,9 +345,9 @@ class CostFile(StrictModel):
     """of an accelerator: the host's cost model, which holds unless the user names another"""
     margin: Annotated[float, Number, Field(ge=0, lt=1)] = 0.0
     """of an accelerator: the share of the time that a mixture has to save to be chosen"""
-    engine: str | None = None
+    engine: Annotated[str, Field(min_length=1)] | None = None
     """of an accelerator: what it runs on, where others run on the same (states of one, a shared array);
-    accelerators of one engine never run at once"""
+    accelerators of one engine never run at once, and never beside the host on the engine `host`"""
     interference: dict[str, Annotated[float, Number, Field(ge=1, le=1e6)]] = Field(default_factory=dict)
     """of an accelerator: how many times as long it takes while another one, or the host, computes"""
     threads: Annotated[dict[Count, str], AfterValidator(_check_threads)] = Field(default_factory=dict)

@@ -245,10 +245,13 @@ def find_conditions(names: Sequence[str], devices: Sequence[CostModel]) -> Condi
     """
     files = [_cost_file(each) for each in devices]
     own = [None if file is None else file.engine for file in files]
-    # An engine that no file names is that of its accelerator alone.
+    # An engine that no file names is that of its accelerator alone; `host` is the host's own.
     labels = [
         _HOST,
-        *(name if engine is None else f"/{engine}" for name, engine in zip(names, own, strict=True)),
+        *(
+            name if engine is None else engine if engine == _HOST else f"/{engine}"
+            for name, engine in zip(names, own, strict=True)
+        ),
     ]
     engines = list(dict.fromkeys(labels))
     number = dict(zip((_HOST, *names), map(engines.index, labels), strict=True))

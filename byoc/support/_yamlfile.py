@@ -79,6 +79,7 @@ def validate_content(content: object, kind: type[ModelT]) -> tuple[ModelT | None
 _MESSAGES = {
     "missing": "must be given",
     "string_type": "expected text",
+    "string_too_short": "must not be empty",
     "bool_parsing": "expected true or false",
     "bool_type": "expected true or false",
     "int_parsing": "expected a whole number",

@@ -87,6 +87,7 @@ RELU = Task("Relu", Work(4, 32), inputs=(TYPE,), outputs=(TYPE,))
             ],
         ),
         (ROOFLINE + "link: fast\n", ["link: expected a mapping of keys"]),
+        (ROOFLINE + "engine: ''\n", ["engine: must not be empty"]),
         (
             ROOFLINE + "operators: {Conv: {efficiency: 2}}\nenergy: {byte: .inf, operation: -1}\n",
             [

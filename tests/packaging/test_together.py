@@ -94,6 +94,15 @@ def test_accelerators_that_slow_one_another_or_share_an_engine(here: Path) -> No
     assert made.makespan == pytest.approx(2e-3, rel=0.01)
 
 
+def test_an_accelerator_on_the_cores_of_the_host(here: Path) -> None:
+    """The host's 10 ms hide the accelerator's millisecond, but not on the host's own engine."""
+    onnx.save(parse(f"m (float[1, {SIZE}] x) => (float[1, {SIZE}] y) {{ y = Sinh(x) }}"), "c.onnx")
+    for engine, milliseconds in (("", 10), ("engine: host\n", 11)):
+        Path("npu-costs.yaml").write_text(COSTS + engine)
+        made = byoc.partition_together(["b.onnx", "c.onnx"], **WITH | {"rules": ["npu.yaml"]})
+        assert made.makespan == pytest.approx(milliseconds * 1e-3, rel=0.01)
+
+
 def test_rates_are_kept_or_the_reason_is_said(here: Path, byoc: Cli) -> None:
     models = ("partition", "a.onnx", "b.onnx", "--together", *AT)
     ran = byoc(*models, "--rate", "a=400", "--rate", "b=800", "--deadline", "b=1.2ms")
