@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -44,6 +45,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--regenerate", action="store_true", help="write the golden files anew instead of comparing"
     )
+    parser.addoption(
+        "--first-cases", type=int, metavar="COUNT", help="so many cases of each test function alone"
+    )
+
+
+@pytest.hookimpl(trylast=True)  # behind what marks leave out
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the cases of a test function behind the first ones out where `--first-cases` says so."""
+    most = config.getoption("--first-cases")
+    if most is None:
+        return
+    seen: Counter[str] = Counter()
+    kept, left_out = [], []
+    for item in items:
+        function = item.nodeid.partition("[")[0]
+        seen[function] += 1
+        (kept if seen[function] <= most else left_out).append(item)
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = kept
 
 
 def pytest_configure(config: pytest.Config) -> None:
