@@ -27,8 +27,7 @@ from byoc.costs._cost_model import find_occupancy
 from byoc.costs._price_query import ask_link_occupancy
 from byoc.errors import YES, InputError
 from byoc.patterns import Mark, group_units, join_units
-from byoc.placement import Occupancy
-from byoc.placement.solvers import ListScheduler
+from byoc.placement import ListScheduler, Occupancy
 
 TEXT = """
 kind: roofline

@@ -11,9 +11,17 @@ from helpers.placement_random import random_problem
 
 from byoc.numerics import SearchBudget
 from byoc.numerics.solvers import MilpSolution
-from byoc.placement import Cost, Fusion, Placement, Problem
-from byoc.placement.solvers import build_incumbent, find_incumbent, select_best, solve_exactly
-from byoc.placement.solvers._branch_and_cut import (
+from byoc.placement import (
+    Cost,
+    Fusion,
+    Placement,
+    Problem,
+    build_incumbent,
+    find_incumbent,
+    select_best,
+    solve_exactly,
+)
+from byoc.placement._branch_and_cut import (
     _can_improve,
     _count_placeable_units,
     _fusion_cycles,

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from byoc.errors import InputError
-from byoc.placement import Fusion, Problem, find_violation, repair_labels
+from byoc.placement import Fusion, Neighbours, Problem, find_best_regions, find_violation, repair_labels
 from byoc.placement._form_regions import _LaunchSchedule, schedule_launches
 from byoc.placement._hard_limits import (
     _region_gains,
@@ -21,7 +21,6 @@ from byoc.placement._hard_limits import (
     find_inseparable_groups,
     make_feasible,
 )
-from byoc.placement.solvers import Neighbours, find_best_regions
 from byoc.placement.strategies import Exact, Exhaustive, LaunchAware
 
 

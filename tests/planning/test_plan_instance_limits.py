@@ -11,13 +11,12 @@ from helpers.placement_random import random_problem
 from byoc.errors import InputError
 from byoc.placement import UNLIMITED, Measure
 from byoc.placement.strategies import HostOnly
-from byoc.planning import _benchmark_instance as module
-from byoc.planning import format_problem, solve_instance
-from byoc.planning._benchmark_instance import (
-    InstanceObjective,
+from byoc.planning import (
     PlacementInstance,
+    format_problem,
     parse_instance,
-    read_instance_text,
+    read_instance,
+    solve_instance,
 )
 
 
@@ -44,7 +43,7 @@ FORWARD, BACKWARD = [node(1), node(2)], [node(1), node(2, isBackwardNode=True)]
 
 
 def test_training_is_for_throughput_and_inference_asks() -> None:
-    assert parse(*BACKWARD).objective is InstanceObjective.throughput
+    assert parse(*BACKWARD).objective.value == "throughput"
     assert refusal(*FORWARD) == (
         "i: an instance of inference does not say what it asks for: choose the objective latency, "
         "throughput or total"
@@ -63,7 +62,8 @@ def test_training_is_for_throughput_and_inference_asks() -> None:
 
 
 def test_each_objective_has_a_measure_and_a_strategy() -> None:
-    known = {each.value: (each.measure, each.strategy) for each in InstanceObjective}
+    kinds = type(parse(*BACKWARD).objective)
+    known = {each.value: (each.measure, each.strategy) for each in kinds}
     assert known == {
         "latency": (Measure.makespan, "makespan"),
         "throughput": (Measure.load, "throughput"),
@@ -119,32 +119,34 @@ def test_regions_are_limited_on_accelerators_alone() -> None:
     assert parse(*FORWARD, objective="total", most=1 << 80).problem.max_regions.tolist() == [UNLIMITED]
 
 
-def test_pairs_of_nodes_and_devices_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST_PAIRS", 8)
-    assert parse(*FORWARD, objective="total", maxFPGAs=3).problem.devices == 3
-    assert refusal(*FORWARD, objective="total", maxFPGAs=4) == (
-        "i: 2 nodes and 5 devices: more than 8 pairs of both"
-    )
-    assert refusal(*FORWARD, objective="throughput", maxFPGAs=3, maxCPUs=2) == (
-        "i: 2 nodes and 5 devices: more than 8 pairs of both"
-    )
+def test_pairs_of_nodes_and_devices_are_limited() -> None:
+    most = 1 << 21  # devices of two nodes, the host among them
+    assert parse(*FORWARD, objective="total", maxFPGAs=most - 1).problem.devices == most - 1
+    for objective, head in (
+        ("total", {"maxFPGAs": most}),
+        ("throughput", {"maxFPGAs": most - 1, "maxCPUs": 2}),
+    ):
+        assert refusal(*FORWARD, objective=objective, **head) == (
+            f"i: 2 nodes and {most + 1} devices: more than {2 * most} pairs of both"
+        )
 
 
-def test_a_file_may_be_as_large_as_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST_BYTES", 5)
+def test_a_file_may_be_as_large_as_the_limit(tmp_path: Path) -> None:
+    most = 1 << 28
     path = tmp_path / "i"
-    for content in (b"", b"12345"):
-        path.write_bytes(content)
-        assert read_instance_text(path) == content
-    path.write_bytes(b"123456")
+    with path.open("wb") as file:
+        file.truncate(most)  # of zeros, of which the disk stores none
+        with pytest.raises(InputError, match=r"i: not JSON"):
+            read_instance(path)
+        file.truncate(most + 1)
     for place, sentence in (
-        (path, "cannot be read: it has more than 5 bytes"),
+        (path, f"cannot be read: it has more than {most} bytes"),
         (tmp_path / "gone", "no such file"),
         (tmp_path, "cannot be read: Is a directory"),
         (Path("x\0"), "cannot be read: embedded null byte"),
     ):
         with pytest.raises(InputError) as caught:
-            read_instance_text(place)
+            read_instance(place)
         assert str(caught.value) == f"{place}: {sentence}".replace("\0", r"\x00")
 
 
