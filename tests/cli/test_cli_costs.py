@@ -8,7 +8,7 @@ import onnx
 import pytest
 from helpers.support import Ran, parse
 
-from byoc.comparison.profiling import PredictionComparison, Samples
+from byoc.comparison import PredictionComparison, Samples
 
 
 def compared(number: int, spread: float = 0.0) -> PredictionComparison:
@@ -29,7 +29,7 @@ def measure(
 
     def run(found: Sequence[PredictionComparison], *flags: str) -> Ran:
         each = iter(found)
-        monkeypatch.setattr("byoc.comparison.profiling.compare_host", lambda *_: next(each))
+        monkeypatch.setattr("byoc.comparison.compare_host", lambda *_: next(each))
         return byoc("compare-costs", *[model] * len(found), *flags)
 
     return run

@@ -313,12 +313,9 @@ def test_a_node_that_no_memory_holds_needs_a_core(byoc: Cli) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_no_more_is_read_of_a_file_than_is_allowed(byoc: Cli) -> None:
-    with Path("i.json").open("ab") as file:
-        file.truncate((1 << 28) + 1)
-    for path in ("i.json", "/dev/zero"):
-        ran = byoc("place", path)
-        assert (ran.code, ran.out) == (1, "")
-        assert ran.err == f"byoc: {path}: cannot be read: it has more than {1 << 28} bytes\n"
+    ran = byoc("place", "/dev/zero")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == f"byoc: /dev/zero: cannot be read: it has more than {1 << 28} bytes\n"
 
 
 def test_a_strategy_from_outside_is_held_to_its_word() -> None:

@@ -9,7 +9,7 @@ from helpers.support import prepared
 
 import byoc
 from byoc.boundary.convert import BoundaryFormat
-from byoc.comparison.profiling._measured_costs import format_costs
+from byoc.comparison._measured_costs import format_costs
 from byoc.costs import (
     CostSettings,
     Fallback,

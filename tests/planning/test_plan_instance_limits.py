@@ -120,14 +120,18 @@ def test_regions_are_limited_on_accelerators_alone() -> None:
 
 
 def test_pairs_of_nodes_and_devices_are_limited() -> None:
-    most = 1 << 21  # devices of two nodes, the host among them
-    assert parse(*FORWARD, objective="total", maxFPGAs=most - 1).problem.devices == most - 1
+    most = 1 << 22
+    many = [
+        node(number) for number in range(most // 256 - 63)
+    ]  # with 256 devices and the host, too many
+    assert 256 * len(many) < most < 257 * len(many)
+    assert parse(*many, objective="total", maxFPGAs=255).problem.devices == 255
     for objective, head in (
-        ("total", {"maxFPGAs": most}),
-        ("throughput", {"maxFPGAs": most - 1, "maxCPUs": 2}),
+        ("total", {"maxFPGAs": 256}),
+        ("throughput", {"maxFPGAs": 255, "maxCPUs": 2}),
     ):
-        assert refusal(*FORWARD, objective=objective, **head) == (
-            f"i: 2 nodes and {most + 1} devices: more than {2 * most} pairs of both"
+        assert refusal(*many, objective=objective, **head) == (
+            f"i: {len(many)} nodes and 257 devices: more than {most} pairs of both"
         )
 
 
@@ -135,8 +139,10 @@ def test_a_file_may_be_as_large_as_the_limit(tmp_path: Path) -> None:
     most = 1 << 28
     path = tmp_path / "i"
     with path.open("wb") as file:
-        file.truncate(most)  # of zeros, of which the disk stores none
-        with pytest.raises(InputError, match=r"i: not JSON"):
+        file.write(b"\xff")
+        file.flush()
+        file.truncate(most)  # by zeros, of which the disk stores none
+        with pytest.raises(InputError, match=r"i: not JSON: it is not UTF-8 text"):
             read_instance(path)
         file.truncate(most + 1)
     for place, sentence in (

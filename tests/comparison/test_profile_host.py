@@ -8,7 +8,7 @@ import pytest
 from clocks import Clock
 from helpers.support import parse, prepared
 
-from byoc.comparison.profiling import (
+from byoc.comparison import (
     MeasurementRecords,
     Patience,
     PredictionComparison,
@@ -19,8 +19,8 @@ from byoc.comparison.profiling import (
     rank_correlation,
     time_nodes,
 )
-from byoc.comparison.profiling._measured_costs import NodeTimes
-from byoc.comparison.profiling._prediction_error import compare_host_times
+from byoc.comparison._measured_costs import NodeTimes
+from byoc.comparison._prediction_error import compare_host_times
 from byoc.costs import CostTable
 from byoc.errors import InputError
 from byoc.model import prepare_model

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from byoc.comparison.profiling import MeasurementRecords, describe_machine, write_costs
-from byoc.comparison.profiling import _measured_costs as write
-from byoc.comparison.profiling._profile import _describe_wide_entries
+from byoc.comparison import MeasurementRecords, describe_machine, write_costs
+from byoc.comparison import _measured_costs as write
+from byoc.comparison._profile import _describe_wide_entries
 from byoc.costs import (
     CostTable,
     HostLink,
