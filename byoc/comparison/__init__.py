@@ -16,7 +16,6 @@ if TYPE_CHECKING:
         pick_candidates,
         read_lengths,
     )
-    from byoc.comparison._case_solver import CaseSolver
     from byoc.comparison._codegen_timing import (
         MeasuredCodegen,
         measure_copies,
@@ -48,10 +47,8 @@ if TYPE_CHECKING:
         MeasurementRecords,
         Patience,
         Samples,
-        compare_in_turn,
         describe_machine,
         measure_in_turn,
-        time_nodes,
         write_costs,
     )
     from byoc.comparison._placement_changes import (
@@ -83,9 +80,7 @@ if TYPE_CHECKING:
         RUN_COLUMNS,
         StudyRow,
         format_csv,
-        make_rows,
         read_results,
-        write_results,
     )
     from byoc.comparison._study_run import (
         StoppedStudyError,
@@ -93,12 +88,6 @@ if TYPE_CHECKING:
         replay_study,
         study,
     )
-    from byoc.comparison._study_tables import (
-        SUMMARY_KEYS,
-        describe_over,
-        make_cells,
-        summarize_study,
-        tabulate_study,
-    )
+    from byoc.comparison._study_tables import describe_over, make_cells, summarize_study, tabulate_study
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

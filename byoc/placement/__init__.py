@@ -10,13 +10,8 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.placement._branch_and_cut import (
-        build_incumbent,
-        find_incumbent,
-        select_best,
-        solve_exactly,
-    )
-    from byoc.placement._chain_split import find_device_classes, iterate_chain_splits, split_chain
+    from byoc.placement._branch_and_cut import build_incumbent
+    from byoc.placement._chain_split import iterate_chain_splits, split_chain
     from byoc.placement._conditions import Conditions, PlacedNetwork
     from byoc.placement._form_regions import (
         choose_fusions,
@@ -30,7 +25,6 @@ if TYPE_CHECKING:
         count_transferred_bytes,
         evaluate,
         find_broken_limit,
-        measure_loads,
         repair_labels,
     )
     from byoc.placement._host_device_cut import HostDeviceCuts, LabelExpansion, find_persistent_sides
@@ -53,7 +47,7 @@ if TYPE_CHECKING:
         Sensitivity,
         perturb_costs,
     )
-    from byoc.placement._placement_enumeration import SpentBudgetError, find_best_regions
+    from byoc.placement._placement_enumeration import SpentBudgetError
     from byoc.placement._problem import UNLIMITED, Fusion, Ints, Occupancy, Problem, Regret
     from byoc.placement._solve import (
         find_violation,
@@ -77,6 +71,6 @@ if TYPE_CHECKING:
         limit_time,
         strategy_display_name,
     )
-    from byoc.placement._unit_groups import ForestSolver, Neighbours, UnitGroups
+    from byoc.placement._unit_groups import UnitGroups
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

@@ -17,9 +17,8 @@ from byoc.comparison import (
     describe_machine,
     mean_error_factor,
     rank_correlation,
-    time_nodes,
 )
-from byoc.comparison._measured_costs import NodeTimes
+from byoc.comparison._measured_costs import NodeTimes, time_nodes
 from byoc.comparison._prediction_error import compare_host_times
 from byoc.costs import CostTable
 from byoc.errors import InputError

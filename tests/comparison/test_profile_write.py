@@ -17,11 +17,11 @@ from byoc.costs import (
     Price,
     Task,
     Work,
-    fit_linear_model,
     load_cost_model,
     read_cost_file,
 )
 from byoc.costs._cost_model import Energy
+from byoc.costs._measured_costs import fit_linear_model
 from byoc.errors import InputError
 from byoc.model import TensorType
 from byoc.support import COST_MODELS, check_output, find_file

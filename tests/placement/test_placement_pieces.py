@@ -26,7 +26,6 @@ from byoc.placement import (
     evaluate,
     find_violation,
     limit_time,
-    measure_loads,
     normalize_placement,
     repair_labels,
     run_strategy,
@@ -34,7 +33,7 @@ from byoc.placement import (
 )
 from byoc.placement import _hard_limits as hard_limits
 from byoc.placement import _perturbation as perturbation
-from byoc.placement._hard_limits import find_broken_limit, make_feasible
+from byoc.placement._hard_limits import find_broken_limit, make_feasible, measure_loads
 from byoc.placement._list_scheduling import (
     IdleCores,
     IdleIntervals,

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from byoc.errors import InputError
-from byoc.placement import Fusion, Neighbours, Problem, find_best_regions, find_violation, repair_labels
+from byoc.placement import Fusion, Problem, find_violation, repair_labels
 from byoc.placement._form_regions import _LaunchSchedule, schedule_launches
 from byoc.placement._hard_limits import (
     _region_gains,
@@ -21,6 +21,8 @@ from byoc.placement._hard_limits import (
     find_inseparable_groups,
     make_feasible,
 )
+from byoc.placement._placement_enumeration import find_best_regions
+from byoc.placement._unit_groups import Neighbours
 from byoc.placement.strategies import Exact, Exhaustive, LaunchAware
 
 

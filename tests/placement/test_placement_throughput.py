@@ -25,13 +25,13 @@ from byoc.placement import (
     Occupancy,
     Problem,
     UnitGroups,
-    find_device_classes,
     find_violation,
     form_regions,
-    measure_loads,
     split_chain,
 )
 from byoc.placement import _chain_split as chain_split
+from byoc.placement._chain_split import find_device_classes
+from byoc.placement._hard_limits import measure_loads
 from byoc.placement.strategies import Exhaustive, HostOnly, Throughput, measure_placement
 
 DEVICE = (Occupancy.device,)
