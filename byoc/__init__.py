@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from byoc.comparison import BucketChoice as BucketChoice
     from byoc.comparison import ModelProblem as ModelProblem
     from byoc.comparison import PlacementDiff as PlacementDiff
+    from byoc.comparison import Profile as Profile
     from byoc.comparison import Tolerances as Tolerances
     from byoc.comparison import build_problem as build_problem
     from byoc.comparison import choose_buckets as choose_buckets
@@ -33,10 +34,9 @@ if TYPE_CHECKING:
     from byoc.comparison import diff as diff
     from byoc.comparison import fastest as fastest
     from byoc.comparison import list_tasks as list_tasks
+    from byoc.comparison import profile as profile
     from byoc.comparison import simplify as simplify
     from byoc.comparison import study as study
-    from byoc.comparison.profiling import Profile as Profile
-    from byoc.comparison.profiling import profile as profile
     from byoc.errors import ByocError as ByocError
     from byoc.errors import InputError as InputError
     from byoc.errors import MissingRuntimeError as MissingRuntimeError

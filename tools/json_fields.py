@@ -418,7 +418,7 @@ def _find_names() -> dict[str, Any]:
     """Return what annotations may name that their modules import for type checkers alone."""
     rooms = ("bundle", "codegen", "comparison", "errors", "model", "placement", "planning", "runtime")
     names: dict[str, Any] = dict(vars(collections.abc))
-    for room in (*rooms, "comparison.profiling", "passes", "reporting", "standalone", "support"):
+    for room in (*rooms, "passes", "reporting", "standalone", "support"):
         module = import_module(f"byoc.{room}")
         names |= {name: getattr(module, name) for name in getattr(module, "__all__", dir(module))}
     return names

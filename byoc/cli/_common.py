@@ -1,4 +1,4 @@
-"""Parts shared by the verbs: output formats, exit codes, progress, JSON, rows."""
+"""Parts shared by the verbs: output formats, exit codes, progress, JSON, rows, files of plug-ins."""
 
 from __future__ import annotations
 
@@ -28,10 +28,17 @@ from typer.core import TyperGroup
 from byoc.console import print_table
 from byoc.errors import InputError, must_propagate
 from byoc.long_calls import allow_stopping, stop_runs
-from byoc.support import Panel, report_step, show_progress
+from byoc.support import (
+    Panel,
+    find_files,
+    get_distribution,
+    report_step,
+    show_progress,
+)
 
 if TYPE_CHECKING:
     from byoc.bundle import Report
+
 
 # The end of the command line's process: by signals at once and clean, and not by a plug-in's call.
 #
@@ -364,3 +371,26 @@ def print_rows(rows: Sequence[Mapping[str, Any]], form: OutputFormat) -> None:
 def _without_empty_columns(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     used = [key for key in (rows[0] if rows else ()) if any(row[key] not in ("", None) for row in rows)]
     return [{key: row[key] for key in used} for row in rows]
+
+
+TableRow = dict[str, Any]
+
+
+def make_file_rows(group: str, describe: Callable[[Path], TableRow]) -> Iterable[TableRow]:
+    """Return a row for each file of a group, and one for each package that failed to list its files."""
+    found, broken = find_files(group)
+    rows = []
+    for name, same in found.items():
+        for file in same.values():
+            row: TableRow = {"name": name, "from": get_distribution(file.point)}
+            try:
+                rows.append(row | describe(file.path) | {"problem": _describe_clash(len(same))})
+            except InputError as error:
+                rows.append(row | {"problem": error.lines[0]})
+    rows.extend({"problem": f"could not look in {problem}"} for problem in broken)
+    keys = dict.fromkeys(key for row in rows for key in row if key != "problem")
+    return ({**dict.fromkeys(keys), **row, "problem": row["problem"]} for row in rows)
+
+
+def _describe_clash(number: int) -> str:
+    return f"{number} packages bring one of this name: give a path" if number > 1 else ""

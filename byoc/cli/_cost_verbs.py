@@ -25,24 +25,22 @@ from byoc.cli._common import (
     show_status,
 )
 from byoc.cli._option_flags import LoadOptions, read_pairs, take_options
-from byoc.comparison import profiling
-from byoc.comparison.profiling import HOST
 from byoc.console import print_errors, print_line, print_lines
 from byoc.errors import InputError
 from byoc.reporting import format_count, format_quantity
 from byoc.support import keywords_of
 
 
-@take_options(profiling.ProfileOptions)
+@take_options(comparison.ProfileOptions)
 def profile(
     models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="ONNX files, or zoo:NAME.")],
-    options: profiling.ProfileOptions,
+    options: comparison.ProfileOptions,
 ) -> None:
     """Measure operators on this machine, and write a cost model."""
-    if options.device == HOST and (options.rules is not None or options.codegen_options):
+    if options.device == comparison.HOST and (options.rules is not None or options.codegen_options):
         raise typer.BadParameter("--rules and --codegen-option are for a codegen", param_hint="--device")
     with show_status(), reserve_stdout():
-        found = byoc.profile(models, **keywords_of(options, profiling.ProfileOptions))
+        found = byoc.profile(models, **keywords_of(options, comparison.ProfileOptions))
     print_errors(found.notes)
     what = "lines fitted to measurements" if options.fit else "measurements"
     print_line(f"{options.output}: {what} of {found.operators} operators, each on tensors of its types")
@@ -130,9 +128,9 @@ def compare_costs(  # noqa: PLR0913 - the options of the verb
             found_losses = [comparison.compare_decisions(name, asked, judge) for name in models]
         print_comparison([], [], found_losses, form)
         return
-    patience = profiling.Patience(seconds=seconds, most=repeats, least=min(repeats, 5))
-    found: list[profiling.PredictionComparison] = []
-    regions: list[tuple[str, profiling.TimedRegion]] = []
+    patience = comparison.Patience(seconds=seconds, most=repeats, least=min(repeats, 5))
+    found: list[comparison.PredictionComparison] = []
+    regions: list[tuple[str, comparison.TimedRegion]] = []
     losses: list[comparison.OptimalityLoss] = []
     with show_status() as show, reserve_stdout():
         for name in models:
@@ -169,7 +167,7 @@ def compare_costs(  # noqa: PLR0913 - the options of the verb
                     losses.append(comparison.measure_loss(name, asked, seconds, repeats))
             else:
                 model = byoc.costs.load_cost_model(costs or host_costs, pairs)
-                found.append(profiling.compare_host(byoc.load_model(name), model, patience))
+                found.append(comparison.compare_host(byoc.load_model(name), model, patience))
     print_comparison(found, regions, losses, form)
 
 
@@ -189,9 +187,9 @@ def _compare_bundle(
     name: str,
     bundle: byoc.Bundle,
     unknown: int | None,
-    patience: profiling.Patience,
-    timed: Sequence[profiling.TimedRegion],
-) -> profiling.PredictionComparison:
+    patience: comparison.Patience,
+    timed: Sequence[comparison.TimedRegion],
+) -> comparison.PredictionComparison:
     """Compare a bundle; where compilers estimate all regions, nothing but the host is measured."""
     predicted = bundle.variant.report.predicted.seconds
     asked = str(bundle.manifest.asked.get("model", ""))
@@ -211,7 +209,7 @@ def _compare_bundle(
     placed = bundle.variant.report.regions
     where = " and ".join(dict.fromkeys(region.device for region in placed)) or "host"
     regions = {region.name: region.seconds for region in placed}
-    return profiling.compare_placement(
+    return comparison.compare_placement(
         name,
         where,
         session,
@@ -224,10 +222,10 @@ def _compare_bundle(
     )
 
 
-def _find_regions(name: str, bundle: byoc.Bundle) -> list[profiling.TimedRegion]:
+def _find_regions(name: str, bundle: byoc.Bundle) -> list[comparison.TimedRegion]:
     """Return the regions that their codegens can time."""
     try:
-        return profiling.time_regions(bundle)
+        return comparison.time_regions(bundle)
     except (InputError, codegen.CompileError) as error:
         raise InputError(f"{name}: {error}") from None
 
@@ -240,15 +238,15 @@ _SHOWN = 10  # rows of the worst predictions; all are in the JSON
 
 
 def print_comparison(
-    found: Sequence[profiling.PredictionComparison],
-    regions: Sequence[tuple[str, profiling.TimedRegion]],
+    found: Sequence[comparison.PredictionComparison],
+    regions: Sequence[tuple[str, comparison.TimedRegion]],
     losses: Sequence[comparison.OptimalityLoss],
     form: OutputFormat,
 ) -> None:
     """Print what was predicted and measured of models, regions and decisions."""
     rank = None
     if len(found) >= _LEAST_RANKED:
-        rank = profiling.rank_correlation(
+        rank = comparison.rank_correlation(
             [c.predicted for c in found], [c.measured.median for c in found]
         )
     if form is OutputFormat.json:
@@ -257,7 +255,7 @@ def print_comparison(
             {
                 "rows": rows,
                 "rank_correlation": rank,
-                "mean_factor": profiling.mean_error_factor(found) if found else None,
+                "mean_factor": comparison.mean_error_factor(found) if found else None,
                 "regions": [_make_region_row(name, each) for name, each in regions],
                 "optimality_loss": [{**asdict(each), "loss": each.loss} for each in losses],
             }
@@ -272,7 +270,7 @@ def print_comparison(
         print_rows([_format_region_row(name, each) for name, each in regions], form)
 
 
-def _describe_uncertainty(each: profiling.PredictionComparison) -> str:
+def _describe_uncertainty(each: comparison.PredictionComparison) -> str:
     spread, median = (
         format_quantity(each.measured.spread, "s"),
         format_quantity(each.measured.median, "s"),
@@ -280,25 +278,25 @@ def _describe_uncertainty(each: profiling.PredictionComparison) -> str:
     return f"the runs spread over {spread} around {median}; measure again on a machine that is idle"
 
 
-def _print_models(found: Sequence[profiling.PredictionComparison], rank: float | None) -> None:
+def _print_models(found: Sequence[comparison.PredictionComparison], rank: float | None) -> None:
     print_rows([_format_node_row(each) for each in found], OutputFormat.text)
     for each in found:
-        if each.measured.spread > profiling.WIDE_SPREAD * each.measured.median:
+        if each.measured.is_wide:
             print_line(f"warning: {each.model}: {_describe_uncertainty(each)}")
     if rank is not None:
         print_line(f"rank correlation over the models: {rank:.3f}")
     print_line(
-        f"predictions are off by a factor of {profiling.mean_error_factor(found):.3g} (geometric mean)"
+        f"predictions are off by a factor of {comparison.mean_error_factor(found):.3g} (geometric mean)"
     )
     for each in found:
         _print_pairs(each)
 
 
-def _print_pairs(found: profiling.PredictionComparison) -> None:
+def _print_pairs(found: comparison.PredictionComparison) -> None:
     """Print the pairs whose predictions are off by most seconds, and how far pairs can be relied on."""
     if not found.pairs or found.noise is None:
         return
-    wide = sum(pair.is_wide for pair in found.pairs)
+    wide = sum(pair.measured.is_wide for pair in found.pairs)
     worst = sorted(found.pairs, key=lambda pair: -abs(pair.predicted - pair.measured.median))[:_SHOWN]
     what = "nodes" if found.where == "host" else "regions"
     print_lines(["", f"{found.model}, the {what} that are off by most seconds:"])
@@ -310,7 +308,7 @@ def _print_pairs(found: profiling.PredictionComparison) -> None:
     print_line(noise)
 
 
-def _format_pair(pair: profiling.NodePair) -> dict[str, Any]:
+def _format_pair(pair: comparison.NodePair) -> dict[str, Any]:
     return {
         "name": pair.name,
         "op": pair.op,
@@ -347,7 +345,7 @@ def _print_losses(losses: Sequence[comparison.OptimalityLoss]) -> None:
     print_line(f"optimality loss: {mean:.1%} on average over {models}, {worst:.1%} at worst")
 
 
-def _make_node_row(each: profiling.PredictionComparison) -> dict[str, Any]:
+def _make_node_row(each: comparison.PredictionComparison) -> dict[str, Any]:
     return {
         "model": each.model,
         "where": each.where,
@@ -377,7 +375,7 @@ def _make_node_row(each: profiling.PredictionComparison) -> dict[str, Any]:
     }
 
 
-def _format_node_row(each: profiling.PredictionComparison) -> dict[str, Any]:
+def _format_node_row(each: comparison.PredictionComparison) -> dict[str, Any]:
     return {
         "model": each.model,
         "where": each.where,
@@ -392,7 +390,7 @@ def _format_node_row(each: profiling.PredictionComparison) -> dict[str, Any]:
     }
 
 
-def _make_region_row(model: str, each: profiling.TimedRegion) -> dict[str, Any]:
+def _make_region_row(model: str, each: comparison.TimedRegion) -> dict[str, Any]:
     return {
         "model": model,
         "region": each.region,
@@ -404,7 +402,7 @@ def _make_region_row(model: str, each: profiling.TimedRegion) -> dict[str, Any]:
     }
 
 
-def _format_region_row(model: str, each: profiling.TimedRegion) -> dict[str, Any]:
+def _format_region_row(model: str, each: comparison.TimedRegion) -> dict[str, Any]:
     return {
         **_make_region_row(model, each),
         "predicted": format_quantity(each.predicted, "s"),

@@ -1,4 +1,4 @@
-"""`byoc export-c`: write a model or a bundle as a C program; and what `byoc verify` does with it."""
+"""`byoc export-c` and `make-driver`: write a model or a bundle as a C program, and a driver in C."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ import byoc
 import byoc.bundle
 from byoc import standalone
 from byoc.cli._common import (
-    NOT_VERIFIED,
     FormatOption,
     OutputFormat,
     check_outside,
     print_json,
-    print_rows,
     reserve_stdout,
     show_status,
 )
@@ -107,42 +105,3 @@ def export_c(
     if made.not_signed:
         print_line(f"note: {made.not_signed}; byoc verify builds it with --trust alone")
     print_line(f"Written to {made.folder}; byoc verify {made.folder} builds and runs it")
-
-
-def verify_exported(
-    folder: Path, compiler: str | None, runner: str | None, trust: bool, form: OutputFormat
-) -> None:
-    """Build and run a program that `export-c` wrote; leave with 4 if an output is wrong."""
-    programs = standalone.list_programs(folder)
-    with show_status() as show, reserve_stdout():
-        show("build and run")
-        found = {each: byoc.verify_program(each, compiler, runner, trust=trust) for each in programs}
-    if form is OutputFormat.json:
-        documents = {
-            each.relative_to(folder).as_posix(): {**asdict(one), "passed": one.passed}
-            for each, one in found.items()
-        }
-        print_json(documents["."] if programs == [folder] else {"models": documents})
-    else:
-        for each, one in found.items():
-            _print_verification(each, one)
-    if not all(each.passed for each in found.values()):
-        raise typer.Exit(NOT_VERIFIED)
-
-
-def _print_verification(folder: Path, found: byoc.ProgramVerification) -> None:
-    """Print the errors of a program's outputs, and what it needs."""
-    rows = [
-        {"output": each.name, "largest error": f"{each.error:.2e}", "allowed": f"{each.allowed:.2g}"}
-        for each in found.outputs
-    ]
-    if rows:
-        print_rows(rows, OutputFormat.text)
-    sizes = {"arena": found.arena_bytes, "plan": found.plan_bytes, "binary": found.binary_bytes}
-    parts = [f"{name} {size:,} bytes" for name, size in sizes.items()]
-    if found.stack_bytes is not None:
-        parts.append(f"stack at most {found.stack_bytes:,} bytes")
-    if found.peak_bytes is not None:
-        parts.append(f"memory in all {found.peak_bytes:,} bytes")
-    print_line("; ".join(parts))
-    print_line(f"{folder}: {found.problem or 'the outputs are right'}")

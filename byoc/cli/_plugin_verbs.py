@@ -13,7 +13,15 @@ import typer
 import byoc
 import byoc.passes
 from byoc import codegen, costs
-from byoc.cli._common import FormatOption, OutputFormat, print_json, print_rows, reserve_stdout
+from byoc.cli._common import (
+    FormatOption,
+    OutputFormat,
+    TableRow,
+    make_file_rows,
+    print_json,
+    print_rows,
+    reserve_stdout,
+)
 from byoc.console import print_line, print_lines
 from byoc.errors import InputError
 from byoc.support import (
@@ -22,7 +30,6 @@ from byoc.support import (
     COSTS,
     PASSES,
     STRATEGIES,
-    find_files,
     get_distribution,
     get_first_sentence,
     list_installed,
@@ -30,8 +37,6 @@ from byoc.support import (
     load_plugin,
     trust,
 )
-
-TableRow = dict[str, Any]
 
 
 class CodegenStyle(Enum):
@@ -290,26 +295,6 @@ def check_cost_models(
             print_lines(row["problems"] or [f"{row['file']}: ok{use}"])
     if any(row["problems"] for row in rows):
         raise typer.Exit(1)
-
-
-def make_file_rows(group: str, describe: Callable[[Path], TableRow]) -> Iterable[TableRow]:
-    """Return a row for each file of a group, and one for each package that failed to list its files."""
-    found, broken = find_files(group)
-    rows = []
-    for name, same in found.items():
-        for file in same.values():
-            row: TableRow = {"name": name, "from": get_distribution(file.point)}
-            try:
-                rows.append(row | describe(file.path) | {"problem": _describe_clash(len(same))})
-            except InputError as error:
-                rows.append(row | {"problem": error.lines[0]})
-    rows.extend({"problem": f"could not look in {problem}"} for problem in broken)
-    keys = dict.fromkeys(key for row in rows for key in row if key != "problem")
-    return ({**dict.fromkeys(keys), **row, "problem": row["problem"]} for row in rows)
-
-
-def _describe_clash(number: int) -> str:
-    return f"{number} packages bring one of this name: give a path" if number > 1 else ""
 
 
 def new_codegen(

@@ -18,14 +18,15 @@ from byoc.cli._common import (
     NOT_VERIFIED,
     FormatOption,
     OutputFormat,
+    TableRow,
     VerboseOption,
+    make_file_rows,
     print_json,
     print_rows,
     reserve_stdout,
     show_status,
 )
 from byoc.cli._option_flags import take_options
-from byoc.cli._plugin_verbs import TableRow, make_file_rows
 from byoc.console import make_console, print_line, print_lines
 from byoc.errors import InputError
 from byoc.reporting import format_count

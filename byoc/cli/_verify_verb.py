@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ import byoc
 import byoc.bundle
 import byoc.runtime
 import byoc.verification
-from byoc import reporting, verification
+from byoc import reporting, standalone, verification
 from byoc.cli._common import (
     NOT_VERIFIED,
     AllowUnverifiedOption,
@@ -24,7 +24,6 @@ from byoc.cli._common import (
     reserve_stdout,
     show_status,
 )
-from byoc.cli._export_verb import verify_exported
 from byoc.cli._option_flags import (
     DEFAULT_LOAD_OPTIONS,
     DRIVER_FLAG,
@@ -450,3 +449,42 @@ def _repeat_fault(folder: Path, options: LoadOptions, form: OutputFormat) -> Non
         print_lines([f"{fault.told}.", "Now:"])
         print_rows(reporting.make_error_rows("output", region.outputs), OutputFormat.text)
     byoc.verification.require_passed(byoc.Verification("", (), regions=(region,)))
+
+
+def verify_exported(
+    folder: Path, compiler: str | None, runner: str | None, trust: bool, form: OutputFormat
+) -> None:
+    """Build and run a program that `export-c` wrote; leave with 4 if an output is wrong."""
+    programs = standalone.list_programs(folder)
+    with show_status() as show, reserve_stdout():
+        show("build and run")
+        found = {each: byoc.verify_program(each, compiler, runner, trust=trust) for each in programs}
+    if form is OutputFormat.json:
+        documents = {
+            each.relative_to(folder).as_posix(): {**asdict(one), "passed": one.passed}
+            for each, one in found.items()
+        }
+        print_json(documents["."] if programs == [folder] else {"models": documents})
+    else:
+        for each, one in found.items():
+            _print_verification(each, one)
+    if not all(each.passed for each in found.values()):
+        raise typer.Exit(NOT_VERIFIED)
+
+
+def _print_verification(folder: Path, found: byoc.ProgramVerification) -> None:
+    """Print the errors of a program's outputs, and what it needs."""
+    rows = [
+        {"output": each.name, "largest error": f"{each.error:.2e}", "allowed": f"{each.allowed:.2g}"}
+        for each in found.outputs
+    ]
+    if rows:
+        print_rows(rows, OutputFormat.text)
+    sizes = {"arena": found.arena_bytes, "plan": found.plan_bytes, "binary": found.binary_bytes}
+    parts = [f"{name} {size:,} bytes" for name, size in sizes.items()]
+    if found.stack_bytes is not None:
+        parts.append(f"stack at most {found.stack_bytes:,} bytes")
+    if found.peak_bytes is not None:
+        parts.append(f"memory in all {found.peak_bytes:,} bytes")
+    print_line("; ".join(parts))
+    print_line(f"{folder}: {found.problem or 'the outputs are right'}")

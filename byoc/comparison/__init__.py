@@ -1,4 +1,4 @@
-"""Studies of placements; strategies side by side; the fastest of them by the clock."""
+"""Studies; strategies side by side; the fastest by the clock; costs measured, predictions compared."""
 
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,13 @@ if TYPE_CHECKING:
         pick_candidates,
         read_lengths,
     )
-    from byoc.comparison._case_solver import CaseSolver
+    from byoc.comparison._codegen_timing import (
+        MeasuredCodegen,
+        measure_copies,
+        measure_launch,
+        time_units,
+        time_whole,
+    )
     from byoc.comparison._compare import (
         ROW_KEYS,
         TOTAL,
@@ -36,6 +42,15 @@ if TYPE_CHECKING:
         SimplifyOptions,
         Tolerances,
     )
+    from byoc.comparison._measured_costs import (
+        Clock,
+        MeasurementRecords,
+        Patience,
+        Samples,
+        describe_machine,
+        measure_in_turn,
+        write_costs,
+    )
     from byoc.comparison._placement_changes import (
         CostChange,
         ErrorChange,
@@ -44,6 +59,18 @@ if TYPE_CHECKING:
         RegionChange,
     )
     from byoc.comparison._placement_diff import diff
+    from byoc.comparison._prediction_error import (
+        NodePair,
+        PredictionComparison,
+        TimedRegion,
+        compare_host,
+        compare_placement,
+        mean_error_factor,
+        rank_correlation,
+        time_regions,
+    )
+    from byoc.comparison._profile import Profile, profile
+    from byoc.comparison._profile_options import HOST, ProfileOptions
     from byoc.comparison._rule_comparison import ComparedKind, RuleComparison, compare_rules, simplify
     from byoc.comparison._study_file import TASK_KEYS, StudyCase, TaskRow, list_tasks, make_study_schema
     from byoc.comparison._study_plots import plot_study
@@ -53,9 +80,7 @@ if TYPE_CHECKING:
         RUN_COLUMNS,
         StudyRow,
         format_csv,
-        make_rows,
         read_results,
-        write_results,
     )
     from byoc.comparison._study_run import (
         StoppedStudyError,
@@ -63,12 +88,6 @@ if TYPE_CHECKING:
         replay_study,
         study,
     )
-    from byoc.comparison._study_tables import (
-        SUMMARY_KEYS,
-        describe_over,
-        make_cells,
-        summarize_study,
-        tabulate_study,
-    )
+    from byoc.comparison._study_tables import describe_over, make_cells, summarize_study, tabulate_study
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

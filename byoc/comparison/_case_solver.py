@@ -20,8 +20,8 @@ from typing import Any, Generic, TypeVar
 import onnx
 from pydantic import BaseModel
 
+from byoc.comparison._measured_costs import describe_machine
 from byoc.comparison._study_file import StudyCase
-from byoc.comparison.profiling import describe_machine
 from byoc.costs import (
     CostFile,
     CostModel,

@@ -20,9 +20,9 @@ from byoc.comparison._comparison_options import (
     SEVERAL_ACCELERATORS,
     ComparisonOptions,
 )
+from byoc.comparison._profile import profile
 from byoc.comparison._study_file import StudyCase, format_value
 from byoc.comparison._study_run import StoppedStudyError, run_cases
-from byoc.comparison.profiling import profile
 from byoc.errors import InputError, escape_unprintable
 from byoc.model import Model, get_operator_name, name_nodes
 from byoc.placement import Ints, Placement, Problem, Strategy, solve_problem

@@ -41,14 +41,12 @@ if TYPE_CHECKING:
         MeasuredWhole,
         Measurement,
         UnseenPrediction,
-        fit_linear_model,
         fit_wholes,
         mean_factor,
         predict_unseen,
         sum_seconds,
     )
     from byoc.costs._objective import (
-        ENERGY,
         LATENCY,
         Objective,
         Policy,

@@ -1,7 +1,7 @@
 """Formulas for the operations of a node: element by element, of images, of sorting, of sums of products.
 
 Each function takes a `CountedNode` and returns a number of operations. They follow the operators'
-definitions in the documentation of ONNX and of onnxruntime's contrib operators; `_work_table` says which
+definitions in the documentation of ONNX and of onnxruntime's contrib operators; `_work` says which
 operator uses which, and says the formula in words.
 """
 

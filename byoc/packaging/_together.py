@@ -18,6 +18,7 @@ from byoc.pipeline import Result, partition_request
 from byoc.placement import (
     Conditions,
     Ints,
+    ListScheduler,
     Measure,
     PlacedNetwork,
     Placement,
@@ -25,7 +26,6 @@ from byoc.placement import (
     limit_time,
     solve_problem,
 )
-from byoc.placement.solvers import ListScheduler
 from byoc.placement.strategies import Makespan, measure_placement
 from byoc.planning import save_placement
 from byoc.stages import Request, load_settings

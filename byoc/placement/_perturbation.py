@@ -9,21 +9,16 @@ from itertools import islice
 import numpy as np
 
 from byoc.errors import InputError
+from byoc.placement._branch_and_cut import OPTIMALITY_GAP, build_incumbent, select_best, solve_exactly
 from byoc.placement._hard_limits import find_transfers
+from byoc.placement._lower_bounds import LagrangianRelaxation
 from byoc.placement._problem import Bools, Floats, Ints, Problem, Regret
 from byoc.placement._solve import order_canonically, reorder_placement, restore_order
 from byoc.placement._strategy import Measure, Placement, Robust
-from byoc.placement.solvers import (
-    OPTIMALITY_GAP,
-    LagrangianRelaxation,
-    build_incumbent,
-    select_best,
-    solve_exactly,
-)
 
 # Sensitivity: what the best placement of a problem gains when some of its costs change.
 #
-# The problem is relaxed once (`byoc.placement.solvers._lower_bounds`). Each question begins at the
+# The problem is relaxed once (`byoc.placement._lower_bounds`). Each question begins at the
 # multipliers found there, so that one minimum cut or a few answer it, instead of a search from
 # nothing.
 

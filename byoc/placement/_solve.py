@@ -13,6 +13,7 @@ import numpy as np
 
 from byoc.errors import InputError, describe_error, must_propagate, shorten_text
 from byoc.numerics import SearchBudget, sort_topologically
+from byoc.placement._branch_and_cut import find_nearest_placement
 from byoc.placement._form_regions import (
     are_fusions_acyclic,
     find_region_components,
@@ -31,7 +32,6 @@ from byoc.placement._strategy import (
     describe_ignored,
     strategy_display_name,
 )
-from byoc.placement.solvers import find_nearest_placement
 
 # A canonical order of units and tensors, so that results do not depend on the order in the file.
 

@@ -1,11 +1,17 @@
-"""The plan of a model: units, placement and regions of each graph, and outlining them."""
+"""The plan of a model: units, placement and regions of each graph, what-ifs, and benchmark instances."""
 
 from typing import TYPE_CHECKING
 
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.planning._benchmark_solution import place, solve_instance
+    from byoc.planning._benchmark_instance import (
+        PlacementInstance,
+        parse_instance,
+        place,
+        read_instance,
+        solve_instance,
+    )
     from byoc.planning._break_evens import (
         ActionFinder,
         SentTensor,
@@ -36,6 +42,7 @@ if TYPE_CHECKING:
         PlannedRegion,
         RegionMemory,
         explain_form_change,
+        find_neighbours,
     )
     from byoc.planning._memory_fit import measure_memory
     from byoc.planning._node_parts import (
@@ -46,14 +53,6 @@ if TYPE_CHECKING:
         find_unmatched_annotations,
         read_annotations,
         takes_float,
-    )
-    from byoc.planning._outlining import (
-        computes_otherwise,
-        convert_boundaries,
-        cut_regions,
-        find_neighbours,
-        name_regions,
-        outline_regions,
     )
     from byoc.planning._plan_data import (
         WIDE,
@@ -78,6 +77,7 @@ if TYPE_CHECKING:
         RefusalHistory,
         apply_rule_parameters,
         find_unknown_names,
+        read_requirements,
         read_weight_layout,
     )
     from byoc.planning._problem_file import format_problem

@@ -25,7 +25,7 @@ from byoc.placement import (
     find_violation,
     perturb_costs,
 )
-from byoc.planning._plan_data import DoubtfulUnit, PerturbedPlan
+from byoc.planning._plan_data import DoubtfulUnit, PerturbedPlan, RegionNeighbour
 from byoc.rules import Target
 
 # Repeated blocks inside regions, such as a decoder's layers: cut apart, so that one is compiled.
@@ -454,3 +454,34 @@ class GraphPlan:
             float(self.graph_problem.estimated_seconds[counted].sum()),
             float(self.graph_problem.latency.seconds[counted, 0].sum()),
         )
+
+
+def find_neighbours(plan: GraphPlan, region: PlannedRegion) -> Iterator[RegionNeighbour]:
+    """Yield the tensors at a region's boundary with the units on the other side, inputs first."""
+    index = plan.index
+    rows = plan.row_of_node
+    inside = set(region.nodes)
+    for tensor in region.interface.inputs:
+        maker = index.producers.get(tensor)
+        if maker is None:
+            yield RegionNeighbour(tensor, True, "", "", "host", "the graph's input")
+        elif maker in rows:
+            yield _describe_neighbour(plan, rows[maker], maker, tensor, enters=True)
+    for tensor in region.interface.outputs:
+        readers = [n for n in index.consumers.get(tensor, ()) if n not in inside and n in rows]
+        if tensor in index.outputs:
+            yield RegionNeighbour(tensor, False, "", "", "host", "the graph's output")
+        for row in dict.fromkeys(rows[reader] for reader in readers):
+            reader = next(n for n in readers if rows[n] == row)
+            yield _describe_neighbour(plan, row, reader, tensor, enters=False)
+
+
+def _describe_neighbour(
+    plan: GraphPlan, row: int, node: int, tensor: str, *, enters: bool
+) -> RegionNeighbour:
+    label = int(plan.placement.labels[row])
+    device = plan.targets[label - 1].name if label else "host"
+    reason = "another region" if label else str(plan.host_reason(row))
+    return RegionNeighbour(
+        tensor, enters, plan.units[row].name, plan.index.nodes[node].op_type, device, reason
+    )

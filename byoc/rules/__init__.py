@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     )
     from byoc.rules._impossible_rules import find_impossible_rules
     from byoc.rules._node_view import Attempt, Objection, is_for_want_of_sizes
+    from byoc.rules._rule_lint import lint_rule_file
     from byoc.rules._rule_loading import (
         MISSING_OPERATOR,
         Target,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
         split_generation,
         write_quantized,
     )
-    from byoc.rules._rule_schema import OpRule
+    from byoc.rules._rule_schema import OpRule, RuleFile
     from byoc.rules._schema_values import (
         Arithmetic,
         ArithmeticClause,

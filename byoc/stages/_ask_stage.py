@@ -18,8 +18,9 @@ from byoc import bundle, codegen
 from byoc.codegen import CodegenFailedError, Codegens, CompilerAnswers, can_estimate
 from byoc.costs import LATENCY, build_tasks, find_device_tasks, price_launch, price_task, with_seconds
 from byoc.model import find_boundary, is_large, name_nodes
-from byoc.planning import PlannedRegion, cut_regions
+from byoc.planning import PlannedRegion
 from byoc.reporting import format_quantity
+from byoc.stages._outlining import cut_regions
 from byoc.stages._planning_stages import Place
 from byoc.stages._settings_loader import choose_by_target
 from byoc.stages._state import Grouped

@@ -40,13 +40,9 @@ from byoc.planning import (
     Plan,
     annotate_graphs,
     clean_for_targets,
-    computes_otherwise,
-    convert_boundaries,
     find_unknown_names,
     find_unmatched_annotations,
     group_graphs,
-    name_regions,
-    outline_regions,
     plan_graphs,
     predict_at_ends,
     read_annotations,
@@ -56,6 +52,7 @@ from byoc.planning import (
 from byoc.quantization import FLOATS, WEIGHTS, Range
 from byoc.rules import Target, find_unmatched_names
 from byoc.samples import Sample
+from byoc.stages._outlining import computes_otherwise, convert_boundaries, name_regions, outline_regions
 from byoc.stages._state import (
     Annotated,
     ChosenPasses,

@@ -16,9 +16,9 @@ from byoc import bundle
 from byoc.codegen import CompileError, find_identical
 from byoc.model import find_boundary
 from byoc.numerics import merge_groups
-from byoc.planning import cut_regions
 from byoc.reporting import format_count
 from byoc.stages._ask_stage import compile_alone
+from byoc.stages._outlining import cut_regions
 from byoc.stages._planning_stages import RegionRewriter
 from byoc.support import report_step
 

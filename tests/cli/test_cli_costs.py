@@ -1,15 +1,14 @@
 """`byoc compare-costs` on what was measured, and `byoc cost-models check`."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import onnx
 import pytest
-from helpers.support import Ran
+from helpers.support import Ran, parse
 
-from byoc.cli._common import OutputFormat
-from byoc.cli._cost_verbs import print_comparison
-from byoc.comparison.profiling import PredictionComparison, Samples
+from byoc.comparison import PredictionComparison, Samples
 
 
 def compared(number: int, spread: float = 0.0) -> PredictionComparison:
@@ -17,20 +16,37 @@ def compared(number: int, spread: float = 0.0) -> PredictionComparison:
     return PredictionComparison(f"m{number}", "host", number + 1.5, measured, number + 1.0, 0, None)
 
 
+Measure = Callable[..., Ran]
+
+
+@pytest.fixture
+def measure(
+    byoc: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Ran]:
+    """Run `byoc compare-costs` on as many models as there are comparisons, with these as the result."""
+    model = tmp_path / "m.onnx"
+    onnx.save(parse("g (float[2] x) => (float[2] y) { y = Neg(x) }"), model)
+
+    def run(found: Sequence[PredictionComparison], *flags: str) -> Ran:
+        each = iter(found)
+        monkeypatch.setattr("byoc.comparison.compare_host", lambda *_: next(each))
+        return byoc("compare-costs", *[model] * len(found), *flags)
+
+    return run
+
+
 @pytest.mark.parametrize("models", [4, 5])
-def test_few_models_are_not_ranked(models: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_few_models_are_not_ranked(models: int, measure: Measure) -> None:
     found = [compared(number) for number in range(models)]
-    print_comparison(found, [], [], OutputFormat.text)
-    assert ("rank correlation over the models: 1.000" in capsys.readouterr().out) == (models == 5)
-    print_comparison(found, [], [], OutputFormat.json)
-    rank = json.loads(capsys.readouterr().out)["rank_correlation"]
+    text = measure(found).out
+    assert ("rank correlation over the models: 1.000" in text) == (models == 5)
+    rank = json.loads(measure(found, "--format", "json").out)["rank_correlation"]
     assert rank == (pytest.approx(1.0) if models == 5 else None)
 
 
-def test_a_wide_spread_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    print_comparison([compared(0, 0.6), compared(1, 0.5)], [], [], OutputFormat.text)
-    out = capsys.readouterr().out
-    warnings = [line for line in out.splitlines() if line.startswith("warning: ")]
+def test_a_wide_spread_is_a_warning(measure: Measure) -> None:
+    lines = measure([compared(0, 0.6), compared(1, 0.5)]).out.splitlines()
+    warnings = [line for line in lines if line.startswith("warning: ")]
     assert warnings == [
         "warning: m0: the runs spread over 600 ms around 1 s; measure again on a machine that is idle"
     ]

@@ -7,7 +7,8 @@ import pytest
 from helpers.installing import install_strategies
 from helpers.support import VANILLA, parse
 
-from byoc.comparison import CaseSolver, StudyCase, compare
+from byoc.comparison import StudyCase, compare
+from byoc.comparison._case_solver import CaseSolver
 
 NET = "net (float[1, 4] x) => (float[1, 4] y) { a = Relu(x)\n b = Sigmoid(a)\n y = Relu(b) }"
 STRATEGIES = """

@@ -73,7 +73,7 @@ def test_a_loss_is_never_below_nothing(tmp_path: Path) -> None:
 def test_the_verb_prices_by_files_and_measures_nothing(
     files: dict[str, str], byoc: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("byoc.comparison.profiling.compare_host", None)
+    monkeypatch.setattr("byoc.comparison.compare_host", None)
     asked = ("compare-costs", "net.onnx", "--rules", VANILLA, "--costs", files["fast"])
     judged = ("--host-costs", files["host"], "--measured", files["slow"])
     judged += ("--measured-host", files["measured_host"])

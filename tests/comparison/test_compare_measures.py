@@ -18,10 +18,10 @@ from byoc.comparison import (
     StrategyRow,
     StudyCase,
     compare,
-    make_rows,
     make_strategy_rows,
     summarize_strategies,
 )
+from byoc.comparison._study_results import make_rows
 from byoc.pipeline import partition
 from byoc.placement.strategies import ScheduledPlacement
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import byoc
 from byoc import InputError
-from byoc.comparison import COLUMNS, SUMMARY_KEYS, StudyRow, read_results, summarize_study, write_results
+from byoc.comparison import COLUMNS, StudyRow, read_results, summarize_study
 from byoc.comparison._study_plots import (
     _FIGURES,
     WIDTHS,
@@ -29,7 +29,14 @@ from byoc.comparison._study_plots import (
     find_pareto,
     join_measured,
 )
-from byoc.comparison._study_tables import _correct_by_holm, _escape_latex, _escape_markdown, find_profile
+from byoc.comparison._study_results import write_results
+from byoc.comparison._study_tables import (
+    SUMMARY_KEYS,
+    _correct_by_holm,
+    _escape_latex,
+    _escape_markdown,
+    find_profile,
+)
 
 Cli = Callable[..., Ran]
 NASTY = r"a|b_c$x^2$ {\bad} 100% #1 & <i> [u](v) --"

@@ -25,10 +25,9 @@ from byoc.costs import (
     build_problem,
     load_device_costs,
     load_host_costs,
+    price_graph,
     with_link,
 )
-from byoc.costs._cost_model import Energy, includes_conversions
-from byoc.costs._price_query import price_nodes
 from byoc.errors import YES, refuse
 from byoc.model import QUANTIZE, GraphIndex, mark_inserted, parse_layout, prepare_model
 from byoc.patterns import Mark, group_units, join_units
@@ -212,9 +211,9 @@ def test_the_users_own_quantization_costs_what_it_did() -> None:
 
 
 def test_a_graph_alone_does_not_pay_for_what_byoc_put_in() -> None:
-    price, operations = price_nodes(graph(QDQ, ours=True), HOST)
+    price, operations = price_graph(graph(QDQ, ours=True), HOST)
     assert (price.seconds, operations) == (1.8, 8)
-    assert price_nodes(graph(QDQ), HOST)[0].seconds == pytest.approx(1.8 + 2 * (TO_INT8 + TO_FLOAT))
+    assert price_graph(graph(QDQ), HOST)[0].seconds == pytest.approx(1.8 + 2 * (TO_INT8 + TO_FLOAT))
 
 
 def test_conversions_change_a_placement() -> None:
@@ -259,7 +258,6 @@ def test_a_link_that_says_what_conversions_take_is_taken_at_its_word() -> None:
 def test_another_link_leaves_conversions_to_the_host() -> None:
     turned = 2 + 32 / 80 + TURNED
     costs = with_link(Fallback(DEVICE, HOST), 80.0)
-    assert not includes_conversions(costs)
     assert transfers(posed(graph(NET), NHWC, costs=costs))["a"] == pytest.approx((turned, turned))
 
 
@@ -322,8 +320,10 @@ def test_conversions_that_nobody_knows_are_estimated_whatever_the_policy() -> No
 
 
 def test_joules_of_conversions_are_the_hosts() -> None:
-    energy = Energy(byte=2.0, moved=3.0)
-    host, costs = (each.model_copy(update={"energy": energy}) for each in (HOST, DEVICE))
+    energy = {"energy": {"byte": 2.0, "moved": 3.0}}
+    host, costs = (
+        Roofline.model_validate(each.model_dump(exclude_unset=True) | energy) for each in (HOST, DEVICE)
+    )
     result = posed(graph(NET), NHWC, host=host, costs=costs)
     assert result.energy is not None
     of = dict(zip(result.tensors, result.energy.to_device[:, 0].tolist(), strict=True))

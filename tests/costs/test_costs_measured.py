@@ -5,8 +5,8 @@ from math import isnan
 import numpy as np
 import pytest
 
-from byoc.costs import CostTable, Linear, Measurement, Price, Task, Unknown, Work, fit_linear_model
-from byoc.costs._measured_costs import STAND_IN_LINE, CostLine, fit_line
+from byoc.costs import CostTable, Linear, Measurement, Price, Task, Unknown, Work
+from byoc.costs._measured_costs import STAND_IN_LINE, CostLine, fit_line, fit_linear_model
 from byoc.model import TensorType
 
 SMALL, LARGE = TensorType("float32", (4,)), TensorType("float32", (8, 2))

@@ -9,7 +9,7 @@ from helpers.support import prepared
 
 import byoc
 from byoc.boundary.convert import BoundaryFormat
-from byoc.comparison.profiling._measured_costs import format_costs
+from byoc.comparison import write_costs
 from byoc.costs import (
     CostSettings,
     Fallback,
@@ -23,12 +23,10 @@ from byoc.costs import (
     read_cost_file,
     with_link,
 )
-from byoc.costs._cost_model import find_occupancy
 from byoc.costs._price_query import ask_link_occupancy
 from byoc.errors import YES, InputError
 from byoc.patterns import Mark, group_units, join_units
-from byoc.placement import Occupancy
-from byoc.placement.solvers import ListScheduler
+from byoc.placement import ListScheduler, Occupancy
 
 TEXT = """
 kind: roofline
@@ -74,9 +72,9 @@ def test_a_cost_file_says_what_a_transfer_occupies(tmp_path: Path, occupies: Occ
     assert read(tmp_path, "").occupies() is Occupancy.nothing
     model = read(tmp_path, f", occupies: {occupies}")
     assert model.occupies() is occupies
-    assert find_occupancy(with_link(model, 3.0)) is occupies
-    assert find_occupancy(Fallback(model, HOST)) is occupies
-    (tmp_path / "again.yaml").write_text(format_costs(model), encoding="utf-8")
+    assert with_link(model, 3.0).occupies() is occupies
+    assert Fallback(model, HOST).occupies() is occupies
+    write_costs(tmp_path / "again.yaml", model)
     assert read_cost_file(tmp_path / "again.yaml") == model
 
 

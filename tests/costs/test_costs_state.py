@@ -14,7 +14,7 @@ from byoc.costs import CostSettings, GraphProblem, HostLink, PlacementDevice, bu
 from byoc.errors import YES, InputError
 from byoc.model import StatePair
 from byoc.patterns import Mark, group_units, join_units
-from byoc.placement._hard_limits import _transfer_seconds
+from byoc.placement import Placement, Problem
 
 # What each call computes of its input and the state; in `alone` nothing else reads the next state.
 BODIES = {
@@ -23,6 +23,10 @@ BODIES = {
     "read twice": "n{0} = Relu (s{0})  s{1} = Add (s{0}, x{0})  y{0} = Sub (n{0}, s{1})",
 }
 UNITS = 3
+
+
+def sum_transfers(problem: Problem, labels: tuple[int, ...]) -> float:
+    return Placement.from_labels(problem, np.array(labels)).cost.transfer
 
 
 def pose(body: str, calls: int, keeping: tuple[bool, ...], *, paired: bool) -> GraphProblem:
@@ -52,12 +56,9 @@ def test_a_call_costs_what_a_further_one_of_many_costs(body: str) -> None:
     fewer, more = (pose(body, calls, (False, False), paired=False).problem for calls in (3, 4))
     costs = set()
     for labels in product(range(3), repeat=UNITS):
-        each = [
-            _transfer_seconds(problem, np.array(labels * calls))
-            for problem, calls in ((fewer, 3), (more, 4))
-        ]
+        each = [sum_transfers(problem, labels * calls) for problem, calls in ((fewer, 3), (more, 4))]
         # The last state of a sequence is nobody's in the unrolled calls.
-        found = _transfer_seconds(one, np.array(labels))
+        found = sum_transfers(one, labels)
         assert found == pytest.approx(each[1] - each[0]), labels
         costs.add(found)
     assert len(costs) > 5

@@ -4,7 +4,6 @@ import pytest
 from helpers.support import prepared
 
 from byoc.costs import Roofline, Task, Work, build_tasks
-from byoc.costs._cost_model import list_families
 from byoc.costs._roofline import (
     ConstantMemory,
     Multiples,
@@ -125,8 +124,11 @@ def test_loops_of_operators(
 
 
 def test_kinds_of_operators() -> None:
-    assert list_families("Conv", {"strides": [4, 4]}, (8, 8, 5, 5)) == ("Conv/strided", "Conv")
-    assert list_families("MatMul", {}, (8, 8), computed=True) == ("MatMul/computed", "MatMul")
+    kernel, square = TensorType("float32", (8, 8, 5, 5)), TensorType("float32", (8, 8))
+    strided = Task("Conv", Work(1, 1), inputs=(None, kernel), attributes={"strides": [4, 4]})
+    assert strided.families == ("Conv/strided", "Conv")
+    computed = Task("MatMul", Work(1, 1), inputs=(square, square))
+    assert computed.families == ("MatMul/computed", "MatMul")
 
 
 _QDQ = """

@@ -24,7 +24,7 @@ from byoc.costs import (
     transfer_prices,
 )
 from byoc.costs._cost_model import FREE
-from byoc.costs._price_query import price_device_units, price_host_units, price_nodes
+from byoc.costs._price_query import price_device_units, price_host_units
 from byoc.errors import YES, InputError, refuse
 from byoc.patterns import Mark, Unit, group_units, join_units, parse_pattern
 
@@ -233,11 +233,11 @@ def test_why_a_cost_is_not_known_is_a_short_sentence() -> None:
 
 def test_a_graph_all_on_one_device() -> None:
     index, _ = units_of()
-    assert price_nodes(index, GIVES) == (Price(1 + 20 + 0 + 1, 2 + 40 + 0 + 2), 4 + 4 + 0 + 4)
-    assert price_nodes(index, DEVICE)[0].seconds == 1 + 77 + 0 + 1
-    assert price_nodes(index, DEVICE, Policy.host)[0] == Price(inf, inf)
+    assert price_graph(index, GIVES) == (Price(1 + 20 + 0 + 1, 2 + 40 + 0 + 2), 4 + 4 + 0 + 4)
+    assert price_graph(index, DEVICE)[0].seconds == 1 + 77 + 0 + 1
+    assert price_graph(index, DEVICE, unknown=Policy.host)[0] == Price(inf, inf)
     with pytest.raises(InputError, match="1 of 4 units have no known cost on acc: Tanh 'b'"):
-        price_nodes(index, DEVICE, Policy.refuse)
+        price_graph(index, DEVICE, unknown=Policy.refuse)
 
 
 def test_bodies_count_by_how_often_they_run() -> None:

@@ -19,7 +19,6 @@ from byoc.costs import (
     predict_unseen,
     sum_seconds,
 )
-from byoc.costs._cost_model import list_families
 from byoc.model import TensorType
 
 CHAIN = """g (float[1, 8, 4, 4] x, float[8, 8, 1, 1] w, float[8, 1, 3, 3] d, float[8, 2, 3, 3] k) =>
@@ -86,9 +85,12 @@ def test_families_go_from_the_narrowest_to_the_operator() -> None:
         ("Conv/computed", "Conv/grouped", "Conv"),
         ("Add/fused", "Add/computed", "Add"),
     ]
-    assert list_families("Conv", {}, (64, 3, 7, 7)) == ("Conv/first", "Conv")
-    assert list_families("Conv", {}, None) == ("Conv",)
-    assert list_families("Gemm", {}, (8, 8)) == ("Gemm",)
+    work = Work(1, 1, constants=1)
+    weights = TensorType("float32", (64, 3, 7, 7))
+    assert Task("Conv", work, inputs=(None, weights)).families == ("Conv/first", "Conv")
+    assert Task("Conv", work).families == ("Conv",)
+    weights = TensorType("float32", (8, 8))
+    assert Task("Gemm", work, inputs=(None, weights)).families == ("Gemm",)
 
 
 def predict_all(lines: Linear, wholes: Sequence[MeasuredWhole]) -> list[float]:

@@ -5,7 +5,6 @@ from helpers.support import parse, prepared
 from onnx import helper
 
 from byoc.costs import Sizes, Work, count_work
-from byoc.costs._work import VIEWS
 from byoc.model import GraphIndex, TensorType, prepare_model
 from byoc.zoo import load_structure
 
@@ -164,7 +163,6 @@ def test_by_hand(text: str, operations: int, size: int) -> None:
 )
 def test_views_cost_nothing(node: str) -> None:
     text = f"g (float[2,5] x) => (float[?] y) <int64[1] s = {{-1}}, int64[1] t = {{0}}> {{ {node} }}"
-    assert node.split()[2] in VIEWS
     (found,) = works(text.replace("float[?] y", "float[A] y" if "Resh" in node else "float y"))
     assert (found.operations, found.bytes) == (0, 0)
 

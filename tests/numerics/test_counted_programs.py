@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from byoc.numerics import SearchBudget
-from byoc.numerics.solvers import MilpBuilder, MilpSolution, _milp_builder
+from byoc.numerics.solvers import MilpBuilder, MilpSolution
 
 ITEMS, KNAPSACKS = 30, 6
 
@@ -28,10 +28,6 @@ def solve_within(seconds: float, seed: int) -> tuple[MilpSolution, SearchBudget]
     return program.solve(0.0, budget=budget), budget
 
 
-def test_the_installed_scipy_lets_work_be_counted() -> None:
-    assert _milp_builder.can_count()
-
-
 @pytest.mark.parametrize("seed", [0, 1])
 def test_an_ample_budget_finds_the_optimum(seed: int) -> None:
     gains, weights, capacities = draw_knapsacks(seed)
@@ -47,7 +43,7 @@ def test_an_ample_budget_finds_the_optimum(seed: int) -> None:
     assert found.bound == pytest.approx(known.fun, rel=1e-9)
     assert found.values is not None
     assert -gains @ found.values == pytest.approx(known.fun, rel=1e-9)
-    assert budget.left < 1e9
+    assert budget.left < 1e9, "this scipy does not let the work of HiGHS be counted"
 
 
 @pytest.mark.parametrize("seconds", [0.003, 0.006])

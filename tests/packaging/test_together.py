@@ -15,8 +15,7 @@ from onnx.reference import ReferenceEvaluator
 
 import byoc
 from byoc.errors import InputError
-from byoc.placement import Conditions, PlacedNetwork
-from byoc.placement.solvers import ListScheduler
+from byoc.placement import Conditions, ListScheduler, PlacedNetwork
 
 Cli = Callable[..., Ran]
 

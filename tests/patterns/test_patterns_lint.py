@@ -1,9 +1,10 @@
 """Messages about patterns with unknown operators, and about patterns that can never match."""
 
+from dataclasses import astuple
+
 import pytest
 
 from byoc.patterns import parse_pattern
-from byoc.patterns._pattern_syntax import AttributeTest, PatternOperand
 
 
 @pytest.mark.parametrize(
@@ -79,24 +80,25 @@ def test_what_a_line_says() -> None:
         """y = Conv<group = 1|2..4|absent, auto_pad="SAME, (UPPER)", pads = [0, 0]> (x, w!, b?!)  # it"""
     )
     (line,) = parse_pattern("p", text).lines
-    assert line.attributes == (
-        AttributeTest("group", (1,), ((2, 4),), True, "1|2..4|absent"),
-        AttributeTest("auto_pad", ("SAME, (UPPER)",), text='"SAME, (UPPER)"'),
-        AttributeTest("pads", ((0, 0),), text="[0, 0]"),
-    )
-    assert line.operands == (
-        PatternOperand("x"),
-        PatternOperand("w", constant=True),
-        PatternOperand("b", True, True),
-    )
+    assert [astuple(test) for test in line.attributes] == [
+        ("group", (1,), ((2, 4),), True, "1|2..4|absent"),
+        ("auto_pad", ("SAME, (UPPER)",), (), False, '"SAME, (UPPER)"'),
+        ("pads", ((0, 0),), (), False, "[0, 0]"),
+    ]
+    # The name; whether it is optional, and constant; the value; whether that is a list.
+    assert [astuple(operand) for operand in line.operands] == [
+        ("x", False, False, None, False),
+        ("w", False, True, None, False),
+        ("b", True, True, None, False),
+    ]
 
 
 def test_literals() -> None:
     (line,) = parse_pattern("p", "y = Clip(x, -1e-3?, [+inf, 2])").lines
-    assert line.operands[1:] == (
-        PatternOperand("y_1", True, True, (-0.001,)),
-        PatternOperand("y_2", False, True, (float("inf"), 2), vector=True),
-    )
+    assert [astuple(operand) for operand in line.operands[1:]] == [
+        ("y_1", True, True, (-0.001,), False),
+        ("y_2", False, True, (float("inf"), 2), True),
+    ]
 
 
 def test_an_operator_of_another_domain_is_taken_on_trust() -> None:

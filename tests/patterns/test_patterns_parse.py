@@ -1,11 +1,16 @@
 """The pattern language: the parsed lines, and the messages about texts that cannot be parsed."""
 
 import re
+from dataclasses import astuple
 
 import pytest
 
-from byoc.patterns import Pattern, PatternForm, PatternLine, parse_pattern
-from byoc.patterns._pattern_syntax import PatternOperand
+from byoc.patterns import parse_pattern
+
+
+def operand(name: str, optional: bool = False) -> tuple[object, ...]:
+    """Return the fields of an operand that is neither constant nor a literal."""
+    return (name, optional, False, None, False)
 
 
 def test_lines_operators_and_operands() -> None:
@@ -17,24 +22,13 @@ def test_lines_operators_and_operands() -> None:
         _y1 = Relu(a)
     """
     pattern = parse_pattern("name", text)
-    assert pattern == Pattern(
-        "name",
-        (
-            PatternForm(
-                (
-                    PatternLine(
-                        ("c",),
-                        ("Conv",),
-                        (PatternOperand("x"), PatternOperand("w"), PatternOperand("b", True)),
-                        3,
-                    ),
-                    PatternLine(("a",), ("Add", "Sum"), (PatternOperand("c"), PatternOperand("x")), 4),
-                    PatternLine(("_y1",), ("Relu",), (PatternOperand("a"),), 6),
-                ),
-                ("_y1",),
-            ),
-        ),
-    )
+    (form,) = pattern.forms
+    assert (pattern.name, form.outputs) == ("name", ("_y1",))
+    assert [astuple(line) for line in form.nodes] == [
+        (("c",), ("Conv",), (operand("x"), operand("w"), operand("b", True)), 3, (), False, False),
+        (("a",), ("Add", "Sum"), (operand("c"), operand("x")), 4, (), False, False),
+        (("_y1",), ("Relu",), (operand("a"),), 6, (), False, False),
+    ]
     assert pattern.forms[0].root.output == "_y1"
     assert pattern.inputs == ("x", "w", "b")
 

@@ -16,8 +16,17 @@ from onnx import NodeProto, helper
 
 from byoc.errors import YES, refuse
 from byoc.model import GraphIndex, prepare_model
-from byoc.patterns import Mark, Pattern, PatternForm, PatternLine, group_units, parse_pattern
-from byoc.patterns._qdq_groups import find_candidates
+from byoc.patterns import (
+    Mark,
+    Pattern,
+    PatternForm,
+    PatternLine,
+    filter_allowed,
+    find_matches,
+    free_nodes,
+    group_units,
+    parse_pattern,
+)
 from byoc.placement.strategies import AllSupported
 from byoc.samples import sample_inputs
 from byoc.verification import run_plain
@@ -56,8 +65,12 @@ def taken(index: GraphIndex) -> list[Mark]:
 
 
 def found(index: GraphIndex, pattern: Pattern) -> _Sets:
-    matches = find_candidates(index, [pattern], taken(index))
-    return {frozenset(index.nodes[i].name for i in match.nodes.values()) for match in matches}
+    marks = taken(index)
+    matches = find_matches(index, [pattern], free_nodes(index, marks))
+    return {
+        frozenset(index.nodes[i].name for i in match.nodes.values())
+        for match in filter_allowed(index, matches, marks)
+    }
 
 
 def pattern_of(index: GraphIndex, chosen: Sequence[int], chance: random.Random) -> Pattern:

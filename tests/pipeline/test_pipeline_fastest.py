@@ -10,8 +10,7 @@ from helpers.cutting import CHAIN, HOST_ONLY, ramp, same_as_original
 from helpers.support import VANILLA, Ran, parse
 
 from byoc.bundle import Bundle
-from byoc.comparison import fastest
-from byoc.comparison.profiling import Patience
+from byoc.comparison import Patience, fastest
 from byoc.errors import InputError
 from byoc.onnxrt import get_session_settings
 from byoc.pipeline import partition

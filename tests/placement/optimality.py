@@ -21,10 +21,10 @@ from byoc.placement import (
     Problem,
     Strategy,
     find_violation,
+    is_contraction_acyclic,
     order_canonically,
     restore_order,
 )
-from byoc.placement._form_regions import is_contraction_acyclic
 from byoc.placement.strategies import (
     AllSupported,
     Exact,

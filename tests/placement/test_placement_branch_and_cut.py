@@ -11,9 +11,8 @@ from helpers.placement_random import random_problem
 
 from byoc.numerics import SearchBudget
 from byoc.numerics.solvers import MilpSolution
-from byoc.placement import Cost, Fusion, Placement, Problem
-from byoc.placement.solvers import build_incumbent, find_incumbent, select_best, solve_exactly
-from byoc.placement.solvers._branch_and_cut import (
+from byoc.placement import Cost, Fusion, Placement, Problem, build_incumbent
+from byoc.placement._branch_and_cut import (
     _can_improve,
     _count_placeable_units,
     _fusion_cycles,
@@ -22,6 +21,9 @@ from byoc.placement.solvers._branch_and_cut import (
     _MilpSearch,
     _read_labels,
     _units_of_small_regions,
+    find_incumbent,
+    select_best,
+    solve_exactly,
 )
 
 

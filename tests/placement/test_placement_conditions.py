@@ -14,13 +14,13 @@ from helpers.placement_oracle import readers
 from byoc.errors import InputError
 from byoc.placement import (
     Conditions,
+    ListScheduler,
     Measure,
     PlacedNetwork,
     Problem,
     find_violation,
     solve_problem,
 )
-from byoc.placement.solvers import ListScheduler
 from byoc.placement.strategies import (
     Exact,
     LaunchAware,

@@ -19,34 +19,33 @@ from large_problems import layered_problem
 from byoc.errors import InputError
 from byoc.numerics import SearchBudget
 from byoc.placement import (
-    Occupancy,
-    Perturbation,
-    Placement,
-    Problem,
-    Robust,
-    Sensitivity,
-    Strategy,
-    _perturbation,
-    perturb_costs,
-)
-from byoc.placement._form_regions import choose_fusions, form_regions
-from byoc.placement.solvers import (
     Cooling,
     CoverSearch,
     LagrangianRelaxation,
     ListScheduler,
     LoadAnnealer,
+    Occupancy,
     PairSearch,
+    Perturbation,
+    Placement,
+    Problem,
+    Robust,
     SearchState,
+    Sensitivity,
     SpentBudgetError,
+    Strategy,
     UnitGroups,
+    _perturbation,
     bound_by_paths,
     build_incumbent,
+    choose_fusions,
     coarsen,
     find_least_makespan,
+    form_regions,
     improve_state,
     iterate_chain_splits,
     least_load,
+    perturb_costs,
     split_chain,
 )
 from byoc.placement.strategies import AllSupported, FasterOps, FasterOpsTransfer, TreeDP, _baselines

@@ -13,9 +13,17 @@ from helpers.placement_random import random_problem
 from hypothesis import given
 from hypothesis import strategies as st
 
-from byoc.placement import Fusion, Measure, Placement, Problem, evaluate
-from byoc.placement.solvers import LoadState, PairSearch, UnitGroups
-from byoc.placement.solvers._load_covering import CoverDevices, _scale
+from byoc.placement import (
+    Fusion,
+    LoadState,
+    Measure,
+    PairSearch,
+    Placement,
+    Problem,
+    UnitGroups,
+    evaluate,
+)
+from byoc.placement._load_covering import CoverDevices, _scale
 from byoc.placement.strategies import (
     Exact,
     Exhaustive,

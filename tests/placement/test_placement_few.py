@@ -15,8 +15,7 @@ from test_placement_throughput import occupying
 
 from byoc.errors import InputError
 from byoc.numerics import SearchBudget
-from byoc.placement import find_violation
-from byoc.placement.solvers import Cooling, LoadAnnealer, UnitGroups
+from byoc.placement import Cooling, LoadAnnealer, UnitGroups, find_violation
 from byoc.placement.strategies import Throughput
 
 

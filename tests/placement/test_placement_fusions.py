@@ -13,8 +13,7 @@ from helpers.support import examples, sample_cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from byoc.placement import Fusion, Placement, Problem, find_violation, solve_problem
-from byoc.placement._form_regions import choose_fusions
+from byoc.placement import Fusion, Placement, Problem, choose_fusions, find_violation, solve_problem
 from byoc.placement.strategies import Exact, Exhaustive, LaunchAware, Makespan, Throughput
 from byoc.placement.strategies._makespan import _Search
 from byoc.placement.strategies._throughput import _LoadSearch

@@ -12,10 +12,7 @@ from helpers.support import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from byoc.placement import UNLIMITED, Fusion, Problem
-from byoc.placement.solvers import HostDeviceCuts, LagrangianRelaxation
-from byoc.placement.solvers._host_device_cut import UNDECIDED
-from byoc.placement.solvers._lower_bounds import _fusion_shares
+from byoc.placement import UNLIMITED, Fusion, HostDeviceCuts, LagrangianRelaxation, Problem
 
 some = settings(max_examples=examples(100), deadline=None)
 
@@ -48,9 +45,7 @@ def test_a_cut_is_the_least_cost_with_all_its_prices(problem: Problem, data: st.
 
     on_edge, on_entry = draw(PRICES, len(edges)), draw(PRICES, units)
     on_unit = draw(PRICES | st.just(-0.5), units)
-    sides = data.draw(
-        st.lists(st.sampled_from([UNDECIDED, UNDECIDED, 0, 1]), min_size=units, max_size=units)
-    )
+    sides = data.draw(st.lists(st.sampled_from([-1, -1, 0, 1]), min_size=units, max_size=units))
     open_to = problem.allowed[:, device].tolist()
     side = [0 if on == 1 and not accepted else on for on, accepted in zip(sides, open_to, strict=True)]
     cost = SlowCost(problem)
@@ -63,7 +58,7 @@ def test_a_cut_is_the_least_cost_with_all_its_prices(problem: Problem, data: st.
         return cost(labels) + sum(entering) + float((on_entry + on_unit)[there].sum())
 
     choices = [
-        [0, *([device] if accepted else [])] if on == UNDECIDED else [device * on]
+        [0, *([device] if accepted else [])] if on == -1 else [device * on]
         for on, accepted in zip(side, open_to, strict=True)
     ]
     cuts = HostDeviceCuts(problem, device, np.array(side, np.int64))
@@ -121,7 +116,8 @@ def test_multipliers_begin_where_only_the_fastest_accelerator_wants_a_unit() -> 
 def test_a_fusions_saving_is_shared_by_its_members() -> None:
     fusions = (Fusion((0, 1), 1, 1.0), Fusion((1, 2, 3), 1, 0.75), Fusion((2, 3), 2, 0.5))
     problem = apart([[3, 1, 1]] * 4, fusions=fusions)
-    assert _fusion_shares(problem).tolist() == [[0.5, 0.5, 0.25, 0.25], [0, 0, 0.25, 0.25]]
+    shares = LagrangianRelaxation(problem).fusion_share
+    assert shares.tolist() == [[0.5, 0.5, 0.25, 0.25], [0, 0, 0.25, 0.25]]
 
 
 @pytest.mark.parametrize(

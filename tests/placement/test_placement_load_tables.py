@@ -12,9 +12,15 @@ from helpers.placement_random import alike, random_problem
 from helpers.support import sample_cases
 
 from byoc.numerics import SearchBudget
-from byoc.placement import Occupancy
-from byoc.placement.solvers import LoadFrontier, LoadState, PairSearch, UnitGroups, find_device_edges
-from byoc.placement.solvers._load_frontier import Edge
+from byoc.placement import (
+    LoadFrontier,
+    LoadState,
+    Occupancy,
+    PairSearch,
+    Problem,
+    UnitGroups,
+    find_device_edges,
+)
 
 DEVICE = (Occupancy.device,)
 
@@ -64,12 +70,25 @@ def test_the_sets_of_most_profit_are_those_of_a_search_over_all(seed: int, round
             assert taken <= limit
 
 
+def make_pairs(count: int, seconds: float, transfer: float) -> UnitGroups:
+    """Return pairs of groups, each pair with one tensor between its two."""
+    return UnitGroups.from_problem(
+        Problem.build(
+            seconds=[[seconds, seconds]] * (2 * count),
+            producer=list(range(0, 2 * count, 2)),
+            consumers=[[2 * number + 1] for number in range(count)],
+            is_output=[False] * count,
+            to_device=[[transfer]] * count,
+            to_host=[[transfer]] * count,
+            launch=[0],
+        )
+    )
+
+
 def test_steps_are_parts_of_the_most_common_transfer() -> None:
     """Transfers of 0.3 s count that, where steps of 0.07 s would count each as 0.35 s."""
-    edges = [Edge((2 * number, 2 * number + 1), 0.3) for number in range(10)]
-    frontier = LoadFrontier.build(
-        np.zeros(20), edges, 3.5, steps=50, most_states=1000, rounds_down=False
-    )
+    costs, edges = find_device_edges(make_pairs(10, 0.0, 0.3), 1, Occupancy.device, 0.0)
+    frontier = LoadFrontier.build(costs, edges, 3.5, steps=50, most_states=1000, rounds_down=False)
     assert frontier is not None
     assert frontier.step == pytest.approx(0.06)
     found = frontier.find_most_profits(np.where(np.arange(20) % 2 == 0, 1, -20))
@@ -86,8 +105,7 @@ def test_a_set_shorter_than_ten_steps_counts_no_more_than_nine() -> None:
 
 
 def test_transfers_that_take_too_many_steps_are_in_no_set() -> None:
-    edges = [Edge((2 * number, 2 * number + 1), 1e305) for number in range(3)]
-    costs = np.full(6, 1e-5)
+    costs, edges = find_device_edges(make_pairs(3, 1e-5, 1e305), 1, Occupancy.device, 0.0)
     frontier = LoadFrontier.build(costs, edges, 1e-4, steps=20, most_states=100, rounds_down=True)
     assert frontier is not None
     assert frontier.step == pytest.approx(5e-6)

@@ -24,14 +24,16 @@ from numpy.typing import NDArray
 from byoc.errors import InputError
 from byoc.placement import (
     Fusion,
+    InferenceSchedule,
+    ListScheduler,
     Placement,
     Problem,
     evaluate,
     find_violation,
+    makespan_lower_bound,
     order_canonically,
     restore_order,
 )
-from byoc.placement.solvers import InferenceSchedule, ListScheduler, makespan_lower_bound
 from byoc.placement.strategies import (
     AllSupported,
     HostOnly,

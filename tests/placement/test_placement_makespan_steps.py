@@ -10,19 +10,23 @@ import pytest
 from helpers.placement_dags import random_problem
 from helpers.placement_oracle import chain
 
-from byoc.placement import Fusion, Problem, find_violation
-from byoc.placement.solvers import (
-    EarliestFinish,
+from byoc.placement import (
+    Fusion,
     ListScheduler,
+    Problem,
     SearchState,
+    find_violation,
     improve_state,
-    keeps_limits,
     least_load,
     makespan_lower_bound,
+)
+from byoc.placement._list_scheduling import (
+    EarliestFinish,
+    IdleIntervals,
+    _ScheduledJobs,
     renumber_regions,
 )
-from byoc.placement.solvers._list_scheduling import IdleIntervals, _ScheduledJobs
-from byoc.placement.solvers._makespan_search import _LocalSearch, _longest_path
+from byoc.placement._makespan_search import _LocalSearch, _longest_path, keeps_limits
 from byoc.placement.strategies import Makespan
 from byoc.placement.strategies._makespan import (
     _number_by_start,

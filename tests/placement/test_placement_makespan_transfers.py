@@ -16,8 +16,15 @@ from optimality import CHEAP, attempt, features_of
 from schedule_oracle import find_least_makespan, gather_jobs, slow_makespan
 
 from byoc.errors import InputError
-from byoc.placement import UNLIMITED, Measure, Occupancy, Placement, Problem, find_violation
-from byoc.placement.solvers import ListScheduler
+from byoc.placement import (
+    UNLIMITED,
+    ListScheduler,
+    Measure,
+    Occupancy,
+    Placement,
+    Problem,
+    find_violation,
+)
 from byoc.placement.strategies import LaunchAware, Makespan, measure_placement
 
 _UNITS = {1: 6, 2: 5, 3: 4, 4: 4}

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from schedule_oracle import slow_makespan
 
 from byoc.numerics import SearchBudget
-from byoc.placement import UNLIMITED, Occupancy, Problem
-from byoc.placement.solvers import bound_by_paths
+from byoc.placement import UNLIMITED, Occupancy, Problem, bound_by_paths
 
 _FEATURES = ("launch", "must", "capacity", "region size")
 

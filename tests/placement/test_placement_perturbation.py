@@ -8,6 +8,7 @@ from helpers.support import sample_cases
 
 from byoc.errors import InputError
 from byoc.placement import (
+    CostSamples,
     Perturbation,
     Placement,
     Problem,
@@ -16,7 +17,6 @@ from byoc.placement import (
     find_violation,
     perturb_costs,
 )
-from byoc.placement._perturbation import CostSamples
 from byoc.placement.strategies import Exhaustive, Makespan
 
 NOISE = Perturbation(0.5, 12, 3)

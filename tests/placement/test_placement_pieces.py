@@ -22,10 +22,10 @@ from byoc.placement import (
     Placement,
     Problem,
     Strategy,
+    UnitGroups,
     evaluate,
     find_violation,
     limit_time,
-    measure_loads,
     normalize_placement,
     repair_labels,
     run_strategy,
@@ -33,13 +33,18 @@ from byoc.placement import (
 )
 from byoc.placement import _hard_limits as hard_limits
 from byoc.placement import _perturbation as perturbation
-from byoc.placement._hard_limits import find_broken_limit, make_feasible
+from byoc.placement._hard_limits import find_broken_limit, make_feasible, measure_loads
+from byoc.placement._list_scheduling import (
+    IdleCores,
+    IdleIntervals,
+    UnlimitedCores,
+    _sort_jobs,
+    renumber_regions,
+)
+from byoc.placement._load_frontier import _find_slice, _make_transitions, find_narrow_order
 from byoc.placement._perturbation import CostSamples, _Candidates, _divide, _summarize
 from byoc.placement._strategy import check_count, check_time_limit, find_requirements
-from byoc.placement.solvers import UnitGroups, renumber_regions
-from byoc.placement.solvers._list_scheduling import IdleCores, IdleIntervals, UnlimitedCores, _sort_jobs
-from byoc.placement.solvers._load_frontier import _find_slice, _make_transitions, find_narrow_order
-from byoc.placement.solvers._unit_groups import HOST
+from byoc.placement._unit_groups import HOST
 from byoc.placement.strategies._throughput import _bound_loads
 
 TWO = frozenset({"launch", "two devices", "capacity"})

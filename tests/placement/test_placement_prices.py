@@ -7,10 +7,15 @@ import pytest
 from helpers.placement_random import random_problem
 from optimality import CHEAP, PRICES
 
-from byoc.placement import Problem, find_violation
-from byoc.placement._form_regions import form_regions, is_contraction_acyclic, schedule_launches
-from byoc.placement.solvers import HostDeviceCuts, find_persistent_sides
-from byoc.placement.solvers._host_device_cut import UNDECIDED
+from byoc.placement import (
+    HostDeviceCuts,
+    Problem,
+    find_persistent_sides,
+    find_violation,
+    form_regions,
+    is_contraction_acyclic,
+    schedule_launches,
+)
 from byoc.placement.strategies import Exact
 
 
@@ -58,10 +63,10 @@ def test_what_is_decided_is_so_in_every_optimum(seed: int, launch: float) -> Non
     problem = replace(large(seed), launch=np.array([launch]))
     side = find_persistent_sides(problem, launch)
     labels = Exact().solve(problem).labels
-    settled = side != UNDECIDED
+    settled = side != -1
     assert settled.any()
     assert (labels[settled] == side[settled]).all()
-    nothing = np.full(problem.units, UNDECIDED, np.int64)
+    nothing = np.full(problem.units, -1, np.int64)
     value, on_device = HostDeviceCuts(problem, 1, nothing).solve()
     other, same = HostDeviceCuts(problem, 1, find_persistent_sides(problem, 0.0)).solve()
     assert other == pytest.approx(value, rel=1e-11)

@@ -9,9 +9,9 @@ from helpers.placement_random import random_problem
 
 from byoc.errors import InputError
 from byoc.placement import Placement, Problem, find_violation
+from byoc.placement._branch_and_cut import _is_exact, _read_labels, build_launch_milp
 from byoc.placement._form_regions import are_fusions_acyclic
-from byoc.placement.solvers._branch_and_cut import _is_exact, _read_labels, build_launch_milp
-from byoc.placement.solvers._placement_milp import build_placement_milp
+from byoc.placement._placement_milp import build_placement_milp
 from byoc.placement.strategies import Exhaustive
 
 SETS = [

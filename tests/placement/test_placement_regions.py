@@ -14,8 +14,7 @@ from helpers.placement_oracle import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from byoc.placement import Problem
-from byoc.placement._form_regions import form_regions, is_contraction_acyclic
+from byoc.placement import Problem, form_regions, is_contraction_acyclic
 
 
 def graph(units: int, edges: list[tuple[int, int]], devices: int = 1) -> Problem:

@@ -21,7 +21,8 @@ from byoc.placement._hard_limits import (
     find_inseparable_groups,
     make_feasible,
 )
-from byoc.placement.solvers import Neighbours, find_best_regions
+from byoc.placement._placement_enumeration import find_best_regions
+from byoc.placement._unit_groups import Neighbours
 from byoc.placement.strategies import Exact, Exhaustive, LaunchAware
 
 

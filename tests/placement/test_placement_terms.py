@@ -11,13 +11,12 @@ from helpers.placement_random import random_problem
 from hypothesis import given
 from hypothesis import strategies as st
 
-from byoc.placement import Problem
-from byoc.placement.solvers import HostDeviceCuts, Neighbours
-from byoc.placement.solvers._chain_split import _find_rectangles
-from byoc.placement.solvers._host_device_cut import UNDECIDED
-from byoc.placement.solvers._load_covering import _scale
-from byoc.placement.solvers._load_frontier import MOST_PROFIT, _align_step
-from byoc.placement.solvers._unit_groups import HOST, GroupTensor
+from byoc.placement import HostDeviceCuts, Problem
+from byoc.placement._chain_split import _find_rectangles
+from byoc.placement._host_device_cut import UNDECIDED
+from byoc.placement._load_covering import _scale
+from byoc.placement._load_frontier import MOST_PROFIT, _align_step
+from byoc.placement._unit_groups import HOST, GroupTensor, Neighbours
 from byoc.placement.strategies import FasterOpsTransfer
 from byoc.placement.strategies._baselines import _Sweeper
 

@@ -18,10 +18,20 @@ from hypothesis import strategies as st
 
 from byoc.errors import InputError
 from byoc.numerics import SearchBudget
-from byoc.placement import Fusion, Measure, Occupancy, Problem, find_violation, measure_loads
-from byoc.placement._form_regions import form_regions
-from byoc.placement.solvers import LoadState, UnitGroups, find_device_classes, split_chain
-from byoc.placement.solvers import _chain_split as chain_split
+from byoc.placement import (
+    Fusion,
+    LoadState,
+    Measure,
+    Occupancy,
+    Problem,
+    UnitGroups,
+    find_violation,
+    form_regions,
+    split_chain,
+)
+from byoc.placement import _chain_split as chain_split
+from byoc.placement._chain_split import find_device_classes
+from byoc.placement._hard_limits import measure_loads
 from byoc.placement.strategies import Exhaustive, HostOnly, Throughput, measure_placement
 
 DEVICE = (Occupancy.device,)

@@ -7,9 +7,8 @@ import pytest
 from large_problems import layered_problem
 
 from byoc.numerics import SearchBudget
-from byoc.placement import find_violation
-from byoc.placement.solvers import CoverSearch, LoadFrontier, UnitGroups, least_load, split_chain
-from byoc.placement.solvers import _makespan_search as bounds
+from byoc.placement import CoverSearch, LoadFrontier, UnitGroups, find_violation, least_load, split_chain
+from byoc.placement import _makespan_search as bounds
 from byoc.placement.strategies import LaunchAware, Makespan, Throughput, TreeDP
 
 

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from byoc.placement import Placement, Problem, find_violation
-from byoc.placement.solvers import ForestSolver, Neighbours
-from byoc.placement.solvers._unit_groups import _device_sets
+from byoc.placement._unit_groups import ForestSolver, Neighbours, _device_sets
 from byoc.placement.strategies import Exhaustive, TreeDP
 
 SETS_OF_THREE = [some for count in range(4) for some in combinations((1, 2, 3), count)]

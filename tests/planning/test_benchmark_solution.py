@@ -15,8 +15,7 @@ import byoc
 from byoc.errors import InputError
 from byoc.placement import UNLIMITED, Measure, Placement, Problem
 from byoc.placement.strategies import measure_placement
-from byoc.planning import solve_instance
-from byoc.planning._benchmark_instance import PlacementInstance, parse_instance, read_instance
+from byoc.planning import PlacementInstance, parse_instance, read_instance, solve_instance
 
 Document = dict[str, Any]
 DEVICES = 2

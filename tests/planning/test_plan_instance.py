@@ -26,7 +26,7 @@ from instance_writer import instance_document
 
 from byoc.errors import InputError
 from byoc.placement import Fusion, Problem
-from byoc.planning._benchmark_instance import PlacementInstance, parse_instance, read_instance
+from byoc.planning import PlacementInstance, parse_instance, read_instance
 
 Document = dict[str, Any]
 

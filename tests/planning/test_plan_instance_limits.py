@@ -11,13 +11,12 @@ from helpers.placement_random import random_problem
 from byoc.errors import InputError
 from byoc.placement import UNLIMITED, Measure
 from byoc.placement.strategies import HostOnly
-from byoc.planning import _benchmark_instance as module
-from byoc.planning import format_problem, solve_instance
-from byoc.planning._benchmark_instance import (
-    InstanceObjective,
+from byoc.planning import (
     PlacementInstance,
+    format_problem,
     parse_instance,
-    read_instance_text,
+    read_instance,
+    solve_instance,
 )
 
 
@@ -44,7 +43,7 @@ FORWARD, BACKWARD = [node(1), node(2)], [node(1), node(2, isBackwardNode=True)]
 
 
 def test_training_is_for_throughput_and_inference_asks() -> None:
-    assert parse(*BACKWARD).objective is InstanceObjective.throughput
+    assert parse(*BACKWARD).objective.value == "throughput"
     assert refusal(*FORWARD) == (
         "i: an instance of inference does not say what it asks for: choose the objective latency, "
         "throughput or total"
@@ -63,7 +62,8 @@ def test_training_is_for_throughput_and_inference_asks() -> None:
 
 
 def test_each_objective_has_a_measure_and_a_strategy() -> None:
-    known = {each.value: (each.measure, each.strategy) for each in InstanceObjective}
+    kinds = type(parse(*BACKWARD).objective)
+    known = {each.value: (each.measure, each.strategy) for each in kinds}
     assert known == {
         "latency": (Measure.makespan, "makespan"),
         "throughput": (Measure.load, "throughput"),
@@ -119,32 +119,40 @@ def test_regions_are_limited_on_accelerators_alone() -> None:
     assert parse(*FORWARD, objective="total", most=1 << 80).problem.max_regions.tolist() == [UNLIMITED]
 
 
-def test_pairs_of_nodes_and_devices_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST_PAIRS", 8)
-    assert parse(*FORWARD, objective="total", maxFPGAs=3).problem.devices == 3
-    assert refusal(*FORWARD, objective="total", maxFPGAs=4) == (
-        "i: 2 nodes and 5 devices: more than 8 pairs of both"
-    )
-    assert refusal(*FORWARD, objective="throughput", maxFPGAs=3, maxCPUs=2) == (
-        "i: 2 nodes and 5 devices: more than 8 pairs of both"
-    )
+def test_pairs_of_nodes_and_devices_are_limited() -> None:
+    most = 1 << 22
+    many = [
+        node(number) for number in range(most // 256 - 63)
+    ]  # with 256 devices and the host, too many
+    assert 256 * len(many) < most < 257 * len(many)
+    assert parse(*many, objective="total", maxFPGAs=255).problem.devices == 255
+    for objective, head in (
+        ("total", {"maxFPGAs": 256}),
+        ("throughput", {"maxFPGAs": 255, "maxCPUs": 2}),
+    ):
+        assert refusal(*many, objective=objective, **head) == (
+            f"i: {len(many)} nodes and 257 devices: more than {most} pairs of both"
+        )
 
 
-def test_a_file_may_be_as_large_as_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MOST_BYTES", 5)
+def test_a_file_may_be_as_large_as_the_limit(tmp_path: Path) -> None:
+    most = 1 << 28
     path = tmp_path / "i"
-    for content in (b"", b"12345"):
-        path.write_bytes(content)
-        assert read_instance_text(path) == content
-    path.write_bytes(b"123456")
+    with path.open("wb") as file:
+        file.write(b"\xff")
+        file.flush()
+        file.truncate(most)  # by zeros, of which the disk stores none
+        with pytest.raises(InputError, match=r"i: not JSON: it is not UTF-8 text"):
+            read_instance(path)
+        file.truncate(most + 1)
     for place, sentence in (
-        (path, "cannot be read: it has more than 5 bytes"),
+        (path, f"cannot be read: it has more than {most} bytes"),
         (tmp_path / "gone", "no such file"),
         (tmp_path, "cannot be read: Is a directory"),
         (Path("x\0"), "cannot be read: embedded null byte"),
     ):
         with pytest.raises(InputError) as caught:
-            read_instance_text(place)
+            read_instance(place)
         assert str(caught.value) == f"{place}: {sentence}".replace("\0", r"\x00")
 
 

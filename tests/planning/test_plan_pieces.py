@@ -31,9 +31,9 @@ from byoc.planning import (
     price_placement,
 )
 from byoc.planning import _graph_plan as blocks
-from byoc.planning import _outlining as outlining
 from byoc.planning._cleaned_graphs import _find_alternatives
 from byoc.planning._plan_settings import _all_names
+from byoc.stages import _outlining as outlining
 from byoc.stages import load_settings
 from byoc.stages.options import PlanOptions
 

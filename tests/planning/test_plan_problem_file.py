@@ -3,6 +3,7 @@
 import json
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +11,11 @@ from helpers.placement_random import FEATURES, random_problem
 
 from byoc.errors import InputError
 from byoc.placement import Problem
-from byoc.planning import format_problem
-from byoc.planning._problem_file import parse_problem
+from byoc.planning import PlacementInstance, format_problem, parse_instance
+
+
+def read(document: Any) -> PlacementInstance:
+    return parse_instance(json.dumps(document, allow_nan=False).encode(), Path("p"))
 
 
 @pytest.mark.parametrize("features", [frozenset[str](), frozenset(FEATURES)])
@@ -22,8 +26,9 @@ def test_a_file_has_all_numbers_of_a_problem(seed: int, features: frozenset[str]
     devices = [f"d{number}" for number in range(problem.devices)]
     nodes = [(name,) for name in names]
     document = format_problem(problem, "m", "latency", devices, names, nodes, ["t"] * problem.tensors)
-    again, units, _ = parse_problem(json.loads(json.dumps(document, allow_nan=False)), Path("p"))
-    assert list(units) == names
+    instance = read(document)
+    again = instance.problem
+    assert [*instance.nodes] == nodes
     for each in fields(Problem):
         one, other = getattr(problem, each.name), getattr(again, each.name)
         same = np.array_equal(one, other) if isinstance(one, np.ndarray) else one == other
@@ -43,10 +48,10 @@ def test_a_row_has_a_number_for_each_device_and_memory_may_be_left_out(kind: str
             document = json.loads(json.dumps(made))
             document[kind][0][key] = [1.0] * count
             if count == expected or (key == "memory" and not count):
-                parse_problem(document, Path("p"))
+                read(document)
                 continue
             with pytest.raises(InputError) as caught:
-                parse_problem(document, Path("p"))
+                read(document)
             assert str(caught.value) == f"p: {kind}[0].{key}: expected {expected} numbers"
 
 
@@ -62,8 +67,8 @@ def test_there_are_at_most_256_accelerators(count: int) -> None:
         ],
     }
     if count == 256:
-        problem, units, _ = parse_problem(document, Path("p"))
-        assert (problem.devices, list(units)) == (256, ["u"])
+        instance = read(document)
+        assert (instance.problem.devices, instance.nodes) == (256, (("u",),))
         return
     with pytest.raises(InputError, match="at most 256 items"):
-        parse_problem(document, Path("p"))
+        read(document)

@@ -10,8 +10,7 @@ from helpers.ruling import rules
 from helpers.support import parse
 
 from byoc.model import prepare_model
-from byoc.rules import annotate_graph
-from byoc.rules._rule_lint import lint_rule_file
+from byoc.rules import annotate_graph, lint_rule_file
 
 pytest.importorskip("onnxruntime")
 

@@ -9,7 +9,6 @@ from helpers.ruling import lint, target
 
 from byoc.errors import InputError
 from byoc.rules import read_library
-from byoc.rules._composite_library import make_patterns
 from byoc.support import ANNOTATIONS
 
 FILE = """
@@ -39,7 +38,7 @@ def test_a_composite_of_another_package(packages: Path) -> None:
         "ops: [{op: Relu}]\n"
         "composites: [{library: mine}, {library: mine, name: other, where: y.rank == 3, description: d}]"
     )
-    first, second = make_patterns(rules.rules.composites)
+    first, second = rules.patterns
     assert (first.name, first.description, len(first.where)) == ("mine", "what it does", 1)
     assert (second.name, second.description, len(second.where)) == ("other", "d", 2)
     assert [pattern.name for pattern in rules.patterns] == ["mine", "other"]

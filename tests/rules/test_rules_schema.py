@@ -3,7 +3,7 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jsonschema
 import pytest
@@ -11,17 +11,10 @@ import yaml
 from pydantic import BaseModel
 
 from byoc import annotations
-from byoc.rules import _rule_schema as types
-from byoc.rules import _schema_values as arithmetic
-from byoc.rules import _schema_values as quantization
-from byoc.rules import _schema_values as values
-from byoc.rules import make_json_schema
-from byoc.rules._rule_lint import lint_rule_file
-from byoc.rules._rule_loading import SCHEMA_FILE
-from byoc.rules._rule_schema import RuleFile
+from byoc.rules import RuleFile, lint_rule_file, make_json_schema
 from byoc.support import ANNOTATIONS, find_files, validate_content
 
-SHIPPED = Path(annotations.__path__[0]) / SCHEMA_FILE
+SHIPPED = Path(annotations.__path__[0]) / "rules.schema.json"
 ROOT = Path(__file__).parents[2]
 
 
@@ -212,14 +205,20 @@ def test_shipped_files_fit_without_a_detour_through_json() -> None:
 
 
 def models() -> list[type[BaseModel]]:
-    found = [
-        each for module in (types, arithmetic, quantization, values) for each in vars(module).values()
-    ]
-    return [
-        kind
-        for kind in dict.fromkeys(kind for kind in found if isinstance(kind, type))
-        if issubclass(kind, BaseModel) and kind.__name__ != "Strict"
-    ]
+    """Return the type of a rule file, and all types of its parts."""
+    found: dict[type[BaseModel], None] = {}
+
+    def walk(annotation: Any) -> None:
+        for part in get_args(annotation):
+            walk(part)
+        is_new = isinstance(annotation, type) and annotation not in found
+        if is_new and issubclass(annotation, BaseModel):
+            found[annotation] = None
+            for field in annotation.model_fields.values():
+                walk(field.annotation)
+
+    walk(RuleFile)
+    return [*found]
 
 
 def test_every_key_has_a_description_for_editors() -> None:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
         ScheduledPlacement,
         measure_placement,
     )
-    from byoc.placement.strategies._conditioned import solve_with_conditions
     from byoc.placement.strategies._makespan import Makespan
     from byoc.placement.strategies._optimizing import Exact, LaunchAware, MinCut, TreeDP
     from byoc.placement.strategies._throughput import Throughput

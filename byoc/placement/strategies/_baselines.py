@@ -9,6 +9,13 @@ import numpy as np
 from byoc.errors import InputError
 from byoc.placement._form_regions import form_regions
 from byoc.placement._hard_limits import find_broken_limit, make_feasible, measure_loads, repair_labels
+from byoc.placement._placement_enumeration import (
+    do_regions_matter,
+    enumerate_labels,
+    find_best_regions,
+    sum_execution,
+    sum_transfers,
+)
 from byoc.placement._problem import Floats, Ints, Problem
 from byoc.placement._strategy import (
     ALL_REQUIREMENTS,
@@ -21,17 +28,10 @@ from byoc.placement._strategy import (
     NoPlacementError,
     Placement,
 )
-from byoc.placement.solvers import (
-    Neighbours,
-    do_regions_matter,
-    enumerate_labels,
-    find_best_regions,
-    sum_execution,
-    sum_transfers,
-)
+from byoc.placement._unit_groups import Neighbours
 
 if TYPE_CHECKING:
-    from byoc.placement.solvers import InferenceSchedule
+    from byoc.placement._list_scheduling import InferenceSchedule
 
 # Exhaustive search over labels and regions, a reference for small problems.
 
@@ -149,7 +149,7 @@ def measure_placement(problem: Problem, placement: Placement, measure: Measure) 
             **parts, loads=measure_loads(problem, labels, regions, placement.fusions)
         )
     if measure is Measure.makespan:
-        from byoc.placement.solvers import ListScheduler  # noqa: PLC0415 - sums do without
+        from byoc.placement._list_scheduling import ListScheduler  # noqa: PLC0415 - sums do without
 
         schedule, _ = ListScheduler(problem).schedule_few(labels.tolist(), regions.tolist())
         return ScheduledPlacement(**parts, schedule=schedule)

@@ -18,6 +18,16 @@ from byoc.numerics import SearchBudget
 from byoc.placement._conditions import add_costs
 from byoc.placement._form_regions import estimate_region_seconds
 from byoc.placement._hard_limits import evaluate, find_broken_limit, repair_labels
+from byoc.placement._list_scheduling import InferenceSchedule, ListScheduler
+from byoc.placement._makespan_search import (
+    SearchState,
+    improve_state,
+    keeps_limits,
+    least_load,
+    makespan_lower_bound,
+)
+from byoc.placement._placement_enumeration import count_labels, do_regions_matter, enumerate_labels
+from byoc.placement._placement_milp import solve_within
 from byoc.placement._problem import Ints, Problem
 from byoc.placement._strategy import (
     Measure,
@@ -25,20 +35,7 @@ from byoc.placement._strategy import (
     Placement,
     solve_applicable,
 )
-from byoc.placement.solvers import (
-    InferenceSchedule,
-    ListScheduler,
-    Neighbours,
-    SearchState,
-    count_labels,
-    do_regions_matter,
-    enumerate_labels,
-    improve_state,
-    keeps_limits,
-    least_load,
-    makespan_lower_bound,
-    solve_within,
-)
+from byoc.placement._unit_groups import Neighbours
 from byoc.placement.strategies._baselines import (
     AllSupported,
     FasterOps,

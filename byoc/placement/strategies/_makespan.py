@@ -10,7 +10,19 @@ from typing import ClassVar
 import numpy as np
 
 from byoc.numerics import SearchBudget
+from byoc.placement._branch_and_cut import find_nearest_placement
+from byoc.placement._chain_split import iterate_chain_splits
 from byoc.placement._form_regions import find_region_components, form_regions
+from byoc.placement._list_scheduling import EarliestFinish, ListScheduler, renumber_regions
+from byoc.placement._lower_bounds import bound_by_paths
+from byoc.placement._makespan_search import (
+    SearchState,
+    find_least_makespan,
+    improve_state,
+    keeps_limits,
+    makespan_lower_bound,
+)
+from byoc.placement._placement_enumeration import SpentBudgetError, count_labels
 from byoc.placement._problem import Ints, Problem
 from byoc.placement._strategy import (
     ALL_REQUIREMENTS,
@@ -22,21 +34,6 @@ from byoc.placement._strategy import (
     check_time_limit,
     find_requirements,
     solve_applicable,
-)
-from byoc.placement.solvers import (
-    EarliestFinish,
-    ListScheduler,
-    SearchState,
-    SpentBudgetError,
-    bound_by_paths,
-    count_labels,
-    find_least_makespan,
-    find_nearest_placement,
-    improve_state,
-    iterate_chain_splits,
-    keeps_limits,
-    makespan_lower_bound,
-    renumber_regions,
 )
 from byoc.placement.strategies._baselines import (
     AllSupported,
@@ -82,7 +79,7 @@ _ROUNDING = 2.0**-36
 class Makespan:
     """Minimise the time at which host and accelerators, working side by side, are done.
 
-    The schedules are those of `byoc.placement.solvers.ListScheduler`; of few jobs all orders are
+    The schedules are those of `byoc.placement.ListScheduler`; of few jobs all orders are
     tried, and of few units all placements. Otherwise starting points are the placements of launch-
     aware and of all cheap strategies, and list schedules that give each unit the device on which it
     ends first (`EarliestFinish`), one by average ranks and others by ranks drawn around them. Each

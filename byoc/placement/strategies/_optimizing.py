@@ -9,7 +9,17 @@ import numpy as np
 
 from byoc.errors import InputError
 from byoc.numerics import SearchBudget
+from byoc.placement._branch_and_cut import (
+    OPTIMALITY_GAP,
+    build_incumbent,
+    find_incumbent,
+    select_best,
+    solve_exactly,
+)
+from byoc.placement._chain_split import iterate_chain_splits
 from byoc.placement._hard_limits import evaluate, find_broken_limit, make_feasible, repair_labels
+from byoc.placement._host_device_cut import HostDeviceCuts, LabelExpansion, find_persistent_sides
+from byoc.placement._lower_bounds import LagrangianRelaxation, has_multipliers
 from byoc.placement._problem import Bools, Ints, Problem
 from byoc.placement._strategy import (
     ALL_REQUIREMENTS,
@@ -28,22 +38,11 @@ from byoc.placement._strategy import (
     check_time_limit,
     solve_applicable,
 )
-from byoc.placement.solvers import (
-    OPTIMALITY_GAP,
+from byoc.placement._unit_groups import (
     ForestSolver,
-    HostDeviceCuts,
-    LabelExpansion,
-    LagrangianRelaxation,
     Neighbours,
-    build_incumbent,
     build_induced_forest,
     build_spanning_forest,
-    find_incumbent,
-    find_persistent_sides,
-    has_multipliers,
-    iterate_chain_splits,
-    select_best,
-    solve_exactly,
 )
 from byoc.placement.strategies._baselines import AllSupported, FasterOps, FasterOpsTransfer, HostOnly
 
@@ -255,8 +254,8 @@ _SMALL_GAP = 1e-3
 class LaunchAware:
     """Take the best that Lagrangian minimum cuts, cheap strategies and an integer program find.
     At most `rounds` minimum cuts with Lagrange multipliers on launches, capacity and other limits (see
-    `byoc.placement.solvers._lower_bounds`) give labels and a bound; with several accelerators or limits,
-    moves of many units at once come before and after (see `byoc.placement.solvers.LabelExpansion`).
+    `byoc.placement._lower_bounds`) give labels and a bound; with several accelerators or limits,
+    moves of many units at once come before and after (see `byoc.placement.LabelExpansion`).
     Where the bound does not prove that a placement is optimal, the cheap strategies follow, and if units
     times accelerators are at most
     `small`, a mixed integer program (see `exact`), of at most `nodes` branch-and-bound nodes. Small

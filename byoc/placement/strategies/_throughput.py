@@ -8,8 +8,15 @@ import numpy as np
 
 from byoc.errors import InputError
 from byoc.numerics import SearchBudget
+from byoc.placement._branch_and_cut import build_incumbent
+from byoc.placement._chain_split import split_chain
 from byoc.placement._form_regions import estimate_region_seconds
 from byoc.placement._hard_limits import find_broken_limit
+from byoc.placement._load_covering import CoverSearch
+from byoc.placement._load_frontier import order_narrowly
+from byoc.placement._load_search import Cooling, LoadAnnealer, PairSearch, coarsen
+from byoc.placement._makespan_search import least_load
+from byoc.placement._placement_enumeration import SpentBudgetError, count_labels, find_least_load
 from byoc.placement._problem import Ints, Problem
 from byoc.placement._strategy import (
     ALL_REQUIREMENTS,
@@ -23,21 +30,7 @@ from byoc.placement._strategy import (
     check_time_limit,
     solve_applicable,
 )
-from byoc.placement.solvers import (
-    Cooling,
-    CoverSearch,
-    LoadAnnealer,
-    PairSearch,
-    SpentBudgetError,
-    UnitGroups,
-    build_incumbent,
-    coarsen,
-    count_labels,
-    find_least_load,
-    least_load,
-    order_narrowly,
-    split_chain,
-)
+from byoc.placement._unit_groups import UnitGroups
 from byoc.placement.strategies._baselines import AllSupported, FasterOps, HostOnly, measure_placement
 from byoc.placement.strategies._conditioned import solve_with_conditions
 from byoc.placement.strategies._optimizing import LaunchAware

@@ -14,13 +14,13 @@ from byoc.placement._form_regions import (
     form_regions,
 )
 from byoc.placement._hard_limits import find_broken_limit, repair_labels
-from byoc.placement._problem import UNLIMITED, Floats, Ints, Problem
-from byoc.placement._strategy import CHEAPER_ON_HOST, NoPlacementError, Placement
-from byoc.placement.solvers._placement_milp import (
+from byoc.placement._placement_milp import (
     PlacementColumns,
     build_placement_milp,
     remove_isolated_units,
 )
+from byoc.placement._problem import UNLIMITED, Floats, Ints, Problem
+from byoc.placement._strategy import CHEAPER_ON_HOST, NoPlacementError, Placement
 
 
 def build_incumbent(problem: Problem, labels: Ints) -> Placement | None:

@@ -8,8 +8,8 @@ from itertools import chain, cycle, pairwise, repeat
 import pytest
 from clocks import Clock
 
-from byoc.comparison.profiling import Patience, Samples, compare_in_turn, measure_in_turn
-from byoc.comparison.profiling._measured_costs import measure_runs
+from byoc.comparison import Patience, Samples, measure_in_turn
+from byoc.comparison._measured_costs import compare_in_turn, measure_runs
 
 
 def test_warm_up_does_not_count_and_what_settles_is_enough() -> None:

@@ -8,7 +8,7 @@ import pytest
 from clocks import Clock
 from helpers.support import parse, prepared
 
-from byoc.comparison.profiling import (
+from byoc.comparison import (
     MeasurementRecords,
     Patience,
     PredictionComparison,
@@ -17,10 +17,9 @@ from byoc.comparison.profiling import (
     describe_machine,
     mean_error_factor,
     rank_correlation,
-    time_nodes,
 )
-from byoc.comparison.profiling._measured_costs import NodeTimes
-from byoc.comparison.profiling._prediction_error import compare_host_times
+from byoc.comparison._measured_costs import NodeTimes, time_nodes
+from byoc.comparison._prediction_error import compare_host_times
 from byoc.costs import CostTable
 from byoc.errors import InputError
 from byoc.model import prepare_model

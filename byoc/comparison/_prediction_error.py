@@ -19,7 +19,7 @@ from byoc.codegen import (
     parse_codegen_options,
     to_seconds,
 )
-from byoc.comparison.profiling._measured_costs import (
+from byoc.comparison._measured_costs import (
     Clock,
     NodeTimes,
     Patience,
@@ -35,10 +35,6 @@ from byoc.runtime import Session
 _LEAST_RANKED = 3  # pairs; a rank correlation of fewer is 1 or -1
 _LEAST_UNSEEN = 4  # models; a mean of fewer says nothing about others
 _LARGEST_MARGIN = 0.5  # a share of the host's time that a placement must win
-
-
-# A spread beyond this share of the median says that a measurement is not to be relied on.
-WIDE_SPREAD = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +55,6 @@ class NodePair:
     def factor(self) -> float | None:
         """Predicted over measured seconds, None where nothing could be measured."""
         return self.predicted / self.measured.median if self.measured.median > 0 else None
-
-    @property
-    def is_wide(self) -> bool:
-        """Whether the runs spread over more than half of their median."""
-        return self.measured.spread > WIDE_SPREAD * self.measured.median
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from byoc.placement._problem import Bools, Floats, Ints, Occupancy
-from byoc.placement.solvers._unit_groups import HOST, UnitGroups
+from byoc.placement._unit_groups import HOST, UnitGroups
 
 # The states of open tensors after each group of an order, and the transitions between them.
 #

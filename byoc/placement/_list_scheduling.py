@@ -36,9 +36,7 @@ from math import inf
 
 import numpy as np
 
-from byoc.placement._form_regions import choose_fusions
-from byoc.placement._problem import Floats, Ints, Occupancy, Problem
-from byoc.placement.solvers._engines import (
+from byoc.placement._engines import (
     Contention,
     EngineJob,
     IdleCores,
@@ -49,7 +47,9 @@ from byoc.placement.solvers._engines import (
     UnlimitedCores,
     simulate_engines,
 )
-from byoc.placement.solvers._unit_groups import Neighbours
+from byoc.placement._form_regions import choose_fusions
+from byoc.placement._problem import Floats, Ints, Occupancy, Problem
+from byoc.placement._unit_groups import Neighbours
 
 # Seconds to schedule one unit, or one consumer of a tensor, on one core of about 3 GHz, by what
 # transfers occupy. Where these are jobs of their own, there is more to schedule.

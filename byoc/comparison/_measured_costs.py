@@ -36,6 +36,7 @@ Clock = Callable[[], float]
 """A function that returns seconds, of which only differences count."""
 
 
+_WIDE_SPREAD = 0.5  # a share of the median
 _SHORTEST = 1e-9  # seconds; a clock may not see anything pass
 _CLEARLY = 4.0  # times the noise of a ratio
 
@@ -79,6 +80,11 @@ class Samples:
         For a normal distribution that is 1.08 times the standard error of the median.
         """
         return self.spread / sqrt(self.count)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether the runs spread over more than half of their median: they are not to be relied on."""
+        return self.spread > _WIDE_SPREAD * self.median
 
 
 def measure_runs(

@@ -13,7 +13,7 @@ from helpers.support import prepared
 from helpers.vendors import CompileOnly
 
 from byoc.codegen import Artifact, CompileError, Cycles, Executor, Region, find_codegen
-from byoc.comparison.profiling import (
+from byoc.comparison import (
     MeasuredCodegen,
     MeasurementRecords,
     Patience,

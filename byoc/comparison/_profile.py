@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from byoc.bundle import read_rule_file_options
 from byoc.codegen import Codegens, choose_isolation
-from byoc.comparison.profiling._codegen_timing import (
+from byoc.comparison._codegen_timing import (
     MeasuredCodegen,
     RegionCall,
     cut_regions,
@@ -24,15 +24,15 @@ from byoc.comparison.profiling._codegen_timing import (
     time_whole,
     without_crossing,
 )
-from byoc.comparison.profiling._measured_costs import (
+from byoc.comparison._measured_costs import (
     MeasurementRecords,
     Patience,
     describe_machine,
     time_nodes,
     write_costs,
 )
-from byoc.comparison.profiling._prediction_error import choose_margin, describe_unseen
-from byoc.comparison.profiling._profile_options import HOST, ProfileOptions
+from byoc.comparison._prediction_error import choose_margin, describe_unseen
+from byoc.comparison._profile_options import HOST, ProfileOptions
 from byoc.costs import (
     CostTable,
     HostLink,

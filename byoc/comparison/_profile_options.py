@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from time import perf_counter, process_time
 
-from byoc.comparison.profiling._measured_costs import Clock, Patience
+from byoc.comparison._measured_costs import Clock, Patience
 from byoc.model import DimensionOptions
 from byoc.support import Flag, Syntax, declare, declare_field
 

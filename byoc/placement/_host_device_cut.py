@@ -13,7 +13,7 @@ from byoc.numerics import SearchBudget
 from byoc.numerics.solvers import SINK, SOURCE, find_minimum_cut
 from byoc.placement._hard_limits import exceeds_capacity
 from byoc.placement._problem import Bools, Floats, Ints, Problem
-from byoc.placement.solvers._unit_groups import Neighbours
+from byoc.placement._unit_groups import Neighbours
 
 UNDECIDED = -1
 # More than the rounding errors of a few sums.

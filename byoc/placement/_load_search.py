@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 
 from byoc.numerics import SearchBudget
+from byoc.placement._load_frontier import MOST_PROFIT, Edge, LoadFrontier
 from byoc.placement._problem import Occupancy, Problem
-from byoc.placement.solvers._load_frontier import MOST_PROFIT, Edge, LoadFrontier
-from byoc.placement.solvers._unit_groups import HOST, UnitGroups
+from byoc.placement._unit_groups import HOST, UnitGroups
 
 # A placement of unit groups whose loads are kept up to date move by move.
 

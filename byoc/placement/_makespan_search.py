@@ -13,15 +13,15 @@ from byoc.numerics import SearchBudget
 from byoc.numerics.solvers import MilpBuilder
 from byoc.placement._form_regions import find_region_components
 from byoc.placement._hard_limits import find_broken_limit
-from byoc.placement._problem import Floats, Problem
-from byoc.placement._strategy import find_requirements
-from byoc.placement.solvers._list_scheduling import InferenceSchedule, ListScheduler, renumber_regions
-from byoc.placement.solvers._placement_enumeration import (
+from byoc.placement._list_scheduling import InferenceSchedule, ListScheduler, renumber_regions
+from byoc.placement._placement_enumeration import (
     SpentBudgetError,
     enumerate_labels,
     sum_execution,
 )
-from byoc.placement.solvers._unit_groups import Neighbours
+from byoc.placement._problem import Floats, Problem
+from byoc.placement._strategy import find_requirements
+from byoc.placement._unit_groups import Neighbours
 
 # A smaller relative gain may be a rounding error.
 _LEAST_GAIN = 1e-12

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from byoc.numerics import SearchBudget
+from byoc.placement._branch_and_cut import OPTIMALITY_GAP
+from byoc.placement._host_device_cut import UNDECIDED, HostDeviceCuts, find_persistent_sides
 from byoc.placement._problem import UNLIMITED, Bools, Floats, Ints, Occupancy, Problem
-from byoc.placement.solvers._branch_and_cut import OPTIMALITY_GAP
-from byoc.placement.solvers._host_device_cut import UNDECIDED, HostDeviceCuts, find_persistent_sides
 
 # Precision of the cuts while multipliers are sought; the last round uses full precision, and so does one
 # that comes so near to a known placement.

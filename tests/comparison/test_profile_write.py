@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from byoc.comparison.profiling import MeasurementRecords, describe_machine, write_costs
-from byoc.comparison.profiling import _measured_costs as write
-from byoc.comparison.profiling._profile import _describe_wide_entries
+from byoc.comparison import MeasurementRecords, describe_machine, write_costs
+from byoc.comparison import _measured_costs as write
+from byoc.comparison._profile import _describe_wide_entries
 from byoc.costs import (
     CostTable,
     HostLink,
@@ -17,11 +17,11 @@ from byoc.costs import (
     Price,
     Task,
     Work,
-    fit_linear_model,
     load_cost_model,
     read_cost_file,
 )
 from byoc.costs._cost_model import Energy
+from byoc.costs._measured_costs import fit_linear_model
 from byoc.errors import InputError
 from byoc.model import TensorType
 from byoc.support import COST_MODELS, check_output, find_file

@@ -16,10 +16,10 @@ import numpy as np
 
 from byoc.numerics import SearchBudget
 from byoc.numerics.solvers import MilpBuilder
+from byoc.placement._chain_split import find_device_classes
+from byoc.placement._load_frontier import MOST_PROFIT, BestSets, LoadFrontier, find_device_edges
 from byoc.placement._problem import Floats, Ints, Occupancy, Problem
-from byoc.placement.solvers._chain_split import find_device_classes
-from byoc.placement.solvers._load_frontier import MOST_PROFIT, BestSets, LoadFrontier, find_device_edges
-from byoc.placement.solvers._unit_groups import UnitGroups
+from byoc.placement._unit_groups import UnitGroups
 
 # Classes of equal devices, and tables of the sets that they can run: what covers are made of.
 

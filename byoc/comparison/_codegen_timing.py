@@ -15,7 +15,7 @@ import onnx
 
 from byoc.bundle import RegionCompiler, WeightFile, move_weights
 from byoc.codegen import Codegen, Region, can_estimate, estimate_region, read_region, to_seconds
-from byoc.comparison.profiling._measured_costs import (
+from byoc.comparison._measured_costs import (
     Clock,
     MeasurementRecords,
     Patience,

@@ -9,7 +9,7 @@ import numpy as np
 
 from byoc.numerics import SearchBudget
 from byoc.placement._problem import Floats, Ints, Occupancy, Problem
-from byoc.placement.solvers._unit_groups import HOST, GroupTensor, UnitGroups
+from byoc.placement._unit_groups import HOST, GroupTensor, UnitGroups
 
 # Seconds for one entry of a table of segments.
 _ENTRY_SECONDS = 4e-9

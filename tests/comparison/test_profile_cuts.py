@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from byoc.codegen import find_codegen
-from byoc.comparison.profiling import MeasuredCodegen, Patience
-from byoc.comparison.profiling._prediction_error import choose_margin
-from byoc.comparison.profiling._profile import MeasuredCut, describe_link, fit_link, time_cuts
+from byoc.comparison import MeasuredCodegen, Patience
+from byoc.comparison._prediction_error import choose_margin
+from byoc.comparison._profile import MeasuredCut, describe_link, fit_link, time_cuts
 from byoc.costs import HostLink, UnseenPrediction
 from byoc.model import prepare_model
 
