@@ -53,7 +53,7 @@ from byoc.planning import (
     read_weight_layout,
     split_pinned_units,
 )
-from byoc.quantization import FLOATS, WEIGHTS, Range
+from byoc.quantization import Range
 from byoc.rules import Target, find_unmatched_names
 from byoc.samples import Sample
 from byoc.stages._state import (
@@ -432,7 +432,7 @@ def _describe_lowering(
                 if isinstance(each, Range)
             },
         )
-    if precision.quantize not in (*FLOATS, WEIGHTS):
+    if precision.quantizes_activations:
         return None
     return LoweredPrecision(
         original, precision.quantize, units=len(chosen.weights), weights=chosen.weights

@@ -27,15 +27,15 @@ from quantizing import (
 
 from byoc.model import Model, convert_opset, prepare_model
 from byoc.quantization import (
+    ChannelRange,
     Precision,
     Range,
     Ranges,
     _quantization_variants,
     calibrate,
     choose_precision,
+    read_ranges,
 )
-from byoc.quantization._calibration_file import read_ranges
-from byoc.quantization._calibrators import ChannelRange
 from byoc.quantization._quantization_variants import find_channel_tensors
 from byoc.quantization._quantize_in_ranges import DataQuantizer
 from byoc.quantization._quantize_model import prepare_floats
