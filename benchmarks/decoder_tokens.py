@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 import byoc
 from byoc.onnxrt import with_threads
-from byoc.zoo._decoders import DecoderSize, make_decoder
+from byoc.zoo import DecoderSize, make_decoder
 
 _COSTS = (
     "kind: roofline\nname: near\npeak: {default: 1.0e+12}\nbandwidth: 1.0e+12\n"

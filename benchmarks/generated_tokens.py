@@ -31,8 +31,7 @@ from byoc import zoo
 from byoc.codegen import Artifact, Executor, Region
 from byoc.codegen.drivers import DriverLibrary, build_driver
 from byoc.errors import InputError
-from byoc.zoo._decoder_families import make_family_decoder
-from byoc.zoo._decoders import OPEN, DecoderSize
+from byoc.zoo import DecoderSize, make_decoder
 
 _RULES = "target: npu\ncost_model: openvino-cpu\ndtype: any\nops: [{op: '*'}]\n"
 _ON_HOST = {"openvino": "host: {ops: [com.microsoft.GroupQueryAttention]}\n"}
@@ -165,7 +164,7 @@ def _write_decoder(name: str, folder: Path, in_float: bool) -> Path:
     else:
         family, layers, kind = name.split("_")
         size = DecoderSize(layers=int(layers))
-        model = make_family_decoder(family, _WEIGHTS[kind], OPEN, size)
+        model = make_decoder(_WEIGHTS[kind], size=size, family=family)
     levels = [a for n in model.graph.node for a in n.attribute if a.name == "accuracy_level"]
     for level in levels if in_float else ():
         level.i = 1  # float32

@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from byoc.zoo._decoders import DecoderShape, DecoderSize, make_decoder
+from byoc.zoo import DecoderShape, DecoderSize, make_decoder
 
 _SHAPE = (1, 16, 8, 8)
 _CHANNELS = _SHAPE[1]

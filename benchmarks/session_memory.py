@@ -21,7 +21,7 @@ from decoder_tokens import _ATTENTION, _COSTS, _PIECES, _RULES, _WHOLE, Arrays, 
 
 import byoc
 from byoc.onnxrt import with_threads
-from byoc.zoo._decoders import DecoderSize, make_decoder
+from byoc.zoo import DecoderSize, make_decoder
 
 _BUNDLES = {"whole": _WHOLE, "attention": _ATTENTION, "pieces": _PIECES}
 _PIECE, _TOKENS, _ROOM = 64, 8, 32

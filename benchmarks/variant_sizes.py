@@ -19,7 +19,7 @@ import onnx
 
 import byoc
 from byoc.bundle import Sharing
-from byoc.zoo._decoders import OPEN, DecoderSize, make_decoder
+from byoc.zoo import DecoderSize, make_decoder
 
 _RULES = "target: npu\ncost_model: openvino-cpu\ncodegen: reference\ndtype: any\nops: [{op: '*'}]\n"
 _CACHES = (256, 128, 512)
@@ -52,7 +52,7 @@ def main(size: DecoderSize, sharing: Sharing) -> None:
 
 def write_model(file: Path, size: DecoderSize) -> Path:
     """Write a decoder with its weights in a file of their own; return its path."""
-    model = make_decoder("int4", OPEN, size, fused=True)
+    model = make_decoder("int4", size=size)
     onnx.save(model, file, save_as_external_data=True, location=file.with_suffix(".data").name)
     return file
 

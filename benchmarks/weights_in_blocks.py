@@ -11,7 +11,7 @@ import numpy as np
 import onnxruntime.capi._pybind_state as onnxruntime
 from numpy.typing import NDArray
 
-from byoc.quantization._quantize_weights import round_to_blocks
+from byoc.quantization import round_to_blocks
 
 Floats = NDArray[np.float32]
 BLOCKS = (16, 32, 64, 128)

@@ -40,8 +40,6 @@ from byoc.support.trust import SIGNATURE_FILE
 # The JSON Schema of manifests, for other tools, derived from the types that byoc parses.
 
 _FORMATS = (MANIFEST_FORMAT, ALTERNATIVES_FORMAT)
-SCHEMA_FILE = "manifest.schema.json"
-"""The name of the shipped schema file in this package."""
 
 _CONTROL = (
     r"\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f"

@@ -1,7 +1,6 @@
 """Runs of a model on samples, and the accuracy of its outputs against those expected."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,28 +10,10 @@ from onnx import ModelProto, ValueInfoProto
 from byoc.model import VIEW_OPERATORS, GraphIndex, Model, copy_without, get_stated_attributes, is_onnx
 from byoc.numerics import compute_powers, compute_same_class_share, convert_to_db
 from byoc.onnxrt import open_session, run_session, without_optimizations
+from byoc.quantization._precision import KeptAccuracy
 
 SampleValues = Mapping[str, Any]
 """The inputs or the outputs of a sample, by name."""
-
-
-@dataclass(frozen=True, slots=True)
-class KeptAccuracy:
-    """The accuracy that a variant of a model keeps, over some samples.
-
-    `signal_to_noise` (dB) is that of the worst output, with the powers of all samples added up;
-    `same_class` the share of rows (all axes but the last), of the worst output, whose largest element is
-    where it was. `noises` has the power of the error of each output over that of its signal.
-    """
-
-    signal_to_noise: float
-    same_class: float
-    noises: tuple[float, ...] = field(default=(), compare=False)
-
-    @property
-    def noise(self) -> float:
-        """The power of the error over that of the signal."""
-        return float(10 ** (-self.signal_to_noise / 10))
 
 
 def run_samples(proto: ModelProto, model: Model, samples: Iterable[SampleValues]) -> list[SampleValues]:

@@ -36,12 +36,7 @@ from byoc.planning import (
     build_main_problem,
     group_graphs,
 )
-from byoc.quantization._accuracy_measures import (
-    KeptAccuracy,
-    SampleValues,
-    measure_accuracy,
-    run_samples,
-)
+from byoc.quantization._accuracy_measures import SampleValues, measure_accuracy, run_samples
 from byoc.quantization._choose_precision import (
     ChosenPrecision,
     PrecisionProblem,
@@ -49,7 +44,7 @@ from byoc.quantization._choose_precision import (
     TensorFigures,
     build_precision_problem,
 )
-from byoc.quantization._precision import Budget, Precision
+from byoc.quantization._precision import Budget, KeptAccuracy, Precision
 from byoc.quantization._prepare_model import SIXTEEN_BITS
 from byoc.samples import NO_PREPROCESSING, find_samples
 from byoc.support import report_step

@@ -420,11 +420,11 @@ class ChosenPrecision:
         assert self.float_model is not None
         found = quantization.quantize(self.float_model, targets, self._wide_ranges, WIDE, self.in_float)
         units = {name: nodes for name, nodes in found.units.items() if self.units.get(name) == nodes}
-        return quantization.QuantizedModel(found.model, found.floats, units, ()) if units else None
+        return replace(found, units=units, notes=()) if units else None
 
     def set_precisions(self, precisions: UnitPrecisions) -> Model:
         """Return the float model quantized anew, with some of its `units` in other precisions."""
-        if precisions == quantization.UnitPrecisions():
+        if precisions == UnitPrecisions():
             return self.model
         assert self.float_model is not None
         assert self.ranges is not None
@@ -489,7 +489,7 @@ def choose_precision(
         computing = _choose_float_targets(targets, wanted.quantize)
         return ChosenPrecision(model, computing, notes=note_unused(wanted))
     if wanted.quantize == WEIGHTS:
-        return quantization.quantize_chosen_weights(model, targets, wanted)
+        return quantization.quantize_as_chosen(model, targets, (), wanted)
     integer = find_integer_targets(targets, wanted.quantize)
     if wanted.quantize is not None and not integer:
         names = " and ".join(target.source for target in targets)
@@ -498,9 +498,7 @@ def choose_precision(
         return ChosenPrecision(model, tuple(targets), notes=note_unused(wanted))
     if wanted.calibration is None and wanted.data is None:
         return _leave_unquantized(model, targets, integer, wanted)
-    if wanted.calibration is None:
-        return quantization.quantize_on_data(model, targets, integer, wanted, predict)
-    return quantization.quantize_in_ranges(model, targets, integer, wanted.calibration, wanted.quantize)
+    return quantization.quantize_as_chosen(model, targets, integer, wanted, predict)
 
 
 def _choose_float_targets(targets: Sequence[Target], dtype: str) -> tuple[Target, ...]:

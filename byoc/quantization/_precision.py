@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +17,6 @@ from byoc.errors import InputError
 from byoc.model import GraphIndex, evaluate_constants, get_stated_attributes, is_onnx, read_array
 from byoc.quantization._calibrators import DTYPES
 from byoc.support import Flag, Panel, Syntax, check_types, declare_field
-
-if TYPE_CHECKING:
-    from byoc.planning import TradePoint
-    from byoc.quantization._accuracy_measures import KeptAccuracy
-
 
 # Quantization arithmetic: scales and zero points from ranges, integers from floats.
 #
@@ -248,11 +242,29 @@ def quantize_bias(bias: Float32Array, scale: Float32Array) -> NDArray[np.int32]:
     return np.rint(bias.astype(np.float64) / scale.astype(np.float64)).astype(np.int32)
 
 
-# Accuracy budgets, and the choice among plans of what they keep and cost.
+# Accuracy budgets, and what a model keeps of its accuracy.
 
 _TEXT = re.compile(r"(?:snr=)?(?P<db>[0-9]+(?:\.[0-9]+)?) ?dB|top1=(?P<share>[01](?:\.[0-9]+)?)", re.I)
-_SAME_COST = 0.02  # share of the cost that is as good as none
 _MEASURES = {"dB": "signal_to_noise", "top1": "same_class"}  # the fields of `KeptAccuracy`
+
+
+@dataclass(frozen=True, slots=True)
+class KeptAccuracy:
+    """The accuracy that a variant of a model keeps, over some samples.
+
+    `signal_to_noise` (dB) is that of the worst output, with the powers of all samples added up;
+    `same_class` the share of rows (all axes but the last), of the worst output, whose largest element is
+    where it was. `noises` has the power of the error of each output over that of its signal.
+    """
+
+    signal_to_noise: float
+    same_class: float
+    noises: tuple[float, ...] = field(default=(), compare=False)
+
+    @property
+    def noise(self) -> float:
+        """The power of the error over that of the signal."""
+        return float(10 ** (-self.signal_to_noise / 10))
 
 
 @dataclass(frozen=True)
@@ -275,6 +287,16 @@ class Budget:
         if self.measure == "top1" and self.least > 1:
             raise InputError(f"accuracy budget: '{self}': a share is at most 1")
 
+    @classmethod
+    def parse(cls, text: str) -> Budget:
+        """Return a budget from text: `30dB` or `top1=0.99`. Raises InputError for other text."""
+        match = _TEXT.fullmatch(text.strip())
+        if match is None:
+            raise InputError(f"accuracy budget: '{text}' is neither like 30dB nor like top1=0.99")
+        if match["db"] is not None:
+            return cls("dB", float(match["db"]))
+        return cls("top1", float(match["share"]))
+
     def __str__(self) -> str:
         """Return it as it is written on the command line."""
         return f"{self.least:g}dB" if self.measure == "dB" else f"top1={self.least:g}"
@@ -287,52 +309,6 @@ class Budget:
         """Return an accuracy in the measure of the budget."""
         value: float = getattr(found, _MEASURES[self.measure])
         return value
-
-
-def read_budget(text: str) -> Budget:
-    """Return a budget from text: `30dB` or `top1=0.99`. Raises InputError for other text."""
-    match = _TEXT.fullmatch(text.strip())
-    if match is None:
-        raise InputError(f"accuracy budget: '{text}' is neither like 30dB nor like top1=0.99")
-    if match["db"] is not None:
-        return Budget("dB", float(match["db"]))
-    return Budget("top1", float(match["share"]))
-
-
-def list_cheap_plans(points: Iterable[TradePoint]) -> list[TradePoint]:
-    """Return the plans that cost hardly more than the cheapest: none of them is worth a surprise."""
-    found = list(points)
-    least = min((point.cost for point in found), default=0.0)
-    return [point for point in found if point.cost <= least * (1 + _SAME_COST)]
-
-
-def choose_plan(points: Iterable[TradePoint]) -> TradePoint:
-    """Return the plan to take of those that meet a budget.
-
-    Of those that cost hardly more than the cheapest it is the one with the fewest units in floating
-    point, then in 16 bits: quantizing is what was asked for. Raises ValueError if there is no plan.
-    """
-    return min(
-        list_cheap_plans(points),
-        key=lambda point: (len(point.in_float), len(point.wide), point.cost, -point.reached),
-    )
-
-
-def choose_front(points: Iterable[TradePoint], taken: TradePoint) -> tuple[TradePoint, ...]:
-    """Return the plans that keep more than every cheaper one, and the one that is taken, by cost."""
-    front: list[TradePoint] = []
-    most = -inf
-    for each in sorted(points, key=lambda point: (point.cost, -point.reached)):
-        if each not in front and (each.reached > most or each == taken):
-            front.append(each)
-            most = max(most, each.reached)
-    return tuple(front)
-
-
-def update_taken(front: Iterable[TradePoint], taken: TradePoint) -> tuple[TradePoint, ...]:
-    """Return plans, by cost, with new figures of the one that has its units in the same precisions."""
-    others = (point for point in front if (point.in_float, point.wide) != (taken.in_float, taken.wide))
-    return tuple(sorted((*others, taken), key=lambda point: (point.cost, point.reached)))
 
 
 FLOATS = ("float16", "bfloat16")
@@ -397,7 +373,7 @@ class Precision:
             "outputs on --data stay so accurate.",
             names=("--accuracy-budget",),
             metavar="30dB|top1=0.99",
-            read=read_budget,
+            read=Budget.parse,
             panel=Panel.PRECISION,
         ),
     )
@@ -433,6 +409,11 @@ class Precision:
         """Whether a target that computes in integers may get a quantized model."""
         given = self.calibration is not None or self.data is not None
         return self.quantize in INTEGERS or (self.quantize is None and given)
+
+    @property
+    def quantizes_activations(self) -> bool:
+        """Whether accelerators may compute in integers: not in 16-bit floats, nor with weights alone."""
+        return self.quantize not in (*FLOATS, WEIGHTS)
 
     @property
     def record(self) -> dict[str, str | None]:

@@ -22,7 +22,7 @@ from byoc.quantization._channel_groups import GroupedModel, find_channel_groups
 from byoc.quantization._choose_precision import ChosenPrecision, find_wide_targets, note_unused
 from byoc.quantization._equalization import describe_coarse_outputs, find_coarse_concats
 from byoc.quantization._feature_scaling import find_rescaled_sums
-from byoc.quantization._precision import DEFAULT_BLOCK, Precision
+from byoc.quantization._precision import DEFAULT_BLOCK, WEIGHTS, Precision
 from byoc.quantization._prepare_model import find_tail_units
 from byoc.quantization._quantization_trials import (
     QUICK,
@@ -278,14 +278,32 @@ _RANDOM_WARNING = Note(
 )
 
 
-def quantize_in_ranges(
+def quantize_as_chosen(
+    model: Model,
+    targets: Sequence[Target],
+    integer: Sequence[Target],
+    wanted: Precision,
+    predict: Callable[[Model], float] | None = None,
+) -> ChosenPrecision:
+    """Quantize a model's weights alone, or all of it for the `integer` ones of its targets.
+
+    Raises InputError as `read_ranges`, `calibrate` and `quantize` do.
+    """
+    if wanted.quantize == WEIGHTS:
+        return _quantize_chosen_weights(model, targets, wanted)
+    if wanted.calibration is None:
+        return _quantize_on_data(model, targets, integer, wanted, predict)
+    return _quantize_in_ranges(model, targets, integer, wanted.calibration, wanted.quantize)
+
+
+def _quantize_in_ranges(
     model: Model,
     targets: Sequence[Target],
     integer: Sequence[Target],
     given: str | Path | Ranges,
     dtype: str | None,
 ) -> ChosenPrecision:
-    """Quantize a model with ranges, or those of a file. Raises InputError as `read_ranges` does.
+    """Quantize a model with ranges, or those of a file.
 
     Outputs that 8 bits are too coarse for are named in warnings. Where a Concat at the network's end
     leaves few steps to an operand, as one of boxes does to scores, it stays in floating point: a scale
@@ -305,7 +323,7 @@ def quantize_in_ranges(
     return replace(found, notes=(*found.notes, *warnings))
 
 
-def quantize_chosen_weights(
+def _quantize_chosen_weights(
     model: Model, targets: Sequence[Target], wanted: Precision
 ) -> ChosenPrecision:
     """Quantize the weights of a model's matrix products, with notes on what was left."""
@@ -325,7 +343,7 @@ def quantize_chosen_weights(
     )
 
 
-def quantize_on_data(
+def _quantize_on_data(
     model: Model,
     targets: Sequence[Target],
     integer: Sequence[Target],

@@ -1,17 +1,22 @@
 """The search for the plans that keep each accuracy at the least predicted cost."""
 
-from collections.abc import Callable, Collection, Generator
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Iterable
 from dataclasses import dataclass, field, replace
-from math import ceil, floor, isfinite
+from math import ceil, floor, inf, isfinite
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from byoc.errors import InputError
 from byoc.numerics import SearchBudget
 from byoc.numerics.solvers import MilpBuilder
-from byoc.quantization._accuracy_measures import KeptAccuracy
 from byoc.quantization._choose_precision import Floats, Ints, Level, PrecisionProblem, UnitPrecisions
-from byoc.quantization._precision import Budget
+from byoc.quantization._precision import Budget, KeptAccuracy
+
+if TYPE_CHECKING:
+    from byoc.planning import TradePoint
 
 # The cheapest choice of units' precisions within limits of noise: an integer program for each
 # limit.
@@ -90,6 +95,7 @@ _MARGIN = 1.02  # by which the expected noise is stricter than what was measured
 _SLACK = 1.15  # share by which a plan may be less noisy than it has to be
 _LEAST_NOISE = 1e-20  # keeps a quotient finite
 _MOST_SCALE = 10.0  # by which a round may change the strictness
+_SAME_COST = 0.02  # share of the cost that is as good as none
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +142,7 @@ class TradeSearch:
 
         Each trial costs the caller a plan and its runs on up to 32 samples. First come the `ends`, then
         plans for each whole decibel between these, up to a few above the budget: larger budgets try what
-        smaller ones try, and more. The caller takes one of the trials (`choose_plan`). Raises InputError
+        smaller ones try, and more. The caller takes one of the trials (`choose`). Raises InputError
         when floating point is not enough.
         """
         for end in self.ends:
@@ -217,6 +223,43 @@ class TradeSearch:
         most = decibels - _DECIBELS_ABOVE
         found = (each.accuracy for each in self.tried.values())
         return any(self.budget.is_met(each) and each.signal_to_noise <= most for each in found)
+
+    @staticmethod
+    def list_cheap(points: Iterable[TradePoint]) -> list[TradePoint]:
+        """Return the plans that cost hardly more than the cheapest: none of them is worth a surprise."""
+        found = list(points)
+        least = min((point.cost for point in found), default=0.0)
+        return [point for point in found if point.cost <= least * (1 + _SAME_COST)]
+
+    @staticmethod
+    def choose(points: Iterable[TradePoint]) -> TradePoint:
+        """Return the plan to take of those that meet a budget.
+
+        Of those that cost hardly more than the cheapest it is the one with the fewest units in floating
+        point, then in 16 bits: quantizing is what was asked for. Raises ValueError if there is no plan.
+        """
+        return min(
+            TradeSearch.list_cheap(points),
+            key=lambda point: (len(point.in_float), len(point.wide), point.cost, -point.reached),
+        )
+
+    @staticmethod
+    def list_front(points: Iterable[TradePoint], taken: TradePoint) -> tuple[TradePoint, ...]:
+        """Return the plans that keep more than every cheaper one, and the one that is taken, by cost."""
+        front: list[TradePoint] = []
+        most = -inf
+        for each in sorted(points, key=lambda point: (point.cost, -point.reached)):
+            if each not in front and (each.reached > most or each == taken):
+                front.append(each)
+                most = max(most, each.reached)
+        return tuple(front)
+
+    @staticmethod
+    def update_front(front: Iterable[TradePoint], taken: TradePoint) -> tuple[TradePoint, ...]:
+        """Return plans, by cost, with new figures of the one that has the same precisions."""
+        own = taken.in_float, taken.wide
+        others = (point for point in front if (point.in_float, point.wide) != own)
+        return tuple(sorted((*others, taken), key=lambda point: (point.cost, point.reached)))
 
 
 def _list_noises(accuracy: KeptAccuracy) -> Floats:

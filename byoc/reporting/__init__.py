@@ -6,15 +6,9 @@ from byoc._doors import open_door
 
 if TYPE_CHECKING:
     from byoc.console import format_count, format_quantity, format_share
-    from byoc.reporting._accuracy_levels import (
-        OutputQuality,
-        list_output_qualities,
-        list_quality_warnings,
-    )
     from byoc.reporting._decision_document import make_decision_document, report_placed_nodes
     from byoc.reporting._estimates import format_conditions, format_promises
     from byoc.reporting._explain import Explanation, Gain, compute_gains, explain, explain_model
-    from byoc.reporting._explain_options import ExplainOptions
     from byoc.reporting._explanation_document import make_explanation_document, print_explanation
     from byoc.reporting._memory_plans import MemoryPlanOptions, describe_convention, plan_memory
     from byoc.reporting._report_document import (
@@ -24,14 +18,24 @@ if TYPE_CHECKING:
         make_report,
     )
     from byoc.reporting._report_summary import format_effect, summarize_report
-    from byoc.reporting._report_text import BRIEF, SCREEN, WHOLE, ReportSize, print_report, print_reports
+    from byoc.reporting._report_text import (
+        BRIEF,
+        SCREEN,
+        WHOLE,
+        OutputQuality,
+        ReportSize,
+        list_output_qualities,
+        list_quality_warnings,
+        print_report,
+        print_reports,
+    )
     from byoc.reporting._requirements import (
         Requirements,
         check_requirements,
         list_missed,
         select_required,
     )
-    from byoc.reporting._rule_check import RuleCheck, check_rules
+    from byoc.reporting._rule_check import ExplainOptions, RuleCheck, check_rules
     from byoc.reporting._verification_document import (
         JUnitCase,
         JUnitSuite,

@@ -49,7 +49,7 @@ from byoc.planning import (
     read_weight_layout,
     split_pinned_units,
 )
-from byoc.quantization import FLOATS, WEIGHTS, Range
+from byoc.quantization import Range
 from byoc.rules import Target, find_unmatched_names
 from byoc.samples import Sample
 from byoc.stages._outlining import computes_otherwise, convert_boundaries, name_regions, outline_regions
@@ -429,7 +429,7 @@ def _describe_lowering(
                 if isinstance(each, Range)
             },
         )
-    if precision.quantize not in (*FLOATS, WEIGHTS):
+    if precision.quantizes_activations:
         return None
     return LoweredPrecision(
         original, precision.quantize, units=len(chosen.weights), weights=chosen.weights

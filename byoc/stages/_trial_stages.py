@@ -24,10 +24,6 @@ from byoc.quantization import (
     PlanTrial,
     TradeSearch,
     UnitPrecisions,
-    choose_front,
-    choose_plan,
-    list_cheap_plans,
-    update_taken,
 )
 from byoc.stages._ask_stage import Ask
 from byoc.stages._planning_stages import Annotate, Group, Place, Rewrite
@@ -55,9 +51,9 @@ class Trial:
 class MeetBudget:
     """Plan with units in the precisions that keep the model within its accuracy budget.
 
-    `planning` plans a model whose units have some precisions. Of the plans that are tried, `choose_plan`
-    takes one. After a codegen refused something, the precisions that were chosen before are tried first.
-    Raises InputError when the budget cannot be met.
+    `planning` plans a model whose units have some precisions. Of the plans that are tried, `TradeSearch`
+    chooses one. After a codegen refused something, the precisions that were chosen before are tried
+    first. Raises InputError when the budget cannot be met.
     """
 
     test: AccuracyTest
@@ -69,7 +65,7 @@ class MeetBudget:
         if known is not None:
             trial = self.try_precisions(state, known.precisions)
             if self.test.is_met(trial.accuracy):
-                trade = update_taken(known.trade, self._describe(trial))
+                trade = TradeSearch.update_front(known.trade, self._describe(trial))
                 met = replace(known, precisions=trial.precisions, accuracy=trial.accuracy, trade=trade)
                 return self._record(trial.planned, met)
         return self._search(state)
@@ -97,10 +93,10 @@ class MeetBudget:
             points.append(self._describe(trial))
             if test.is_met(trial.accuracy):
                 kept[points[-1]] = trial
-                kept = {point: kept[point] for point in list_cheap_plans([*kept])}
+                kept = {point: kept[point] for point in search.list_cheap([*kept])}
             proposal = proposals.send(PlanTrial(trial.accuracy, points[-1].cost))
-        taken = choose_plan([*kept])
-        best, trade = kept[taken], choose_front(points, taken)
+        taken = search.choose([*kept])
+        best, trade = kept[taken], search.list_front(points, taken)
         assert all_quantized is not None  # the first of the ends
         met = MetBudget(best.precisions, best.accuracy, all_quantized, trade, search.gap)
         return self._record(best.planned, met)

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         choose_samples,
         describe_failure,
         rerun_fault,
-        verify_bundle,
         verify_independence,
         verify_padding,
         verify_samples,
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
         QUANTIZED_THRESHOLD,
         TOLERANCE,
         Thresholds,
+        find_quantized_tensors,
         make_exact_products,
         quantized_tensors_of,
         read_thresholds,
@@ -56,8 +56,9 @@ if TYPE_CHECKING:
         record_reference_runs,
         verify_regions,
     )
-    from byoc.verification._unit_noise import Difference, OutputError, TieBreak
+    from byoc.verification._unit_noise import Difference, OutputError
     from byoc.verification._verification_result import (
+        Accuracy,
         LayerCheck,
         LayerError,
         NotVerified,

@@ -54,7 +54,11 @@ from byoc.verification._verification_result import Accuracy, RegionError, Sample
 
 @dataclass(frozen=True, eq=False)
 class VerificationModels:
-    """The model that a bundle is compared with; the fields are the arguments of `verify_bundle`."""
+    """The model that a bundle is compared with.
+
+    `original` is the one of higher precision, if there is one, and `computed` the type that regions
+    compute in.
+    """
 
     model: Model
     original: Model | None = None

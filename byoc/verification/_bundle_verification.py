@@ -168,25 +168,6 @@ To compile it and run it again:
     return "".join(f"{escape_unprintable(line)}\n" for line in text.split("\n")[:-1])
 
 
-def verify_bundle(  # noqa: PLR0913, PLR0917 - each has a default
-    bundle: Bundle,
-    model: Model,
-    inputs: Mapping[str, Any] | None = None,
-    original: Model | None = None,
-    computed: str = "",
-    thresholds: Thresholds = DEFAULT_THRESHOLDS,
-    regions: bool = False,
-    boundary: bool = False,
-) -> Verification:
-    """Compare the outputs of a bundle with those of the model that it was made from, on one sample.
-
-    The sample is seeded unless `inputs` are given. Everything else is as in `verify_on_samples`.
-    """
-    models = VerificationModels(model, original, computed)
-    samples = (("", inputs),)
-    return verify_on_samples(bundle, models, samples, thresholds, regions, boundary)
-
-
 def verify_on_samples(  # noqa: PLR0913, PLR0917 - each has a default
     bundle: Bundle,
     models: VerificationModels,

@@ -150,10 +150,10 @@ def bundle_samples(bundle: Bundle, model: Model | None = None) -> Values:
         raise NotVerifiableError(f"{model.source}: {error}") from error
 
 
-def record_reference_runs(bundle: Bundle, inputs: Values) -> dict[str, RecordedRuns]:
+def record_reference_runs(bundle: Bundle, inputs: Values | None = None) -> dict[str, RecordedRuns]:
     """Run a bundle with all regions on plain onnxruntime; return the runs of each region.
 
-    Raise NotVerifiableError if it cannot run them.
+    Inputs are seeded unless given. Raise NotVerifiableError if it cannot run them.
     """
     found = {region.name: RecordedRuns() for _, region, _ in bundle.regions()}
     try:

@@ -19,14 +19,17 @@ from byoc._doors import open_door
 if TYPE_CHECKING:
     from byoc.zoo._catalog import fetch, find_path, find_problems, list_entries, load, sample_inputs
     from byoc.zoo._classic_models import load_structure
-    from byoc.zoo._genai_folder import CONFIG_FILE as GENAI_CONFIG_FILE
-    from byoc.zoo._genai_folder import (
+    from byoc.zoo._decoder_families import make_decoder
+    from byoc.zoo._decoders import DecoderShape, DecoderSize
+    from byoc.zoo._model_sources import CONFIG_FILE as GENAI_CONFIG_FILE
+    from byoc.zoo._model_sources import (
         GenaiFolder,
         choose_pipeline,
         find_genai_folder,
         find_genai_model,
+        find_samples,
+        load_model,
     )
-    from byoc.zoo._model_sources import find_samples, load_model
     from byoc.zoo._sources import ZOO, Source, name_source
     from byoc.zoo._trained_models import FetchResult, Provider, ZooEntry
 else:

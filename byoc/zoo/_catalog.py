@@ -50,7 +50,7 @@ from byoc.zoo._trained_models import fetch_models as fetch_trained
 # dimensions but no values: its metadata give the centre and the spread of the values. They are
 # drawn here, seeded by the names of the model and of the weight.
 
-FOLDER = Path(__file__).parent / "structures"
+_FOLDER = Path(__file__).parent / "structures"
 
 
 class IndexedStructure(StrictModel):
@@ -85,12 +85,8 @@ class ExportedStructures:
         )
 
     def load(self, name: str) -> onnx.ModelProto:
-        """Make a model: float32, batch 1, seeded random weights, the same on every machine.
-
-        Raises `InputError` for a name that is not in the index.
-        """
-        _look_up(name)
-        packed = (FOLDER / f"{name}.onnx.xz").read_bytes()
+        """Make a model: float32, batch 1, seeded random weights, the same on every machine."""
+        packed = (_FOLDER / f"{name}.onnx.xz").read_bytes()
         model = onnx.load_from_string(lzma.decompress(packed))
         model.doc_string = f"{name}: an exported structure with seeded random weights"
         for tensor in model.graph.initializer:
@@ -99,11 +95,8 @@ class ExportedStructures:
         return model
 
     def sample_inputs(self, name: str, seed: int) -> dict[str, NDArray[Any]]:
-        """Return an array for each input: images, token ids of the vocabulary, masks of ones.
-
-        Raises `InputError` as `load` does.
-        """
-        return make_inputs(_look_up(name).inputs, seed)
+        """Return an array for each input: images, token ids of the vocabulary, masks of ones."""
+        return make_inputs(_read_structures()[name].inputs, seed)
 
 
 def _fill_tensor(tensor: TensorProto, model: str) -> None:
@@ -115,24 +108,15 @@ def _fill_tensor(tensor: TensorProto, model: str) -> None:
     del tensor.metadata_props[:]
 
 
-def _look_up(name: str) -> IndexedStructure:
-    structures = _read_structures()
-    if name not in structures:
-        raise InputError(
-            f"zoo: no structure named {name!r}{suggest_nearest(name, structures)}; "
-            f"available: {', '.join(structures)}"
-        )
-    return structures[name]
-
-
 @cache
 def _read_structures() -> Mapping[str, IndexedStructure]:
     """Return the structures of the index, sorted by name."""
-    return dict(sorted(read_yaml(FOLDER / "index.yaml", _StructureIndex).structures.items()))
+    return dict(sorted(read_yaml(_FOLDER / "index.yaml", _StructureIndex).structures.items()))
 
 
 _OPSET = 17  # the first with LayerNormalization
 _TOKENS = 16  # of the model's fixed length
+_HIDDEN = 64  # the width of the signal
 _HEAD = 16  # width of one
 _SETS = 4  # of weights, which layers take in turn
 
@@ -141,36 +125,25 @@ _NEAR_ONE = UniformSpread(1.0, 0.2)
 _BRANCH = 0.3  # deviation of what a layer adds
 
 
-def make_transformer(layers: int, hidden: int = 64) -> onnx.ModelProto:
-    """Make an encoder of `33 * layers + 1` nodes, `[1, 16, hidden]` in and out, float32.
-
-    Weights are seeded. Raises `InputError` for fewer layers than one, or a `hidden` that is not a
-    multiple of 16, the width of a head.
-    """
-    if layers < 1 or hidden < 1 or hidden % _HEAD:
-        raise InputError(f"zoo: no transformer has {layers} layers, {hidden} wide in heads of {_HEAD}")
+def _make_transformer(layers: int) -> onnx.ModelProto:
+    """Make an encoder of `33 * layers + 1` nodes, `[1, 16, 64]` in and out, float32, seeded weights."""
     model = onnx.ModelProto(ir_version=IR_VERSION, producer_name="byoc")
     model.opset_import.add(domain="", version=_OPSET)
     graph = model.graph
     graph.name = f"transformer_{layers}"
     for value, name in ((graph.input.add(), "x"), (graph.output.add(), "y")):
-        tensor = onnx.helper.make_tensor_type_proto(TensorProto.FLOAT, [1, _TOKENS, hidden])
+        tensor = onnx.helper.make_tensor_type_proto(TensorProto.FLOAT, [1, _TOKENS, _HIDDEN])
         value.CopyFrom(onnx.ValueInfoProto(name=name, type=tensor))
-    _add_constants(graph, hidden)
+    _add_constants(graph)
     signal = "x"
     for layer in range(layers):
         signal = _LayerWriter(graph, f"l{layer}", f"w{layer % min(_SETS, layers)}").add(signal)
     for weights in range(min(_SETS, layers)):
-        _add_weights(graph, f"w{weights}", hidden)
+        _add_weights(graph, f"w{weights}")
     _add_normalization(graph, "y", signal, "final")
     for part, spread in (("scale", _NEAR_ONE), ("bias", _NEAR_ZERO)):
-        _add_tensor(graph, f"final.{part}", (hidden,), spread)
+        _add_tensor(graph, f"final.{part}", (_HIDDEN,), spread)
     return model
-
-
-def count_transformer_nodes(layers: int) -> int:
-    """Count the nodes of `make_transformer(layers)`."""
-    return 33 * layers + 1
 
 
 class _LayerWriter:
@@ -227,8 +200,8 @@ def _add_normalization(graph: onnx.GraphProto, name: str, tensor: str, weights: 
     return name
 
 
-def _add_constants(graph: onnx.GraphProto, hidden: int) -> None:
-    shapes = {"split": [1, _TOKENS, hidden // _HEAD, _HEAD], "joined": [1, _TOKENS, hidden]}
+def _add_constants(graph: onnx.GraphProto) -> None:
+    shapes = {"split": [1, _TOKENS, _HIDDEN // _HEAD, _HEAD], "joined": [1, _TOKENS, _HIDDEN]}
     for name, shape in shapes.items():
         graph.initializer.add(
             name=name, data_type=TensorProto.INT64, dims=[len(shape)], int64_data=shape
@@ -238,12 +211,12 @@ def _add_constants(graph: onnx.GraphProto, hidden: int) -> None:
         graph.initializer.add(name=name, data_type=TensorProto.FLOAT, float_data=[number])
 
 
-def _add_weights(graph: onnx.GraphProto, name: str, hidden: int) -> None:
+def _add_weights(graph: onnx.GraphProto, name: str) -> None:
     for norm in ("norm1", "norm2"):
-        _add_tensor(graph, f"{name}.{norm}.scale", (hidden,), _NEAR_ONE)
-        _add_tensor(graph, f"{name}.{norm}.bias", (hidden,), _NEAR_ZERO)
-    widths = dict.fromkeys("qkvo", (hidden, hidden))
-    widths |= {"up": (hidden, 4 * hidden), "down": (4 * hidden, hidden)}
+        _add_tensor(graph, f"{name}.{norm}.scale", (_HIDDEN,), _NEAR_ONE)
+        _add_tensor(graph, f"{name}.{norm}.bias", (_HIDDEN,), _NEAR_ZERO)
+    widths = dict.fromkeys("qkvo", (_HIDDEN, _HIDDEN))
+    widths |= {"up": (_HIDDEN, 4 * _HIDDEN), "down": (4 * _HIDDEN, _HIDDEN)}
     for part, (rows, columns) in widths.items():
         deviation = _BRANCH if part in ("o", "down") else 1.0
         kernel = UniformSpread(0.0, deviation * sqrt(3.0 / rows))
@@ -274,30 +247,18 @@ class GeneratedTransformers:
                 source=f"generated, {layers} layers",
                 licence="Apache-2.0",
                 weights="random, seeded",
-                nodes=count_transformer_nodes(layers),
+                nodes=33 * layers + 1,
             )
             for name, layers in _LAYERS.items()
         )
 
     def load(self, name: str) -> onnx.ModelProto:
-        """Make a model of the depth that its name gives; raises `InputError` for other names."""
-        return make_transformer(_count_layers(name))
+        """Make a model of the depth that its name gives."""
+        return _make_transformer(_LAYERS[name])
 
     def sample_inputs(self, name: str, seed: int) -> dict[str, NDArray[Any]]:
-        """Return embedded tokens, `[1, tokens, hidden]`; raises `InputError` as `load` does."""
-        _count_layers(name)
-        (value,) = make_transformer(1).graph.input  # any depth takes the same
-        _, *shape = (dim.dim_value for dim in value.type.tensor_type.shape.dim)
-        return {value.name: make_photo(seed, 1, *shape)[0]}
-
-
-def _count_layers(name: str) -> int:
-    if name not in _LAYERS:
-        raise InputError(
-            f"zoo: no generated model named {name!r}{suggest_nearest(name, _LAYERS)}; "
-            f"available: {', '.join(_LAYERS)}"
-        )
-    return _LAYERS[name]
+        """Return embedded tokens, `[1, 16, 64]`."""
+        return {"x": make_photo(seed, 1, _TOKENS, _HIDDEN)[0]}
 
 
 GROUP = "byoc.zoo"

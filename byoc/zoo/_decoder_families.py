@@ -1,6 +1,6 @@
 """Generated decoders like Qwen's and Phi's, those that the zoo lists, and samples for each.
 
-They differ from Llama's (`make_decoder`) where the builder's classes do: Qwen's (Qwen Team, "Qwen2
+They differ from Llama's (`DecoderWriter`) where the builder's classes do: Qwen's (Qwen Team, "Qwen2
 Technical Report", 2024, and "Qwen3 Technical Report", 2025) add biases to queries, keys and values and
 normalize each head of queries and keys; in Phi's (Li et al., "Textbooks Are All You Need II: phi-1.5",
 2023) attention and feed-forward layer read the same normalization, which has biases, as all products
@@ -15,16 +15,14 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from byoc.errors import InputError, suggest_nearest
+from byoc.errors import InputError
 from byoc.zoo._decoders import (
-    OPEN,
     DecoderShape,
     DecoderSize,
     DecoderWriter,
     WeightKind,
     check_decoder_size,
     count_decoder_nodes,
-    make_decoder,
     name_weight,
 )
 from byoc.zoo._sample_inputs import UniformSpread, derive_seed, draw_uniform, make_integers
@@ -32,6 +30,7 @@ from byoc.zoo._trained_models import ZooEntry
 
 # The decoders that the zoo lists, and samples of a conversation for each.
 
+_OPEN = DecoderShape()
 # A prompt of 64 tokens, and a cache of 256 positions of which the mask says how many are filled.
 _PREFILL = DecoderShape(1, 64, 0, 64, 64)
 _DECODE = DecoderShape(1, 1, 256, 256, 256)
@@ -51,10 +50,10 @@ class _Variant:
 
 
 _VARIANTS: Mapping[str, _Variant] = {
-    "decoder_int4": _Variant("int4", OPEN, True, "open extents"),
+    "decoder_int4": _Variant("int4", _OPEN, True, "open extents"),
     "decoder_int4_prefill": _Variant("int4", _PREFILL, True, "64 tokens"),
     "decoder_int4_decode": _Variant("int4", _DECODE, True, "1 token, 256 cached"),
-    "decoder_fp16": _Variant("float16", OPEN, False, "open extents"),
+    "decoder_fp16": _Variant("float16", _OPEN, False, "open extents"),
     "decoder_fp16_prefill": _Variant("float16", _PREFILL, False, "64 tokens"),
     "decoder_fp16_decode": _Variant("float16", _DECODE, False, "1 token, 256 cached"),
 }
@@ -78,17 +77,17 @@ class GeneratedDecoders:
         )
 
     def load(self, name: str) -> onnx.ModelProto:
-        """Make the decoder of a name; raises `InputError` for other names."""
-        variant = _look_up(name)
+        """Make the decoder of a name."""
+        variant = _VARIANTS[name]
         return make_decoder(variant.weights, variant.shape, _SIZE, fused=variant.fused)
 
     def sample_inputs(self, name: str, seed: int) -> dict[str, NDArray[Any]]:
-        """Return tokens, mask, positions and cache that go together; raises `InputError` as `load` does.
+        """Return tokens, mask, positions and cache that go together.
 
         In a cache of fixed length the first half is filled, and the new token goes there last.
         """
-        variant = _look_up(name)
-        shape = _SAMPLE if variant.shape == OPEN else variant.shape
+        variant = _VARIANTS[name]
+        shape = _SAMPLE if variant.shape == _OPEN else variant.shape
         batch, sequence, past, total = map(int, (shape.batch, shape.sequence, shape.past, shape.total))
         filled = total if total == past + sequence else total // 2
         mask = (np.arange(total) < filled).astype(np.int64)
@@ -109,37 +108,32 @@ class GeneratedDecoders:
         return inputs
 
 
-def _look_up(name: str) -> _Variant:
-    if name not in _VARIANTS:
-        raise InputError(
-            f"zoo: no decoder named {name!r}{suggest_nearest(name, _VARIANTS)}; "
-            f"available: {', '.join(_VARIANTS)}"
-        )
-    return _VARIANTS[name]
-
-
 Family = Literal["llama", "qwen", "phi"]
 _EPSILON = 1e-5  # of normalizations
 _BIAS = 0.1  # deviation
 
 
-def make_family_decoder(
-    family: Family,
+def make_decoder(
     weights: WeightKind = "int4",
-    shape: DecoderShape = OPEN,
+    shape: DecoderShape | None = None,
     size: DecoderSize | None = None,
+    *,
+    fused: bool = True,
+    family: Family = "llama",
 ) -> onnx.ModelProto:
-    """Make a decoder of a family: token ids, mask and cache in, logits and the longer cache out.
+    """Make a decoder: token ids, mask and cache in, logits and the longer cache out.
 
-    Positions are rotated in GroupQueryAttention. `weights`, `shape`, `size` and what is raised are as in
-    `make_decoder`.
+    Activations are float16 where weights are, else float32. `fused` is what the builder writes for the
+    CPU: one projection for queries, keys and values, and positions rotated in GroupQueryAttention.
+    Otherwise, for `llama` alone, projections and RotaryEmbedding are nodes, and `position_ids` is an
+    input. Raises `InputError` for another family so, for widths that are no multiples of the blocks of
+    int4, or heads that do not divide.
     """
     size = size or DecoderSize()
     check_decoder_size(size, weights)
-    if family == "llama":
-        return make_decoder(weights, shape, size)
-    writer = _QwenWriter if family == "qwen" else _PhiWriter
-    return writer(weights, shape, size, True).write()
+    if not fused and family != "llama":
+        raise InputError(f"zoo: a decoder of the family {family} is fused")
+    return _WRITERS[family](weights, shape or DecoderShape(), size, fused).write()
 
 
 class _BiasWriter(DecoderWriter):
@@ -243,3 +237,10 @@ class _PhiWriter(_BiasWriter):
         second = self.draw(f"{prefix}/fc2", (wide, hidden), 0.5 * wide**-0.5)
         made = self._add_matmul(f"{prefix}/fc2/MatMul", made, second)
         return self._add_bias(f"{prefix}/fc2/Add", made, hidden)
+
+
+_WRITERS: Mapping[Family, type[DecoderWriter]] = {
+    "llama": DecoderWriter,
+    "qwen": _QwenWriter,
+    "phi": _PhiWriter,
+}

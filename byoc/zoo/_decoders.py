@@ -61,9 +61,6 @@ class DecoderShape:
     present: int | str = "total_sequence_length"
 
 
-OPEN = DecoderShape()
-
-
 def check_decoder_size(size: DecoderSize, weights: WeightKind) -> None:
     """Raise InputError for widths and heads that no decoder has."""
     if size.hidden % size.heads or size.heads % size.kv_heads or size.head % 2:
@@ -138,25 +135,6 @@ class GraphWriter:
 _EPSILON = 1e-5  # of normalizations
 _BRANCH = 0.5  # deviation of what attention adds
 _SHARPNESS = 4.0  # deviation of the logits: greedy decoding chooses with a margin
-
-
-def make_decoder(
-    weights: WeightKind = "int4",
-    shape: DecoderShape = OPEN,
-    size: DecoderSize | None = None,
-    *,
-    fused: bool = True,
-) -> onnx.ModelProto:
-    """Make a decoder: token ids, mask and cache in, logits and the longer cache out.
-
-    Activations are float16 where weights are, else float32. `fused` is what the builder writes for the
-    CPU: one projection for queries, keys and values, and positions rotated in GroupQueryAttention.
-    Otherwise projections and RotaryEmbedding are nodes, and `position_ids` is an input. Raises
-    `InputError` for widths that are no multiples of the blocks of int4, or heads that do not divide.
-    """
-    size = size or DecoderSize()
-    check_decoder_size(size, weights)
-    return DecoderWriter(weights, shape, size, fused).write()
 
 
 def count_decoder_nodes(size: DecoderSize, *, fused: bool) -> int:

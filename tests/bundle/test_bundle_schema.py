@@ -12,15 +12,14 @@ from helpers.cutting import CHAIN, HOST_ONLY, cut
 from helpers.support import Ran, parse
 
 from byoc import bundle
-from byoc.bundle import manifest_schema
-from byoc.bundle._manifest_reading import SCHEMA_FILE, parse_manifest
+from byoc.bundle import MANIFEST_FILE, manifest_schema, read_only_manifest
 from byoc.codegen import describe_path_problem, is_plain_name
 from byoc.errors import InputError
 from byoc.pipeline import partition
 from byoc.quantization import Precision
 from byoc.runtime import load
 
-SHIPPED = Path(bundle.__path__[0]) / SCHEMA_FILE
+SHIPPED = Path(bundle.__path__[0]) / "manifest.schema.json"
 VALIDATOR = jsonschema.Draft202012Validator(manifest_schema())
 
 
@@ -143,13 +142,16 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("number", range(len(WRONG)))
-def test_schema_and_reader_refuse_the_same(number: int, manifest: str) -> None:
+def test_schema_and_reader_refuse_the_same(number: int, manifest: str, tmp_path: Path) -> None:
+    (tmp_path / MANIFEST_FILE).write_text(manifest)
+    assert read_only_manifest(tmp_path)
     content = json.loads(manifest)
     assert VALIDATOR.is_valid(content)
     WRONG[number](content)
     assert not VALIDATOR.is_valid(content)
-    with pytest.raises(InputError):
-        parse_manifest(json.dumps(content).encode(), Path("manifest.json"))
+    (tmp_path / MANIFEST_FILE).write_text(json.dumps(content))
+    with pytest.raises(InputError, match=MANIFEST_FILE):
+        read_only_manifest(tmp_path)
 
 
 PATHS = {

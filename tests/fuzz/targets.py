@@ -19,7 +19,7 @@ from byoc.model import Model, prepare_model, read_model_file
 from byoc.patterns import find_near_misses, group_units
 from byoc.placement import Strategy
 from byoc.placement.strategies import AllSupported, MinCut
-from byoc.quantization._calibration_file import read_ranges, write_ranges
+from byoc.quantization import read_ranges, write_ranges
 from byoc.rules import Target, annotate_graph, load_rules
 from byoc.support import _plugins
 from byoc.support.expressions import NumberRange, compile_expression

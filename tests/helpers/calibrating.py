@@ -22,6 +22,7 @@ TEXT = """g (float[1, 3, 8, 8] x) => (float[1, 5] y) {
     f = Flatten(p)
     y = MatMul(f, v)
 }"""
+METHODS = ("minmax", "percentile", "entropy", "mse")
 ACTIVATIONS = ["x", "c", "r", "s", "m", "p", "f", "y"]
 
 

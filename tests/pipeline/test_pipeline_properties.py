@@ -26,7 +26,13 @@ from byoc.planning import Plan
 from byoc.reporting import make_report
 from byoc.rules import OpRule, Target, load_rules
 from byoc.samples import sample_inputs
-from byoc.verification import NotVerified, compare_tensors, run_plain, verify_bundle
+from byoc.verification import (
+    NotVerified,
+    VerificationModels,
+    compare_tensors,
+    run_plain,
+    verify_samples,
+)
 
 _OPS = (
     "Conv",
@@ -106,7 +112,7 @@ def test_bundle_computes_what_the_model_did(
         report = make_report(plan, NotVerified("not yet"))
         write_manifest(folder, build_manifest(folder, [plan], [describe_variant(plan, entries, report)]))
 
-    verification = verify_bundle(open_bundle(path), model)
+    verification = verify_samples(open_bundle(path), VerificationModels(model), (), model)
 
     assert verification.passed, verification
     assert [output.name for output in verification.outputs] == list(model.index.outputs)

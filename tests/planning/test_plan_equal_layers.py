@@ -14,7 +14,7 @@ import byoc
 from byoc.model import GraphIndex, NodeRecords, prepare_model
 from byoc.model.inference import _settling
 from byoc.model.inference._scopes import InferenceContext
-from byoc.zoo._decoders import OPEN, DecoderShape, DecoderSize, make_decoder
+from byoc.zoo import DecoderShape, DecoderSize, make_decoder
 
 _CHANNELS, _SIZE = 4, 6
 # The nodes of a part of a block by operator: inputs, outputs and attributes, of which `x` and `y` are
@@ -105,7 +105,7 @@ def test_a_plan_is_what_it_is_without_reuse(parts: list[str], count: int, data: 
 
 
 def test_a_decoder_is_what_it_is_without_reuse() -> None:
-    model = make_decoder("float16", OPEN, DecoderSize(layers=2), fused=False)
+    model = make_decoder("float16", size=DecoderSize(layers=2), fused=False)
     assert describe_plan(model) == describe_plan_without_reuse(model)
 
 

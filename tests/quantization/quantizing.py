@@ -1,6 +1,7 @@
 """What tests of quantization share: ranges by running, small models, and the way to a tidy one."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,16 @@ from byoc.onnxrt import open_session, without_optimizations
 from byoc.patterns import group_units
 from byoc.placement import Strategy
 from byoc.planning import Plan
-from byoc.quantization import QuantizedModel, Range, Ranges, quantize
-from byoc.quantization._calibrators import GivenQuantization
+from byoc.quantization import (
+    ChosenPrecision,
+    GivenQuantization,
+    Precision,
+    QuantizedModel,
+    Range,
+    Ranges,
+    choose_precision,
+    quantize,
+)
 from byoc.rules import Target, annotate_graph
 from byoc.verification import run_plain
 
@@ -112,6 +121,26 @@ def ranges(
                 assert isinstance(old, Range)
                 found[name] = Range(min(old.low, float(value.min())), max(old.high, float(value.max())))
     return Ranges("min-max", 4, "normal", {**found, **more})
+
+
+def quantize_on_data(
+    model: Model, to: Target, data: Path | str, method: str | None = None, **more: Any
+) -> ChosenPrecision:
+    """Quantize a model on a folder of samples; `predict` returns the seconds of a model."""
+    predict = more.pop("predict", None)
+    return choose_precision(model, [to], Precision(data=data, method=method, **more), predict)
+
+
+def texts(found: ChosenPrecision) -> list[str]:
+    """Return what was done, in the notes on it."""
+    return [note.text for note in found.notes]
+
+
+def save(given: Sequence[Mapping[str, Any]], folder: Path) -> Path:
+    """Write samples to a folder, and return it."""
+    for number, sample in enumerate(given):
+        np.savez(folder / f"{number}.npz", **sample)
+    return folder
 
 
 def snr(expected: NDArray[Any], actual: NDArray[Any]) -> float:

@@ -12,8 +12,7 @@ from helpers.support import Ran
 from PIL import Image
 
 from byoc.model import Model, prepare_model
-from byoc.quantization import calibrate
-from byoc.quantization._calibration_file import read_ranges
+from byoc.quantization import calibrate, read_ranges
 from byoc.samples import Preprocessing
 
 Byoc = Callable[..., Ran]

@@ -14,16 +14,16 @@ from PIL import Image
 from byoc.errors import InputError
 from byoc.model import Model
 from byoc.quantization import calibrate
-from byoc.samples import Preprocessing, sample_inputs
-from byoc.samples._sample_folder import read_folder
-from byoc.samples._sample_source import make_random_samples, wrap_samples
+from byoc.samples import NO_PREPROCESSING, Preprocessing, find_samples, sample_inputs
 
 TWO = prepared("g (float[2] a, int64[N] b) => (float[2] y) { c = Cast <to = 1> (b) y = Add(a, c) }")
 ONE = prepared("g (float[N, 2] x) => (float[N, 2] y) { y = Neg(x) }")
 
 
-def read(folder: Path, model: Model, **options: Any) -> dict[str, dict[str, Any]]:
-    data = read_folder(folder, model, **options)
+def read(
+    folder: Path, model: Model, images: Preprocessing = NO_PREPROCESSING, most: int | None = None
+) -> dict[str, dict[str, Any]]:
+    data = find_samples(folder, model, images, most)
     found = {sample.name: dict(sample.inputs) for sample in data.read_from(0)}
     assert len(found) == data.total
     return {name.removeprefix(f"{folder}/"): sample for name, sample in found.items()}
@@ -46,7 +46,7 @@ def test_one_dimension_more_is_a_stack(tmp_path: Path) -> None:
     found = read(tmp_path, ONE)
     assert list(found) == ["all.npy[0]", "all.npy[1]", "all.npy[2]"]
     assert np.array_equal([sample["x"] for sample in found.values()], stack)
-    assert [sample.name for sample in read_folder(tmp_path, ONE, most=2).read_from(1)] == [
+    assert [sample.name for sample in find_samples(tmp_path, ONE, NO_PREPROCESSING, 2).read_from(1)] == [
         f"{tmp_path}/all.npy[1]"
     ]
 
@@ -252,7 +252,7 @@ def test_places_that_are_no_folders_of_one_kind(tmp_path: Path) -> None:
 
 
 def test_random_samples_are_not_those_of_the_verification(net: Model) -> None:
-    data = make_random_samples(net, 3)
+    data = find_samples("random", net, NO_PREPROCESSING, 3)
     drawn = [sample.inputs["x"] for sample in data.read_from(0)]
     assert data.random
     assert len(drawn) == 3
@@ -266,7 +266,7 @@ def test_random_samples_are_not_those_of_the_verification(net: Model) -> None:
 
 def test_given_samples_are_checked_and_limited(net: Model) -> None:
     given = inputs(4)
-    assert [sample.name for sample in wrap_samples(given, net, 3).read_from(1)] == [
+    assert [sample.name for sample in find_samples(given, net, NO_PREPROCESSING, 3).read_from(1)] == [
         "sample 2",
         "sample 3",
     ]

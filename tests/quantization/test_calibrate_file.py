@@ -10,9 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from byoc.errors import InputError
-from byoc.quantization import Range, Ranges
-from byoc.quantization._calibration_file import format_ranges, read_ranges, write_ranges
-from byoc.quantization._calibrators import DTYPES, ChannelRange, GivenQuantization
+from byoc.quantization import (
+    ChannelRange,
+    GivenQuantization,
+    Range,
+    Ranges,
+    read_ranges,
+    write_ranges,
+)
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False, width=32)
 POSITIVE = st.floats(min_value=0, exclude_min=True, allow_infinity=False, width=32)
@@ -22,8 +27,11 @@ NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=2
 
 @st.composite
 def quantizations(draw: st.DrawFn) -> GivenQuantization:
-    dtype = draw(st.sampled_from(sorted(DTYPES)))
-    points = st.integers(*DTYPES[dtype])
+    bits, unsigned = draw(st.sampled_from([4, 8, 16])), draw(st.booleans())
+    dtype = f"{'u' if unsigned else ''}int{bits}"
+    points = (
+        st.integers(0, 2**bits - 1) if unsigned else st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    )
     if draw(st.booleans()):
         return GivenQuantization((draw(POSITIVE),), (draw(points),), dtype)
     pairs = draw(st.lists(st.tuples(POSITIVE, points), min_size=1, max_size=4))
@@ -64,7 +72,7 @@ def test_names_that_look_like_something_else(tmp_path: Path, name: str) -> None:
     assert read_ranges(tmp_path / "c.yaml") == ranges
 
 
-def test_the_form_of_the_file() -> None:
+def test_the_form_of_the_file(tmp_path: Path) -> None:
     tensors = {
         "conv1_out": Range(-1.25, 3.5, (-2.0, 9.0), 0.001),
         "y": GivenQuantization((0.02,), (3,), "int8"),
@@ -74,7 +82,8 @@ def test_the_form_of_the_file() -> None:
     channels = {"image": ChannelRange(np.array([-1.0, 0.0]), np.array([0.5, 2.0]))}
     usual = {"conv1_out": Range(-0.5, 1.0)}
     found = Ranges("entropy", 200, "photos", tensors, True, "net", {"symmetric": False})
-    text = format_ranges(replace(found, channels=channels, usual=usual))
+    write_ranges(tmp_path / "c.yaml", replace(found, channels=channels, usual=usual))
+    text = (tmp_path / "c.yaml").read_text()
     assert "".join(line for line in text.splitlines(keepends=True) if line[0] != "#") == (
         "format: 2\n"
         "method: entropy\n"

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from helpers.calibrating import ACTIVATIONS, inputs, network, truth
+from helpers.calibrating import ACTIVATIONS, METHODS, inputs, network, truth
 from helpers.support import prepared
 from numpy.typing import NDArray
 from onnxruntime.quantization import CalibrationMethod, create_calibrator
@@ -14,7 +14,6 @@ from onnxruntime.quantization import CalibrationMethod, create_calibrator
 from byoc.errors import InputError
 from byoc.model import Model
 from byoc.quantization import Range, calibrate
-from byoc.quantization._calibrators import CALIBRATORS
 
 SAMPLES = inputs(12)
 BINS = 512  # a quarter, since onnxruntime's search takes time that goes with their square
@@ -29,6 +28,11 @@ def fewer_bins(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def values() -> dict[str, NDArray[Any]]:
     return truth(network(), ACTIVATIONS, SAMPLES)
+
+
+def test_these_are_all_calibrators(net: Model) -> None:
+    with pytest.raises(InputError, match=f"there are {', '.join(METHODS)}$"):
+        calibrate(net, SAMPLES, method="none")
 
 
 def test_min_max_is_numpys(net: Model, values: dict[str, NDArray[Any]]) -> None:
@@ -128,7 +132,7 @@ def test_all_but_min_max_clip(net: Model, method: str, options: dict[str, Any]) 
     assert {"c", "r", "m"} & set(clipped)
 
 
-@pytest.mark.parametrize("method", list(CALIBRATORS))
+@pytest.mark.parametrize("method", METHODS)
 def test_constant_and_zero_tensors(method: str) -> None:
     model = prepared(
         """g (float[4] x) => (float[4] y, float[4] z) {
@@ -145,7 +149,7 @@ def test_constant_and_zero_tensors(method: str) -> None:
     assert found.tensors["z"] == Range(0.0, 0.0)
 
 
-@pytest.mark.parametrize("method", list(CALIBRATORS))
+@pytest.mark.parametrize("method", METHODS)
 def test_values_too_small_or_large_for_bins_keep_their_extremes(method: str) -> None:
     model = prepared("g (float[2] x) => (float[2] y) { y = Neg(x) }")
     for most in (1e-40, 3.4e38):
@@ -155,14 +159,14 @@ def test_values_too_small_or_large_for_bins_keep_their_extremes(method: str) -> 
 
 
 def test_symmetric_ranges(net: Model) -> None:
-    for method in CALIBRATORS:
+    for method in METHODS:
         found = calibrate(net, SAMPLES[:3], method=method, symmetric=True)
         for entry in found.tensors.values():
             assert isinstance(entry, Range)
             assert entry.low == -entry.high < 0
 
 
-@pytest.mark.parametrize("method", list(CALIBRATORS))
+@pytest.mark.parametrize("method", METHODS)
 def test_float16(method: str) -> None:
     model = prepared(
         "g (float16[8] x) => (float16[8] y) { a = Add(x, x) y = Sub(a, x) }",
@@ -192,7 +196,7 @@ def test_groups_of_tensors_give_the_same(
 
 
 def test_the_order_of_samples_is_nothing(net: Model) -> None:
-    for method in CALIBRATORS:
+    for method in METHODS:
         assert calibrate(net, SAMPLES, method=method) == calibrate(net, SAMPLES[::-1], method=method)
 
 

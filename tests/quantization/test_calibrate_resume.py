@@ -9,13 +9,12 @@ from weakref import finalize
 
 import numpy as np
 import pytest
-from helpers.calibrating import inputs, network
+from helpers.calibrating import METHODS, inputs, network
 from helpers.support import sample_cases
 
 from byoc.errors import InputError
 from byoc.model import Model, prepare_model
 from byoc.quantization import calibrate
-from byoc.quantization._calibrators import CALIBRATORS
 
 
 class Killed(BaseException):
@@ -51,7 +50,7 @@ def killed_at(step: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("step", "method"), sample_cases([*product((2, 5, 8, 12, 21, 33), CALIBRATORS)], every=3)
+    ("step", "method"), sample_cases([*product((2, 5, 8, 12, 21, 33), METHODS)], every=3)
 )
 def test_an_interrupted_run_goes_on_to_the_same(
     net: Model, data: Path, tmp_path: Path, method: str, step: int
@@ -139,7 +138,7 @@ class _Counted:
             yield self._one(i)
 
 
-@pytest.mark.parametrize("method", list(CALIBRATORS))
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("number", [10, 200])
 def test_one_sample_is_there_at_a_time(net: Model, method: str, number: int) -> None:
     samples = _Counted(number)

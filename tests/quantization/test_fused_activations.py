@@ -6,7 +6,6 @@ from onnx.helper import make_node
 from quantizing import OPS, built, quantize, ranges, samples, target, values, weights
 
 from byoc.model import Model
-from byoc.quantization._quantize_model import prepare_floats
 
 FORMS = {
     "Paddle's hard swish": (
@@ -58,9 +57,9 @@ def make_network(form: str, opset: int = 13) -> Model:
 def test_it_is_one_operator_that_computes_the_same(form: str) -> None:
     model = make_network(form)
     to = target(ops=[*OPS, "HardSwish", "HardSigmoid"])
-    found = prepare_floats(model, [to])
+    found = quantize(model, [to], ranges(model)).floats
     assert [node.op_type for node in found.index.nodes] == ["Conv", FORMS[form][1], "Conv"]
-    assert prepare_floats(found, [to]) is found
+    assert quantize(found, [to], ranges(model)).floats is found
     inputs = samples(model, 1)[0]
     np.testing.assert_allclose(
         values(found, inputs)["y"], values(model, inputs)["y"], rtol=1e-4, atol=1e-5
@@ -71,5 +70,5 @@ def test_it_is_one_operator_that_computes_the_same(form: str) -> None:
 
 def test_what_no_target_takes_stays() -> None:
     model = make_network("PyTorch's hard swish")
-    found = prepare_floats(model, [target()])
+    found = quantize(model, [target()], ranges(model)).floats
     assert [node.op_type for node in found.index.nodes] == ["Conv", "HardSigmoid", "Mul", "Conv"]

@@ -21,9 +21,6 @@ from byoc.quantization import (
     PlanTrial,
     TradeSearch,
     UnitPrecisions,
-    choose_front,
-    choose_plan,
-    read_budget,
 )
 from byoc.quantization._choose_precision import BoundaryCosts, Level, PrecisionProblem
 from byoc.quantization._trade_search import CheapestSearch, PrecisionChoice
@@ -41,9 +38,9 @@ from byoc.quantization._trade_search import CheapestSearch, PrecisionChoice
     ],
 )
 def test_what_is_a_budget(text: str, measure: str, least: float) -> None:
-    budget = read_budget(text)
+    budget = Budget.parse(text)
     assert (budget.measure, budget.least) == (measure, least)
-    assert read_budget(str(budget)) == budget == Budget(budget.measure, least)
+    assert Budget.parse(str(budget)) == budget == Budget(budget.measure, least)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +48,7 @@ def test_what_is_a_budget(text: str, measure: str, least: float) -> None:
 )
 def test_what_is_no_budget(text: str) -> None:
     with pytest.raises(InputError) as error:
-        read_budget(text)
+        Budget.parse(text)
     assert str(error.value) == (f"accuracy budget: '{text}' is neither like 30dB nor like top1=0.99")
 
 
@@ -73,7 +70,7 @@ def test_a_budget_that_is_none(measure: Any, least: Any, problem: str) -> None:
 
 def test_a_share_above_one() -> None:
     with pytest.raises(InputError, match=r"^accuracy budget: 'top1=1.01': a share is at most 1$"):
-        read_budget("top1=1.01")
+        Budget.parse("top1=1.01")
 
 
 def db(noise: float) -> float:
@@ -333,7 +330,12 @@ def test_the_front_has_what_no_cheaper_plan_keeps() -> None:
             (15.0, 1.5),
         )
     ]
-    assert [point.reached for point in choose_front(points, points[0])] == [15.0, 20.0, 30.0, inf]
+    assert [point.reached for point in TradeSearch.list_front(points, points[0])] == [
+        15.0,
+        20.0,
+        30.0,
+        inf,
+    ]
 
 
 def test_what_is_hardly_dearer_and_quantized_is_taken() -> None:
@@ -342,13 +344,13 @@ def test_what_is_hardly_dearer_and_quantized_is_taken() -> None:
     mixed = TradePoint(35.0, 1.0, 1.0, ("a",))
     wide = TradePoint(50.0, 1.0, 1.0, (), ("a", "b"))
     narrow = TradePoint(30.0, 1.0, 1.0, ())
-    assert choose_plan([floats, mixed, wide, narrow]) == narrow
-    assert choose_plan([floats, mixed, wide]) == wide
-    assert choose_plan([floats, mixed]) == mixed
-    assert choose_plan([floats, replace(narrow, cost=1.02)]) == floats
-    assert choose_front([floats, narrow], narrow) == (floats, narrow)
+    assert TradeSearch.choose([floats, mixed, wide, narrow]) == narrow
+    assert TradeSearch.choose([floats, mixed, wide]) == wide
+    assert TradeSearch.choose([floats, mixed]) == mixed
+    assert TradeSearch.choose([floats, replace(narrow, cost=1.02)]) == floats
+    assert TradeSearch.list_front([floats, narrow], narrow) == (floats, narrow)
     with pytest.raises(ValueError, match="empty"):
-        choose_plan([])
+        TradeSearch.choose([])
 
 
 def test_what_is_not_a_number_is_not_met() -> None:

@@ -7,8 +7,7 @@ from onnx.helper import make_node
 from quantizing import built, form, groups, network, node, quantize, ranges, stored, target, weights
 
 from byoc.errors import InputError
-from byoc.quantization import Ranges
-from byoc.quantization._calibrators import GivenQuantization
+from byoc.quantization import GivenQuantization, Ranges
 from byoc.rules import load_rules
 
 

@@ -22,8 +22,7 @@ from quantizing import (
 )
 
 from byoc.errors import InputError
-from byoc.quantization import Range
-from byoc.quantization._calibrators import GivenQuantization
+from byoc.quantization import GivenQuantization, Range
 from byoc.verification import run_plain
 
 

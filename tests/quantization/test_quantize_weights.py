@@ -1,6 +1,6 @@
 """Weights of matrix products in 4 bits: errors, forms by what targets take, what is left, the report."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,7 @@ import byoc
 from byoc.errors import InputError
 from byoc.model import prepare_model
 from byoc.onnxrt import open_session, run_session, without_optimizations
-from byoc.quantization import Precision
-from byoc.quantization._quantize_weights import quantize_weights, round_to_blocks
+from byoc.quantization import ChosenPrecision, Precision, choose_precision, round_to_blocks
 from byoc.rules import Target, load_rules
 
 onnxruntime = pytest.importorskip("onnxruntime.capi._pybind_state")
@@ -60,6 +59,11 @@ def write_rules(folder: Path, *ops: str, codegen: str = "reference") -> Path:
     taken = ", ".join(f"{{op: '{op}'}}" for op in ops)
     path.write_text(PLAIN.replace("OPS", taken).replace("CODEGEN", codegen))
     return path
+
+
+def quantize(model: onnx.ModelProto, targets: Sequence[Target], block: int = 32) -> ChosenPrecision:
+    precision = Precision("int4-weights", block=block)
+    return choose_precision(prepare_model(model, "net"), targets, precision)
 
 
 def restore_onnxruntime(
@@ -124,10 +128,10 @@ def test_squared_errors_are_clearly_below_onnxruntimes() -> None:
 def test_what_is_stored_is_what_onnxruntime_computes_with(tmp_path: Path) -> None:
     """Both forms give the products of the weights that the integers stand for."""
     inputs = {"x": draw((3, 96), 7)}
-    model = prepare_model(build(), "net")
+    model = build()
     target = load(write_rules(tmp_path, "*"))
     for targets in ([target], [load(write_rules(tmp_path, "MatMul", "Gemm", "Relu"))]):
-        done = quantize_weights(model, targets, 32)
+        done = quantize(model, targets)
         free = targets[0] is target  # of MatMulNBits, which has zeros
         stored = {
             name: round_to_blocks(draw(shape, n), 32, symmetric=not free).restore()
@@ -144,7 +148,7 @@ def test_what_is_stored_is_what_onnxruntime_computes_with(tmp_path: Path) -> Non
 
 
 def test_the_form_is_the_one_that_a_target_takes(tmp_path: Path) -> None:
-    model = prepare_model(build(), "net")
+    model = build()
     plain = load(write_rules(tmp_path, "MatMul", "Gemm"))
     whole = load(write_rules(tmp_path, "*"))
     forms = {
@@ -153,7 +157,7 @@ def test_the_form_is_the_one_that_a_target_takes(tmp_path: Path) -> None:
         "none": ["MatMulNBits", "MatMulNBits", "DequantizeLinear and Gemm"],
     }
     for name, targets in (("all", [whole]), ("plain", [plain]), ("none", [])):
-        done = quantize_weights(model, targets, 16)
+        done = quantize(model, targets, 16)
         assert [each.operator for each in done.weights] == forms[name], name
         assert [each.name for each in done.weights] == ["t", "w", "u"]
         assert all(18 < each.decibels < 25 for each in done.weights)
@@ -166,9 +170,9 @@ def test_a_target_without_zeros_gets_symmetric_weights(tmp_path: Path) -> None:
     path = write_rules(tmp_path, "com.microsoft.MatMulNBits")
     takes_zeros = load(path)
     path.write_text(path.read_text().replace("NBits'", "NBits', tensors: {zero_points: {absent: true}}"))
-    model = prepare_model(build(), "net")
+    model = build()
     for target, expected in ((takes_zeros, 4), (load(path), 3)):
-        done = quantize_weights(model, [target], 32)
+        done = quantize(model, [target], 32)
         inputs = [len(n.input) for n in done.model.index.nodes if n.op_type == "MatMulNBits"]
         assert inputs[0] == expected
 
@@ -193,8 +197,8 @@ def test_a_bundle_keeps_a_quarter_and_tells_the_noise(ops: str, codegen: str, tm
 
 
 def test_half_precision_keeps_scales_of_its_own(tmp_path: Path) -> None:
-    model = prepare_model(build("float16"), "net")
-    done = quantize_weights(model, [load(write_rules(tmp_path, "*"))], 32)
+    model = build("float16")
+    done = quantize(model, [load(write_rules(tmp_path, "*"))], 32)
     kinds = {tensor.name: tensor.data_type for tensor in done.model.proto.graph.initializer}
     assert kinds["t_scales"] == onnx.TensorProto.FLOAT16
     assert all(18 < each.decibels < 25 for each in done.weights)
@@ -210,7 +214,7 @@ def test_weights_of_a_few_least_numbers_of_half_precision_are_exact(most: int, t
     inputs = {"x": np.eye(64, dtype=np.float16)}
     for ops in ("*", "MatMul"):
         target = load(write_rules(tmp_path, ops))
-        done = quantize_weights(prepare_model(model, "half"), [target], 32)
+        done = quantize(model, [target], 32)
         assert [each.decibels for each in done.weights] == [np.inf]
         with without_optimizations():
             made = run_session(open_session(done.model.proto), inputs)
@@ -254,7 +258,7 @@ def test_weights_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     broken[0, 0] = np.inf
     model.graph.initializer[1].CopyFrom(numpy_helper.from_array(broken, "w"))
     with pytest.raises(InputError, match="'w' is not finite everywhere"):
-        quantize_weights(prepare_model(model, "net"), [load(write_rules(tmp_path, "*"))], 32)
+        quantize(model, [load(write_rules(tmp_path, "*"))], 32)
 
 
 @pytest.mark.parametrize("largest", [1e-43, 1e-39, 3.4e38])
@@ -266,7 +270,7 @@ def test_weights_at_the_ends_of_their_type_are_rounded_without_a_warning(largest
 
 
 def test_a_block_is_at_most_as_long_as_the_inputs(tmp_path: Path) -> None:
-    done = quantize_weights(prepare_model(build(), "net"), [load(write_rules(tmp_path, "*"))], 1 << 40)
+    done = quantize(build(), [load(write_rules(tmp_path, "*"))], 1 << 40)
     sizes = [
         attribute.i
         for node in done.model.proto.graph.node
@@ -282,7 +286,7 @@ def test_a_model_whose_weights_are_all_inputs_is_raised(tmp_path: Path) -> None:
     model.graph.initializer.append(numpy_helper.from_array(draw((64, 32), 3), "w"))
     model.ir_version = 3
     model.opset_import[0].version = 9
-    done = quantize_weights(prepare_model(model, "old"), [load(write_rules(tmp_path, "*"))], 32)
+    done = quantize(model, [load(write_rules(tmp_path, "*"))], 32)
     assert [each.operator for each in done.weights] == ["MatMulNBits"]
     inputs = {"x": draw((2, 64), 4)}
     rows = np.ascontiguousarray(draw((64, 32), 3).T)

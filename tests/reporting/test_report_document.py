@@ -11,10 +11,9 @@ from helpers.support import VANILLA, parse
 
 from byoc.errors import Cause, CauseKind, refuse
 from byoc.pipeline import partition
+from byoc.reporting import make_full_verification_report
 from byoc.reporting._remedies import RemedyFinder
-from byoc.reporting._verification_document import make_verification_report
-from byoc.verification import OutputError, Verification
-from byoc.verification._verification_result import Accuracy
+from byoc.verification import Accuracy, OutputError, Verification
 
 KEYS = [
     "model",
@@ -350,7 +349,7 @@ def test_an_error_that_is_not_finite_is_null(
     errors: list[float], largest: float | None, passed: bool
 ) -> None:
     outputs = tuple(OutputError(f"o{i}", "float32", e, e, 1e-4) for i, e in enumerate(errors))
-    made = make_verification_report(Verification("m", outputs)).to_json()
+    made = make_full_verification_report(Verification("m", outputs)).to_json()
     assert (made["against"], made["largest_relative_error"], made["passed"]) == ("m", largest, passed)
     assert [o["relative"] for o in made["outputs"]] == [e if isfinite(e) else None for e in errors]
     assert all(
@@ -366,9 +365,9 @@ def test_an_error_that_is_not_finite_is_null(
 
 
 def test_what_lower_precision_left() -> None:
-    assert make_verification_report(Verification("m", ())).accuracy is None
+    assert make_full_verification_report(Verification("m", ())).accuracy is None
     left = (Accuracy("a", 31.5, 0.75), Accuracy("b", inf, 1.0), Accuracy("c", nan, nan))
-    made = make_verification_report(Verification("m", (), "the original", left)).to_json()
+    made = make_full_verification_report(Verification("m", (), "the original", left)).to_json()
     assert made["accuracy"] == {
         "original": "the original",
         "outputs": [

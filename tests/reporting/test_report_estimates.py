@@ -1,16 +1,17 @@
 """How much of a plan is an estimate, which node is to blame, and what the report then does not claim."""
 
+from io import StringIO
 from pathlib import Path
 
 import onnx
 import pytest
 from helpers.support import VANILLA, parse
 from onnx import helper
+from rich.console import Console
 
 from byoc import explain
 from byoc.pipeline import partition
-from byoc.reporting import make_explanation_document, summarize_report
-from byoc.reporting._explanation_document import _SCREEN, _explanation_lines
+from byoc.reporting import make_explanation_document, print_explanation, summarize_report
 
 # Relu and Add are among the operators of dla; behind `o` nothing has a known shape.
 TEXT = """
@@ -112,7 +113,9 @@ def test_all_nodes_behind_the_culprit_have_one_reason(tmp_path: Path) -> None:
     assert [reason.text for reason in group.reasons] == [CAUSE]
     assert group.operators == {"Relu": 2, "Add": 1}
     assert document.compute.estimated > 0.75
-    lines = list(_explanation_lines(document, _SCREEN))
+    stream = StringIO()
+    print_explanation(document, Console(file=stream, width=200))
+    lines = stream.getvalue().splitlines()
     assert lines[0].endswith("of the work is an estimate")
     (shown,) = [line for line in lines if line.startswith("Add 'y'")]
     assert shown == "Add 'y', an unknown share of the compute"

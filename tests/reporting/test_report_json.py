@@ -23,8 +23,7 @@ from byoc.reporting import (
 )
 from byoc.rules import load_rules
 from byoc.support import Note
-from byoc.verification import LayerCheck, LayerError, OutputError, RegionError, Verification
-from byoc.verification._verification_result import Accuracy
+from byoc.verification import Accuracy, LayerCheck, LayerError, OutputError, RegionError, Verification
 
 Golden = Callable[[str, str], None]
 

@@ -10,15 +10,11 @@ from rich.console import Console
 import byoc
 from byoc import zoo
 from byoc.reporting import BRIEF, SCREEN, make_explanation_document, print_explanation, print_report
-from byoc.zoo._catalog import ExportedStructures, GeneratedTransformers
-from byoc.zoo._classic_models import ClassicModels
-from byoc.zoo._decoder_families import GeneratedDecoders
 
 LINES = 50
 WIDTH = 100
 RULES = ("dla", "ethos-u55", "nnpa")
-PROVIDERS = (ClassicModels(), ExportedStructures(), GeneratedDecoders(), GeneratedTransformers())
-HERE = {entry.name for provider in PROVIDERS for entry in provider.entries()}
+HERE = {entry.name for entry in zoo.list_entries() if entry.weights == "random, seeded"}
 """The models that need no download."""
 HUGE = "transformer_100k"
 """A minute of planning; equal blocks make it the report of transformer_10k."""

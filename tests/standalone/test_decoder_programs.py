@@ -12,8 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from byoc.errors import InputError
 from byoc.standalone import export_c, verify_program
-from byoc.zoo._decoder_families import make_family_decoder
-from byoc.zoo._decoders import DecoderShape, DecoderSize
+from byoc.zoo import DecoderShape, DecoderSize, make_decoder
 
 pytest.importorskip("emx_onnx_cgen")
 pytest.importorskip("onnxruntime")
@@ -181,7 +180,7 @@ def test_a_token_of_a_decoder(family: Any, tmp_path: Path) -> None:
     """A whole decoder with a cache of a fixed length, as genai writes it, all of it in C."""
     size = DecoderSize(vocabulary=96, layers=2, hidden=128, heads=4, kv_heads=2, wide=96, context=32)
     check(
-        make_family_decoder(family, "int4", DecoderShape(1, 1, 16, 16, 16), size),
+        make_decoder("int4", DecoderShape(1, 1, 16, 16, 16), size, family=family),
         tmp_path / "out",
         False,
     )

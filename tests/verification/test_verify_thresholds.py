@@ -13,9 +13,9 @@ from byoc.verification import (
     OutputError,
     Thresholds,
     compare_tensors,
+    find_quantized_tensors,
     read_thresholds,
 )
-from byoc.verification._quantization_noise import find_quantized_tensors
 
 I8 = np.array([-128, 0, 127, 5], np.int8)
 

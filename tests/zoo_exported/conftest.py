@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -10,9 +11,10 @@ import pytest
 from helpers.support import sample_cases
 from numpy.typing import NDArray
 
-from byoc.zoo._catalog import ExportedStructures
+from byoc import zoo
 
-NAMES = [entry.name for entry in ExportedStructures().entries()]
+FOLDER = Path(zoo.__file__).parent / "structures"
+NAMES = sorted(path.name.removesuffix(".onnx.xz") for path in FOLDER.glob("*.onnx.xz"))
 # A network of convolutions, attention, and a detector with data-dependent extents.
 ORDINARY = ("mobilenet_v3_large", "vit_tiny", "ssdlite320")
 
@@ -22,6 +24,7 @@ class Trial:
     """A structure and what it did with two samples."""
 
     name: str
+    bytes: int
     model: onnx.ModelProto
     outputs: tuple[dict[str, NDArray[Any]], dict[str, NDArray[Any]]]
 
@@ -30,12 +33,11 @@ class Trial:
 def trial(request: pytest.FixtureRequest) -> Iterator[Trial]:
     """Run one model; pytest orders tests by this fixture, so one model is in memory at a time."""
     name: str = request.param
-    exported = ExportedStructures()
-    model = exported.load(name)
+    model = zoo.load(name)
     session = _session(model)
-    first, second = (_run(session, exported.sample_inputs(name, seed)) for seed in (0, 1))
+    first, second = (_run(session, zoo.sample_inputs(name, seed)) for seed in (0, 1))
     del session
-    yield Trial(name, model, (first, second))
+    yield Trial(name, (FOLDER / f"{name}.onnx.xz").stat().st_size, model, (first, second))
 
 
 def _session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:

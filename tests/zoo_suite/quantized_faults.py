@@ -34,10 +34,10 @@ from byoc.verification import (
     OutputError,
     RecordedRuns,
     compare_tensors,
+    find_quantized_tensors,
     record_reference_runs,
     run_plain,
 )
-from byoc.verification._quantization_noise import find_quantized_tensors
 from byoc.verification._region_verification import compare_recorded
 
 MODELS = ("khmercut_int8", "smart_turn_v3_qdq", "eff_word_net_qint8")

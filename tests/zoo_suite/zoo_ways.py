@@ -18,7 +18,13 @@ from byoc.quantization import ChosenPrecision
 from byoc.rules import load_rules
 from byoc.stages import ChosenPasses, LoadedModel, Planned, Request, Setup, load_settings
 from byoc.stages.options import Options
-from byoc.verification import NotVerifiableError, NotVerified, Verification, verify_bundle
+from byoc.verification import (
+    NotVerifiableError,
+    NotVerified,
+    Verification,
+    VerificationModels,
+    verify_samples,
+)
 
 COSTS = (
     "kind: roofline\nname: near\npeak: {default: 1.0e+12}\nbandwidth: 1.0e+12\nlink: {bandwidth: .inf}\n"
@@ -64,7 +70,9 @@ def rows(name: str) -> Iterator[Row]:
             (outcome,) = [each.verification for each in emit([state])]
             if isinstance(outcome, NotVerified):
                 raise NotVerifiableError(outcome.reason)
-            again: Verification = verify_bundle(open_bundle(here / "b"), model)
+            again: Verification = verify_samples(
+                open_bundle(here / "b"), VerificationModels(model), (), model
+            )
             error = max((output.relative for output in again.outputs), default=0.0)
         size = sum(len(index.nodes) - len(index.constant_nodes) for index in model.index.walk())
         yield Row(name, strategy.name, size, len(plan.regions), error, time.monotonic() - start)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import byoc
 from byoc.codegen import CompileError, InputError, find_codegen, parse_codegen_options
-from byoc.zoo._decoders import DecoderShape, DecoderSize, make_decoder
+from byoc.zoo import DecoderShape, DecoderSize, make_decoder
 
 
 @dataclass(frozen=True)
