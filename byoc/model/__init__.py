@@ -32,11 +32,6 @@ if TYPE_CHECKING:
         rename_tensors,
         replace_names,
     )
-    from byoc.model._function_bodies import (
-        NodeCopies,
-        has_function_body,
-        make_body_model,
-    )
     from byoc.model._graph_index import RANDOM_OPERATORS, GraphBody, GraphIndex
     from byoc.model._graph_parts import (
         COMPOSITE_KEY,
@@ -112,7 +107,14 @@ if TYPE_CHECKING:
         mark_inserted,
         set_metadata,
     )
-    from byoc.model._opset_conversion import ConversionError, convert_ir_version, convert_opset
+    from byoc.model._operator_forms import (
+        ConversionError,
+        NodeCopies,
+        convert_ir_version,
+        convert_opset,
+        has_function_body,
+        make_body_model,
+    )
     from byoc.model._outline import (
         MAX_IR,
         MIN_IR,

@@ -22,7 +22,7 @@ WRITERS = {
     "model/_constants.py": "what folding leaves",
     "model/_model_loading.py": "the order of a file",
     "model/_node_kinds.py": "nodes with labels, each copied once",
-    "model/_opset_conversion.py": "what ONNX's converter makes",
+    "model/_operator_forms.py": "what ONNX's converter makes",
     "model/_outline.py": "main graph and functions of a partitioned model, each node copied once",
     "model/inference/_settling.py": "bodies of a typed graph",
     "quantization/_accuracy_test.py": "a quantized model with pairs for some readers alone",

@@ -18,20 +18,18 @@ from byoc.memory.arena import (
     CompoundPart,
     DistancePacking,
     GreedyPacking,
-    find_live_ranges,
-    find_lowest_gap,
-    pack_under,
-    plan_buffers,
-)
-from byoc.memory.arena import _packing as packing_module
-from byoc.memory.arena._best_order import (
     SegmentWalker,
     _find_peak,
     _growing_limits,
     _own_bytes,
     find_best_order,
+    find_live_ranges,
+    find_lowest_gap,
+    pack_under,
+    plan_buffers,
     vary_order,
 )
+from byoc.memory.arena import _packing as packing_module
 from byoc.memory.arena._packing import find_lowest_offsets, place_quickly
 from byoc.memory.arena._segments import (
     Backward,

@@ -19,12 +19,13 @@ from byoc.memory.arena import (
     Compound,
     CompoundPart,
     GreedyPacking,
+    find_best_order,
     find_live_ranges,
     pack_under,
     plan_by_methods,
     search_offsets,
+    vary_order,
 )
-from byoc.memory.arena._best_order import find_best_order, vary_order
 from byoc.memory.arena._packing import build_compounds, find_lowest_offsets, place_quickly
 from byoc.memory.arena._segments import find_cut_bound, find_witness
 from byoc.numerics import SearchBudget

@@ -9,9 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stripes_random import Numbers, numbers
 
-from byoc.memory.stripes import SAME_ROW, OperandRows, RowLayer, RowTensor, stripe
+from byoc.memory.stripes import (
+    SAME_ROW,
+    CascadeCuts,
+    OperandRows,
+    RowLayer,
+    RowTensor,
+    build_blocks,
+    stripe,
+)
 from byoc.memory.stripes._row_clock import WindowPacker
-from byoc.memory.stripes._striping import CascadeCuts, build_blocks
 from byoc.memory.stripes._striping_problem import RowNetwork, build_row_units
 
 BLOCKS, CUTS, PACK = (sys.modules[each.__module__] for each in (build_blocks, CascadeCuts, WindowPacker))
