@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Dimensions,
         PlannedSizes,
         Variant,
+        fix_dims,
         list_open_dims,
         name_extents,
         name_open_dims,

@@ -8,8 +8,13 @@ from contrib_nodes import CONTRIB, Case, case
 from onnx import helper
 
 from byoc.model import TensorType
-from byoc.model.inference import KnownNode, evaluate_dim
-from byoc.model.inference._contrib_rules import CONTRIB_RULES, infer_by_schema, infer_contrib_types
+from byoc.model.inference import (
+    CONTRIB_RULES,
+    KnownNode,
+    evaluate_dim,
+    infer_by_schema,
+    infer_contrib_types,
+)
 
 pytest.importorskip("onnxruntime")
 

@@ -10,6 +10,7 @@ from byoc.model import (
     Dim,
     Dimensions,
     TensorType,
+    fix_dims,
     get_stated_types,
     list_open_dims,
     name_extents,
@@ -19,7 +20,6 @@ from byoc.model import (
     read_type,
     walk_graphs,
 )
-from byoc.model._dimensions import fix_dims
 from byoc.model.inference import clear_negative_dims
 
 TEXT = """

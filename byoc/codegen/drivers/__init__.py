@@ -31,6 +31,7 @@ from byoc.codegen.drivers._driver_structures import (
     DriverBinding,
     DriverCall,
     DriverTable,
+    DriverTable2,
     Event,
     Versions,
     allocate_aligned,
@@ -42,12 +43,16 @@ from byoc.errors import ByocError, InputError
 from byoc.support import build_shared_library
 
 __all__ = [
+    "DONE",
     "DeviceTensor",
     "DriverBuffer",
+    "DriverCall",
     "DriverCounters",
     "DriverError",
     "DriverEvent",
     "DriverLibrary",
+    "DriverTable",
+    "DriverTable2",
     "DriverVersions",
     "OpenedRegion",
     "build_driver",

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
+    from byoc.model.inference._contrib_rules import CONTRIB_RULES, infer_by_schema, infer_contrib_types
     from byoc.model.inference._extents import (
         add_dims,
         bound_dim,
