@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.support import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from tests.support import examples
 
 import byoc
 from byoc.model import GraphIndex, NodeRecords, prepare_model
