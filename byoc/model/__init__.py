@@ -55,6 +55,31 @@ if TYPE_CHECKING:
         read_without_heavy_weights,
         replace_weights,
     )
+    from byoc.model._inference._contrib_rules import CONTRIB_RULES, infer_by_schema, infer_contrib_types
+    from byoc.model._inference._extents import (
+        add_dims,
+        bound_dim,
+        ceil_divide_dims,
+        evaluate_dim,
+        fix_type,
+        floor_divide_dims,
+        is_dim_at_least,
+        list_dim_names,
+        max_dims,
+        min_dims,
+        multiply_dims,
+        parse_dim,
+        substitute_dim,
+        subtract_dims,
+    )
+    from byoc.model._inference._moved_values import KnownNode, Rule
+    from byoc.model._inference._shape_inference import (
+        InferenceResult,
+        KnownValues,
+        clear_output_shapes,
+        infer_types,
+    )
+    from byoc.model._inference._window_shapes import check_nodes
     from byoc.model._layouts import (
         IMAGE,
         WEIGHT,
@@ -187,28 +212,6 @@ if TYPE_CHECKING:
         walk_nodes,
         walk_tensors,
         walk_value_infos,
-    )
-    from byoc.model.inference import (
-        InferenceResult,
-        KnownValues,
-        Rule,
-        add_dims,
-        bound_dim,
-        ceil_divide_dims,
-        check_nodes,
-        clear_output_shapes,
-        evaluate_dim,
-        fix_type,
-        floor_divide_dims,
-        infer_types,
-        is_dim_at_least,
-        list_dim_names,
-        max_dims,
-        min_dims,
-        multiply_dims,
-        parse_dim,
-        substitute_dim,
-        subtract_dims,
     )
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

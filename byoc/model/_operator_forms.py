@@ -29,6 +29,7 @@ from byoc.model._editable_graph import EditableGraph, build_node
 from byoc.model._graph_index import RANDOM_OPERATORS, GraphIndex
 from byoc.model._graph_parts import find_called_functions, resolve_attributes
 from byoc.model._heavy_weights import make_skeleton
+from byoc.model._inference._shape_inference import infer_types
 from byoc.model._own_bodies import has_own_body, make_own_body
 from byoc.model._tensor_data import is_large
 from byoc.model._vendor_operators import list_missing_defaults
@@ -43,7 +44,6 @@ from byoc.model._walk import (
     make_unique_name,
     walk_nodes,
 )
-from byoc.model.inference import infer_types
 from byoc.model.schemas import OperatorSchema, get_schema
 
 # ONNX's own body hands vectors to Range, which takes scalars; onnxruntime refuses it (onnx 1.23).

@@ -24,7 +24,7 @@ WRITERS = {
     "model/_node_kinds.py": "nodes with labels, each copied once",
     "model/_operator_forms.py": "what ONNX's converter makes",
     "model/_outline.py": "main graph and functions of a partitioned model, each node copied once",
-    "model/inference/_settling.py": "bodies of a typed graph",
+    "model/_inference/_settling.py": "bodies of a typed graph",
     "quantization/_accuracy_test.py": "a quantized model with pairs for some readers alone",
     "standalone/_program_graph.py": "the constant nodes alone",
     "standalone/_written_operators.py": "copies of bodies, whose types are inferred as in a new model",

@@ -7,10 +7,10 @@ from contrib_documented import DOCUMENTED
 from contrib_nodes import CONTRIB, Case, case
 from onnx import helper
 
-from byoc.model import TensorType
-from byoc.model.inference import (
+from byoc.model import (
     CONTRIB_RULES,
     KnownNode,
+    TensorType,
     evaluate_dim,
     infer_by_schema,
     infer_contrib_types,
