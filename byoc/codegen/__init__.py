@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from byoc.codegen._emx_definitions import mend_emx_source as mend_emx_source
     from byoc.codegen._emx_definitions import node_names as node_names
     from byoc.codegen._emx_definitions import split_into_nodes as split_into_nodes
+    from byoc.codegen._identical_regions import digest_regions as digest_regions
     from byoc.codegen._identical_regions import find_alike as find_alike
     from byoc.codegen._identical_regions import find_identical as find_identical
     from byoc.codegen._identical_regions import region_structure as region_structure

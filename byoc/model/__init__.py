@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Dimensions,
         PlannedSizes,
         Variant,
+        fix_dims,
         list_open_dims,
         name_extents,
         name_open_dims,
@@ -31,11 +32,6 @@ if TYPE_CHECKING:
         drop_named,
         rename_tensors,
         replace_names,
-    )
-    from byoc.model._function_bodies import (
-        NodeCopies,
-        has_function_body,
-        make_body_model,
     )
     from byoc.model._graph_index import RANDOM_OPERATORS, GraphBody, GraphIndex
     from byoc.model._graph_parts import (
@@ -59,6 +55,31 @@ if TYPE_CHECKING:
         read_without_heavy_weights,
         replace_weights,
     )
+    from byoc.model._inference._contrib_rules import CONTRIB_RULES, infer_by_schema, infer_contrib_types
+    from byoc.model._inference._extents import (
+        add_dims,
+        bound_dim,
+        ceil_divide_dims,
+        evaluate_dim,
+        fix_type,
+        floor_divide_dims,
+        is_dim_at_least,
+        list_dim_names,
+        max_dims,
+        min_dims,
+        multiply_dims,
+        parse_dim,
+        substitute_dim,
+        subtract_dims,
+    )
+    from byoc.model._inference._moved_values import KnownNode, Rule
+    from byoc.model._inference._shape_inference import (
+        InferenceResult,
+        KnownValues,
+        clear_output_shapes,
+        infer_types,
+    )
+    from byoc.model._inference._window_shapes import check_nodes
     from byoc.model._layouts import (
         IMAGE,
         WEIGHT,
@@ -112,7 +133,14 @@ if TYPE_CHECKING:
         mark_inserted,
         set_metadata,
     )
-    from byoc.model._opset_conversion import ConversionError, convert_ir_version, convert_opset
+    from byoc.model._operator_forms import (
+        ConversionError,
+        NodeCopies,
+        convert_ir_version,
+        convert_opset,
+        has_function_body,
+        make_body_model,
+    )
     from byoc.model._outline import (
         MAX_IR,
         MIN_IR,
@@ -184,28 +212,6 @@ if TYPE_CHECKING:
         walk_nodes,
         walk_tensors,
         walk_value_infos,
-    )
-    from byoc.model.inference import (
-        InferenceResult,
-        KnownValues,
-        Rule,
-        add_dims,
-        bound_dim,
-        ceil_divide_dims,
-        check_nodes,
-        clear_output_shapes,
-        evaluate_dim,
-        fix_type,
-        floor_divide_dims,
-        infer_types,
-        is_dim_at_least,
-        list_dim_names,
-        max_dims,
-        min_dims,
-        multiply_dims,
-        parse_dim,
-        substitute_dim,
-        subtract_dims,
     )
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

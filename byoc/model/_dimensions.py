@@ -11,7 +11,13 @@ from typing import Any
 from onnx import ModelProto, TensorShapeProto
 
 from byoc.errors import InputError, suggest_nearest
-from byoc.model import inference
+from byoc.model._inference._extents import (
+    evaluate_dim,
+    list_dim_names,
+    parse_dim,
+    substitute_dim,
+    subtract_dims,
+)
 from byoc.model._tensor_data import Dim, TensorType
 from byoc.model._walk import walk_dims, walk_value_infos
 from byoc.support import DIMS_FLAG, SHAPES_FLAG, declare_field
@@ -105,7 +111,7 @@ def fix_dims(proto: ModelProto, given: Dimensions) -> FixedModel:
     for value in walk_value_infos(result):
         for dim in walk_dims(value.type):
             if dim.dim_param not in _EMPTY_NAMES:
-                _write_dim(dim, inference.substitute_dim(inference.parse_dim(dim.dim_param), meanings))
+                _write_dim(dim, substitute_dim(parse_dim(dim.dim_param), meanings))
     return FixedModel(result, ranges)
 
 
@@ -127,7 +133,7 @@ def _read_given(
         equation for name, shape in given.shapes.items() for equation in _read_shape(proto, name, shape)
     ]
     # A shape may give dimensions new names.
-    new_names = (name for each in equations for name in sorted(inference.list_dim_names(each.meaning)))
+    new_names = (name for each in equations for name in sorted(list_dim_names(each.meaning)))
     names = dict.fromkeys((*known, *new_names))
     ranges: dict[str, tuple[int, int]] = {}
     for name, value in given.dims.items():
@@ -136,7 +142,7 @@ def _read_given(
         ends = _RANGE.fullmatch(value.replace(" ", "")) if isinstance(value, str) else None
         if ends is None:
             meaning = _read_extent(value, origin, names)
-            for inner in sorted(inference.list_dim_names(meaning)):
+            for inner in sorted(list_dim_names(meaning)):
                 _check_name(inner, names, f"{origin}: no input has a dimension named '{inner}'")
             equations.append(_Equation(name, meaning, origin))
             continue
@@ -208,18 +214,16 @@ def _solve(equations: Sequence[_Equation]) -> dict[str, Dim]:
 
 def _find_size(each: _Equation, sizes: Mapping[str, int]) -> tuple[str, int | None]:
     """Return a name and the size that an equation gives it, None where it gives none."""
-    open_names = [name for name in inference.list_dim_names(each.meaning) if name not in sizes]
+    open_names = [name for name in list_dim_names(each.meaning) if name not in sizes]
     if not open_names:
-        return each.name, inference.evaluate_dim(each.meaning, sizes)
+        return each.name, evaluate_dim(each.meaning, sizes)
     if len(open_names) > 1 or each.name not in sizes:
         return each.name, None
     # If the open name is one of the terms of a sum, its size is what the other terms leave.
     (name,) = open_names
     (name,) = open_names
-    rest = inference.evaluate_dim(
-        inference.subtract_dims(sizes[each.name], each.meaning), {**sizes, name: 0}
-    )
-    if rest is None or inference.evaluate_dim(each.meaning, {**sizes, name: rest}) != sizes[each.name]:
+    rest = evaluate_dim(subtract_dims(sizes[each.name], each.meaning), {**sizes, name: 0})
+    if rest is None or evaluate_dim(each.meaning, {**sizes, name: rest}) != sizes[each.name]:
         return each.name, None
     return name, rest
 
@@ -235,10 +239,10 @@ def _follow(
         raise InputError(f"{relations[name].origin}: the relations go round in a circle")
     meaning = relations[name].meaning
     inner: dict[str, Dim] = dict(sizes)
-    for each in inference.list_dim_names(meaning):
+    for each in list_dim_names(meaning):
         if each in relations:
             inner[each] = _follow(each, relations, sizes, (*path, name))
-    return inference.substitute_dim(meaning, inner)
+    return substitute_dim(meaning, inner)
 
 
 def _read_extent(given: int | str, origin: str, known: Collection[str]) -> int | str:
@@ -251,9 +255,9 @@ def _read_extent(given: int | str, origin: str, known: Collection[str]) -> int |
             text = text.replace(name, f"'{name}'")
     if not _NUMBER.fullmatch(text) and text not in known:  # here a hyphen is a minus
         text = _HYPHEN_OR_QUOTED.sub(lambda match: match[1] or " - ", text)
-    found = int(text) if _NUMBER.fullmatch(text) else inference.parse_dim(text)
+    found = int(text) if _NUMBER.fullmatch(text) else parse_dim(text)
     opaque = found == text and not text.isidentifier() and text not in known
-    if found is None or (opaque and inference.list_dim_names(found) == {text}):
+    if found is None or (opaque and list_dim_names(found) == {text}):
         raise InputError(f"{origin}: '{given}' is no size, relation or range")
     return found
 

@@ -37,7 +37,7 @@ from byoc.model._walk import is_onnx, list_captures, list_own_names, list_reads
 from byoc.model.schemas import OperatorSchema, get_schema
 
 if TYPE_CHECKING:
-    from byoc.model.inference import KnownValues
+    from byoc.model._inference._shape_inference import KnownValues
     from byoc.model.ranges import ValueRanges
 
 T = TypeVar("T")
@@ -130,7 +130,7 @@ class GraphIndex:
     @cached_property
     def values(self) -> "KnownValues | None":
         """The values of small tensors for every run, as far as the types hold; None in odd bodies."""
-        from byoc.model.inference import KnownValues  # noqa: PLC0415 - few ask, and it is much to load
+        from byoc.model._inference._shape_inference import KnownValues  # noqa: PLC0415 - few ask, and it is much to load
 
         if self.outer is None:
             return KnownValues.of_graph(self.typed_graph or self.graph, self.proto, self.opsets)

@@ -37,6 +37,13 @@ from byoc.errors import InputError
 from byoc.model._dimensions import NOTHING_OPEN, Dimensions, PlannedSizes, fix_dims, name_open_dims
 from byoc.model._graph_index import GraphIndex
 from byoc.model._heavy_weights import HeavyWeights, find_non_text, make_skeleton, replace_weights
+from byoc.model._inference._shape_inference import (
+    InferenceResult,
+    clear_negative_dims,
+    count_inlined_nodes,
+    infer_checked_types,
+)
+from byoc.model._inference._window_shapes import check_nodes
 from byoc.model._node_kinds import NodeRecords, list_distinct_nodes, normalize_qdq
 from byoc.model._tensor_data import check_tensor
 from byoc.model._vendor_operators import hide_runtime_operators
@@ -50,13 +57,6 @@ from byoc.model._walk import (
     sort_nodes,
     walk_distinct_tensors,
     walk_nodes,
-)
-from byoc.model.inference import (
-    InferenceResult,
-    check_nodes,
-    clear_negative_dims,
-    count_inlined_nodes,
-    infer_checked_types,
 )
 from byoc.model.schemas import get_schema, list_onnx_domains
 

@@ -13,14 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
-from byoc.model import inference
 from byoc.model._constants import get_constant_value
 from byoc.model._editable_graph import EditableGraph, replace_names
 from byoc.model._graph_index import GraphIndex
+from byoc.model._inference._extents import bound_dim
 from byoc.model._node_kinds import is_dequantize, is_qdq_node, is_quantize
 from byoc.model._tensor_data import FLOAT_DTYPES, Dim, TensorType, count_bits
 from byoc.model._walk import copy_without, list_node_names, list_tensor_names
-from byoc.model.inference import bound_dim
 from byoc.numerics import merge_groups
 from byoc.support.expressions import make_range
 
@@ -73,6 +72,8 @@ def unshare_dequantize(model: Model) -> Model:
     }
     if not shared:
         return model
+    from byoc.model._inference._shape_inference import InferenceResult  # noqa: PLC0415 - much to load
+
     graph = EditableGraph.of_index(index)
     used = list_tensor_names(index.graph) | list_node_names(index.graph)
     renamed: dict[int, dict[str, str]] = {}
@@ -99,7 +100,7 @@ def unshare_dequantize(model: Model) -> Model:
         graph.write_to(typed)
     values = {**model.inference.type_protos, **graph.types}
     return replace(
-        model, structure=proto, inference=inference.InferenceResult(values, typed, model.inference.notes)
+        model, structure=proto, inference=InferenceResult(values, typed, model.inference.notes)
     )
 
 

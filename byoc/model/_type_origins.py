@@ -13,9 +13,10 @@ from byoc.errors import InputError
 from byoc.model._dimensions import Dimensions, fix_dims, list_open_dims, name_open_dims
 from byoc.model._graph_index import GraphIndex
 from byoc.model._heavy_weights import replace_weights
+from byoc.model._inference._extents import list_dim_names
+from byoc.model._inference._shape_inference import clear_output_shapes, infer_types
 from byoc.model._tensor_data import Dim, read_type
 from byoc.model._walk import describe_node, get_node_name, is_onnx, walk_graphs
-from byoc.model.inference import clear_output_shapes, infer_types, list_dim_names
 
 # Types that hold at run time, whatever the file states: inferred from the inputs and constants
 # alone.

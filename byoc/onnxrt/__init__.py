@@ -9,6 +9,7 @@ if TYPE_CHECKING:
         computes_in_integers,
         describe_machine,
         find_inexact_kernels,
+        is_exact,
         use_equal_types,
     )
     from byoc.onnxrt._onnxruntime import (

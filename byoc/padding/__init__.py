@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
+    from byoc.padding._padded_graph import UNPADDED, Assumptions, PaddedGraph, Part, Zone
     from byoc.padding._padding_rule import (
         EDGE,
         FirstValue,
@@ -19,5 +20,6 @@ if TYPE_CHECKING:
     )
     from byoc.padding._padding_search import MOST_ROWS, LoadModel, decide_padding, find_row_split
     from byoc.padding._static_caches import CACHE_LENGTH, find_growing_dims, make_static
+    from byoc.padding._value_bounds import ValueBounds
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

@@ -9,8 +9,13 @@ import onnx
 from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from byoc.boundary.convert import BoundaryFormat, RegionBoundary, TransposeShares
-from byoc.boundary.convert._convert_boundary import insert_layouts, minimize_transposes
+from byoc.boundary.convert import (
+    BoundaryFormat,
+    RegionBoundary,
+    TransposeShares,
+    insert_layouts,
+    minimize_transposes,
+)
 from byoc.boundary.convert._tensor_transfers import ModelEditor
 from byoc.model import LAYOUT, TensorLayout, get_purpose, parse_layout, walk_graphs
 

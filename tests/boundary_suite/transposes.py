@@ -7,7 +7,7 @@ onnxruntime's basic optimizations without its transpose optimizer, so that what 
 counts for nobody:
 
 - `put in`: as the layouts were put in, a Transpose for each tensor and form;
-- `left`: after `byoc.boundary.convert._convert_boundary`;
+- `left`: after `byoc.boundary.convert`;
 - `ort`: what was put in, after onnxruntime's transpose optimizer (part of its basic optimizations);
 
 each as a number and in megabytes. In all three the regions are opaque (`opaque.hidden`): an If with a
@@ -30,8 +30,7 @@ from opaque import count, hidden, inverse_pairs, optimized  # noqa: E402
 
 import byoc  # noqa: E402
 from byoc import zoo  # noqa: E402
-from byoc.boundary.convert import RegionBoundary  # noqa: E402
-from byoc.boundary.convert._convert_boundary import minimize_transposes  # noqa: E402
+from byoc.boundary.convert import RegionBoundary, minimize_transposes  # noqa: E402
 from byoc.boundary.convert._tensor_transfers import ModelEditor  # noqa: E402
 from byoc.errors import ByocError  # noqa: E402
 from byoc.placement.strategies import AllSupported  # noqa: E402
@@ -46,7 +45,7 @@ def put_in(name: str) -> tuple[ModelProto, list[RegionBoundary]]:
     borders: list[RegionBoundary] = []
     model = byoc.load_model(f"zoo:{name}")
     with patch(
-        "byoc.boundary.convert._convert_boundary.minimize_transposes",
+        "byoc.boundary.convert.minimize_transposes",
         lambda edit, found: borders.extend(found),
     ):
         plan = planned(model, load_rules(str(VANILLA)), AllSupported())

@@ -16,11 +16,11 @@ from helpers.warm_processes import WarmProcesses
 from byoc.bundle import open_bundle
 from byoc.bundle._manifest_reading import list_files, parse_manifest
 from byoc.codegen import parse_strict_json
-from byoc.codegen._isolated_abilities import MAX_JSON_VALUES
 from byoc.errors import InputError
 from byoc.support import read_limited
 
 MIB = 1 << 20
+MAX_JSON_VALUES = 1 << 22
 
 
 class CountedKey(str):

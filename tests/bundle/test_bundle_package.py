@@ -218,7 +218,7 @@ def test_a_package_is_trusted_and_signed_as_a_whole(
     import byoc as library  # noqa: PLC0415 - the fixture has its name
 
     (package / "signature.json").unlink()
-    monkeypatch.setattr("byoc.support.trust._signature._WRITTEN", set())
+    monkeypatch.setattr("byoc.support.trust._WRITTEN", set())
     ran = byoc("inspect", package)
     assert "signed by: nobody" in ran.out
     assert "there is no key to trust" in byoc("trust", package).err
@@ -390,7 +390,7 @@ def test_weights_beside_the_models_are_shared(
     byoc.reduce_package(tmp_path / "a/p", tmp_path / "b/c/q", without=["detector"])
     check_outputs(tmp_path / "b/c/q", {"recognizer": two["recognizer"]})
     (tmp_path / "a/p/signature.json").unlink()
-    monkeypatch.setattr("byoc.support.trust._signature._WRITTEN", set())
+    monkeypatch.setattr("byoc.support.trust._WRITTEN", set())
     refused = sharing == "reference"  # a stranger would learn which files there are
     with pytest.raises(InputError, match="refers to weights outside") if refused else nullcontext():
         byoc.reduce_package(tmp_path / "a/p", tmp_path / "r", without=["detector"])

@@ -12,7 +12,6 @@ from helpers.support import VANILLA, Ran, parse
 
 from byoc.codegen import Artifact, Region
 from byoc.errors import InputError
-from byoc.support import _workspace
 
 
 def test_a_bundle_is_replaced_whole(tmp_path: Path) -> None:
@@ -205,7 +204,7 @@ def test_a_swap_that_fails_brings_the_old_bundle_back(
             raise error
         return rename(self, target)
 
-    monkeypatch.setattr(_workspace, "_exchange_folders", exchange)
+    monkeypatch.setattr("byoc.support._workspace._exchange_folders", exchange)
     monkeypatch.setattr(Path, "rename", rename_old_only)
     with pytest.raises((InputError, KeyboardInterrupt)) as caught:
         cut(parse(DEVICE_ONLY), tmp_path / "b")

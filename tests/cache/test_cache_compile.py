@@ -20,8 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import byoc
-from byoc.codegen import read_region
-from byoc.codegen._identical_regions import digest_regions
+from byoc.codegen import digest_regions, read_region
 from byoc.errors import InputError
 from byoc.support.cache import Cache, find_cache_folder, open_cache
 

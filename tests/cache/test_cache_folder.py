@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from byoc.errors import InputError
+from byoc.support import cache as folders
 from byoc.support.cache import Cache, CacheEntry, find_cache_folder, open_cache, open_user_cache
-from byoc.support.cache import _cache_folder as folders
 
 KILL = Path(__file__).parents[1] / "fault_suite/kill_cache.py"
 KEYS = [f"{number:064x}" for number in range(16)]

@@ -16,6 +16,7 @@ from byoc.codegen import (
     API_VERSION,
     YES,
     Artifact,
+    CodegenDescription,
     CodegenFailedError,
     Cycles,
     Executor,
@@ -23,12 +24,12 @@ from byoc.codegen import (
     Verdict,
     ask_verdicts,
     can_estimate,
+    describe_codegens,
     estimate_region,
     find_codegen,
     read_region,
     refuse,
 )
-from byoc.codegen._compiler_identity import describe_codegen
 from byoc.errors import InputError
 
 WHO = "codegen 'odd' of an unknown distribution"
@@ -156,7 +157,10 @@ def test_abilities_of_a_later_version_are_not_seen_in_an_older_plug_in(
 ) -> None:
     vendors.install(monkeypatch, odd=kind)
     found = find_codegen("odd")
-    assert describe_codegen(found).abilities == abilities
+    vendors.forbid_processes(monkeypatch)
+    described = describe_codegens(["odd"])["odd"]
+    assert isinstance(described, CodegenDescription)
+    assert described.abilities == abilities
     assert can_estimate(found) == ("estimate" in abilities)
 
 

@@ -16,8 +16,17 @@ from drivers_of_tests import DOUBLING
 from helpers.support import parse
 
 from byoc.codegen import Artifact, DriverSources, Region, find_codegen, read_region
-from byoc.codegen.drivers import DeviceTensor, DriverError, DriverLibrary, OpenedRegion, build_driver
-from byoc.codegen.drivers._driver_structures import DONE, DriverCall, DriverTable, DriverTable2
+from byoc.codegen.drivers import (
+    DONE,
+    DeviceTensor,
+    DriverCall,
+    DriverError,
+    DriverLibrary,
+    DriverTable,
+    DriverTable2,
+    OpenedRegion,
+    build_driver,
+)
 from byoc.errors import InputError
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")

@@ -12,7 +12,7 @@ from helpers.cutting import CHAIN, cut
 from helpers.support import VANILLA, parse
 
 import byoc
-from byoc.support._declaration import fits_type
+from byoc.support import check_type
 
 RULES = str(VANILLA)
 
@@ -50,7 +50,11 @@ RULES = str(VANILLA)
     ],
 )
 def test_what_fits_a_type(value: object, hint: Any, fits: bool) -> None:
-    assert fits_type(value, hint) is fits
+    if fits:
+        check_type("field", value, hint)
+        return
+    with pytest.raises(byoc.InputError, match=r"^field: .* is not "):
+        check_type("field", value, hint)
 
 
 @pytest.mark.parametrize(

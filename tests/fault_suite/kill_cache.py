@@ -24,8 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from helpers.cutting import DEVICE_ONLY, cut, files, without_what_ifs
 from helpers.support import parse
 
-from byoc.support.cache import CacheEntry, open_cache
-from byoc.support.cache._cache_folder import read_entry
+from byoc.support.cache import CacheEntry, open_cache, read_entry
 
 PROGRAMS = 3
 KEYS = 40

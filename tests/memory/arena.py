@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, numpy_helper
 
 from byoc.memory.reading import RowwiseModel, read_row_model
-from byoc.memory.stripes import RowLayer, StripedPlan, stripe
-from byoc.memory.stripes._striping_problem import RowBand
+from byoc.memory.stripes import RowBand, RowLayer, StripedPlan, stripe
 from byoc.model import GraphIndex, fold_constants, prepare_model
 
 _POISON = np.uint32(0x7FC0DEAD)

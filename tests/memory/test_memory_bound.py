@@ -1,9 +1,15 @@
 from hypothesis import given, settings
 from problems import chain, fewest_bytes_at, problems
 
-from byoc.memory.arena import ArenaProblem, find_live_ranges
-from byoc.memory.arena._best_order import find_best_order
-from byoc.memory.arena._segments import find_cut_bound, find_least_bytes_at, find_witness, split_segments
+from byoc.memory.arena import (
+    ArenaProblem,
+    find_best_order,
+    find_cut_bound,
+    find_least_bytes_at,
+    find_live_ranges,
+    find_witness,
+    split_segments,
+)
 
 
 @settings(deadline=None)

@@ -13,12 +13,12 @@ from byoc.memory.stripes import (
     ALL_ROWS,
     SAME_ROW,
     OperandRows,
+    RowBand,
     RowLayer,
     RowTensor,
     RowWindow,
     StripedPlan,
 )
-from byoc.memory.stripes._striping_problem import RowBand
 
 
 def scratched(**changes: object) -> ArenaPlan:

@@ -3,7 +3,6 @@ from hypothesis import strategies as st
 from problems import chain, orders, peak, problems
 
 from byoc.memory.arena import ArenaProblem, ArenaStep, find_live_ranges
-from byoc.memory.arena._arena_problem import BEFORE_FIRST
 
 
 def test_a_chain_holds_two_buffers_at_a_time() -> None:
@@ -11,7 +10,7 @@ def test_a_chain_holds_two_buffers_at_a_time() -> None:
 
     assert lives.bytes_at == (30, 50, 70)
     assert lives.peak == 70
-    assert lives.first == (BEFORE_FIRST, 0, 1, 2)
+    assert lives.first == (-1, 0, 1, 2)
     assert lives.last == (0, 1, 2, 2)
 
 

@@ -10,10 +10,11 @@ from byoc.memory.arena import (
     Compound,
     CompoundPart,
     GreedyPacking,
+    build_compounds,
     find_live_ranges,
+    place_quickly,
     search_offsets,
 )
-from byoc.memory.arena._packing import build_compounds, place_quickly
 
 part = st.builds(
     lambda size, first, more: CompoundPart(0, size, first, first + more),

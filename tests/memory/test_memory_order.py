@@ -6,9 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from problems import branches, chain, least_peak, peak, problems, random_problem
 
-from byoc.memory.arena import ArenaProblem, find_live_ranges
-from byoc.memory.arena._best_order import find_best_order, vary_order
-from byoc.memory.arena._segments import split_segments
+from byoc.memory.arena import ArenaProblem, find_best_order, find_live_ranges, split_segments, vary_order
 
 
 @settings(deadline=None)

@@ -1,6 +1,6 @@
 """Parts of the arena planner, against searches of every set, every gap and every sequence."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import permutations, product
 
@@ -18,29 +18,16 @@ from byoc.memory.arena import (
     CompoundPart,
     DistancePacking,
     GreedyPacking,
+    find_best_order,
     find_live_ranges,
     find_lowest_gap,
+    find_lowest_offsets,
     pack_under,
+    place_quickly,
     plan_buffers,
-)
-from byoc.memory.arena import _packing as packing_module
-from byoc.memory.arena._best_order import (
-    SegmentWalker,
-    _find_peak,
-    _growing_limits,
-    _own_bytes,
-    find_best_order,
-    vary_order,
-)
-from byoc.memory.arena._packing import find_lowest_offsets, place_quickly
-from byoc.memory.arena._segments import (
-    Backward,
-    Forward,
-    Segment,
-    _find_relatives,
-    _list_bits,
-    find_least_bytes_at,
+    search_offsets,
     split_segments,
+    vary_order,
 )
 from byoc.numerics import SearchBudget
 
@@ -51,124 +38,6 @@ blocks = st.lists(
     min_size=1,
     max_size=4,
 )
-
-
-def closed_sets(segment: Segment) -> list[int]:
-    """Return the sets of steps that hold all predecessors of their steps, as masks."""
-    return [
-        ran
-        for ran in range(1 << segment.count)
-        if all(not segment.predecessors[step] & ~ran for step in _list_bits(ran))
-    ]
-
-
-def live_bytes(segment: Segment, ran: int) -> int:
-    """Return the bytes of items that are there between the steps of a set and the others."""
-    outside = segment.bytes_before - sum(item.size for item in segment.items if not item.maker_mask)
-    return outside + sum(
-        item.size
-        for item in segment.items
-        if not item.maker_mask & ~ran and (item.outlives or item.reader_mask & ~ran)
-    )
-
-
-def bytes_while(segment: Segment, step: int, ran: int) -> int:
-    """Return the bytes while a step runs after a set of others."""
-    makes = [segment.items[item] for item in segment.makes[step]]
-    after = ran | 1 << step
-    dying = [
-        item
-        for item in (segment.items[each] for each in segment.may_overwrite[step])
-        if not item.outlives and not item.reader_mask & ~after
-    ]
-    shared = makes[0].size if makes and dying else 0
-    needed = segment.scratch[step] + sum(item.size for item in makes) - shared
-    return live_bytes(segment, ran) + needed
-
-
-@given(problems(5))
-def test_both_directions_count_the_bytes_of_each_set(problem: ArenaProblem) -> None:
-    for segment in split_segments(problem):
-        forward, backward = Forward(segment), Backward(segment)
-        everything = (1 << segment.count) - 1
-        assert forward.start == live_bytes(segment, 0) == segment.bytes_before
-        assert backward.start == live_bytes(segment, everything) == segment.bytes_after
-        for ran in closed_sets(segment):
-            here, left = live_bytes(segment, ran), everything & ~ran
-            for step in range(segment.count):
-                if not ran >> step & 1 and not segment.predecessors[step] & ~ran:
-                    after = live_bytes(segment, ran | 1 << step)
-                    needed = bytes_while(segment, step, ran)
-                    assert here + forward.change(step, ran) == after
-                    assert here + forward.extra(step, ran) == needed
-                    gone = left & ~(1 << step)
-                    assert after + backward.change(step, gone) == here
-                    assert after + backward.extra(step, gone) == needed
-
-
-@given(problems(5))
-def test_what_a_step_needs_in_each_direction_is_before_or_after_it(problem: ArenaProblem) -> None:
-    for segment in split_segments(problem):
-        forward, backward = Forward(segment), Backward(segment)
-        before = [set(_list_bits(mask)) for mask in segment.predecessors]
-        after = [
-            {other for other in range(segment.count) if step in before[other]}
-            for step in range(segment.count)
-        ]
-        assert [set(_list_bits(mask)) for mask in forward.needs] == before
-        assert [*map(set, forward.frees)] == after
-        assert [set(_list_bits(mask)) for mask in backward.needs] == after
-        assert [*map(set, backward.frees)] == before
-        for step in range(segment.count):
-            ancestors, descendants = _find_relatives(segment, step)
-            sets = [ran for ran in closed_sets(segment) if ran >> step & 1]
-            expected = sets[0]
-            for ran in sets:
-                expected &= ran
-            assert ancestors | 1 << step == expected
-            later = [
-                other
-                for other in range(segment.count)
-                if other != step
-                and all(ran >> step & 1 for ran in closed_sets(segment) if ran >> other & 1)
-            ]
-            assert _list_bits(descendants) == later
-
-
-@given(problems(5))
-def test_the_bytes_of_a_step_alone_are_no_more_than_it_needs_in_any_order(problem: ArenaProblem) -> None:
-    for segment in split_segments(problem):
-        for step, own in enumerate(_own_bytes(segment)):
-            assert own <= find_least_bytes_at(segment, step)
-            items = {*segment.reads[step], *segment.makes[step]}
-            sizes = sum(segment.items[item].size for item in items) + segment.scratch[step]
-            over = bool(segment.may_overwrite[step] and segment.makes[step])
-            assert own == sizes - (segment.items[segment.makes[step][0]].size if over else 0)
-
-
-def test_the_peak_of_a_sequence_is_that_of_its_first_highest_step_or_a_later_one() -> None:
-    segment = Segment(3, 4, 0, (0, 1, 2), (0, 5, 0), (), ((), (), ()), ((), (), ()), ((), (), ()))
-    forward = Forward(segment)
-    assert _find_peak(forward, (0, 1, 2)) == (9, 1)
-    assert _find_peak(forward, (0,)) == (4, 0)
-    walker = SegmentWalker(forward, 8, 0b111)
-    start = walker.start_state()
-    assert (start.state, start.live, start.ready) == (0, 4, (0,))
-    reached, steps = walker.follow_chains(start)
-    assert (steps, reached.state, reached.ready) == ([0], 1, (1,))
-    assert walker.least_blocked == 9
-    assert not walker.fits(reached, 1)
-    assert SegmentWalker(forward, 9, 0b111).fits(reached, 1)
-    assert SegmentWalker(forward, 9, 0b011).follow_chains(start)[1] == [0, 1]
-    assert SegmentWalker(forward, 9, 0b110).start_state().ready == ()
-
-
-@pytest.mark.parametrize(
-    ("most", "limits"),
-    [(50, [50]), (100, [100]), (101, [100, 101]), (400, [100, 400]), (2000, [100, 400, 1600, 2000])],
-)
-def test_limits_of_states_grow_fourfold(most: int, limits: list[int]) -> None:
-    assert [*_growing_limits(most)] == limits
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 5)), max_size=5), st.integers(1, 4))
@@ -296,8 +165,12 @@ def test_the_tightest_gap_leaves_the_least_room_above() -> None:
         ([(-2, 4), (1, 5), (6, 8), (8, 9)], 8, 5),
         ([(0, 2)], 0, 0),
     ):
-        assert packing_module._tightest_gap(taken) == tightest
-        assert packing_module._lowest_gap(taken) == lowest
+        # Items without bytes lie at 0, and the last one keeps its distances from them.
+        count = len(taken)
+        conflicts = [*([] for _ in taken), [(other, *span) for other, span in enumerate(taken)]]
+        packing = DistancePacking([0] * (count + 1), conflicts)
+        assert packing.place(range(count + 1), best_fit=True)[-1] == tightest
+        assert packing.place(range(count + 1))[-1] == lowest
 
 
 @given(blocks, st.lists(st.integers(0, 12), min_size=9, max_size=9), st.booleans())
@@ -406,16 +279,33 @@ def test_segments_end_before_and_after_steps_that_all_others_precede_or_follow(
     assert {0} | {each.start + each.count for each in segments} == ends
 
 
-def test_tries_place_so_many_compounds_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    packing = GreedyPacking([Compound.of_block(1, 0, 0)] * 3)
-    for most, tries in ((3, 0), (4, 1), (11, 2), (12, 3)):
-        assert [*packing_module._tries(packing, most, SearchBudget())] == list(range(tries))
-    monkeypatch.setattr(packing_module, "_MAX_TRIES", 2)
-    assert [*packing_module._tries(packing, 99, SearchBudget())] == [0, 1]
-    budget = SearchBudget(1.5 * packing.seconds)
-    assert [*packing_module._tries(packing, 99, budget)] == [0, 1]
-    assert budget.is_spent
-    assert [*packing_module._tries(packing, 99, budget)] == []
+class _Counted(GreedyPacking):
+    """A packing that counts how often its compounds are placed."""
+
+    placed = 0
+
+    def place_below(
+        self, sequence: Iterable[int], best_fit: bool, goal: float
+    ) -> tuple[list[int], int | None]:
+        self.placed += 1
+        return super().place_below(sequence, best_fit, goal)
+
+
+def test_a_search_ends_with_its_budget_or_after_its_tries() -> None:
+    blocks = [Compound.of_block(1 + n % 7, n % 5, n % 5 + 1 + n % 3) for n in range(30)]
+    found = []
+    for tries in (0, 2, 20, 10_000):
+        packing = _Counted(blocks)
+        budget = SearchBudget((tries + 0.5) * packing.seconds)
+        height = packing.height(search_offsets(packing, packing.peak - 1, budget))
+        # Eight sequences at first, and each repair of one places it before or after its tries.
+        assert 8 <= packing.placed <= 8 + tries + 1 + 16
+        assert budget.is_spent == (tries < 10_000)
+        found.append((packing.placed, height))
+    placed, heights = zip(*found, strict=True)
+    assert list(placed) == sorted({*placed})
+    assert list(heights) == sorted(heights, reverse=True)
+    assert placed[-1] <= 8 + 8 * (500 + 1) + 8 * (8_000 // 31 + 1)
 
 
 def test_independent_steps_change_places_and_others_do_not() -> None:

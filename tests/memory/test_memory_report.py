@@ -1,9 +1,6 @@
 """Plans told: rows, the document, the picture."""
 
 import json
-import sys
-from dataclasses import replace
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -22,7 +19,6 @@ from byoc.memory.report import (
     plan_report,
     render_svg,
 )
-from byoc.memory.report._memory_report import StripedModel, plan_striped
 
 SVG = "{http://www.w3.org/2000/svg}"
 NET = """net (float[1, 4, 16, 16] x) => (float[1, 8, 8, 8] y) {
@@ -116,17 +112,14 @@ def test_steps_of_several_nodes_are_not_striped_and_it_is_said() -> None:
     assert (unasked.striping_refusal, unasked.notes) == (None, ())
 
 
-def test_what_the_search_of_striped_execution_left_out_is_noted(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def limited(*asked: Any) -> StripedModel:
-        found = plan_striped(*asked)
-        assert isinstance(found, StripedModel)
-        return replace(found, plan=replace(found.plan, limits=("this", "that")))
+def test_what_the_search_of_striped_execution_left_out_is_noted() -> None:
+    tall = """g (float[1, 4, 8192, 1] x) => (float[1, 4, 8192, 1] y) {
+        a = Relu(x)
+        y = Neg(a)
+    }"""
+    report = plan_report(prepared(tall).index, "tall")
 
-    monkeypatch.setattr(sys.modules[plan_report.__module__], plan_striped.__name__, limited)
-
-    assert _report().notes == ("the striped execution may be improved: this; that",)
+    assert report.notes == ("the striped execution may be improved: rows go in blocks of up to 2",)
 
 
 def test_two_levels_move_less_than_without_a_scratchpad() -> None:

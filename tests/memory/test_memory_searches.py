@@ -19,14 +19,18 @@ from byoc.memory.arena import (
     Compound,
     CompoundPart,
     GreedyPacking,
+    build_compounds,
+    find_best_order,
+    find_cut_bound,
     find_live_ranges,
+    find_lowest_offsets,
+    find_witness,
     pack_under,
+    place_quickly,
     plan_by_methods,
     search_offsets,
+    vary_order,
 )
-from byoc.memory.arena._best_order import find_best_order, vary_order
-from byoc.memory.arena._packing import build_compounds, find_lowest_offsets, place_quickly
-from byoc.memory.arena._segments import find_cut_bound, find_witness
 from byoc.numerics import SearchBudget
 
 # Steps, and how far back they read: more, and one segment has more orders.

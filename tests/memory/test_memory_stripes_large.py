@@ -1,7 +1,5 @@
 """Networks too large to be planned row by row, or to be searched to the end."""
 
-import sys
-
 import pytest
 from checkers.stripes_check import check
 from helpers.support import examples
@@ -9,17 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stripes_random import Numbers, numbers
 
-from byoc.memory.stripes import SAME_ROW, OperandRows, RowLayer, RowTensor, stripe
-from byoc.memory.stripes._row_clock import WindowPacker
-from byoc.memory.stripes._striping import CascadeCuts, build_blocks
-from byoc.memory.stripes._striping_problem import RowNetwork, build_row_units
-
-BLOCKS, CUTS, PACK = (sys.modules[each.__module__] for each in (build_blocks, CascadeCuts, WindowPacker))
+from byoc.memory.stripes import (
+    SAME_ROW,
+    OperandRows,
+    RowLayer,
+    RowTensor,
+    stripe,
+)
 
 
 def _planned_by_blocks(net: Numbers, most: int, alignment: int = 1) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(BLOCKS, "_ROWS", most)
+        patch.setattr("byoc.memory.stripes._ROWS", most)
         plan = stripe(net.tensors, net.layers, net.inputs, net.outputs, alignment)
     check(net.tensors, net.layers, net.inputs, net.outputs, plan)
     assert plan.live <= plan.size
@@ -50,15 +49,17 @@ def test_millions_of_rows_cost_no_more_than_thousands() -> None:
 
 def test_blocks_of_half_the_rows_below_a_stride_of_two_need_one_block_more() -> None:
     rows = 1 << 13
-    tensors = {"x": RowTensor("x", rows, 4), "y": RowTensor("y", rows // 2, 4)}
-    layers = (RowLayer("y", (("x", OperandRows(2, 2)),), ("y",)),)
-    network = RowNetwork(tensors, layers, ("x",), ("y",))
+    tensors = [RowTensor("w", rows, 4), RowTensor("x", rows, 4), RowTensor("y", rows // 2, 4)]
+    layers = [
+        RowLayer("x", (("w", SAME_ROW),), ("x",)),
+        RowLayer("y", (("x", OperandRows(2, 2)),), ("y",)),
+    ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(BLOCKS, "_ROWS", 1024)
-        made = build_blocks(network)
+        patch.setattr("byoc.memory.stripes._ROWS", 1024)
+        plan = stripe(tensors, layers, ["w"], ["y"])
 
-    assert made.heights == {"x": 8, "y": 4}
-    assert made.coarse.layers[0].reads == (("x", SAME_ROW),)
+    assert {(band.layer, band.rows) for band in plan.bands} == {("x", 8), ("y", 4)}
+    assert plan.places["x"].window == 8
 
 
 def _chain(count: int) -> Numbers:
@@ -75,19 +76,19 @@ def _chain(count: int) -> Numbers:
 
 
 @pytest.mark.parametrize(
-    ("module", "limit", "said"),
+    ("limit", "said"),
     [
-        (CUTS, "_WORK", "not all cascades were looked at"),
-        (CUTS, "_CASCADE", "not all cascades were looked at"),
-        (PACK, "_MEETINGS", "not all places were looked at"),
-        (PACK, "_LOOKED", "not all places were looked at"),
+        ("_WORK", "not all cascades were looked at"),
+        ("_CASCADE", "not all cascades were looked at"),
+        ("_row_clock._MEETINGS", "not all places were looked at"),
+        ("_row_clock._LOOKED", "not all places were looked at"),
     ],
 )
-def test_search_that_is_cut_short_says_so(module: object, limit: str, said: str) -> None:
+def test_search_that_is_cut_short_says_so(limit: str, said: str) -> None:
     net = _chain(30)
     full = stripe(net.tensors, net.layers, net.inputs, net.outputs)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, limit, 100)
+        patch.setattr(f"byoc.memory.stripes.{limit}", 100)
         plan = stripe(net.tensors, net.layers, net.inputs, net.outputs)
 
     check(net.tensors, net.layers, net.inputs, net.outputs, plan)
@@ -96,17 +97,13 @@ def test_search_that_is_cut_short_says_so(module: object, limit: str, said: str)
     assert plan.size >= full.size
 
 
-def test_cascades_that_are_looked_at_are_counted() -> None:
-    net = _chain(60)
-    network = RowNetwork(
-        {each.name: each for each in net.tensors}, (*net.layers,), ("x",), (*net.outputs,)
-    )
-    found = CascadeCuts(build_row_units(network))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(found, "left", 150_000)
-        found.find_paths()
-        longest = max(end - first for first, end in found.costs)
+def test_a_search_with_work_for_all_cascades_is_the_only_one_without_a_limit() -> None:
+    net = _chain(30)
+    found = []
+    for work in (100, 150_000, 1_000_000):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("byoc.memory.stripes._WORK", work)
+            plan = stripe(net.tensors, net.layers, net.inputs, net.outputs)
+        found.append((plan.size, bool(plan.limits)))
 
-    assert found.is_cut_short
-    assert found.left >= 0
-    assert 1 < longest < len(network.layers)
+    assert found == [(896, True), (896, True), (832, False)]

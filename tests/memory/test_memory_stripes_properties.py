@@ -13,12 +13,12 @@ from byoc.memory.stripes import (
     ALL_ROWS,
     OperandRows,
     RowLayer,
+    RowNetwork,
     RowTensor,
     RowWindow,
     StripedPlan,
     stripe,
 )
-from byoc.memory.stripes._striping_problem import RowNetwork
 
 
 def planned(net: Numbers, alignment: int = 1) -> StripedPlan:

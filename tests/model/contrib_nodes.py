@@ -8,10 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto, helper
 
-from byoc.model import DTYPE_NUMBERS, TensorType
+from byoc.model import CONTRIB_RULES, DTYPE_NUMBERS, KnownNode, TensorType
 from byoc.model._node_kinds import get_effective_attributes
-from byoc.model.inference import KnownNode
-from byoc.model.inference._contrib_rules import CONTRIB_RULES
 from byoc.model.schemas import get_schema
 from byoc.onnxrt import open_session, run_session
 

@@ -7,9 +7,14 @@ from contrib_documented import DOCUMENTED
 from contrib_nodes import CONTRIB, Case, case
 from onnx import helper
 
-from byoc.model import TensorType
-from byoc.model.inference import KnownNode, evaluate_dim
-from byoc.model.inference._contrib_rules import CONTRIB_RULES, infer_by_schema, infer_contrib_types
+from byoc.model import (
+    CONTRIB_RULES,
+    KnownNode,
+    TensorType,
+    evaluate_dim,
+    infer_by_schema,
+    infer_contrib_types,
+)
 
 pytest.importorskip("onnxruntime")
 

@@ -8,8 +8,7 @@ import pytest
 from helpers.support import parse
 from onnx import numpy_helper
 
-from byoc.model import Model, prepare_model, walk_tensors
-from byoc.model._type_origins import CertainTypes, find_certain_types
+from byoc.model import GraphIndex, Model, prepare_model, type_certainly, walk_tensors
 from byoc.zoo import load_model
 
 OPEN = """g (float[N, 8] x, int64[2] s) => (float[N, 8] y) <float[4, 8] a> {
@@ -25,32 +24,34 @@ CLOSED = """g (float[4, 8] x, bool c) => (float[4, 8] y) {
 INSIDE = CLOSED.replace("=> (float[4, 8] u)", "=> (float[4, 8] u) <float[4, 8] v>")
 
 
-def infer_again(model: Model) -> CertainTypes:
+def list_certain(index: GraphIndex) -> list[dict[str, onnx.TypeProto]]:
+    """Return the certain types of each graph of a model, bodies included."""
+    return [dict(each.type_protos) for each in type_certainly(index).walk()]
+
+
+def infer_again(model: Model) -> list[dict[str, onnx.TypeProto]]:
     """Return the certain types as they are found where loading does not tell."""
-    return find_certain_types(replace(model.index, certain=False))
+    return list_certain(replace(model.index, certain=False))
 
 
 @pytest.mark.parametrize("name", ["squeezenet", "decoder_int4", "ssd300_vgg16", "transformer_1k"])
 def test_what_loading_knows_is_what_another_inference_finds(name: str) -> None:
     model = load_model(f"zoo:{name}")
     assert model.index.certain
-    found, again = find_certain_types(model.index), infer_again(model)
-    assert list(map(dict, found.values())) == list(map(dict, again.values()))
-    assert [index.graph.name for index in found] == [index.graph.name for index in model.index.walk()]
+    assert list_certain(model.index) == infer_again(model)
 
 
 @pytest.mark.parametrize(("text", "certain"), [(CLOSED, True), (INSIDE, False), (OPEN, False)])
 def test_stated_types_are_certain_only_where_they_are_not_needed(text: str, certain: bool) -> None:
     model = prepare_model(parse(text), "m")
     assert model.index.certain == certain
-    found = find_certain_types(model.index)
-    assert list(map(dict, found.values())) == list(map(dict, infer_again(model).values()))
+    assert list_certain(model.index) == infer_again(model)
 
 
 def test_a_stated_shape_that_inference_lacks_is_planned_with_and_not_certain() -> None:
     model = prepare_model(parse(OPEN), "m")
     assert model.index.get_shape("a") == (4, 8)
-    known = find_certain_types(model.index)[model.index]
+    known = list_certain(model.index)[0]
     assert "a" not in known or known["a"].tensor_type.shape.dim[0].dim_value != 4
 
 
@@ -77,5 +78,4 @@ def test_types_of_a_model_with_weights_in_files_are_certain(inside: bool, tmp_pa
     model = load_model(path)
     assert model.index.certain != inside  # of a tensor inside a node the value might matter
     assert model.index.get_shape("y") == ("N", 8)
-    found = find_certain_types(model.index)
-    assert list(map(dict, found.values())) == list(map(dict, infer_again(model).values()))
+    assert list_certain(model.index) == infer_again(model)

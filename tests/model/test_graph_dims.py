@@ -10,6 +10,7 @@ from byoc.model import (
     Dim,
     Dimensions,
     TensorType,
+    fix_dims,
     get_stated_types,
     list_open_dims,
     name_extents,
@@ -19,8 +20,6 @@ from byoc.model import (
     read_type,
     walk_graphs,
 )
-from byoc.model._dimensions import fix_dims
-from byoc.model.inference import clear_negative_dims
 
 TEXT = """
 g (float[batch, length] x, float[batch, K] k, bool c) => (float[batch, length] y)
@@ -226,13 +225,13 @@ def test_a_sparse_input() -> None:
 
 def test_a_negative_extent_is_unknown_and_all_else_is_as_it_was() -> None:
     model = parse(TEXT)
-    assert clear_negative_dims(model) is model
+    assert prepare_model(model, "m").proto is model
     branch = model.graph.node[1].attribute[0].g
     stated = [model.graph.input[0], model.graph.output[0], branch.value_info[0]]
     for value in stated:
         value.type.tensor_type.shape.dim[0].dim_value = -1
     before = model.SerializeToString()
-    fixed = clear_negative_dims(model)
+    fixed = prepare_model(model, "m").proto
     assert model.SerializeToString() == before
     assert [str(read_type(value.type)) for value in fixed.graph.input[:2]] == [
         "float32[?, length]",

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import byoc
 from byoc.errors import InputError
-from byoc.model import _heavy_weights, read_without_heavy_weights
+from byoc.model import read_without_heavy_weights
 from byoc.zoo import load_model
 
 ELEMENTS = 100_000  # of 4 bytes
@@ -104,9 +104,11 @@ def test_the_whole_model_is_what_protobuf_reads(
     path = tmp_path_factory.mktemp("heavy") / "m.onnx"
     path.write_bytes(b"".join(parts))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_heavy_weights, "_HEAVY_BYTES", 16)
-        patch.setattr(_heavy_weights, "_LEAST_BYTES_FOR_A_FIELD", 1)
-        patch.setattr(_heavy_weights, "_WINDOW_BYTES", data.draw(st.sampled_from([20, 50, 4096])))
+        patch.setattr("byoc.model._heavy_weights._HEAVY_BYTES", 16)
+        patch.setattr("byoc.model._heavy_weights._LEAST_BYTES_FOR_A_FIELD", 1)
+        patch.setattr(
+            "byoc.model._heavy_weights._WINDOW_BYTES", data.draw(st.sampled_from([20, 50, 4096]))
+        )
         found = read_without_heavy_weights(path)
     expected = onnx.load(path, load_external_data=False)
     assert found is not None

@@ -8,8 +8,22 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from byoc.errors import InputError
-from byoc.model import DTYPE_NUMBERS, ExternalData, count_bytes, find_external_data, read_raw_bytes
-from byoc.model._tensor_data import check_tensor
+from byoc.model import (
+    DTYPE_NUMBERS,
+    ExternalData,
+    check_model,
+    count_bytes,
+    find_external_data,
+    read_raw_bytes,
+)
+
+
+def check_tensor(tensor: TensorProto, folder: Path | None) -> None:
+    """Check a model that gives out a stored tensor."""
+    output = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
+    graph = helper.make_graph([], "g", [], [output], [tensor])
+    imports = [helper.make_opsetid("", 21)]
+    check_model(helper.make_model(graph, opset_imports=imports, ir_version=10), folder)
 
 
 def outside(dims: tuple[int, ...] = (2,), dtype: int = TensorProto.FLOAT, **fields: str) -> TensorProto:
@@ -183,7 +197,7 @@ def test_a_negative_dimension() -> None:
 def test_raw_form_of_values_in_fields(dtype: str) -> None:
     tensor = helper.make_tensor("t", DTYPE_NUMBERS[dtype], [3], [1, 0, 1])
     raw = onnx.TensorProto(
-        dims=[3], data_type=DTYPE_NUMBERS[dtype], raw_data=read_raw_bytes(tensor, None)
+        name="t", dims=[3], data_type=DTYPE_NUMBERS[dtype], raw_data=read_raw_bytes(tensor, None)
     )
     check_tensor(raw, None)
     same = numpy_helper.to_array(tensor) == numpy_helper.to_array(raw)

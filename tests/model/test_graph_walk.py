@@ -1,6 +1,7 @@
 """Bodies, captures, and a topological order without recursion."""
 
 import random
+from collections.abc import Sequence
 
 import onnx
 import pytest
@@ -9,8 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import NodeProto, TensorProto, helper
 
-from byoc.model import describe_node, list_bodies, list_reads, walk_graphs, walk_tensors
-from byoc.model._walk import list_captures, sort_nodes
+from byoc.errors import InputError
+from byoc.model import (
+    describe_node,
+    list_bodies,
+    list_node_captures,
+    list_reads,
+    prepare_model,
+    walk_graphs,
+    walk_tensors,
+)
 
 NESTED = """
 outer (float[2] x, bool c, int64 n) => (float[2] y) {
@@ -35,6 +44,27 @@ def relu(source: str, target: str, name: str = "") -> NodeProto:
     return helper.make_node("Relu", [source], [target], name)
 
 
+def holding(body: onnx.GraphProto) -> NodeProto:
+    return helper.make_node("Loop", ["n", "c"], [], body=body)
+
+
+def sort_nodes(nodes: Sequence[NodeProto], **given: Sequence[int]) -> list[int]:
+    """Return the order of nodes in a loaded model, by their numbers; tensors are two floats."""
+    made = {name for node in nodes for name in node.output}
+    read = dict.fromkeys(name for node in nodes for name in list_reads(node) if name not in made)
+    last = [name for node in nodes for name in node.output][-1:]
+    dtypes = {"c": TensorProto.BOOL, "n": TensorProto.INT64}
+    values = [
+        helper.make_tensor_value_info(name, dtypes.get(name, TensorProto.FLOAT), given.get(name, [2]))
+        for name in [*read, *last]
+    ]
+    graph = helper.make_graph(nodes, "g", values[: len(read)], values[len(read) :])
+    imports = [helper.make_opsetid("", 17)]
+    proto = prepare_model(helper.make_model(graph, opset_imports=imports, ir_version=8), "m").proto
+    numbers = {node.output[0]: number for number, node in enumerate(nodes)}
+    return [numbers[node.output[0]] for node in proto.graph.node]
+
+
 def test_graphs_at_every_depth() -> None:
     graph = parse(NESTED).graph
     assert sorted(g.name for g in walk_graphs(graph)) == ["else_g", "loop_g", "outer", "then_g"]
@@ -45,9 +75,13 @@ def test_a_node_reads_what_its_bodies_capture() -> None:
     """Local names, loop variables and the body's own weights are no captures."""
     branch = parse(NESTED).graph.node[1]
     assert list_reads(branch) == ["c", "a", "n", "x"]
-    then_body, else_body = list_bodies(branch)
-    assert list_captures(then_body) == ["a", "n", "c", "x"]
-    assert list_captures(else_body) == ["x"]
+    assert list_node_captures(branch) == ["a", "n", "c", "x"]
+    then_branch, else_branch = branch.attribute
+    del branch.attribute[0]
+    assert list_node_captures(branch) == ["x"]
+    loop = then_branch.g.node[1]
+    assert list_node_captures(loop) == ["c", "x"]
+    assert else_branch.name == "else_branch"
 
 
 def test_reads_leave_out_what_is_absent_or_double() -> None:
@@ -56,12 +90,12 @@ def test_reads_leave_out_what_is_absent_or_double() -> None:
 
 def test_a_body_that_gives_out_an_outer_tensor_captures_it() -> None:
     body = helper.make_graph([], "b", [], [helper.make_tensor_value_info("a", TensorProto.FLOAT, [2])])
-    assert list_captures(body) == ["a"]
+    assert list_node_captures(holding(body)) == ["a"]
 
 
 def test_a_name_used_before_a_body_makes_it_anew_is_a_capture() -> None:
     body = helper.make_graph([relu("a", "b"), relu("b", "a2")], "b", [], [])
-    assert list_captures(body) == ["a"]
+    assert list_node_captures(holding(body)) == ["a"]
 
 
 def test_every_stored_tensor() -> None:
@@ -107,7 +141,7 @@ def test_a_long_chain_the_wrong_way_round() -> None:
 
 def test_what_a_body_captures_comes_first() -> None:
     graph = parse(NESTED).graph
-    assert sort_nodes([graph.node[1], graph.node[0]]) == [1, 0]
+    assert sort_nodes([graph.node[1], graph.node[0]], c=[], n=[]) == [1, 0]
 
 
 def test_a_cycle_is_named_by_a_node_on_it() -> None:
@@ -119,12 +153,12 @@ def test_a_cycle_is_named_by_a_node_on_it() -> None:
         relu("a", "b", "two"),
         relu("z", "zz", "last"),
     ]
-    with pytest.raises(ValueError, match=r"^the nodes form a cycle through (Add 'one'|Relu 'two')$"):
+    with pytest.raises(InputError, match=r"^m: the nodes form a cycle through (Add 'one'|Relu 'two')$"):
         sort_nodes(nodes)
 
 
 def test_a_node_that_reads_itself() -> None:
-    with pytest.raises(ValueError, match=r"^the nodes form a cycle through Relu 'a'$"):
+    with pytest.raises(InputError, match=r"^m: the nodes form a cycle through Relu 'a'$"):
         sort_nodes([relu("a", "a")])
 
 
@@ -155,7 +189,7 @@ def test_any_cycle_is_named_by_a_node_on_it(length: int, others: int, chance: ra
     after = [relu(f"r{chance.randrange(length)}", f"o{i}", f"after{i}") for i in range(others)]
     nodes = ring + after
     chance.shuffle(nodes)
-    with pytest.raises(ValueError, match=r"through Relu 'ring\d'$"):
+    with pytest.raises(InputError, match=r"through Relu 'ring\d'$"):
         sort_nodes(nodes)
 
 

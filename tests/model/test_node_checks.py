@@ -12,7 +12,6 @@ from onnx import TensorProto, helper
 
 from byoc.errors import InputError
 from byoc.model import prepare_model
-from byoc.model.inference._window_shapes import find_equation_problem
 
 WRONG_TERMS = ("..ij,jk->ik", "i...j...,jk->ik", "i....j,jk->ik", "i1,1k->ik", "ij,jk-ik", "ij,j\tk->ik")
 
@@ -174,7 +173,6 @@ def test_random_equations_are_judged_as_onnxruntime_judges_them() -> None:
             continue  # onnxruntime creates it whatever the rank, and it does not run
         model = _make_einsum(equation, ranks)
         created = _is_created(model)
-        assert (find_equation_problem(equation, ranks) == "") == created, (equation, ranks)
         assert (_refusal(model) == "") == created, (equation, ranks)
         found[created] += 1
     assert min(found.values()) > 50

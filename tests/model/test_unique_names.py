@@ -10,8 +10,7 @@ from helpers.support import count_calls, parse, sample_cases
 from onnx import AttributeProto, FunctionProto, GraphProto, helper
 
 from byoc.errors import InputError
-from byoc.model import NodeRecords, get_stated_attributes, prepare_model
-from byoc.model._model_loading import make_names_unique
+from byoc.model import get_stated_attributes, prepare_model
 from byoc.onnxrt import open_session, run_session, without_optimizations
 
 X = np.array([1, 2], np.float32)
@@ -225,8 +224,9 @@ def test_a_model_in_which_nothing_is_to_be_done_is_not_copied() -> None:
         ),
     ):
         model = read(text)
-        assert make_names_unique(model, NodeRecords.read(model.graph.node)) == (model, ())
-        assert make_names_unique(model, NodeRecords.read(model.graph.node))[0] is model
+        loaded = prepare_model(model, "m")
+        assert (loaded.proto, loaded.notes) == (model, ())
+        assert loaded.proto is model
 
 
 def test_the_work_grows_with_the_model_and_no_more() -> None:
@@ -241,7 +241,7 @@ def test_the_work_grows_with_the_model_and_no_more() -> None:
 
     def count(size: int, most: int) -> int:
         model = make(size)
-        return count_calls(lambda: make_names_unique(model, NodeRecords.read(model.graph.node)), most)
+        return count_calls(lambda: prepare_model(model, "m"), most)
 
     assert count(400, 10**6) < 9 * count(50, 10**6)
 

@@ -15,14 +15,15 @@ from byoc.errors import InputError
 from byoc.onnxrt import (
     SessionMode,
     find_inexact_kernels,
+    is_exact,
     open_session,
     run_session,
     use_equal_types,
     with_session_mode,
 )
-from byoc.onnxrt import _exact_products as products
 
 pytestmark = pytest.mark.processor
+KERNELS = "byoc.onnxrt._exact_products.is_exact"
 MODES: tuple[SessionMode, ...] = ("definition", "exact", "fast")
 TYPES = ("uint8", "int8")
 DEPTH = 96  # several vectors of the widest instructions
@@ -35,7 +36,7 @@ Array = NDArray[Any]
 def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the kernels as they are, and as if none were right for operands of two types."""
     if request.param != "kernels of this machine":
-        monkeypatch.setattr(products, "is_exact", lambda op, first, other: first == other)
+        monkeypatch.setattr(KERNELS, lambda op, first, other: first == other)
 
 
 def reach(dtype: str, shape: Sequence[int], seed: int) -> Array:
@@ -261,7 +262,7 @@ def test_equal_types_change_no_result_and_no_other_model() -> None:
 
 
 def test_where_no_kernel_is_right_a_sentence_names_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "is_exact", lambda op, first, other: False)
+    monkeypatch.setattr(KERNELS, lambda op, first, other: False)
     model, _ = make_model("MatMulInteger", [reach("uint8", (2, 8), 18), reach("int8", (8, 2), 19)], True)
     with pytest.raises(InputError, match=r"^onnxruntime .* on .* computes MatMulInteger of .* wrong"):
         open_session(model)
@@ -271,4 +272,4 @@ def test_kernels_that_are_wrong_are_named_by_operator_and_types() -> None:
     for name in find_inexact_kernels():
         op, first, other = name.split()
         assert first != other  # operands of one type are right on every processor that was tried
-        assert not products.is_exact(op, first, other)
+        assert not is_exact(op, first, other)

@@ -20,18 +20,21 @@ from byoc.model import RANDOM_OPERATORS, Dimensions, prepare_model
 from byoc.model.ranges import Interval
 from byoc.padding import (
     EDGE,
+    UNPADDED,
+    Assumptions,
     FirstValue,
+    PaddedGraph,
     PaddedInput,
     PaddingDecision,
     PaddingRule,
+    Part,
+    ValueBounds,
+    Zone,
     cut_outputs,
     decide_padding,
     find_unpadded_sizes,
     pad_inputs,
 )
-from byoc.padding._alignment import Alignment
-from byoc.padding._padded_graph import UNPADDED, Assumptions, PaddedGraph, Part, Zone
-from byoc.padding._value_bounds import ValueBounds
 
 LOWEST = float(np.finfo(np.float32).min)
 
@@ -70,14 +73,18 @@ def test_a_mask_is_filled_with_zeros_and_begins_with_a_one(mask: str, low: float
         find_unpadded_sizes(rule, {"x": np.zeros((3, 4)), "mask": np.array([0, 1, 1])})
 
 
-def test_an_alignment_names_the_assumptions_that_it_rests_on() -> None:
+def test_a_rule_has_the_assumptions_that_it_rests_on() -> None:
+    """That zeros are behind x, and that the mask begins with a one; of the other input nothing."""
     text = attention(ADDED, LOWEST).replace("(float[n, 4] x,", "(float[n, 4] x, float[n] other,")
     text = text.replace("y = MatMul(p, v)", "y = MatMul(p, v) z = Relu(other)")
     text = text.replace("(float[n, 4] y)", "(float[n, 4] y, float[n] z)")
-    graph = PaddedGraph(prepare_model(parse(text), "m"), {"n": 8})
-    found = Alignment(graph, Assumptions({"x": 0, "other": 0, "mask": 0}, {"other": 1, "mask": 1}))
-    assert found.find_cause() is None
-    assert found.assumptions == Assumptions({"x": 0, "mask": 0}, {"mask": 1})
+    rule = decide(text, n=8).rule
+    assert rule is not None
+    assert rule.inputs == {
+        "x": PaddedInput(("n", 4), 0),
+        "other": PaddedInput(("n",), EDGE),
+        "mask": PaddedInput(("n",), 0, FirstValue(0, 1)),
+    }
 
 
 def test_a_mask_too_weak_for_the_scores_is_refused_with_the_node() -> None:

@@ -16,9 +16,7 @@ from helpers.warm_processes import WarmProcesses
 from onnx import ModelProto
 
 import byoc
-from byoc.passes import _built_in as passes
 from byoc.placement import Placement, Problem
-from byoc.placement.strategies import _built_in as strategies
 from byoc.rules import load_rules
 from byoc.support import (
     ANNOTATIONS,
@@ -84,9 +82,9 @@ class Keep:
 def test_a_built_in_plug_in_is_found_without_installing_byoc_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert len(strategies.BUILT_IN) > 1 < len(passes.BUILT_IN)
-    monkeypatch.setitem(strategies.BUILT_IN, "mine", f"{__name__}:Host")
-    monkeypatch.setitem(passes.BUILT_IN, "keep", f"{__name__}:Keep")
+    for room, name, kind in (("placement.strategies", "mine", "Host"), ("passes", "keep", "Keep")):
+        table = {name: f"{__name__}:{kind}"}
+        monkeypatch.setattr(f"byoc.{room}._built_in.BUILT_IN", table)
 
     plan = byoc.partition(parse(MODEL), VANILLA, strategy="mine", passes="keep").plan
 
@@ -94,13 +92,12 @@ def test_a_built_in_plug_in_is_found_without_installing_byoc_again(
     assert [effect.name for effect in plan.passes][:1] == ["keep"]
 
 
-@pytest.mark.parametrize(
-    ("group", "table"), [(STRATEGIES, strategies.BUILT_IN), (PASSES, passes.BUILT_IN)]
-)
+@pytest.mark.parametrize("group", [STRATEGIES, PASSES])
 def test_what_an_older_byoc_registered_is_not_found(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, group: str, table: dict[str, str]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, group: str
 ) -> None:
-    name, value = next(iter(table.items()))
+    before = list_installed(group)
+    name, value = next((name, point.value) for name, point in before.items() if "byoc." in point.value)
     room = value.rpartition("._")[0]
     old = {name: f"{room}._gone:Gone", "gone": f"{room}._gone:Gone", "other": "elsewhere:Other"}
     register(tmp_path, "onnx-byoc", "0.0", {group: old})
@@ -108,7 +105,7 @@ def test_what_an_older_byoc_registered_is_not_found(
 
     found = list_installed(group)
 
-    assert set(found) == {*table, "other"}
+    assert set(found) == {*before, "other"}
     assert found[name].value == value
     load: Any = load_plugin(group, name, lambda kind: kind)
     assert load.__module__ == value.partition(":")[0]

@@ -5,15 +5,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from helpers.support import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
-from tests.support import examples
 
 import byoc
-from byoc.model import GraphIndex, NodeRecords, prepare_model
-from byoc.model.inference import _settling
-from byoc.model.inference._scopes import InferenceContext
+from byoc.model import GraphIndex, NodeRecords, _settling, prepare_model
+from byoc.model._inference._scopes import InferenceContext
 from byoc.zoo import DecoderShape, DecoderSize, make_decoder
 
 _CHANNELS, _SIZE = 4, 6

@@ -53,11 +53,12 @@ WALKED = st.builds(
     st.sampled_from(["==", "!=", "<", ">"]),
     ATOMS,
 )
+TYPES = ["bool", "int", "double", "string", "list"]
 TYPED = st.builds(
     "(type({}) {} {})".format,
     ATOMS,
     st.sampled_from(["==", "!="]),
-    st.sampled_from(["bool", "int", "double", "string", "list"]),
+    st.sampled_from(TYPES),
 )
 CONDITIONS = st.recursive(
     st.one_of(COMPARISONS, WALKED, TYPED, st.sampled_from(["true", "false"])),

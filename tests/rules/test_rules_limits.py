@@ -11,8 +11,7 @@ from byoc.reporting import check_rules
 from byoc.rules import OpRule, load_rules
 from byoc.rules import _rule_lint as lint
 from byoc.rules._rule_schema import RuleFile
-from byoc.support import _yamlfile as yamlfile
-from byoc.support import read_yaml, validate_content
+from byoc.support import read_mapping, validate_content
 from byoc.support.expressions import compile_expression
 
 HEAD = "target: npu\ncost_model: dla\ndtype: float32\n"
@@ -90,7 +89,7 @@ def test_hints_are_looked_for_where_they_are_shown(
         asked += 1
         return " (did you mean op?)"
 
-    monkeypatch.setattr(yamlfile, "suggest_nearest", suggest)
+    monkeypatch.setattr("byoc.support._yamlfile.suggest_nearest", suggest)
     rules = "".join(f"  - {{op: Relu, opp{number}: 1}}\n" for number in range(300))
     text = _refused(tmp_path / "r.yaml", f"{HEAD}ops:\n{rules}")
     assert asked == 50
@@ -116,7 +115,7 @@ def test_a_list_whose_items_are_all_wrong_is_not_called_empty() -> None:
 
 
 def test_a_large_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(yamlfile, "MAX_YAML_BYTES", 100)
+    monkeypatch.setattr("byoc.support._yamlfile.MAX_YAML_BYTES", 100)
     path = tmp_path / "r.yaml"
     assert _refused(path, "#" * 101) == f"{path}: cannot be read: it has more than 100 bytes"
 
@@ -146,10 +145,9 @@ def test_a_number_of_thousands_of_digits(number: str, tmp_path: Path) -> None:
 def test_numbers_are_read_as_before(tmp_path: Path) -> None:
     path = tmp_path / "r.yaml"
     path.write_text("a: 1e-5\nb: 0x1F\nc: 1_000\nd: 1.5\ne: .inf\nf: 1:30\ng: -7\n")
-    assert yamlfile.read_mapping(path) == {
+    assert read_mapping(path) == {
         **{"a": 1e-5, "b": 31, "c": 1000, "d": 1.5, "e": float("inf"), "f": 90, "g": -7}
     }
-    assert read_yaml.__module__ == yamlfile.__name__
 
 
 SIGNS = ["-" * 400 + "1 > 0", "!" * 400 + "true", "-" * 200 + "X.rank > 0", "- ! " * 100 + "true"]

@@ -268,7 +268,7 @@ def test_native_code_of_a_stranger_is_not_chosen(
     pack_folder(theirs, sorted({*files} - {"manifest.json"}), tmp_path / "theirs.zip")
     for bundle in (theirs, tmp_path / "theirs.zip"):
         with monkeypatch.context() as patch:
-            patch.setattr("byoc.support.trust._signature._WRITTEN", set())
+            patch.setattr("byoc.support.trust._WRITTEN", set())
             found = byoc.find_fitting(bundle, ["npu_1"])
             assert found.choice is not None
             assert found.choice.chosen == ("pc_1", "pc_2")

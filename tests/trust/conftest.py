@@ -11,7 +11,7 @@ from helpers.support import parse
 from native_codegen import Native
 
 from byoc.codegen import Artifact, Region
-from byoc.support.trust import _signature
+from byoc.support import trust
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def become(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], P
         home = tmp_path / "users" / name
         monkeypatch.setenv("XDG_DATA_HOME", str(home / "data"))
         monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "config"))
-        monkeypatch.setattr(_signature, "_WRITTEN", set())
+        monkeypatch.setattr(trust, "_WRITTEN", set())
         return home
 
     return go_on
@@ -48,5 +48,5 @@ def bundle(native: type[Native], tmp_path: Path) -> Path:
     """Return a bundle of native code that the user `maker` wrote in another process."""
     cut(parse(DEVICE_ONLY), tmp_path / "b", codegen="native")
     native.loaded.clear()
-    _signature._WRITTEN.clear()
+    trust._WRITTEN.clear()
     return tmp_path / "b"

@@ -14,8 +14,8 @@ import numpy as np
 
 from byoc.model._constants import get_constant_value
 from byoc.model._graph_index import GraphIndex
+from byoc.model._inference._extents import bound_dim, list_dim_names
 from byoc.model._tensor_data import FLOAT_DTYPES, Dim, count_bits, to_numpy_dtype
-from byoc.model.inference import bound_dim, list_dim_names
 
 if TYPE_CHECKING:
     from byoc.model.ranges._value_ranges import ValueRanges

@@ -1,4 +1,7 @@
-"""The folder of a cache: entries found and stored by key, those that were used longest ago removed.
+"""A folder of results that took long to make: bounded, found by key, and the user's alone.
+
+It knows nothing of models or codegens: a result is JSON and some bytes under the SHA-256 of all that it
+depends on. What was used longest ago is removed.
 
 An entry is written beside the others and renamed, so whoever reads finds all of it or nothing, also
 while others write or after a process was killed. Nothing waits for the disk: what a loss of power spoils

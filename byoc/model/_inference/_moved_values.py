@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
+from byoc.model._inference._extents import multiply_dims
 from byoc.model._tensor_data import Dim, TensorType
-from byoc.model.inference._extents import multiply_dims
 
 # A node with the types and values that are known before the model runs.
 

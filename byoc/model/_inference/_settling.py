@@ -13,16 +13,12 @@ from dataclasses import dataclass
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TypeProto
 
-from byoc.model._node_kinds import NodeRecords, get_stated_attributes
-from byoc.model._tensor_data import Dim, TensorType, read_type
-from byoc.model._vendor_operators import infer_vendor_types
-from byoc.model._walk import get_input, is_onnx, list_bodies, walk_graphs
-from byoc.model.inference._contrib_rules import infer_contrib_types
-from byoc.model.inference._elementwise_shapes import ELEMENTWISE_RULES, ML_RULES, Types, merge_dims
-from byoc.model.inference._extents import max_dims
-from byoc.model.inference._moved_values import Array, Rule
-from byoc.model.inference._movement_shapes import CUTTING_RULES, MOVEMENT_RULES
-from byoc.model.inference._scope_values import (
+from byoc.model._inference._contrib_rules import infer_contrib_types
+from byoc.model._inference._elementwise_shapes import ELEMENTWISE_RULES, ML_RULES, Types, merge_dims
+from byoc.model._inference._extents import max_dims
+from byoc.model._inference._moved_values import Array, Rule
+from byoc.model._inference._movement_shapes import CUTTING_RULES, MOVEMENT_RULES
+from byoc.model._inference._scope_values import (
     describe_node,
     find_value,
     follow_sequence,
@@ -32,7 +28,7 @@ from byoc.model.inference._scope_values import (
     record_made_inside,
     type_by_values,
 )
-from byoc.model.inference._scopes import (
+from byoc.model._inference._scopes import (
     InferenceContext,
     TensorScope,
     VisitError,
@@ -40,7 +36,11 @@ from byoc.model.inference._scopes import (
     contradicts,
     is_fixed,
 )
-from byoc.model.inference._window_shapes import MATRIX_RULES, POOLS, WINDOW_RULES
+from byoc.model._inference._window_shapes import MATRIX_RULES, POOLS, WINDOW_RULES
+from byoc.model._node_kinds import NodeRecords, get_stated_attributes
+from byoc.model._tensor_data import Dim, TensorType, read_type
+from byoc.model._vendor_operators import infer_vendor_types
+from byoc.model._walk import get_input, is_onnx, list_bodies, walk_graphs
 from byoc.model.schemas import get_schema
 
 # Types of If, Loop and Scan, settled in their bodies.

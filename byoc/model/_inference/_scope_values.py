@@ -10,14 +10,14 @@ import onnx
 from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from byoc.model._inference._elementwise_shapes import Types
+from byoc.model._inference._extents import add_dims
+from byoc.model._inference._moved_values import MAX_ELEMENTS, Array, KnownNode
+from byoc.model._inference._scopes import TensorScope
+from byoc.model._inference._value_rules import collapse_array, compute_values, is_followed, is_of_types
 from byoc.model._node_kinds import get_stated_attributes
 from byoc.model._tensor_data import DTYPES, Dim, TensorType, read_type, write_type
 from byoc.model._walk import get_input, is_onnx
-from byoc.model.inference._elementwise_shapes import Types
-from byoc.model.inference._extents import add_dims
-from byoc.model.inference._moved_values import MAX_ELEMENTS, Array, KnownNode
-from byoc.model.inference._scopes import TensorScope
-from byoc.model.inference._value_rules import collapse_array, compute_values, is_followed, is_of_types
 from byoc.model.schemas import OperatorSchema, get_schema
 
 # ONNX's own inference and reference implementation, asked for single nodes.

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from byoc.model._inference._extents import is_cut_to, multiply_dims
+from byoc.model._inference._moved_values import KnownNode, Rule, read_axes
 from byoc.model._tensor_data import DTYPES, Dim, TensorType
-from byoc.model.inference._extents import is_cut_to, multiply_dims
-from byoc.model.inference._moved_values import KnownNode, Rule, read_axes
 
 Shape = tuple[Dim, ...] | None
 Types = Sequence[TensorType | None]

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, TypeProto
 
+from byoc.model._inference._elementwise_shapes import Types, merge_dims
+from byoc.model._inference._extents import list_dim_names, parse_dim
+from byoc.model._inference._moved_values import MAX_ELEMENTS, Array
 from byoc.model._node_kinds import KnownKinds, NodeKind, NodeRecords
 from byoc.model._tensor_data import Dim, TensorType, get_graph_types, read_tensor_types, write_type
 from byoc.model._walk import is_onnx
-from byoc.model.inference._elementwise_shapes import Types, merge_dims
-from byoc.model.inference._extents import list_dim_names, parse_dim
-from byoc.model.inference._moved_values import MAX_ELEMENTS, Array
 
 # Types merged from several sources, and the context of inference that all graphs of a model share.
 

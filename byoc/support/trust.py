@@ -1,4 +1,4 @@
-"""Signatures: a key and what it signed, the keys that a user trusts, and whether a maker is trusted.
+"""The user's trust: the key of this machine, the keys of others, interpreters of codegens.
 
 Signed are the bytes `onnx-byoc bundle signature 1`, a line end, and the SHA-256 of `manifest.json` as it
 stands in the bundle. The manifest has the SHA-256 of every other file, so all of them are covered. Of a

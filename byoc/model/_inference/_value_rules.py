@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
-from byoc.model._tensor_data import FLOAT_DTYPES, Dim, to_numpy_dtype
-from byoc.model.inference._extents import (
+from byoc.model._inference._extents import (
     add_dims,
     ceil_divide_dims,
     floor_divide_dims,
@@ -26,7 +25,7 @@ from byoc.model.inference._extents import (
     multiply_dims,
     subtract_dims,
 )
-from byoc.model.inference._moved_values import (
+from byoc.model._inference._moved_values import (
     MAX_ELEMENTS,
     MOVED_VALUES,
     Array,
@@ -37,6 +36,7 @@ from byoc.model.inference._moved_values import (
     make_objects,
     read_axes,
 )
+from byoc.model._tensor_data import FLOAT_DTYPES, Dim, to_numpy_dtype
 
 # Arithmetic on elements of tensors that may be symbolic: what integers and floats compute of them.
 #

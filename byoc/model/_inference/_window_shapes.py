@@ -8,10 +8,7 @@ import numpy as np
 from onnx import AttributeProto, ModelProto, NodeProto
 
 from byoc.errors import InputError, shorten_text
-from byoc.model._node_kinds import list_distinct_nodes
-from byoc.model._tensor_data import Dim, TensorType
-from byoc.model._walk import describe_node, is_onnx, walk_nodes
-from byoc.model.inference._elementwise_shapes import (
+from byoc.model._inference._elementwise_shapes import (
     Shape,
     Types,
     broadcast_dims,
@@ -20,7 +17,7 @@ from byoc.model.inference._elementwise_shapes import (
     make_type,
     merge_dims,
 )
-from byoc.model.inference._extents import (
+from byoc.model._inference._extents import (
     add_dims,
     ceil_divide_dims,
     floor_divide_dims,
@@ -28,8 +25,11 @@ from byoc.model.inference._extents import (
     multiply_dims,
     subtract_dims,
 )
-from byoc.model.inference._moved_values import KnownNode, Rule, list_elements
-from byoc.model.inference._movement_shapes import read_dims
+from byoc.model._inference._moved_values import KnownNode, Rule, list_elements
+from byoc.model._inference._movement_shapes import read_dims
+from byoc.model._node_kinds import list_distinct_nodes
+from byoc.model._tensor_data import Dim, TensorType
+from byoc.model._walk import describe_node, is_onnx, walk_nodes
 
 _TERM = re.compile(r"[A-Za-z]*(?:\.\.\.[A-Za-z]*)?")
 _ELLIPSIS = "..."

@@ -6,23 +6,23 @@ query, P of the past, T of both, N heads, H the size of one head.
 
 from collections.abc import Mapping, Sequence
 
-from byoc.model._tensor_data import Dim
-from byoc.model.inference._elementwise_shapes import (
+from byoc.model._inference._elementwise_shapes import (
     Shape,
     Types,
     broadcast_shapes,
     make_type,
     read_dtype,
 )
-from byoc.model.inference._extents import (
+from byoc.model._inference._extents import (
     add_dims,
     floor_divide_dims,
     max_dims,
     multiply_dims,
     subtract_dims,
 )
-from byoc.model.inference._moved_values import KnownNode, Rule, list_elements
-from byoc.model.inference._window_shapes import count_windows, multiply_shapes
+from byoc.model._inference._moved_values import KnownNode, Rule, list_elements
+from byoc.model._inference._window_shapes import count_windows, multiply_shapes
+from byoc.model._tensor_data import Dim
 
 # Rules that type onnxruntime's products of matrices, convolutions and pools, quantized and not.
 

@@ -1,4 +1,4 @@
-"""Schemas of operators (inputs, outputs, attributes, data types), as ONNX or onnxruntime gives them."""
+"""Schemas of operators: what ONNX, and onnxruntime where it is installed, say of each."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass

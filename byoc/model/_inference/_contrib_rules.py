@@ -5,17 +5,23 @@ The shapes are those of onnxruntime's documentation (docs/ContribOperators.md) a
 
 from collections.abc import Mapping
 
-from byoc.model._tensor_data import DTYPES, Dim, TensorType
-from byoc.model.inference._contrib_attention_rules import ATTENTION_RULES, MATRIX_RULES
-from byoc.model.inference._elementwise_shapes import Shape, Types, broadcast_shapes, keep_type, make_type
-from byoc.model.inference._extents import (
+from byoc.model._inference._contrib_attention_rules import ATTENTION_RULES, MATRIX_RULES
+from byoc.model._inference._elementwise_shapes import (
+    Shape,
+    Types,
+    broadcast_shapes,
+    keep_type,
+    make_type,
+)
+from byoc.model._inference._extents import (
     add_dims,
     ceil_divide_dims,
     floor_divide_dims,
     multiply_dims,
     subtract_dims,
 )
-from byoc.model.inference._moved_values import KnownNode, Rule, list_elements
+from byoc.model._inference._moved_values import KnownNode, Rule, list_elements
+from byoc.model._tensor_data import DTYPES, Dim, TensorType
 from byoc.model.schemas import get_schema, make_operator_name
 
 # Rules that type onnxruntime's operators that move data: gathers, crops, pads; and transforms.

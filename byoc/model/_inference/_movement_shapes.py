@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from math import ceil, isfinite
 
-from byoc.model._tensor_data import DTYPES, Dim, TensorType
-from byoc.model.inference._elementwise_shapes import (
+from byoc.model._inference._elementwise_shapes import (
     Shape,
     Types,
     broadcast_shapes,
@@ -12,7 +11,7 @@ from byoc.model.inference._elementwise_shapes import (
     make_type,
     merge_dims,
 )
-from byoc.model.inference._extents import (
+from byoc.model._inference._extents import (
     add_dims,
     ceil_divide_dims,
     floor_divide_dims,
@@ -22,7 +21,7 @@ from byoc.model.inference._extents import (
     multiply_dims,
     subtract_dims,
 )
-from byoc.model.inference._moved_values import (
+from byoc.model._inference._moved_values import (
     END_OF_AXIS,
     KnownNode,
     Rule,
@@ -32,6 +31,7 @@ from byoc.model.inference._moved_values import (
     read_axes,
     read_slices,
 )
+from byoc.model._tensor_data import DTYPES, Dim, TensorType
 
 # Rules that type what cuts, joins and pads tensors: Slice, Split, Concat, Pad.
 

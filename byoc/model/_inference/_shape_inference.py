@@ -15,6 +15,11 @@ from google.protobuf.message import EncodeError
 from onnx import GraphProto, ModelProto, NodeProto, TypeProto, ValueInfoProto, helper
 
 from byoc.errors import InputError
+from byoc.model._inference._moved_values import MAX_ELEMENTS, Array
+from byoc.model._inference._scope_values import find_value
+from byoc.model._inference._scopes import InferenceContext, TensorScope, complete_type, contradicts
+from byoc.model._inference._settling import MAX_VISITS, count_loop_trips, settle_types
+from byoc.model._inference._window_shapes import check_nodes
 from byoc.model._node_kinds import NodeRecords
 from byoc.model._tensor_data import (
     DTYPE_NUMBERS,
@@ -35,11 +40,6 @@ from byoc.model._walk import (
     walk_graphs,
     walk_value_infos,
 )
-from byoc.model.inference._moved_values import MAX_ELEMENTS, Array
-from byoc.model.inference._scope_values import find_value
-from byoc.model.inference._scopes import InferenceContext, TensorScope, complete_type, contradicts
-from byoc.model.inference._settling import MAX_VISITS, count_loop_trips, settle_types
-from byoc.model.inference._window_shapes import check_nodes
 from byoc.model.schemas import FormalParameter, get_schema
 
 # Values of small tensors that follow from inputs' types and constants, looked up by name.

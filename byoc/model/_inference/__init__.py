@@ -1,0 +1,1 @@
+"""Types of tensors that follow from the file and the given dimensions; arithmetic on extents."""
