@@ -36,8 +36,7 @@ from common import machine
 
 import byoc
 from byoc import zoo
-from byoc.comparison import fastest
-from byoc.comparison import Clock, Patience, Samples, measure_in_turn
+from byoc.comparison import Clock, Patience, Samples, fastest, measure_in_turn
 from byoc.errors import ByocError
 from byoc.model import Model
 from byoc.onnxrt import open_session, session_runner, with_threads

@@ -201,7 +201,7 @@ def _solve_with_conditions(
     problem: Problem, solve: Callable[[Problem, float], Placement], time_limit: float
 ) -> Placement:
     """Return the placement of least total under conditions; `solve` places without any."""
-    from byoc.placement.strategies import (  # noqa: PLC0415 - most problems have none
+    from byoc.placement.strategies._conditioned import (  # noqa: PLC0415 - most problems have none
         solve_with_conditions,
     )
 
