@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         pick_candidates,
         read_lengths,
     )
+    from byoc.comparison._case_solver import CaseSolver
     from byoc.comparison._codegen_timing import (
         MeasuredCodegen,
         measure_copies,
@@ -80,6 +81,7 @@ if TYPE_CHECKING:
         RUN_COLUMNS,
         StudyRow,
         format_csv,
+        make_rows,
         read_results,
     )
     from byoc.comparison._study_run import (

@@ -25,7 +25,6 @@ from byoc.support import (
     find_beside,
     is_file,
     make_file_error,
-    read_mapping,
     read_yaml,
     take_keywords,
 )
@@ -314,11 +313,6 @@ def _list_file_values(location: str, values: Iterable[Scalar]) -> Iterator[tuple
     for value in values:
         if isinstance(value, str) and value.endswith(FILE_SUFFIXES):
             yield location, COST_MODELS, value
-
-
-def read_study_content(path: Path) -> Mapping[Any, Any]:
-    """Return the content of a study file unchecked. Raises InputError when it is no YAML."""
-    return read_mapping(path)
 
 
 def make_study_schema() -> dict[str, Any]:

@@ -6,8 +6,8 @@ from byoc._doors import open_door
 
 if TYPE_CHECKING:
     from byoc.stages._ask_stage import Ask, AskedUnit, find_distinct_units, write_units
-    from byoc.stages._emission_stages import Compile, Estimate, Pack, Write
-    from byoc.stages._padding_stage import FindPadding
+    from byoc.stages._compile_stages import Compile, Write
+    from byoc.stages._emission_stages import Estimate, FindPadding, Pack
     from byoc.stages._planning_stages import (
         Annotate,
         Convert,

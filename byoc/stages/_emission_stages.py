@@ -1,202 +1,68 @@
-"""The stages from the plan to the bundle: write, compile, ask what compilers estimate, pack."""
+"""The stages behind the compilers: what they estimate, which inputs may be padded, and the bundle."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from math import ceil
 from typing import TYPE_CHECKING
 
 from byoc.bundle import (
     Bundle,
-    Consent,
     EstimateReport,
-    HostEntry,
     MemoryUse,
-    build_manifest,
-    compile_bundle,
     describe_padding,
     describe_split,
-    describe_variant,
     sign_folder,
-    write_context_model,
-    write_decisions,
-    write_genai_files,
     write_manifest,
-    write_models,
 )
 from byoc.codegen import (
-    NOTE,
     SRAM,
     SRAM_LIMIT,
     CodegenFailedError,
     CompileError,
     Cycles,
-    RefusedError,
     can_estimate,
     estimate_region,
 )
-from byoc.errors import MissingRuntimeError, shorten_text
-from byoc.onnxrt import computes_in_integers, describe_machine, find_inexact_kernels, has_runtime
-from byoc.reporting import format_quantity, make_decision_document, make_report
-from byoc.stages._planning_stages import RegionRewriter
-from byoc.stages._refusal_search import search_refusals
+from byoc.errors import InputError, MissingRuntimeError
+from byoc.model import find_state_pairs
+from byoc.padding import MOST_ROWS, PaddingDecision, RowSplit, decide_padding, find_row_split
+from byoc.planning import predict_at
+from byoc.reporting import describe_chosen_sizes, format_quantity, make_report
+from byoc.samples import model_samples
+from byoc.stages._planning_stages import Annotate, Group
+from byoc.stages._preparation_stages import load_original
+from byoc.stages._results import Each
 from byoc.stages._state import (
     Compiled,
     CompilerFigures,
-    Emitting,
     Estimated,
     Packed,
     Padded,
-    Planned,
-    Written,
+    Prepared,
+    Resolved,
+    Verified,
     take,
 )
-from byoc.stages._verify_stage import attach_samples
-from byoc.support import Note, collect_rarely, resolve_path
-from byoc.verification import NotVerified
+from byoc.support import Note, collect_rarely, report_step
+from byoc.verification import (
+    NotVerifiableError,
+    Verification,
+    add_padded,
+    describe_failure,
+    verify_independence,
+    verify_padding,
+    verify_split,
+)
 
 if TYPE_CHECKING:
-    from byoc.bundle import PaddingEntry, RegionCompiler, RegionEntry, RowSplitEntry, VariantEntry
+    from byoc.bundle import PaddingEntry, RegionCompiler, RegionEntry, RowSplitEntry
     from byoc.codegen import Artifact, Region
+    from byoc.model import Model
+    from byoc.padding import PaddingRule
     from byoc.planning import Plan
-
-_SHOWN = 3  # names of regions in a note
-_MAX_NOTE = 300  # characters of a note of a codegen
-
-
-@dataclass(frozen=True)
-class Write:
-    """Write weights and models into the folder; rewrite the regions by passes.
-
-    Raises RefusedError for the regions at which a pass fails.
-    """
-
-    def run(self, state: Emitting) -> Written:
-        """Return the state with the regions; the plan gets the effects of passes."""
-        plan, verify = state.plan, state.request.options.verify
-        rewriter = RegionRewriter(state.setup.passes, plan.targets, state.weights, verify)
-        with collect_rarely():
-            written = write_models(plan, state.weights.folder, state.weights)
-        regions = rewriter.rewrite(written)
-        plan = replace(plan, passes=(*plan.passes, *rewriter.effects))
-        shared = state.weights.originals.describe()
-        if shared:
-            plan = replace(plan, notes=(*plan.notes, Note("note", shared)))
-        return Written(**take(Emitting, replace(state, plan=plan)), regions=regions)
-
-
-@dataclass(frozen=True)
-class Compile:
-    """Compile the regions of all variants, and write what else a bundle holds into the folder.
-
-    Raises RefusedError for the regions that codegens refuse, with what parts of them show; with
-    `strict`, CompileError for the first.
-    """
-
-    def run(self, states: Sequence[Written]) -> list[Compiled]:
-        """Return the states with the bundle, not verified yet; plans get the codegens' notes."""
-        first = states[0]  # all have the same request but for the variant, setup and weights
-        folder, setup, loaded = first.weights.folder, first.setup, first.loaded
-        options = first.request.options
-        with TemporaryDirectory(prefix="byoc-") as samples:
-            regions: list[Region] = []
-            chosen: dict[str, RegionCompiler] = {}
-            for state in states:
-                attempts, compilers = dict(_count_attempts(state)), state.setup.compilers
-                for region in attach_samples(state.regions, state, Path(samples)):
-                    regions.append(region)
-                    chosen[region.name] = compilers[region.target].choose(attempts.get(region.name, 0))
-            try:
-                entries = compile_bundle(folder, regions, chosen, options.strict, options.jobs)
-            except RefusedError as error:
-                raise RefusedError(search_refusals(states, error.refusals, chosen)) from error
-        states = [replace(state, plan=_add_codegen_notes(state, entries)) for state in states]
-        variants = [_describe_variant(state, entries) for state in states]
-        if options.emit is not None:
-            for state, variant in zip(states, variants, strict=True):
-                codegens = {name: each.codegen for name, each in state.setup.compilers.items()}
-                write_context_model(folder, variant, entries, codegens)
-        for state, variant in zip(states, variants, strict=True):
-            contracts = {entry.name: entry.boundary_contracts for entry in variant.regions}
-            decisions = make_decision_document(state.plan, contracts)
-            write_decisions(folder, decisions, state.request.variant)
-        if loaded.genai is not None:
-            assert setup.output is not None
-            models = {state.request.variant.name: state.loaded.original for state in states}
-            write_genai_files(folder, loaded.genai, resolve_path(setup.output), models)
-        references = first.weights.originals.references
-        bundle = Bundle(
-            folder,
-            build_manifest(
-                folder, [state.plan for state in states], variants, references, _describe_host(states)
-            ),
-            codegens=first.request.codegens,
-            consent=Consent(trust=True),
-            just_compiled=True,
-        )
-        return [
-            Compiled(**take(Emitting, state), bundle=bundle.choose(state.request.variant.name))
-            for state in states
-        ]
-
-
-def _count_attempts(state: Planned) -> Iterator[tuple[str, int]]:
-    """Yield the regions of a state with the number of options to recover with that they need."""
-    limits = state.findings.history.limits
-    for graph in state.plan.root.walk():
-        for region in graph.regions:
-            yield region.name, limits.count_attempts(region, graph.path)
-
-
-def _describe_host(states: Sequence[Planned]) -> HostEntry:
-    """Return the host's mode, with its wrong kernels where the model computes in integers."""
-    mode = states[0].request.options.host_mode
-    if not has_runtime() or not any(computes_in_integers(state.plan.proto) for state in states):
-        return HostEntry(mode=mode)
-    return HostEntry(mode=mode, machine=describe_machine(), inexact=find_inexact_kernels())
-
-
-def _add_codegen_notes(state: Written, entries: Sequence[RegionEntry]) -> Plan:
-    """Return a state's plan with what codegens say of its regions in their artifacts' metadata."""
-    own = {region.name for region in state.regions}
-    names: dict[str, list[str]] = {}
-    for entry in entries:
-        text = entry.artifact_metadata.get(NOTE, "")
-        if text and entry.name in own:
-            names.setdefault(shorten_text(" ".join(text.split()), _MAX_NOTE), []).append(entry.name)
-    notes = [Note("note", f"{_list_names(found)}: {text}") for text, found in names.items()]
-    notes += _describe_refit(state)
-    return replace(state.plan, notes=(*state.plan.notes, *notes))
-
-
-def _describe_refit(state: Written) -> Iterator[Note]:
-    """Yield a note on the regions that have an earlier artifact with other weights, and on the rest."""
-    path = state.request.options.refit
-    if path is None:
-        return
-    found = [each.earlier for each in state.setup.compilers.values() if each.earlier is not None]
-    refitted = set[str]().union(*(each.refitted for each in found))
-    own = [region.name for region in state.regions]
-    taken = [name for name in own if name in refitted]
-    compiled = [name for name in own if name not in refitted]
-    parts = [f"{_list_names(taken)} with other weights" if taken else "nothing"]
-    parts += [f"{_list_names(compiled)} had to be compiled" if compiled else "nothing was compiled"]
-    yield Note("note", f"taken from {path}: {', and '.join(parts)}")
-
-
-def _list_names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
-
-
-def _describe_variant(state: Written, entries: Sequence[RegionEntry]) -> VariantEntry:
-    """Return the manifest's entry for a variant, which is not verified yet."""
-    own = {region.name for region in state.regions}
-    report = make_report(state.plan, NotVerified("the bundle is not complete yet"))
-    return describe_variant(state.plan, tuple(e for e in entries if e.name in own), report)
 
 
 @dataclass(frozen=True)
@@ -353,3 +219,240 @@ def add_estimate_notes(plan: Plan, estimates: RegionEstimates, asked: bool) -> P
             )
             notes.append(Note("note", text))
     return replace(plan, notes=(*plan.notes, *notes)) if notes else plan
+
+
+@dataclass(frozen=True)
+class FindPadding:
+    """Decide which dimensions of each variant may be smaller, and verify that; leave out what fails.
+
+    Where the bundle is not verified, the proof is all there is. It is about the model with these
+    dimensions open, which several variants may have in common.
+    """
+
+    def run(self, states: Sequence[Verified]) -> list[Padded]:
+        """Return the states with what may be padded; verifications get the outputs on padded inputs.
+
+        Raises InputError where caches got a fixed length, and that is not proven or fails.
+        """
+        found = Each(_FindPadding()).run(states)
+        if states[0].request.variant.automatic and states[0].request.options.pad:
+            fixed = _pad_shorter(_find_split(found[0], found[1]), found[1])
+            found[:2] = _renew_notes(fixed, found[1])
+        return found
+
+
+@dataclass(frozen=True)
+class _FindPadding:
+    """Decide for one variant; `opened` has the models with open dimensions that were loaded before.
+
+    Inputs are padded from the size `least` on.
+    """
+
+    opened: dict[tuple[tuple[str, str], ...], Model] = field(default_factory=dict)
+    least: int = 1
+
+    def run(self, state: Verified) -> Padded:
+        """Return the state with what may be padded, and its verification complete."""
+        if state.loaded.static_rule is not None:
+            return self._check_static(state, state.loaded.static_rule)
+        variant = state.request.variant
+        if not state.request.options.pad or not variant.name or variant.automatic:
+            return _finish(state, None)  # an automatic variant's other sizes have one of their own
+        found = self.find(state)
+        told = "" if found.padding is None else found.padding.describe()
+        if not told:
+            return found
+        may = "may" if found.padding is not None and found.padding.rule is not None else "cannot"
+        note = Note("note", f"inputs {may} be padded: {told}")
+        return replace(found, plan=replace(found.plan, notes=(*found.plan.notes, note)))
+
+    def _check_static(self, state: Verified, rule: PaddingRule) -> Padded:
+        """Verify a model whose caches got a fixed length against the user's."""
+        report_step("verify caches of a fixed length")
+        reason = _find_objection(state, rule)
+        if not reason and isinstance(state.verification, Verification):
+            padded = _verify(state, rule)
+            reason = describe_failure(padded)
+            state = replace(state, verification=add_padded(state.verification, padded))
+        if reason:
+            raise InputError(f"its caches cannot have a fixed length: {reason}")
+        decision = PaddingDecision(rule)
+        note = Note("note", f"caches have a fixed length: {decision.describe()}")
+        plan = replace(state.plan, notes=(*state.plan.notes, note))
+        return _finish(replace(state, plan=plan), decision)
+
+    def find(self, state: Verified) -> Padded:
+        """Return the state with what may be padded, whatever its variant is called."""
+        report_step("find padding")
+        with collect_rarely():
+            decision = decide_padding(
+                lambda fixed: self._open(state, fixed), read_sizes(state.request.variant.dims)
+            )
+        if decision.rule is not None and self.least > 1:
+            decision = replace(decision, rule=replace(decision.rule, least=self.least))
+        rule = decision.rule
+        if rule is not None and (objection := _find_objection(state, rule)):
+            return _finish(state, _refuse(decision, rule, objection))
+        if rule is None or not isinstance(state.verification, Verification):
+            return _finish(state, decision)
+        try:
+            padded = _verify(state, rule)
+            reason = describe_failure(padded)
+        except (InputError, MissingRuntimeError, NotVerifiableError) as error:
+            reason = f"it could not be verified: {error}"
+        if reason:
+            return _finish(state, _refuse(decision, rule, reason))
+        verification = add_padded(state.verification, padded)
+        return _finish(replace(state, verification=verification), decision)
+
+    def _open(self, state: Verified, sizes: Mapping[str, int | str]) -> Model:
+        """Return the original of a variant as `load_at` does, loaded once."""
+        dims = list_dims(state, sizes)
+        key = tuple(sorted((name, str(said)) for name, said in dims.items()))
+        if key not in self.opened:
+            self.opened[key] = load_original(state.request, dims)
+        return self.opened[key]
+
+
+def _find_split(fixed: Padded, opened: Padded) -> Padded:
+    """Return the variant of chosen sizes, with a batch in several calls where that is right and faster.
+
+    The batch is the only dimension of size 1, or the only one.
+    """
+    sizes = read_sizes(fixed.request.variant.dims)
+    single = [name for name, size in sizes.items() if size == 1] or [*sizes]
+    if len(single) != 1 or fixed.plan.lowered is not None or not fixed.plan.regions:
+        return fixed
+    name, size = single[0], sizes[single[0]]
+    others = {other: extent for other, extent in sizes.items() if other != name}
+    at_most = _predict_open(opened, {**sizes, name: MOST_ROWS})
+    if size >= MOST_ROWS or not ceil(MOST_ROWS / size) * fixed.plan.cost.total < at_most:
+        return fixed
+    how = RowSplit(name, MOST_ROWS, {}, {}, size).how
+    report_step("find rows")
+    with collect_rarely():
+        split = find_row_split(lambda dims: load_at(fixed, {**others, **dims}), name)
+    if isinstance(split, str):
+        return _tell(fixed, f"a larger {name} is not run {how}: {split}")
+    split = replace(split, size=size)
+    if isinstance(fixed.verification, Verification):
+        try:
+            larger = load_at(fixed, {**others, name: 2 * size + 1})
+            checked = verify_split(fixed.bundle, split, larger)
+            reason = describe_failure(checked)
+        except (InputError, MissingRuntimeError, NotVerifiableError) as error:
+            reason = f"it could not be verified: {error}"
+        if reason:
+            return _tell(fixed, f"a larger {name} is not run {how}: {reason}")
+        fixed = replace(fixed, verification=add_padded(fixed.verification, checked))
+    return replace(fixed, padding=PaddingDecision(split=split))
+
+
+def _renew_notes(fixed: Padded, opened: Padded) -> tuple[Padded, Padded]:
+    """Return both variants; their notes on chosen sizes say what else runs on the first."""
+    plans, planned = (fixed.plan, opened.plan), opened.loaded.original.planned
+    before = describe_chosen_sizes(*plans, planned)
+    after = describe_chosen_sizes(*plans, planned, fixed.padding)
+    told = [
+        replace(plan, notes=tuple(new if note == old else note for note in plan.notes))
+        for plan, old, new in zip(plans, before, after, strict=True)
+    ]
+    return replace(fixed, plan=told[0]), replace(opened, plan=told[1])
+
+
+def _pad_shorter(fixed: Padded, opened: Padded) -> Padded:
+    """Return the variant of chosen sizes with the padding of inputs that it is faster for, if it may be.
+
+    One dimension may be shorter, such as a length. A state that goes from call to call is not padded.
+    """
+    lengths = [name for name, size in read_sizes(fixed.request.variant.dims).items() if size > 1]
+    has_state = fixed.settings.state or find_state_pairs(fixed.loaded.original.structure)
+    if len(lengths) != 1 or not fixed.plan.regions or has_state:
+        return fixed
+    name = lengths[0]
+    least = _find_break_even(fixed, opened, name)
+    if least is None:
+        return fixed
+    size = read_sizes(fixed.request.variant.dims)[name]
+    found = _FindPadding(least=least).find(replace(fixed, padding=None))
+    decision = found.padding
+    if decision is None or decision.rule is None:
+        why = "" if decision is None else decision.refusals.get(name, "")
+        told = f"a smaller {name} than {size} is not padded: {why}"
+        return _tell(fixed, told) if why else fixed
+    split = None if fixed.padding is None else fixed.padding.split
+    return replace(found, padding=replace(decision, split=split))
+
+
+def _find_break_even(fixed: Padded, opened: Padded, name: str) -> int | None:
+    """Return the least size from which on the open plan is predicted to take longer; None if none is."""
+    sizes = read_sizes(fixed.request.variant.dims)
+    if any(graph.host_seconds[0] for graph in opened.plan.root.walk()):
+        return None  # some of it is not known
+
+    def is_faster(size: int) -> bool:
+        return not fixed.plan.cost.total < _predict_open(opened, {**sizes, name: size})
+
+    if not is_faster(1):
+        return 1
+    low, high = 1, sizes[name]
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if is_faster(middle) else (low, middle)
+    return high if high < sizes[name] else None
+
+
+def _predict_open(opened: Padded, sizes: Mapping[str, int]) -> float:
+    """Return the predicted seconds of the open plan at some sizes."""
+    grouped = Group().run(Annotate().run(Prepared(**take(Prepared, opened))))
+    root = opened.plan.root
+    pairs = zip(root.index.walk(), grouped.index.walk(), strict=True)
+    units = {id(old): grouped.units[id(new)] for old, new in pairs if id(new) in grouped.units}
+    return predict_at(root, opened.settings, units, sizes).seconds
+
+
+def _tell(state: Padded, text: str) -> Padded:
+    notes = (*state.plan.notes, Note("note", text))
+    return replace(state, plan=replace(state.plan, notes=notes))
+
+
+def _finish(state: Verified, padding: PaddingDecision | None) -> Padded:
+    return Padded(**take(Verified, state), padding=padding)
+
+
+def _find_objection(state: Verified, rule: PaddingRule) -> str:
+    """Return why a proof does not hold for what regions compute in, empty where it does."""
+    if state.plan.lowered is None or not rule.reads_values:
+        return ""
+    return f"its proof rests on values, and regions compute in {state.plan.lowered.dtype}"
+
+
+def read_sizes(dims: Mapping[str, int | str]) -> dict[str, int]:
+    """Return the dimensions that are given as sizes, not as relations or ranges."""
+    return {name: int(said) for name, said in dims.items() if str(said).strip().isdecimal()}
+
+
+def load_at(state: Resolved, sizes: Mapping[str, int | str]) -> Model:
+    """Return the original of a variant with some dimensions as given; its other sizes stay open."""
+    return load_original(state.request, list_dims(state, sizes))
+
+
+def list_dims(state: Resolved, sizes: Mapping[str, int | str]) -> dict[str, int | str]:
+    """Return the given dimensions of a variant's model, its sizes replaced by those that are given."""
+    own = {
+        name: said
+        for name, said in state.request.variant.dims.items()
+        if name not in read_sizes(state.request.variant.dims)
+    }
+    return {**(state.request.options.dims or {}), **own, **sizes}
+
+
+def _verify(state: Verified, rule: PaddingRule) -> Verification:
+    fixed = read_sizes(state.request.variant.dims)
+    if state.plan.lowered is not None:
+        return verify_independence(state.bundle, rule, model_samples(state.loaded.original))
+    return verify_padding(state.bundle, rule, lambda sizes: load_at(state, {**fixed, **sizes}))
+
+
+def _refuse(decision: PaddingDecision, rule: PaddingRule, reason: str) -> PaddingDecision:
+    return PaddingDecision(None, {**decision.refusals, **dict.fromkeys(rule.dims, reason)})

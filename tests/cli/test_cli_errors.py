@@ -445,8 +445,9 @@ def test_thresholds_and_outputs_of_a_verification(here: Path, byoc: Cli) -> None
 
 ENDLESS = """
 import resource, sys
-import byoc.cli._partition_verb, numpy, scipy
-from byoc.cli import main
+import byoc, numpy, scipy
+from byoc.cli import load_verb, main
+load_verb("partition")
 pages = int(open("/proc/self/statm").read().split()[0])
 limit = pages * resource.getpagesize() + (50 << 20)
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

@@ -12,7 +12,7 @@ from helpers.cutting import number_regions
 from helpers.support import VANILLA, Ran, parse
 
 import byoc
-from byoc.cli._option_flags import read_buckets, read_variants
+from byoc.errors import InputError
 
 Cli = Callable[..., Ran]
 MODEL = "g (float[n, m] x) => (float[n, m] y) { a = Relu(x) y = Relu(a) }"
@@ -27,13 +27,22 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_flags_are_read() -> None:
-    given = ["prefill:seq=64,past=0,total=max(seq,past),x[0]=3", "decode:seq=1..4"]
-    assert read_variants(given, "--variant") == {
+def test_flags_are_read(byoc: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+
+    def partition(_: str, **keywords: Any) -> None:
+        given.update(keywords)
+        raise InputError("that is all")
+
+    monkeypatch.setattr("byoc.partition", partition)
+    prefill = "prefill:seq=64,past=0,total=max(seq,past),x[0]=3"
+    flags = ("--variant", prefill, "--variant", "decode:seq=1..4", "--bucket", "seq=1, 16")
+    assert byoc("partition", "m.onnx", "--rules", VANILLA, *flags).err == "byoc: that is all\n"
+    assert given["variants"] == {
         "prefill": {"seq": 64, "past": 0, "total": "max(seq,past)", "x[0]": 3},
         "decode": {"seq": "1..4"},
     }
-    assert read_buckets(["seq=1, 16"], "--bucket") == {"seq": (1, 16)}
+    assert given["buckets"] == {"seq": (1, 16)}
 
 
 def test_partition_prints_a_line_for_each(tmp_path: Path, byoc: Cli) -> None:

@@ -7,15 +7,14 @@ import pytest
 from helpers.installing import install_strategies
 from helpers.support import VANILLA, parse
 
-from byoc.comparison import StudyCase, compare
-from byoc.comparison._case_solver import CaseSolver
+from byoc.comparison import CaseSolver, StudyCase, compare
 
 NET = "net (float[1, 4] x) => (float[1, 4] y) { a = Relu(x)\n b = Sigmoid(a)\n y = Relu(b) }"
 STRATEGIES = """
 import os
 import sys
 from dataclasses import replace
-from byoc.placement.strategies._baselines import HostOnly
+from byoc.placement.strategies import HostOnly
 
 
 class Costless:

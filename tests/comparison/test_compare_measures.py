@@ -11,17 +11,16 @@ import onnx
 import pytest
 from helpers.support import VANILLA, Ran, parse
 
-from byoc.cli import _compare_verb as cli
 from byoc.comparison import (
     FAST_STRATEGIES,
     ROW_KEYS,
     StrategyRow,
     StudyCase,
     compare,
+    make_rows,
     make_strategy_rows,
     summarize_strategies,
 )
-from byoc.comparison._study_results import make_rows
 from byoc.pipeline import partition
 from byoc.placement.strategies import ScheduledPlacement
 
@@ -288,7 +287,17 @@ def test_a_bound_that_leaves_something_out_counts_for_its_own_row_alone() -> Non
     assert [row["gap"] for row in rows] == pytest.approx([1 / 6, 1 / 2, 3 / 4])
 
 
-def test_errors_stand_below_the_table_one_line_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+def print_rows(
+    byoc: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch, rows: list[StrategyRow]
+) -> str:
+    """Return what `byoc compare` prints of rows, as text."""
+    monkeypatch.setattr("byoc.compare", lambda *_, **__: rows)
+    return byoc("compare", "m.onnx", "--rules", VANILLA).out
+
+
+def test_errors_stand_below_the_table_one_line_a_model(
+    byoc: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
     long = "a sentence that goes on and on " * 10
     rows = [
         row("a", 2.0, regions=1, offloaded=0.5, bytes_moved=1, error=None),
@@ -296,8 +305,7 @@ def test_errors_stand_below_the_table_one_line_a_model(capsys: pytest.CaptureFix
         row("c", 0.0, objective=None, error="strategy c: no"),
         *(row(name, 0.0, model="n", objective=None, error="n: gone") for name in "abc"),
     ]
-    cli._print_text(rows, "s")
-    lines = capsys.readouterr().out.splitlines()
+    lines = print_rows(byoc, monkeypatch, rows).splitlines()
     assert [line for line in lines if line.startswith("error: ")] == [
         f"error: m: b: {long}; strategy c: no",
         "error: n: gone",
@@ -305,13 +313,11 @@ def test_errors_stand_below_the_table_one_line_a_model(capsys: pytest.CaptureFix
     assert max(len(line) for line in lines if not line.startswith("error: ")) < 105
 
 
-def test_many_notes_are_cut_short(capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_notes_are_cut_short(byoc: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch) -> None:
     notes = [f"note {number}" for number in range(12)]
     shown = {"regions": 1, "offloaded": 0.5, "bytes_moved": 1}
-    cli._print_text(
-        [row("a", 2.0, **shown, notes=notes), row("b", 2.0, **shown, notes=["often"] * 2)], "s"
-    )
-    out = capsys.readouterr().out
+    rows = [row("a", 2.0, **shown, notes=notes), row("b", 2.0, **shown, notes=["often"] * 2)]
+    out = print_rows(byoc, monkeypatch, rows)
     assert "\n  1  often\n  2  note 0\n" in out
     assert "\n     and 3 other notes (--format json)\n" in out
 

@@ -25,7 +25,8 @@ from byoc.patterns import _contraction_order as contraction
 from byoc.patterns import _grouper as near_misses
 from byoc.patterns import _qdq_groups as qdq
 from byoc.patterns._contraction_order import ContractionOrder
-from byoc.patterns._grouper import _describe_progress, _nodes_around
+from byoc.patterns._grouper import _describe_progress, _is_near, _nodes_around
+from byoc.patterns._matcher import describe_rejection
 from byoc.patterns._pattern import lines_needed, replace_operand
 from byoc.patterns._pattern_search import (
     PatternSearch,
@@ -47,6 +48,7 @@ from byoc.patterns._pattern_syntax import (
     output_count,
     strip_trailing_empty,
 )
+from byoc.patterns._qdq_groups import check_unaccepted_nodes
 
 ACCEPTED = Mark(YES, "ops[0]")
 WANTS = "the pattern wants 1..3"
@@ -421,3 +423,33 @@ def test_without_quantized_nodes_a_rule_for_both_takes_the_plain_one() -> None:
         "DequantizeLinear"
     )
     assert unit.rules == ()
+
+
+@pytest.mark.parametrize(
+    ("matched", "count", "fits", "is_near"),
+    [
+        (0, 0, True, False),
+        (0, 1, True, False),
+        (1, 2, False, False),
+        (1, 2, True, True),
+        (1, 3, True, False),
+        (2, 4, False, True),
+        (2, 5, False, False),
+        (2, 5, True, False),
+        (3, 5, False, True),
+        (3, 6, True, True),
+    ],
+)
+def test_half_of_the_lines_and_two_are_near(matched: int, count: int, fits: bool, is_near: bool) -> None:
+    assert _is_near(matched, count, fits) == is_near
+
+
+def test_the_first_node_that_is_not_accepted_is_named() -> None:
+    model = parse("g (float[4] x) => (float[4] y) { a = Relu(x) b = Sin(a) c = Cos(b) y = Tan(c) }")
+    index = GraphIndex(model, {})
+    marks = [Mark(refuse(f"reason {number}"), accepts_quantized=False) for number in range(4)]
+    for nodes in ([1, 2], [3, 1], [2, 3, 1, 0], [2]):
+        verdict = check_unaccepted_nodes(index, nodes, marks)
+        first = min(nodes)
+        assert verdict.reasons == (describe_rejection(index.nodes[first], marks[first]),)
+        assert f"reason {first}" in str(verdict)

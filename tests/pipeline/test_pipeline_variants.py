@@ -21,7 +21,7 @@ from byoc.codegen import Artifact, CompileError, Region
 from byoc.errors import InputError, RequirementError
 from byoc.reporting import Requirements
 from byoc.runtime import VariantSession
-from byoc.stages import _padding_stage
+from byoc.stages import _emission_stages
 from byoc.stages._preparation_stages import load_original
 
 EVERYTHING = "target: npu\ncost_model: openvino-cpu\ncodegen: reference\ndtype: any\nops: [{op: '*'}]\n"
@@ -395,7 +395,7 @@ def test_variants_that_are_equal_but_for_open_sizes_are_opened_once(
         opened.append(dict(dims))
         return load_original(state, dims, *more)
 
-    monkeypatch.setattr(_padding_stage, "load_original", load)
+    monkeypatch.setattr(_emission_stages, "load_original", load)
     variants = {f"v{i}": {"n": 1, "m": 4 * i} for i in (1, 2, 3)} | {"many": {"n": 2, "m": 4}}
     result = byoc.partition(model, VANILLA, output=tmp_path / "m.byoc", variants=variants, verify=False)
     assert opened == [{"n": 1}, {}]

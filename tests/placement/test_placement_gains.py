@@ -11,19 +11,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from byoc.placement import Problem, Sensitivity
-from byoc.placement._hard_limits import _group_costs
-
-
-@given(problems(most_units=6, devices=st.integers(1, 2)), st.randoms(use_true_random=False))
-def test_a_group_costs_what_its_units_do(problem: Problem, random: Any) -> None:
-    numbers = [random.randrange(problem.units) for _ in range(problem.units)]
-    group = np.unique(np.array(numbers, np.int64), return_inverse=True)[1]
-    costs = _group_costs(problem, group)
-    assert costs.shape == (len({*group.tolist()}), problem.devices + 1)
-    for number in range(len(costs)):
-        for device in range(problem.devices + 1):
-            each = [problem.costs[unit, device] for unit in np.flatnonzero(group == number)]
-            assert costs[number, device] == pytest.approx(sum(each))
 
 
 @given(problems(most_units=6, devices=st.integers(1, 2)), st.data())

@@ -8,10 +8,12 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 import pytest
-from helpers.placement_oracle import chain
+from helpers.placement_oracle import chain, problems
 from helpers.placement_random import random_problem
+from helpers.support import sample_cases
 from hypothesis import given
 from hypothesis import strategies as st
+from large_problems import layered_problem
 
 from byoc.errors import InputError
 from byoc.placement import (
@@ -21,10 +23,12 @@ from byoc.placement import (
     Perturbation,
     Placement,
     Problem,
+    Sensitivity,
     Strategy,
     UnitGroups,
     evaluate,
     find_violation,
+    least_load,
     limit_time,
     normalize_placement,
     repair_labels,
@@ -32,8 +36,9 @@ from byoc.placement import (
     strategy_display_name,
 )
 from byoc.placement import _hard_limits as hard_limits
+from byoc.placement import _makespan_search as bounds
 from byoc.placement import _perturbation as perturbation
-from byoc.placement._hard_limits import find_broken_limit, make_feasible, measure_loads
+from byoc.placement._hard_limits import _group_costs, find_broken_limit, make_feasible, measure_loads
 from byoc.placement._list_scheduling import (
     IdleCores,
     IdleIntervals,
@@ -45,7 +50,9 @@ from byoc.placement._load_frontier import _find_slice, _make_transitions, find_n
 from byoc.placement._perturbation import CostSamples, _Candidates, _divide, _summarize
 from byoc.placement._strategy import check_count, check_time_limit, find_requirements
 from byoc.placement._unit_groups import HOST
-from byoc.placement.strategies._throughput import _bound_loads
+from byoc.placement.strategies import Exhaustive, Makespan, Throughput
+from byoc.placement.strategies._makespan import _Search
+from byoc.placement.strategies._throughput import _bound_loads, _LoadSearch
 
 TWO = frozenset({"launch", "two devices", "capacity"})
 
@@ -495,3 +502,47 @@ def test_rounds_for_samples_are_limited_by_steps_and_one_is_made(
     samples = CostSamples(THREE, np.ones((2, 3, 2)), np.ones((2, 1)), np.ones((2, 1)))
     _Candidates(samples, Placement.from_labels(THREE, ints(0, 0, 0))).add_optima()
     assert asked == [rounds] * 3  # for the problem, and for each of two samples
+
+
+@given(problems(most_units=6, devices=st.integers(1, 2)), st.randoms(use_true_random=False))
+def test_a_group_costs_what_its_units_do(problem: Problem, random: Any) -> None:
+    numbers = [random.randrange(problem.units) for _ in range(problem.units)]
+    group = np.unique(np.array(numbers, np.int64), return_inverse=True)[1]
+    costs = _group_costs(problem, group)
+    assert costs.shape == (len({*group.tolist()}), problem.devices + 1)
+    for number in range(len(costs)):
+        for device in range(problem.devices + 1):
+            each = [problem.costs[unit, device] for unit in np.flatnonzero(group == number)]
+            assert costs[number, device] == pytest.approx(sum(each))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_least_load_of_many_units_is_nearly_that_of_the_program(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = layered_problem(seed, 400, 1 + seed % 4, share=np.inf)
+    exact = least_load(problem)
+    monkeypatch.setattr(bounds, "_MOST_TERMS", 0)
+    assert exact * 0.995 < least_load(problem) <= exact * (1 + 1e-6)
+
+
+def test_a_proven_placement_needs_one_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = random_problem(4, 9, frozenset())
+    sensitivity = Sensitivity(problem, Exhaustive().solve(problem), 12)
+    monkeypatch.setattr(perturbation, "build_incumbent", lambda *_: pytest.fail("nothing can be better"))
+    _ = sensitivity.best
+    assert sensitivity.steps == sensitivity.round_steps
+
+
+@pytest.mark.parametrize("seed", sample_cases(range(12), every=3))
+@pytest.mark.parametrize("strategy", [Throughput(), Makespan()])
+def test_what_fusions_save_leaves_bounds_sound(
+    seed: int, strategy: Throughput | Makespan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = random_problem(seed, 5, frozenset({"fusions", "launch", "two devices"}))
+    best = strategy.solve(problem)
+    for search in (_LoadSearch, _Search):
+        monkeypatch.setattr(search, "try_all", lambda _: False)
+    searched = strategy.solve(problem)
+    assert searched.bound is not None
+    assert searched.bound <= best.value * (1 + 1e-9)

@@ -10,7 +10,6 @@ from helpers.support import sample_cases
 
 from byoc.errors import InputError
 from byoc.placement import Placement, Problem, Sensitivity, find_violation
-from byoc.placement import _perturbation as module
 from byoc.placement.strategies import Exhaustive
 
 CASES = [
@@ -95,14 +94,6 @@ def test_steps_are_counted() -> None:
     rows = find_refused(problem)
     sensitivity.solve_changed(rows, 1, problem.seconds[rows, 0])
     assert before < sensitivity.steps <= before + 2 * sensitivity.round_steps
-
-
-def test_a_proven_placement_needs_one_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = random_problem(4, 9, frozenset())
-    sensitivity = Sensitivity(problem, Exhaustive().solve(problem), 12)
-    monkeypatch.setattr(module, "build_incumbent", lambda *_: pytest.fail("nothing can be better"))
-    _ = sensitivity.best
-    assert sensitivity.steps == sensitivity.round_steps
 
 
 def test_what_is_ruled_out_without_a_cut_gains_nothing() -> None:

@@ -2,13 +2,11 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 from large_problems import layered_problem
 
 from byoc.numerics import SearchBudget
-from byoc.placement import CoverSearch, LoadFrontier, UnitGroups, find_violation, least_load, split_chain
-from byoc.placement import _makespan_search as bounds
+from byoc.placement import CoverSearch, LoadFrontier, UnitGroups, find_violation, split_chain
 from byoc.placement.strategies import LaunchAware, Makespan, Throughput, TreeDP
 
 
@@ -49,13 +47,3 @@ def test_annealing_ends_where_its_preparation_has_taken_the_limit() -> None:
     assert find_violation(problem, placement) == ""
     assert placement.bound is not None
     assert placement.bound > 0
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_the_least_load_of_many_units_is_nearly_that_of_the_program(
-    seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    problem = layered_problem(seed, 400, 1 + seed % 4, share=np.inf)
-    exact = least_load(problem)
-    monkeypatch.setattr(bounds, "_MOST_TERMS", 0)
-    assert exact * 0.995 < least_load(problem) <= exact * (1 + 1e-6)

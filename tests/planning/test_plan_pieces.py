@@ -32,6 +32,7 @@ from byoc.planning import (
 )
 from byoc.planning import _graph_plan as blocks
 from byoc.planning._cleaned_graphs import _find_alternatives
+from byoc.planning._graph_plan import find_borders
 from byoc.planning._plan_settings import _all_names
 from byoc.stages import _outlining as outlining
 from byoc.stages import load_settings
@@ -416,3 +417,36 @@ def test_a_composite_is_an_alternative_to_whole_units(
     rival = unit(*nodes)
     found = list(_find_alternatives(joint, [(device, rival)]))
     assert [(each.device, each.rows) for each in found] == ([] if rows is None else [(device, rows)])
+
+
+def test_the_fewest_tensors_cross_a_border() -> None:
+    tokens = [0, 1, 2, 3] * 4
+    crossings = [0.0, 3, 1, 2] + [2.0, 3, 1, 2] * 3
+    assert find_borders(tokens, [1] * 16, crossings) == [0, 2, 6, 10, 14]
+    assert find_borders(tokens, [1] * 16, [1.0] * 16) == [0, 4, 8, 12]
+
+
+def test_two_runs_are_found_in_one_region() -> None:
+    tokens = [9, *[1, 2, 3, 4, 5] * 3, 8, *[6, 7, 6, 1] * 2]
+    assert find_borders(tokens, [1] * len(tokens), [0.0] * len(tokens)) == [0, 1, 6, 11, 16, 17, 21]
+
+
+@given(
+    block=st.lists(st.integers(0, 9), min_size=1, max_size=7, unique=True),
+    count=st.integers(8, 12),
+    before=st.lists(st.integers(10, 15), max_size=5, unique=True),
+    after=st.lists(st.integers(16, 20), max_size=5, unique=True),
+)
+def test_planted_blocks_are_found(
+    block: list[int], count: int, before: list[int], after: list[int]
+) -> None:
+    tokens = [*before, *block * count, *after]
+    borders = find_borders(tokens, [1] * len(tokens), [0.0] * len(tokens))
+    assert borders[0] == 0
+    pieces = [tuple(tokens[a:b]) for a, b in zip(borders, [*borders[1:], len(tokens)], strict=True)]
+    assert [token for piece in pieces for token in piece] == tokens
+    blocks = [piece for piece in pieces if set(piece) <= set(block)]
+    size = max(map(len, blocks))
+    assert 4 <= size < 4 + len(block)
+    assert sum(len(piece) == size for piece in blocks) == len(block) * count // size
+    assert len({piece for piece in blocks if len(piece) == size}) == 1

@@ -1,8 +1,4 @@
-"""The search for what a compiler refuses in a region of which it names no node.
-
-Parts of the region are compiled, halves first, until single units are known to be refused, or the most
-nodes that are taken. The rest of the region is planned again, and only what was found stays away.
-"""
+"""Writing and compiling regions, and the search for what a compiler refuses without naming a node."""
 
 from __future__ import annotations
 
@@ -13,21 +9,190 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from byoc import bundle
-from byoc.codegen import CompileError, find_identical
+from byoc.bundle import (
+    Bundle,
+    Consent,
+    HostEntry,
+    build_manifest,
+    compile_bundle,
+    describe_variant,
+    write_context_model,
+    write_decisions,
+    write_genai_files,
+    write_models,
+)
+from byoc.codegen import (
+    NOTE,
+    CompileError,
+    RefusedError,
+    find_identical,
+)
+from byoc.errors import shorten_text
 from byoc.model import find_boundary
 from byoc.numerics import merge_groups
-from byoc.reporting import format_count
+from byoc.onnxrt import computes_in_integers, describe_machine, find_inexact_kernels, has_runtime
+from byoc.reporting import format_count, make_decision_document, make_report
 from byoc.stages._ask_stage import compile_alone
 from byoc.stages._outlining import cut_regions
 from byoc.stages._planning_stages import RegionRewriter
-from byoc.support import report_step
+from byoc.stages._state import (
+    Compiled,
+    Emitting,
+    Planned,
+    Written,
+    take,
+)
+from byoc.stages._verify_stage import attach_samples
+from byoc.support import Note, collect_rarely, report_step, resolve_path
+from byoc.verification import NotVerified
 
 if TYPE_CHECKING:
-    from byoc.bundle import RegionCompiler
+    from byoc.bundle import RegionCompiler, RegionEntry, VariantEntry
     from byoc.codegen import Refusal, Region
     from byoc.patterns import Unit
-    from byoc.planning import PlannedRegion
-    from byoc.stages._state import Planned
+    from byoc.planning import Plan, PlannedRegion
+
+
+_SHOWN = 3  # names of regions in a note
+_MAX_NOTE = 300  # characters of a note of a codegen
+
+
+@dataclass(frozen=True)
+class Write:
+    """Write weights and models into the folder; rewrite the regions by passes.
+
+    Raises RefusedError for the regions at which a pass fails.
+    """
+
+    def run(self, state: Emitting) -> Written:
+        """Return the state with the regions; the plan gets the effects of passes."""
+        plan, verify = state.plan, state.request.options.verify
+        rewriter = RegionRewriter(state.setup.passes, plan.targets, state.weights, verify)
+        with collect_rarely():
+            written = write_models(plan, state.weights.folder, state.weights)
+        regions = rewriter.rewrite(written)
+        plan = replace(plan, passes=(*plan.passes, *rewriter.effects))
+        shared = state.weights.originals.describe()
+        if shared:
+            plan = replace(plan, notes=(*plan.notes, Note("note", shared)))
+        return Written(**take(Emitting, replace(state, plan=plan)), regions=regions)
+
+
+@dataclass(frozen=True)
+class Compile:
+    """Compile the regions of all variants, and write what else a bundle holds into the folder.
+
+    Raises RefusedError for the regions that codegens refuse, with what parts of them show; with
+    `strict`, CompileError for the first.
+    """
+
+    def run(self, states: Sequence[Written]) -> list[Compiled]:
+        """Return the states with the bundle, not verified yet; plans get the codegens' notes."""
+        first = states[0]  # all have the same request but for the variant, setup and weights
+        folder, setup, loaded = first.weights.folder, first.setup, first.loaded
+        options = first.request.options
+        with TemporaryDirectory(prefix="byoc-") as samples:
+            regions: list[Region] = []
+            chosen: dict[str, RegionCompiler] = {}
+            for state in states:
+                attempts, compilers = dict(_count_attempts(state)), state.setup.compilers
+                for region in attach_samples(state.regions, state, Path(samples)):
+                    regions.append(region)
+                    chosen[region.name] = compilers[region.target].choose(attempts.get(region.name, 0))
+            try:
+                entries = compile_bundle(folder, regions, chosen, options.strict, options.jobs)
+            except RefusedError as error:
+                raise RefusedError(search_refusals(states, error.refusals, chosen)) from error
+        states = [replace(state, plan=_add_codegen_notes(state, entries)) for state in states]
+        variants = [_describe_variant(state, entries) for state in states]
+        if options.emit is not None:
+            for state, variant in zip(states, variants, strict=True):
+                codegens = {name: each.codegen for name, each in state.setup.compilers.items()}
+                write_context_model(folder, variant, entries, codegens)
+        for state, variant in zip(states, variants, strict=True):
+            contracts = {entry.name: entry.boundary_contracts for entry in variant.regions}
+            decisions = make_decision_document(state.plan, contracts)
+            write_decisions(folder, decisions, state.request.variant)
+        if loaded.genai is not None:
+            assert setup.output is not None
+            models = {state.request.variant.name: state.loaded.original for state in states}
+            write_genai_files(folder, loaded.genai, resolve_path(setup.output), models)
+        references = first.weights.originals.references
+        bundle = Bundle(
+            folder,
+            build_manifest(
+                folder, [state.plan for state in states], variants, references, _describe_host(states)
+            ),
+            codegens=first.request.codegens,
+            consent=Consent(trust=True),
+            just_compiled=True,
+        )
+        return [
+            Compiled(**take(Emitting, state), bundle=bundle.choose(state.request.variant.name))
+            for state in states
+        ]
+
+
+def _count_attempts(state: Planned) -> Iterator[tuple[str, int]]:
+    """Yield the regions of a state with the number of options to recover with that they need."""
+    limits = state.findings.history.limits
+    for graph in state.plan.root.walk():
+        for region in graph.regions:
+            yield region.name, limits.count_attempts(region, graph.path)
+
+
+def _describe_host(states: Sequence[Planned]) -> HostEntry:
+    """Return the host's mode, with its wrong kernels where the model computes in integers."""
+    mode = states[0].request.options.host_mode
+    if not has_runtime() or not any(computes_in_integers(state.plan.proto) for state in states):
+        return HostEntry(mode=mode)
+    return HostEntry(mode=mode, machine=describe_machine(), inexact=find_inexact_kernels())
+
+
+def _add_codegen_notes(state: Written, entries: Sequence[RegionEntry]) -> Plan:
+    """Return a state's plan with what codegens say of its regions in their artifacts' metadata."""
+    own = {region.name for region in state.regions}
+    names: dict[str, list[str]] = {}
+    for entry in entries:
+        text = entry.artifact_metadata.get(NOTE, "")
+        if text and entry.name in own:
+            names.setdefault(shorten_text(" ".join(text.split()), _MAX_NOTE), []).append(entry.name)
+    notes = [Note("note", f"{_list_names(found)}: {text}") for text, found in names.items()]
+    notes += _describe_refit(state)
+    return replace(state.plan, notes=(*state.plan.notes, *notes))
+
+
+def _describe_refit(state: Written) -> Iterator[Note]:
+    """Yield a note on the regions that have an earlier artifact with other weights, and on the rest."""
+    path = state.request.options.refit
+    if path is None:
+        return
+    found = [each.earlier for each in state.setup.compilers.values() if each.earlier is not None]
+    refitted = set[str]().union(*(each.refitted for each in found))
+    own = [region.name for region in state.regions]
+    taken = [name for name in own if name in refitted]
+    compiled = [name for name in own if name not in refitted]
+    parts = [f"{_list_names(taken)} with other weights" if taken else "nothing"]
+    parts += [f"{_list_names(compiled)} had to be compiled" if compiled else "nothing was compiled"]
+    yield Note("note", f"taken from {path}: {', and '.join(parts)}")
+
+
+def _list_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+def _describe_variant(state: Written, entries: Sequence[RegionEntry]) -> VariantEntry:
+    """Return the manifest's entry for a variant, which is not verified yet."""
+    own = {region.name for region in state.regions}
+    report = make_report(state.plan, NotVerified("the bundle is not complete yet"))
+    return describe_variant(state.plan, tuple(e for e in entries if e.name in own), report)
+
+
+# The search for what a compiler refuses in a region of which it names no node.
+#
+# Parts of the region are compiled, halves first, until single units are known to be refused, or the most
+# nodes that are taken. The rest of the region is planned again, and only what was found stays away.
 
 _MOST_COMPILES = 12  # for a region: both halves of 64 units, six times
 _MAX_NAMES = 3  # of nodes in a sentence
