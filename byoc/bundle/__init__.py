@@ -43,7 +43,6 @@ if TYPE_CHECKING:
         MODEL_FILE,
         HostEntry,
         Manifest,
-        PackageManifest,
         PaddingEntry,
         RegionEntry,
         RowSplitEntry,
@@ -67,7 +66,6 @@ if TYPE_CHECKING:
     from byoc.bundle._ort_package import (
         HOST_PROVIDER,
         ExportedPackage,
-        PackagedVariant,
         export_genai,
         export_package,
     )
@@ -144,7 +142,6 @@ if TYPE_CHECKING:
         compile_bundle,
         describe_variant,
         stage_bundle,
-        stage_packed_file,
         write_bundle,
         write_genai_files,
         write_manifest,
