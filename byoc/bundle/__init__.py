@@ -16,7 +16,6 @@ from byoc._doors import open_door
 if TYPE_CHECKING:
     from byoc.bundle._compiling import RegionCompiler, spread_refusal
     from byoc.bundle._decisions import (
-        DECISIONS_FILE,
         DecidedBoundary,
         DecidedGraph,
         DecidedNodes,

@@ -208,9 +208,6 @@ class End(Command):
     opcode: ClassVar[int] = 10
 
 
-# Commands that sum products, or slide a window: convolutions, pools, matrix products.
-
-
 # Commands that compute element by element, and normalizations of pixels.
 
 
@@ -413,6 +410,9 @@ class Quantize(Command):
     x: Operand
     limits: Operand
     y: Operand
+
+
+# Commands that sum products, or slide a window: convolutions, pools, matrix products.
 
 
 class ConvFlags(IntFlag):
