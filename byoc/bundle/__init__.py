@@ -16,7 +16,6 @@ from byoc._doors import open_door
 if TYPE_CHECKING:
     from byoc.bundle._compiling import RegionCompiler, spread_refusal
     from byoc.bundle._decisions import (
-        DECISIONS_FILE,
         DecidedBoundary,
         DecidedGraph,
         DecidedNodes,
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
         MODEL_FILE,
         HostEntry,
         Manifest,
-        PackageManifest,
         PaddingEntry,
         RegionEntry,
         RowSplitEntry,
@@ -67,7 +65,6 @@ if TYPE_CHECKING:
     from byoc.bundle._ort_package import (
         HOST_PROVIDER,
         ExportedPackage,
-        PackagedVariant,
         export_genai,
         export_package,
     )
@@ -144,7 +141,6 @@ if TYPE_CHECKING:
         compile_bundle,
         describe_variant,
         stage_bundle,
-        stage_packed_file,
         write_bundle,
         write_genai_files,
         write_manifest,

@@ -117,9 +117,6 @@ def add_channel_reductions(
     return made
 
 
-# Calibrators: from the observed values of a tensor to the range that it is quantized over.
-
-
 # The ranges of a model's tensors, which scales are computed from.
 #
 # A calibrator measures the range of each tensor's values. A user may give scale and zero point
@@ -306,6 +303,9 @@ def find_edges(ends: tuple[float, float]) -> NDArray[np.float32]:
 def _to_float32(ends: tuple[float, float]) -> Any:
     """Return ends in the type of the values, in which onnxruntime's calibrators compute their bins."""
     return tuple(map(np.float32, ends))
+
+
+# Calibrators: from the observed values of a tensor to the range that it is quantized over.
 
 
 @dataclass(frozen=True)

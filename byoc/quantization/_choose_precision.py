@@ -372,9 +372,6 @@ def _map_quantized_tensors(quantized: QuantizedPlan) -> dict[str, int]:
     return found
 
 
-# The precision of regions: that of the model, integers with concluded scales, or 16-bit floats.
-
-
 # A model in the precision that was asked for, and its variants with units in other precisions.
 
 _FLOAT_MODES = frozenset({"float16", "bfloat16", "float32", "float64", "any"})

@@ -198,30 +198,19 @@ def explain(model: Source | Model, options: ExplainOptions) -> Explanation:
     return replace(fixed, sizes=sizes) if is_better else opened
 
 
-def _explain_cleaned(model: Model, target: Target, options: ExplainOptions) -> Explanation:
-    cleaned = clean_for_targets(model, [target], options.no_passes).model
-    report_step("explain")
-    return explain_model(cleaned, target, options.node, options.op, options.no_passes)
-
-
 def _wants_sizes(refusal: "RefusedNode") -> bool:
     """Return whether a node is refused since something is open or unknown."""
     return any(is_for_want_of_sizes(reason.make_cause()) for reason in refusal.reasons)
 
 
-def explain_model(
-    model: Model,
-    target: Target,
-    node: str | None = None,
-    op: str | None = None,
-    no_passes: str | Collection[str] = (),
-) -> Explanation:
-    """Explain which nodes of a model a target refuses, and why.
+def _explain_cleaned(model: Model, target: Target, options: ExplainOptions) -> Explanation:
+    """Explain which nodes of a model a target refuses, once the model is cleaned up as for a plan.
 
-    With `node` only the node of that name (or output) is examined, with `op` only nodes of that
-    operator; `no_passes` are the clean-up passes that parts of nodes do without. Raise InputError if
-    there is no such node.
+    Raise InputError if there is no such node as is asked for.
     """
+    model = clean_for_targets(model, [target], options.no_passes).model
+    report_step("explain")
+    node, op = options.node, options.op
     if target.has_quantized_rules:
         model = unshare_dequantize(model)
     graphs = tuple(_explain_graph(path, index, target) for path, index in walk_graph_paths(model.index))
@@ -237,7 +226,7 @@ def explain_model(
     )
     guessed, seconds = sum_host_seconds(model.index, load_host_costs(_HOST))
     estimated = guessed / seconds if seconds else 0.0
-    parts = tuple(_explain_parts(refused, NodeSplitter(model, (target,), no_passes)))
+    parts = tuple(_explain_parts(refused, NodeSplitter(model, (target,), options.no_passes)))
     return Explanation(model, target, graphs, asked, refused, estimated, in_parts=parts)
 
 

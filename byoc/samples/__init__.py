@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         Preprocessing,
         find_decoder_inputs,
     )
-    from byoc.samples._input_sizes import explain_sizes, suggest_sizes
+    from byoc.samples._input_sizes import explain_sizes
     from byoc.samples._input_values import find_domains, sample_inputs
     from byoc.samples._sample_folder import MAX_SAMPLES, find_samples, read_samples
     from byoc.samples._sample_source import (

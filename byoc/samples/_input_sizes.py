@@ -160,8 +160,8 @@ class OpenSizes:
         return _find_sequence(self.traced)
 
 
-def suggest_sizes(index: GraphIndex, given: Mapping[str, int] | None = None) -> dict[str, int]:
-    """Return a plausible size for each open dimension of a model's inputs, by its name.
+def explain_sizes(index: GraphIndex, given: Mapping[str, int] | None = None) -> FittedSizes:
+    """Return a plausible size for each open dimension of a model's inputs, by name, and why it is so.
 
     Those in `given` have that size, and others that are related to them follow. No input has an extent
     of 0 unless the given sizes or the relations leave no other.
@@ -169,11 +169,6 @@ def suggest_sizes(index: GraphIndex, given: Mapping[str, int] | None = None) -> 
     A dimension without a name is called `input[axis]`, such as `x[0]`. The sizes fit together as far as
     the operators of the model say so; nothing is run.
     """
-    return dict(explain_sizes(index, given).sizes)
-
-
-def explain_sizes(index: GraphIndex, given: Mapping[str, int] | None = None) -> FittedSizes:
-    """Return the sizes of `suggest_sizes`, and why some are what they are, by name."""
     sizes, given = find_open_sizes(index), given or {}
     found = sizes.explain(given)
     return FittedSizes({**sizes.complete(found.sizes), **given}, found.reasons)

@@ -34,7 +34,6 @@ from byoc.verification._region_cutter import RegionCutter, Values, open_region
 from byoc.verification._region_verification import (
     RecordedRuns,
     RunJudge,
-    bundle_samples,
     compare_recorded,
     compare_region,
     compare_run,
@@ -175,8 +174,7 @@ def _list_runs(
     """Return inputs of a region with its expected outputs: its own, or what reaches it."""
     if own_inputs is not None:
         return [(own_inputs, open_region(region).run(own_inputs))]
-    given = bundle_samples(bundle) if inputs is None else inputs
-    return record_reference_runs(bundle, given)[region.name].values or list(run_alone(region))
+    return record_reference_runs(bundle, inputs)[region.name].values or list(run_alone(region))
 
 
 class _NotOffError(InputError):

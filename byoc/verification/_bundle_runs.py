@@ -279,9 +279,6 @@ def run_alone(region: Region) -> Iterator[tuple[Values, Values]]:
             continue
 
 
-# A bundle that is run to be verified: what its regions read and make is recorded.
-
-
 # The original of a bundle, loaded again as the manifest says that it was asked for.
 
 
@@ -301,6 +298,8 @@ def load_recorded_model(bundle: Bundle, name: str, variant: Variant = ONLY_VARIA
         raise InputError(f"{bundle.display_path / MANIFEST_FILE}: asked.variable is not a list of names")
     return make_variable(load_model(name, given.dims, given.shapes), variable)
 
+
+# A bundle that is run to be verified: what its regions read and make is recorded.
 
 _MAX_SHOWN = 80  # characters of names in a sentence
 

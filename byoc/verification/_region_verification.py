@@ -156,12 +156,13 @@ def record_reference_runs(bundle: Bundle, inputs: Values | None = None) -> dict[
     Inputs are seeded unless given. Raise NotVerifiableError if it cannot run them.
     """
     found = {region.name: RecordedRuns() for _, region, _ in bundle.regions()}
+    given = bundle_samples(bundle) if inputs is None else inputs
     try:
         plain = {
             r.name: found[r.name].record(make_reference_executor(r)) for _, r, _ in bundle.regions()
         }
         with without_optimizations():
-            load_bundle(bundle, plain)(inputs)
+            load_bundle(bundle, plain)(given)
     except InputError as error:
         raise NotVerifiableError(f"plain onnxruntime does not run the regions: {error}") from error
     return found

@@ -37,13 +37,6 @@ from byoc.zoo._trained_models import (
 )
 from byoc.zoo._trained_models import fetch_models as fetch_trained
 
-# Generated transformers of up to 100,000 nodes, and exported structures with a seed for weights.
-#
-# Layers are of the usual kind (normalization first; Xiong et al., "On layer normalization in the
-# transformer architecture", 2020), written in basic operators, so that one has 33 nodes. They use a
-# few sets of weights in turn: the model stays small, and exchanging two neighbouring layers still
-# changes the result.
-
 # Modern structures, exported once (tools/export_structures) and shipped with a seed for weights.
 #
 # A file of `structures/` is an ordinary model, compressed. Each large weight has a name, a type and
@@ -113,6 +106,13 @@ def _read_structures() -> Mapping[str, IndexedStructure]:
     """Return the structures of the index, sorted by name."""
     return dict(sorted(read_yaml(_FOLDER / "index.yaml", _StructureIndex).structures.items()))
 
+
+# Generated transformers of up to 100,000 nodes.
+#
+# Layers are of the usual kind (normalization first; Xiong et al., "On layer normalization in the
+# transformer architecture", 2020), written in basic operators, so that one has 33 nodes. They use a
+# few sets of weights in turn: the model stays small, and exchanging two neighbouring layers still
+# changes the result.
 
 _OPSET = 17  # the first with LayerNormalization
 _TOKENS = 16  # of the model's fixed length

@@ -31,8 +31,6 @@ from byoc.samples import model_samples
 from byoc.support import StrictModel, find_user_folder, open_workspace, read_yaml, report_step
 from byoc.zoo._sample_inputs import InputSpec, make_inputs
 
-# The user's own folders of models, and the folders of the cache and the configuration.
-
 # The interface of a provider of models: a list, a model by name, sample inputs.
 #
 # A package of yours joins with an entry point of the group `byoc.zoo` that names a class with these
@@ -79,6 +77,9 @@ class OnDisk(Protocol):
     def path(self, name: str) -> Path | None:
         """Return the model's file, fetched if necessary; None if `load` builds the model another way."""
         ...
+
+
+# The user's own folders of models, and the folders of the cache and the configuration.
 
 
 def get_cache_folder() -> Path:

@@ -8,7 +8,7 @@ from byoc.errors import InputError
 from byoc.model import prepare_model
 from byoc.onnxrt import has_runtime
 from byoc.samples import model_samples, sample_inputs
-from byoc.verification._region_cutter import open_original
+from byoc.verification import open_original
 
 pytestmark = pytest.mark.skipif(not has_runtime(), reason="onnxruntime is not installed")
 

@@ -8,7 +8,7 @@ import pytest
 from helpers.support import VANILLA, parse, sample_cases
 
 import byoc
-from byoc.bundle import DECISIONS_FILE, DecisionDocument, open_bundle
+from byoc.bundle import DecisionDocument, open_bundle
 from byoc.errors import list_causes
 from byoc.planning import Plan
 from byoc.reporting import make_decision_document
@@ -90,7 +90,7 @@ def test_the_document_of_a_bundle_has_its_contracts(tmp_path: Path) -> None:
     bundle = open_bundle(output)
     document = bundle.decisions()
     assert document is not None
-    assert DECISIONS_FILE in bundle.manifest.files
+    assert "decisions.json.gz" in bundle.manifest.files
     (graph,) = document.graphs
     for region, entry in zip(graph.regions, bundle.manifest.regions, strict=True):
         assert region.name == entry.name
@@ -99,14 +99,16 @@ def test_the_document_of_a_bundle_has_its_contracts(tmp_path: Path) -> None:
             assert (each.dtype, each.layout) == (contract.type.dtype, contract.layout)
             assert each.seconds is not None and each.seconds > 0
             assert each.bytes == 1024
-    assert document == DecisionDocument.read(gzip.compress(document.to_json()), Path(DECISIONS_FILE))
+    assert document == DecisionDocument.read(
+        gzip.compress(document.to_json()), Path("decisions.json.gz")
+    )
 
 
 def test_the_same_model_gives_the_same_bytes(tmp_path: Path) -> None:
     contents = set()
     for name in ("a.byoc", "b.byoc"):
         byoc.partition("zoo:squeezenet", "dla.yaml", output=tmp_path / name, verify=False)
-        contents.add((tmp_path / name / DECISIONS_FILE).read_bytes())
+        contents.add((tmp_path / name / "decisions.json.gz").read_bytes())
     assert len(contents) == 1
     document = open_bundle(tmp_path / "a.byoc").decisions()
     assert document is not None

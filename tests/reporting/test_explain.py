@@ -10,7 +10,7 @@ from helpers.support import LIGHT, Ran, prepared, sample_cases
 from byoc import zoo
 from byoc.errors import InputError
 from byoc.model import prepare_model
-from byoc.reporting import explain_model, make_explanation_document
+from byoc.reporting import explain, make_explanation_document
 from byoc.rules import load_rules
 from byoc.support import ANNOTATIONS, find_files
 
@@ -57,7 +57,7 @@ def rules(tmp_path: Path) -> Callable[[str], str]:
 
 
 def explained(text: str, rules: str, **asked: str) -> dict[str, Any]:
-    found = explain_model(prepared(text), load_rules(rules), **asked)
+    found = explain(prepared(text), load_rules(rules), no_passes="all", keep_open=True, **asked)
     return make_explanation_document(found, details=bool(asked)).to_json()
 
 
@@ -201,7 +201,9 @@ def test_golden_text(
 def test_every_light_model_with_every_rule_file(name: str) -> None:
     model = prepare_model(zoo.load_structure(name), name)
     for built_in in find_files(ANNOTATIONS)[0]:
-        found = make_explanation_document(explain_model(model, load_rules(built_in))).to_json()
+        found = make_explanation_document(
+            explain(model, load_rules(built_in), no_passes="all", keep_open=True)
+        ).to_json()
         assert found["nodes"]["asked"] == found["nodes"]["taken"] + found["nodes"]["refused"] > 0
         assert sum(row["nodes"] for row in found["refused"]) == found["nodes"]["refused"]
         assert sum(row["compute"] for row in found["refused"]) == pytest.approx(

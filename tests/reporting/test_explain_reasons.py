@@ -9,7 +9,7 @@ from helpers.support import prepared
 
 from byoc.errors import InputError
 from byoc.model import Model
-from byoc.reporting import explain_model, make_explanation_document
+from byoc.reporting import explain, make_explanation_document
 from byoc.rules import load_rules
 
 HEAD = "target: t\ncost_model: dla\ndtype: float32\n"
@@ -36,7 +36,8 @@ def explained(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         path.write_text(HEAD + rules)
         loaded = prepared(model) if isinstance(model, str) else model
         return make_explanation_document(
-            explain_model(loaded, load_rules(str(path)), **asked), details=bool(asked)
+            explain(loaded, load_rules(str(path)), no_passes="all", keep_open=True, **asked),
+            details=bool(asked),
         ).to_json()
 
     return run

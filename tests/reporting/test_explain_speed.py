@@ -10,7 +10,7 @@ from onnx import NodeProto, TensorProto, helper
 from byoc.errors import YES
 from byoc.model import Model, prepare_model
 from byoc.patterns import Mark, Pattern, find_near_misses, parse_pattern
-from byoc.reporting import explain_model, make_explanation_document
+from byoc.reporting import explain, make_explanation_document
 from byoc.rules import load_rules, read_library
 from byoc.zoo import load_model
 
@@ -88,6 +88,6 @@ def test_ten_thousand_nodes_and_the_whole_library(tmp_path: Path) -> None:
         f"composites:\n{composites}"
     )
     model, target = load_model("zoo:transformer_10k"), load_rules(str(tmp_path / "t.yaml"))
-    found = make_explanation_document(explain_model(model, target))
+    found = make_explanation_document(explain(model, target, no_passes="all", keep_open=True))
     assert found.nodes.refused > 5_000
     assert found.relax

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from byoc import zoo
 from byoc.model import Model, prepare_model
-from byoc.reporting import Explanation, compute_gains, explain_model
+from byoc.reporting import Explanation, compute_gains, explain
 from byoc.rules import drop_constraint, load_rules
 
 Taken = Counter[tuple[str, str, str]]
 
 
 def asked(model: Model, rules: dict[str, Any]) -> Explanation:
-    return explain_model(model, make_target(rules))
+    return explain(model, make_target(rules), no_passes="all", keep_open=True)
 
 
 def taken(explanation: Explanation) -> Taken:
@@ -176,7 +176,7 @@ def test_what_is_inherited_is_relaxed_where_it_is_written(tmp_path: Path) -> Non
         "g (float[2,4] x, float[1,4] z) => (float[2,4] y, float[1,4] r, float[1,4] n) {\n"
         " y = Relu (x)\n [r] r = Relu (z)\n n = Neg (z)\n}"
     )
-    found = explain_model(model, load_rules(str(tmp_path / "t.yaml")))
+    found = explain(model, load_rules(str(tmp_path / "t.yaml")), no_passes="all", keep_open=True)
     assert {gain.location: gain.nodes for gain in compute_gains(found)} == {"ops[0].opset.min": 1}
     any_batch = drop_constraint(found.target, "base.yaml: limits.batch")
     any_dtype = drop_constraint(found.target, "base.yaml: dtype")

@@ -16,7 +16,7 @@ from byoc.errors import InputError
 from byoc.pipeline import partition
 from byoc.planning import LoweredPrecision, Plan, PreciseUnit, RefusedRegion, WhatIf
 from byoc.reporting import (
-    explain_model,
+    explain,
     make_explanation_document,
     make_full_verification_report,
     make_report,
@@ -73,7 +73,7 @@ def test_explanation(golden: Golden) -> None:
     text = """net (float[1, 4, 8, 8] x, float[4, 4, 1, 1] w) => (float[1, 4, 8, 8] y) {
         a = Conv(x, w) b = Relu(a) c = Sigmoid(b) d = Conv <dilations = [9, 9]> (c, w) y = Tanh(d) }"""
     model, rules = prepared(text), load_rules(str(VANILLA))
-    found = explain_model(model, rules)
+    found = explain(model, rules, no_passes="all", keep_open=True)
     documents = [make_explanation_document(found, details).to_json() for details in (False, True)]
     documents[0]["rules"] = documents[1]["rules"] = "vanilla.yaml"
     golden("explanation.json", _text(documents))

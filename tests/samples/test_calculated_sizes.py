@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from byoc.model import Model, prepare_model
-from byoc.samples import list_samples, suggest_sizes
+from byoc.samples import explain_sizes, list_samples
 
 ROWS = """rows (float[p, 8] x, float[q, 8] z, float[derived, 8] s)
     => (float[p, 8] a, float[q, 8] b, float total) {
@@ -55,25 +55,25 @@ def write_dims(text: str, meanings: dict[str, str]) -> Model:
 def test_plausible_sizes_grow_by_the_least_that_gives_every_input_elements(
     text: str, expression: str, sizes: dict[str, int]
 ) -> None:
-    assert suggest_sizes(write_dims(text, {"derived": expression}).index) == sizes
+    assert explain_sizes(write_dims(text, {"derived": expression}).index).sizes == sizes
 
 
 def test_an_extent_that_nothing_helps_stays_0() -> None:
     model = write_dims(TOKENS, {"derived": "seq // 9999999"})
-    assert suggest_sizes(model.index) == {"batch": 1, "seq": 128}
+    assert explain_sizes(model.index).sizes == {"batch": 1, "seq": 128}
     contrary = TOKENS.replace("int64[batch, seq] ids", "int64[batch, other] ids")
     model = write_dims(contrary, {"derived": "n - m", "other": "m - n"})
-    assert suggest_sizes(model.index) == {"batch": 1, "m": 129, "n": 128}  # one of two is not 0
+    assert explain_sizes(model.index).sizes == {"batch": 1, "m": 129, "n": 128}  # one of two is not 0
 
 
 def test_given_sizes_stay_and_others_give_way() -> None:
     halves = write_dims(TOKENS, {"derived": "seq // 32"}).index
-    assert suggest_sizes(halves, {"seq": 10}) == {"batch": 1, "seq": 10}
+    assert explain_sizes(halves, {"seq": 10}).sizes == {"batch": 1, "seq": 10}
     difference = write_dims(ROWS, {"derived": "p - q"}).index
-    assert suggest_sizes(difference, {"p": 4, "q": 4}) == {"p": 4, "q": 4}
-    assert suggest_sizes(difference, {"q": 4}) == {"p": 5, "q": 4}
-    assert suggest_sizes(difference, {"p": 4}) == {"p": 4, "q": 1}
-    assert suggest_sizes(difference, {"p": 1}) == {"p": 1, "q": 1}  # no q is less than 1
+    assert explain_sizes(difference, {"p": 4, "q": 4}).sizes == {"p": 4, "q": 4}
+    assert explain_sizes(difference, {"q": 4}).sizes == {"p": 5, "q": 4}
+    assert explain_sizes(difference, {"p": 4}).sizes == {"p": 4, "q": 1}
+    assert explain_sizes(difference, {"p": 1}).sizes == {"p": 1, "q": 1}  # no q is less than 1
 
 
 def test_a_name_that_stands_for_an_expression_counts_as_one() -> None:
@@ -82,7 +82,7 @@ def test_a_name_that_stands_for_an_expression_counts_as_one() -> None:
         y = Relu(x)
         z = Concat <axis = 2> (a, b)
     }"""
-    sizes = suggest_sizes(write_dims(text, {"part": "seq // 256"}).index)
+    sizes = explain_sizes(write_dims(text, {"part": "seq // 256"}).index).sizes
     assert sizes == {"batch": 1, "seq": 256, "few": 1}
 
 
@@ -115,7 +115,7 @@ def test_a_past_that_is_a_difference_is_zero_in_one_sample() -> None:
 )
 def test_the_growth_of_one_name_is_the_least(divisor: int, less: int, form: str) -> None:
     expression = form.format(divisor, less)
-    size = suggest_sizes(write_dims(TOKENS, {"derived": expression}).index)["seq"]
+    size = explain_sizes(write_dims(TOKENS, {"derived": expression}).index).sizes["seq"]
     least = next(
         seq
         for seq in range(128, 20_000)
@@ -127,6 +127,6 @@ def test_the_growth_of_one_name_is_the_least(divisor: int, less: int, form: str)
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 12))
 def test_two_names_give_elements_where_any_sizes_do(one: int, other: int, less: int) -> None:
     expression = f"(p // {one}) * (q // {other}) - {less}"
-    sizes = suggest_sizes(write_dims(ROWS, {"derived": expression}).index)
+    sizes = explain_sizes(write_dims(ROWS, {"derived": expression}).index).sizes
     assert (sizes["p"] // one) * (sizes["q"] // other) - less >= 1
     assert (sizes == {"p": 1, "q": 1}) == (one == other == 1 and less == 0)

@@ -4,7 +4,7 @@ import pytest
 from helpers.support import parse, prepared
 
 from byoc.model import prepare_model
-from byoc.samples import sample_inputs, suggest_sizes
+from byoc.samples import explain_sizes, sample_inputs
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ from byoc.samples import sample_inputs, suggest_sizes
 )
 def test_names_and_places_say_what_a_dimension_counts(text: str, sizes: dict[str, int] | None) -> None:
     unnamed = {"x[0]": 1, "x[1]": 3, "x[2]": 224, "x[3]": 224}
-    assert suggest_sizes(prepared(text).index) == (unnamed if sizes is None else sizes)
+    assert explain_sizes(prepared(text).index).sizes == (unnamed if sizes is None else sizes)
 
 
 @pytest.mark.parametrize(
@@ -59,14 +59,14 @@ def test_names_and_places_say_what_a_dimension_counts(text: str, sizes: dict[str
 )
 def test_operators_say_which_extents_are_equal_or_multiples(text: str, sizes: dict[str, int]) -> None:
     text = text.replace("<float[6, 4] w>", "").replace("float[a, b] x)", "float[a, b] x, float[6, 4] w)")
-    assert suggest_sizes(prepared(text).index) == sizes
+    assert explain_sizes(prepared(text).index).sizes == sizes
 
 
 def test_a_total_is_the_past_and_the_sequence() -> None:
     text = """g (int64[batch, seq] input_ids, int64[batch, total_seq] attention_mask,
         float[batch, 2, past, 8] past_key) => (float[batch, 2, past, 8] y) { y = Relu(past_key) }"""
     index = prepared(text).index
-    assert suggest_sizes(index) == {"batch": 1, "seq": 1, "total_seq": 17, "past": 16}
+    assert explain_sizes(index).sizes == {"batch": 1, "seq": 1, "total_seq": 17, "past": 16}
     made = sample_inputs(index)
     assert made["attention_mask"].tolist() == [[1] * 17]
 

@@ -12,7 +12,7 @@ from onnx import numpy_helper
 
 from byoc.errors import InputError
 from byoc.model import prepare_model
-from byoc.samples import explain_sizes, suggest_sizes
+from byoc.samples import explain_sizes
 from byoc.zoo import load_model
 
 # What models read of a table with a number of rows, at positions up to their length.
@@ -106,7 +106,7 @@ def test_positions_that_are_given_are_rows_of_their_table() -> None:
             numpy_helper.from_array(np.array([2]), "two"),
         ]
     )
-    assert suggest_sizes(prepare_model(model, "m").index) == {"b": 1, "seq": 50}
+    assert explain_sizes(prepare_model(model, "m").index).sizes == {"b": 1, "seq": 50}
 
 
 @pytest.mark.parametrize(("patch", "side"), [(16, 128), (14, 224), (16, 224), (32, 384), (8, 64)])
@@ -150,14 +150,14 @@ def test_frames_of_audio_are_as_many_as_positions_ask_for(frames: int) -> None:
             numpy_helper.from_array(np.ones((4, frames), np.float32), "pos"),
         ]
     )
-    assert suggest_sizes(prepare_model(model, "m").index) == {"batch": 1, "frames": 2 * frames}
+    assert explain_sizes(prepare_model(model, "m").index).sizes == {"batch": 1, "frames": 2 * frames}
 
 
 def test_sizes_that_are_given_stay() -> None:
     model = make("counted positions", 77)
     index = prepare_model(model, "m").index
-    assert suggest_sizes(index, {"seq": 90})["seq"] == 90
-    assert suggest_sizes(index, {"batch": 3}) == {"batch": 3, "seq": 77}
+    assert explain_sizes(index, {"seq": 90}).sizes["seq"] == 90
+    assert explain_sizes(index, {"batch": 3}).sizes == {"batch": 3, "seq": 77}
     ranged = load_model(model, {"seq": "10..20"})
     assert ranged.planned.sizes["seq"] == 15
     assert ranged.planned.describe() == "batch = 1"

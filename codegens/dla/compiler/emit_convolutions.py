@@ -9,7 +9,6 @@ import numpy as np
 
 from ..machine import ABSENT, Add, ConvFlags, DType, Operand, Pair
 from ..machine import Conv as Convolve
-from .conv_tiling import find_conv_tiling, list_conv_slots
 from .emission import PARAMETERS, WEIGHTS, EmitterState, LayerEmission, TileStep, begin_layer
 from .emit_tiles import conv_parameters, emit_scaling
 from .layers import ConvLayer, Int4Weights, residual_bits
@@ -19,6 +18,8 @@ from .tiling import (
     TensorBox,
     TileBox,
     Tiling,
+    find_conv_tiling,
+    list_conv_slots,
     receptive_field,
     split_images,
     split_span,

@@ -12,7 +12,6 @@ from byoc.codegen import arena, stripes
 from byoc.codegen import scratchpad as levels
 
 from ..machine import Memory, Operand
-from .conv_tiling import find_conv_tiling, list_conv_slots
 from .layers import (
     ActivationLayer,
     BoundaryPort,
@@ -35,7 +34,9 @@ from .tiling import (
     TileBudget,
     Tiling,
     align_size,
+    find_conv_tiling,
     find_simple_tiling,
+    list_conv_slots,
     simple_slots,
     slot_tensors,
 )

@@ -25,20 +25,28 @@ from numpy.typing import NDArray
 from byoc.codegen import InputError
 
 from ..dla_options import VERSION, VERSIONS
-from .instructions import Command, DType, End, Load, Memory, Operand, Signed, Store, Unpack
-from .window_commands import (
+from .instructions import (
     Add,
+    Command,
     Conv,
+    DType,
+    End,
     Function,
     FunctionKind,
+    Load,
     MatMul,
+    Memory,
     MinMax,
     Mul,
     Normalize,
+    Operand,
     Pool,
     Quantize,
     Scale,
+    Signed,
+    Store,
     Table,
+    Unpack,
 )
 
 # Fixed-point arithmetic: a factor is a mantissa and a shift, and results are rounded once.

@@ -16,21 +16,25 @@ import numpy as np
 
 from byoc.codegen import InputError, Roofline, load_cost_model
 
-from .instructions import Command, DType, Load, Operand, Store
-from .program_file import Program
-from .window_commands import (
+from .instructions import (
     Add,
+    Command,
     Conv,
     ConvFlags,
+    DType,
     Function,
+    Load,
     MatMul,
     MinMax,
     Mul,
     Normalize,
+    Operand,
     Pool,
     Quantize,
     Scale,
+    Store,
 )
+from .program_file import Program
 
 
 class Engine(Enum):

@@ -8,18 +8,20 @@ import numpy as np
 import pytest
 from byoc.codegens.dla.compiler import BoundaryPort
 from byoc.codegens.dla.compiler.compile_region import emit_program
-from byoc.codegens.dla.compiler.conv_tiling import ConvSizes, find_conv_tiling, list_conv_slots
 from byoc.codegens.dla.compiler.layers import ConvLayer, LayerNetwork, PoolLayer
 from byoc.codegens.dla.compiler.output_shapes import LayerTensor, SlidingWindow, windowed_extents
 from byoc.codegens.dla.compiler.scheduling import schedule_whole
 from byoc.codegens.dla.compiler.tiling import (
     AxisSpan,
+    ConvSizes,
     LayerSlots,
     SlotNeed,
     TileBudget,
     count_slot_bytes,
     decreasing_parts,
+    find_conv_tiling,
     find_simple_tiling,
+    list_conv_slots,
     receptive_field,
     simple_slots,
     split_images,
