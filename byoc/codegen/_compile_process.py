@@ -30,7 +30,7 @@ _END_SECONDS = 5.0  # for a process that closed its pipe to end by itself: its e
 
 
 @dataclass(frozen=True)
-class Answer:
+class CompilerAnswer:
     """The objections of a compiler to a model: none where it takes it.
 
     `lasting` says whether it would say so again; an end of its process may have another cause.
@@ -56,12 +56,12 @@ class CompileProcess:
     arguments: tuple[str, ...]
     patience: float
 
-    def run(self, folder: Path, number: int) -> list[Answer]:
+    def run(self, folder: Path, number: int) -> list[CompilerAnswer]:
         """Compile the files 0.onnx, 1.onnx, ... in a folder; start again behind one that crashes.
 
         Return an answer for each. Raises CompileError if the compiler takes longer than `patience`.
         """
-        answers: list[Answer] = []
+        answers: list[CompilerAnswer] = []
         while len(answers) < number:
             # -P: a module in the working directory may be a stranger's.
             words = [sys.executable, "-P", "-m", self.module, *self.arguments]
@@ -77,14 +77,14 @@ class CompileProcess:
             except subprocess.TimeoutExpired:
                 why = f"{self.compiler} gave no answer in {self.patience:g} s"
                 raise CompileError(why, lasting=False) from None
-            answers += [Answer(json.loads(line)) for line in ran.stdout.splitlines()]
+            answers += [CompilerAnswer(json.loads(line)) for line in ran.stdout.splitlines()]
             if len(answers) < number:
                 answers.append(_explain_end(folder / f"{len(answers)}.txt", ran))
         return answers
 
     def check_nodes(
         self, model: ModelProto, prepare: Callable[[ModelProto], object] | None = None
-    ) -> list[Answer]:
+    ) -> list[CompilerAnswer]:
         """Return the answer about each node of a model's graph, compiled alone.
 
         `prepare` changes the model of a node before it is written.
@@ -105,12 +105,12 @@ class CompileProcess:
         return [answers[number] for number in order]
 
 
-def _explain_end(messages: Path, ran: "subprocess.CompletedProcess[str]") -> Answer:
+def _explain_end(messages: Path, ran: "subprocess.CompletedProcess[str]") -> CompilerAnswer:
     """Return why a process ended: some compilers end it where they do not know an option."""
     text = messages.read_text(errors="replace") if messages.exists() else ran.stderr
     if ran.returncode > 0 and text.strip():
-        return Answer(text, lasting=False)
-    return Answer(f"its compiler ended with {ran.returncode}", lasting=False)
+        return CompilerAnswer(text, lasting=False)
+    return CompilerAnswer(f"its compiler ended with {ran.returncode}", lasting=False)
 
 
 class ProcessEndedError(Exception):

@@ -20,7 +20,7 @@ from byoc.model._inference._extents import (
 )
 from byoc.model._tensor_data import Dim, TensorType
 from byoc.model._walk import walk_dims, walk_value_infos
-from byoc.support import DIMS_FLAG, SHAPES_FLAG, declare_field
+from byoc.support import Flag, Syntax, declare_field
 
 # Exporters write these for every dimension that they have no name for.
 _EMPTY_NAMES = frozenset({"", "?", "-1", "None", "unk", "unknown", "dynamic"})
@@ -296,13 +296,23 @@ class DimensionOptions:
         None,
         "open dimensions by name: a size, a relation such as `past+seq`, or a range such as `1..2048` "
         "to plan for, which stays open. One without a name is called `input[axis]`.",
-        DIMS_FLAG,
+        Flag(
+            "What an open dimension is: batch=1, total=past+seq, or the range seq=1..2048 to plan for.",
+            Syntax.DIMS,
+            ("--dim",),
+            "NAME=SIZE",
+        ),
         _record_dims,
     )
     shapes: Mapping[str, Sequence[Dim]] | None = declare_field(
         None,
         "whole inputs by name: their extents, names for them, or None for one that stays as it is.",
-        SHAPES_FLAG,
+        Flag(
+            "The shape of an input, such as x=1,3,640,640; ? for an extent that stays as it is.",
+            Syntax.SHAPES,
+            ("--shape",),
+            "INPUT=EXTENTS",
+        ),
         _record_shapes,
     )
 

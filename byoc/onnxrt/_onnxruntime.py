@@ -595,4 +595,4 @@ def bind_session(
 
 def _is_bindable(kind: str) -> bool:
     """Return whether a type, as onnxruntime writes it, is that of a tensor that numpy can hold."""
-    return kind.startswith("tensor(") and kind != "tensor(string)" and not is_foreign_type(kind)
+    return _is_plain_tensor(kind) and not is_foreign_type(kind)

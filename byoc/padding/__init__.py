@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         make_padded_shapes,
         pad_inputs,
     )
-    from byoc.padding._padding_search import MOST_ROWS, LoadModel, decide_padding, find_row_split
+    from byoc.padding._padding_search import MOST_ROWS, decide_padding, find_row_split
     from byoc.padding._static_caches import CACHE_LENGTH, find_growing_dims, make_static
     from byoc.padding._value_bounds import ValueBounds
 else:

@@ -6,8 +6,6 @@ from byoc._doors import open_door
 
 if TYPE_CHECKING:
     from byoc.support._declaration import (
-        DIMS_FLAG,
-        SHAPES_FLAG,
         Flag,
         Panel,
         Syntax,

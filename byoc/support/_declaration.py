@@ -240,20 +240,6 @@ def declare_field(
     return field(default=default, metadata=declare(help, flag, record, record_none=record_none))
 
 
-DIMS_FLAG = Flag(
-    "What an open dimension is: batch=1, total=past+seq, or the range seq=1..2048 to plan for.",
-    Syntax.DIMS,
-    ("--dim",),
-    "NAME=SIZE",
-)
-SHAPES_FLAG = Flag(
-    "The shape of an input, such as x=1,3,640,640; ? for an extent that stays as it is.",
-    Syntax.SHAPES,
-    ("--shape",),
-    "INPUT=EXTENTS",
-)
-
-
 def declaration_of(declared: "Field[Any]") -> Declaration | None:
     """Return the declaration of a field, None for a field without one."""
     found: Declaration | None = declared.metadata.get(_KEY)

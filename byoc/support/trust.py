@@ -30,9 +30,6 @@ from byoc.support import CODEGENS, StrictModel, find_user_folder, list_installed
 
 # Ed25519 (RFC 8032) by the package `cryptography`, loaded when first used.
 
-SECRET_BYTES = 32  # of a private key of Ed25519
-SIGNATURE_BYTES = 64  # of a signature by Ed25519
-
 # Of edwards25519: the prime of its field, its d, and the y of points of order 8, a root of
 # d y^4 + 2 y^2 - 1.
 _PRIME = (1 << 255) - 19

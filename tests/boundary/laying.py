@@ -11,8 +11,7 @@ from helpers.support import prepared
 from numpy.typing import NDArray
 from onnx import FunctionProto, ModelProto, NodeProto
 
-from byoc.boundary.convert import BoundaryFormat, RegionBoundary, insert_layouts
-from byoc.boundary.convert._tensor_transfers import ModelEditor
+from byoc.boundary.convert import BoundaryFormat, ModelEditor, RegionBoundary, insert_layouts
 from byoc.model import (
     LAYOUT,
     GraphCuts,

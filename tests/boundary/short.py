@@ -11,9 +11,8 @@ from helpers.cutting import planned
 from onnx import FunctionProto, ModelProto, NodeProto
 from onnx.reference import ReferenceEvaluator
 
-from byoc.boundary.convert import BoundaryFormat, RegionBoundary
+from byoc.boundary.convert import BoundaryFormat, ModelEditor, RegionBoundary
 from byoc.boundary.convert._cast_regions import cast_regions
-from byoc.boundary.convert._tensor_transfers import ModelEditor
 from byoc.model import (
     CAST,
     GraphCuts,

@@ -2,23 +2,14 @@
 
 import pytest
 
-from byoc.boundary.contracts._boundary_nodes import (
-    AxisStep,
-    AxisTerm,
-    apply_step,
-    format_terms,
-    pack_shape,
-    parse_terms,
-    revert_step,
-    unpack_shape,
-)
+from byoc.boundary.contracts import AxisStep, AxisTerm, AxisTerms
 from byoc.model import Dim
 
 Terms = tuple[AxisTerm, ...]
 
 
 def terms(layout: str) -> Terms:
-    found = parse_terms(layout, 4)
+    found = AxisTerms.parse(layout, 4)
     assert found is not None
     return found
 
@@ -56,7 +47,7 @@ NCHW4C = (N, C, H, W, AxisTerm(1, 4))
     ],
 )
 def test_a_step_leads_from_terms_to_terms(before: Terms, step: AxisStep, after: Terms | None) -> None:
-    assert apply_step(before, step) == after
+    assert AxisTerms(before).apply(step) == after
 
 
 @pytest.mark.parametrize(
@@ -69,7 +60,7 @@ def test_a_step_leads_from_terms_to_terms(before: Terms, step: AxisStep, after: 
     ],
 )
 def test_a_step_is_reverted(after: Terms, step: AxisStep, before: Terms | None) -> None:
-    assert revert_step(after, step) == before
+    assert AxisTerms(after).revert(step) == before
 
 
 @pytest.mark.parametrize(
@@ -85,7 +76,7 @@ def test_a_step_is_reverted(after: Terms, step: AxisStep, before: Terms | None) 
     ],
 )
 def test_a_layout_is_written(layout: Terms, text: str) -> None:
-    assert format_terms(layout) == text
+    assert str(AxisTerms(layout)) == text
 
 
 @pytest.mark.parametrize(
@@ -99,7 +90,7 @@ def test_a_layout_is_written(layout: Terms, text: str) -> None:
     ],
 )
 def test_a_layout_is_read(text: str, layout: Terms | None) -> None:
-    assert parse_terms(text, 3) == layout
+    assert AxisTerms.parse(text, 3) == layout
 
 
 @pytest.mark.parametrize(
@@ -114,10 +105,10 @@ def test_a_layout_is_read(text: str, layout: Terms | None) -> None:
     ],
 )
 def test_a_shape_is_packed(shape: tuple[Dim, ...], layout: Terms, packed: tuple[Dim, ...]) -> None:
-    assert pack_shape(shape, layout) == packed
+    assert AxisTerms(layout).pack(shape) == packed
 
 
 def test_a_shape_is_unpacked_unless_it_has_blocks() -> None:
-    assert unpack_shape((2, 6, 8, 3), (N, H, W, C)) == (2, 3, 6, 8)
-    assert unpack_shape((2, 2, 6, 8, 4), NCHW4C) is None
-    assert unpack_shape((2, 6, 8), (N, H, W, C)) is None
+    assert AxisTerms((N, H, W, C)).unpack((2, 6, 8, 3)) == (2, 3, 6, 8)
+    assert AxisTerms(NCHW4C).unpack((2, 2, 6, 8, 4)) is None
+    assert AxisTerms((N, H, W, C)).unpack((2, 6, 8)) is None

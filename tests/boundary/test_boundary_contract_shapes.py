@@ -7,14 +7,12 @@ from helpers.support import parse
 from test_boundary_contract import DOMAIN, Bounded
 
 import byoc
-from byoc.boundary.contracts import check_contracts, read_region_contracts
-from byoc.boundary.contracts._boundary_nodes import (
+from byoc.boundary.contracts import (
     AxisStep,
     AxisTerm,
-    apply_step,
-    format_terms,
-    plain_terms,
-    revert_step,
+    AxisTerms,
+    check_contracts,
+    read_region_contracts,
 )
 from byoc.bundle import open_bundle
 from byoc.model import GraphIndex, get_stated_types, infer_types, read_type
@@ -172,15 +170,14 @@ def test_an_output_that_is_given_takes_no_shape_from_what_is_behind_it(outputs: 
 
 
 def test_blocks_are_put_together_forwards_and_split_backwards() -> None:
-    packed = (AxisTerm(0), AxisTerm(1), AxisTerm(1, 4), AxisTerm(2), AxisTerm(3))
+    packed = AxisTerms((AxisTerm(0), AxisTerm(1), AxisTerm(1, 4), AxisTerm(2), AxisTerm(3)))
     merge = AxisStep(None, (1, 2, 4, 3, 3), (1, 8, 3, 3))
     split = AxisStep(None, merge.after, merge.before)
     turn = AxisStep((0, 1, 4, 2, 3), (1, 2, 3, 3, 4), merge.before)
-    assert apply_step(packed, merge) == plain_terms(4)
-    assert revert_step(plain_terms(4), merge) == packed
-    assert revert_step(packed, split) == plain_terms(4)
-    assert format_terms(revert_step(packed, turn) or ()) == "NCHW4c"
+    assert packed.apply(merge) == AxisTerms.of_plain(4)
+    assert AxisTerms.of_plain(4).revert(merge) == packed
+    assert packed.revert(split) == AxisTerms.of_plain(4)
+    assert str(packed.revert(turn)) == "NCHW4c"
     # Blocks of another axis are not put together with this one.
-    assert (
-        apply_step((AxisTerm(0), AxisTerm(1), AxisTerm(2, 4), AxisTerm(2), AxisTerm(3)), merge) is None
-    )
+    others = AxisTerms((AxisTerm(0), AxisTerm(1), AxisTerm(2, 4), AxisTerm(2), AxisTerm(3)))
+    assert others.apply(merge) is None

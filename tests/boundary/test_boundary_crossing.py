@@ -14,12 +14,12 @@ from byoc.boundary.convert import (
     AskedTranspose,
     BoundaryFormat,
     Conversion,
+    TensorTransfer,
     TransposeOffer,
     convert_boundary,
     find_own_quantization,
     make_transfer_lookup,
 )
-from byoc.boundary.convert._tensor_transfers import TensorTransfer
 from byoc.model import QUANTIZE, GraphIndex, TensorType, mark_inserted, parse_layout, prepare_model
 
 NHWC, BLOCKED = parse_layout("NHWC"), parse_layout("NCHW4c")

@@ -5,7 +5,7 @@ import pytest
 from helpers.support import parse, prepared
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 
-from byoc.boundary.convert._tensor_transfers import ModelEditor
+from byoc.boundary.convert import ModelEditor
 from byoc.model import GraphCuts, OutlineGroup, RegionCut, outline
 
 TEXT = """g (float[2] x, bool c) => (float[2] y) {

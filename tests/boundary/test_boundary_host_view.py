@@ -9,8 +9,7 @@ import pytest
 from helpers.support import parse
 from onnx import helper
 
-from byoc.boundary.contracts import RegionContext, RegionContracts, TensorContract
-from byoc.boundary.contracts._boundary_nodes import parse_terms
+from byoc.boundary.contracts import AxisTerms, RegionContext, RegionContracts, TensorContract
 from byoc.boundary.contracts._contract_check import HostGraph, HostView
 from byoc.boundary.contracts._region_view import TensorView
 from byoc.model import (
@@ -317,4 +316,4 @@ def test_a_node_in_the_plain_layout_has_the_users_tensor_in_that_of_the_regions(
     found = [contract("a", "a", kind, layout=layout) for layout in layouts]
     contracts = {"dla_7": RegionContracts(tuple(found[:1]), tuple(found[1:]))}
     host = around(HEAD, "y = Tanh(x)", {}, contracts)
-    assert host._node_layout(mark, 4) == (terms and parse_terms(terms, 4))
+    assert host._node_layout(mark, 4) == (terms and AxisTerms.parse(terms, 4))

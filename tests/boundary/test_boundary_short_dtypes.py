@@ -1,15 +1,19 @@
-"""Types of what a node makes in short floats, and which integers are computed from extents alone."""
+"""Short floats: rounding to them, types of what a node makes, integers computed from extents alone."""
 
 from collections.abc import Mapping
 
+import numpy as np
 import pytest
 from helpers.support import parse
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import helper
 
 from byoc.boundary.convert._short_dtypes import (
     OperatorSchemas,
     _inference_inputs,
     find_extent_arithmetic,
+    round_values,
 )
 
 SCHEMAS = OperatorSchemas({"": 17})
@@ -71,3 +75,47 @@ EXTENTS = """g (float[2,3] x, float[4] v) => (float[2,3] y) <int64 one = {1}, in
 def test_integers_that_are_computed_from_extents(small: set[str], expected: set[str]) -> None:
     nodes = list(parse(EXTENTS).graph.node)
     assert find_extent_arithmetic(nodes, {"one", "half"}, small) == expected
+
+
+@given(st.lists(st.floats(width=32, allow_nan=True), min_size=1, max_size=20))
+def test_float16_is_rounded_as_numpy_does_but_for_what_is_beyond(values: list[float]) -> None:
+    x = np.array(values, np.float32)
+    bits, beyond = round_values(x, "float16")
+    with np.errstate(over="ignore"):
+        expected = x.astype(np.float16)
+    lost = np.isinf(expected) & np.isfinite(x)
+    expected[lost] = np.copysign(np.float16(65504), np.sign(x[lost]).astype(np.float16))
+    np.testing.assert_array_equal(bits.view(np.float16), expected)
+    assert beyond == lost.sum()
+
+
+@given(st.floats(width=32, allow_nan=False, allow_infinity=False))
+def test_bfloat16_is_the_nearest_of_its_neighbours_even_ones_in_a_tie(value: float) -> None:
+    def meant(bits: int) -> float:
+        return float(np.array([bits << 16], np.uint32).view(np.float32)[0])
+
+    bits, beyond = round_values(np.array([value], np.float32), "bfloat16")
+    (found,) = bits.tolist()
+    largest = meant(0x7F7F)
+    if abs(value) > largest:
+        assert abs(meant(found)) == largest
+        assert np.sign(meant(found)) == np.sign(value)
+        assert beyond == (abs(value) >= largest + (largest - meant(0x7F7E)) / 2)
+        return
+    magnitude = found & 0x7FFF
+    error = abs(meant(found) - value)
+    for other in (magnitude - 1, magnitude + 1):
+        if 0 <= other <= 0x7F7F:
+            away = abs(meant(other) - abs(value))
+            assert error < away or (error == away and magnitude % 2 == 0)
+    assert beyond == 0
+
+
+def test_bfloat16_keeps_what_is_no_number() -> None:
+    x = np.array([np.nan, np.inf, -np.inf, -0.0, 1e-40], np.float32)
+    bits, beyond = round_values(x, "bfloat16")
+    back = (bits.astype(np.uint32) << 16).view(np.float32)
+    np.testing.assert_array_equal(back[:4], x[:4])
+    assert np.signbit(back[3])
+    assert back[4] == pytest.approx(1e-40, rel=2**-6)  # a subnormal number
+    assert beyond == 0

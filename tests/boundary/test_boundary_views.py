@@ -4,9 +4,16 @@ import pytest
 from helpers.support import parse
 from onnx import TensorProto, TypeProto, helper
 
-from byoc.boundary.contracts import ContractError, RegionContext, is_conversion, read_region_contracts
+from byoc.boundary.contracts import (
+    ContractError,
+    RegionContext,
+    TensorContract,
+    is_conversion,
+    read_region_contracts,
+)
 from byoc.boundary.contracts._boundary_nodes import (
     AxisTerm,
+    AxisTerms,
     ConversionPath,
     Scales,
     find_rank,
@@ -14,10 +21,9 @@ from byoc.boundary.contracts._boundary_nodes import (
     find_user_name,
     layout_after,
     layout_before,
-    plain_terms,
     read_scales,
 )
-from byoc.boundary.contracts._contract_check import HostGraph, _check_types
+from byoc.boundary.contracts._contract_check import HostGraph, _check_types, _has_differing_scales
 from byoc.boundary.contracts._region_view import TensorView, types_agree
 from byoc.model import (
     CAST,
@@ -30,7 +36,7 @@ from byoc.model import (
     prepare_model,
 )
 
-N, C, H, W = plain_terms(4)
+N, C, H, W = AxisTerms.of_plain(4)
 
 FLOAT, BYTES = TensorType("float32", (2, 3)), TensorType("int8", (2, 3))
 
@@ -172,18 +178,18 @@ TURNED = """g (float[2, 3, 6, 8] x) => (float[2, 6, 8, 3] y) {
 
 def test_the_layout_before_steps_is_that_of_their_input() -> None:
     index = prepare_model(parse(TURNED), "test").index
-    assert layout_before(index, index.nodes, plain_terms(4), {}) == (N, W, C, H)
+    assert layout_before(index, index.nodes, AxisTerms.of_plain(4), {}) == (N, W, C, H)
     assert layout_before(index, index.nodes, None, {}) is None
-    assert layout_before(index, [], (N, H, W, C), {}) == (N, H, W, C)
+    assert layout_before(index, [], AxisTerms((N, H, W, C)), {}) == (N, H, W, C)
 
 
 def test_the_layout_before_steps_needs_no_shape() -> None:
     bare = GraphIndex(
         parse("g (x) => (y) { a = Identity(x)  y = Transpose <perm = [0, 2, 1]> (a) }"), {}
     )
-    assert layout_before(bare, bare.nodes, plain_terms(3), {}) == (N, H, C)
+    assert layout_before(bare, bare.nodes, AxisTerms.of_plain(3), {}) == (N, H, C)
     none = GraphIndex(parse("g (x) => (y) { y = Transpose(x) }"), {})  # turns all axes: how many?
-    assert layout_before(none, none.nodes, plain_terms(3), {}) is None
+    assert layout_before(none, none.nodes, AxisTerms.of_plain(3), {}) is None
 
 
 def test_a_reshape_has_a_layout_where_both_shapes_are_known() -> None:
@@ -192,7 +198,7 @@ def test_a_reshape_has_a_layout_where_both_shapes_are_known() -> None:
     blocks = {"x": TensorType("float32", (1, 3, 2, 4, 5))}
     index = GraphIndex(parse(text), {})
     fixed, other = index.nodes[:1], index.nodes[1:]
-    plain, split = plain_terms(4), (N, C, H, AxisTerm(2, 4), W)
+    plain, split = AxisTerms.of_plain(4), AxisTerms((N, C, H, AxisTerm(2, 4), W))
     assert layout_after(index, fixed, plain, known) == split
     assert layout_before(index, fixed, split, known) == plain
     assert layout_after(index, fixed, split, blocks) == split  # the same shape
@@ -313,3 +319,27 @@ def test_a_region_reads_its_input_as_the_users_tensor_in_its_layout() -> None:
     types["a"] = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
     (contract,) = read_region_contracts(region, types).inputs
     assert str(contract) == "float32[N, K, L, M] in NHWC"
+
+
+def test_of_many_scales_the_one_that_differs_is_told() -> None:
+    kind = TensorType("int8", (1, 9))
+    one = TensorView(kind, "", (1.0,) * 9, (0,) * 9, 1)
+    other = TensorView(kind, "", (1.0,) * 7 + (0.5, 1.0), (0,) * 9, 1)
+    assert not one.agrees(other)
+    assert other.describe(one) == "int8[1, 9] scale [7] 0.5, ... (9) zero point 0, 0, ... (9) axis 1"
+
+
+@pytest.mark.parametrize(("name", "differ"), [("q", False), ("w", True), ("x", False), ("", False)])
+def test_scales_differ_where_a_tensor_is_read_by_others_than_it_was_made(
+    name: str, differ: bool
+) -> None:
+    text = """g (float[2] x) => (float[2] y, float[2] z) <float s = {0.5}, float t = {1}, int8 k = {3}> {
+        q = QuantizeLinear(x, s, k)
+        y = DequantizeLinear(q, s, k)
+        w = QuantizeLinear(x, s, k)
+        z = DequantizeLinear(w, t, k)
+    }"""
+    users = GraphIndex(parse(text), {})
+    host = HostGraph(users, {}, RegionContext(users if name else None), None)
+    kind = TensorType("int8", (2,))
+    assert _has_differing_scales(host, TensorContract(name, name, name, kind, kind)) is differ

@@ -11,12 +11,12 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from byoc.boundary.convert import (
     BoundaryFormat,
+    ModelEditor,
     RegionBoundary,
     TransposeShares,
     insert_layouts,
     minimize_transposes,
 )
-from byoc.boundary.convert._tensor_transfers import ModelEditor
 from byoc.model import LAYOUT, TensorLayout, get_purpose, parse_layout, walk_graphs
 
 SHAPE = (1, 2, 3, 4)

@@ -30,8 +30,11 @@ from opaque import count, hidden, inverse_pairs, optimized  # noqa: E402
 
 import byoc  # noqa: E402
 from byoc import zoo  # noqa: E402
-from byoc.boundary.convert import RegionBoundary, minimize_transposes  # noqa: E402
-from byoc.boundary.convert._tensor_transfers import ModelEditor  # noqa: E402
+from byoc.boundary.convert import (  # noqa: E402
+    ModelEditor,
+    RegionBoundary,
+    minimize_transposes,
+)
 from byoc.errors import ByocError  # noqa: E402
 from byoc.placement.strategies import AllSupported  # noqa: E402
 from byoc.rules import load_rules  # noqa: E402

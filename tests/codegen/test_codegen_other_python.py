@@ -25,7 +25,6 @@ from byoc.codegen import (
     NotHereError,
     Region,
     ResourceError,
-    _worker,
     ask_verdicts,
     compile_region,
     compile_together,
@@ -148,7 +147,7 @@ def test_what_the_own_cpu_of_a_device_computes_takes_what_the_host_takes(
 def test_a_trial_has_a_limit_of_its_own_unless_the_user_gave_one(
     configure: Configure, region: Region, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_worker, "TRIAL_SECONDS", 1.0)
+    monkeypatch.setattr("byoc.codegen._worker.TRIAL_SECONDS", 1.0)
     configure(does="compile hang")
     with closing(Codegens()) as codegens, limit_trial(), pytest.raises(CodegenFailedError) as raised:
         compile_region(codegens.find(NAME), region, {})

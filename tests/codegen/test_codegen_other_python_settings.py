@@ -17,7 +17,7 @@ from helpers.installing import register
 from helpers.support import Ran, parse
 
 import byoc
-from byoc.codegen import Codegens, _worker, describe_codegens
+from byoc.codegen import Codegens, describe_codegens
 from byoc.codegen.byoc_worker.link import send_frame
 from byoc.codegen.scaffold import render_package
 from byoc.errors import InputError
@@ -87,7 +87,7 @@ def test_an_interpreter_that_is_too_old(
     It says so and ends, be it before the request is sent.
     """
     if ends_first:
-        monkeypatch.setattr(_worker, "send_frame", _send_to_ended)
+        monkeypatch.setattr("byoc.codegen._worker.send_frame", _send_to_ended)
     fake = tmp_path / "python3.7"
     code = (
         "import sys; start = sys.argv[2]; sys.argv[1:3] = []; "

@@ -82,9 +82,11 @@ class Keep:
 def test_a_built_in_plug_in_is_found_without_installing_byoc_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for room, name, kind in (("placement.strategies", "mine", "Host"), ("passes", "keep", "Keep")):
-        table = {name: f"{__name__}:{kind}"}
-        monkeypatch.setattr(f"byoc.{room}._built_in.BUILT_IN", table)
+    for module, name, kind in (
+        ("placement.strategies._built_in", "mine", "Host"),
+        ("passes._pass_plugins", "keep", "Keep"),
+    ):
+        monkeypatch.setattr(f"byoc.{module}.BUILT_IN", {name: f"{__name__}:{kind}"})
 
     plan = byoc.partition(parse(MODEL), VANILLA, strategy="mine", passes="keep").plan
 

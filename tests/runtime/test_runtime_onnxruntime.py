@@ -13,7 +13,6 @@ from helpers.support import parse
 import byoc
 from byoc.errors import InputError, MissingRuntimeError
 from byoc.onnxrt import (
-    _onnxruntime,
     bind_session,
     has_runtime,
     open_session,
@@ -78,7 +77,7 @@ def test_sessions_that_share_a_process_keep_no_memory_for_themselves() -> None:
 
 def test_memory_is_returned_behind_each_run_of_a_context(monkeypatch: pytest.MonkeyPatch) -> None:
     returned = []
-    monkeypatch.setattr(_onnxruntime, "return_free_memory", lambda: returned.append(1))
+    monkeypatch.setattr("byoc.onnxrt._onnxruntime.return_free_memory", lambda: returned.append(1))
     session = open_session(parse("g (float[1, 4] x) => (float[1, 4] y) { y = Relu(x) }"))
     x, y = ramp(1, 4), np.empty((1, 4), np.float32)
     bound = bind_session(session, {"x": x}, {"y": y})

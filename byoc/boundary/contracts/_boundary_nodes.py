@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from onnx import NodeProto, TensorProto, TypeProto
@@ -56,9 +56,6 @@ class AxisTerm(NamedTuple):
     size: int = 0
 
 
-AxisTerms = tuple[AxisTerm, ...]
-
-
 class AxisStep(NamedTuple):
     """A Transpose (`order`), or a Reshape (`order` is None) with the shapes before and after it."""
 
@@ -67,96 +64,97 @@ class AxisStep(NamedTuple):
     after: tuple[Dim, ...] = ()
 
 
-def plain_terms(rank: int) -> AxisTerms:
-    """Return the terms of a tensor in ONNX's own layout."""
-    return tuple(AxisTerm(axis) for axis in range(rank))
+class AxisTerms(tuple[AxisTerm, ...]):
+    """The dimensions of a packed tensor in order; as text, in the notation of rule files."""
 
+    __slots__ = ()
 
-def apply_step(terms: AxisTerms, step: AxisStep) -> AxisTerms | None:
-    """Return the terms after a step from those before it, or None if it belongs to no layout."""
-    if step.order is not None:
-        return tuple(terms[i] for i in step.order) if len(step.order) == len(terms) else None
-    groups = _match_dims(step.before, step.after)
-    if groups is None or len(terms) != len(groups):
-        return _merge_blocks(terms, step)
-    terms_after: list[AxisTerm] = []
-    for term, (_, *others) in zip(terms, groups, strict=True):
-        sizes = [step.after[i] for i in others]  # numbers, or the dimensions would not match
-        terms_after.append(term)
-        terms_after += [AxisTerm(term.axis, size) for size in sizes if isinstance(size, int)]
-    return tuple(terms_after)
+    @classmethod
+    def of_plain(cls, rank: int) -> Self:
+        """Return the terms of a tensor in ONNX's own layout."""
+        return cls(AxisTerm(axis) for axis in range(rank))
 
+    @classmethod
+    def parse(cls, layout: str, rank: int) -> Self | None:
+        """Parse a layout in the notation of rule files; None if it is not a layout of images."""
+        if not layout:
+            return cls.of_plain(rank)
+        terms, size = [], ""
+        for letter in layout:
+            if letter.isdigit():
+                size += letter
+            elif letter.upper() in IMAGE:
+                terms.append(AxisTerm(IMAGE.index(letter.upper()), int(size or 0)))
+                size = ""
+            else:
+                return None
+        return cls(terms)
 
-def revert_step(terms: AxisTerms, step: AxisStep) -> AxisTerms | None:
-    """Return the terms before a step from those after it, or None if it belongs to no layout."""
-    if step.order is None:
-        return apply_step(terms, AxisStep(None, step.after, step.before))
-    if len(step.order) != len(terms):
-        return None
-    return tuple(terms[step.order.index(dim)] for dim in range(len(terms)))
+    def __str__(self) -> str:
+        """Return the layout in the notation of rule files; empty for the plain layout.
 
+        A layout outside that notation (another rank than 4, an axis after a block) is described by its
+        axes: `axes 0, 2, 1`.
+        """
+        if self == self.of_plain(len(self)):
+            return ""
+        axes = max(term.axis for term in self) + 1
+        if axes != len(IMAGE):
+            return "axes " + ", ".join(f"{axis}" + f" by {size}" * bool(size) for axis, size in self)
+        return "".join(f"{size}{IMAGE[axis].lower()}" if size else IMAGE[axis] for axis, size in self)
 
-def _merge_blocks(terms: AxisTerms, step: AxisStep) -> AxisTerms | None:
-    """Return the terms after a Reshape that joins blocks with the axis they were split off from."""
-    groups = _match_dims(step.after, step.before)
-    if groups is None or len(terms) != len(step.before):
-        return None
-    terms_after: list[AxisTerm] = []
-    for group in groups:
-        first, *others = (terms[dim] for dim in group)
-        if any(term.axis != first.axis or not term.size for term in others):
+    def apply(self, step: AxisStep) -> Self | None:
+        """Return the terms after a step from these before it, or None if it belongs to no layout."""
+        kind = type(self)
+        if step.order is not None:
+            return kind(self[i] for i in step.order) if len(step.order) == len(self) else None
+        groups = _match_dims(step.before, step.after)
+        if groups is None or len(self) != len(groups):
+            return self._merge_blocks(step)
+        terms_after: list[AxisTerm] = []
+        for term, (_, *others) in zip(self, groups, strict=True):
+            sizes = [step.after[i] for i in others]  # numbers, or the dimensions would not match
+            terms_after.append(term)
+            terms_after += [AxisTerm(term.axis, size) for size in sizes if isinstance(size, int)]
+        return kind(terms_after)
+
+    def revert(self, step: AxisStep) -> Self | None:
+        """Return the terms before a step from these after it, or None if it belongs to no layout."""
+        if step.order is None:
+            return self.apply(AxisStep(None, step.after, step.before))
+        if len(step.order) != len(self):
             return None
-        terms_after.append(AxisTerm(first.axis, first.size * prod(term.size for term in others)))
-    return tuple(terms_after)
+        return type(self)(self[step.order.index(dim)] for dim in range(len(self)))
 
-
-def format_terms(terms: AxisTerms) -> str:
-    """Return a layout in the notation of rule files; empty for the plain layout.
-
-    A layout outside that notation (another rank than 4, an axis after a block) is described by its axes:
-    `axes 0, 2, 1`.
-    """
-    if terms == plain_terms(len(terms)):
-        return ""
-    axes = max(term.axis for term in terms) + 1
-    if axes != len(IMAGE):
-        return "axes " + ", ".join(f"{axis}" + f" by {size}" * bool(size) for axis, size in terms)
-    return "".join(f"{size}{IMAGE[axis].lower()}" if size else IMAGE[axis] for axis, size in terms)
-
-
-def parse_terms(layout: str, rank: int) -> AxisTerms | None:
-    """Parse a layout in the notation of rule files; None if it is not a layout of images."""
-    if not layout:
-        return plain_terms(rank)
-    terms, size = [], ""
-    for letter in layout:
-        if letter.isdigit():
-            size += letter
-        elif letter.upper() in IMAGE:
-            terms.append(AxisTerm(IMAGE.index(letter.upper()), int(size or 0)))
-            size = ""
-        else:
+    def _merge_blocks(self, step: AxisStep) -> Self | None:
+        """Return the terms after a Reshape that joins blocks with the axis they were split off from."""
+        groups = _match_dims(step.after, step.before)
+        if groups is None or len(self) != len(step.before):
             return None
-    return tuple(terms)
+        terms_after: list[AxisTerm] = []
+        for group in groups:
+            first, *others = (self[dim] for dim in group)
+            if any(term.axis != first.axis or not term.size for term in others):
+                return None
+            terms_after.append(AxisTerm(first.axis, first.size * prod(term.size for term in others)))
+        return type(self)(terms_after)
 
+    def pack(self, shape: Sequence[Dim]) -> tuple[Dim, ...]:
+        """Return the shape of a plain tensor in the layout; extents are rounded up to whole blocks."""
+        found: list[Dim] = []
+        for axis, size in self:
+            dim = shape[axis]
+            blocks = prod(term.size for term in self if term.axis == axis and term.size)
+            found.append(
+                size or (-(-dim // blocks) if isinstance(dim, int) else dim if blocks == 1 else None)
+            )
+        return tuple(found)
 
-def pack_shape(shape: Sequence[Dim], terms: AxisTerms) -> tuple[Dim, ...]:
-    """Return the shape of a plain tensor in a layout; extents are rounded up to whole blocks."""
-    found: list[Dim] = []
-    for axis, size in terms:
-        dim = shape[axis]
-        blocks = prod(term.size for term in terms if term.axis == axis and term.size)
-        found.append(
-            size or (-(-dim // blocks) if isinstance(dim, int) else dim if blocks == 1 else None)
-        )
-    return tuple(found)
-
-
-def unpack_shape(shape: Sequence[Dim], terms: AxisTerms) -> tuple[Dim, ...] | None:
-    """Return the plain shape of a transposed tensor, or None if its layout has blocks."""
-    if len(shape) != len(terms) or any(term.size for term in terms):
-        return None
-    return tuple(shape[terms.index(AxisTerm(axis))] for axis in range(len(terms)))
+    def unpack(self, shape: Sequence[Dim]) -> tuple[Dim, ...] | None:
+        """Return the plain shape of a transposed tensor, or None if the layout has blocks."""
+        if len(shape) != len(self) or any(term.size for term in self):
+            return None
+        return tuple(shape[self.index(AxisTerm(axis))] for axis in range(len(self)))
 
 
 def _match_dims(whole: Sequence[Dim], split: Sequence[Dim]) -> tuple[tuple[int, ...], ...] | None:
@@ -279,7 +277,7 @@ def layout_after(
     `known` gives by name the types of tensors that `index` may know less about.
     """
     for step in _axis_steps(index, steps, known):
-        terms = apply_step(terms, step) if terms is not None and step is not None else None
+        terms = terms.apply(step) if terms is not None and step is not None else None
     return terms
 
 
@@ -294,7 +292,7 @@ def layout_before(
     `known` gives by name the types of tensors that `index` may know less about.
     """
     for step in reversed(_axis_steps(index, steps, known)):
-        terms = revert_step(terms, step) if terms is not None and step is not None else None
+        terms = terms.revert(step) if terms is not None and step is not None else None
     return terms
 
 
@@ -455,7 +453,7 @@ def relate_layouts(users: GraphIndex | None, one: str, other: str) -> AxisTerms 
     # Dimension i of a tensor is dimension order[i] of the common one.
     if len(from_one) != len(from_other):
         return None
-    return tuple(AxisTerm(from_one.index(dim)) for dim in from_other)
+    return AxisTerms(AxisTerm(from_one.index(dim)) for dim in from_other)
 
 
 def _transpose_chain(users: GraphIndex, name: str) -> Mapping[str, tuple[int, ...]]:

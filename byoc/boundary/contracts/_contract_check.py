@@ -25,17 +25,12 @@ from byoc.boundary.contracts._boundary_nodes import (
     find_rank,
     find_type,
     find_user_name,
-    format_terms,
     includes_cast,
     is_conversion,
     layout_after,
     layout_before,
-    pack_shape,
-    parse_terms,
-    plain_terms,
     read_scales,
     relate_layouts,
-    unpack_shape,
 )
 from byoc.boundary.contracts._region_view import (
     ContractError,
@@ -193,8 +188,8 @@ class HostGraph:
             dtype = crossing.dtype
         if known.shape is None or terms is None or border is None:
             return TensorType(dtype, crossing.shape)
-        plain = unpack_shape(known.shape, terms)
-        return TensorType(dtype, crossing.shape if plain is None else pack_shape(plain, border))
+        plain = terms.unpack(known.shape)
+        return TensorType(dtype, crossing.shape if plain is None else border.pack(plain))
 
     def _find_layout(
         self,
@@ -208,10 +203,12 @@ class HostGraph:
         if rank is None:
             return None
         if neighbour is not None:
-            return _map_axes(parse_terms(neighbour.layout, rank), self._relate(path, neighbour.tensor))
+            return _map_axes(
+                AxisTerms.parse(neighbour.layout, rank), self._relate(path, neighbour.tensor)
+            )
         layout = get_metadata(node, LAYOUT_KEY) if node is not None else ""
         form = (
-            plain_terms(rank)
+            AxisTerms.of_plain(rank)
             if not layout or path.end in self.context.user_types
             else self._node_layout(layout, rank)
         )
@@ -253,15 +250,15 @@ class HostGraph:
         A node marked with the plain layout holds a tensor that the user has in another layout. If the
         regions use exactly one layout it is that one; otherwise nothing is known.
         """
-        terms = parse_terms(layout, rank)
-        if terms != plain_terms(rank):
+        terms = AxisTerms.parse(layout, rank)
+        if terms != AxisTerms.of_plain(rank):
             return terms
         every = (c for each in self.contracts.values() for c in (*each.inputs, *each.outputs))
         words = {contract.layout for contract in every if contract.layout}
-        user_terms = parse_terms(words.pop(), rank) if len(words) == 1 else None
+        user_terms = AxisTerms.parse(words.pop(), rank) if len(words) == 1 else None
         if user_terms is None or any(term.size for term in user_terms):
             return None
-        return tuple(AxisTerm(user_terms.index(AxisTerm(axis))) for axis in range(rank))
+        return AxisTerms(AxisTerm(user_terms.index(AxisTerm(axis))) for axis in range(rank))
 
     def _relate(self, path: ConversionPath, name: str) -> AxisTerms | None:
         """Return the layout of another of the user's tensors in the axes of the region's tensor."""
@@ -315,14 +312,14 @@ def _format_layout(terms: AxisTerms | None, known: AxisTerms | None) -> str | No
     """Format a layout; None if the layout at the other end of the path is not known."""
     if known is None:
         return None
-    return format_terms(terms) if terms is not None else UNKNOWN_LAYOUT
+    return str(terms) if terms is not None else UNKNOWN_LAYOUT
 
 
 def _map_axes(terms: AxisTerms | None, relation: AxisTerms | None) -> AxisTerms | None:
     """Express terms in other axes, given the layout of their tensor in those axes."""
     if terms is None or relation is None:
         return terms
-    return tuple(AxisTerm(relation[axis].axis, size) for axis, size in terms)
+    return AxisTerms(AxisTerm(relation[axis].axis, size) for axis, size in terms)
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,13 +22,10 @@ from byoc.boundary.contracts._boundary_nodes import (
     find_producer,
     find_rank,
     find_type,
-    format_terms,
     includes_cast,
     is_conversion,
     layout_after,
     layout_before,
-    pack_shape,
-    plain_terms,
     read_scales,
     scale_fields,
 )
@@ -241,12 +238,12 @@ class _RegionReader:
         stated = self._stated_type(name)
         known = find_type(self.types, inner)
         rank = _find_rank(known, find_rank(self.index, steps, self.stated, before=False))
-        terms = layout_before(self.index, steps, plain_terms(rank), self.stated)
+        terms = layout_before(self.index, steps, AxisTerms.of_plain(rank), self.stated)
         kind = stated
         if known is not None:
             shape = known.shape
             if steps:
-                shape = stated.shape if shape is None or terms is None else pack_shape(shape, terms)
+                shape = stated.shape if shape is None or terms is None else terms.pack(shape)
             kind = TensorType(stated.dtype if includes_cast(steps) else known.dtype, shape)
         readers = [self.index.nodes[i] for i in self.index.consumers.get(inner, ())]
         pair = next((node for node in readers if is_dequantize(node) and node.input[0] == inner), None)
@@ -266,7 +263,7 @@ class _RegionReader:
             inner = node.input[0]
         inner_type = self.index.types.get(inner)
         rank = _find_rank(inner_type, find_rank(self.index, steps, self.stated, before=True))
-        terms = layout_after(self.index, steps, plain_terms(rank), self.stated)
+        terms = layout_after(self.index, steps, AxisTerms.of_plain(rank), self.stated)
         kind = self._stated_type(name)
         node = self._find_producer(inner)
         pair = node if node is not None and is_quantize(node) else None
@@ -285,7 +282,7 @@ class _RegionReader:
     ) -> TensorContract:
         """Build a contract, given the node that quantizes at the boundary or inside it, if any."""
         converts: dict[str, Converter] = {}
-        layout = format_terms(terms) if terms is not None else UNKNOWN_LAYOUT
+        layout = str(terms) if terms is not None else UNKNOWN_LAYOUT
         if layout:
             converts["layout"] = "host"
         elif any(node.op_type == "Transpose" for node in steps):

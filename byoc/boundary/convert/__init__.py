@@ -25,6 +25,7 @@ from byoc.boundary.convert._tensor_transfers import (
     ModelEditor,
     RegionBoundary,
     RegionCall,
+    TensorTransfer,
     TransposeOffer,
     TransposeShares,
     find_own_quantization,
@@ -56,12 +57,16 @@ __all__ = [
     "BoundaryFormat",
     "Conversion",
     "ConvertedModel",
+    "ModelEditor",
     "RegionBoundary",
+    "TensorTransfer",
     "TransposeOffer",
     "TransposeShares",
     "convert_boundary",
     "find_own_quantization",
+    "insert_layouts",
     "make_transfer_lookup",
+    "minimize_transposes",
 ]
 
 

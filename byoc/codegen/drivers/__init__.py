@@ -45,11 +45,9 @@ from byoc.support import build_shared_library
 __all__ = [
     "DONE",
     "DeviceTensor",
-    "DriverBuffer",
     "DriverCall",
     "DriverCounters",
     "DriverError",
-    "DriverEvent",
     "DriverLibrary",
     "DriverTable",
     "DriverTable2",
