@@ -18,7 +18,7 @@ from onnx.inliner import inline_local_functions, inline_selected_functions
 from byoc.bundle import Bundle
 from byoc.codegen import Artifact, Region
 from byoc.errors import InputError
-from byoc.memory.reading import TensorSizes
+from byoc.memory.reading import CONVENTIONS, TensorSizes
 from byoc.model import (
     GraphIndex,
     Model,
@@ -107,6 +107,10 @@ def describe_in_comment(text: str) -> str:
     return _UNSAFE.sub("_", text)
 
 
+CONVENTION = replace(CONVENTIONS["C"], packed=False)
+"""How the memory of a program is counted: elements of less than a byte have one each."""
+
+
 @dataclass(frozen=True, eq=False)
 class DrivenRegion:
     """A region of a bundle: its codegen, what was compiled, and the file that holds it."""
@@ -149,7 +153,7 @@ class ProgramGraph:
     @cached_property
     def sizes(self) -> TensorSizes:
         """The sizes of tensors, and which of them are known before a run."""
-        return TensorSizes(self.index, self.source)
+        return TensorSizes(self.index, self.source, CONVENTION.packed)
 
     def is_constant(self, name: str) -> bool:
         """Return whether a tensor is known before a run."""
@@ -310,12 +314,14 @@ def _make_graph(
             raise InputError(
                 f"{source}: '{name}' is {known}, but onnxruntime made it {list(value.shape)}"
             )
-    gauge = NoiseGauge(exact, model.folder, sample, expected)
-    noise = {
-        name: (gauge.measure_runtime(name), *gauge.measure_quantized(name).values())
-        for name, value in expected.items()
-        if value.dtype.kind == "f" and not plain.judge  # the noise is onnxruntime's
-    }
+    noise = {}
+    if not plain.judge:  # the noise is onnxruntime's
+        gauge = NoiseGauge(exact, model.folder, sample, expected)
+        noise = {
+            name: (gauge.measure_runtime(name), *gauge.measure_quantized(name).values())
+            for name, value in expected.items()
+            if value.dtype.kind == "f"
+        }
     return replace(
         graph,
         sample=sample,

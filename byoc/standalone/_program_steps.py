@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from byoc.errors import InputError, shorten_text
 from byoc.memory.arena import ArenaPlan, ArenaStep, plan_buffers
-from byoc.memory.reading import CONVENTIONS, MemoryModel, read_memory_model
+from byoc.memory.reading import MemoryModel, read_memory_model
 from byoc.model import describe_node
 from byoc.numerics import round_up
 from byoc.standalone._integer_calls import find_integer_nodes
@@ -19,8 +19,9 @@ from byoc.standalone._node_calls import (
     NodeFunctions,
     find_fused_nodes,
 )
-from byoc.standalone._program_graph import Call, ProgramGraph, UnsupportedNodeError
+from byoc.standalone._program_graph import CONVENTION, Call, ProgramGraph, UnsupportedNodeError
 from byoc.standalone._proof import Proof
+from byoc.standalone._small_types import CONVERSION_FILE, CONVERSION_KERNELS, make_conversion_call
 
 ALIGNMENT = 64  # bytes: a cache line, and the longest vector
 _MOST_CHARACTERS = 200  # of attributes in a sentence
@@ -54,7 +55,9 @@ class ProgramSteps:
         """The files of the folder `source` with the kernels that steps call."""
         called = {step.call.function for step in self.steps if step.call}
         integers = _INTEGER_FILES if called & INTEGER_KERNELS else ()
-        return (*_KERNEL_FILES, *integers, *((DECODER_FILE,) if called & DECODER_KERNELS else ()))
+        conversions = (CONVERSION_FILE,) if called & CONVERSION_KERNELS else ()
+        decoders = (DECODER_FILE,) if called & DECODER_KERNELS else ()
+        return (*_KERNEL_FILES, *integers, *decoders, *conversions)
 
     def find_offset(self, tensor: str) -> int | None:
         """Return the offset of a tensor in the arena, None for a tensor known before a run."""
@@ -73,7 +76,7 @@ def plan_steps(graph: ProgramGraph, prefix: str = "") -> ProgramSteps:
     fused = {each.nodes: each for each in find_fused_nodes(graph) if taken.isdisjoint(each.nodes)}
     fused = {nodes: each for nodes, each in fused.items() if make_kernel_call(graph, each)}
     groups = [*integers, *fused]
-    memory = read_memory_model(graph.index, CONVENTIONS["C"], ALIGNMENT, groups, graph.source)
+    memory = read_memory_model(graph.index, CONVENTION, ALIGNMENT, groups, graph.source)
     functions = NodeFunctions(tuple(graph.index.proto.opset_import), prefix)
     calls, numbers = _choose_calls(graph, memory, fused, integers, functions)
     emitted = functions.emit() if functions.kinds else None
@@ -140,12 +143,13 @@ def _choose_calls(
             try:
                 call = make_kernel_call(graph, fused.get(nodes, FusedNodes(nodes)))
                 if call is None and len(nodes) == 1:
-                    call = make_integer_call(graph, graph.index.nodes[nodes[0]])
+                    node = graph.index.nodes[nodes[0]]
+                    call = make_integer_call(graph, node) or make_conversion_call(graph, node)
                 if call is None:
                     numbers[step] = functions.add(graph, nodes[0])
             except UnsupportedNodeError as error:
-                node = describe_node(graph.index.nodes[nodes[0]])
-                refused.append(f"{graph.source}: {node} has no function in C: {error}")
+                title = describe_node(graph.index.nodes[nodes[0]])
+                refused.append(f"{graph.source}: {title} has no function in C: {error}")
         calls.append(call)
     if refused:
         raise InputError(*refused)

@@ -26,6 +26,7 @@ from byoc.standalone._program_graph import (
 )
 from byoc.standalone._program_steps import ProgramStep, ProgramSteps
 from byoc.standalone._region_text import RegionCalls, RegionText, list_crossing, plan_region_calls
+from byoc.standalone._small_types import view_as_stored
 
 # The file of a program's constants, which it maps or embeds: weights, and artifacts of regions.
 
@@ -136,7 +137,7 @@ def write_model_text(
 ) -> ModelText:
     """Write the source of a model; its constants are added to the weights.
 
-    Raises InputError for elements of less than a byte.
+    Raises InputError for elements of less than a byte between host and regions.
     """
     inputs, outputs = list(graph.sample), list(graph.expected)
     run = write_run_text(graph, steps, weights, inputs, outputs)
@@ -281,7 +282,8 @@ class _StepWriter:
         offset = self.steps.find_offset(name)
         if offset is not None:
             return f"AT({offset})"
-        return f"WEIGHT({self.weights.add_array(self.graph.get_constant(name))})"
+        stored = view_as_stored(self.graph.get_constant(name), self.graph.get_dtype(name))
+        return f"WEIGHT({self.weights.add_array(stored)})"
 
     def _write_call(self, call: Call, scratch: int) -> str:
         given = []
@@ -365,8 +367,18 @@ PREFIX = "model"
 _PREFIX = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _TAKEN = frozenset(
     [
-        *("kernel", "kernels", "nodes", "rows", "windows", "decoders", "digest", "integers"),
-        *("int_windows", "rounding", "main", "weights", "byoc"),
+        *(
+            "kernel",
+            "kernels",
+            "nodes",
+            "rows",
+            "windows",
+            "decoders",
+            "digest",
+            "integers",
+            "conversions",
+        ),
+        *("int_windows", "rounding", "conversions", "main", "weights", "byoc"),
     ]
 )
 _KEYWORDS = frozenset(

@@ -3,7 +3,7 @@
 A program in C is a list of steps without jumps. An If whose condition is known is its branch; a Loop of
 a known number of iterations and a Scan over a known extent are copies of their bodies in a row. An
 Attention that no function in C computes is the operators by which ONNX defines it, and what adds up
-many products of halves is computed in floats. A Slice in steps back is a Gather, a Pad that cuts is a
+many products of halves is computed in floats, as is all that computes in bfloat16. A Slice in steps back is a Gather, a Pad that cuts is a
 Slice and a Pad, and an STFT of a signal without a channel is one of a signal with one.
 """
 
@@ -15,6 +15,7 @@ import numpy as np
 from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
 
 from byoc.model import (
+    DTYPE_NUMBERS,
     GraphIndex,
     Model,
     build_node,
@@ -40,6 +41,19 @@ _INITIALIZER_IR = 4  # from which on a stored tensor is no input
 _PADS_BY_INPUT = 11  # the operator set; Slice has its limits as inputs from 10 on
 _RANK_OF_SIGNALS = 2  # batch and samples, without a channel
 _ATTENTION = frozenset({"Attention", "LinearAttention"})
+MOVERS = frozenset(
+    [
+        *("CenterCropPad", "Compress", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather"),
+        *("GatherElements", "GatherND", "Identity", "Pad", "Reshape", "ReverseSequence", "Scatter"),
+        *("ScatterElements", "ScatterND", "Shape", "Size", "Slice", "SpaceToDepth", "Split", "Squeeze"),
+        *("Tile", "Transpose", "Trilu", "Unsqueeze", "Where", "BitCast"),
+    ]
+)
+"""Operators that put elements elsewhere, or zeros beside them, and compute nothing with them."""
+
+CONVERSIONS = frozenset({"Cast", "CastLike", "QuantizeLinear", "DequantizeLinear"})
+_OF_TYPES = frozenset({"Constant", "ConstantOfShape", "EyeLike", "RandomNormal", "RandomUniform"})
+_NOT_WIDENED = MOVERS | CONVERSIONS | _OF_TYPES  # the last have the type of their result as an attribute
 _REWRITTEN = _ATTENTION | {"Pad", "Slice", "STFT"}
 _PADDED_KEYS = 6  # input of Attention
 _UNSQUEEZE_BY_INPUT, _PLAIN_SCAN = 13, 9  # the operator sets
@@ -92,7 +106,9 @@ class _Unrolling:
 
     def rewrite(self) -> list[NodeProto]:
         """Return the nodes of the graph, with copies of bodies in the places of their operators."""
-        if not self.index.bodies and not any(n.op_type in _REWRITTEN for n in self.index.nodes):
+        if not self.index.bodies and not any(
+            n.op_type in _REWRITTEN or self._find_narrow(n, "bfloat16") for n in self.index.nodes
+        ):
             return list(self.index.nodes)
         for graph in walk_graphs(self.model.proto.graph):
             self.taken |= list_own_names(graph)
@@ -105,7 +121,10 @@ class _Unrolling:
     def _write_out(self, number: int, node: NodeProto) -> list[NodeProto]:
         """Return the nodes that compute what a node does; empty where it stays."""
         if _is_attention(node):
-            return self._define(number) if _needs_definition(node) else self._widen(node)
+            is_written = _needs_definition(node)
+            return self._define(number) if is_written else self._widen(node, "float16", "bfloat16")
+        if self._find_narrow(node, "bfloat16"):
+            return self._widen(node, "bfloat16")
         simple = {"Pad": self._cut_first, "Slice": self._gather_backwards, "STFT": self._add_channel}
         if is_onnx(node) and node.op_type in simple:
             made = list(simple[node.op_type](node))
@@ -140,13 +159,22 @@ class _Unrolling:
         self.added += len(body.graph.node)
         return list(body.graph.node)
 
-    def _widen(self, node: NodeProto) -> list[NodeProto]:
-        """Return a node of halves as one of floats, whose sums are not rounded to halves on the way."""
-        types = {name: self.index.get_dtype(name) for name in (*node.input, *node.output) if name}
-        halves = [name for name, dtype in types.items() if dtype == "float16"]
-        if not halves:
+    def _find_narrow(self, node: NodeProto, *dtypes: str) -> dict[str, str]:
+        """Return the tensors of some types that a node computes with, and their types.
+
+        There are none where it moves or converts elements, and where it has bodies.
+        """
+        if not is_onnx(node) or node.op_type in _NOT_WIDENED or list_bodies(node):
+            return {}
+        types = {name: self.index.get_dtype(name) or "" for name in (*node.input, *node.output) if name}
+        return {name: dtype for name, dtype in types.items() if dtype in dtypes}
+
+    def _widen(self, node: NodeProto, *dtypes: str) -> list[NodeProto]:
+        """Return a node of types of 16 bits as one of floats, which are rounded once, at the end."""
+        narrow = self._find_narrow(node, *dtypes)
+        if not narrow:
             return []
-        names = {name: self.new_name(f"{name}_wide") for name in halves}
+        names = {name: self.new_name(f"{name}_wide") for name in narrow}
         wide = NodeProto()
         wide.CopyFrom(node)
         rename_tensors(wide, names)
@@ -156,7 +184,7 @@ class _Unrolling:
             *(build_node("Cast", [name], [names[name]], to=TensorProto.FLOAT) for name in read),
             wide,
             *(
-                build_node("Cast", [names[name]], [name], to=TensorProto.FLOAT16)
+                build_node("Cast", [names[name]], [name], to=DTYPE_NUMBERS[narrow[name]])
                 for name in names
                 if name not in read
             ),

@@ -1,0 +1,146 @@
+"""Kernels that convert between types of elements: every code, every midpoint, against the definition."""
+
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx.helper import tensor_dtype_to_np_dtype
+from onnx.reference.ops.op_cast import cast_to
+
+from byoc.model import DTYPE_NUMBERS, count_bits
+from byoc.standalone._program_graph import read_source
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+
+FLOAT8 = ("float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz")
+SMALL_FLOATS = (*FLOAT8, "float4e2m1", "float6e2m3", "float6e3m2", "bfloat16", "float16")
+SMALL_INTEGERS = ("int4", "uint4", "int2", "uint2")
+WIDE = ("float32", "float64", "float16", "int8", "uint8", "int16", "int32", "int64", "bool")
+ROUNDING = {"up": 0, "down": 1, "nearest": 2}
+
+
+class Rules(ctypes.Structure):
+    """`kernel_rules` of the source."""
+
+    _fields_ = [(name, ctypes.c_int32) for name in ("type", "saturate", "rounding")]
+
+
+class Conversion(ctypes.Structure):
+    """`kernel_conversion` of the source."""
+
+    _fields_ = [("count", ctypes.c_int64), ("type", ctypes.c_int32), ("rules", Rules)]
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """Return the kernels that convert, as a library."""
+    folder: Path = tmp_path_factory.mktemp("conversions")
+    for name in ("kernels.h", "conversions.c"):
+        (folder / name).write_bytes(read_source(name))
+    strict = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-O1")
+    command = ["cc", *strict, "-fPIC", "-shared", "conversions.c", "-lm", "-o", "conversions.so"]
+    subprocess.run(command, cwd=folder, check=True)
+    return ctypes.CDLL(str(folder / "conversions.so"))
+
+
+def get_dtype(name: str) -> "np.dtype[Any]":
+    """Return numpy's dtype for a type of ONNX."""
+    return np.dtype(tensor_dtype_to_np_dtype(DTYPE_NUMBERS[name]))
+
+
+def list_codes(name: str) -> Any:
+    """Return all values of a type of at most 16 bits."""
+    bits = count_bits(name)
+    return np.arange(2**bits).astype(np.uint16 if bits > 8 else np.uint8).view(get_dtype(name))
+
+
+def list_midpoints(name: str) -> Any:
+    """Return floats that try the rounding to a type: its values, what is between two, and beyond."""
+    with np.errstate(all="ignore"):
+        known = np.unique(list_codes(name).astype(np.float64))
+        known = known[np.isfinite(known)]
+        ends = [np.nan, -np.nan, np.inf, -np.inf, -0.0, 1e-30, 3e38, -3e38, 1e300]
+        steps = np.diff(known)
+        middle = known[:-1] + steps / 2
+        beyond = known[[0, -1]] + np.outer(
+            [0.49, 0.5, 0.51, 1, 2], [-steps[0], steps[-1]]
+        ).ravel().reshape(-1, 2)
+        single = np.concatenate([known, middle, beyond.ravel(), ends]).astype(np.float32)
+        near = [np.nextafter(single, np.float32(end)) for end in (-np.inf, np.inf)]
+        return np.concatenate([single, *near])
+
+
+def convert(kernels: ctypes.CDLL, x: Any, source: str, to: str, saturate: bool, mode: str = "up") -> Any:
+    """Return what the kernel makes of an array."""
+    made = np.zeros(x.shape, get_dtype(to))
+    rules = Rules(DTYPE_NUMBERS[to], int(saturate), ROUNDING[mode])
+    given = Conversion(x.size, DTYPE_NUMBERS[source], rules)
+    kernels.kernel_convert(
+        ctypes.byref(given), ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(made.ctypes.data)
+    )
+    return made
+
+
+def require_same_bits(made: Any, expected: Any, what: str) -> None:
+    """Require equal bits; of NaN in types of more than 8 bits any."""
+    if expected.dtype.name in ("float32", "float64", "float16", "bfloat16"):
+        with np.errstate(invalid="ignore"):  # of signalling NaN
+            wide = expected.astype(np.float64), made.astype(np.float64)
+        np.testing.assert_array_equal(*wide, err_msg=what)
+        np.testing.assert_array_equal(
+            *map(np.signbit, (w[~np.isnan(wide[0])] for w in wide)), err_msg=what
+        )
+    else:
+        np.testing.assert_array_equal(expected.view(np.uint8), made.view(np.uint8), err_msg=what)
+
+
+@pytest.mark.parametrize("to", SMALL_FLOATS)
+def test_floats_are_rounded_as_cast_defines(kernels: ctypes.CDLL, to: str) -> None:
+    single = list_midpoints(to)
+    for source in ("float32", "float64", "float16", "bfloat16"):
+        with np.errstate(all="ignore"):
+            x = single.astype(get_dtype(source))
+        for saturate in (True, False) if to in FLOAT8 else (False,):
+            with np.errstate(all="ignore"):
+                expected = cast_to(x, DTYPE_NUMBERS[to], saturate)
+            what = f"{source} to {to}, saturate {saturate}"
+            require_same_bits(convert(kernels, x, source, to, saturate), expected, what)
+
+
+@pytest.mark.parametrize("source", (*SMALL_FLOATS, *SMALL_INTEGERS, "float8e8m0"))
+def test_every_code_means_what_cast_defines(kernels: ctypes.CDLL, source: str) -> None:
+    codes = list_codes(source)
+    with np.errstate(all="ignore"):
+        wide = codes.astype(np.float32)  # is exact, and not all types of ml_dtypes know each other
+    for to in (*WIDE, *SMALL_FLOATS, *SMALL_INTEGERS):
+        # What does not fit an integer is left open.
+        fits = (to == "bool") | ("float" in to) | (np.abs(wide) < 127)  # noqa: PLR2004 - the ends of int8
+        x = np.ascontiguousarray(codes[fits])
+        with np.errstate(all="ignore"):
+            expected = cast_to(wide[fits], DTYPE_NUMBERS[to], True)
+        require_same_bits(convert(kernels, x, source, to, to in FLOAT8), expected, f"{source} to {to}")
+
+
+def test_integers_become_small_types_as_cast_defines(kernels: ctypes.CDLL) -> None:
+    ends = [0, 1, -1, 7, 8, -8, -9, 100, 449, 2**24 + 1, 2**31 - 1, -(2**31), 2**62 + 12345]
+    for source in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool"):
+        x = np.array(ends).astype(get_dtype(source))
+        for to in (*SMALL_FLOATS, *SMALL_INTEGERS):
+            with np.errstate(all="ignore"):
+                expected = cast_to(x, DTYPE_NUMBERS[to], True)
+            require_same_bits(
+                convert(kernels, x, source, to, to in FLOAT8), expected, f"{source} to {to}"
+            )
+
+
+@pytest.mark.parametrize("mode", ROUNDING)
+@pytest.mark.parametrize("saturate", (True, False))
+def test_exponents_are_rounded_as_cast_defines(kernels: ctypes.CDLL, mode: str, saturate: bool) -> None:
+    bits = np.arange(0, 2**15, dtype=np.uint32) << 16
+    x = np.concatenate([bits, bits + 1, bits - 1]).view(np.float32)
+    expected = cast_to(x, DTYPE_NUMBERS["float8e8m0"], saturate, mode)
+    require_same_bits(convert(kernels, x, "float32", "float8e8m0", saturate, mode), expected, mode)
