@@ -3,16 +3,17 @@
 A program in C is a list of steps without jumps. An If whose condition is known is its branch; a Loop of
 a known number of iterations and a Scan over a known extent are copies of their bodies in a row. An
 Attention that no function in C computes is the operators by which ONNX defines it, and what adds up
-many products of halves is computed in floats, as is all that computes in bfloat16. A Slice in steps back is a Gather, a Pad that cuts is a
-Slice and a Pad, and an STFT of a signal without a channel is one of a signal with one.
+many products of halves is computed in floats, as is all that computes in bfloat16. A Slice in steps
+back is a Gather, a Pad that cuts is a Slice and a Pad, an STFT of a signal without a channel is one of a
+signal with one, a recurrent node in two directions is two, and so on.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, numpy_helper
 
 from byoc.model import (
     DTYPE_NUMBERS,
@@ -54,7 +55,16 @@ MOVERS = frozenset(
 CONVERSIONS = frozenset({"Cast", "CastLike", "QuantizeLinear", "DequantizeLinear"})
 _OF_TYPES = frozenset({"Constant", "ConstantOfShape", "EyeLike", "RandomNormal", "RandomUniform"})
 _NOT_WIDENED = MOVERS | CONVERSIONS | _OF_TYPES  # the last have the type of their result as an attribute
-_REWRITTEN = _ATTENTION | {"Pad", "Slice", "STFT"}
+_PREVIEW = "ai.onnx.preview"  # the domain of operators that ONNX tries out, each with a definition
+_DEFINED = frozenset({"FlexAttention", "SwiGLU"})
+"""Operators that no function in C computes, and ONNX defines by others."""
+_REWRITTEN = (
+    _ATTENTION
+    | _DEFINED
+    | {"Pad", "Slice", "STFT", "SpaceToDepth", "Compress", "OptionalHasElement", "GRU", "RNN"}
+)
+_DIRECTIONS = {"reverse": (True,), "bidirectional": (False, True)}
+"""The directions of a recurrent node other than forward, and whether they begin at the end."""
 _PADDED_KEYS = 6  # input of Attention
 _UNSQUEEZE_BY_INPUT, _PLAIN_SCAN = 13, 9  # the operator sets
 
@@ -125,7 +135,18 @@ class _Unrolling:
             return self._define(number) if is_written else self._widen(node, "float16", "bfloat16")
         if self._find_narrow(node, "bfloat16"):
             return self._widen(node, "bfloat16")
-        simple = {"Pad": self._cut_first, "Slice": self._gather_backwards, "STFT": self._add_channel}
+        if node.op_type in _DEFINED and (is_onnx(node) or node.domain == _PREVIEW):
+            return self._define(number)
+        simple: dict[str, Callable[[NodeProto], Iterator[NodeProto]]] = {
+            "Pad": self._cut_first,
+            "Slice": self._gather_backwards,
+            "STFT": self._add_channel,
+            "SpaceToDepth": self._permute_blocks,
+            "Compress": self._gather_chosen,
+            "OptionalHasElement": self._find_element,
+            "GRU": self._run_forwards,
+            "RNN": self._run_forwards,
+        }
         if is_onnx(node) and node.op_type in simple:
             made = list(simple[node.op_type](node))
             self.added += len(made)
@@ -262,6 +283,83 @@ class _Unrolling:
         changed.input[0] = made
         yield changed
 
+    def _permute_blocks(self, node: NodeProto) -> Iterator[NodeProto]:
+        """Yield a Reshape, a Transpose and a Reshape for a SpaceToDepth of the mode CRD."""
+        stated = get_stated_attributes(node)
+        extents = self._find_extents(node.input[0])
+        if extents is None or stated.get("mode", b"DCR") not in (b"CRD", "CRD"):
+            return
+        block, (batch, channels, height, width) = int(stated["blocksize"]), extents
+        rows, cols = height // block, width // block
+        names = [self.new_name(f"{node.output[0]}_{each}") for each in ("blocks", "channels")]
+        shapes = [
+            self._store(each, f"{names[0]}_shape")
+            for each in (
+                [batch, channels, rows, block, cols, block],
+                [batch, channels * block * block, rows, cols],
+            )
+        ]
+        yield build_node("Reshape", [node.input[0], shapes[0]], [names[0]])
+        yield build_node("Transpose", [names[0]], [names[1]], perm=[0, 1, 3, 5, 2, 4])
+        yield build_node("Reshape", [names[1], shapes[1]], [node.output[0]])
+
+    def _gather_chosen(self, node: NodeProto) -> Iterator[NodeProto]:
+        """Yield a Gather for a Compress whose condition is known."""
+        chosen = self._find_value(node.input[1])
+        if chosen is None:
+            return
+        stated, name = get_stated_attributes(node), node.input[0]
+        if "axis" not in stated:
+            name = self.new_name(f"{name}_flat")
+            yield build_node("Reshape", [node.input[0], self._store([-1], f"{name}_shape")], [name])
+        where = self._store(np.flatnonzero(chosen), f"{node.output[0]}_places")
+        yield build_node("Gather", [name, where], [node.output[0]], axis=int(stated.get("axis", 0)))
+
+    def _find_element(self, node: NodeProto) -> Iterator[NodeProto]:
+        """Yield the constant that an OptionalHasElement makes: a tensor is there or is left out."""
+        name = (*node.input, "")[0]
+        if not name or name in self.index.types:
+            yield build_node(
+                "Identity", [self._store_truth(f"{node.output[0]}_known", bool(name))], node.output
+            )
+
+    def _run_forwards(self, node: NodeProto) -> Iterator[NodeProto]:
+        """Yield a recurrent node from the first step on for each direction of a GRU or an RNN.
+
+        What is read from the end is turned round before, and what it makes behind. Sequences of several
+        lengths stay as they are.
+        """
+        stated = get_stated_attributes(node)
+        turned = _DIRECTIONS.get(_read_text(stated, "direction"), ())
+        extents, layout = self._find_extents(node.input[0]), int(stated.get("layout", 0))
+        x, *weights, lengths, initial = (*node.input, "", "", "")[:6]
+        if not turned or extents is None or lengths:
+            return
+        backwards = self._store(list(range(extents[layout]))[::-1], f"{x}_backwards")
+        made: list[list[str]] = [[] for _ in node.output]
+        for way, is_turned in enumerate(turned):
+            given = [x]
+            if is_turned:
+                given = [self.new_name(f"{x}_turned")]
+                yield build_node("Gather", [x, backwards], given, axis=layout)
+            place = self._store([way], f"{x}_way")
+            for name, axis in (*((each, 0) for each in weights), ("", 0), (initial, layout)):
+                given.append(self.new_name(f"{name}_{way}") if name else "")
+                if name:
+                    yield build_node("Gather", [name, place], [given[-1]], axis=axis)
+            own = [self.new_name(f"{name}_{way}") if name else "" for name in node.output]
+            one = build_node(node.op_type, given, own)
+            one.attribute.extend(_take_direction(node, way, len(turned)))
+            yield one
+            if is_turned and own[0]:
+                all_steps, own[0] = own[0], self.new_name(f"{own[0]}_turned")
+                yield build_node("Gather", [all_steps, backwards], [own[0]], axis=layout)
+            for names, name in zip(made, own, strict=True):
+                names.append(name)
+        for name, names, axis in zip(node.output, made, (1 + layout, layout), strict=False):
+            if name:
+                yield build_node("Concat", names, [name], axis=axis)
+
     def _fits(self, body: GraphProto, times: int) -> bool:
         count = sum(1 for _ in walk_nodes(body.node)) + len(body.input) + len(body.output)
         return self.added + times * count <= self.most
@@ -300,7 +398,7 @@ class _Unrolling:
         for step in range(times):
             given = dict(zip([each.name for each in body.input[2:]], names, strict=True))
             given[body.input[0].name] = self._store(step, f"{body.input[0].name}_{step}")
-            given[body.input[1].name] = self._store_true(body.input[1].name)
+            given[body.input[1].name] = self._store_truth(body.input[1].name)
             results = copies.add(given)
             yield from results.nodes
             names, row = results.outputs[1 : 1 + states], results.outputs[1 + states :]
@@ -308,9 +406,9 @@ class _Unrolling:
         yield from _name_results(names, node.output)
         yield from self._stack(rows, node.output[states:], [0] * len(node.output[states:]))
 
-    def _store_true(self, name: str) -> str:
+    def _store_truth(self, name: str, value: bool = True) -> str:
         made = self.new_name(name)
-        self.stored.append(numpy_helper.from_array(np.asarray(True), made))
+        self.stored.append(numpy_helper.from_array(np.asarray(value), made))
         return made
 
     def _find_trip_count(self, node: NodeProto, body: GraphProto) -> int | None:
@@ -436,6 +534,26 @@ class _Copies:
             nodes[-1].name = ""
             rename_tensors(nodes[-1], names)
         return _Copy(nodes, [names.get(each.name, each.name) for each in self.body.output])
+
+
+def _read_text(stated: Mapping[str, Any], name: str) -> str:
+    found = stated.get(name, "")
+    return found.decode() if isinstance(found, bytes) else str(found)
+
+
+def _take_direction(node: NodeProto, way: int, count: int) -> Iterator[AttributeProto]:
+    """Yield the attributes of one of the directions of a recurrent node, as those of a node of its own."""
+    for attribute in node.attribute:
+        if attribute.name == "direction":
+            continue
+        own = AttributeProto()
+        own.CopyFrom(attribute)
+        for values in (own.strings, own.floats):  # activations, and their parameters, by direction
+            share = len(values) // count
+            kept = list(values[way * share : (way + 1) * share])
+            del values[:]
+            values.extend(kept)
+        yield own
 
 
 def _is_attention(node: NodeProto) -> bool:

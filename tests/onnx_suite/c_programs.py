@@ -24,6 +24,7 @@ from onnx import helper, numpy_helper
 
 sys.path[:0] = [str(Path(__file__).parents[1])]
 
+from differing import LEAST_RTOL  # noqa: E402 - needs the path
 from helpers.c_libraries import build_library, run_library  # noqa: E402 - needs the path
 from suite import Case, collect, operators  # noqa: E402 - needs the path
 
@@ -32,8 +33,11 @@ from byoc.model import RANDOM_OPERATORS, copy_without  # noqa: E402 - as above
 from byoc.standalone import export_c  # noqa: E402 - as above
 
 _COMMAND = ("cc", "-std=c99", "-O1", "-w")
+_BY_VALUES = frozenset({"Loop", "Range", "Compress"})  # what they make is as long as values say
 _MOST_SIZES = 64  # elements of an input that says sizes
-_KERNELS = ("kernels", "windows", "rows", "digest", "decoders", "integers", "int_windows")
+_KERNELS = (
+    *("kernels", "windows", "rows", "digest", "decoders", "integers", "int_windows", "conversions"),
+)
 _HEADERS = ("kernels.h", "rounding.h")
 RIGHT, REFUSED, WRONG, BROKEN, LEFT_OUT = "right", "refused", "wrong", "does not compile", "left out"
 
@@ -67,7 +71,7 @@ def store_sizes(case: Case) -> Case:
     """Return a case whose sizes, axes and the like are stored, as exporters write them.
 
     Those are the inputs behind the first without which the extents of the outputs are not known, and
-    scalars where there is a Loop.
+    scalars and conditions where there is a Loop, a Range or a Compress.
     """
     if len(case.data_sets) != 1 or _knows_extents(case.model):
         return case
@@ -84,16 +88,16 @@ def store_sizes(case: Case) -> Case:
                     model.graph.input.append(value)
             if _knows_extents(model):
                 return replace(case, model=model, data_sets=((inputs, expected),))
-    return _store_scalars(case) if "Loop" in operators(case.model) else case
+    return _store_scalars(case) if operators(case.model) & _BY_VALUES else case
 
 
 def _store_scalars(case: Case) -> Case:
-    """Return a case whose scalars are stored: those say how often a Loop runs, and so the extents."""
+    """Return a case whose scalars and conditions are stored: those say the extents."""
     inputs = case.data_sets[0][0]
     model = copy_without(case.model, "input")
     for value in case.model.graph.input:
         array = np.asarray(inputs[value.name])
-        if array.ndim:
+        if array.ndim and array.dtype != np.bool_:
             model.graph.input.append(value)
         else:
             model.graph.initializer.append(numpy_helper.from_array(array, value.name))
@@ -186,8 +190,7 @@ def _compare(case: Case, expected: Any, made: Any) -> str:
         return f"is {made.dtype}{made.shape} instead of {expected.dtype}{expected.shape}"
     whole = expected.dtype.kind in "biu" or expected.dtype.name.startswith(("int", "uint"))
     one, other = (each.astype(np.int64 if whole else np.float64) for each in (expected, made))
-    # Two units of a half are right where an operator is computed in halves, step by step.
-    rtol = 0.0 if whole else max(case.rtol, 2e-3 if "16" in expected.dtype.name else 0.0)
+    rtol = 0.0 if whole else max(case.rtol, LEAST_RTOL.get(expected.dtype.name, 0.0))
     largest = float(np.max(np.abs(one[np.isfinite(one)]), initial=0.0))
     try:
         np.testing.assert_allclose(
