@@ -193,8 +193,8 @@ def read_model_graph(
 ) -> ProgramGraph:
     """Load and clean a model. Raises InputError for a wrong one, and for an extent that is not known."""
     loaded = _drop_default_inputs(load_model(source, dims, shapes))
-    model = _store_known(clean_model(loaded, list_clean_passes(False, True)).model)
-    steps = prefer_integers(write_out_operators(model))
+    model = clean_model(loaded, list_clean_passes(False, True)).model
+    steps = prefer_integers(_write_out(model))
     return _make_graph(model, steps, model.source, {}, frozenset())
 
 
@@ -221,7 +221,7 @@ def read_bundle_graph(bundle: Bundle, on_host: bool = False) -> ProgramGraph:
     }
     domains = frozenset(f"byoc.{name}" for name in bundle.manifest.targets if name not in inlined)
     model = _drop_default_inputs(model)
-    steps = prefer_integers(write_out_operators(model, domains))
+    steps = prefer_integers(_write_out(model, domains))
     graph = _make_graph(model, steps, str(bundle.display_path), regions, domains)
     return replace(graph, bundle=bundle)
 
@@ -254,8 +254,8 @@ def read_region_graph(region: Region) -> ProgramGraph:
     if proto.functions:
         proto = inline_local_functions(proto)
     prepared = _drop_default_inputs(prepare_model(proto, region.name, region.path.parent))
-    cleaned = _store_known(clean_model(prepared, list_clean_passes(False, True)).model)
-    model = prefer_integers(write_out_operators(cleaned))
+    cleaned = clean_model(prepared, list_clean_passes(False, True)).model
+    model = prefer_integers(_write_out(cleaned))
     _require_extents(model.index, region.name)
     graph = ProgramGraph(model.index, region.name, model.folder, {}, frozenset(), {}, {}, {}, {})
     return replace(graph, computed=_compute_constants(graph), requantized=find_requantized(cleaned))
@@ -288,6 +288,15 @@ def _compute_nodes(
             given[name] = np.zeros(shape, to_numpy_dtype(kind.dtype))
     found = open_plain(proto, folder, lambda: proto).run(given)
     return {name: np.asarray(found[name]) for name in wanted}
+
+
+def _write_out(model: Model, domains: Collection[str] = ()) -> Model:
+    """Return a model of operators that have functions; each may tell the extents of others."""
+    while True:
+        before, model = model, _store_known(model)
+        model = write_out_operators(model, domains)
+        if model is before:
+            return model
 
 
 def _store_known(model: Model) -> Model:
@@ -429,7 +438,7 @@ def _take_sample(model: Model, made: Mapping[str, Any]) -> dict[str, Array]:
     """Return the values of inputs that are not stored, dense."""
     stored = {tensor.name for tensor in model.proto.graph.initializer}
     return {
-        name: np.ascontiguousarray(made[name])
+        name: np.asarray(made[name], order="C")
         for name in model.index.inputs
         if name in made and name not in stored
     }

@@ -48,7 +48,7 @@ def view_as_stored(array: NDArray[Any], dtype: str) -> NDArray[Any]:
     """Return an array of a type as the integers that hold its elements; bits above them are 0."""
     if dtype not in _STORED_AS:
         return array
-    bits = np.ascontiguousarray(array).view(_STORED_AS[dtype])
+    bits = np.asarray(array, order="C").view(_STORED_AS[dtype])
     return bits & np.array(2 ** min(count_bits(dtype), 16) - 1, bits.dtype)
 
 

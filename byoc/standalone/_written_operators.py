@@ -58,9 +58,12 @@ _NOT_WIDENED = MOVERS | CONVERSIONS | _OF_TYPES  # the last have the type of the
 _PREVIEW = "ai.onnx.preview"  # the domain of operators that ONNX tries out, each with a definition
 _DEFINED = frozenset({"FlexAttention", "SwiGLU"})
 """Operators that no function in C computes, and ONNX defines by others."""
+_SUMS = frozenset({"Einsum", "Gemm", "LogSoftmax", "MatMul", "ReduceMean", "ReduceSum", "Softmax"})
+"""Operators that add up many numbers, in halves too, where each sum would be rounded."""
 _REWRITTEN = (
     _ATTENTION
     | _DEFINED
+    | _SUMS
     | {"Pad", "Slice", "STFT", "SpaceToDepth", "Compress", "OptionalHasElement", "GRU", "RNN"}
 )
 _DIRECTIONS = {"reverse": (True,), "bidirectional": (False, True)}
@@ -133,8 +136,9 @@ class _Unrolling:
         if _is_attention(node):
             is_written = _needs_definition(node)
             return self._define(number) if is_written else self._widen(node, "float16", "bfloat16")
-        if self._find_narrow(node, "bfloat16"):
-            return self._widen(node, "bfloat16")
+        narrow = ("float16", "bfloat16") if node.op_type in _SUMS else ("bfloat16",)
+        if self._find_narrow(node, *narrow):
+            return self._widen(node, *narrow)
         if node.op_type in _DEFINED and (is_onnx(node) or node.domain == _PREVIEW):
             return self._define(number)
         simple: dict[str, Callable[[NodeProto], Iterator[NodeProto]]] = {

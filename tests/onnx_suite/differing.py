@@ -6,7 +6,7 @@ import numpy as np
 
 # Two units in the last place. ONNX's own runner allows them for bfloat16; a model that is cut needs them
 # for float16 as well: what crosses is rounded, where onnxruntime goes on in float32 if left alone.
-LEAST_RTOL = {"bfloat16": 2.0**-6, "float16": 2.0**-9}
+_LEAST_RTOL = {"bfloat16": 2.0**-6, "float16": 2.0**-9}
 
 
 def differs(expected: Any, actual: Any, rtol: float, atol: float) -> str:
@@ -31,7 +31,7 @@ def _array_differs(expected: Any, actual: Any, rtol: float, atol: float) -> str:
         return "" if same else "is other text"
     if expected.dtype != actual.dtype:
         return f"is {actual.dtype}, not {expected.dtype}"
-    rtol = max(rtol, LEAST_RTOL.get(expected.dtype.name, 0.0))
+    rtol = max(rtol, _LEAST_RTOL.get(expected.dtype.name, 0.0))
     wide = np.complex128 if expected.dtype.kind == "c" else np.float64
     wanted, got = expected.astype(wide), actual.astype(wide)
     close = np.isclose(got, wanted, rtol=rtol, atol=atol, equal_nan=True)
