@@ -436,8 +436,9 @@ def _is_one_pass(body: str) -> bool:
 
 
 _WITH_BODY = {
-    "If": "its condition is not known before a run",
-    "Loop": f"its iterations are not known before a run, or add more than {MOST_ADDED} nodes",
+    "If": "its branches make tensors of other types or extents, or of extents that are not known",
+    "Loop": "nothing limits its iterations before a run, they decide an extent, or they add more than "
+    f"{MOST_ADDED} nodes",
     "Scan": f"its steps are not known before a run, or add more than {MOST_ADDED} nodes",
 }
 """Why operators are left that `write_out_operators` writes out elsewhere."""

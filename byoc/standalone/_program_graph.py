@@ -395,7 +395,7 @@ def _judge(
     plain = open_original(exact, model)
 
     def run(judge: PlainModel) -> _Judged:
-        # Without a kernel of onnxruntime's no inputs can be tried: those of known extents are taken as made.
+        # Without a kernel of onnxruntime's no inputs can be tried: those of known extents are taken.
         made = sample_inputs(index) if judge.judge else model_samples(model)
         sample = _take_sample(model, made)
         expected = _read_outputs(model, judge.run(sample))

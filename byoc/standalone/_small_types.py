@@ -40,7 +40,7 @@ CONVERSION_KERNELS = frozenset({"kernel_convert", "kernel_quantize_by", "kernel_
 
 
 def find_stored_dtype(dtype: str) -> str:
-    """Return the type of the integers that hold elements of a type, that type itself where C99 has it."""
+    """Return the type of the integers that hold elements of a type, itself where C99 has it."""
     return _STORED_AS.get(dtype, dtype)
 
 
@@ -48,8 +48,9 @@ def view_as_stored(array: NDArray[Any], dtype: str) -> NDArray[Any]:
     """Return an array of a type as the integers that hold its elements; bits above them are 0."""
     if dtype not in _STORED_AS:
         return array
-    bits = np.asarray(array, order="C").view(_STORED_AS[dtype])
-    return bits & np.array(2 ** min(count_bits(dtype), 16) - 1, bits.dtype)
+    bits: NDArray[Any] = np.asarray(array, order="C").view(_STORED_AS[dtype])
+    known: NDArray[Any] = np.bitwise_and(bits, np.array(2 ** count_bits(dtype) - 1, bits.dtype))
+    return known
 
 
 def require_stored(graph: ProgramGraph, node: NodeProto) -> None:

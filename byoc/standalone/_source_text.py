@@ -228,7 +228,11 @@ class _StepWriter:
         for place in self.calls.list_begun(number):
             text += self._write_title(place) + self._begin_region(self.steps.steps[place])
         if step.call is not None:
-            return f"{text}{self._write_title(number)}    {self._write_call(step.call, step.scratch)};\n"
+            call = f"    {self._write_call(step.call, step.scratch)};\n"
+            if step.guards:
+                truths = (f"{'' if truth else '!'}IS_TRUE({self.find(n)})" for n, truth in step.guards)
+                call = f"    if ({' && '.join(truths)}) {{\n    {call}    }}\n"
+            return f"{text}{self._write_title(number)}{call}"
         return text if self.calls.spans else text + self._write_title(number) + self._run_region(step)
 
     def end_regions(self, number: int) -> str:
