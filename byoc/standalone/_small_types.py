@@ -106,6 +106,8 @@ def _make_scaling(graph: ProgramGraph, node: NodeProto) -> Call | None:
             steps = (extents[axis] * inner, inner, 1)
     precision = attributes.get("precision", 0) or _find_precision(graph, x, scale)
     is_quantize = node.op_type == "QuantizeLinear"
+    if graph.get_dtype(y if is_quantize else x) in _SATURATED:
+        zeros = ""  # it is 0 by definition, and minus zero plus it would lose its sign
     low, high = _LIMITS.get(graph.get_dtype(y), (0, 0)) if is_quantize else (0, 0)
     numbers = (outer, extent, inner, block, *steps)
     kinds = (*(DTYPE_NUMBERS[graph.get_dtype(name)] for name in (x, scale)), precision, low, high)

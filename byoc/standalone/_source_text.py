@@ -102,6 +102,9 @@ def make_sample_file(arrays: Iterable[NDArray[Any]], order: ByteOrder) -> bytes:
 TOLERANCE = 1e-5
 """The largest error of floats, as a share of the range of what onnxruntime computes, without noise."""
 
+_BFLOAT16_UNIT = 2.0**-7
+"""The step between two numbers of bfloat16 as a share of the lower one: results are rounded to it."""
+
 WEIGHTS_FILE = "weights.bin"
 
 
@@ -355,10 +358,14 @@ def _describe_noise(graph: ProgramGraph, names: Sequence[str]) -> str:
         values = graph.expected[name].astype(np.float64)
         values = values[np.isfinite(values)]
         scale = (float(np.ptp(values)) or float(np.abs(values).max()) or 1.0) if values.size else 1.0
+        allowed = [(each.largest, each.power) for each in graph.noise.get(name, ())]
+        if graph.get_dtype(name) == "bfloat16" and values.size:
+            unit = float(np.abs(values).max()) * _BFLOAT16_UNIT
+            allowed.append((unit, unit**2))
         rows += [
-            f"    {{{number}, {each.largest / scale:.9g}, {each.power / scale**2:.9g}}},\n"
-            for each in graph.noise.get(name, ())
-            if each.largest > TOLERANCE * scale
+            f"    {{{number}, {largest / scale:.9g}, {power / scale**2:.9g}}},\n"
+            for largest, power in allowed
+            if largest > TOLERANCE * scale
         ]
     end = "    {0, 0, 0},\n"
     return f"const model_noise model_noises[] = {{\n{''.join(rows)}{end}}};\n"
