@@ -21,6 +21,7 @@ from byoc.standalone._program_graph import (
     read_source,
 )
 from byoc.standalone._program_steps import ProgramSteps, plan_steps
+from byoc.standalone._small_types import view_as_stored
 from byoc.standalone._source_text import (
     CODE_SUFFIXES,
     WEIGHTS_FILE,
@@ -258,8 +259,9 @@ def _make_files(
     libraries = sorted({"m", *(name for driver in drivers for name in driver.libraries)})
     found = rename_program(found, prefix)
     sources = [name for name in found if name.endswith((".c", ".S"))]
+    sample = [*graph.sample.items(), *graph.expected.items()]
     found[SAMPLE_FILE] = make_sample_file(
-        [*graph.sample.values(), *graph.expected.values()], weights.order
+        [view_as_stored(value, graph.get_dtype(name)) for name, value in sample], weights.order
     )
     found["CMakeLists.txt"] = format_cmake(sources, libraries, prefix, is_one_of_several).encode()
     components = list_components(steps.functions is not None, drivers)

@@ -19,7 +19,7 @@ from onnx.helper import make_tensor_value_info
 from byoc.codegen import CompileError, define_emx_nodes, mend_emx_source
 from byoc.errors import MissingRuntimeError, describe_error, shorten_text
 from byoc.memory.reading import written_outputs
-from byoc.model import DTYPE_NUMBERS, TensorType, is_onnx, list_bodies
+from byoc.model import DTYPE_NUMBERS, is_onnx, list_bodies
 from byoc.standalone._program_graph import (
     SCRATCH,
     Call,
@@ -28,6 +28,7 @@ from byoc.standalone._program_graph import (
     format_float,
 )
 from byoc.standalone._proof import Proof, prove_functions
+from byoc.standalone._small_types import find_stored_dtype, require_stored, view_as_stored
 from byoc.standalone._written_operators import MOST_ADDED
 from byoc.support import install_command
 
@@ -435,8 +436,9 @@ def _is_one_pass(body: str) -> bool:
 
 
 _WITH_BODY = {
-    "If": "its condition is not known before a run",
-    "Loop": f"its iterations are not known before a run, or add more than {MOST_ADDED} nodes",
+    "If": "its branches make tensors of other types or extents, or of extents that are not known",
+    "Loop": "nothing limits its iterations before a run, they decide an extent, or they add more than "
+    f"{MOST_ADDED} nodes",
     "Scan": f"its steps are not known before a run, or add more than {MOST_ADDED} nodes",
 }
 """Why operators are left that `write_out_operators` writes out elsewhere."""
@@ -447,6 +449,7 @@ def _describe_kind(graph: ProgramGraph, number: int) -> _NodeKind:
     if list_bodies(node):
         raise UnsupportedNodeError(_WITH_BODY.get(node.op_type, "it has a body"))
     _check_texts(node)
+    require_stored(graph, node)
     # A Sum of two is an Add, whose function writes in one pass.
     is_add = is_onnx(node) and node.op_type == "Sum" and len(node.input) == _OPERANDS_OF_ADD
     result = NodeProto(op_type="Add" if is_add else node.op_type, domain=node.domain)
@@ -459,7 +462,8 @@ def _describe_kind(graph: ProgramGraph, number: int) -> _NodeKind:
     for at, name in enumerate(given):
         result.input.append(f"n0_i{at}" if name else "")
         if name and graph.is_constant(name) and graph.sizes.count_bytes(name) <= _MOST_EMBEDDED:
-            constants.append(numpy_helper.from_array(graph.get_constant(name), f"n0_i{at}"))
+            stored = view_as_stored(graph.get_constant(name), graph.get_dtype(name))
+            constants.append(numpy_helper.from_array(stored, f"n0_i{at}"))
         elif name:
             inputs.append(_describe_value(f"n0_i{at}", graph, name))
     while result.input and not result.input[-1]:
@@ -480,8 +484,8 @@ def _is_left_out(graph: ProgramGraph, node: NodeProto, at: int) -> bool:
 
 
 def _describe_value(name: str, graph: ProgramGraph, tensor: str) -> ValueInfoProto:
-    kind: TensorType = graph.index.types[tensor]
-    return make_tensor_value_info(name, DTYPE_NUMBERS[kind.dtype], graph.get_shape(tensor))
+    dtype = find_stored_dtype(graph.get_dtype(tensor))
+    return make_tensor_value_info(name, DTYPE_NUMBERS[dtype], graph.get_shape(tensor))
 
 
 def _check_texts(node: NodeProto) -> None:

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import ValueInfoProto
+from onnx import ModelProto, ValueInfoProto, numpy_helper
 from onnx.helper import make_value_info
 from onnx.inliner import inline_local_functions, inline_selected_functions
 
 from byoc.bundle import Bundle
 from byoc.codegen import Artifact, Region
 from byoc.errors import InputError
-from byoc.memory.reading import TensorSizes
+from byoc.memory.reading import CONVENTIONS, TensorSizes
 from byoc.model import (
     GraphIndex,
     Model,
@@ -28,12 +28,19 @@ from byoc.model import (
     read_recorded_dimensions,
     to_numpy_dtype,
 )
-from byoc.onnxrt import open_session, run_session, without_optimizations
 from byoc.passes import clean_model, list_clean_passes
 from byoc.samples import model_samples, sample_inputs
 from byoc.standalone._integer_graph import find_requantized, prefer_integers
 from byoc.standalone._written_operators import write_out_operators
-from byoc.verification import Difference, NoiseGauge, make_exact_products, open_original
+from byoc.verification import (
+    Difference,
+    NoiseGauge,
+    PlainModel,
+    make_exact_products,
+    open_original,
+    open_plain,
+    open_reference,
+)
 from byoc.zoo import ZOO, Source, find_samples, load_model
 
 # Calls of C functions: their operands, what a call needs beside them, and nodes that have none.
@@ -42,6 +49,8 @@ Array = NDArray[Any]
 
 Operand = str | Array | None
 """A tensor by name, or a constant that is no tensor of the graph; None is a null pointer."""
+
+_MOST_JUDGED = 64  # nodes that onnx.reference runs where onnxruntime does not: it is slow
 
 SCRATCH = "\0scratch"
 """The operand that points to a step's scratch memory; no tensor has this name."""
@@ -107,6 +116,10 @@ def describe_in_comment(text: str) -> str:
     return _UNSAFE.sub("_", text)
 
 
+CONVENTION = replace(CONVENTIONS["C"], packed=False)
+"""How the memory of a program is counted: elements of less than a byte have one each."""
+
+
 @dataclass(frozen=True, eq=False)
 class DrivenRegion:
     """A region of a bundle: its codegen, what was compiled, and the file that holds it."""
@@ -149,7 +162,7 @@ class ProgramGraph:
     @cached_property
     def sizes(self) -> TensorSizes:
         """The sizes of tensors, and which of them are known before a run."""
-        return TensorSizes(self.index, self.source)
+        return TensorSizes(self.index, self.source, CONVENTION.packed)
 
     def is_constant(self, name: str) -> bool:
         """Return whether a tensor is known before a run."""
@@ -181,7 +194,7 @@ def read_model_graph(
     """Load and clean a model. Raises InputError for a wrong one, and for an extent that is not known."""
     loaded = _drop_default_inputs(load_model(source, dims, shapes))
     model = clean_model(loaded, list_clean_passes(False, True)).model
-    steps = prefer_integers(write_out_operators(model))
+    steps = prefer_integers(_write_out(model))
     return _make_graph(model, steps, model.source, {}, frozenset())
 
 
@@ -208,7 +221,7 @@ def read_bundle_graph(bundle: Bundle, on_host: bool = False) -> ProgramGraph:
     }
     domains = frozenset(f"byoc.{name}" for name in bundle.manifest.targets if name not in inlined)
     model = _drop_default_inputs(model)
-    steps = prefer_integers(write_out_operators(model, domains))
+    steps = prefer_integers(_write_out(model, domains))
     graph = _make_graph(model, steps, str(bundle.display_path), regions, domains)
     return replace(graph, bundle=bundle)
 
@@ -242,35 +255,80 @@ def read_region_graph(region: Region) -> ProgramGraph:
         proto = inline_local_functions(proto)
     prepared = _drop_default_inputs(prepare_model(proto, region.name, region.path.parent))
     cleaned = clean_model(prepared, list_clean_passes(False, True)).model
-    model = prefer_integers(write_out_operators(cleaned))
+    model = prefer_integers(_write_out(cleaned))
     _require_extents(model.index, region.name)
     graph = ProgramGraph(model.index, region.name, model.folder, {}, frozenset(), {}, {}, {}, {})
     return replace(graph, computed=_compute_constants(graph), requantized=find_requantized(cleaned))
 
 
 def _compute_constants(graph: ProgramGraph) -> dict[str, Array]:
-    """Return the values of tensors that a run reads and nodes compute before it.
+    """Return the values of tensors that a run reads and nodes compute before it."""
+    return _compute_nodes(graph.index, graph.folder, graph.sizes.constant_nodes, _find_computed(graph))
+
+
+def _compute_nodes(
+    index: GraphIndex, folder: Path | None, numbers: Collection[int], wanted: Sequence[str]
+) -> dict[str, Array]:
+    """Return the values of tensors that nodes compute before a run.
 
     Of other tensors such nodes read the extents alone, so these are zeros here.
     """
-    wanted = _find_computed(graph)
     if not wanted:
         return {}
-    index = graph.index
-    numbers = sorted(graph.sizes.constant_nodes)
     proto = copy_without(index.proto, "node", "input", "output")
-    proto.graph.node.extend(index.nodes[number] for number in numbers)
+    proto.graph.node.extend(index.nodes[number] for number in sorted(numbers))
     proto.graph.output.extend(ValueInfoProto(name=name) for name in wanted)
     made = {name for number in numbers for name in index.nodes[number].output}
-    read = dict.fromkeys(name for number in numbers for name in index.reads[number])
     given = {}
-    for name in read:
+    for name in dict.fromkeys(name for number in sorted(numbers) for name in index.reads[number]):
         if name not in made and name not in index.stored_tensors:
+            kind = index.types[name]
             proto.graph.input.append(make_value_info(name, index.type_protos[name]))
-            given[name] = np.zeros(graph.get_shape(name), to_numpy_dtype(graph.get_dtype(name)))
-    with without_optimizations():
-        found = run_session(open_session(proto, graph.folder), given)
+            shape = [int(extent) for extent in kind.shape or ()]  # type: ignore[arg-type]  # known
+            given[name] = np.zeros(shape, to_numpy_dtype(kind.dtype))
+    found = open_plain(proto, folder, lambda: proto).run(given)
     return {name: np.asarray(found[name]) for name in wanted}
+
+
+def _write_out(model: Model, domains: Collection[str] = ()) -> Model:
+    """Return a model of operators that have functions; each may tell the extents of others."""
+    while True:
+        before, model = model, _store_known(model)
+        model = write_out_operators(model, domains)
+        if model is before:
+            return model
+
+
+def _store_known(model: Model) -> Model:
+    """Return a model without tensors of unknown extents, as far as nodes compute these before a run.
+
+    Such nodes are replaced by what they make: a Range of stored limits, and shapes that are computed.
+    """
+    while _find_open(model.index):
+        index, known, made = model.index, set[int](), set[str]()
+        constant = TensorSizes(index, model.source).constant_nodes
+        for number in sorted(constant):
+            others = (name for name in index.reads[number] if name not in made | {*index.stored_tensors})
+            if all(name in index.types and index.types[name].elements is not None for name in others):
+                known.add(number)
+                made.update(index.nodes[number].output)
+        read = {name for i in range(len(index.nodes)) if i not in known for name in index.reads[i]}
+        wanted = sorted(name for name in made if name in read or name in index.outputs)
+        if not wanted:
+            return model
+        values = _compute_nodes(index, model.folder, known, wanted)
+        proto = copy_without(model.proto, "node")
+        proto.graph.node.extend(n for i, n in enumerate(index.nodes) if i not in known)
+        proto.graph.initializer.extend(numpy_helper.from_array(v, name) for name, v in values.items())
+        prepared = prepare_model(proto, model.source, model.folder)
+        model = replace(prepared, make_samples=model.make_samples)
+    return model
+
+
+def _find_open(index: GraphIndex) -> list[str]:
+    """Return the tensors whose extents are not all known."""
+    made = (name for node in index.nodes for name in node.output if name)
+    return [name for name in made if name in index.types and index.types[name].elements is None]
 
 
 def _drop_default_inputs(model: Model) -> Model:
@@ -298,24 +356,16 @@ def _make_graph(
     graph = ProgramGraph(index, source, model.folder, regions, domains, {}, {}, {}, {})
     computed = _compute_constants(graph)
     exact = make_exact_products(model.proto) or model.proto
-    plain = open_original(exact, model)
-    # Without a kernel of onnxruntime's no inputs can be tried: those of known extents are taken as made.
-    made = sample_inputs(index) if plain.judge else model_samples(model)
-    sample = _take_sample(model, made)
-    expected = _read_outputs(model, plain.run(sample))
-    values = {**expected, **computed}
-    for name, value in values.items():
-        known = index.types.get(name)
-        if known is not None and known.elements is not None and known.shape != value.shape:
-            raise InputError(
-                f"{source}: '{name}' is {known}, but onnxruntime made it {list(value.shape)}"
-            )
-    gauge = NoiseGauge(exact, model.folder, sample, expected)
-    noise = {
-        name: (gauge.measure_runtime(name), *gauge.measure_quantized(name).values())
-        for name, value in expected.items()
-        if value.dtype.kind == "f" and not plain.judge  # the noise is onnxruntime's
-    }
+    judged = _judge(model, exact, index, source, computed)
+    sample, expected = judged.sample, judged.expected
+    noise = {}
+    if judged.by_onnxruntime:  # the noise is onnxruntime's
+        gauge = NoiseGauge(exact, model.folder, sample, expected)
+        noise = {
+            name: (gauge.measure_runtime(name), *gauge.measure_quantized(name).values())
+            for name, value in expected.items()
+            if value.dtype.kind == "f"
+        }
     return replace(
         graph,
         sample=sample,
@@ -326,12 +376,54 @@ def _make_graph(
     )
 
 
+@dataclass(frozen=True, eq=False)
+class _Judged:
+    """Inputs of a model, what was computed of them, and whether onnxruntime did."""
+
+    sample: dict[str, Array]
+    expected: dict[str, Array]
+    by_onnxruntime: bool
+
+
+def _judge(
+    model: Model, exact: ModelProto, index: GraphIndex, source: str, computed: Mapping[str, Array]
+) -> _Judged:
+    """Return what onnxruntime computes, and onnx.reference of a few nodes that it cannot run as stated.
+
+    Raises InputError where neither runs the model.
+    """
+    plain = open_original(exact, model)
+
+    def run(judge: PlainModel) -> _Judged:
+        # Without a kernel of onnxruntime's no inputs can be tried: those of known extents are taken.
+        made = sample_inputs(index) if judge.judge else model_samples(model)
+        sample = _take_sample(model, made)
+        expected = _read_outputs(model, judge.run(sample))
+        for name, value in (expected | dict(computed)).items():
+            known = index.types.get(name)
+            if known is not None and known.elements is not None and known.shape != value.shape:
+                whose = judge.judge.partition(",")[0] or "onnxruntime"
+                raise InputError(
+                    f"{source}: '{name}' is {known}, but {whose} made it {list(value.shape)}"
+                )
+        return _Judged(sample, expected, not judge.judge)
+
+    try:
+        return run(plain)
+    except InputError:
+        if plain.judge or len(model.index.nodes) > _MOST_JUDGED:
+            raise
+        try:
+            return run(open_reference(copy_without(exact)))
+        except InputError:
+            pass
+        raise
+
+
 def _require_extents(index: GraphIndex, source: str) -> None:
     """Raise InputError for a tensor whose extents are not all known."""
-    for node in index.nodes:
-        for name in node.output:
-            if name and name in index.types and index.types[name].elements is None:
-                TensorSizes(index, source).count_bytes(name)
+    for name in _find_open(index):
+        TensorSizes(index, source).count_bytes(name)
 
 
 def _find_computed(graph: ProgramGraph) -> list[str]:
@@ -346,7 +438,7 @@ def _take_sample(model: Model, made: Mapping[str, Any]) -> dict[str, Array]:
     """Return the values of inputs that are not stored, dense."""
     stored = {tensor.name for tensor in model.proto.graph.initializer}
     return {
-        name: np.ascontiguousarray(made[name])
+        name: np.asarray(made[name], order="C")
         for name in model.index.inputs
         if name in made and name not in stored
     }

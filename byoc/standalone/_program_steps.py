@@ -1,12 +1,13 @@
 """The steps of a program: their calls in the order of the memory plan, and the arena they work in."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
 
 from byoc.errors import InputError, shorten_text
 from byoc.memory.arena import ArenaPlan, ArenaStep, plan_buffers
-from byoc.memory.reading import CONVENTIONS, MemoryModel, read_memory_model
-from byoc.model import describe_node
+from byoc.memory.reading import MemoryModel, read_memory_model
+from byoc.model import describe_node, is_onnx
 from byoc.numerics import round_up
 from byoc.standalone._integer_calls import find_integer_nodes
 from byoc.standalone._integer_kernels import IN_PLACE, INTEGER_KERNELS, make_integer_call
@@ -19,8 +20,9 @@ from byoc.standalone._node_calls import (
     NodeFunctions,
     find_fused_nodes,
 )
-from byoc.standalone._program_graph import Call, ProgramGraph, UnsupportedNodeError
+from byoc.standalone._program_graph import CONVENTION, Call, ProgramGraph, UnsupportedNodeError
 from byoc.standalone._proof import Proof
+from byoc.standalone._small_types import CONVERSION_FILE, CONVERSION_KERNELS, make_conversion_call
 
 ALIGNMENT = 64  # bytes: a cache line, and the longest vector
 _MOST_CHARACTERS = 200  # of attributes in a sentence
@@ -28,15 +30,22 @@ _KERNEL_FILES = ("kernels.h", "kernels.c", "windows.c", "rows.c", "digest.c")
 _INTEGER_FILES = ("rounding.h", "integers.c", "int_windows.c")
 
 
+Guards = tuple[tuple[str, bool], ...]
+
+
 @dataclass(frozen=True, eq=False)
 class ProgramStep:
-    """A step: what it is called in comments, its call or its region, and the offset of its scratch."""
+    """A step: what it is called in comments, its call or its region, and the offset of its scratch.
+
+    `guards` are truths in the arena, the outer ones first, and what they have to be that it runs.
+    """
 
     title: str
     call: Call | None
     region: int | None
     nodes: tuple[int, ...]
     scratch: int
+    guards: Guards = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +63,9 @@ class ProgramSteps:
         """The files of the folder `source` with the kernels that steps call."""
         called = {step.call.function for step in self.steps if step.call}
         integers = _INTEGER_FILES if called & INTEGER_KERNELS else ()
-        return (*_KERNEL_FILES, *integers, *((DECODER_FILE,) if called & DECODER_KERNELS else ()))
+        conversions = (CONVERSION_FILE,) if called & CONVERSION_KERNELS else ()
+        decoders = (DECODER_FILE,) if called & DECODER_KERNELS else ()
+        return (*_KERNEL_FILES, *integers, *decoders, *conversions)
 
     def find_offset(self, tensor: str) -> int | None:
         """Return the offset of a tensor in the arena, None for a tensor known before a run."""
@@ -73,7 +84,7 @@ def plan_steps(graph: ProgramGraph, prefix: str = "") -> ProgramSteps:
     fused = {each.nodes: each for each in find_fused_nodes(graph) if taken.isdisjoint(each.nodes)}
     fused = {nodes: each for nodes, each in fused.items() if make_kernel_call(graph, each)}
     groups = [*integers, *fused]
-    memory = read_memory_model(graph.index, CONVENTIONS["C"], ALIGNMENT, groups, graph.source)
+    memory = read_memory_model(graph.index, CONVENTION, ALIGNMENT, groups, graph.source)
     functions = NodeFunctions(tuple(graph.index.proto.opset_import), prefix)
     calls, numbers = _choose_calls(graph, memory, fused, integers, functions)
     emitted = functions.emit() if functions.kinds else None
@@ -89,6 +100,10 @@ def plan_steps(graph: ProgramGraph, prefix: str = "") -> ProgramSteps:
         _adapt_step(graph, step, memory.nodes[number], calls[number], number in in_place)
         for number, step in enumerate(memory.problem.steps)
     ]
+    guards = _find_guards(graph, memory)
+    for number, given in guards.items():
+        read = (*changed[number].reads, *(memory.buffers_of[name][0] for name, _ in given))
+        changed[number] = replace(changed[number], reads=tuple(dict.fromkeys(read)))
     plan = plan_buffers(replace(memory.problem, steps=tuple(changed)))
     regions = {name: number for number, name in enumerate(graph.regions)}
     steps = []
@@ -97,8 +112,69 @@ def plan_steps(graph: ProgramGraph, prefix: str = "") -> ProgramSteps:
         first = graph.index.nodes[nodes[0]]
         region = regions[first.op_type] if graph.is_region(nodes[0]) else None
         title = " + ".join(describe_node(graph.index.nodes[node]) for node in nodes)
-        steps.append(ProgramStep(title, calls[number], region, nodes, plan.scratch[number]))
+        scratch, given = plan.scratch[number], guards.get(number, ())
+        steps.append(ProgramStep(title, calls[number], region, nodes, scratch, given))
     return ProgramSteps(tuple(steps), emitted, memory, plan, proof)
+
+
+def _find_guards(graph: ProgramGraph, memory: MemoryModel) -> dict[int, Guards]:
+    """Return the truths under which steps have to run, those of a Where that chooses by one truth.
+
+    What only one choice of it needs has no effect where the other one is taken, and may then not even be
+    defined: a Gather behind the end that an If prevents.
+    """
+    index, needed = graph.index, dict[int, list[tuple[str, bool]]]()
+    for guard, first in _list_choices(graph).items():
+        waiting, only = [-number for number in first], set[int]()
+        heapify(waiting)
+        while waiting:  # the last node first: what reads a node is judged before it
+            number = -heappop(waiting)
+            if number in only or not _serves(graph, number, guard, only):
+                continue
+            only.add(number)
+            needed.setdefault(number, []).append(guard)
+            for name in index.reads[number]:
+                if name in index.producers:
+                    heappush(waiting, -index.producers[name])
+    found = {}
+    makers = {buffer: at for at, step in enumerate(memory.problem.steps) for buffer in step.writes}
+    for at, nodes in enumerate(memory.nodes):
+        # A truth that is itself made under others comes behind them.
+        guards = sorted(
+            needed.get(nodes[-1], ()), key=lambda g: len(needed.get(index.producers.get(g[0], -1), ()))
+        )
+        known = [g for g in guards if g[0] in memory.buffers_of]
+        known = [g for g in known if makers.get(memory.buffers_of[g[0]][0], -1) < at]
+        if known and not any(graph.is_region(number) for number in nodes):
+            found[at] = tuple(known)
+    return found
+
+
+def _list_choices(graph: ProgramGraph) -> dict[tuple[str, bool], list[int]]:
+    """Return the nodes that make what a Where may choose by one truth, by the truth and what it is."""
+    index, found = graph.index, dict[tuple[str, bool], list[int]]()
+    for node in index.nodes:
+        if is_onnx(node) and node.op_type == "Where" and graph.sizes.count_elements(node.input[0]) == 1:
+            for name, truth in ((node.input[1], True), (node.input[2], False)):
+                if name in index.producers:
+                    found.setdefault((node.input[0], truth), []).append(index.producers[name])
+    return found
+
+
+def _serves(graph: ProgramGraph, number: int, guard: tuple[str, bool], only: Collection[int]) -> bool:
+    """Return whether nothing reads what a node makes but some nodes, and a choice by a truth."""
+    index, (truth, chosen) = graph.index, guard
+    at = 1 if chosen else 2
+    for name in index.nodes[number].output:
+        if name in index.outputs:
+            return False
+        for reader in index.consumers.get(name, ()):
+            node = index.nodes[reader]
+            chooses = is_onnx(node) and node.op_type == "Where" and node.input[0] == truth
+            places = [place for place, read in enumerate(node.input) if read == name]
+            if reader not in only and not (chooses and places == [at]):
+                return False
+    return True
 
 
 def _require_right(
@@ -140,12 +216,13 @@ def _choose_calls(
             try:
                 call = make_kernel_call(graph, fused.get(nodes, FusedNodes(nodes)))
                 if call is None and len(nodes) == 1:
-                    call = make_integer_call(graph, graph.index.nodes[nodes[0]])
+                    node = graph.index.nodes[nodes[0]]
+                    call = make_integer_call(graph, node) or make_conversion_call(graph, node)
                 if call is None:
                     numbers[step] = functions.add(graph, nodes[0])
             except UnsupportedNodeError as error:
-                node = describe_node(graph.index.nodes[nodes[0]])
-                refused.append(f"{graph.source}: {node} has no function in C: {error}")
+                title = describe_node(graph.index.nodes[nodes[0]])
+                refused.append(f"{graph.source}: {title} has no function in C: {error}")
         calls.append(call)
     if refused:
         raise InputError(*refused)

@@ -26,6 +26,7 @@ from byoc.standalone._program_graph import (
 )
 from byoc.standalone._program_steps import ProgramStep, ProgramSteps
 from byoc.standalone._region_text import RegionCalls, RegionText, list_crossing, plan_region_calls
+from byoc.standalone._small_types import view_as_stored
 
 # The file of a program's constants, which it maps or embeds: weights, and artifacts of regions.
 
@@ -101,6 +102,9 @@ def make_sample_file(arrays: Iterable[NDArray[Any]], order: ByteOrder) -> bytes:
 TOLERANCE = 1e-5
 """The largest error of floats, as a share of the range of what onnxruntime computes, without noise."""
 
+_BFLOAT16_UNIT = 2.0**-7
+"""The step between two numbers of bfloat16 as a share of the lower one: results are rounded to it."""
+
 WEIGHTS_FILE = "weights.bin"
 
 
@@ -136,7 +140,7 @@ def write_model_text(
 ) -> ModelText:
     """Write the source of a model; its constants are added to the weights.
 
-    Raises InputError for elements of less than a byte.
+    Raises InputError for elements of less than a byte between host and regions.
     """
     inputs, outputs = list(graph.sample), list(graph.expected)
     run = write_run_text(graph, steps, weights, inputs, outputs)
@@ -227,7 +231,11 @@ class _StepWriter:
         for place in self.calls.list_begun(number):
             text += self._write_title(place) + self._begin_region(self.steps.steps[place])
         if step.call is not None:
-            return f"{text}{self._write_title(number)}    {self._write_call(step.call, step.scratch)};\n"
+            call = f"    {self._write_call(step.call, step.scratch)};\n"
+            if step.guards:
+                truths = (f"{'' if truth else '!'}IS_TRUE({self.find(n)})" for n, truth in step.guards)
+                call = f"    if ({' && '.join(truths)}) {{\n    {call}    }}\n"
+            return f"{text}{self._write_title(number)}{call}"
         return text if self.calls.spans else text + self._write_title(number) + self._run_region(step)
 
     def end_regions(self, number: int) -> str:
@@ -281,7 +289,8 @@ class _StepWriter:
         offset = self.steps.find_offset(name)
         if offset is not None:
             return f"AT({offset})"
-        return f"WEIGHT({self.weights.add_array(self.graph.get_constant(name))})"
+        stored = view_as_stored(self.graph.get_constant(name), self.graph.get_dtype(name))
+        return f"WEIGHT({self.weights.add_array(stored)})"
 
     def _write_call(self, call: Call, scratch: int) -> str:
         given = []
@@ -349,10 +358,14 @@ def _describe_noise(graph: ProgramGraph, names: Sequence[str]) -> str:
         values = graph.expected[name].astype(np.float64)
         values = values[np.isfinite(values)]
         scale = (float(np.ptp(values)) or float(np.abs(values).max()) or 1.0) if values.size else 1.0
+        allowed = [(each.largest, each.power) for each in graph.noise.get(name, ())]
+        if graph.get_dtype(name) == "bfloat16" and values.size:
+            unit = float(np.abs(values).max()) * _BFLOAT16_UNIT
+            allowed.append((unit, unit**2))
         rows += [
-            f"    {{{number}, {each.largest / scale:.9g}, {each.power / scale**2:.9g}}},\n"
-            for each in graph.noise.get(name, ())
-            if each.largest > TOLERANCE * scale
+            f"    {{{number}, {largest / scale:.9g}, {power / scale**2:.9g}}},\n"
+            for largest, power in allowed
+            if largest > TOLERANCE * scale
         ]
     end = "    {0, 0, 0},\n"
     return f"const model_noise model_noises[] = {{\n{''.join(rows)}{end}}};\n"
@@ -365,8 +378,18 @@ PREFIX = "model"
 _PREFIX = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _TAKEN = frozenset(
     [
-        *("kernel", "kernels", "nodes", "rows", "windows", "decoders", "digest", "integers"),
-        *("int_windows", "rounding", "main", "weights", "byoc"),
+        *(
+            "kernel",
+            "kernels",
+            "nodes",
+            "rows",
+            "windows",
+            "decoders",
+            "digest",
+            "integers",
+            "conversions",
+        ),
+        *("int_windows", "rounding", "conversions", "main", "weights", "byoc"),
     ]
 )
 _KEYWORDS = frozenset(

@@ -3,18 +3,20 @@
 A program in C is a list of steps without jumps. An If whose condition is known is its branch; a Loop of
 a known number of iterations and a Scan over a known extent are copies of their bodies in a row. An
 Attention that no function in C computes is the operators by which ONNX defines it, and what adds up
-many products of halves is computed in floats. A Slice in steps back is a Gather, a Pad that cuts is a
-Slice and a Pad, and an STFT of a signal without a channel is one of a signal with one.
+many products of halves is computed in floats, as is all that computes in bfloat16. A Slice in steps
+back is a Gather, a Pad that cuts is a Slice and a Pad, an STFT of a signal without a channel is one of a
+signal with one, a recurrent node in two directions is two, and so on.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
+from onnx import AttributeProto, NodeProto, TensorProto, numpy_helper
 
 from byoc.model import (
+    DTYPE_NUMBERS,
     GraphIndex,
     Model,
     build_node,
@@ -29,9 +31,9 @@ from byoc.model import (
     prepare_model,
     rename_tensors,
     walk_graphs,
-    walk_nodes,
 )
 from byoc.passes import clean_model, list_clean_passes
+from byoc.standalone._unrolled_bodies import write_out_bodies
 
 MOST_ADDED = 4096
 """The most nodes that copies of bodies may add to a model: each is a call in C."""
@@ -40,9 +42,33 @@ _INITIALIZER_IR = 4  # from which on a stored tensor is no input
 _PADS_BY_INPUT = 11  # the operator set; Slice has its limits as inputs from 10 on
 _RANK_OF_SIGNALS = 2  # batch and samples, without a channel
 _ATTENTION = frozenset({"Attention", "LinearAttention"})
-_REWRITTEN = _ATTENTION | {"Pad", "Slice", "STFT"}
+MOVERS = frozenset(
+    [
+        *("CenterCropPad", "Compress", "Concat", "DepthToSpace", "Expand", "Flatten", "Gather"),
+        *("GatherElements", "GatherND", "Identity", "Pad", "Reshape", "ReverseSequence", "Scatter"),
+        *("ScatterElements", "ScatterND", "Shape", "Size", "Slice", "SpaceToDepth", "Split", "Squeeze"),
+        *("Tile", "Transpose", "Trilu", "Unsqueeze", "Where", "BitCast"),
+    ]
+)
+"""Operators that put elements elsewhere, or zeros beside them, and compute nothing with them."""
+
+CONVERSIONS = frozenset({"Cast", "CastLike", "QuantizeLinear", "DequantizeLinear"})
+_OF_TYPES = frozenset({"Constant", "ConstantOfShape", "EyeLike", "RandomNormal", "RandomUniform"})
+_NOT_WIDENED = MOVERS | CONVERSIONS | _OF_TYPES  # the last have the type of their result as an attribute
+_PREVIEW = "ai.onnx.preview"  # the domain of operators that ONNX tries out, each with a definition
+_DEFINED = frozenset({"FlexAttention", "SwiGLU"})
+"""Operators that no function in C computes, and ONNX defines by others."""
+_SUMS = frozenset({"Einsum", "Gemm", "LogSoftmax", "MatMul", "ReduceMean", "ReduceSum", "Softmax"})
+"""Operators that add up many numbers, in halves too, where each sum would be rounded."""
+_REWRITTEN = (
+    _ATTENTION
+    | _DEFINED
+    | _SUMS
+    | {"Pad", "Slice", "STFT", "SpaceToDepth", "Compress", "OptionalHasElement", "GRU", "RNN"}
+)
+_DIRECTIONS = {"reverse": (True,), "bidirectional": (False, True)}
+"""The directions of a recurrent node other than forward, and whether they begin at the end."""
 _PADDED_KEYS = 6  # input of Attention
-_UNSQUEEZE_BY_INPUT, _PLAIN_SCAN = 13, 9  # the operator sets
 
 
 def write_out_operators(model: Model, domains: Collection[str] = ()) -> Model:
@@ -55,17 +81,17 @@ def write_out_operators(model: Model, domains: Collection[str] = ()) -> Model:
     """
     added = 0
     while True:
-        unrolling = _Unrolling(model, frozenset(domains), MOST_ADDED - added)
-        nodes = unrolling.rewrite()
-        if not unrolling.added:
+        writer = GraphWriter(model, frozenset(domains), MOST_ADDED - added)
+        nodes = writer.rewrite()
+        if not writer.added:
             return model
-        added += unrolling.added
+        added += writer.added
         proto = copy_without(model.proto, "node", "input")
         # From version 4 on, what is stored and is an input as well would be an input that has a default.
         known = {tensor.name for tensor in model.proto.graph.initializer}
         proto.graph.input.extend(each for each in model.proto.graph.input if each.name not in known)
         proto.graph.node.extend(nodes)
-        proto.graph.initializer.extend(unrolling.stored)
+        proto.graph.initializer.extend(writer.stored)
         proto.ir_version = max(proto.ir_version, _INITIALIZER_IR)
         prepared = prepare_model(proto, model.source, model.folder)
         cleaned = clean_model(prepared, list_clean_passes(False, True)).model
@@ -73,7 +99,7 @@ def write_out_operators(model: Model, domains: Collection[str] = ()) -> Model:
 
 
 @dataclass(eq=False)
-class _Unrolling:
+class GraphWriter:
     """One round over the main graph; what bodies hold themselves is for the next one.
 
     `added` counts new nodes, of which there may be `most`; `stored` are the tensors that bodies stored.
@@ -92,7 +118,9 @@ class _Unrolling:
 
     def rewrite(self) -> list[NodeProto]:
         """Return the nodes of the graph, with copies of bodies in the places of their operators."""
-        if not self.index.bodies and not any(n.op_type in _REWRITTEN for n in self.index.nodes):
+        if not self.index.bodies and not any(
+            n.op_type in _REWRITTEN or self._find_narrow(n, "bfloat16") for n in self.index.nodes
+        ):
             return list(self.index.nodes)
         for graph in walk_graphs(self.model.proto.graph):
             self.taken |= list_own_names(graph)
@@ -105,22 +133,28 @@ class _Unrolling:
     def _write_out(self, number: int, node: NodeProto) -> list[NodeProto]:
         """Return the nodes that compute what a node does; empty where it stays."""
         if _is_attention(node):
-            return self._define(number) if _needs_definition(node) else self._widen(node)
-        simple = {"Pad": self._cut_first, "Slice": self._gather_backwards, "STFT": self._add_channel}
+            is_written = _needs_definition(node)
+            return self._define(number) if is_written else self._widen(node, "float16", "bfloat16")
+        narrow = ("float16", "bfloat16") if node.op_type in _SUMS else ("bfloat16",)
+        if self._find_narrow(node, *narrow):
+            return self._widen(node, *narrow)
+        if node.op_type in _DEFINED and (is_onnx(node) or node.domain == _PREVIEW):
+            return self._define(number)
+        simple: dict[str, Callable[[NodeProto], Iterator[NodeProto]]] = {
+            "Pad": self._cut_first,
+            "Slice": self._gather_backwards,
+            "STFT": self._add_channel,
+            "SpaceToDepth": self._permute_blocks,
+            "Compress": self._gather_chosen,
+            "OptionalHasElement": self._find_element,
+            "GRU": self._run_forwards,
+            "RNN": self._run_forwards,
+        }
         if is_onnx(node) and node.op_type in simple:
             made = list(simple[node.op_type](node))
             self.added += len(made)
             return made
-        makers = {"If": self._take_branch, "Loop": self._unroll_loop, "Scan": self._unroll_scan}
-        bodies = list_bodies(node)
-        inner = [each for body in bodies for each in walk_nodes(body.node)]
-        if not bodies or not is_onnx(node) or node.op_type not in makers:
-            return []
-        if any(body.sparse_initializer for body in bodies) or any(
-            n.domain in self.domains for n in inner
-        ):
-            return []
-        found = list(makers[node.op_type](node))
+        found = list(write_out_bodies(self, number))
         self.added += len(found)
         return found
 
@@ -140,13 +174,22 @@ class _Unrolling:
         self.added += len(body.graph.node)
         return list(body.graph.node)
 
-    def _widen(self, node: NodeProto) -> list[NodeProto]:
-        """Return a node of halves as one of floats, whose sums are not rounded to halves on the way."""
-        types = {name: self.index.get_dtype(name) for name in (*node.input, *node.output) if name}
-        halves = [name for name, dtype in types.items() if dtype == "float16"]
-        if not halves:
+    def _find_narrow(self, node: NodeProto, *dtypes: str) -> dict[str, str]:
+        """Return the tensors of some types that a node computes with, and their types.
+
+        There are none where it moves or converts elements, and where it has bodies.
+        """
+        if not is_onnx(node) or node.op_type in _NOT_WIDENED or list_bodies(node):
+            return {}
+        types = {name: self.index.get_dtype(name) or "" for name in (*node.input, *node.output) if name}
+        return {name: dtype for name, dtype in types.items() if dtype in dtypes}
+
+    def _widen(self, node: NodeProto, *dtypes: str) -> list[NodeProto]:
+        """Return a node of types of 16 bits as one of floats, which are rounded once, at the end."""
+        narrow = self._find_narrow(node, *dtypes)
+        if not narrow:
             return []
-        names = {name: self.new_name(f"{name}_wide") for name in halves}
+        names = {name: self.new_name(f"{name}_wide") for name in narrow}
         wide = NodeProto()
         wide.CopyFrom(node)
         rename_tensors(wide, names)
@@ -156,7 +199,7 @@ class _Unrolling:
             *(build_node("Cast", [name], [names[name]], to=TensorProto.FLOAT) for name in read),
             wide,
             *(
-                build_node("Cast", [names[name]], [name], to=TensorProto.FLOAT16)
+                build_node("Cast", [names[name]], [name], to=DTYPE_NUMBERS[narrow[name]])
                 for name in names
                 if name not in read
             ),
@@ -179,9 +222,9 @@ class _Unrolling:
             or mode not in (b"constant", "constant")
         ):
             return
-        given = self._find_value(node.input[1])
+        given = self.find_value(node.input[1])
         named = (*node.input, "", "")[3]
-        axes = self._find_value(named) if named else np.arange(len(extents))
+        axes = self.find_value(named) if named else np.arange(len(extents))
         if given is None or axes is None or not np.any(given < 0):
             return
         first, last = np.split(np.maximum(-given, 0), 2)
@@ -189,17 +232,17 @@ class _Unrolling:
         if np.any(first > ends):
             return
         rest = self.new_name(f"{node.output[0]}_rest")
-        limits = [self._store(each, f"{rest}_limits") for each in (first, ends, axes)]
+        limits = [self.store(each, f"{rest}_limits") for each in (first, ends, axes)]
         yield build_node("Slice", [node.input[0], *limits], [rest])
         padded = NodeProto()
         padded.CopyFrom(node)
-        padded.input[:2] = [rest, self._store(np.maximum(given, 0), f"{rest}_pads")]
+        padded.input[:2] = [rest, self.store(np.maximum(given, 0), f"{rest}_pads")]
         yield padded
 
     def _gather_backwards(self, node: NodeProto) -> Iterator[NodeProto]:
         """Yield a Gather for each axis of a Slice by constants of which a step is below 0."""
         extents = self._find_extents(node.input[0])
-        values = [self._find_value(name) if name else None for name in (*node.input[1:], "", "")[:4]]
+        values = [self.find_value(name) if name else None for name in (*node.input[1:], "", "")[:4]]
         starts, ends, axes, steps = values
         if extents is None or starts is None or ends is None or steps is None or np.all(steps > 0):
             return
@@ -217,7 +260,7 @@ class _Unrolling:
         for at, (axis, place) in enumerate(places):
             is_last = at == len(places) - 1
             made = node.output[0] if is_last else self.new_name(f"{node.output[0]}_{axis}")
-            where = self._store(list(place), f"{made}_places")
+            where = self.store(list(place), f"{made}_places")
             yield build_node("Gather", [name, where], [made], axis=axis)
             name = made
 
@@ -227,187 +270,127 @@ class _Unrolling:
         if extents is None or len(extents) != _RANK_OF_SIGNALS:
             return
         made = self.new_name(f"{node.input[0]}_channel")
-        shape = self._store([*extents, 1], f"{made}_shape")
+        shape = self.store([*extents, 1], f"{made}_shape")
         yield build_node("Reshape", [node.input[0], shape], [made])
         changed = NodeProto()
         changed.CopyFrom(node)
         changed.input[0] = made
         yield changed
 
-    def _fits(self, body: GraphProto, times: int) -> bool:
-        count = sum(1 for _ in walk_nodes(body.node)) + len(body.input) + len(body.output)
-        return self.added + times * count <= self.most
+    def _permute_blocks(self, node: NodeProto) -> Iterator[NodeProto]:
+        """Yield a Reshape, a Transpose and a Reshape for a SpaceToDepth of the mode CRD."""
+        stated = get_stated_attributes(node)
+        extents = self._find_extents(node.input[0])
+        if extents is None or stated.get("mode", b"DCR") not in (b"CRD", "CRD"):
+            return
+        block, (batch, channels, height, width) = int(stated["blocksize"]), extents
+        rows, cols = height // block, width // block
+        names = [self.new_name(f"{node.output[0]}_{each}") for each in ("blocks", "channels")]
+        shapes = [
+            self.store(each, f"{names[0]}_shape")
+            for each in (
+                [batch, channels, rows, block, cols, block],
+                [batch, channels * block * block, rows, cols],
+            )
+        ]
+        yield build_node("Reshape", [node.input[0], shapes[0]], [names[0]])
+        yield build_node("Transpose", [names[0]], [names[1]], perm=[0, 1, 3, 5, 2, 4])
+        yield build_node("Reshape", [names[1], shapes[1]], [node.output[0]])
 
-    def _find_value(self, name: str) -> Any:
+    def _gather_chosen(self, node: NodeProto) -> Iterator[NodeProto]:
+        """Yield a Gather for a Compress whose condition is known."""
+        chosen = self.find_value(node.input[1])
+        if chosen is None:
+            return
+        stated, name = get_stated_attributes(node), node.input[0]
+        if "axis" not in stated:
+            name = self.new_name(f"{name}_flat")
+            yield build_node("Reshape", [node.input[0], self.store([-1], f"{name}_shape")], [name])
+        where = self.store(np.flatnonzero(chosen), f"{node.output[0]}_places")
+        yield build_node("Gather", [name, where], [node.output[0]], axis=int(stated.get("axis", 0)))
+
+    def _find_element(self, node: NodeProto) -> Iterator[NodeProto]:
+        """Yield the constant that an OptionalHasElement makes: a tensor is there or is left out."""
+        name = (*node.input, "")[0]
+        if not name or name in self.index.types:
+            yield build_node(
+                "Identity", [self.store_truth(f"{node.output[0]}_known", bool(name))], node.output
+            )
+
+    def _run_forwards(self, node: NodeProto) -> Iterator[NodeProto]:
+        """Yield a recurrent node from the first step on for each direction of a GRU or an RNN.
+
+        What is read from the end is turned round before, and what it makes behind. Sequences of several
+        lengths stay as they are.
+        """
+        stated = get_stated_attributes(node)
+        turned = _DIRECTIONS.get(_read_text(stated, "direction"), ())
+        extents, layout = self._find_extents(node.input[0]), int(stated.get("layout", 0))
+        x, *weights, lengths, initial = (*node.input, "", "", "")[:6]
+        if not turned or extents is None or lengths:
+            return
+        backwards = self.store(list(range(extents[layout]))[::-1], f"{x}_backwards")
+        made: list[list[str]] = [[] for _ in node.output]
+        for way, is_turned in enumerate(turned):
+            given = [x]
+            if is_turned:
+                given = [self.new_name(f"{x}_turned")]
+                yield build_node("Gather", [x, backwards], given, axis=layout)
+            place = self.store([way], f"{x}_way")
+            for name, axis in (*((each, 0) for each in weights), ("", 0), (initial, layout)):
+                given.append(self.new_name(f"{name}_{way}") if name else "")
+                if name:
+                    yield build_node("Gather", [name, place], [given[-1]], axis=axis)
+            own = [self.new_name(f"{name}_{way}") if name else "" for name in node.output]
+            one = build_node(node.op_type, given, own)
+            one.attribute.extend(_take_direction(node, way, len(turned)))
+            yield one
+            if is_turned and own[0]:
+                all_steps, own[0] = own[0], self.new_name(f"{own[0]}_turned")
+                yield build_node("Gather", [all_steps, backwards], [own[0]], axis=layout)
+            for names, name in zip(made, own, strict=True):
+                names.append(name)
+        for name, names, axis in zip(node.output, made, (1 + layout, layout), strict=False):
+            if name:
+                yield build_node("Concat", names, [name], axis=axis)
+
+    def find_value(self, name: str) -> Any:
+        """Return the value of a tensor that is known before a run, None where it is not."""
         return find_constant_value(self.index, name, self.model.folder)
 
     def new_name(self, name: str) -> str:
         """Return a name that no tensor has yet."""
         return make_unique_name(name, self.taken)
 
-    def _store(self, value: Any, name: str) -> str:
+    def store(self, value: Any, name: str) -> str:
+        """Store integers, and return the name of their tensor."""
         made = self.new_name(name)
         self.stored.append(numpy_helper.from_array(np.asarray(value, np.int64), made))
         return made
 
-    def _take_branch(self, node: NodeProto) -> Iterator[NodeProto]:
-        condition = self._find_value(node.input[0])
-        if condition is None:
-            return
-        asked = "then_branch" if np.all(condition) else "else_branch"
-        body = next(each.g for each in node.attribute if each.name == asked)
-        if not self._fits(body, 1):
-            return
-        results = _Copies(self, body).add({})
-        yield from results.nodes
-        yield from _name_results(results.outputs, node.output)
-
-    def _unroll_loop(self, node: NodeProto) -> Iterator[NodeProto]:
-        body = list_bodies(node)[0]
-        times, states = self._find_trip_count(node, body), len(node.input) - 2
-        has_rows = len(body.output) > 1 + states
-        if times is None or not self._fits(body, times) or (has_rows and not times):
-            return
-        names, rows, copies = list(node.input[2:]), [], _Copies(self, body)
-        for step in range(times):
-            given = dict(zip([each.name for each in body.input[2:]], names, strict=True))
-            given[body.input[0].name] = self._store(step, f"{body.input[0].name}_{step}")
-            given[body.input[1].name] = self._store_true(body.input[1].name)
-            results = copies.add(given)
-            yield from results.nodes
-            names, row = results.outputs[1 : 1 + states], results.outputs[1 + states :]
-            rows.append(row)
-        yield from _name_results(names, node.output)
-        yield from self._stack(rows, node.output[states:], [0] * len(node.output[states:]))
-
-    def _store_true(self, name: str) -> str:
+    def store_truth(self, name: str, value: bool = True) -> str:
+        """Store a truth, and return the name of its tensor."""
         made = self.new_name(name)
-        self.stored.append(numpy_helper.from_array(np.asarray(True), made))
+        self.stored.append(numpy_helper.from_array(np.asarray(value), made))
         return made
 
-    def _find_trip_count(self, node: NodeProto, body: GraphProto) -> int | None:
-        """Return the trip count of a Loop, None where it is not known before a run."""
-        count = self._find_value(node.input[0]) if node.input[0] else None
-        asked = (*node.input, "")[1]
-        begins = self._find_value(asked) if asked else np.asarray(True)
-        if begins is None or count is None:
-            return None
-        if not np.all(begins):
-            return 0
-        return max(int(np.reshape(count, -1)[0]), 0) if self._goes_on(body) else None
 
-    def _goes_on(self, body: GraphProto) -> bool:
-        """Return whether the condition of a Loop's body, true before, is true after each iteration."""
-        makers = {name: node for node in body.node for name in node.output}
-        name = body.output[0].name
-        while name in makers and makers[name].op_type == "Identity":
-            name = makers[name].input[0]
-        if name == body.input[1].name:
-            return True
-        known = next((each for each in body.initializer if each.name == name), None)
-        if known is not None:
-            return bool(np.all(numpy_helper.to_array(known)))
-        if name in makers:
-            value = get_stated_attributes(makers[name]).get("value")
-            return makers[name].op_type == "Constant" and bool(
-                isinstance(value, TensorProto) and np.all(numpy_helper.to_array(value))
-            )
-        value = self._find_value(name)
-        return value is not None and bool(np.all(value))
-
-    def _unroll_scan(self, node: NodeProto) -> Iterator[NodeProto]:
-        stated = get_stated_attributes(node)
-        body, count = list_bodies(node)[0], int(stated["num_scan_inputs"])
-        states = len(node.input) - count
-        kinds = [self.index.types.get(name) for name in node.input[states:]]
-        if self.index.get_opset(node) < _PLAIN_SCAN or any(k is None or k.shape is None for k in kinds):
-            return
-        made = len(body.output) - states
-        axes = _read_list(stated, "scan_input_axes", count)
-        extents = [
-            None if kind is None or kind.shape is None else kind.shape[axis]
-            for kind, axis in zip(kinds, axes, strict=True)
-        ]
-        times = extents[0]
-        if not isinstance(times, int) or not times or not self._fits(body, times):
-            return
-        names, rows, copies = list(node.input[:states]), [], _Copies(self, body)
-        from_end = _read_list(stated, "scan_input_directions", count)
-        for step in range(times):
-            slices = []
-            for name, axis, is_back in zip(node.input[states:], axes, from_end, strict=True):
-                place = self._store(times - 1 - step if is_back else step, f"{name}_place")
-                slices.append(self.new_name(f"{name}_{step}"))
-                yield build_node("Gather", [name, place], [slices[-1]], axis=axis)
-            given = dict(zip([each.name for each in body.input], [*names, *slices], strict=True))
-            results = copies.add(given)
-            yield from results.nodes
-            names, row = results.outputs[:states], results.outputs[states:]
-            rows.append(row)
-        yield from _name_results(names, node.output)
-        backwards = _read_list(stated, "scan_output_directions", made)
-        ordered = [
-            [rows[times - 1 - step if backwards[at] else step][at] for at in range(made)]
-            for step in range(times)
-        ]
-        yield from self._stack(
-            ordered, node.output[states:], _read_list(stated, "scan_output_axes", made)
-        )
-
-    def _stack(
-        self, rows: Sequence[Sequence[str]], results: Sequence[str], axes: Sequence[int]
-    ) -> Iterator[NodeProto]:
-        """Yield the nodes that lay what each iteration made beside each other, along a new axis."""
-        by_input = self.index.opsets.get("", 1) >= _UNSQUEEZE_BY_INPUT
-        for at, (result, axis) in enumerate(zip(results, axes, strict=True)):
-            if not result:
-                continue
-            parts = []
-            for row in rows:
-                parts.append(self.new_name(f"{result}_row"))
-                if by_input:
-                    where = self._store([axis], f"{result}_axis")
-                    yield build_node("Unsqueeze", [row[at], where], [parts[-1]])
-                else:
-                    yield build_node("Unsqueeze", [row[at]], [parts[-1]], axes=[axis])
-            yield build_node("Concat", parts, [result], axis=axis)
+def _read_text(stated: Mapping[str, Any], name: str) -> str:
+    found = stated.get(name, "")
+    return found.decode() if isinstance(found, bytes) else str(found)
 
 
-@dataclass(frozen=True)
-class _Copy:
-    """A copy of a body: its nodes, and the names of its outputs."""
-
-    nodes: list[NodeProto]
-    outputs: list[str]
-
-
-@dataclass(eq=False)
-class _Copies:
-    """Copies of a body, each with names of its own; what it stores they have in common."""
-
-    unrolling: _Unrolling
-    body: GraphProto
-    common: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for tensor in self.body.initializer:
-            own = TensorProto()
-            own.CopyFrom(tensor)
-            own.name = self.common[tensor.name] = self.unrolling.new_name(tensor.name)
-            self.unrolling.stored.append(own)
-
-    def add(self, given: Mapping[str, str]) -> _Copy:
-        """Return a copy that reads tensors of the graph, by the names of the body's inputs."""
-        names = self.common | dict(given)
-        for node in self.body.node:
-            names |= {name: self.unrolling.new_name(name) for name in node.output if name}
-        nodes = []
-        for node in self.body.node:
-            nodes.append(NodeProto())
-            nodes[-1].CopyFrom(node)
-            nodes[-1].name = ""
-            rename_tensors(nodes[-1], names)
-        return _Copy(nodes, [names.get(each.name, each.name) for each in self.body.output])
+def _take_direction(node: NodeProto, way: int, count: int) -> Iterator[AttributeProto]:
+    """Yield the attributes of one direction of a recurrent node, as those of a node of its own."""
+    for attribute in node.attribute:
+        if attribute.name == "direction":
+            continue
+        own = AttributeProto()
+        own.CopyFrom(attribute)
+        for values in (own.strings, own.floats):  # activations, and their parameters, by direction
+            share = len(values) // count
+            del values[(way + 1) * share :], values[: way * share]
+        yield own
 
 
 def _is_attention(node: NodeProto) -> bool:
@@ -420,15 +403,3 @@ def _needs_definition(node: NodeProto) -> bool:
     has_window = any(f"{side}_window_size" in stated for side in ("left", "right"))
     is_padded = len(node.input) > _PADDED_KEYS and bool(node.input[_PADDED_KEYS])
     return has_window or (is_padded and bool(stated.get("is_causal", 0)))
-
-
-def _name_results(made: Sequence[str], results: Sequence[str]) -> Iterator[NodeProto]:
-    """Yield nodes that give tensors the names of an operator's first results."""
-    for one, result in zip(made, results, strict=False):
-        if result:
-            yield build_node("Identity", [one], [result])
-
-
-def _read_list(stated: Mapping[str, Any], name: str, count: int) -> list[int]:
-    """Return an attribute of one number for each tensor, 0 where it is left out."""
-    return [int(each) for each in stated.get(name, ())] or [0] * count

@@ -48,7 +48,14 @@ if TYPE_CHECKING:
         quantized_tensors_of,
         read_thresholds,
     )
-    from byoc.verification._region_cutter import make_reference_executor, open_original, run_plain
+    from byoc.verification._region_cutter import (
+        PlainModel,
+        make_reference_executor,
+        open_original,
+        open_plain,
+        open_reference,
+        run_plain,
+    )
     from byoc.verification._region_verification import (
         NotVerifiableError,
         RecordedRuns,

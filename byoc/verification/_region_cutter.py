@@ -49,7 +49,12 @@ from byoc.onnxrt import open_session, run_session, without_optimizations
 
 # Models run plainly, to compare with: on onnxruntime; without a kernel there, on `onnx.reference`.
 
-_NO_KERNEL = re.compile(r"NOT_IMPLEMENTED.*?Could not find an implementation for (\S+?)\(")
+_NO_KERNEL = re.compile(
+    r"NOT_IMPLEMENTED.*?(?:Could not find an implementation|Failed to find kernel) for (\S+?)\("
+    r"|(?:\S+:)?(\w+)\(-?\d+\) is not a registered function"
+    r"|Exception during initialization: \S*?/core/providers/cpu/\S*?/(?:deep_cpu_)?(\w+?)(?:_base)?\.h:"
+)
+"""What onnxruntime says of an operator, or a form of it, that it does not have."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,10 @@ def open_plain(
             opened = open_reference(load())
         except InputError:
             raise error from None
-        return replace(opened, judge=f"onnx.reference, since onnxruntime has no kernel for {missing[1]}")
+        return replace(
+            opened,
+            judge=f"onnx.reference, since onnxruntime has no kernel for {missing[missing.lastindex or 0]}",
+        )
     return PlainModel(lambda inputs: run_session(session, inputs))
 
 

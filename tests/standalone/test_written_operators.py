@@ -1,5 +1,6 @@
 """If, Loop, Scan and kinds of Attention as programs in C, against ONNX's definition."""
 
+import itertools
 import shutil
 from pathlib import Path
 
@@ -41,10 +42,38 @@ SCAN = """net (float[3, 2] s) => (float[2] sum, float[2, 3] back) {
         made = Exp (new)
     }>
 }"""
-ENDLESS = """net (float[2] x, bool more) => (float[2] y) <int64 count = {3}> {
+ENDLESS = """net (float[2] x, bool more, int64 count) => (float[2] y) {
     y = Loop (count, more, x) <body = each (int64 i, bool on, float[2] a) => (bool go, float[2] b) {
         go = Identity (on)
         b = Tanh (a)
+    }>
+}"""
+CHOICES = """net (float[4] x, int64[1] at, bool inner) => (float[1] y, float[4] z)
+    <int64[1] zero = {0}> {
+    inside = GreaterOrEqual (at, zero)
+    y, z = If (inside) <
+        then_branch = yes () => (float[1] a, float[4] b) {
+            a = Gather <axis = 0> (x, at)
+            half = Exp (x)
+            b = If (inner) <
+                then_branch = deep () => (float[4] c) { c = Mul (half, a) },
+                else_branch = flat () => (float[4] d) { s = Sqrt (half)  d = Sub (x, s) }>
+        },
+        else_branch = no () => (float[1] e, float[4] f) {
+            e = ReduceMax <keepdims = 1> (x)
+            f = Neg (x)
+        }>
+}"""
+WHILE = """net (float[2] x, int64 asked, bool begins) => (float[2] y, int64 steps)
+    <int64 most = {5}, int64 none = {0}, float limit = {40.0}> {
+    count = Min (asked, most)
+    y, steps = Loop (count, begins, x, none)
+    <body = each (int64 i, bool on, float[2] a, int64 n) => (bool go, float[2] b, int64 m)
+        <float two = {2.0}, int64 one = {1}> {
+        b = Mul (a, two)
+        m = Add (n, one)
+        top = ReduceMax <keepdims = 0> (b)
+        go = Less (top, limit)
     }>
 }"""
 
@@ -55,12 +84,20 @@ Arrays = dict[str, np.ndarray]
 def run_program(model: onnx.ModelProto, inputs: Arrays, out: Path) -> Arrays:
     """Export a model with outputs of floats, build its program, and run it."""
     export_c(model, output=out)
-    given = {}
-    for value in model.graph.output:
-        shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
-        given[value.name] = np.zeros(shape, np.float32)
     library = build_library(out, COMMAND)
-    return dict(run_library(library, [inputs[each.name] for each in model.graph.input], given))
+    given = [inputs[each.name] for each in model.graph.input]
+    return dict(run_library(library, given, make_outputs(model)))
+
+
+def make_outputs(model: onnx.ModelProto) -> Arrays:
+    """Return memory for the outputs of a model."""
+    return {
+        value.name: np.zeros(
+            [dim.dim_value for dim in value.type.tensor_type.shape.dim],
+            helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type),
+        )
+        for value in model.graph.output
+    }
 
 
 def require_equal(made: Arrays, expected: Arrays) -> None:
@@ -101,15 +138,46 @@ def test_a_scan_reads_from_the_end_and_writes_from_the_end(tmp_path: Path) -> No
     require_equal(made, {"sum": sums[-1], "back": np.exp(sums)[::-1].T})
 
 
-def test_a_body_that_runs_as_often_as_an_input_says_is_refused(
+def test_a_body_that_may_run_for_ever_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(InputError, match=r"Loop .* its iterations are not known before a run"):
+    with pytest.raises(InputError, match=r"Loop .* has no function in C: nothing limits its iterations"):
         export_c(parse(ENDLESS), output=tmp_path / "out")
     monkeypatch.setattr(_written_operators, "MOST_ADDED", 8)
     with pytest.raises(InputError, match=r"Loop .* add more than"):
         export_c(parse(BODIES), output=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_computed_condition_runs_one_branch(tmp_path: Path) -> None:
+    x = np.array([0.5, -1.0, 2.0, 0.25], np.float32)
+    export_c(parse(CHOICES), output=tmp_path / "out")
+    library = build_library(tmp_path / "out", COMMAND)
+
+    # A branch that is not chosen would read far outside of memory.
+    for at, inner in itertools.product((2, 0, -(2**60)), (True, False)):
+        inputs = {"x": x, "at": np.array([at]), "inner": np.array(inner)}
+        made = run_library(library, list(inputs.values()), make_outputs(parse(CHOICES)))
+        half = np.exp(x)
+        first = x[[at]] if at >= 0 else x.max(keepdims=True)
+        second = -x if at < 0 else half * x[at] if inner else x - np.sqrt(half)
+        require_equal(dict(made), {"y": first, "z": second})
+
+
+def test_a_loop_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    x = np.array([1.5, -1.0], np.float32)
+    export_c(parse(WHILE), output=tmp_path / "out")
+    library = build_library(tmp_path / "out", COMMAND)
+    judge = ReferenceEvaluator(parse(WHILE))
+
+    for asked, begins, scale in itertools.product((-3, 0, 2, 9), (True, False), (1, 10)):
+        inputs = {"x": scale * x, "asked": np.array(asked), "begins": np.array(begins)}
+        made = run_library(library, list(inputs.values()), make_outputs(parse(WHILE)))
+        if asked <= 0 or not begins:  # the reference has no results then
+            expected = {"y": scale * x, "steps": np.array(0)}
+        else:
+            expected = dict(zip(("y", "steps"), judge.run(None, inputs), strict=True))
+        require_equal(dict(made), expected)
 
 
 def test_attention_over_a_window_is_written_out(tmp_path: Path) -> None:

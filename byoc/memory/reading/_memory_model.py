@@ -100,7 +100,8 @@ class Convention:
     `inputs`: graph inputs are in the arena until their last read, and may then be overwritten. `views`:
     an operator that only changes the shape has no buffer of its own. `in_place`: an elementwise operator
     may overwrite an operand of the same size that nothing reads later. `concat`: the operands of a
-    Concat are computed in place, where each is one contiguous range of its result.
+    Concat are computed in place, where each is one contiguous range of its result. `packed`: elements of
+    less than a byte share one, as in a file; else each has a byte.
     """
 
     name: str
@@ -108,6 +109,7 @@ class Convention:
     views: bool = False
     in_place: bool = False
     concat: bool = False
+    packed: bool = True
 
     def __str__(self) -> str:
         """Describe the convention in words."""
@@ -178,7 +180,7 @@ def read_memory_model(  # noqa: PLR0913, PLR0917 - each has a default
     """
     if alignment < 1:
         raise ValueError(f"alignment is {alignment}, but must be at least 1 byte")
-    tensors = TensorSizes(index, source)
+    tensors = TensorSizes(index, source, convention.packed)
     shared = convention.inputs and convention.in_place
     pasts = {pair.present: pair.past for pair in state if shared and pair.in_place}
     rows = ConcatRows(tensors, alignment)

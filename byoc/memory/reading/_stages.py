@@ -11,6 +11,7 @@ from byoc.model import (
     RANDOM_OPERATORS,
     GraphIndex,
     TensorType,
+    count_bits,
     describe_node,
     get_constant_value,
     get_stated_attributes,
@@ -25,6 +26,8 @@ from byoc.model import (
     may_be_float,
 )
 from byoc.numerics import find_cycle, sort_topologically
+
+_BYTE = 8  # bits
 
 # Operators that are views, and operators that can overwrite an operand.
 
@@ -171,10 +174,14 @@ _OF_SHAPES = frozenset({"Shape", "Size"})
 
 @dataclass(frozen=True, eq=False)
 class TensorSizes:
-    """The tensors of a graph; `source` names the model in messages."""
+    """The tensors of a graph; `source` names the model in messages.
+
+    Elements of less than a byte share one if they are `packed`.
+    """
 
     index: GraphIndex
     source: str
+    packed: bool = True
 
     @property
     def types(self) -> Mapping[str, TensorType]:
@@ -214,7 +221,8 @@ class TensorSizes:
 
         Raises InputError for an unknown extent, and for strings, sequences, maps and optionals.
         """
-        return self._known_type(name).bytes or 0
+        kind = self._known_type(name)
+        return (kind.bytes if self.packed or count_bits(kind.dtype) >= _BYTE else kind.elements) or 0
 
     def _known_type(self, name: str) -> TensorType:
         kind = self.types.get(name)

@@ -126,6 +126,61 @@ typedef struct kernel_int_steps {
     float scale;
 } kernel_int_steps;
 
+/* Types of elements, numbered as in ONNX. One of fewer than 8 bits has a byte of its own: its bits are the lowest, those
+ * above are 0, and are not looked at where it is read. */
+enum {
+    KERNEL_FLOAT32 = 1,
+    KERNEL_UINT8,
+    KERNEL_INT8,
+    KERNEL_UINT16,
+    KERNEL_INT16,
+    KERNEL_INT32,
+    KERNEL_INT64,
+    KERNEL_BOOL = 9,
+    KERNEL_FLOAT16,
+    KERNEL_FLOAT64,
+    KERNEL_UINT32,
+    KERNEL_UINT64,
+    KERNEL_BFLOAT16 = 16,
+    KERNEL_FLOAT8E4M3FN,
+    KERNEL_FLOAT8E4M3FNUZ,
+    KERNEL_FLOAT8E5M2,
+    KERNEL_FLOAT8E5M2FNUZ,
+    KERNEL_UINT4,
+    KERNEL_INT4,
+    KERNEL_FLOAT4E2M1,
+    KERNEL_FLOAT8E8M0,
+    KERNEL_UINT2,
+    KERNEL_INT2,
+    KERNEL_FLOAT6E2M3,
+    KERNEL_FLOAT6E3M2
+};
+
+/* How float8e8m0 is rounded. */
+enum { KERNEL_UP, KERNEL_DOWN, KERNEL_NEAREST };
+
+/* The type of a result, and how a number becomes one: with `saturate` one that is too large for float8 becomes the
+ * largest, else infinity or NaN. */
+typedef struct kernel_rules {
+    int32_t type, saturate, rounding;
+} kernel_rules;
+
+/* A conversion of `count` elements of `type`. */
+typedef struct kernel_conversion {
+    int64_t count;
+    int32_t type;
+    kernel_rules rules;
+} kernel_conversion;
+
+/* Elements of `type` as [outer][extent][inner], and where their scales are: `block` neighbours along the extent have
+ * one, and steps are those from one scale to the next. Quotients are rounded to `precision`, integers limited to `low`
+ * and `high`. */
+typedef struct kernel_scales {
+    int64_t outer, extent, inner, block, outer_step, step, inner_step;
+    int32_t type, scale_type, precision, low, high;
+    kernel_rules rules;
+} kernel_scales;
+
 /* Convolve; `bias` may be NULL. `scratch` holds KERNEL_DEPTH rows, or as many as a sum has terms, of
  * KERNEL_COLUMNS floats, or as many as an image has pixels, rounded up to 16. */
 void kernel_convolve(const kernel_conv *conv, const float *x, const float *weights, const float *bias,
@@ -202,6 +257,15 @@ void kernel_look_up(const kernel_rows *matrix, const void *x, const void *table,
 
 void kernel_quantize(const kernel_int_steps *steps, const float *x, void *y);
 void kernel_dequantize(const kernel_int_steps *steps, const void *x, float *y);
+
+/* Convert elements from one type to another, as ONNX's Cast does. Integers keep their lowest bits; what no integer
+ * holds, and NaN, becomes an integer that ONNX leaves open. */
+void kernel_convert(const kernel_conversion *conversion, const void *x, void *y);
+
+/* Quantize and dequantize by scales, and zero points where there are some, as ONNX's QuantizeLinear and
+ * DequantizeLinear do. */
+void kernel_quantize_by(const kernel_scales *scales, const void *x, const void *scale, const void *zeros, void *y);
+void kernel_dequantize_by(const kernel_scales *scales, const void *x, const void *scale, const void *zeros, void *y);
 
 /* Compute the SHA-256 of some bytes. */
 void kernel_digest(const void *content, size_t bytes, unsigned char digest[32]);

@@ -110,6 +110,7 @@ static double read_float(const model_tensor *tensor, const void *data, size_t nu
     float single;
     double value;
     uint16_t half;
+    uint32_t upper;
     switch (tensor->dtype) {
     case MODEL_FLOAT64:
         memcpy(&value, at, sizeof value);
@@ -117,6 +118,11 @@ static double read_float(const model_tensor *tensor, const void *data, size_t nu
     case MODEL_FLOAT16:
         memcpy(&half, at, sizeof half);
         return widen_half(half);
+    case MODEL_BFLOAT16: /* the upper half of a float */
+        memcpy(&half, at, sizeof half);
+        upper = (uint32_t)half << 16;
+        memcpy(&single, &upper, sizeof single);
+        return single;
     default:
         memcpy(&single, at, sizeof single);
         return single;
@@ -128,12 +134,13 @@ typedef struct difference {
     double largest, mean_square;
 } difference;
 
-/* Return the error of an output as a share of the range of what is expected; of integers, and where numbers and
- * others meet, 0 or infinity. */
+/* Return the error of an output as a share of the range of what is expected; of integers and of floats of 8 and
+ * fewer bits, and where numbers and others meet, 0 or infinity. */
 static difference compare(const model_tensor *tensor, const void *found, const void *expected) {
     const difference none = {0, 0}, wrong = {INFINITY, INFINITY};
     double least = INFINITY, most = -INFINITY, worst = 0, squares = 0, count = 0;
-    if (tensor->dtype != MODEL_FLOAT32 && tensor->dtype != MODEL_FLOAT64 && tensor->dtype != MODEL_FLOAT16) {
+    if (tensor->dtype != MODEL_FLOAT32 && tensor->dtype != MODEL_FLOAT64 && tensor->dtype != MODEL_FLOAT16 &&
+        tensor->dtype != MODEL_BFLOAT16) {
         return memcmp(found, expected, tensor->bytes) ? wrong : none;
     }
     for (size_t i = 0; i < tensor->elements; i++) {
