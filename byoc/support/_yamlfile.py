@@ -168,8 +168,8 @@ def _pick_union_member(kind: Any) -> Any:
     return kind
 
 
-# Enough for sharing parts of a file; aliases of aliases can stand for gigabytes.
-_MAX_ALIASES = 50
+# Enough for sharing parts of a file. What aliases of aliases stand for is limited by _MAX_PARTS.
+_MAX_ALIASES = 200
 _MAX_KEYS = 10_000  # of one mapping after merges: nested ones grow exponentially
 _MAX_PARTS = 1 << 20
 _MAX_DIGITS = 4_300  # as Python has it for numbers in decimal digits

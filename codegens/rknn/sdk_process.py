@@ -33,9 +33,9 @@ from byoc.codegen import (
     shorten_text,
 )
 
-from . import sdk_worker
-
 VARIABLE = "BYOC_RKNN_PYTHON"
+# Not imported here: it takes standard output from the process that it is imported in.
+_WORKER = Path(__file__).with_name("sdk_worker.py")
 _MISSING = (
     "rknn-toolkit2, which compiles for Rockchip's NPUs, is not here: install it into an environment "
     f"of its own (docs/codegens.md), and name its interpreter in {VARIABLE}"
@@ -112,7 +112,7 @@ class ToolkitProcess:
     def __init__(self, python: str) -> None:
         """Remember the interpreter."""
         # The toolkit writes files into the folder that it is started in.
-        self._process = PipeProcess(python, Path(sdk_worker.__file__), _make_work_folder())
+        self._process = PipeProcess(python, _WORKER, _make_work_folder())
         self._unused: list[Network] = []
         self._lock = threading.Lock()
 

@@ -9,11 +9,14 @@ import contextlib
 import json
 import sys
 import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import tvm
+from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 
@@ -22,6 +25,19 @@ from byoc.codegen import walk_graphs
 FUNCTION = "main"
 _PIPELINE = "default"  # each operator is a kernel of its own: what is right alone is right in a region
 _DOMAINS = ("", "ai.onnx")
+_HALVES = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+# What TVM adds up in the type that it reads, so that sums of many halves lose all but a few digits, or
+# has kernels for in float32 alone.
+# fmt: off
+_WIDENED = {
+    "Acos", "Acosh", "Asin", "Asinh", "Atan", "AveragePool", "Conv", "ConvTranspose", "Cosh",
+    "CumSum", "Einsum", "Elu", "Gemm", "GlobalAveragePool", "GroupNormalization", "HardSigmoid",
+    "InstanceNormalization", "LRN", "LayerNormalization", "LogSoftmax", "LpPool", "MatMul",
+    "MeanVarianceNormalization", "PRelu", "Pow", "RMSNormalization", "ReduceL1", "ReduceL2",
+    "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceProd", "ReduceSum", "ReduceSumSquare",
+    "Selu", "Shrink", "Sinh", "Softmax", "Tan", "ThresholdedRelu",
+}
+# fmt: on
 
 
 def compile_model(model: onnx.ModelProto, processor: str, level: int) -> Any:
@@ -33,6 +49,7 @@ def compile_model(model: onnx.ModelProto, processor: str, level: int) -> Any:
         if node.domain not in _DOMAINS:  # the importer would take it for ONNX's of the same name
             raise ValueError(f"{node.domain}.{node.op_type} is not an operator of ONNX")
     _drop_unread_outputs(model)
+    _define_nodes(model)
     with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):
         warnings.simplefilter("ignore")  # names that it changes
         module = relax.transform.DecomposeOpsForInference()(from_onnx(model))
@@ -54,6 +71,67 @@ def _drop_unread_outputs(model: onnx.ModelProto) -> None:
             and node.output[-1] not in read
         ):
             del node.output[-1]
+
+
+def _define_nodes(model: onnx.ModelProto) -> None:
+    """Write nodes that TVM computes otherwise than ONNX defines as others that mean the same."""
+    graph = model.graph
+    if _WIDENED.isdisjoint(node.op_type for node in graph.node) and not _find_shifts(graph.node):
+        return
+    inferred = onnx.shape_inference.infer_shapes(model).graph
+    types = {each.name: each.data_type for each in graph.initializer}
+    for value in (*inferred.value_info, *inferred.input, *inferred.output):
+        types[value.name] = value.type.tensor_type.elem_type
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        name = f"{node.output[0]}/defined"
+        if node.op_type in _WIDENED:
+            nodes += _widen_halves(node, types, name)
+        elif _find_shifts([node]):
+            nodes += _bound_shift(node, types, name)
+        else:
+            nodes.append(node)
+    copies = [*nodes]  # they are the graph's own until here
+    del graph.node[:]
+    graph.node.extend(copies)
+
+
+def _find_shifts(nodes: Iterable[onnx.NodeProto]) -> bool:
+    return any(node.op_type == "BitShift" for node in nodes)
+
+
+def _widen_halves(node: onnx.NodeProto, types: Mapping[str, int], name: str) -> Iterator[onnx.NodeProto]:
+    """Yield a node between Casts, so that it computes halves in float32; itself where it has none."""
+    wide = onnx.NodeProto()
+    wide.CopyFrom(node)
+    places = [i for i, each in enumerate(node.input) if types.get(each) in _HALVES]
+    for i in places:
+        wide.input[i] = f"{name}/{i}"
+        yield helper.make_node("Cast", [node.input[i]], [wide.input[i]], to=TensorProto.FLOAT)
+    made = [i for i, each in enumerate(node.output) if places and types.get(each) in _HALVES]
+    for i in made:
+        wide.output[i] = f"{name}/made/{i}"
+    yield wide
+    for i in made:
+        yield helper.make_node("Cast", [wide.output[i]], [node.output[i]], to=types[node.output[i]])
+
+
+def _bound_shift(node: onnx.NodeProto, types: Mapping[str, int], name: str) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of a BitShift that gives 0 where it shifts by all bits, which LLVM leaves open."""
+    x, y = node.input
+    dtype = helper.tensor_dtype_to_np_dtype(types[x])
+    bits = dtype.itemsize * 8
+    for what, value in (("bits", bits), ("most", bits - 1), ("zero", 0)):
+        constant = numpy_helper.from_array(np.array(value, dtype))
+        yield helper.make_node("Constant", [], [f"{name}/{what}"], value=constant)
+    yield helper.make_node("Min", [y, f"{name}/most"], [f"{name}/by"])
+    shift = onnx.NodeProto()
+    shift.CopyFrom(node)
+    shift.input[1], shift.output[0] = f"{name}/by", f"{name}/shifted"
+    yield shift
+    yield helper.make_node("Less", [y, f"{name}/bits"], [f"{name}/inside"])
+    reads = [f"{name}/inside", f"{name}/shifted", f"{name}/zero"]
+    yield helper.make_node("Where", reads, [node.output[0]])
 
 
 def make_target(processor: str, level: int) -> Any:

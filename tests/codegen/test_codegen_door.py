@@ -29,6 +29,22 @@ def test_the_interface_loads_no_solver_and_no_runtime() -> None:
     assert not {"scipy", "onnxruntime", "onnx_graphsurgeon", "byoc.costs"} & set(loaded.stdout.split())
 
 
+def test_codegens_leave_standard_output_to_the_program_that_imports_them() -> None:
+    names = sorted(path.parent.name for path in ROOT.glob("codegens/*/__init__.py"))
+    script = f"""
+import importlib, os
+for name in {names}:
+    try:
+        importlib.import_module(f"byoc.codegens.{{name}}")
+    except ImportError:
+        pass  # its package is not installed
+    os.write(1, f"{{name}} ".encode())
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    assert ran.stdout.split() == names
+
+
 @pytest.mark.parametrize("folder", ["examples/acme", "byoc/codegen/scaffold/template"])
 def test_codegens_and_templates_import_one_door(folder: str) -> None:
     for path in (ROOT / folder).rglob("*.py*"):

@@ -102,7 +102,7 @@ def _more(case: Case, model: onnx.ModelProto) -> Iterator[Data]:
         changes.append((value * (1 + 2.0**-30), 1e-10, 1e-12))
     for changed, rtol, atol in changes:
         given = {**inputs, first: changed.astype(value.dtype)}
-        outputs, _ = attempt(_run, model, given)
+        outputs, _ = attempt(run_model, model, given)
         if outputs is not None:
             yield Data(given, outputs, rtol, atol)
 
@@ -123,7 +123,7 @@ def _narrower(case: Case, original: onnx.ModelProto, data: Sequence[Data]) -> It
     narrow = []
     for one in data:
         inputs = {name: _as_float32(value) for name, value in one.inputs.items()}
-        outputs, _ = attempt(_run, model, inputs)
+        outputs, _ = attempt(run_model, model, inputs)
         if outputs is not None:
             narrow.append(Data(inputs, outputs, max(one.rtol, _RTOL), max(one.atol, _ATOL)))
     if narrow:
@@ -135,7 +135,8 @@ def _as_float32(value: Any) -> Any:
     return value.astype(np.float32) if wide else value
 
 
-def _run(model: onnx.ModelProto, inputs: Values) -> Values:
+def run_model(model: onnx.ModelProto, inputs: Values) -> Values:
+    """Return what onnxruntime makes of inputs, without optimizations."""
     with without_optimizations():
         return run_session(open_session(model), inputs)
 
@@ -219,6 +220,6 @@ def _light_node(model: Model, number: int, source: str) -> OneNode:
         ).astype(np.float32)
         for value in proto.graph.input
     }
-    data = Data(inputs, _run(proto, inputs), _RTOL, _ATOL)
+    data = Data(inputs, run_model(proto, inputs), _RTOL, _ATOL)
     question = Question(proto.SerializeToString(), (data,))
     return OneNode(f"{source}: {node.name}", source, proto, question)
