@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.placement_oracle import chain
+from helpers.placement_oracle import chain, ints
 from helpers.placement_random import random_problem
 
 from byoc.placement import (
@@ -30,10 +30,6 @@ from byoc.placement.strategies import (
 )
 
 FOUR = chain([3.0] * 4, [2.0] * 4, down=1, up=1)
-
-
-def ints(*values: int) -> Any:
-    return np.array(values, np.int64)
 
 
 @pytest.mark.parametrize(
