@@ -3,6 +3,9 @@
 A problem holds units, tensors and costs as numpy arrays and does not depend on ONNX. A placement
 assigns each unit a device (0 = host), groups the units of accelerators into regions that are launched as
 one, and states the cost and, if the strategy proves one, a lower bound of it.
+
+Beside these stand the searches, cuts and bounds that the strategies are made of, for strategies of
+others.
 """
 
 from typing import TYPE_CHECKING

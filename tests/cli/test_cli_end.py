@@ -49,7 +49,7 @@ def test_a_codegen_that_leaves_with_0_has_failed(folder: Path, wreck: Wreck, byo
         ran = byoc(*CUT, "--codegen", "wrecker")
         assert ran.code == 5
         assert (
-            "it called os._exit(0), which would end byoc with nothing said (wrecker.py:"
+            "it called os._exit(0), which would end byoc with nothing said (helpers/wrecker.py:"
             in ran.err + ran.out
         )
     wreck("")

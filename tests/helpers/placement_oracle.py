@@ -1,8 +1,10 @@
 """Random problems, and slow answers to them that share no code with byoc.placement."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from math import inf, prod
+from typing import Any
 
 import numpy as np
 from hypothesis import settings
@@ -270,3 +272,13 @@ def slow_savings(problem: Problem, labels: tuple[int, ...], regions: list[int]) 
         if slow_is_acyclic(problem, groups):
             best = saving
     return best
+
+
+def ints(*values: int) -> Any:
+    """Return numbers as int64 (values,), such as labels."""
+    return np.array(values, np.int64)
+
+
+def limited(problem: Problem, **limits: Any) -> Problem:
+    """Return a problem with other limits, or other arrays, given as lists."""
+    return replace(problem, **{name: np.array(value) for name, value in limits.items()})

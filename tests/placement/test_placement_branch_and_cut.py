@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.placement_oracle import chain
+from helpers.placement_oracle import chain, ints, limited
 from helpers.placement_random import random_problem
 
 from byoc.numerics import SearchBudget
@@ -25,14 +25,6 @@ from byoc.placement._branch_and_cut import (
     select_best,
     solve_exactly,
 )
-
-
-def ints(*values: int) -> Any:
-    return np.array(values, np.int64)
-
-
-def limited(problem: Problem, **limits: Any) -> Problem:
-    return replace(problem, **{name: np.array(value) for name, value in limits.items()})
 
 
 def apart(seconds: list[list[float]], launch: float = 0.0) -> Problem:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers.placement_oracle import ints
 
 from byoc.placement import Cost, Placement, Problem, find_violation
 from byoc.placement.strategies import AllSupported
@@ -22,10 +23,6 @@ def diamond() -> Problem:
         to_host=np.ones((4, 1)),
         launch=[1],
     )
-
-
-def ints(*values: int) -> Any:
-    return np.array(values, np.int64)
 
 
 def test_a_good_answer() -> None:

@@ -2,16 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from fractions import Fraction
-from math import inf, nan
+from math import nan
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.placement_oracle import chain
+from helpers.placement_oracle import chain, ints
 from helpers.placement_random import random_problem
-from hypothesis import given
-from hypothesis import strategies as st
 
 from byoc.placement import (
     Fusion,
@@ -23,7 +20,6 @@ from byoc.placement import (
     UnitGroups,
     evaluate,
 )
-from byoc.placement._load_covering import CoverDevices, _scale
 from byoc.placement.strategies import (
     Exact,
     Exhaustive,
@@ -34,10 +30,6 @@ from byoc.placement.strategies import (
 )
 
 FOUR = chain([3.0] * 4, [2.0] * 4, down=1, up=1)
-
-
-def ints(*values: int) -> Any:
-    return np.array(values, np.int64)
 
 
 @pytest.mark.parametrize(
@@ -126,48 +118,3 @@ def test_bytes_may_be_above_the_capacity_by_rounding_alone(over: float, fits: bo
     assert np.isfinite(loads).all() == fits
     state = LoadState(groups, problem.occupies, 1, [1, 1, 0])
     assert (state.examine(2, 1) is not None) == fits
-
-
-amounts = st.lists(
-    st.tuples(st.integers(0, 6), st.one_of(st.integers(0, 8), st.just(inf))), min_size=1, max_size=6
-)
-
-
-@given(amounts, st.integers(1, 12), st.integers(1, 3))
-def test_divided_groups_have_the_profit_of_the_best_division(
-    each: list[tuple[int, float]], most: int, count: int
-) -> None:
-    """By the dual: some price of a second, that of one of the groups, leaves the least."""
-    profit, costs = ints(*(p for p, _ in each)), np.array([float(c) for _, c in each])
-    devices = CoverDevices([*range(1, 1 + count)], costs)
-    loads = np.arange(0.0, most + 1)
-    able = [(p, Fraction(int(c))) for p, c in each if c <= most and p > 0]
-    prices = {Fraction(0), *(Fraction(p) / c for p, c in able if c)}
-    found = devices.divide_groups(profit, loads, float(most))
-    for load, value in zip(loads.tolist(), found.tolist(), strict=True):
-        least = min(
-            price * Fraction(load) + sum(max(Fraction(0), p - price * c) for p, c in able)
-            for price in prices
-        )
-        assert value == pytest.approx(float(least))
-    assert devices.search_seconds == devices.proof_seconds == 0
-    bounds = devices.bound_profits(profit, 0.5, 2 * most, float(most))
-    again = devices.divide_groups(profit, np.arange(1, 2 * most + 1) * 0.5, float(most))
-    np.testing.assert_allclose(bounds, count * again)
-
-
-@given(st.lists(st.one_of(st.floats(0, 1e300), st.just(inf), st.just(nan)), max_size=6))
-def test_profits_are_as_large_as_a_table_takes(profit: list[float]) -> None:
-    found = _scale(np.array(profit))
-    finite = [each for each in profit if np.isfinite(each)]
-    assert found.dtype == np.int64
-    assert found.sum() <= 2**28 - 1
-    assert [each > 0 for each in found.tolist()] <= [np.isfinite(each) for each in profit]
-    if finite and max(finite) > 0:
-        assert found.sum() >= 2**28 - 1 - len(profit)
-        total = sum(Fraction(each) for each in finite)
-        for each, share in zip(profit, found.tolist(), strict=True):
-            exact = Fraction(each) / total * (2**28 - 1) if np.isfinite(each) else 0
-            assert abs(share - exact) <= 1 + exact * Fraction(1, 2**40)
-    else:
-        assert not found.any()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.placement_oracle import chain
+from helpers.placement_oracle import chain, ints
 from helpers.placement_random import random_problem
 from helpers.support import examples
 from hypothesis import given, settings
@@ -15,10 +15,6 @@ from hypothesis import strategies as st
 
 from byoc.placement import Fusion, Placement, Problem, choose_fusions, find_violation, solve_problem
 from byoc.placement.strategies import Exact, Exhaustive, LaunchAware
-
-
-def ints(*values: int) -> Any:
-    return np.array(values, np.int64)
 
 
 def with_fusions(problem: Problem, *fusions: tuple[tuple[int, ...], float]) -> Problem:

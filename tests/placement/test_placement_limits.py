@@ -1,12 +1,11 @@
 """Hard limits: what breaks them is refused, and cheap strategies mend it."""
 
-from dataclasses import replace
 from math import inf
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers.placement_oracle import chain
+from helpers.placement_oracle import chain, ints, limited
 from helpers.placement_random import random_problem
 from optimality import CHEAP
 
@@ -21,17 +20,7 @@ from byoc.placement import (
     form_regions,
     repair_labels,
 )
-from byoc.placement._placement_milp import find_compatible_units, remove_isolated_units
 from byoc.placement.strategies import Exact, HostOnly, LaunchAware, MinCut
-
-
-def ints(*values: int) -> Any:
-    return np.array(values, np.int64)
-
-
-def limited(problem: Problem, **limits: Any) -> Problem:
-    return replace(problem, **{name: np.array(value) for name, value in limits.items()})
-
 
 FIVE = chain([3.0] * 5, [1.0] * 5)
 
@@ -149,35 +138,3 @@ def test_limits_that_nothing_keeps_are_said_so() -> None:
 def test_a_limit_that_makes_no_sense(limits: Any, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         limited(FIVE, **limits)
-
-
-def test_units_too_lonely_for_a_region_are_left_out() -> None:
-    """0, 1 | 2 | 3, 4, 5 in a row, and the accelerator refuses 2: no region spans it."""
-    problem = limited(chain([3.0] * 6, [1.0, 1.0, inf, 1.0, 1.0, 1.0]), min_nodes=[3])
-    assert find_compatible_units(problem, problem.allowed[:, 1]) == [
-        0b11,
-        0b11,
-        0,
-        0b111000,
-        0b111000,
-        0b111000,
-    ]
-    assert remove_isolated_units(problem).allowed[:, 1].tolist() == [False] * 3 + [True] * 3
-    with pytest.raises(ValueError, match="unit 0 must be on an accelerator"):
-        remove_isolated_units(limited(problem, must=[True] + [False] * 5))
-
-
-def test_branches_keep_each_other_company() -> None:
-    """1 and 2 both follow 0, which the accelerator refuses."""
-    problem = Problem.build(
-        seconds=[[3, inf], [3, 1], [3, 1]],
-        producer=[0],
-        consumers=[[1, 2]],
-        is_output=[False],
-        to_device=[[1]],
-        to_host=[[1]],
-        launch=[0],
-        min_nodes=[2],
-    )
-    assert find_compatible_units(problem, problem.allowed[:, 1]) == [0, 0b110, 0b110]
-    assert Exact().solve(problem).labels.tolist() == [0, 1, 1]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers.placement_dags import random_problem
-from helpers.placement_oracle import chain
+from helpers.placement_oracle import chain, ints
 
 from byoc.placement import (
     Fusion,
@@ -35,10 +35,6 @@ from byoc.placement.strategies._makespan import (
     _remove_duplicates,
     _replace_part,
 )
-
-
-def ints(*values: int) -> Any:
-    return np.array(values, np.int64)
 
 
 def apart(seconds: list[list[float]], launch: float = 0.0) -> Problem:

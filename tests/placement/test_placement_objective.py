@@ -4,14 +4,10 @@ from math import inf
 
 import numpy as np
 import pytest
-from helpers.placement_oracle import SlowCost, chain, labelled, thorough
+from helpers.placement_oracle import SlowCost, chain, ints, labelled, thorough
 from hypothesis import given
 
 from byoc.placement import Cost, Placement, Problem, evaluate
-
-
-def ints(*numbers: int) -> np.ndarray:
-    return np.array(numbers, np.int64)
 
 
 def test_by_hand() -> None:

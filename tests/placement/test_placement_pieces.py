@@ -8,7 +8,7 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 import pytest
-from helpers.placement_oracle import chain, problems
+from helpers.placement_oracle import chain, ints, problems
 from helpers.placement_random import random_problem
 from helpers.support import sample_cases
 from hypothesis import given
@@ -55,10 +55,6 @@ from byoc.placement.strategies._makespan import _Search
 from byoc.placement.strategies._throughput import _bound_loads, _LoadSearch
 
 TWO = frozenset({"launch", "two devices", "capacity"})
-
-
-def ints(*values: int) -> Any:
-    return np.array(values, np.int64)
 
 
 def sum_group_transfers(groups: UnitGroups, labels: list[int]) -> float:

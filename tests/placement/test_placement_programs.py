@@ -5,14 +5,23 @@ from math import inf
 
 import numpy as np
 import pytest
+from helpers.placement_oracle import chain, limited
 from helpers.placement_random import random_problem
 
 from byoc.errors import InputError
-from byoc.placement import Placement, Problem, find_violation
+from byoc.placement import (
+    Placement,
+    Problem,
+    find_violation,
+)
 from byoc.placement._branch_and_cut import _is_exact, _read_labels, build_launch_milp
 from byoc.placement._form_regions import are_fusions_acyclic
-from byoc.placement._placement_milp import build_placement_milp
-from byoc.placement.strategies import Exhaustive
+from byoc.placement._placement_milp import (
+    build_placement_milp,
+    find_compatible_units,
+    remove_isolated_units,
+)
+from byoc.placement.strategies import Exact, Exhaustive
 
 SETS = [
     {"launch"},
@@ -121,3 +130,35 @@ def test_a_program_keeps_to_the_number_of_regions(devices: frozenset[str]) -> No
         if tried == 3:
             return
     raise AssertionError("no number of regions was a limit")
+
+
+def test_units_too_lonely_for_a_region_are_left_out() -> None:
+    """0, 1 | 2 | 3, 4, 5 in a row, and the accelerator refuses 2: no region spans it."""
+    problem = limited(chain([3.0] * 6, [1.0, 1.0, inf, 1.0, 1.0, 1.0]), min_nodes=[3])
+    assert find_compatible_units(problem, problem.allowed[:, 1]) == [
+        0b11,
+        0b11,
+        0,
+        0b111000,
+        0b111000,
+        0b111000,
+    ]
+    assert remove_isolated_units(problem).allowed[:, 1].tolist() == [False] * 3 + [True] * 3
+    with pytest.raises(ValueError, match="unit 0 must be on an accelerator"):
+        remove_isolated_units(limited(problem, must=[True] + [False] * 5))
+
+
+def test_branches_keep_each_other_company() -> None:
+    """1 and 2 both follow 0, which the accelerator refuses."""
+    problem = Problem.build(
+        seconds=[[3, inf], [3, 1], [3, 1]],
+        producer=[0],
+        consumers=[[1, 2]],
+        is_output=[False],
+        to_device=[[1]],
+        to_host=[[1]],
+        launch=[0],
+        min_nodes=[2],
+    )
+    assert find_compatible_units(problem, problem.allowed[:, 1]) == [0, 0b110, 0b110]
+    assert Exact().solve(problem).labels.tolist() == [0, 1, 1]

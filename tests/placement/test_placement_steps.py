@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.placement_oracle import SlowCost, chain, problems
+from helpers.placement_oracle import SlowCost, chain, ints, limited, problems
 from helpers.placement_random import FEATURES, random_problem
 from helpers.support import examples
 from hypothesis import given, settings
@@ -24,14 +24,6 @@ from byoc.placement._hard_limits import (
 from byoc.placement._placement_enumeration import find_best_regions
 from byoc.placement._unit_groups import Neighbours
 from byoc.placement.strategies import Exact, Exhaustive, LaunchAware
-
-
-def ints(*values: int) -> Any:
-    return np.array(values, np.int64)
-
-
-def limited(problem: Problem, **limits: Any) -> Problem:
-    return replace(problem, **{name: np.array(value) for name, value in limits.items()})
 
 
 def graph(seconds: list[list[float]], edges: list[tuple[int, int]], moving: float = 1.0) -> Problem:

@@ -1,8 +1,9 @@
 """Terms of the solvers' sums, one by one: transfers of a unit, of a segment; steps, shares, sweeps."""
 
 from dataclasses import replace
+from fractions import Fraction
 from itertools import product
-from math import inf
+from math import inf, nan
 
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ from hypothesis import strategies as st
 from byoc.placement import HostDeviceCuts, Problem
 from byoc.placement._chain_split import _find_rectangles
 from byoc.placement._host_device_cut import UNDECIDED
-from byoc.placement._load_covering import _scale
-from byoc.placement._load_frontier import MOST_PROFIT, _align_step
+from byoc.placement._load_covering import CoverDevices, _scale
+from byoc.placement._load_frontier import _align_step
 from byoc.placement._unit_groups import HOST, GroupTensor, Neighbours
 from byoc.placement.strategies import FasterOpsTransfer
 from byoc.placement.strategies._baselines import _Sweeper
@@ -103,18 +104,6 @@ def test_a_step_fits_the_commonest_tensor(step: float, seconds: list[float], ali
     assert _align_step(step, seconds) == pytest.approx(aligned)
 
 
-@given(st.lists(st.sampled_from([0.0, 1e-300, 0.5, 1.0, 3.0, 1e300, inf]), max_size=6))
-def test_profits_are_scaled_to_the_largest_sum(profit: list[float]) -> None:
-    scaled = _scale(np.array(profit))
-    finite = [value if value < inf else 0.0 for value in profit]
-    peak = max(finite, default=0.0) or 1.0
-    total = sum(value / peak for value in finite) or 1.0
-    assert scaled.tolist() == pytest.approx(
-        [value / peak / total * (MOST_PROFIT - 1) for value in finite], abs=1
-    )
-    assert 0 <= int(scaled.sum()) < MOST_PROFIT
-
-
 @pytest.mark.parametrize("sweeps", [1, 2, 3])
 @pytest.mark.parametrize("seed", range(6))
 def test_after_the_last_sweep_no_unit_is_undecided(sweeps: int, seed: int) -> None:
@@ -154,3 +143,49 @@ def test_other_seconds_are_checked_as_those_of_a_new_problem() -> None:
     assert other.allowed.tolist() == [[True, False], [False, True]]
     assert other.costs.tolist() == [[1.0, inf], [inf, 2.0]]
     assert problem.seconds[0, 1] == 3.0
+
+
+amounts = st.lists(
+    st.tuples(st.integers(0, 6), st.one_of(st.integers(0, 8), st.just(inf))), min_size=1, max_size=6
+)
+
+
+@given(amounts, st.integers(1, 12), st.integers(1, 3))
+def test_divided_groups_have_the_profit_of_the_best_division(
+    each: list[tuple[int, float]], most: int, count: int
+) -> None:
+    """By the dual: some price of a second, that of one of the groups, leaves the least."""
+    profit = np.array([p for p, _ in each], np.int64)
+    costs = np.array([float(c) for _, c in each])
+    devices = CoverDevices([*range(1, 1 + count)], costs)
+    loads = np.arange(0.0, most + 1)
+    able = [(p, Fraction(int(c))) for p, c in each if c <= most and p > 0]
+    prices = {Fraction(0), *(Fraction(p) / c for p, c in able if c)}
+    found = devices.divide_groups(profit, loads, float(most))
+    for load, value in zip(loads.tolist(), found.tolist(), strict=True):
+        least = min(
+            price * Fraction(load) + sum(max(Fraction(0), p - price * c) for p, c in able)
+            for price in prices
+        )
+        assert value == pytest.approx(float(least))
+    assert devices.search_seconds == devices.proof_seconds == 0
+    bounds = devices.bound_profits(profit, 0.5, 2 * most, float(most))
+    again = devices.divide_groups(profit, np.arange(1, 2 * most + 1) * 0.5, float(most))
+    np.testing.assert_allclose(bounds, count * again)
+
+
+@given(st.lists(st.one_of(st.floats(0, 1e300), st.just(inf), st.just(nan)), max_size=6))
+def test_profits_are_as_large_as_a_table_takes(profit: list[float]) -> None:
+    found = _scale(np.array(profit))
+    finite = [each for each in profit if np.isfinite(each)]
+    assert found.dtype == np.int64
+    assert found.sum() <= 2**28 - 1
+    assert [each > 0 for each in found.tolist()] <= [np.isfinite(each) for each in profit]
+    if finite and max(finite) > 0:
+        assert found.sum() >= 2**28 - 1 - len(profit)
+        total = sum(Fraction(each) for each in finite)
+        for each, share in zip(profit, found.tolist(), strict=True):
+            exact = Fraction(each) / total * (2**28 - 1) if np.isfinite(each) else 0
+            assert abs(share - exact) <= 1 + exact * Fraction(1, 2**40)
+    else:
+        assert not found.any()
