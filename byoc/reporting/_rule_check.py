@@ -1,4 +1,4 @@
-"""What `byoc rules` does without a model: rule files checked, and the options of an explanation."""
+"""Checks of rule files without a model, and the options of an explanation."""
 
 from __future__ import annotations
 
