@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import byoc
-from byoc.model import GraphIndex, NodeRecords, _settling, prepare_model
+from byoc.model import GraphIndex, NodeRecords, prepare_model
+from byoc.model._inference import _settling
 from byoc.model._inference._scopes import InferenceContext
 from byoc.zoo._decoders import OPEN, DecoderShape, DecoderSize, make_decoder
 
