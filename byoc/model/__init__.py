@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     )
     from byoc.model._heavy_weights import (
         HeavyWeights,
-        find_non_text,
         inline_functions,
         read_without_heavy_weights,
         replace_weights,

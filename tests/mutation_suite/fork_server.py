@@ -227,7 +227,12 @@ class ForkServer:
         for name in list(sys.modules):
             if name.partition(".")[0] in ours - {"mutation_suite", "__main__"}:
                 del sys.modules[name]
-        name = mutant.path.removeprefix("tests/").removesuffix(".py").replace("/", ".")
+        name = (
+            mutant.path.removeprefix("tests/")
+            .removesuffix(".py")
+            .removesuffix("/__init__")
+            .replace("/", ".")
+        )
         sys.meta_path.insert(0, _MutatedSource(name, self._root / mutant.path, mutant.source))
 
     def _is_in_function(self, mutant: Mutant) -> bool:
