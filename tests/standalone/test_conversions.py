@@ -84,8 +84,11 @@ def list_midpoints(name: str) -> Any:
         return np.concatenate([single, *near])
 
 
-def convert(kernels: ctypes.CDLL, x: Any, source: str, to: str, saturate: bool, mode: str = "up") -> Any:
-    """Return what the kernel makes of an array."""
+def convert(
+    kernels: ctypes.CDLL, x: Any, types: tuple[str, str], saturate: bool, mode: str = "up"
+) -> Any:
+    """Return what the kernel makes of an array of the first type: one of the second."""
+    source, to = types
     made = np.zeros(x.shape, get_dtype(to))
     rules = Rules(DTYPE_NUMBERS[to], int(saturate), ROUNDING[mode])
     given = Conversion(x.size, DTYPE_NUMBERS[source], rules)
@@ -118,7 +121,7 @@ def test_floats_are_rounded_as_cast_defines(kernels: ctypes.CDLL, to: str) -> No
             with np.errstate(all="ignore"):
                 expected = cast_to(x, DTYPE_NUMBERS[to], saturate)
             what = f"{source} to {to}, saturate {saturate}"
-            require_same_bits(convert(kernels, x, source, to, saturate), expected, what)
+            require_same_bits(convert(kernels, x, (source, to), saturate), expected, what)
 
 
 @pytest.mark.parametrize("source", (*SMALL_FLOATS, *SMALL_INTEGERS, "float8e8m0"))
@@ -132,7 +135,7 @@ def test_every_code_means_what_cast_defines(kernels: ctypes.CDLL, source: str) -
         x = np.ascontiguousarray(codes[fits])
         with np.errstate(all="ignore"):
             expected = cast_to(wide[fits], DTYPE_NUMBERS[to], True)
-        require_same_bits(convert(kernels, x, source, to, to in FLOAT8), expected, f"{source} to {to}")
+        require_same_bits(convert(kernels, x, (source, to), to in FLOAT8), expected, f"{source} to {to}")
 
 
 def test_integers_become_small_types_as_cast_defines(kernels: ctypes.CDLL) -> None:
@@ -143,7 +146,7 @@ def test_integers_become_small_types_as_cast_defines(kernels: ctypes.CDLL) -> No
             with np.errstate(all="ignore"):
                 expected = cast_to(x, DTYPE_NUMBERS[to], True)
             require_same_bits(
-                convert(kernels, x, source, to, to in FLOAT8), expected, f"{source} to {to}"
+                convert(kernels, x, (source, to), to in FLOAT8), expected, f"{source} to {to}"
             )
 
 
@@ -153,7 +156,7 @@ def test_exponents_are_rounded_as_cast_defines(kernels: ctypes.CDLL, mode: str, 
     bits = np.arange(0, 2**15, dtype=np.uint32) << 16
     x = np.concatenate([bits, bits + 1, bits - 1]).view(np.float32)
     expected = cast_to(x, DTYPE_NUMBERS["float8e8m0"], saturate, mode)
-    require_same_bits(convert(kernels, x, "float32", "float8e8m0", saturate, mode), expected, mode)
+    require_same_bits(convert(kernels, x, ("float32", "float8e8m0"), saturate, mode), expected, mode)
 
 
 FORMS: Mapping[str, tuple[tuple[int, ...], dict[str, int]]] = {
