@@ -308,9 +308,10 @@ def _store_known(model: Model) -> Model:
     """
     while _find_open(model.index):
         index, known, made = model.index, set[int](), set[str]()
+        stored = index.stored_tensors
         constant = TensorSizes(index, model.source).constant_nodes
         for number in sorted(constant):
-            others = (name for name in index.reads[number] if name not in made | {*index.stored_tensors})
+            others = (name for name in index.reads[number] if name not in made and name not in stored)
             if all(name in index.types and index.types[name].elements is not None for name in others):
                 known.add(number)
                 made.update(index.nodes[number].output)

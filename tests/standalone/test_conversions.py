@@ -181,7 +181,7 @@ def make_scalings() -> tuple[onnx.ModelProto, dict[str, Any]]:
         real = floats[len(graph.node) % 3]
         name = f"{dtype}_{form}_{real}"
         scale = np.exp2(random.integers(-1, 3, extents)).astype(get_dtype(real))
-        whole = count_bits(dtype) < 32 and "float" not in dtype  # noqa: PLR2004
+        whole = count_bits(dtype) < 32 and "float" not in dtype
         zeros = (np.arange(max(scale.size, 1)) % 3).reshape(extents) * int(whole)
         graph.initializer.append(numpy_helper.from_array(scale, f"{name}_scale"))
         graph.initializer.append(numpy_helper.from_array(zeros.astype(get_dtype(dtype)), f"{name}_zero"))
