@@ -23,6 +23,8 @@ from byoc.model import (
     GraphIndex,
     Model,
     copy_without,
+    describe_node,
+    is_onnx,
     prepare_model,
     read_array,
     read_recorded_dimensions,
@@ -306,9 +308,10 @@ def _store_known(model: Model) -> Model:
     """
     while _find_open(model.index):
         index, known, made = model.index, set[int](), set[str]()
+        stored = index.stored_tensors
         constant = TensorSizes(index, model.source).constant_nodes
         for number in sorted(constant):
-            others = (name for name in index.reads[number] if name not in made | {*index.stored_tensors})
+            others = (name for name in index.reads[number] if name not in made and name not in stored)
             if all(name in index.types and index.types[name].elements is not None for name in others):
                 known.add(number)
                 made.update(index.nodes[number].output)
@@ -352,6 +355,7 @@ def _make_graph(
 ) -> ProgramGraph:
     """Return the graph of `steps`, with the values that the model itself makes, of which they are."""
     index = steps.index
+    _require_numbers(index, source)
     _require_extents(index, source)
     graph = ProgramGraph(index, source, model.folder, regions, domains, {}, {}, {}, {})
     computed = _compute_constants(graph)
@@ -398,7 +402,7 @@ def _judge(
         # Without a kernel of onnxruntime's no inputs can be tried: those of known extents are taken.
         made = sample_inputs(index) if judge.judge else model_samples(model)
         sample = _take_sample(model, made)
-        expected = _read_outputs(model, judge.run(sample))
+        expected = _read_outputs(model, judge.run(sample), widens=bool(judge.judge))
         for name, value in (expected | dict(computed)).items():
             known = index.types.get(name)
             if known is not None and known.elements is not None and known.shape != value.shape:
@@ -418,6 +422,15 @@ def _judge(
         except InputError:
             pass
         raise
+
+
+def _require_numbers(index: GraphIndex, source: str) -> None:
+    """Raise InputError for operators that read other things than numbers, before a judge reads them."""
+    for node in index.nodes:
+        if is_onnx(node) and node.op_type == "ImageDecoder":
+            raise InputError(
+                f"{source}: {describe_node(node)} has no function in C: files of images are not decoded"
+            )
 
 
 def _require_extents(index: GraphIndex, source: str) -> None:
@@ -444,14 +457,20 @@ def _take_sample(model: Model, made: Mapping[str, Any]) -> dict[str, Array]:
     }
 
 
-def _read_outputs(model: Model, made: Mapping[str, Any]) -> dict[str, Array]:
-    """Return the outputs of a model, those that are stored among them."""
+def _read_outputs(model: Model, made: Mapping[str, Any], widens: bool = False) -> dict[str, Array]:
+    """Return the outputs of a model, those that are stored among them.
+
+    With `widens` floats may have more bits than stated: numbers of Python make them of 64 in
+    onnx.reference.
+    """
     outputs = list(model.index.outputs)
     stored = model.index.stored_tensors
     found = {name: np.asarray(value) for name, value in made.items()}
     found |= {name: read_array(stored[name], model.folder) for name in outputs if name in stored}
     for name in outputs:
         kind = model.index.types.get(name)
+        if kind is not None and widens and found[name].dtype == np.float64:
+            found[name] = found[name].astype(to_numpy_dtype(kind.dtype))
         if kind is None or found[name].dtype != to_numpy_dtype(kind.dtype):
             raise InputError(f"{model.source}: the output '{name}' is no tensor of numbers")
     return found

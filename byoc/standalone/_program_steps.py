@@ -111,6 +111,8 @@ def plan_steps(graph: ProgramGraph, prefix: str = "") -> ProgramSteps:
         nodes = memory.nodes[number]
         first = graph.index.nodes[nodes[0]]
         region = regions[first.op_type] if graph.is_region(nodes[0]) else None
+        if region is None and calls[number] is None:
+            continue  # what it makes has no elements
         title = " + ".join(describe_node(graph.index.nodes[node]) for node in nodes)
         scratch, given = plan.scratch[number], guards.get(number, ())
         steps.append(ProgramStep(title, calls[number], region, nodes, scratch, given))
@@ -212,7 +214,7 @@ def _choose_calls(
     refused = []
     for step, nodes in enumerate(memory.nodes):
         call = integers.get(nodes)
-        if call is None and not graph.is_region(nodes[0]):
+        if call is None and not graph.is_region(nodes[0]) and not _makes_nothing(graph, nodes):
             try:
                 call = make_kernel_call(graph, fused.get(nodes, FusedNodes(nodes)))
                 if call is None and len(nodes) == 1:
@@ -227,6 +229,12 @@ def _choose_calls(
     if refused:
         raise InputError(*refused)
     return calls, numbers
+
+
+def _makes_nothing(graph: ProgramGraph, nodes: Sequence[int]) -> bool:
+    """Return whether all that nodes make has no elements."""
+    made = (name for number in nodes for name in graph.index.nodes[number].output if name)
+    return not any(graph.sizes.count_elements(name) for name in made)
 
 
 def _adapt_step(

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import NodeProto
 
-from byoc.model import DTYPE_NUMBERS, count_bits, is_onnx
+from byoc.model import DTYPE_NUMBERS, count_bits, get_stated_attributes, is_onnx
 from byoc.standalone._program_graph import Call, ProgramGraph, UnsupportedNodeError
 from byoc.standalone._written_operators import CONVERSIONS, MOVERS
 
@@ -33,6 +33,9 @@ _LIMITS: Mapping[str, tuple[int, int]] = {
 
 _SATURATED = frozenset({"float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz", "float8e8m0"})
 """Types that the attribute `saturate` is about (ONNX, Cast)."""
+
+_ODD_FORMS = ("block_size", "output_dtype", "precision")
+"""Attributes of QuantizeLinear and DequantizeLinear that no other function knows."""
 
 CONVERSION_FILE = "conversions.c"
 CONVERSION_KERNELS = frozenset({"kernel_convert", "kernel_quantize_by", "kernel_dequantize_by"})
@@ -74,7 +77,8 @@ def make_conversion_call(graph: ProgramGraph, node: NodeProto) -> Call | None:
     dtypes = {graph.get_dtype(name) for name in (*node.input, node.output[0]) if name}
     if node.op_type in ("Cast", "CastLike"):
         return _make_cast(graph, node) if dtypes & _STORED_AS.keys() else None
-    is_plain = graph.index.get_attributes(node).keys() <= {"axis"} and "float16" not in dtypes
+    stated = get_stated_attributes(node)
+    is_plain = not any(stated.get(name) for name in _ODD_FORMS) and "float16" not in dtypes
     return None if is_plain and not dtypes & _STORED_AS.keys() else _make_scaling(graph, node)
 
 

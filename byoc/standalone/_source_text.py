@@ -378,17 +378,7 @@ PREFIX = "model"
 _PREFIX = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _TAKEN = frozenset(
     [
-        *(
-            "kernel",
-            "kernels",
-            "nodes",
-            "rows",
-            "windows",
-            "decoders",
-            "digest",
-            "integers",
-            "conversions",
-        ),
+        *("kernel", "kernels", "nodes", "rows", "windows", "decoders", "digest", "integers"),
         *("int_windows", "rounding", "conversions", "main", "weights", "byoc"),
     ]
 )

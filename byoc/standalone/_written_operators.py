@@ -58,8 +58,11 @@ _NOT_WIDENED = MOVERS | CONVERSIONS | _OF_TYPES  # the last have the type of the
 _PREVIEW = "ai.onnx.preview"  # the domain of operators that ONNX tries out, each with a definition
 _DEFINED = frozenset({"FlexAttention", "SwiGLU"})
 """Operators that no function in C computes, and ONNX defines by others."""
-_SUMS = frozenset({"Einsum", "Gemm", "LogSoftmax", "MatMul", "ReduceMean", "ReduceSum", "Softmax"})
-"""Operators that add up many numbers, in halves too, where each sum would be rounded."""
+_SUMS = frozenset({"LogSoftmax", "ReduceMean", "ReduceSum", "Softmax"})
+"""Operators that add up many numbers, in halves too, where each sum would be rounded.
+
+Products are none of them: their weights would take twice the bytes.
+"""
 _REWRITTEN = (
     _ATTENTION
     | _DEFINED

@@ -84,10 +84,9 @@ def open_plain(
             opened = open_reference(load())
         except InputError:
             raise error from None
-        return replace(
-            opened,
-            judge=f"onnx.reference, since onnxruntime has no kernel for {missing[missing.lastindex or 0]}",
-        )
+        operator = missing[missing.lastindex or 0]
+        judge = f"onnx.reference, since onnxruntime has no kernel for {operator}"
+        return replace(opened, judge=judge)
     return PlainModel(lambda inputs: run_session(session, inputs))
 
 

@@ -228,12 +228,20 @@ def _try_number(number: int) -> ProgramOutcome:
 
 
 def format_table(outcomes: Sequence[ProgramOutcome]) -> str:
-    """Return the line that counts the outcomes."""
+    """Return lines that count the outcomes, those refused by operator, those left out by reason."""
     counts = Counter(each.kind for each in outcomes)
     fit = len(outcomes) - counts[LEFT_OUT]
     named = ", ".join(f"{counts[kind]} {kind}" for kind in (RIGHT, REFUSED, WRONG, BROKEN))
     share = 100 * counts[RIGHT] / max(fit, 1)
-    return f"{len(outcomes)} cases, {fit} of fixed extents and numbers: {named}; {share:.1f} % right"
+    lines = [f"{len(outcomes)} cases, {fit} of fixed extents and numbers: {named}; {share:.1f} % right"]
+    for kind, reasons in (
+        (REFUSED, Counter(each.operator for each in outcomes if each.kind == REFUSED)),
+        (LEFT_OUT, Counter(each.reason for each in outcomes if each.kind == LEFT_OUT)),
+    ):
+        if reasons:
+            told = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+            lines.append(f"{kind}: {told}")
+    return "\n".join(lines)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -226,8 +226,37 @@ static int64_t cut_off(double value) {
     return value > -9.2e18 && value < 9.2e18 ? (int64_t)value : INT64_MIN;
 }
 
+/* Convert between floats and bfloat16, their upper halves: all that computes in bfloat16 does so in floats. */
+static void widen(int64_t count, const unsigned char *x, float *y) {
+    for (int64_t at = 0; at < count; at++) {
+        uint16_t code;
+        memcpy(&code, x + at * 2, sizeof code);
+        const uint32_t bits = (uint32_t)code << 16;
+        memcpy(y + at, &bits, sizeof bits);
+    }
+}
+
+static void narrow(int64_t count, const float *x, unsigned char *y) {
+    for (int64_t at = 0; at < count; at++) {
+        uint32_t bits;
+        memcpy(&bits, x + at, sizeof bits);
+        /* Half of a step is added, less one where the lower neighbour is even; a carry may make infinity. */
+        const uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
+        const uint16_t code = (uint16_t)((bits & 0x7FFFFFFF) > 0x7F800000 ? bits >> 31 << 15 | 0x7FC0 : rounded);
+        memcpy(y + at * 2, &code, sizeof code);
+    }
+}
+
 void kernel_convert(const kernel_conversion *conversion, const void *x, void *y) {
     const int32_t from = conversion->type, to = conversion->rules.type;
+    if (from == KERNEL_BFLOAT16 && to == KERNEL_FLOAT32) {
+        widen(conversion->count, x, y);
+        return;
+    }
+    if (from == KERNEL_FLOAT32 && to == KERNEL_BFLOAT16) {
+        narrow(conversion->count, x, y);
+        return;
+    }
     for (size_t at = 0; at < (size_t)conversion->count; at++) {
         if (is_whole(from) && is_whole(to)) {
             write_whole(to, y, at, read_whole(from, x, at));
