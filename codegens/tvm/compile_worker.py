@@ -117,7 +117,7 @@ def _widen_halves(node: onnx.NodeProto, types: Mapping[str, int], name: str) -> 
 
 
 def _bound_shift(node: onnx.NodeProto, types: Mapping[str, int], name: str) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of a BitShift by any number of bits: LLVM leaves open what as many as there are give.
+    """Yield the nodes of a BitShift by any number of bits: LLVM leaves as many as there are open.
 
     Nothing is left but the sign, of signed numbers that are shifted right.
     """
