@@ -117,7 +117,10 @@ def _widen_halves(node: onnx.NodeProto, types: Mapping[str, int], name: str) -> 
 
 
 def _bound_shift(node: onnx.NodeProto, types: Mapping[str, int], name: str) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of a BitShift that gives 0 where it shifts by all bits, which LLVM leaves open."""
+    """Yield the nodes of a BitShift by any number of bits: LLVM leaves as many as there are open.
+
+    Nothing is left but the sign, of signed numbers that are shifted right.
+    """
     x, y = node.input
     dtype = helper.tensor_dtype_to_np_dtype(types[x])
     bits = dtype.itemsize * 8
@@ -127,7 +130,11 @@ def _bound_shift(node: onnx.NodeProto, types: Mapping[str, int], name: str) -> I
     yield helper.make_node("Min", [y, f"{name}/most"], [f"{name}/by"])
     shift = onnx.NodeProto()
     shift.CopyFrom(node)
-    shift.input[1], shift.output[0] = f"{name}/by", f"{name}/shifted"
+    shift.input[1] = f"{name}/by"
+    if dtype.kind == "i" and any(each.s == b"RIGHT" for each in node.attribute):
+        yield shift
+        return
+    shift.output[0] = f"{name}/shifted"
     yield shift
     yield helper.make_node("Less", [y, f"{name}/bits"], [f"{name}/inside"])
     reads = [f"{name}/inside", f"{name}/shifted", f"{name}/zero"]
