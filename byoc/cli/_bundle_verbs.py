@@ -35,7 +35,7 @@ from byoc.cli._option_flags import (
 from byoc.console import make_console, print_line, print_lines
 from byoc.errors import InputError
 from byoc.reporting import format_count, format_quantity
-from byoc.support import check_output, write_text
+from byoc.support import check_output, make_folder, write_text
 
 # `byoc report`: draw a bundle's report for a browser.
 
@@ -91,10 +91,7 @@ def report(  # noqa: PLR0913, PLR0917 - typer gives each
 
 def _write_explorer_files(folder: Path, files: Mapping[str, str]) -> None:
     """Write the files of Model Explorer, and print the command that opens them."""
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be made: {error.strerror or error}") from None
+    make_folder(folder)
     for name, text in files.items():
         write_text(folder / name, text)
     graph, *overlays = (shlex.quote(str(folder / name)) for name in files)

@@ -212,19 +212,19 @@ def _read_file(path: Path, options: PackageOptions) -> tuple[Mapping[str, Any], 
     """Read a YAML file of a package: its models, and the options of all with those that it gives."""
     content = read_mapping(path)
     models = content.pop("models", None)
+    merged = _change_options(options, content, str(path), path.parent)
     if not isinstance(models, dict) or not models:
         raise InputError(f"{path}: models: expected a mapping of names to models")
-    merged = _change_options(options, content, str(path), path.parent)
     found = {}
     for name, given in models.items():
         if not isinstance(name, str):  # YAML reads on, no and 1 as something else
             raise InputError(f"{path}: models: the name {name!r} is not text: quote it")
         own = given if isinstance(given, dict) else {"model": given}
         where = f"{path}: models.{name}"
-        if not isinstance(own.get("model"), str):
-            raise InputError(f"{where}.model: expected the path of a model, or zoo:NAME")
         rest = {key: value for key, value in own.items() if key != "model"}
         changed = _change_options(merged, rest, where, path.parent)
+        if not isinstance(own.get("model"), str):
+            raise InputError(f"{where}.model: expected the path of a model, or zoo:NAME")
         found[name] = {"model": _find_file(own["model"], path.parent), "options": changed}
     return found, merged
 
@@ -240,7 +240,8 @@ def _change_options(
     known = {each.name for each in fields(PackageOptions)} - {*_OF_PACKAGE} | lowering
     wrong = next((key for key in given if key not in known), None)
     if wrong is not None:
-        raise InputError(f"{where}: no option '{wrong}'{suggest_nearest(str(wrong), known)}")
+        near = suggest_nearest(str(wrong), {*known, "model", "models"})
+        raise InputError(f"{where}: no option '{wrong}'{near}")
     found = {k: _find_file(value, folder) if k in _FILES else value for k, value in given.items()}
     of_precision = {key: found.pop(key) for key in [*found] if key in lowering}
     try:
