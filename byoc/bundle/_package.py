@@ -269,7 +269,9 @@ def _read_index(path: Path) -> PackageManifest:
 
 
 def _make_kind_error(path: Path) -> InputError:
-    return InputError(f"{path}: is a bundle of one model, not a package: `byoc package` makes one of models")
+    return InputError(
+        f"{path}: is a bundle of one model, not a package: `byoc package` makes one of models"
+    )
 
 
 @dataclass(frozen=True)

@@ -255,8 +255,8 @@ def _open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
             except zipfile.BadZipFile:
                 if starts != b"PK":
                     raise InputError(
-                        f"{path}: not a bundle: neither a folder nor a zip; `byoc partition` makes one of a "
-                        "model (-o)"
+                        f"{path}: not a bundle: neither a folder nor a zip; `byoc partition` makes "
+                        "one of a model (-o)"
                     ) from None
                 raise
             with archive:

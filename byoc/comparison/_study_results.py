@@ -257,7 +257,7 @@ def _read_csv(path: Path) -> list[StudyRow]:
         for name, text in texts.items():
             if name is None or text is None:
                 raise InputError(
-                    f"{path}:{number}: not as many cells as there are columns, so it is no CSV of a study"
+                    f"{path}:{number}: not as many cells as there are columns, so not a CSV file"
                 )
             kind = float if name.startswith(MEASURE_PREFIX) else COLUMNS.get(name, str)
             try:

@@ -293,11 +293,15 @@ def check_output(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder for outputs, and those around it. Raises InputError when there is a file, or none can be."""
+    """Make a folder, and those around it. Raises InputError when that is not possible."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError:
-        why = "it is a link to nothing" if path.is_symlink() else "there is a file of that name, and a folder is expected"
+        why = (
+            "it is a link to nothing"
+            if path.is_symlink()
+            else "there is a file of that name, and a folder is expected"
+        )
         raise InputError(f"{path}: cannot be made: {why}") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be made: {error.strerror or error}") from None

@@ -113,12 +113,12 @@ def _explain_detail(detail: ErrorDetails, kind: type[BaseModel], has_hint: bool)
         known = re.findall(r"'([^']*)'", detail["ctx"]["expected"])
         hint = suggest_nearest(str(detail["input"])[:50], known) if has_hint else ""
         return f"{place}: expected {detail['ctx']['expected']}{hint}"
-    if detail["type"] == "model_type" and has_hint:
-        fields = _list_fields(kind, detail["loc"])
-        few = f" ({', '.join(fields)})" if 0 < len(fields) <= _FEW_KEYS else ""
-        return f"{place}: {_MESSAGES['model_type']}{few}"
     if detail["type"] in ("too_short", "too_long"):
         message = _explain_length(detail)
+    elif detail["type"] == "model_type" and has_hint:
+        fields = _list_fields(kind, detail["loc"])
+        few = f" ({', '.join(fields)})" if 0 < len(fields) <= _FEW_KEYS else ""
+        message = f"{_MESSAGES['model_type']}{few}"
     else:
         message = _MESSAGES.get(detail["type"], detail["msg"].removeprefix("Value error, "))
     return f"{place}: {message[:1].lower()}{message[1:]}"

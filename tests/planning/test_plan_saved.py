@@ -76,7 +76,9 @@ def test_a_model_without_nodes_comes_back(files: Files, tmp_path: Path) -> None:
     rules = files.rules("one", "Neg")
     first = partition(parse("empty (float[4] x) => (float[4] x) {}"), rules)
     assert saved(first, tmp_path / "p.yaml")["nodes"] == {}
-    assert partition(parse("empty (float[4] x) => (float[4] x) {}"), rules, placement=tmp_path / "p.yaml")
+    assert partition(
+        parse("empty (float[4] x) => (float[4] x) {}"), rules, placement=tmp_path / "p.yaml"
+    )
 
 
 def test_an_edited_file_is_followed(files: Files, tmp_path: Path) -> None:

@@ -150,8 +150,8 @@ def test_targets_without_rules_for_integers(net: Model, ranges: Ranges) -> None:
     with pytest.raises(InputError) as error:
         concluded(net, "nnpa", quantize="int8", calibration=ranges)
     assert str(error.value) == (
-        "nnpa: no rule has `quantized: true`, so nothing can be quantized: leave --quantize int8 out, or name "
-        "rules for integers, such as dla or ethos-u55"
+        "nnpa: no rule has `quantized: true`, so nothing can be quantized: leave --quantize int8 out, "
+        "or name rules for integers, such as dla or ethos-u55"
     )
 
 
