@@ -93,7 +93,7 @@ _MESSAGES = {
 }
 
 
-_FEW_KEYS = 8  # more are listed where a key is wrong, not where a value should have been a mapping
+_FEW_KEYS = 6  # more are listed where a key is wrong, not where a value should have been a mapping
 
 
 def _explain_detail(detail: ErrorDetails, kind: type[BaseModel], has_hint: bool) -> str:
