@@ -251,7 +251,8 @@ def reduce_package(
             for name in sorted(names):
                 if name not in there:
                     near = suggest_nearest(name, there)
-                    raise InputError(f"{source}: no {what} '{name}'{near}; it has {', '.join(there)}")
+                    has = ", ".join(there) or "none: it was made without --for"
+                    raise InputError(f"{source}: no {what} '{name}'{near}; it has {has}")
         writer.take_over(source, choose)
         writer.devices = known.devices if device is None else (device,)
         if not writer.models:
@@ -268,7 +269,9 @@ def _read_index(path: Path) -> PackageManifest:
 
 
 def _make_kind_error(path: Path) -> InputError:
-    return InputError(f"{path}: is a bundle of one model, not a package")
+    return InputError(
+        f"{path}: is a bundle of one model, not a package: `byoc package` makes one of models"
+    )
 
 
 @dataclass(frozen=True)

@@ -254,7 +254,10 @@ def _open_zip(path: Path) -> Iterator[zipfile.ZipFile]:
                 archive = zipfile.ZipFile(file)
             except zipfile.BadZipFile:
                 if starts != b"PK":
-                    raise InputError(f"{path}: not a bundle: neither a folder nor a zip") from None
+                    raise InputError(
+                        f"{path}: not a bundle: neither a folder nor a zip; `byoc partition` makes "
+                        "one of a model (-o)"
+                    ) from None
                 raise
             with archive:
                 yield archive

@@ -35,7 +35,7 @@ from byoc.cli._option_flags import (
 from byoc.console import make_console, print_line, print_lines
 from byoc.errors import InputError
 from byoc.reporting import format_count, format_quantity
-from byoc.support import check_output, write_text
+from byoc.support import check_output, make_folder, open_workspace, replace_path, write_text
 
 # `byoc report`: draw a bundle's report for a browser.
 
@@ -90,13 +90,21 @@ def report(  # noqa: PLR0913, PLR0917 - typer gives each
 
 
 def _write_explorer_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Write the files of Model Explorer, and print the command that opens them."""
-    try:
-        folder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be made: {error.strerror or error}") from None
-    for name, text in files.items():
-        write_text(folder / name, text)
+    """Write the files of Model Explorer, and print the command that opens them.
+
+    A new folder is there with all of them or not at all; in one that is there each file is replaced.
+    """
+    if folder.exists():
+        make_folder(folder)
+        for name, text in files.items():
+            write_text(folder / name, text)
+    else:
+        with open_workspace(folder.absolute().parent) as workspace:
+            fresh = workspace / "new"
+            make_folder(fresh)
+            for name, text in files.items():
+                write_text(fresh / name, text)
+            replace_path(fresh, folder)
     graph, *overlays = (shlex.quote(str(folder / name)) for name in files)
     print_line(f"Written to {folder}; pip install ai-edge-model-explorer, and then")
     print_line(f"model-explorer {graph} --node_data_paths {','.join(overlays)}")

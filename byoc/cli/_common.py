@@ -339,12 +339,10 @@ def check_not_read(path: Path, read: Iterable[object]) -> None:
                 check_outside(path, Path(each), "it would replace what is read")
 
 
-def read_links(text: str | None) -> tuple[float, ...]:
-    """Return the bandwidths in a text with commas between, each once; none where there is no text."""
-    if text is None:
-        return ()
+def read_links(texts: Sequence[str] | None) -> tuple[float, ...]:
+    """Return the bandwidths in texts with commas between, each once; none where there is no text."""
     links = []
-    for part in text.split(","):
+    for part in ",".join(texts).split(",") if texts else ():
         try:
             value = float(part)
         except ValueError:

@@ -314,14 +314,14 @@ def compare(  # noqa: PLR0913 - the options of the verb
     options: byoc.stages.options.PlanOptions,
     *,
     strategies: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             help="Names, with commas between: see byoc strategies.",
             show_default=",".join(comparison.FAST_STRATEGIES),
         ),
     ] = None,
     link: Annotated[
-        str | None, typer.Option(help="Bandwidths of the link in GB/s, with commas between.")
+        list[str] | None, typer.Option(help="Bandwidths of the link in GB/s, with commas between, or repeated.")
     ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Processes at a time; as many as processors unless given.")
@@ -338,7 +338,7 @@ def compare(  # noqa: PLR0913 - the options of the verb
     provider-order takes the place of min-cut unless strategies are given.
     """
     tests = JUnitFile.prepare(junit, "compare", models, options.rules)
-    names = () if strategies is None else _read_names(strategies)
+    names = _read_names(strategies) if strategies else ()
     links = read_links(link) or (None,)
     with tests.record_errors("compare"), show_status(), reserve_stdout():
         plain = keywords_of(options, byoc.stages.options.PlanOptions)
@@ -377,8 +377,8 @@ def _run(
         return comparison.make_strategy_rows(error.__cause__.result.rows), error
 
 
-def _read_names(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+def _read_names(texts: Sequence[str]) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in ",".join(texts).split(",") if name.strip()))
     if not names:
         raise typer.BadParameter("give at least one name", param_hint="--strategies")
     return names

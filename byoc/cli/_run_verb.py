@@ -253,9 +253,22 @@ def _fit_inputs(
         given = {**samples.model_samples(model), **given}
     known = loaded if isinstance(loaded, byoc.Session) else next(iter(loaded.sessions.values()))
     read = {name: samples.restore_dtype(value, known.types.get(name)) for name, value in given.items()}
-    return (
-        byoc.runtime.FittedInputs(loaded, read) if isinstance(loaded, byoc.Session) else loaded.fit(read)
-    )
+    with _name_file(inputs):
+        if not isinstance(loaded, byoc.Session):
+            return loaded.fit(read)
+        loaded.require_inputs(read)
+    return byoc.runtime.FittedInputs(loaded, read)
+
+
+@contextmanager
+def _name_file(inputs: str | None) -> Iterator[None]:
+    """Put the file of the inputs in front of what is wrong with them."""
+    try:
+        yield
+    except byoc.InputError as error:
+        if inputs is None or inputs == _RANDOM:
+            raise
+        raise byoc.InputError(*(f"{inputs}: {line}" for line in error.lines)) from None
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from byoc.comparison._study_tables import (
     select_rows,
 )
 from byoc.errors import InputError
-from byoc.support import check_output, write_text
+from byoc.support import check_output, make_folder, write_text
 
 MEASURED = "measured_seconds"
 """The column of measured seconds, in results or in a file beside them."""
@@ -173,10 +173,7 @@ def plot_study(  # noqa: PLR0913 - the options of the verb
         return [path]
     if path.suffix:
         raise InputError(f"{path}: figures are {', '.join((*SUFFIXES, PAGE_SUFFIX))}, or a folder")
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be made: {error.strerror or error}") from None
+    make_folder(path)
     written = []
     for each in figures:
         written.append(path / f"{each.name}.{form}")

@@ -256,7 +256,9 @@ def _read_csv(path: Path) -> list[StudyRow]:
         row: StudyRow = {}
         for name, text in texts.items():
             if name is None or text is None:
-                raise InputError(f"{path}:{number}: not as many cells as there are columns")
+                raise InputError(
+                    f"{path}:{number}: not as many cells as there are columns, so not a CSV file"
+                )
             kind = float if name.startswith(MEASURE_PREFIX) else COLUMNS.get(name, str)
             try:
                 row[name] = kind(text) if text or kind is str else None

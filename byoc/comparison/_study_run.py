@@ -54,6 +54,7 @@ from byoc.support import (
     check_minimum,
     is_file,
     make_file_error,
+    make_folder,
     read_yaml,
     report_step,
     validate_content,
@@ -330,8 +331,8 @@ def study(  # noqa: PLR0913 - the options of the verb
         check_results_path(path)
     cases, failures = add_digests(expand_cases(content, folder, source))
     if save is not None:
-        made = str(_make_folder(Path(save)).absolute())
-        cases = [replace(case, save=made) for case in cases]
+        make_folder(Path(save))
+        cases = [replace(case, save=str(Path(save).absolute())) for case in cases]
     solve = partial(solve_in_processes, jobs=jobs)
     if scheduler is not None:
         solve = partial(solve_on_cluster, address=scheduler)
@@ -356,14 +357,6 @@ def study(  # noqa: PLR0913 - the options of the verb
             raise stop.cause from stop
         write_results(path, result.rows)
         return result
-
-
-def _make_folder(path: Path) -> Path:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be made: {error.strerror or error}") from None
-    return path
 
 
 def _load_study(study: str | Path | Mapping[str, Any]) -> tuple[StudyFile, Path, str]:

@@ -13,12 +13,12 @@ from typing import Any
 from byoc import bundle, quantization
 from byoc.codegen import find_same_paths, is_plain_name
 from byoc.errors import InputError, suggest_nearest
-from byoc.model import VARIANT_NAME, Variant
+from byoc.model import VARIANT_NAME, Variant, list_open_dims
 from byoc.pipeline import Result, partition_request
 from byoc.stages import Request, Resolve
 from byoc.stages.options import VARIANT_RULES, Options, VariantValue, list_files
 from byoc.support import Flag, Syntax, check_types, declare_field, read_mapping, take_keywords
-from byoc.zoo import Source, find_genai_folder, find_genai_model
+from byoc.zoo import Source, find_genai_folder, find_genai_model, load_model
 
 PackagedModels = str | Path | Sequence[str | Path] | Mapping[str, Any]
 _SUFFIXES = (".yaml", ".yml")
@@ -139,13 +139,14 @@ def _naming_model(name: str, writer: bundle.PackageWriter) -> Iterator[None]:
 
     The bundle of the model on the way is called by the place where it is to be.
     """
-    try:
-        yield
-    except InputError as error:
-        if type(error) is not InputError:  # others say more than a message
-            raise
-        lines = (line.replace(str(writer.workspace), str(writer.place)) for line in error.lines)
-        raise InputError(*(f"model {name}: {line}" for line in lines)) from error
+    with name_failed_model(name):
+        try:
+            yield
+        except InputError as error:
+            if type(error) is not InputError:
+                raise
+            lines = (line.replace(str(writer.workspace), str(writer.place)) for line in error.lines)
+            raise InputError(*lines) from error
 
 
 def list_packaged_models(models: PackagedModels, options: PackageOptions) -> dict[str, PackagedModel]:
@@ -177,7 +178,51 @@ def list_packaged_models(models: PackagedModels, options: PackageOptions) -> dic
     same = find_same_paths(found)
     if same is not None:
         raise InputError(f"models {same[0]} and {same[1]} cannot be told apart on every system")
-    return found
+    return _share_dimensions(found, options)
+
+
+def _share_dimensions(
+    models: dict[str, PackagedModel], options: PackageOptions
+) -> dict[str, PackagedModel]:
+    """Return the models, each with those of the dimensions given for all that it has.
+
+    One that no model has stays with each, for the error that says so.
+    """
+    shared = options.dims
+    if not shared or len(models) < 2:
+        return models
+    open_dims = {}
+    for name, each in models.items():
+        with name_failed_model(name):
+            open_dims[name] = set(list_open_dims(load_model(each.source, without_heavy=True).structure))
+    known = set().union(*open_dims.values())
+    return {
+        name: each
+        if each.options.dims is not shared
+        else replace(
+            each,
+            options=replace(
+                each.options,
+                dims={
+                    dim: size
+                    for dim, size in shared.items()
+                    if dim in open_dims[name] or dim not in known
+                },
+            ),
+        )
+        for name, each in models.items()
+    }
+
+
+@contextmanager
+def name_failed_model(name: str) -> Iterator[None]:
+    """Put the name of a model in front of the message of an InputError."""
+    try:
+        yield
+    except InputError as error:
+        if type(error) is not InputError:  # others say more than a message
+            raise
+        raise InputError(*(f"model {name}: {line}" for line in error.lines)) from error
 
 
 def _list_inside(name: str, given: Any) -> Iterator[tuple[str, Any]]:
@@ -212,19 +257,19 @@ def _read_file(path: Path, options: PackageOptions) -> tuple[Mapping[str, Any], 
     """Read a YAML file of a package: its models, and the options of all with those that it gives."""
     content = read_mapping(path)
     models = content.pop("models", None)
+    merged = _change_options(options, content, str(path), path.parent)
     if not isinstance(models, dict) or not models:
         raise InputError(f"{path}: models: expected a mapping of names to models")
-    merged = _change_options(options, content, str(path), path.parent)
     found = {}
     for name, given in models.items():
         if not isinstance(name, str):  # YAML reads on, no and 1 as something else
             raise InputError(f"{path}: models: the name {name!r} is not text: quote it")
         own = given if isinstance(given, dict) else {"model": given}
         where = f"{path}: models.{name}"
-        if not isinstance(own.get("model"), str):
-            raise InputError(f"{where}.model: expected the path of a model, or zoo:NAME")
         rest = {key: value for key, value in own.items() if key != "model"}
         changed = _change_options(merged, rest, where, path.parent)
+        if not isinstance(own.get("model"), str):
+            raise InputError(f"{where}.model: expected the path of a model, or zoo:NAME")
         found[name] = {"model": _find_file(own["model"], path.parent), "options": changed}
     return found, merged
 
@@ -240,7 +285,8 @@ def _change_options(
     known = {each.name for each in fields(PackageOptions)} - {*_OF_PACKAGE} | lowering
     wrong = next((key for key in given if key not in known), None)
     if wrong is not None:
-        raise InputError(f"{where}: no option '{wrong}'{suggest_nearest(str(wrong), known)}")
+        near = suggest_nearest(str(wrong), {*known, "model", "models"})
+        raise InputError(f"{where}: no option '{wrong}'{near}")
     found = {k: _find_file(value, folder) if k in _FILES else value for k, value in given.items()}
     of_precision = {key: found.pop(key) for key in [*found] if key in lowering}
     try:

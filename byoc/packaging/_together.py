@@ -13,7 +13,12 @@ import numpy as np
 
 from byoc.costs import LATENCY, find_conditions, parse_amount
 from byoc.errors import InputError, suggest_nearest
-from byoc.packaging._package import PackageOptions, list_packaged_models, package
+from byoc.packaging._package import (
+    PackageOptions,
+    list_packaged_models,
+    name_failed_model,
+    package,
+)
 from byoc.pipeline import Result, partition_request
 from byoc.placement import (
     Conditions,
@@ -111,22 +116,23 @@ def partition_together(
     if alone.placement is not None:
         raise InputError("a placement (--placement) is of a single model, not of several")
     settings = load_settings(alone, alone.strategy)
-    sources = {
-        name: each.source
-        for name, each in list_packaged_models(models, PackageOptions(**_select(own))).items()
-    }
+    packaged = list_packaged_models(models, PackageOptions(**_select(own)))
+    sources = {name: each.source for name, each in packaged.items()}
+    each_alone = {name: replace(alone, dims=each.options.dims) for name, each in packaged.items()}
     networks = _describe_networks(options, list(sources))
-    plans = {name: _plan(name, source, alone).plan for name, source in sources.items()}
+    plans = {name: _plan(name, source, each_alone[name]).plan for name, source in sources.items()}
     joint = _join(plans, networks, settings)
     placement = _solve(joint, plans, alone, settings)
     with TemporaryDirectory(prefix="byoc-") as folder:
         pinned = _save_placements(plans, placement.labels, Path(folder))
         if options.output is None:
-            given = {name: replace(alone, placement=pinned.get(name)) for name in sources}
+            given = {
+                name: replace(each, placement=pinned.get(name)) for name, each in each_alone.items()
+            }
             results = {name: _plan(name, sources[name], each) for name, each in given.items()}
         else:
             described = {
-                name: {"model": source, "keep_open": True}
+                name: {"model": source, "keep_open": True, "dims": each_alone[name].dims}
                 | ({"placement": str(pinned[name])} if name in pinned else {})
                 for name, source in sources.items()
             }
@@ -141,12 +147,8 @@ def _select(own: Mapping[str, Any]) -> dict[str, Any]:
 
 def _plan(name: str, source: Source, options: Options) -> Result:
     """Return the result of a model that is only planned; raises InputError with its name."""
-    try:
+    with name_failed_model(name):
         return partition_request(Request(source, options))
-    except InputError as error:
-        if type(error) is not InputError:  # others say more than a message
-            raise
-        raise InputError(*(f"model {name}: {line}" for line in error.lines)) from error
 
 
 def _describe_networks(options: TogetherOptions, names: Sequence[str]) -> tuple[PlacedNetwork, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -192,7 +192,7 @@ class SavedPlacementFile(StrictModel):
 
     format: Literal[1]
     model: str = ""
-    nodes: Annotated[dict[str, str], Field(min_length=1)]
+    nodes: dict[str, str]
     outputs: dict[str, str] = Field(default_factory=dict)
     signatures: dict[str, str] = Field(default_factory=dict)
 
@@ -358,5 +358,5 @@ def format_placement(root: GraphPlan, model: str) -> str:
                 if output not in ("", name):
                     outputs[name] = output
     content = {"nodes": nodes, "outputs": outputs, "signatures": signatures}
-    kept = {key: value for key, value in content.items() if value}
+    kept = {key: value for key, value in content.items() if value or key == "nodes"}
     return _HEAD + dump_yaml({"format": 1, "model": model, **kept})

@@ -490,7 +490,10 @@ def choose_precision(
     integer = find_integer_targets(targets, wanted.quantize)
     if wanted.quantize is not None and not integer:
         names = " and ".join(target.source for target in targets)
-        raise InputError(f"{names}: no rule has `quantized: true`, so nothing can be quantized")
+        raise InputError(
+            f"{names}: no rule has `quantized: true`, so nothing can be quantized: leave --quantize "
+            f"{wanted.quantize} out, or name rules for integers, such as dla or ethos-u55"
+        )
     if not integer:
         return ChosenPrecision(model, tuple(targets), notes=note_unused(wanted))
     if wanted.calibration is None and wanted.data is None:

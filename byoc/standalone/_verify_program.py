@@ -287,7 +287,9 @@ def _call(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[s
         )
     except OSError as error:
         reason = error.strerror or str(error)
-        raise MissingRuntimeError(f"there is no command '{command[0]}' here: {reason}") from None
+        raise MissingRuntimeError(
+            f"there is no command '{command[0]}' here, which --cc, $BYOC_CC or --run names: {reason}"
+        ) from None
 
 
 def _judge(outputs: Sequence[ProgramOutput], status: int, said: str) -> str:

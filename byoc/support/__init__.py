@@ -91,6 +91,7 @@ if TYPE_CHECKING:
         find_inside,
         find_user_folder,
         is_utf8,
+        make_folder,
         make_temporary_folder,
         open_workspace,
         read_limited,

@@ -292,6 +292,21 @@ def check_output(path: Path) -> None:
     _resolve_output(path)
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, and those around it. Raises InputError when that is not possible."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        why = (
+            "it is a link to nothing"
+            if path.is_symlink()
+            else "there is a file of that name, and a folder is expected"
+        )
+        raise InputError(f"{path}: cannot be made: {why}") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be made: {error.strerror or error}") from None
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file in UTF-8. Raises InputError when it cannot be written, and leaves the old one.
 

@@ -93,6 +93,9 @@ _MESSAGES = {
 }
 
 
+_FEW_KEYS = 6  # more are listed where a key is wrong, not where a value should have been a mapping
+
+
 def _explain_detail(detail: ErrorDetails, kind: type[BaseModel], has_hint: bool) -> str:
     """Return a sentence for a mistake; the hint at what was meant takes longer than all else."""
     place = _format_location(detail["loc"])
@@ -112,6 +115,10 @@ def _explain_detail(detail: ErrorDetails, kind: type[BaseModel], has_hint: bool)
         return f"{place}: expected {detail['ctx']['expected']}{hint}"
     if detail["type"] in ("too_short", "too_long"):
         message = _explain_length(detail)
+    elif detail["type"] == "model_type" and has_hint:
+        fields = _list_fields(kind, detail["loc"])
+        few = f" ({', '.join(fields)})" if 0 < len(fields) <= _FEW_KEYS else ""
+        message = f"{_MESSAGES['model_type']}{few}"
     else:
         message = _MESSAGES.get(detail["type"], detail["msg"].removeprefix("Value error, "))
     return f"{place}: {message[:1].lower()}{message[1:]}"

@@ -310,6 +310,13 @@ def find_original(bundle: Bundle, against: str | Path | None = None) -> Verifica
     precision = bundle.variant.report.precision
     if precision is None:
         return VerificationModels(original)
+    names = {value.name for value in original.structure.graph.input}
+    strange = [value.name for value in bundle.model().graph.input if value.name not in names]
+    if strange:
+        raise InputError(
+            f"{name}: it has no input '{strange[0]}', which the bundle has: give the model that the "
+            "bundle was made of (--against)"
+        )
     whole = f"its own {bundle.variant.model}"
     own = replace(original, structure=bundle.model(), heavy=None, source=whole, folder=bundle.folder)
     return VerificationModels(own, original, precision.dtype or "")

@@ -110,7 +110,8 @@ def test_no_folder(tmp_path: Path) -> None:
 
 def test_a_file_is_no_bundle(bundle: Path) -> None:
     assert _refused(bundle / "model.onnx") == (
-        f"{bundle / 'model.onnx'}: not a bundle: neither a folder nor a zip"
+        f"{bundle / 'model.onnx'}: not a bundle: neither a folder nor a zip; `byoc partition` makes "
+        "one of a model (-o)"
     )
 
 

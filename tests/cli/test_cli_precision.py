@@ -54,7 +54,8 @@ def _refused(here: Path, byoc: Cli, *arguments: str) -> str:
         ),
         (
             ("m.onnx", "--rules", "nnpa", "--quantize", "int8", "--data", "data"),
-            "nnpa: no rule has `quantized: true`, so nothing can be quantized",
+            "nnpa: no rule has `quantized: true`, so nothing can be quantized: leave --quantize int8 "
+            "out, or name rules for integers, such as dla or ethos-u55",
         ),
         (
             (*INT8, "--data", "data", "--accuracy-budget", "high"),

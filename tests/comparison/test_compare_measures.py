@@ -218,7 +218,9 @@ def test_notes_in_csv_and_as_footnotes(two: Path, byoc: Cli) -> None:
         "--rules",
         VANILLA,
         "--link",
-        "1,2",
+        "1",
+        "--link",
+        "2",
         "--strategies",
         "min-cut",
         "--jobs",
@@ -226,6 +228,7 @@ def test_notes_in_csv_and_as_footnotes(two: Path, byoc: Cli) -> None:
     )
     table = list(csv.DictReader(io.StringIO(byoc(*asked, "--format", "csv").out)))
     assert list(table[0]) == list(ROW_KEYS)
+    assert [row["link"] for row in table] == ["1.0", "2.0"]
     sentence = "strategy min-cut: launches played no part in the choice"
     assert all(sentence in row["notes"].split("; ") for row in table)
     text = byoc(*asked).out

@@ -60,6 +60,18 @@ AT = (
 )
 
 
+def test_a_dimension_is_given_to_the_models_that_have_it(here: Path) -> None:
+    onnx.save(parse("m (float[batch, 4] x) => (float[batch, 4] y) { y = Relu(x) }"), "c.onnx")
+    made = byoc.partition_together(["a.onnx", "c.onnx"], dims={"batch": 3}, output="app.byoc", **WITH)
+    assert [
+        result.plan.model.structure.graph.input[0].type.tensor_type.shape.dim[0].dim_value
+        for result in made.results.values()
+    ] == [1, 3]
+    assert byoc.load("app.byoc/c")(np.ones((3, 4), np.float32))["y"].shape == (3, 4)
+    with pytest.raises(InputError, match=r"^model a: a\.onnx: no input has a dimension named 'bach'"):
+        byoc.partition_together(["a.onnx", "c.onnx"], dims={"bach": 3}, **WITH)
+
+
 def test_each_goes_to_an_accelerator_of_its_own(here: Path) -> None:
     made = byoc.partition_together(["a.onnx", "b.onnx"], output="app.byoc", **WITH)
     devices = {

@@ -72,6 +72,15 @@ def test_what_is_saved_comes_back(files: Files, tmp_path: Path) -> None:
         assert (tmp_path / "q.yaml").read_text() == (tmp_path / "p.yaml").read_text()
 
 
+def test_a_model_without_nodes_comes_back(files: Files, tmp_path: Path) -> None:
+    rules = files.rules("one", "Neg")
+    first = partition(parse("empty (float[4] x) => (float[4] x) {}"), rules)
+    assert saved(first, tmp_path / "p.yaml")["nodes"] == {}
+    assert partition(
+        parse("empty (float[4] x) => (float[4] x) {}"), rules, placement=tmp_path / "p.yaml"
+    )
+
+
 def test_an_edited_file_is_followed(files: Files, tmp_path: Path) -> None:
     """What is listed goes where it is said to be; the strategy has the rest."""
     rules = files.rules("one", "Neg", "Abs", "Relu", "Add")
@@ -297,7 +306,7 @@ def test_a_device_that_is_not_there(files: Files, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("format: 1\nnodes: {}\n", "nodes: "),
+        ("format: 1\n", "nodes: "),
         ("format: 2\nnodes: {a: host}\n", "format: "),
         ("format: 1\nnods: {a: host}\n", "nods: no such key (did you mean nodes?)"),
         ("format: 1\nnodes: {a: [1]}\n", "nodes.a: "),

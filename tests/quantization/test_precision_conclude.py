@@ -149,7 +149,10 @@ def test_a_dtype_that_the_target_does_not_have(net: Model, ranges: Ranges) -> No
 def test_targets_without_rules_for_integers(net: Model, ranges: Ranges) -> None:
     with pytest.raises(InputError) as error:
         concluded(net, "nnpa", quantize="int8", calibration=ranges)
-    assert str(error.value) == "nnpa: no rule has `quantized: true`, so nothing can be quantized"
+    assert str(error.value) == (
+        "nnpa: no rule has `quantized: true`, so nothing can be quantized: leave --quantize int8 out, "
+        "or name rules for integers, such as dla or ethos-u55"
+    )
 
 
 def test_a_dtype_that_nothing_computes_in() -> None:

@@ -187,10 +187,10 @@ def _huge(path: Path) -> None:
 @pytest.mark.parametrize(
     ("write", "sentence"),
     [
-        (lambda path: np.savez(path, image=ramp(1, 4)), "missing input 'rows'"),
+        (lambda path: np.savez(path, image=ramp(1, 4)), "x.npz: missing input 'rows'"),
         (
             lambda path: np.savez(path, imagge=ramp(1, 4), rows=np.zeros(1, np.int64)),
-            "no input 'imagge' (did you mean image?); the model's inputs: image, rows",
+            "x.npz: no input 'imagge' (did you mean image?); the model's inputs: image, rows",
         ),
         (
             lambda path: np.savez(path, image=np.zeros((1, 4)), rows=np.zeros(1, np.int64)),
