@@ -302,7 +302,7 @@ def test_on_the_command_line(
     ran = byoc(*(word for word in command if word not in {"--format", "json"}), "fault=load")
     assert ran.code == 5
     assert ran.out.startswith(
-        "Codegen faulty failed: dla_0: loading failed with OSError: no such device (faulty.py:"
+        "Codegen faulty failed: dla_0: loading failed with OSError: no such device (helpers/faulty.py:"
     )
     ran = byoc(*command, "fault=numbers", "--gate", "--threshold", "float32=1", "--no-verify")
     assert json.loads(ran.out)["refusals"] == []
