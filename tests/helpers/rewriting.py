@@ -126,5 +126,5 @@ PASSES = {
 
 def add_passes(monkeypatch: pytest.MonkeyPatch, names: Sequence[str] = tuple(PASSES)) -> None:
     """Register these passes for one test, in this process alone."""
-    points = [EntryPoint(name, f"rewriting:{PASSES[name]}", "byoc.passes") for name in names]
+    points = [EntryPoint(name, f"{__name__}:{PASSES[name]}", "byoc.passes") for name in names]
     add_entry_points(monkeypatch, points)

@@ -141,7 +141,7 @@ def test_a_pass_in_a_process_of_its_own_that_works(
 
 def install_in_path(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Register the passes for other processes, too."""
-    entries = {name: f"rewriting:{kind}" for name, kind in PASSES.items()}
+    entries = {name: f"helpers.rewriting:{kind}" for name, kind in PASSES.items()}
     site = folder / "site"
     site.mkdir()
     register(site, "test-passes", "1.0", {"byoc.passes": entries})
