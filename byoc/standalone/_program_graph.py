@@ -392,7 +392,7 @@ class _Judged:
 def _judge(
     model: Model, exact: ModelProto, index: GraphIndex, source: str, computed: Mapping[str, Array]
 ) -> _Judged:
-    """Return what onnxruntime computes, and onnx.reference of a few nodes that it cannot run as stated.
+    """Run a model on a sample: onnxruntime does, or onnx.reference a few nodes that it cannot run.
 
     Raises InputError where neither runs the model.
     """

@@ -30,7 +30,7 @@ _CHOICE = 9  # of Where
 
 
 class BodyWriter(Protocol):
-    """What writes out a graph: new names, stored tensors, and how many nodes there may be."""
+    """A writer of a graph: it gives names, stores tensors, and limits the number of nodes."""
 
     domains: frozenset[str]
     added: int
@@ -170,7 +170,7 @@ def _run_while(writer: BodyWriter, number: int) -> Iterator[NodeProto]:
 
 
 def _find_most(writer: BodyWriter, count: str) -> int:
-    """Return how often a Loop runs at most, 0 where that is not known, or too often."""
+    """Return the largest trip count of a Loop, 0 where it is not known or too large."""
     if not count:
         return 0
     known = writer.find_value(count)
@@ -214,7 +214,7 @@ def _goes_on(writer: BodyWriter, body: GraphProto) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _ScanForm:
-    """What a Scan says of its body: for each tensor that it reads or makes an axis, and a direction."""
+    """The form of a Scan: an axis and a direction for each tensor that its body reads or makes."""
 
     body: GraphProto
     states: int

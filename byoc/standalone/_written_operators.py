@@ -84,7 +84,7 @@ def write_out_operators(model: Model, domains: Collection[str] = ()) -> Model:
     """
     added = 0
     while True:
-        writer = GraphWriter(model, frozenset(domains), MOST_ADDED - added)
+        writer = OperatorWriter(model, frozenset(domains), MOST_ADDED - added)
         nodes = writer.rewrite()
         if not writer.added:
             return model
@@ -102,7 +102,7 @@ def write_out_operators(model: Model, domains: Collection[str] = ()) -> Model:
 
 
 @dataclass(eq=False)
-class GraphWriter:
+class OperatorWriter:
     """One round over the main graph; what bodies hold themselves is for the next one.
 
     `added` counts new nodes, of which there may be `most`; `stored` are the tensors that bodies stored.

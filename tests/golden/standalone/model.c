@@ -17,6 +17,7 @@
 #define AT(offset) ((void *)(arena + (offset)))
 /* Without const: an array of const elements is no const object, to which a const void pointer could point. */
 #define WEIGHT(offset) ((void *)(weights + (offset)))
+#define IS_TRUE(truth) (*(const unsigned char *)(truth) != 0)
 
 static const int64_t model_inputs_shape_0[] = {1, 2, 6, 6};
 const model_tensor model_inputs[] = {
