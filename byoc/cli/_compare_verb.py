@@ -321,7 +321,8 @@ def compare(  # noqa: PLR0913 - the options of the verb
         ),
     ] = None,
     link: Annotated[
-        list[str] | None, typer.Option(help="Bandwidths of the link in GB/s, with commas between, or repeated.")
+        list[str] | None,
+        typer.Option(help="Bandwidths of the link in GB/s, with commas between, or repeated."),
     ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Processes at a time; as many as processors unless given.")

@@ -140,7 +140,8 @@ def replay(  # noqa: PLR0913 - the options of the verb
         Path, typer.Option("--output", "-o", help="Write the results here: .csv or .parquet.")
     ],
     link: Annotated[
-        list[str] | None, typer.Option(help="Bandwidths of the link in GB/s, with commas between, or repeated.")
+        list[str] | None,
+        typer.Option(help="Bandwidths of the link in GB/s, with commas between, or repeated."),
     ] = None,
     cost_model: Annotated[str | None, typer.Option(help="The accelerator's cost model.")] = None,
     host_cost_model: Annotated[str | None, typer.Option(help="The host's cost model.")] = None,

@@ -447,6 +447,11 @@ def test_sentences_on_packages_name_the_file_and_what_there_is(
     for content, sentence in (
         ("devices: {b: []}\nmodels: {net: zoo:squeezenet}", "variant 'b': rules names no rule file"),
         ("models: {net: zoo:squeezenet}", "devices: none is given"),
+        (
+            "rules: dla\nmodels: {net: {modell: zoo:squeezenet}}",
+            "models.net: no option 'modell' (did you mean model?)",
+        ),
+        ("rules: dla\nmodells: {net: zoo:squeezenet}", "no option 'modells' (did you mean models?)"),
         ("devices: {b: dla}\nmodels: {con: zoo:squeezenet}", "model 'con': no file can have this name"),
     ):
         file.write_text(content)

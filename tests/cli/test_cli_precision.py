@@ -10,7 +10,7 @@ import onnx
 import pytest
 from helpers.calibrating import inputs, network, wide_inputs, wide_network
 from helpers.cutting import files
-from helpers.support import VANILLA, Ran
+from helpers.support import VANILLA, Ran, parse
 
 Cli = Callable[..., Ran]
 DLA = ("m.onnx", "--rules", VANILLA, "--strategy", "all-supported")
@@ -114,6 +114,10 @@ def test_calibrate_partition_verify(here: Path, byoc: Cli) -> None:
         f"\ny: {told[1]} dB signal-to-noise against m.onnx; "
         "the largest element is the same in 100 % of the rows" in against.out
     )
+    onnx.save(parse("other (float[4] z) => (float[4] y) { y = Relu(z) }"), "o.onnx")
+    other = byoc("verify", "q.byoc", "--against", "o.onnx")
+    assert (other.code, other.out) == (1, "")
+    assert "byoc: o.onnx: it has no input 'x', which the bundle has" in other.err
     crossing = [line.split() for line in against.out.splitlines() if " int8 " in line]
     assert crossing
     assert {tuple(line[-3:-1]) for line in crossing} == {("1", "unit")}  # of the last place

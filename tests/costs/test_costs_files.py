@@ -86,7 +86,10 @@ RELU = Task("Relu", Work(4, 32), inputs=(TYPE,), outputs=(TYPE,))
                 "conversion, occupies",
             ],
         ),
-        (ROOFLINE + "link: fast\n", ["link: expected a mapping of keys (bandwidth, latency, conversion, occupies)"]),
+        (
+            ROOFLINE + "link: fast\n",
+            ["link: expected a mapping of keys (bandwidth, latency, conversion, occupies)"],
+        ),
         (ROOFLINE + "engine: ''\n", ["engine: must not be empty"]),
         (
             ROOFLINE + "operators: {Conv: {efficiency: 2}}\nenergy: {byte: .inf, operation: -1}\n",

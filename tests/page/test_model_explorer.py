@@ -203,6 +203,20 @@ def test_the_verb_prints_how_to_open_them(
     (tmp_path / "file").write_text("")
     ran = byoc("report", quantized, "-o", tmp_path / "file", "--format", "model-explorer")
     assert (ran.code, ran.err.count("\n")) == (1, 1)
+    assert "a file of that name" in ran.err
+
+
+def test_a_new_folder_is_written_whole(
+    byoc: Callable[..., Ran], quantized: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(path: Path, text: str) -> None:
+        if path.name != "graph.json":
+            raise KeyboardInterrupt
+        path.write_text(text)
+
+    monkeypatch.setattr("byoc.cli._bundle_verbs.write_text", write)
+    assert byoc("report", quantized, "-o", tmp_path / "new", "--format", "model-explorer").code == 130
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_schema_is_that_of_the_package() -> None:

@@ -242,7 +242,10 @@ def test_all_mistakes_at_once_and_not_too_many() -> None:
         ("", "not JSON: Expecting value: line 1 column 1 (char 0)"),
         ("{", "not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
         ("[]", "the file: expected a mapping of keys (maxSizePerFPGA, maxFPGAs, maxCPUs, nodes, edges)"),
-        ("null", "the file: expected a mapping of keys (maxSizePerFPGA, maxFPGAs, maxCPUs, nodes, edges)"),
+        (
+            "null",
+            "the file: expected a mapping of keys (maxSizePerFPGA, maxFPGAs, maxCPUs, nodes, edges)",
+        ),
         ('{"nodes": [], "nodes": []}', "not JSON: the key 'nodes' stands twice"),
         ("[" * 200_000, "not JSON: it is nested too deep"),
     ],
