@@ -7,13 +7,13 @@ from byoc._doors import open_door
 if TYPE_CHECKING:
     from byoc.runtime._bound_session import (
         BoundSession,
+        DriverExecutor,
         RegionDrivers,
         bind_tensors,
         load_with_drivers,
         load_with_provider,
         use_drivers,
     )
-    from byoc.runtime._driver_session import DriverExecutor
     from byoc.runtime._executors import (
         CheckedExecutor,
         RegionFailedError,

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.reporting.page._constants import draw_constants
     from byoc.reporting.page._model_explorer import make_explorer_files
+    from byoc.reporting.page._overlay import draw_constants
     from byoc.reporting.page._page_file import (
         PageParts,
         make_diff_page,

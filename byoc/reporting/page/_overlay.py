@@ -1,14 +1,20 @@
-"""The user's numbers of nodes, which colour the graph of the page."""
+"""What the page shows beside the graph: the user's numbers of nodes, which colour it, and constants."""
 
 import csv
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from io import StringIO
 from math import isfinite
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import ModelProto, TensorProto
 
 from byoc.bundle import DecisionDocument
 from byoc.errors import InputError, suggest_nearest
+from byoc.model import read_array, walk_tensors
 from byoc.support import read_limited
 
 _MOST_BYTES = 1 << 26  # a million rows
@@ -71,3 +77,77 @@ def _read_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
                 yield reader.line_num, row
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path}: not a CSV file in UTF-8: {error}") from None
+
+
+_BINS = 24  # bars of 11 pixels in a pane of 264
+_FEW = 16  # elements that are shown one by one
+_MOST_TENSORS = 2_000  # each adds about 200 bytes to the page
+_MOST_BYTES = 1 << 29  # of all that are read; a page is made in seconds
+_TEXTS = (TensorProto.STRING, TensorProto.COMPLEX64, TensorProto.COMPLEX128)
+
+
+@dataclass(frozen=True)
+class ConstantPicture:
+    """The values of a constant: where they lie, and how many in each of 24 equal bins of that range.
+
+    `values` are all of them where there are at most 16, and `bins` are empty then. `zeros` is the share
+    of elements that are 0. What is not finite counts in `odd` alone.
+    """
+
+    least: float
+    greatest: float
+    mean: float
+    zeros: float
+    odd: int
+    bins: tuple[int, ...] = ()
+    values: tuple[float, ...] = ()
+
+
+def draw_constants(model: ModelProto, folder: Path) -> dict[str, dict[str, Any]]:
+    """Return pictures of a model's constants by name, the largest first, as JSON can hold them.
+
+    External data lies in `folder`. Left out are texts, complex numbers and empty tensors, and what is
+    beyond 2,000 tensors or 512 MiB.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for tensor in _choose(model):
+        picture = _draw(read_array(tensor, folder).astype(np.float64).ravel())
+        if picture is not None:
+            found[tensor.name] = asdict(picture)
+    return found
+
+
+def _choose(model: ModelProto) -> Iterator[TensorProto]:
+    """Yield the tensors to draw, the largest first, as long as there is room."""
+    drawn = [each for each in walk_tensors(model) if each.name and each.data_type not in _TEXTS]
+    counts = Counter(each.name for each in drawn)  # of a name in two bodies none is meant
+    named = {each.name: each for each in drawn if counts[each.name] == 1}
+    sizes = {name: int(np.prod(each.dims, dtype=np.int64)) for name, each in named.items()}
+    room = _MOST_BYTES
+    for name in sorted(sizes, key=lambda name: -sizes[name])[:_MOST_TENSORS]:
+        taken = sizes[name] * 8  # as float64
+        if sizes[name] and taken <= room:
+            room -= taken
+            yield named[name]
+
+
+def _draw(values: "np.ndarray[Any, np.dtype[np.float64]]") -> ConstantPicture | None:
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        return None
+    least, greatest = float(finite.min()), float(finite.max())
+    few = values.size <= _FEW and finite.size == values.size
+    bins: tuple[int, ...] = ()
+    if not few and least < greatest:
+        # Halves, since the width of a range of float64 may be beyond its largest number.
+        counts, _ = np.histogram(finite / 2, _BINS, (least / 2, greatest / 2))
+        bins = tuple(counts.tolist())
+    return ConstantPicture(
+        least,
+        greatest,
+        float((finite / finite.size).sum()),  # sums of large numbers would be infinite
+        float(np.mean(values == 0)),
+        int(values.size - finite.size),
+        bins,
+        tuple(values.tolist()) if few else (),
+    )

@@ -34,8 +34,7 @@ from byoc.reporting import (
     list_quality_warnings,
     make_decision_document,
 )
-from byoc.reporting.page._constants import draw_constants
-from byoc.reporting.page._overlay import Overlay, read_overlay
+from byoc.reporting.page._overlay import Overlay, draw_constants, read_overlay
 from byoc.runtime import OPERATOR_CATEGORY
 from byoc.support import StrictModel, read_limited
 
