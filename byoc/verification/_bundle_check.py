@@ -311,8 +311,10 @@ def find_original(bundle: Bundle, against: str | Path | None = None) -> Verifica
     if precision is None:
         return VerificationModels(original)
     names = {value.name for value in original.structure.graph.input}
+    if padding is not None and padding.rule is not None:
+        names |= {each for each, padded in padding.rule.inputs.items() if padded.made}
     strange = [value.name for value in bundle.model().graph.input if value.name not in names]
-    if strange:
+    if strange and against is not None:
         raise InputError(
             f"{name}: it has no input '{strange[0]}', which the bundle has: give the model that the "
             "bundle was made of (--against)"
