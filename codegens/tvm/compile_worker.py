@@ -76,7 +76,7 @@ def _drop_unread_outputs(model: onnx.ModelProto) -> None:
 def _define_nodes(model: onnx.ModelProto) -> None:
     """Write nodes that TVM computes otherwise than ONNX defines as others that mean the same."""
     graph = model.graph
-    if _WIDENED.isdisjoint(node.op_type for node in graph.node) and not _find_shifts(graph.node):
+    if not _has_halves(graph) and not _find_shifts(graph.node):  # types of a large model take long
         return
     inferred = onnx.shape_inference.infer_shapes(model).graph
     types = {each.name: each.data_type for each in graph.initializer}
@@ -94,6 +94,16 @@ def _define_nodes(model: onnx.ModelProto) -> None:
     copies = [*nodes]  # they are the graph's own until here
     del graph.node[:]
     graph.node.extend(copies)
+
+
+def _has_halves(graph: onnx.GraphProto) -> bool:
+    """Return whether halves are stored, read, or made by a node that names the type of its result."""
+    stored = {each.data_type for each in graph.initializer}
+    read = {each.type.tensor_type.elem_type for each in (*graph.input, *graph.output)}
+    made = {
+        number for node in graph.node for each in node.attribute for number in (each.i, each.t.data_type)
+    }
+    return not (stored | read | made).isdisjoint(_HALVES)
 
 
 def _find_shifts(nodes: Iterable[onnx.NodeProto]) -> bool:
