@@ -82,7 +82,8 @@ def test_run_takes_the_variant_that_fits(bundle: Path, tmp_path: Path, byoc: Cli
     ran = byoc("run", bundle, "--inputs", tmp_path / "x.npz")
     assert ran.out.startswith("variant n_2\n")
     ran = byoc("run", bundle, "--inputs", tmp_path / "x.npz", "--variant", "n_1")
-    assert ran.err == "byoc: input 'x' is float32[2, 4], the model takes float32[1, 4]\n"
+    sentence = "input 'x' is float32[2, 4], the model takes float32[1, 4]"
+    assert ran.err == f"byoc: {tmp_path / 'x.npz'}: {sentence}\n"
     document = json.loads(
         byoc("run", bundle, "--inputs", "random", "--variant", "n_1", "--format", "json").out
     )
