@@ -59,6 +59,21 @@ def test_a_wrong_function_is_refused_by_name(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_long_recurrence_is_no_chaos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 300 steps with weights of a variance of 1 nothing is left but how they were rounded."""
+    weights = "float[1, 96, 8] w, float[1, 96, 32] r"
+    net = f"""net (float[300, 1, 8] x, {weights}) => (float[300, 1, 1, 32] y) {{
+        y = GRU<hidden_size = 32, linear_before_reset = 1>(x, w, r)
+    }}"""
+    assert export_c(parse(net), output=tmp_path / "out").proven == 1
+
+    mend = _node_calls.mend_emx_source
+    gate = ("R_gate[h] * recur", "(0.01f + 0.99f * R_gate[h]) * recur")
+    monkeypatch.setattr(_node_calls, "mend_emx_source", lambda source: mend(source).replace(*gate))
+    with pytest.raises(InputError, match=r"GRU 'y'.* on realistic values its result is off by"):
+        export_c(parse(net), output=tmp_path / "out")
+
+
 def test_what_was_right_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
     run = _proof._try_function
