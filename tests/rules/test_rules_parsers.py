@@ -48,7 +48,7 @@ def test_what_is_written_is_read_by_both(content: object) -> None:
     assert read_slowly(text) == content
 
 
-ALIASES = "x: [&a y, *a" + ", *a" * 50 + "]"
+ALIASES = "x: [&a y, *a" + ", *a" * 200 + "]"
 
 
 @pytest.mark.parametrize("text", ["a: 1\na: 2", "a: *x", ALIASES, "a: " + "1" * 5000, "{", "\tx: 1"])
