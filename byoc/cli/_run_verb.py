@@ -225,6 +225,7 @@ def _fit_inputs(
     given: dict[str, Any] = {}
     if inputs is not None and inputs != _RANDOM:
         given = dict(samples.read_npz(Path(inputs)))
+    origins = {**dict.fromkeys(given, str(inputs)), **files}
     given |= {name: samples.read_npy(Path(file)) for name, file in files.items()}
     loaded: byoc.Session | byoc.VariantSession
     if options.runtime == byoc.runtime.DRIVER_RUNTIME:
@@ -253,7 +254,7 @@ def _fit_inputs(
         given = {**samples.model_samples(model), **given}
     known = loaded if isinstance(loaded, byoc.Session) else next(iter(loaded.sessions.values()))
     read = {name: samples.restore_dtype(value, known.types.get(name)) for name, value in given.items()}
-    with _name_file(inputs):
+    with _name_file(origins):
         if not isinstance(loaded, byoc.Session):
             return loaded.fit(read)
         loaded.require_inputs(read)
@@ -261,14 +262,17 @@ def _fit_inputs(
 
 
 @contextmanager
-def _name_file(inputs: str | None) -> Iterator[None]:
-    """Put the file of the inputs in front of what is wrong with them."""
+def _name_file(origins: Mapping[str, str]) -> Iterator[None]:
+    """Put in front of what is wrong with inputs the file that they are from, by the input's name."""
     try:
         yield
     except byoc.InputError as error:
-        if inputs is None or inputs == _RANDOM:
-            raise
-        raise byoc.InputError(*(f"{inputs}: {line}" for line in error.lines)) from None
+        files = dict.fromkeys(origins.values())
+        lines = []
+        for line in error.lines:
+            found = [origins[name] for name in origins if f"'{name}'" in line] or [*files]
+            lines.append(f"{found[0]}: {line}" if len(set(found)) == 1 else line)
+        raise byoc.InputError(*lines) from None
 
 
 @contextmanager

@@ -62,7 +62,7 @@ class PlacedTogether:
     in_turn: float
     """Seconds of the models one after the other, each placed alone."""
     ends: Mapping[str, float]
-    """Seconds from the start of the round to the end of each model."""
+    """Seconds from the start of the round to the last output of each model on the host."""
     responses: Mapping[str, float]
     """Seconds from the release to the end of each model's slowest inference; empty without rates."""
     utilization: Mapping[str, float]
@@ -223,7 +223,7 @@ def _solve(
 def _save_placements(plans: Mapping[str, Plan], labels: Ints, folder: Path) -> dict[str, Path]:
     """Write the placement of each model to a file in a folder; return the files by model.
 
-    A model without a node has none, since such a file has to name one.
+    A model without units has none, and needs none.
     """
     found, first = {}, 0
     for name, plan in plans.items():
@@ -260,8 +260,6 @@ def _describe(
         schedule is not None
     )  # each plan's regions are acyclic, and models do not depend on each other
     assert final.conditions is not None
-    of = final.conditions.network_of
-    assert of is not None
     missed = ""
     responses: dict[str, float] = {}
     utilization: dict[str, float] = {}
@@ -278,10 +276,7 @@ def _describe(
         bound=None if placement.measure is not Measure.makespan else placement.bound,
         apart=measure_placement(joint, alone, Measure.makespan).value,
         in_turn=math.fsum(plan.root.placement.cost.total for plan in before.values()),
-        ends={
-            name: float(schedule.end[of == number].max(initial=0.0))
-            for number, name in enumerate(results)
-        },
+        ends={name: schedule.ends.get(number, 0.0) for number, name in enumerate(results)},
         responses=responses,
         utilization=utilization,
         missed=missed,

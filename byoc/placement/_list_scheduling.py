@@ -30,7 +30,7 @@ placement anew.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
@@ -75,6 +75,8 @@ class InferenceSchedule:
     """float64 (units,)."""
     makespan: float
     """Seconds until the last job has ended and the last output is on the host."""
+    ends: Mapping[int, float]
+    """The same seconds by network; one without jobs is not in it."""
 
 
 class ListScheduler:
@@ -350,10 +352,14 @@ class _ScheduledJobs:
     def describe(self, times: tuple[list[float], list[float], float]) -> InferenceSchedule:
         """Return the schedule of the units for what `assign_times` gives."""
         start, end, makespan = times
+        ends: dict[int, float] = {}
+        for network, last, tail in zip(self.network, end, self.tail, strict=True):
+            ends[network] = max(ends.get(network, 0.0), last + tail)
         return InferenceSchedule(
             np.array([start[job] for job in self.of_unit], np.float64),
             np.array([end[job] for job in self.of_unit], np.float64),
             makespan,
+            ends,
         )
 
     def find_times(self, order: Sequence[int]) -> tuple[list[float], list[float], float]:

@@ -143,7 +143,7 @@ def _run_while(writer: BodyWriter, number: int) -> Iterator[NodeProto]:
     count, begins = (*node.input, "")[:2]
     times, made = _find_most(writer, count), _list_types(inside)
     is_same = [writer.index.types.get(name) for name in node.input[2:]] == made[1:]
-    if not times or not made or not is_same or writer.index.get_opset(node) < _CHOICE:
+    if times is None or not made or not is_same or writer.index.get_opset(node) < _CHOICE:
         return
     if not _fits(writer, body, times):
         return
@@ -169,15 +169,15 @@ def _run_while(writer: BodyWriter, number: int) -> Iterator[NodeProto]:
     yield from _name_results(names, node.output)
 
 
-def _find_most(writer: BodyWriter, count: str) -> int:
-    """Return the largest trip count of a Loop, 0 where it is not known or too large."""
+def _find_most(writer: BodyWriter, count: str) -> int | None:
+    """Return the largest trip count of a Loop, None where it is not known or too large."""
     if not count:
-        return 0
+        return None
     known = writer.find_value(count)
     most = (
         ValueRanges(writer.index).find(count).whole.high if known is None else np.reshape(known, -1)[0]
     )
-    return int(most) if 0 < most <= writer.most else 0
+    return max(int(most), 0) if most <= writer.most else None
 
 
 def _find_trip_count(writer: BodyWriter, node: NodeProto, body: GraphProto) -> int | None:
@@ -185,11 +185,11 @@ def _find_trip_count(writer: BodyWriter, node: NodeProto, body: GraphProto) -> i
     count = writer.find_value(node.input[0]) if node.input[0] else None
     asked = (*node.input, "")[1]
     begins = writer.find_value(asked) if asked else np.asarray(True)
-    if begins is None or count is None:
-        return None
-    if not np.all(begins):
+    if (begins is not None and not np.all(begins)) or _find_most(writer, node.input[0]) == 0:
         return 0
-    return max(int(np.reshape(count, -1)[0]), 0) if _goes_on(writer, body) else None
+    if begins is None or count is None or not _goes_on(writer, body):
+        return None
+    return int(np.reshape(count, -1)[0])
 
 
 def _goes_on(writer: BodyWriter, body: GraphProto) -> bool:

@@ -8,8 +8,9 @@ back is a Gather, a Pad that cuts is a Slice and a Pad, an STFT of a signal with
 signal with one, a recurrent node in two directions is two, and so on.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,7 @@ _REWRITTEN = (
     | _SUMS
     | {"Pad", "Slice", "STFT", "SpaceToDepth", "Compress", "OptionalHasElement", "GRU", "RNN"}
 )
+_REVERSE_SEQUENCE = 10  # the operator set that has it
 _DIRECTIONS = {"reverse": (True,), "bidirectional": (False, True)}
 """The directions of a recurrent node other than forward, and whether they begin at the end."""
 _PADDED_KEYS = 6  # input of Attention
@@ -323,26 +325,25 @@ class OperatorWriter:
     def _run_forwards(self, node: NodeProto) -> Iterator[NodeProto]:
         """Yield a recurrent node from the first step on for each direction of a GRU or an RNN.
 
-        What is read from the end is turned round before, and what it makes behind. Sequences of several
-        lengths stay as they are.
+        What is read from the end is turned round before, and what it makes behind, each sequence within
+        its length.
         """
         stated = get_stated_attributes(node)
         turned = _DIRECTIONS.get(_read_text(stated, "direction"), ())
         extents, layout = self._find_extents(node.input[0]), int(stated.get("layout", 0))
         x, *weights, lengths, initial = (*node.input, "", "", "")[:6]
-        if not turned or extents is None or lengths:
+        if not turned or extents is None or (lengths and self.index.get_opset(node) < _REVERSE_SEQUENCE):
             return
-        backwards = self.store(list(range(extents[layout]))[::-1], f"{x}_backwards")
         made: list[list[str]] = [[] for _ in node.output]
         for way, is_turned in enumerate(turned):
             given = [x]
             if is_turned:
                 given = [self.new_name(f"{x}_turned")]
-                yield build_node("Gather", [x, backwards], given, axis=layout)
+                yield from self._turn_round(x, given[0], lengths, extents, layout)
             place = self.store([way], f"{x}_way")
-            for name, axis in (*((each, 0) for each in weights), ("", 0), (initial, layout)):
-                given.append(self.new_name(f"{name}_{way}") if name else "")
-                if name:
+            for name, axis in (*((each, 0) for each in weights), (lengths, None), (initial, layout)):
+                given.append(self.new_name(f"{name}_{way}") if name and axis is not None else name)
+                if given[-1] != name:
                     yield build_node("Gather", [name, place], [given[-1]], axis=axis)
             own = [self.new_name(f"{name}_{way}") if name else "" for name in node.output]
             one = build_node(node.op_type, given, own)
@@ -350,12 +351,41 @@ class OperatorWriter:
             yield one
             if is_turned and own[0]:
                 all_steps, own[0] = own[0], self.new_name(f"{own[0]}_turned")
-                yield build_node("Gather", [all_steps, backwards], [own[0]], axis=layout)
+                yield from self._turn_round(all_steps, own[0], lengths, extents, layout, has_ways=True)
             for names, name in zip(made, own, strict=True):
                 names.append(name)
         for name, names, axis in zip(node.output, made, (1 + layout, layout), strict=False):
             if name:
                 yield build_node("Concat", names, [name], axis=axis)
+
+    def _turn_round(  # noqa: PLR0913, PLR0917 - a tensor of a recurrent node, and what its axes are
+        self,
+        given: str,
+        made: str,
+        lengths: str,
+        extents: Sequence[int],
+        layout: int,
+        has_ways: bool = False,
+    ) -> Iterator[NodeProto]:
+        """Yield what turns round each sequence of x, or of a result, which has an axis of ways."""
+        if not lengths:
+            backwards = self.store(list(range(extents[layout]))[::-1], f"{given}_backwards")
+            yield build_node("Gather", [given, backwards], [made], axis=layout)
+            return
+        counts = self.new_name(f"{lengths}_whole")
+        yield build_node("Cast", [lengths], [counts], to=TensorProto.INT64)
+        turn = partial(build_node, "ReverseSequence", time_axis=layout, batch_axis=1 - layout)
+        if not has_ways:
+            yield turn([given, counts], [made])
+            return
+        # ReverseSequence takes its axes in front: the one of ways, of one extent, goes meanwhile.
+        first, second = extents[:2]
+        plain, turned = (self.new_name(f"{given}_{each}") for each in ("plain", "plain_turned"))
+        flat = self.store([first, second, -1], f"{given}_flat")
+        whole = [first, 1, second, -1] if layout == 0 else [first, second, 1, -1]
+        yield build_node("Reshape", [given, flat], [plain])
+        yield turn([plain, counts], [turned])
+        yield build_node("Reshape", [turned, self.store(whole, f"{given}_ways")], [made])
 
     def find_value(self, name: str) -> Any:
         """Return the value of a tensor that is known before a run, None where it is not."""

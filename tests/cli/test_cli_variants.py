@@ -84,6 +84,9 @@ def test_run_takes_the_variant_that_fits(bundle: Path, tmp_path: Path, byoc: Cli
     ran = byoc("run", bundle, "--inputs", tmp_path / "x.npz", "--variant", "n_1")
     sentence = "input 'x' is float32[2, 4], the model takes float32[1, 4]"
     assert ran.err == f"byoc: {tmp_path / 'x.npz'}: {sentence}\n"
+    np.save(tmp_path / "x.npy", np.ones((2, 4), np.float32))
+    ran = byoc("run", bundle, "--input", f"x={tmp_path / 'x.npy'}", "--variant", "n_1")
+    assert ran.err == f"byoc: {tmp_path / 'x.npy'}: {sentence}\n"
     document = json.loads(
         byoc("run", bundle, "--inputs", "random", "--variant", "n_1", "--format", "json").out
     )

@@ -114,6 +114,13 @@ def test_an_accelerator_on_the_cores_of_the_host(here: Path) -> None:
         assert made.makespan == pytest.approx(milliseconds * 1e-3, rel=0.01)
 
 
+def test_a_model_ends_when_its_output_is_on_the_host(here: Path) -> None:
+    Path("npu-costs.yaml").write_text(COSTS.replace("bandwidth: .inf, lat", "bandwidth: 4.0e+6, lat"))
+    made = byoc.partition_together(["b.onnx", "a.onnx"], **WITH | {"rules": ["npu.yaml"]})
+    assert max(made.ends.values()) == pytest.approx(made.makespan)
+    assert made.ends["b"] > 2e-3  # a millisecond each to go in, to be computed and to come back
+
+
 def test_rates_are_kept_or_the_reason_is_said(here: Path, byoc: Cli) -> None:
     models = ("partition", "a.onnx", "b.onnx", "--together", *AT)
     ran = byoc(*models, "--rate", "a=400", "--rate", "b=800", "--deadline", "b=1.2ms")

@@ -137,6 +137,12 @@ def test_every_code_means_what_cast_defines(kernels: ctypes.CDLL, source: str) -
         require_same_bits(convert(kernels, x, (source, to), to in FLOAT8), expected, f"{source} to {to}")
 
 
+def test_the_upper_half_of_uint64_is_kept(kernels: ctypes.CDLL) -> None:
+    x = np.array([2.0**63, 1e19, 1.5e19, 2.0**62, 3.0]).astype(get_dtype("bfloat16"))
+    expected = x.astype(np.float64).astype(np.uint64)
+    require_same_bits(convert(kernels, x, ("bfloat16", "uint64"), False), expected, "to uint64")
+
+
 def test_integers_become_small_types_as_cast_defines(kernels: ctypes.CDLL) -> None:
     ends = [0, 1, -1, 7, 8, -8, -9, 100, 449, 2**24 + 1, 2**31 - 1, -(2**31), 2**62 + 12345]
     for source in ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool"):

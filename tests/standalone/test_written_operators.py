@@ -16,7 +16,7 @@ from byoc.errors import InputError
 from byoc.standalone import _written_operators, export_c
 
 pytest.importorskip("emx_onnx_cgen")
-pytest.importorskip("onnxruntime")
+InferenceSession = pytest.importorskip("onnxruntime").InferenceSession
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 
 COMMAND = ("cc", "-std=c99", "-O1", "-w")
@@ -178,6 +178,48 @@ def test_a_loop_ends_when_it_is_told_to(tmp_path: Path) -> None:
         else:
             expected = dict(zip(("y", "steps"), judge.run(None, inputs), strict=True))
         require_equal(dict(made), expected)
+
+
+def test_a_loop_that_runs_no_time_is_its_inputs(tmp_path: Path) -> None:
+    """An inner Loop runs as often as the outer one ran before: not at all at first."""
+    net = parse("""net (float[2] x) => (float[2] y) <int64 two = {2}, int64 three = {3}, bool yes = {1}> {
+        y = Loop (two, yes, x) <body = each (int64 i, bool on, float[2] a) => (bool go, float[2] b) {
+            go = Identity (on)
+            times = Min (i, three)
+            b = Loop (times, yes, a) <body = inner (int64 j, bool same, float[2] c)
+                => (bool more, float[2] d) {
+                d = Add (c, c)
+                first = Constant <value = int64[1] {0}> ()
+                one = Gather (d, first)
+                low = Constant <value = float[1] {100.0}> ()
+                more = Less (one, low)
+            }>
+        }>
+    }""")
+    compare(net, {"x": np.array([1.0, -2.0], np.float32)}, tmp_path / "out")
+
+
+@pytest.mark.parametrize("operator", ["GRU", "RNN"])
+def test_sequences_of_several_lengths_are_read_in_both_directions(operator: str, tmp_path: Path) -> None:
+    gates = {"GRU": 3, "RNN": 1}[operator] * 5
+    random = np.random.default_rng(4)
+    stored = {
+        name: random.normal(scale=0.3, size=size).astype(np.float32)
+        for name, size in (("w", (2, gates, 4)), ("r", (2, gates, 5)), ("b", (2, 2 * gates)))
+    }
+    net = parse(f"""net (float[6, 3, 4] x, int32[3] lengths) => (float[6, 2, 3, 5] y, float[2, 3, 5] h) {{
+        y, h = {operator} <hidden_size = 5, direction = "bidirectional"> (x, w, r, b, lengths)
+    }}""")
+    net.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in stored.items())
+    x = random.normal(size=(6, 3, 4)).astype(np.float32)
+    session = InferenceSession(net.SerializeToString())
+    export_c(net, output=tmp_path / "out")
+    library = build_library(tmp_path / "out", COMMAND)
+
+    for lengths in ([6, 6, 6], [1, 4, 6], [3, 2, 1]):
+        inputs = {"x": x, "lengths": np.array(lengths, np.int32)}
+        expected = dict(zip(("y", "h"), session.run(None, inputs), strict=True))
+        require_equal(dict(run_library(library, [*inputs.values()], make_outputs(net))), expected)
 
 
 def test_attention_over_a_window_is_written_out(tmp_path: Path) -> None:

@@ -266,7 +266,10 @@ void kernel_convert(const kernel_conversion *conversion, const void *x, void *y)
             write_real(&conversion->rules, y, at, read_real(from, x, at));
         } else {
             const double value = read_real(from, x, at);
-            write_whole(to, y, at, to == KERNEL_BOOL ? value != 0 : cut_off(value));
+            /* What uint64 holds and int64 does not keeps its bits. */
+            const int is_large = to == KERNEL_UINT64 && value >= 9.2e18 && value < 18446744073709551616.0;
+            const int64_t whole = is_large ? (int64_t)(uint64_t)value : cut_off(value);
+            write_whole(to, y, at, to == KERNEL_BOOL ? value != 0 : whole);
         }
     }
 }
