@@ -182,7 +182,8 @@ def test_a_loop_ends_when_it_is_told_to(tmp_path: Path) -> None:
 
 def test_a_loop_that_runs_no_time_is_its_inputs(tmp_path: Path) -> None:
     """An inner Loop runs as often as the outer one ran before: not at all at first."""
-    net = parse("""net (float[2] x) => (float[2] y) <int64 two = {2}, int64 three = {3}, bool yes = {1}> {
+    net = parse("""net (float[2] x) => (float[2] y)
+        <int64 two = {2}, int64 three = {3}, bool yes = {1}> {
         y = Loop (two, yes, x) <body = each (int64 i, bool on, float[2] a) => (bool go, float[2] b) {
             go = Identity (on)
             times = Min (i, three)
@@ -207,7 +208,8 @@ def test_sequences_of_several_lengths_are_read_in_both_directions(operator: str,
         name: random.normal(scale=0.3, size=size).astype(np.float32)
         for name, size in (("w", (2, gates, 4)), ("r", (2, gates, 5)), ("b", (2, 2 * gates)))
     }
-    net = parse(f"""net (float[6, 3, 4] x, int32[3] lengths) => (float[6, 2, 3, 5] y, float[2, 3, 5] h) {{
+    made = "float[6, 2, 3, 5] y, float[2, 3, 5] h"
+    net = parse(f"""net (float[6, 3, 4] x, int32[3] lengths) => ({made}) {{
         y, h = {operator} <hidden_size = 5, direction = "bidirectional"> (x, w, r, b, lengths)
     }}""")
     net.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in stored.items())
