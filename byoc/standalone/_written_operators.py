@@ -367,7 +367,7 @@ class OperatorWriter:
         layout: int,
         has_ways: bool = False,
     ) -> Iterator[NodeProto]:
-        """Yield what turns round each sequence of x, or of a result, which has an axis of ways."""
+        """Yield nodes that turn round each sequence of x, or of a result, which has an axis of ways."""
         if not lengths:
             backwards = self.store(list(range(extents[layout]))[::-1], f"{given}_backwards")
             yield build_node("Gather", [given, backwards], [made], axis=layout)

@@ -1,4 +1,4 @@
-"""What the page shows beside the graph: the user's numbers of nodes, which colour it, and constants."""
+"""Data beside the graph of the page: the user's numbers of nodes, which colour it, and constants."""
 
 import csv
 from collections import Counter
