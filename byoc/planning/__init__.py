@@ -5,13 +5,8 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.planning._benchmark_instance import (
-        PlacementInstance,
-        parse_instance,
-        place,
-        read_instance,
-        solve_instance,
-    )
+    from byoc.planning._benchmark_instance import PlacementInstance, parse_instance, read_instance
+    from byoc.planning._benchmark_solution import place, solve_instance
     from byoc.planning._break_evens import (
         ActionFinder,
         SentTensor,

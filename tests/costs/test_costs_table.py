@@ -11,7 +11,8 @@ from helpers.support import LIGHT
 from onnx import helper
 
 from byoc import zoo
-from byoc.costs._work import BODY_OPERATORS, CONTRIB, COUNTS, STANDARD, find_count
+from byoc.costs._work import BODY_OPERATORS, COUNTS, find_count
+from byoc.costs._work_table import CONTRIB, STANDARD
 from byoc.model import walk_graphs
 from byoc.zoo import load_structure
 
