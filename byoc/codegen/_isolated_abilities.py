@@ -152,11 +152,9 @@ def parse_strict_json(content: bytes) -> Any:
         raise ValueError("it is nested too deep") from None
     except UnicodeDecodeError:
         raise ValueError("it is not UTF-8 text") from None
-    except json.JSONDecodeError:
-        raise
     except ValueError as error:
-        # Python refuses integers of thousands of digits; a hook of its own for each integer takes as
-        # long as all the rest.
+        # Python refuses integers of thousands of digits. A hook for each integer would take as long as
+        # all the rest.
         if "integer string conversion" in str(error):
             raise ValueError("an integer of thousands of digits is not a number that is read") from None
         raise

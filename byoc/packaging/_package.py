@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -13,7 +13,14 @@ from typing import Any
 from byoc import bundle, quantization
 from byoc.codegen import find_same_paths, is_plain_name
 from byoc.errors import InputError, suggest_nearest
-from byoc.model import VARIANT_NAME, Variant, list_open_dims
+from byoc.model import (
+    VARIANT_NAME,
+    Variant,
+    evaluate_dim,
+    list_dim_names,
+    list_open_dims,
+    parse_dim,
+)
 from byoc.pipeline import Result, partition_request
 from byoc.stages import Request, Resolve
 from byoc.stages.options import VARIANT_RULES, Options, VariantValue, list_files
@@ -186,7 +193,8 @@ def _share_dimensions(
 ) -> dict[str, PackagedModel]:
     """Return the models, each with those of the dimensions given for all that it has.
 
-    One that no model has stays with each, for the error that says so.
+    A relation to dimensions that a model lacks is its size there, where they are given. Raises
+    InputError for a dimension that no model has.
     """
     shared = options.dims
     if not shared or len(models) < 2:
@@ -195,23 +203,31 @@ def _share_dimensions(
     for name, each in models.items():
         with name_failed_model(name):
             open_dims[name] = set(list_open_dims(load_model(each.source, without_heavy=True).structure))
-    known = set().union(*open_dims.values())
+    known = sorted(set().union(*open_dims.values()))
+    for dim in shared:
+        if dim not in known:
+            raise InputError(
+                f"no model has an open dimension named '{dim}'{suggest_nearest(dim, known)}; open "
+                f"dimensions: {', '.join(known) or 'none'}"
+            )
     return {
-        name: each
-        if each.options.dims is not shared
-        else replace(
-            each,
-            options=replace(
-                each.options,
-                dims={
-                    dim: size
-                    for dim, size in shared.items()
-                    if dim in open_dims[name] or dim not in known
-                },
-            ),
-        )
+        name: replace(each, options=replace(each.options, dims=_take_own(shared, open_dims[name])))
+        if each.options.dims is shared
+        else each
         for name, each in models.items()
     }
+
+
+def _take_own(shared: Mapping[str, int | str], own: Collection[str]) -> dict[str, int | str]:
+    """Return those of some dimensions that a model has."""
+    sizes = {dim: size for dim, size in shared.items() if isinstance(size, int)}
+    taken: dict[str, int | str] = {}
+    for dim, size in shared.items():
+        if dim in own:
+            meaning = parse_dim(str(size))
+            known = None if list_dim_names(meaning) <= set(own) else evaluate_dim(meaning, sizes)
+            taken[dim] = size if known is None else known
+    return taken
 
 
 @contextmanager

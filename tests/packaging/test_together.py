@@ -68,8 +68,19 @@ def test_a_dimension_is_given_to_the_models_that_have_it(here: Path) -> None:
         for result in made.results.values()
     ] == [1, 3]
     assert byoc.load("app.byoc/c")(np.ones((3, 4), np.float32))["y"].shape == (3, 4)
-    with pytest.raises(InputError, match=r"^model a: a\.onnx: no input has a dimension named 'bach'"):
+    with pytest.raises(InputError, match=r"^no model has an open dimension named 'bach' \(did .* batch"):
         byoc.partition_together(["a.onnx", "c.onnx"], dims={"bach": 3}, **WITH)
+
+
+def test_a_relation_to_dimensions_that_a_model_lacks_is_its_size(here: Path) -> None:
+    onnx.save(parse("m (float[total, 4] x) => (float[total, 4] y) { y = Relu(x) }"), "c.onnx")
+    both = "(float[total, 4] x, float[past, 4] p, float[seq, 4] s) => (float[total, 4] y)"
+    onnx.save(parse(f"m {both} {{ t = Concat<axis = 0>(p, s) y = Add(x, t) }}"), "d.onnx")
+    dims = {"total": "past+seq", "past": 1, "seq": 2}
+    made = byoc.partition_together(["c.onnx", "d.onnx"], dims=dims, **WITH)
+    for result in made.results.values():
+        extent = result.plan.model.structure.graph.input[0].type.tensor_type.shape.dim[0]
+        assert extent.dim_value == 3
 
 
 def test_each_goes_to_an_accelerator_of_its_own(here: Path) -> None:
