@@ -148,6 +148,7 @@ if TYPE_CHECKING:
     from byoc.model import MAX_IR as MAX_IR
     from byoc.model import ExternalData as ExternalData
     from byoc.model import TensorType as TensorType
+    from byoc.model import build_node as build_node
     from byoc.model import count_bits as count_bits
     from byoc.model import is_qdq_node as is_qdq_node
     from byoc.model import list_node_captures as list_node_captures

@@ -22,6 +22,7 @@ from byoc.codegen import (
     CompileProcess,
     Region,
     Verdict,
+    build_node,
     find_refused_nodes,
     format_options,
     refuse,
@@ -133,10 +134,10 @@ def _saturates() -> bool:
     }
     graph = helper.make_graph(
         [
-            helper.make_node("QuantizeLinear", ["x", "scale", "x_zero"], ["q"]),
-            helper.make_node("DequantizeLinear", ["q", "scale", "x_zero"], ["d"]),
-            helper.make_node("DequantizeLinear", ["w", "scale", "w_zero"], ["e"]),
-            helper.make_node("Conv", ["d", "e"], ["y"]),
+            build_node("QuantizeLinear", ["x", "scale", "x_zero"], ["q"]),
+            build_node("DequantizeLinear", ["q", "scale", "x_zero"], ["d"]),
+            build_node("DequantizeLinear", ["w", "scale", "w_zero"], ["e"]),
+            build_node("Conv", ["d", "e"], ["y"]),
         ],
         "probe",
         [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 2, 1, 1])],

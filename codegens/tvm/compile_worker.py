@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 
-from byoc.codegen import walk_graphs
+from byoc.codegen import build_node, walk_graphs
 
 FUNCTION = "main"
 _PIPELINE = "default"  # each operator is a kernel of its own: what is right alone is right in a region
@@ -117,13 +117,13 @@ def _widen_halves(node: onnx.NodeProto, types: Mapping[str, int], name: str) -> 
     places = [i for i, each in enumerate(node.input) if types.get(each) in _HALVES]
     for i in places:
         wide.input[i] = f"{name}/{i}"
-        yield helper.make_node("Cast", [node.input[i]], [wide.input[i]], to=TensorProto.FLOAT)
+        yield build_node("Cast", [node.input[i]], [wide.input[i]], to=TensorProto.FLOAT)
     made = [i for i, each in enumerate(node.output) if places and types.get(each) in _HALVES]
     for i in made:
         wide.output[i] = f"{name}/made/{i}"
     yield wide
     for i in made:
-        yield helper.make_node("Cast", [wide.output[i]], [node.output[i]], to=types[node.output[i]])
+        yield build_node("Cast", [wide.output[i]], [node.output[i]], to=types[node.output[i]])
 
 
 def _bound_shift(node: onnx.NodeProto, types: Mapping[str, int], name: str) -> Iterator[onnx.NodeProto]:
@@ -136,8 +136,8 @@ def _bound_shift(node: onnx.NodeProto, types: Mapping[str, int], name: str) -> I
     bits = dtype.itemsize * 8
     for what, value in (("bits", bits), ("most", bits - 1), ("zero", 0)):
         constant = numpy_helper.from_array(np.array(value, dtype))
-        yield helper.make_node("Constant", [], [f"{name}/{what}"], value=constant)
-    yield helper.make_node("Min", [y, f"{name}/most"], [f"{name}/by"])
+        yield build_node("Constant", [], [f"{name}/{what}"], value=constant)
+    yield build_node("Min", [y, f"{name}/most"], [f"{name}/by"])
     shift = onnx.NodeProto()
     shift.CopyFrom(node)
     shift.input[1] = f"{name}/by"
@@ -146,9 +146,9 @@ def _bound_shift(node: onnx.NodeProto, types: Mapping[str, int], name: str) -> I
         return
     shift.output[0] = f"{name}/shifted"
     yield shift
-    yield helper.make_node("Less", [y, f"{name}/bits"], [f"{name}/inside"])
+    yield build_node("Less", [y, f"{name}/bits"], [f"{name}/inside"])
     reads = [f"{name}/inside", f"{name}/shifted", f"{name}/zero"]
-    yield helper.make_node("Where", reads, [node.output[0]])
+    yield build_node("Where", reads, [node.output[0]])
 
 
 def make_target(processor: str, level: int) -> Any:
