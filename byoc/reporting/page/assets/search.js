@@ -7,7 +7,8 @@ class Search {
     Object.assign(this, { field, list, page, found: [], chosen: 0 });
     field.addEventListener("input", () => this.find());
     field.addEventListener("focus", () => this.find());
-    field.addEventListener("blur", () => setTimeout(() => this.hide(), 150));
+    // A click into the list comes after the blur. Who has come back to the field by then keeps the list.
+    field.addEventListener("blur", () => setTimeout(() => document.activeElement !== field && this.hide(), 150));
     field.addEventListener("keydown", (event) => this.press(event));
   }
 
