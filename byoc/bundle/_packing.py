@@ -409,7 +409,10 @@ def judge_trust(bundle: "Bundle") -> Trust:
 
 def judge_maker(bundle: "Bundle") -> Trust:
     """Return whether the maker of a bundle is trusted, whatever the user said about the bundle."""
-    return judge_signature(read_signature(bundle.folder), bundle.manifest.digest)
+    judged = bundle.judged_makers  # reading the keys and checking a signature take half a millisecond
+    if not judged:
+        judged.append(judge_signature(read_signature(bundle.folder), bundle.manifest.digest))
+    return judged[0]
 
 
 def require_consent(bundle: "Bundle", by_drivers: bool = False, without_missing: bool = False) -> None:

@@ -90,6 +90,8 @@ class Bundle:
     hashed: bool = True
     chosen: str | None = None
     whole: "Bundle | None" = None
+    judged_makers: list[Trust] = field(default_factory=list)
+    """What was judged of its maker: nothing, or one Trust, which holds as long as it is open."""
 
     def __repr__(self) -> str:
         """Return the path of the bundle, and its chosen variant."""

@@ -66,6 +66,12 @@ def find_library(package: str, *distributions: str) -> str | None:
             return None
     except (ImportError, ValueError):  # a package above it is missing, or it was marked as missing
         return None
+    return _find_version(distributions)
+
+
+@cache
+def _find_version(distributions: tuple[str, ...]) -> str:
+    """Return the version of the first distribution that is there, which stays while a program runs."""
     for name in distributions:
         with suppress(PackageNotFoundError):
             return read_name_and_version(distribution(name))[1]
