@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         extract_nodes,
         find_boundary,
         make_body_path,
+        make_composite_functions,
         name_nodes,
         open_shapes,
         resolve_attributes,

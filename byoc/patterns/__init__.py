@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
+    from byoc.patterns._contraction_order import ContractionOrder
     from byoc.patterns._grouper import (
         JointUnit,
         NearMiss,

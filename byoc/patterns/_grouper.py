@@ -40,8 +40,6 @@ from byoc.patterns._qdq_groups import (
     free_nodes,
 )
 
-__all__ = ["Unit", "find_composites", "group_matches", "group_units"]
-
 
 T = TypeVar("T", bound=NodeGroup)
 

@@ -72,3 +72,20 @@ def reordered(problem: Problem, seed: int) -> tuple[Problem, list[int]]:
         launch=problem.launch,
     )
     return other, place
+
+
+def hub(devices: int, readers: int) -> Problem:
+    """A unit whose result as many others read, each fast on an accelerator of its own."""
+    seconds = np.full((1 + readers, 1 + devices), 100.0)
+    seconds[0] = 1.0
+    for unit in range(1, 1 + readers):
+        seconds[unit, unit] = 1.0
+    return Problem.build(
+        seconds=seconds,
+        producer=[0],
+        consumers=[range(1, 1 + readers)],
+        is_output=[False],
+        to_device=np.full((1, devices), 1.0),
+        to_host=np.full((1, devices), 1.0),
+        launch=[0.0] * devices,
+    )

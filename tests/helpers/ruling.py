@@ -9,9 +9,7 @@ from onnx import helper
 
 from byoc.model import prepare_model
 from byoc.patterns import Mark
-from byoc.rules import Target, annotate_graph
-from byoc.rules._rule_lint import lint_rule_file
-from byoc.rules._rule_schema import RuleFile
+from byoc.rules import RuleFile, Target, annotate_graph, lint_rule_file
 from byoc.support import validate_content
 from helpers.support import parse
 

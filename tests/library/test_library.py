@@ -20,8 +20,7 @@ from occurrences import EVIDENCE, FRAGMENTS, RUN, TOGETHER, ZOO
 from byoc import zoo
 from byoc.errors import YES
 from byoc.model import GraphIndex, Model, prepare_model, unshare_dequantize
-from byoc.patterns import Mark, Match
-from byoc.patterns._grouper import find_composites
+from byoc.patterns import Mark, Match, group_units
 from byoc.pipeline import Result, partition
 from byoc.rules import Target, load_rules, read_library
 from byoc.samples import sample_inputs
@@ -64,7 +63,8 @@ def model(graph: str) -> Model:
 def found(graph: Model, target: Target) -> Sequence[Match]:
     """Return where the composites of a target are, were all nodes accepted."""
     index = (unshare_dequantize(graph) if target.has_quantized_rules else graph).index
-    return find_composites(index, target.patterns, [Mark(YES, "")] * len(index.nodes))
+    units = group_units(index, target.patterns, [Mark(YES, "")] * len(index.nodes))
+    return [unit.match for unit in units if unit.match is not None]
 
 
 def test_every_composite_is_tried() -> None:

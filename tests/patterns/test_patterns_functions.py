@@ -8,11 +8,8 @@ from helpers.ruling import make_target
 from helpers.support import parse as onnx_text
 from matching import match_at
 
-from byoc.model import Composite, prepare_model
-from byoc.model._graph_parts import make_composite_functions
-from byoc.model.schemas import list_onnx_operators
+from byoc.model import Composite, make_composite_functions, prepare_model
 from byoc.patterns import parse_pattern
-from byoc.patterns._pattern_syntax import function_label
 from byoc.placement.strategies import AllSupported
 from byoc.samples import sample_inputs
 from byoc.verification import run_plain
@@ -74,43 +71,6 @@ def test_outputs_that_nothing_reads_are_still_made() -> None:
     assert shapes(instances(body, "r = Relu(x)\ny = TopK(r, k)")) == [
         ("k", ["r", "k"], ["y", "y_output_1"])
     ]
-
-
-def test_each_operator_has_a_label_of_its_own() -> None:
-    known = [name for name in list_onnx_operators() if "." not in name]
-    odd = (
-        "acme.Op",
-        "acme.OP",
-        "a.b_c",
-        "a_b.c",
-        "a..b",
-        ".a",
-        "a.",
-        "relu",
-        "_",
-        "a.1b",
-        "1",
-        "ä.b",
-        "a\n.b",
-    )
-    odd += (
-        "a.0b",
-        "a._0b",
-        "a.b",
-        "b",
-        "a__b",
-        "a._b",
-        "a_.b",
-        "no_n",
-        "v2",
-        "a.v2",
-        "a.95_b",
-        "a_95_b",
-    )
-    labels = [function_label(name) for name in (*known, *odd)]
-    assert len(set(labels)) == len(labels)
-    assert function_label("acme.Op") == "acme__Op"
-    assert all(text.replace("_", "").isalnum() for text in labels)
 
 
 def test_functions_of_any_operator_have_names_of_their_own() -> None:

@@ -17,9 +17,11 @@ from onnx import NodeProto, helper, numpy_helper
 from byoc.errors import YES, refuse
 from byoc.model import GraphIndex
 from byoc.patterns import (
+    ContractionOrder,
     Mark,
     Pattern,
     Unit,
+    find_matches,
     find_near_misses,
     group_units,
     group_with_alternatives,
@@ -27,10 +29,6 @@ from byoc.patterns import (
     open_units,
     parse_pattern,
 )
-from byoc.patterns import _grouper as near_misses
-from byoc.patterns import _qdq_groups as qdq
-from byoc.patterns._contraction_order import ContractionOrder
-from byoc.patterns._grouper import find_composites
 
 Golden = Callable[[str, str], None]
 ONE, TWO = ("Relu", "Neg", "Abs"), ("Add", "Mul", "Sum")
@@ -162,41 +160,35 @@ def test_units_of_several_accelerators(quantized: bool, golden: Golden) -> None:
 
 
 @pytest.mark.parametrize("quantized", [False, True])
-def test_near_misses(quantized: bool, golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_near_misses(quantized: bool, golden: Golden) -> None:
     rows = []
     for seed in range(16):
         index = make_index(seed, 10 + 2 * seed, quantized)
         marks = make_marks(index, seed, quantized)
-        for most in (200_000, 60):
-            monkeypatch.setattr(near_misses, "_MAX_ATTEMPTS", most)
-            for node in (None, seed % len(index.nodes)):
-                found = find_near_misses(index, PATTERNS, marks, node)
-                rows.append(f"{seed}, {most}, {node}:")
-                rows += [
-                    f"    {each.node} {each.matched}/{each.lines} {sorted(each.nodes)} "
-                    f"{each.blocked} {each}"
-                    for each in (found if most > 60 or node is None else found[:2])
-                ]
+        for node in (None, seed % len(index.nodes)):
+            rows.append(f"{seed}, {node}:")
+            rows += [
+                f"    {each.node} {each.matched}/{each.lines} {sorted(each.nodes)} {each.blocked} {each}"
+                for each in find_near_misses(index, PATTERNS, marks, node)
+            ]
     text = "\n".join(rows) + "\n"
     assert text.count("\n    ") > 50
     golden(f"patterns/near_misses{'_quantized' * quantized}.txt", text)
 
 
-def test_composites_of_few_attempts(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = []
-    for seed in range(10):
-        index = make_index(seed, 40)
-        marks = make_marks(index, seed)
-        for least, most in ((100_000, 8), (20, 8), (60, 1)):
-            monkeypatch.setattr(qdq, "_LEAST_ATTEMPTS", least)
-            monkeypatch.setattr(qdq, "_ATTEMPTS_PER_NODE", 1)
-            monkeypatch.setattr(qdq, "_MAX_AT_A_NODE", most)
-            candidates = qdq.find_candidates(index, PATTERNS, marks)
-            chosen = find_composites(index, PATTERNS, marks)
-            names = [(match.pattern.name, sorted(match.nodes.values())) for match in candidates]
-            shown = [(match.pattern.name, sorted(match.nodes.values())) for match in chosen]
-            rows.append(f"{seed}, {least}, {most}: {len(names)} {digest(names)} {shown}")
-    golden("patterns/candidates.txt", "\n".join(rows) + "\n")
+@pytest.mark.parametrize(("depth", "count"), [(2, 4), (3, 8), (4, 8)])
+def test_of_many_matches_that_begin_at_a_node_eight_are_found(depth: int, count: int) -> None:
+    """A line of sums is found along each way from the root of a binary tree to a leaf."""
+    nodes = [helper.make_node("Relu", ["x0"], [f"t{2**depth + leaf}"]) for leaf in range(2**depth)]
+    for number in reversed(range(1, 2**depth)):
+        inputs = [f"t{2 * number}", f"t{2 * number + 1}"]
+        nodes.append(helper.make_node("Add", inputs, [f"t{number}"]))
+    values = [helper.make_tensor_value_info(name, 1, [2]) for name in ("x0", "t1")]
+    index = GraphIndex(helper.make_model(helper.make_graph(nodes, "g", values[:1], values[1:])), {})
+    lines = [f"a{number + 1} = Add(a{number}, y{number})" for number in range(depth)]
+    pattern = parse_pattern("p", "\n".join(["a0 = Relu(x)", *lines]))
+    matches = find_matches(index, [pattern], set(range(len(nodes))))
+    assert [len(match.nodes) for match in matches] == [depth + 1] * count
 
 
 def digest(values: Iterable[object]) -> str:

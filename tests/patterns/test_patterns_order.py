@@ -11,8 +11,7 @@ from onnx import NodeProto, helper
 
 from byoc.errors import YES
 from byoc.model import GraphIndex
-from byoc.patterns import Mark, Unit, group_units, parse_pattern
-from byoc.patterns._contraction_order import ContractionOrder
+from byoc.patterns import ContractionOrder, Mark, Unit, group_units, parse_pattern
 
 
 def index_of(nodes: Sequence[NodeProto]) -> GraphIndex:

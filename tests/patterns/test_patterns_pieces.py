@@ -10,7 +10,7 @@ from onnx import helper
 
 from byoc.errors import YES, refuse
 from byoc.model import GraphIndex
-from byoc.model.schemas import find_schemas
+from byoc.model.schemas import find_schemas, list_onnx_operators
 from byoc.patterns import (
     Mark,
     PatternForm,
@@ -43,6 +43,7 @@ from byoc.patterns._pattern_syntax import (
     NodeTable,
     PatternOperand,
     counts_trailing_inputs,
+    function_label,
     has_variadic_output,
     operand_counts,
     output_count,
@@ -51,6 +52,8 @@ from byoc.patterns._pattern_syntax import (
 from byoc.patterns._qdq_groups import check_unaccepted_nodes
 
 ACCEPTED = Mark(YES, "ops[0]")
+
+
 WANTS = "the pattern wants 1..3"
 
 
@@ -453,3 +456,40 @@ def test_the_first_node_that_is_not_accepted_is_named() -> None:
         first = min(nodes)
         assert verdict.reasons == (describe_rejection(index.nodes[first], marks[first]),)
         assert f"reason {first}" in str(verdict)
+
+
+def test_each_operator_has_a_label_of_its_own() -> None:
+    known = [name for name in list_onnx_operators() if "." not in name]
+    odd = (
+        "acme.Op",
+        "acme.OP",
+        "a.b_c",
+        "a_b.c",
+        "a..b",
+        ".a",
+        "a.",
+        "relu",
+        "_",
+        "a.1b",
+        "1",
+        "ä.b",
+        "a\n.b",
+    )
+    odd += (
+        "a.0b",
+        "a._0b",
+        "a.b",
+        "b",
+        "a__b",
+        "a._b",
+        "a_.b",
+        "no_n",
+        "v2",
+        "a.v2",
+        "a.95_b",
+        "a_95_b",
+    )
+    labels = [function_label(name) for name in (*known, *odd)]
+    assert len(set(labels)) == len(labels)
+    assert function_label("acme.Op") == "acme__Op"
+    assert all(text.replace("_", "").isalnum() for text in labels)

@@ -1,6 +1,7 @@
 """Checks of a problem, and its canonical order."""
 
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -103,3 +104,19 @@ def test_keys_must_tell_units_apart() -> None:
         order_canonically(problem, ["same"] * problem.units)
     with pytest.raises(ValueError, match="one distinct key for each"):
         order_canonically(problem, ["a"])
+
+
+def test_other_seconds_are_checked_as_those_of_a_new_problem() -> None:
+    problem = replace(chain([1.0, 2.0], [3.0, 4.0]), must=np.array([False, True]))
+    refused = np.array([[1.0, 3.0], [2.0, inf]])
+    with pytest.raises(ValueError, match=r"^unit 1 must be on an accelerator, and none takes it$"):
+        problem.replace_seconds(refused)
+    with pytest.raises(ValueError, match=r"^seconds are float64 of shape \(1, 2\)$"):
+        problem.replace_seconds(refused[:1])
+    with pytest.raises(ValueError, match=r"^seconds\[0, 1\] is -1.0"):
+        problem.replace_seconds(np.array([[1.0, -1.0], [2.0, 2.0]]))
+    assert problem.allowed.tolist() == [[True, True], [False, True]]
+    other = problem.replace_seconds(np.array([[1.0, inf], [2.0, 2.0]]))
+    assert other.allowed.tolist() == [[True, False], [False, True]]
+    assert other.costs.tolist() == [[1.0, inf], [inf, 2.0]]
+    assert problem.seconds[0, 1] == 3.0

@@ -1,22 +1,17 @@
 """tree-dp: exact where the graph is a forest, and never better than possible."""
 
 from dataclasses import replace
-from itertools import combinations
 from math import inf
-from typing import Any
 
 import numpy as np
 import pytest
-from helpers.placement_dags import limited, random_problem, reordered
+from helpers.placement_dags import hub, limited, random_problem, reordered
 from helpers.placement_oracle import COSTS, chain, problems, slow_optimum, thorough
 from hypothesis import given
 from hypothesis import strategies as st
 
 from byoc.placement import Placement, Problem, find_violation
-from byoc.placement._unit_groups import ForestSolver, Neighbours, _device_sets
 from byoc.placement.strategies import Exhaustive, TreeDP
-
-SETS_OF_THREE = [some for count in range(4) for some in combinations((1, 2, 3), count)]
 
 
 def without_launch(placement: Placement) -> float:
@@ -118,52 +113,6 @@ def test_launches_are_not_ignored() -> None:
     problem = chain([2.0] * 5, [1.0, inf, 1.0, inf, 1.0], launch=5.0)
     assert TreeDP().solve(problem).labels.tolist() == [0] * 5
     assert TreeDP().solve(replace(problem, launch=np.zeros(1))).labels.tolist() == [1, 0, 1, 0, 1]
-
-
-@pytest.mark.parametrize(
-    ("devices", "level", "home", "held", "expected"),
-    [
-        (2, 0, 0, (), {(0,): ()}),
-        (2, 0, 1, (), {(1,): ()}),
-        (2, 0, 0, (1, 2), {(0, 1, 2): (1, 2)}),
-        (2, 0, 1, (2,), {(0, 1, 2): (2,)}),  # from one accelerator to another by way of the host
-        (2, 1, 0, (), {(0,): (), (0, 1): (1,), (0, 2): (2,)}),
-        (2, 1, 2, (), {(2,): (), (0, 2): (), (0, 1, 2): (1,)}),
-        (2, 2, 0, (), {(0,): (), (0, 1): (1,), (0, 2): (2,), (0, 1, 2): (1, 2)}),
-        (3, 2, 0, (), {(0, *set_): set_ for set_ in SETS_OF_THREE}),
-        (3, 2, 0, (2,), {(0, *set_): set_ for set_ in SETS_OF_THREE if 2 in set_}),
-    ],
-)
-def test_sets_of_devices_that_hold_a_tensor(
-    devices: int, level: int, home: int, held: tuple[int, ...], expected: dict[Any, Any]
-) -> None:
-    assert dict(_device_sets(devices, level, home, frozenset(held))) == expected
-
-
-@pytest.mark.parametrize(("devices", "most"), [(4, 4), (5, 5), (6, 2), (7, 2)])
-def test_all_sets_are_tried_for_up_to_five_accelerators(devices: int, most: int) -> None:
-    sets = [reached for _, reached in _device_sets(devices, 2, 0, frozenset())]
-    assert max(map(len, sets)) == most
-    for count in (2, 3):
-        solver = ForestSolver(Neighbours(hub(devices, count)))
-        assert solver.exact == (devices == most or count == 2)
-
-
-def hub(devices: int, readers: int) -> Problem:
-    """A unit whose result as many others read, each fast on an accelerator of its own."""
-    seconds = np.full((1 + readers, 1 + devices), 100.0)
-    seconds[0] = 1.0
-    for unit in range(1, 1 + readers):
-        seconds[unit, unit] = 1.0
-    return Problem.build(
-        seconds=seconds,
-        producer=[0],
-        consumers=[range(1, 1 + readers)],
-        is_output=[False],
-        to_device=np.full((1, devices), 1.0),
-        to_host=np.full((1, devices), 1.0),
-        launch=[0.0] * devices,
-    )
 
 
 def test_more_accelerators_than_all_sets_are_tried_for() -> None:

@@ -8,14 +8,20 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from helpers.support import VANILLA, parse
 from hypothesis import given
 from hypothesis import strategies as st
 
+import byoc
 from byoc.costs import PlacementDevice
 from byoc.errors import InputError
 from byoc.placement import Placement, Problem
+from byoc.planning import RegionMemory
+from byoc.planning import _memory_fit as memory_fit
 from byoc.planning import _memory_fit as module
 from byoc.planning._memory_fit import Constraints, FittedPlacement, RegionArena, fit_memory
+from byoc.planning._plan_settings import KnownLimits, SizeLimit
+from byoc.planning._saved_placement import _number_names, sign_nodes
 
 
 @dataclass
@@ -223,3 +229,95 @@ def test_all_results_fit_and_units_are_refused_for_a_reason_alone(
         assert sum(rows[row][device] for row in here) + arena <= most
         alone = {row for row, each in enumerate(rows) if each[device] + each[2] > most}
         assert alone == set(asked[1].refused[device] if len(asked) > 1 else ())
+
+
+CHAIN = "chain (float[4] x) => (float[4] y) { [one] a = Relu (x) b = Neg (a) [three] y = Relu (b) }"
+
+
+SIZES = st.none() | st.integers(0, 2)
+
+
+NAMES = st.lists(st.sampled_from(["one", "b", "three", "y", "nobody", ""]), unique=True)
+
+
+@given(NAMES, SIZES)
+def test_what_a_target_refuses_is_by_name_by_output_and_by_size(
+    names: Sequence[str], size: int | None
+) -> None:
+    plan = byoc.partition(parse(CHAIN), VANILLA, strategy="host-only").plan
+    units = plan.root.units
+    limits = KnownLimits()
+    if names:
+        limits = limits.with_refused("npu", names, "refused")
+    if size is not None:
+        limits = limits.with_size("npu", SizeLimit(size, "too large"))
+    nodes = plan.root.index.nodes
+    expected = {}
+    for row, unit in enumerate(units):
+        own = [{nodes[node].name or nodes[node].output[0], nodes[node].output[0]} for node in unit.nodes]
+        if "" in names or any(set(names) & each for each in own):
+            expected[row] = "refused"
+        elif size is not None and len(unit.nodes) > size:
+            expected[row] = "too large"
+    found = limits.refused_rows(plan.root.index, "", units, "npu")
+    assert {row: str(cause) for row, cause in found.items()} == expected
+    assert limits.refused_rows(plan.root.index, "", units, "other") == {}
+
+
+def test_names_without_text_stand_for_no_node() -> None:
+    index = byoc.partition(parse(CHAIN), VANILLA, strategy="host-only").plan.root.index
+    found = _number_names(iter([(index, "", {0: "one", 1: ""}), (index, "Loop/body", {2: "one"})]))
+    assert {name: number for name, (_, number) in found.items()} == {"one": 0, "Loop/body/one": 2}
+
+
+def test_signatures_have_an_operator_and_two_hashes_of_twelve_digits() -> None:
+    index = byoc.partition(parse(CHAIN), VANILLA, strategy="host-only").plan.root.index
+    signatures = sign_nodes(index)
+    assert len({*signatures.values()}) == 3
+    for number, sign in signatures.items():
+        operator, *hashes = sign.split("-")
+        assert operator == index.nodes[number].op_type
+        assert [len(each) for each in hashes] == [12, 12]
+        assert all(set(each) <= set("0123456789abcdef") for each in hashes)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.sampled_from(["one", "two"]), max_size=3), st.integers(0, 9), st.integers(0, 9)
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    st.integers(0, 4),
+    st.integers(0, 30) | st.just(float("inf")),
+)
+def test_all_graphs_together_keep_to_an_accelerators_limits(
+    drawn: list[tuple[list[str], int, int]], most: int, memory: float
+) -> None:
+    graphs = [
+        SimpleNamespace(
+            regions=[
+                SimpleNamespace(
+                    target=SimpleNamespace(name=name),
+                    memory=None if name == "two" else RegionMemory(constants, arena),
+                )
+                for name in names
+            ]
+        )
+        for names, constants, arena in drawn
+    ]
+    plan: Any = SimpleNamespace(walk=lambda: iter(graphs))
+    limits: Any = [
+        SimpleNamespace(name="two", max_regions=9, memory=float("inf")),
+        SimpleNamespace(name="one", max_regions=most, memory=memory),
+    ]
+    count = sum(name == "one" for names, _, _ in drawn for name in names)
+    needs = [need for names, *need in drawn for name in names if name == "one"]
+    total = sum(constants for constants, _ in needs) + max((arena for _, arena in needs), default=0)
+    expected = ""
+    if count > most:
+        expected = f"one would have {count} regions of at most {most}"
+    elif len(drawn) > 1 and total > memory:
+        expected = f"one would hold {total} bytes of at most {memory}"
+    assert memory_fit.describe_excess(plan, limits) == expected

@@ -130,9 +130,7 @@ def test_without_onnxruntime_the_file_is_trusted_and_such_nodes_are_refused() ->
 import sys; sys.modules["onnxruntime"] = None
 import onnx
 from byoc.model import prepare_model
-from byoc.rules import Target, annotate_graph
-from byoc.rules._rule_lint import lint_rule_file
-from byoc.rules._rule_schema import RuleFile
+from byoc.rules import RuleFile, Target, annotate_graph, lint_rule_file
 content = {{"target": "dla", "cost_model": "dla", "dtype": "float16", "ops": [{{
     "op": "{GROUPED}", "tensors": {{"past_key": {{"rank": 4}}}}, "where": "past_key.rank == 4"}}]}}
 print(lint_rule_file(content))

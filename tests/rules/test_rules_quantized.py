@@ -7,7 +7,6 @@ from helpers.support import parse
 from byoc.model import prepare_model
 from byoc.patterns import Mark
 from byoc.rules import Annotator, annotate_graph
-from byoc.rules._quantization_scheme import get_role
 
 QDQ = """
 g (uint8[1,2,4,4] x, float[1,2,4,4] f) => ({out}) <
@@ -298,8 +297,10 @@ def test_what_a_quantized_tensor_is_to_its_node(dtype: str, rank: int, is_consta
         }}"""
     index = prepare_model(parse(text, opset=21), "test").index
     number = [node.op_type for node in index.nodes].index("Gemm")
-    view = Annotator(target("ops: [{op: Gemm, quantized: true}]"), index)._make_view(number)
-    roles = {use.formal: get_role(use, view) for use in view.uses}
+    nothing_fits = "".join(f" {role}: {{dtype: uint16}}," for role in ("activations", "weights", "bias"))
+    rule = target(f"quantization: {{{nothing_fits}}}\nops: [{{op: Gemm, quantized: true}}]")
+    (attempt,) = Annotator(rule, index).list_attempts(number)
+    roles = {each.text.split()[0]: each.location.split(".")[1] for each in attempt.objections}
     bias = "bias" if rank == 1 or dtype == "int32" else "weights"
     expected = bias if is_constant else "activations"
     assert roles == {"A": "activations", "B": "weights", "C": expected, "Y": "activations"}

@@ -6,7 +6,6 @@ from helpers.support import parse, prepared
 
 from byoc.model import Dimensions, prepare_model
 from byoc.rules import Annotator, annotate_graph
-from byoc.rules._tensor_constraints import classify_broadcast
 
 CONV = """
 g (float[1,4,9,9] x) => (float[1,4,7,5] y) <float[4,2,3,5] w, float[4] b> {
@@ -157,18 +156,34 @@ def test_broadcasts(shape: str, kind: str, told: str) -> None:
     assert says(model, "Add", f"B: {{broadcast: [{listed}]}}") == f"{told}; supported: {listed}"
 
 
-def test_broadcasts_of_symbolic_shapes() -> None:
-    assert classify_broadcast(("N", 3), ("N", 3)) == "none"
-    assert classify_broadcast(("N", 3), ("M", 3)) is None
-    assert classify_broadcast((None, 3), (None, 3)) is None
-    assert classify_broadcast((1, 3), ("N", 3)) == "channel"
-    assert classify_broadcast((3,), ("N", "M", 3)) == "last"
-    assert classify_broadcast((), ("N", 3)) == "scalar"
-    assert classify_broadcast((3, 4), ("N", 3, 4)) == "other"
-    assert classify_broadcast((2, 3, 4), (3, 4)) == "other"
-    assert classify_broadcast((3, 4, 5), (3, 4)) == "other"
-    assert classify_broadcast((1, 3, 1), (3, 1)) == "other"
-    assert classify_broadcast((2, 3), ("N", 3)) is None
+@pytest.mark.parametrize(
+    ("shape", "result", "kind"),
+    [
+        ("[N,3]", "[N,3]", "none"),
+        ("[N,3]", "[M,3]", None),
+        ("[?,3]", "[?,3]", None),
+        ("[1,3,1]", "[N,3,M]", "channel"),
+        ("[3]", "[N,M,3]", "last"),
+        ("", "[N,3]", "scalar"),
+        ("[3,4]", "[N,3,4]", "other"),
+    ],
+)
+def test_broadcasts_of_symbolic_shapes(shape: str, result: str, kind: str | None) -> None:
+    text = f"g (float{result} x, float{shape} z) => (float{result} y) {{ y = Add (x, z) }}"
+    for each in ("none", "scalar", "channel", "last", "other"):
+        said = says(text, "Add", f"B: {{broadcast: {each}}}")
+        assert (said == "yes") is (each == kind), (each, said)
+        assert kind or said.startswith("how B broadcasts is not known")
+
+
+@pytest.mark.parametrize(
+    ("shape", "other", "result"), [("[2,3,4]", "[4]", "[2,3]"), ("[1,3,1]", "[1]", "[1,3]")]
+)
+def test_what_has_more_axes_than_the_result_is_broadcast_otherwise(
+    shape: str, other: str, result: str
+) -> None:
+    text = f"g (float{shape} x, float{other} z) => (float{result} y) {{ y = MatMul (x, z) }}"
+    assert says(text, "MatMul", "A: {broadcast: other}") == "yes"
 
 
 def test_of_a_matrix_the_last_axis_is_the_channel() -> None:

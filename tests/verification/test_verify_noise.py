@@ -26,14 +26,18 @@ from byoc.verification import (
     run_plain,
     verify_against,
 )
-from byoc.verification._quantization_noise import has_quantized_activations, run_float_twin
 
 Array = NDArray[Any]
+
+
 X = {"x": np.random.default_rng(0).standard_normal((1, 64)).astype(np.float32)}
+
 
 # All results lie near exp(-14), where onnxruntime's Sigmoid is as exact as near 1/2.
 SATURATED = """
 g (float[1, 64] x) => (float[1, 64] y) <float[1] c = {-14}> { a = Add(x, c) y = Sigmoid(a) }"""
+
+
 QUANTIZED_RULES = """
 target: npu
 cost_model: dla
@@ -290,107 +294,6 @@ def test_steps_of_quantized_activations_are_noise() -> None:
     assert not judge(alone, lambda _: run_plain(alone, prepare_model(alone, "alone"), moved)).within
 
 
-def test_the_float_twin_is_the_network_without_rounding() -> None:
-    twin = run_float_twin(dense(WEIGHT, quantized=True), None, X)["y"]
-    weight = WEIGHT.astype(np.float64) * 0.01
-    clamped = np.clip(X["x"].astype(np.float64), -128 * 0.05, 127 * 0.05)
-    hidden = np.clip(clamped @ weight, -128 * 0.03, 127 * 0.03)
-    np.testing.assert_allclose(twin, hidden @ weight, rtol=1e-4, atol=1e-4)
-
-
-DYNAMIC = {
-    "MatMulInteger": "float[1, 64] x) => (float[1, 16] y",
-    "ConvInteger": "float[1, 4, 4, 4] x) => (float[1, 16, 4, 4] y",
-}
-
-
-def dynamic(op: str, per_channel: bool, further: str = "") -> ModelProto:
-    """Return a network whose activations are quantized as it runs, with weights of uint8."""
-    count = 16 if per_channel else 1
-    shape = [16, 4, 1, 1] if op == "ConvInteger" else [64, 16]
-    proto = parse(
-        f"g ({DYNAMIC[op]}) {{ q, s, z = DynamicQuantizeLinear(x) p = {op}(q, w, z, wz)"
-        f" f = Cast<to = 1>(p) y = Mul(f, s) {further} }}"
-    )
-    generator = np.random.default_rng(4)
-    stored = {
-        "w": generator.integers(0, 256, shape).astype(np.uint8),
-        "wz": generator.integers(100, 140, [count] if count > 1 else []).astype(np.uint8),
-    }
-    for name, value in stored.items():
-        proto.graph.initializer.append(numpy_helper.from_array(value, name))
-    return proto
-
-
-@pytest.mark.parametrize(
-    ("op", "per_channel"), [("ConvInteger", False), ("MatMulInteger", False), ("MatMulInteger", True)]
-)
-def test_the_float_twin_does_not_round_what_is_quantized_as_it_runs(op: str, per_channel: bool) -> None:
-    proto = dynamic(op, per_channel)
-    stored = {
-        each.name: numpy_helper.to_array(each).astype(np.float64) for each in proto.graph.initializer
-    }
-    x = X["x"].reshape([1, 4, 4, 4] if op == "ConvInteger" else [1, 64])
-    weights = stored["w"] - stored["wz"]
-
-    twin = run_float_twin(proto, None, {"x": x})["y"]
-
-    line = "oi,nihw->nohw" if op == "ConvInteger" else "io,ni->no"
-    exact = np.einsum(line, weights.reshape(weights.shape[:2]), x.astype(np.float64))
-    np.testing.assert_allclose(twin, exact, rtol=1e-4, atol=1e-2)
-    rounded = run_plain(proto, prepare_model(proto, "dynamic"), {"x": x})["y"]
-    assert 1.0 < np.max(np.abs(rounded - exact)) < 100.0  # of sums of up to some thousands
-
-
-def test_the_float_twin_does_not_round_what_a_dequantize_linear_reads() -> None:
-    proto = parse(
-        "g (float[1,64] x) => (float[1,64] y) { q, s, z = DynamicQuantizeLinear(x)"
-        " y = DequantizeLinear(q, s, z) }"
-    )
-    x = X["x"].reshape(1, 64)
-
-    twin = run_float_twin(proto, None, {"x": x})["y"]
-
-    np.testing.assert_allclose(twin, x, rtol=1e-4, atol=1e-5)
-    assert np.abs(run_plain(proto, prepare_model(proto, "dynamic"), {"x": x})["y"] - x).max() > 1e-4
-
-
-def test_the_float_twin_of_operators_of_integers_is_that_of_their_qdq_groups() -> None:
-    text = """g (float[1, 64] x) => (float[1, 16] y)
-        <float s = {0.05}, int8 z = {3}, float ws = {0.01}, int8 wz = {0}, float t = {0.2}> {
-        q = QuantizeLinear(x, s, z) p = QLinearMatMul(q, s, z, w, ws, wz, t, z)
-        y = DequantizeLinear(p, t, z) }"""
-    proto = parse(text)
-    weights = np.random.default_rng(4).integers(-127, 128, (64, 16)).astype(np.int8)
-    proto.graph.initializer.append(numpy_helper.from_array(weights, "w"))
-
-    twin = run_float_twin(proto, None, X)["y"]
-
-    exact = np.clip(X["x"].astype(np.float64), -131 * 0.05, 124 * 0.05) @ (weights * 0.01)
-    np.testing.assert_allclose(twin, exact, rtol=1e-4, atol=1e-4)
-
-
-def test_integers_that_something_else_reads_are_rounded_in_the_twin_too() -> None:
-    proto = dynamic("MatMulInteger", False, "other = Cast<to = 1>(q)")
-    proto.graph.output.append(helper.make_tensor_value_info("other", TensorProto.FLOAT, [1, 64]))
-    assert run_float_twin(proto, None, X) == {}
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z)", True),
-        ("w = DequantizeLinear(z, s) y = Mul(x, w)", False),
-        ("a, b, c = DynamicQuantizeLinear(x) y = DequantizeLinear(a, b, c)", True),
-        ("q = QuantizeLinear(s, s, z) w = DequantizeLinear(q, s, z) y = Mul(x, w)", False),
-        ("y = Relu(x)", False),
-    ],
-)
-def test_quantized_weights_alone_are_no_quantized_activations(text: str, expected: bool) -> None:
-    head = "g (float[1, 4] x) => (float[1, 4] y) <float s = {0.1}, uint8 z = {3}>"
-    assert has_quantized_activations(parse(f"{head} {{ {text} }}")) is expected
-
-
 def test_partition_refuses_a_zeroed_block_of_quantized_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -487,12 +390,16 @@ def test_a_product_may_leave_its_activations_as_they_are(
 
 
 CASTS = {"bfloat16": 16, "float16": 10, "float8e4m3fn": 17}
+
+
 ROUND_TRIP = """g (float[4096,32] x) => (float[4096,{width}] y) <float[32,8] v = {{{weights}}}> {{
     a = {operator}(x)
     b = Cast <to = {to}> (a)
     c = Cast <to = 1> (b)
     {tail}
 }}"""
+
+
 TAILS = {
     "alone": (32, "y = Relu(c)"),
     "deep": (8, "d = MatMul(c, v)\n e = Cast <to = {to}> (d)\n y = Cast <to = 1> (e)"),

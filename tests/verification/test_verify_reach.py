@@ -8,15 +8,13 @@ import numpy as np
 import pytest
 from helpers import vendors
 from helpers.support import Ran, parse
-from interpreting import bundle_of, interpreter, only, right
+from interpreting import NEVER, bundle_of, interpreter, only, right
 from onnx.reference import ReferenceEvaluator
 
 from byoc.codegen import Artifact, Executor, Region
 from byoc.errors import InputError
 from byoc.pipeline import partition
-from byoc.reporting import make_full_verification_report
-from byoc.verification import Verification, _bundle_runs, require_passed, verify_against
-from byoc.verification._bundle_runs import vary_inputs
+from byoc.verification import Verification, require_passed, verify_against
 
 BRANCHES = """
 g (float[1, 4] x, bool which) => (float[1, 4] z) {
@@ -26,16 +24,6 @@ g (float[1, 4] x, bool which) => (float[1, 4] z) {
   >
 }"""
 
-# The condition is computed from x in a way that no flip of an input changes.
-NEVER = """
-g (float[1, 4] x) => (float[1, 4] z) <float big = {1000000}> {
-  m = ReduceMax <keepdims = 0> (x)
-  which = Greater(m, big)
-  z = If (which) <
-    then_branch = t () => (float[1, 4] p) { q = Neg(x) p = Abs(q) },
-    else_branch = e () => (float[1, 4] r) { s = Abs(x) r = Neg(s) }
-  >
-}"""
 
 # Zero trips, unless the integer that the host reads is another one.
 TRIPS = """
@@ -47,6 +35,8 @@ g (float[1, 4] x, int64 trips) => (float[1, 4] y) <bool go = {1}> {
     w = Neg(a)
   }>
 }"""
+
+
 X = {"x": np.array([[-2, -1, 0.5, 1]], np.float32)}
 
 
@@ -129,18 +119,6 @@ def test_what_is_special_is_asked_of_a_region_alone(
     assert (wrong.sample, wrong.special) == ("made", "nan")
 
 
-def test_what_stays_uncompared_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_bundle_runs, "run_alone", lambda region: iter(()))
-
-    found = verify_cut(NEVER, tmp_path, monkeypatch, right, X)
-
-    assert (found.reach.not_reached, found.reach.alone, found.reach.never) == (1, 0, 1)
-    assert found.passed, "nothing was off"
-    report = make_full_verification_report(found).to_json()
-    counts = {"regions": 2, "not_reached": 1, "others": 0, "alone": 0, "never": 1, "too_large": 0}
-    assert report["reach"] == counts
-
-
 def test_the_summary_counts_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, byoc: Callable[..., Ran]
 ) -> None:
@@ -155,13 +133,6 @@ def test_the_summary_counts_them(
     assert line in ran.out.splitlines()[1]  # the first says that the host alone would be faster
     ran = byoc("verify", bundle.folder)
     assert "is not reached by any inputs that were tried; it is compared on values made" in ran.out
-
-
-def test_inputs_are_varied_one_by_one_and_all_at_once() -> None:
-    given = {"a": np.array(True), "n": np.array([0]), "x": np.zeros(2, np.float32), "i": np.arange(3)}
-    model: Any = None
-    varied = [(bool(v["a"]), int(v["n"][0])) for v in vary_inputs(model, given, seeded=False)]
-    assert varied == [(False, 3), (False, 0), (True, 3)]
 
 
 class Numpy:

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
 from helpers.failing import rules
@@ -10,21 +9,29 @@ from helpers.skewed import skewed  # noqa: F401 - a fixture
 from helpers.support import parse, sample_cases
 
 import byoc
-from byoc.model import GraphIndex, list_own_bodies
-from byoc.rules import Arithmetic
-from byoc.verification._special_samples import SpecialTraits, make_empty_sample, make_special_samples
+from byoc.model import list_own_bodies
 
 pytestmark = pytest.mark.usefixtures("skewed")
+
 
 FLOATS = (
     "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Elu Erf Exp Floor Gelu HardSigmoid "
     "HardSwish LeakyRelu Log LogSoftmax Mish Neg Reciprocal Relu Round Selu Sigmoid Sign Sin Sinh "
     "Softmax Softplus Softsign Sqrt Tan Tanh ThresholdedRelu"
 )
+
+
 PAIRS = "Add Sub Mul Div Pow Max Min PRelu"
+
+
 REDUCTIONS = "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceLogSumExp"
+
+
 WHOLE = "Add Sub Mul Div Mod Max Min"
+
+
 COMPARISONS = "Equal Greater Less GreaterOrEqual LessOrEqual"
+
 
 RIGHT = {
     **{f"{op} float": f"(float[3, 5] x) => (float[3, 5] y) {{ y = {op}(x) }}" for op in FLOATS.split()},
@@ -98,6 +105,8 @@ RIGHT = {
       >
     }""",
 }
+
+
 OPS = sorted(
     {
         *f"{FLOATS} {PAIRS} {REDUCTIONS} {WHOLE} {COMPARISONS}".split(),
@@ -157,59 +166,3 @@ def test_nan_that_an_operator_loses_is_found(op: str, tmp_path: Path) -> None:
     assert result.report.nodes.offloaded == 0
     (refusal,) = result.report.refusals
     assert refusal.reason == f"{op} 'y' computed wrong (loses NaN: it is 0 where NaN is passed on)"
-
-
-def traits_of(text: str) -> SpecialTraits:
-    return SpecialTraits(GraphIndex.of_model(parse(f"g {text}", opset=20)))
-
-
-def list_kinds(text: str, **base: np.ndarray) -> list[str]:
-    samples = make_special_samples(
-        traits_of(text), base, Arithmetic(), lambda name, value: (-np.inf, np.inf)
-    )
-    return list(dict.fromkeys(sample.kind for sample in samples))
-
-
-def test_which_kinds_of_values_are_asked() -> None:
-    x = np.ones((4, 8), np.float32)
-    assert list_kinds(RIGHT["Relu float"], x=x) == ["ends", "nan", "infinities"]
-    assert list_kinds(RIGHT["product"], x=np.ones((2, 3), np.float32)) == ["nan"]
-    assert list_kinds(RIGHT["cast to whole"], x=x) == ["ends"]
-    assert list_kinds(RIGHT["looks up"], x=np.array([0, 1, 2])) == []
-    assert list_kinds(RIGHT["looks up behind a sum"], x=np.array([0, 1, 2])) == []
-    assert list_kinds(
-        RIGHT["divides by a sum"], x=np.ones((4, 8), np.int32), z=np.ones((4, 8), np.int32)
-    ) == ["ends"]
-
-
-def test_divisors_are_neither_0_nor_minus_1() -> None:
-    text = "(int32[9] x, int32[9] z) => (int32[9] y) { y = Div(x, z) }"
-    ones = np.ones(9, np.int32)
-    samples = [
-        sample.inputs
-        for sample in make_special_samples(
-            traits_of(text), {"x": ones, "z": ones}, Arithmetic(), lambda name, value: (-np.inf, np.inf)
-        )
-    ]
-    divisors = np.concatenate([inputs["z"] for inputs in samples])
-    assert not np.isin(divisors, (0, -1)).any()
-    assert (np.concatenate([inputs["x"] for inputs in samples]) < 0).any()
-
-
-def test_values_stay_within_what_is_exact_and_what_an_input_can_be() -> None:
-    text = "(int64[64] x) => (int64[64] y) { y = Neg(x) }"
-    base = {"x": np.zeros(64, np.int64)}
-    bounded = make_special_samples(
-        traits_of(text), base, Arithmetic(exact_below=1000), lambda name, value: (-np.inf, np.inf)
-    )
-    assert max(np.abs(sample.inputs["x"]).max() for sample in bounded) == 1000
-    ranged = make_special_samples(traits_of(text), base, Arithmetic(), lambda name, value: (3, 9))
-    assert {*np.concatenate([sample.inputs["x"] for sample in ranged]).tolist()} == {3, 4, 7, 8, 9}
-
-
-def test_open_extents_are_0_in_one_sample() -> None:
-    base = {"x": np.zeros((2, 3), np.float32), "z": np.zeros(3, np.float32)}
-    sample = make_empty_sample({"x": ("n", 3), "z": (3,)}, base)
-    assert sample is not None
-    assert {name: value.shape for name, value in sample.inputs.items()} == {"x": (0, 3), "z": (3,)}
-    assert make_empty_sample({"x": (2, 3), "z": (3,)}, base) is None

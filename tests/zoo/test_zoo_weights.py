@@ -1,4 +1,4 @@
-"""The numbers: the same everywhere, spread as asked, chosen by use."""
+"""Generated weights and inputs, and light models made runnable with them."""
 
 import hashlib
 from math import sqrt
@@ -6,11 +6,22 @@ from math import sqrt
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
+from pydantic import ValidationError
 
 from byoc import zoo
 from byoc.errors import InputError
-from byoc.zoo._classic_models import WeightGraph, choose_spread
-from byoc.zoo._sample_inputs import UniformSpread, derive_seed, draw_uniform
+from byoc.zoo._classic_models import WeightGraph, choose_spread, make_runnable
+from byoc.zoo._sample_inputs import (
+    InputSpec,
+    UniformSpread,
+    derive_seed,
+    draw_uniform,
+    make_inputs,
+    make_integers,
+    make_page,
+    make_voice,
+)
 
 
 @pytest.mark.parametrize(
@@ -104,3 +115,162 @@ def _wiring(body: str) -> WeightGraph:
     return WeightGraph.from_graph(
         onnx.parser.parse_graph(f"g (float[1,3,8,8] image) => (float y) {{ {body} }}")
     )
+
+
+def test_a_photo_has_the_mean_and_deviation_asked_for() -> None:
+    feed = InputSpec(like="photo", shape=(1, 3, 512, 512), centre=120, scale=50)
+    values = make_inputs({"x": feed}, 0)["x"]
+    assert values.dtype == np.float32
+    assert abs(values.mean() - 120) < 25
+    assert 35 < values.std() < 65
+
+
+def test_clipped_is_within_its_limits() -> None:
+    feed = InputSpec(like="photo", shape=(1, 3, 64, 64), centre=120, scale=200, low=0, high=255)
+    values = make_inputs({"x": feed}, 0)["x"]
+    assert (values.min(), values.max()) == (0, 255)
+
+
+def test_a_batch_holds_different_images() -> None:
+    values = make_inputs({"x": InputSpec(like="photo", shape=(3, 1, 8, 8))}, 0)["x"]
+    assert len(np.unique(values.reshape(3, -1), axis=0)) == 3
+
+
+@pytest.mark.parametrize("shape", [(1, 76, 32, 1), (1, 80, 800), (1, 1, 149, 64), (2, 40, 64)])
+def test_a_spectrogram_is_smooth_in_both_directions(shape: tuple[int, ...]) -> None:
+    values = make_inputs({"x": InputSpec(like="photo", shape=shape)}, 0)["x"]
+    assert values.shape == shape
+    plane = values[0].squeeze()
+    for first, second in ((plane[1:], plane[:-1]), (plane[:, 1:], plane[:, :-1])):
+        assert np.corrcoef(first.ravel(), second.ravel())[0, 1] > 0.3
+
+
+def test_a_page_is_paper_with_ink_on_it() -> None:
+    sheet = make_page(0, 224, 224)
+    assert set(np.unique(sheet).tolist()) == {-1, 1}
+    assert 0.05 < (sheet < 0).mean() < 0.4
+    assert not np.array_equal(sheet, make_page(1, 224, 224))
+    assert make_page(0, 5, 5).shape == (1, 1, 5, 5)
+
+
+def test_a_voice_is_periodic_and_within_range() -> None:
+    wave = make_voice(0, 16_000)
+    assert 0.3 < abs(wave).max() <= 1
+    assert 110 <= np.argmax(abs(np.fft.rfft(wave))) < 240
+    assert not np.array_equal(wave, make_voice(1, 16_000))
+
+
+def test_integers_fill_their_range() -> None:
+    assert set(make_integers(0, (10_000,), 3, 9).tolist()) == set(range(3, 10))
+    assert make_integers(0, (2, 3), 5, 5).tolist() == [[5] * 3] * 2
+
+
+def test_inputs_that_are_alike_differ_and_types_are_kept() -> None:
+    token = InputSpec(like="integers", shape=(1, 64), type="int64", low=0, high=511)
+    made = make_inputs({"a": token, "b": token, "rate": InputSpec(like="value", shape=(), value=8.5)}, 1)
+    assert not np.array_equal(made["a"], made["b"])
+    assert made["a"].dtype == np.int64
+    assert (made["rate"].shape, float(made["rate"])) == ((), 8.5)
+    again, other = make_inputs({"a": token}, 1), make_inputs({"a": token}, 2)
+    assert np.array_equal(made["a"], again["a"])
+    assert not np.array_equal(made["a"], other["a"])
+
+
+def test_noise_has_its_deviation() -> None:
+    values = make_inputs({"x": InputSpec(like="noise", shape=(10_000,), centre=2, scale=3)}, 0)["x"]
+    assert values.mean() == pytest.approx(2, abs=0.1)
+    assert values.std() == pytest.approx(3, rel=0.03)
+
+
+def test_integers_without_a_range_are_refused() -> None:
+    with pytest.raises(ValidationError, match="integers need low and high"):
+        InputSpec(like="integers", shape=(1,))
+
+
+LIGHT = """
+<ir_version: 3, opset_import: ["" : 9]>
+tiny (float[10,3,4,4] image, float[1] queue, int64[4] w__SHAPE, int64[4] v__SHAPE, float[2] b,
+      float[10] k, int64[2] flat, int64[2] square) => (float[10,10] y)
+<int64[4] w__SHAPE = {2, 3, 3, 3}, int64[4] v__SHAPE = {1, 1, 10, 8}, float[2] b = {7.0, 7.0},
+ float[10] k = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+ int64[2] flat = {10, 8}, int64[2] square = {10, 8}, float[1] queue = {0.0}>
+{
+    w = ConstantOfShape<value = float[1] {0.02}>(w__SHAPE)
+    v = ConstantOfShape<value = float[1] {0.02}>(v__SHAPE)
+    [y] c = Conv<kernel_shape = [3, 3]>(image, w, b)
+    r = Relu(c)
+    f = Reshape(r, flat)
+    m = Reshape(v, square)
+    y = Gemm<transB = 1>(f, m, k)
+}
+"""
+
+
+@pytest.fixture
+def light() -> onnx.ModelProto:
+    return onnx.parser.parse_model(LIGHT)
+
+
+def test_the_model_is_valid_and_has_a_batch_of_1(light: onnx.ModelProto) -> None:
+    model = make_runnable(light, "tiny")
+    onnx.checker.check_model(model, full_check=True)
+    assert [node.op_type for node in model.graph.node] == [
+        "Conv",
+        "Relu",
+        "Reshape",
+        "Reshape",
+        "Gemm",
+    ]
+    assert _dims(model.graph.input[0]) == [1, 3, 4, 4]
+    assert _dims(model.graph.output[0]) == [1, 10]
+
+
+def test_only_the_signal_is_reshaped_to_a_batch_of_1(light: onnx.ModelProto) -> None:
+    stored = {t.name: numpy_helper.to_array(t) for t in make_runnable(light, "tiny").graph.initializer}
+    assert stored["flat"].tolist() == [1, 8]
+    assert stored["square"].tolist() == [10, 8]
+
+
+def test_dead_inputs_and_initializers_as_inputs_go(light: onnx.ModelProto) -> None:
+    graph = make_runnable(light, "tiny").graph
+    assert [value.name for value in graph.input] == ["image"]
+    assert {t.name for t in graph.initializer} == {"w", "v", "b", "k", "flat", "square"}
+
+
+def test_stored_floats_get_new_values_too(light: onnx.ModelProto) -> None:
+    stored = {t.name: numpy_helper.to_array(t) for t in make_runnable(light, "tiny").graph.initializer}
+    assert abs(stored["b"]).max() <= 0.1
+
+
+def test_a_nameless_node_takes_its_first_output_unless_taken(light: onnx.ModelProto) -> None:
+    names = [node.name for node in make_runnable(light, "tiny").graph.node]
+    assert names == ["y", "r", "f", "m", "y_"]
+
+
+def test_the_structure_handed_in_is_not_changed(light: onnx.ModelProto) -> None:
+    before = light.SerializeToString(deterministic=True)
+    make_runnable(light, "tiny")
+    assert light.SerializeToString(deterministic=True) == before
+
+
+def test_the_numbers_depend_on_the_name_and_not_on_the_order(light: onnx.ModelProto) -> None:
+    other_order = onnx.ModelProto()
+    other_order.CopyFrom(light)
+    other_order.graph.node[0].CopyFrom(light.graph.node[1])
+    other_order.graph.node[1].CopyFrom(light.graph.node[0])
+    assert _weights(make_runnable(other_order, "tiny")) == _weights(make_runnable(light, "tiny"))
+    assert _weights(make_runnable(light, "other")) != _weights(make_runnable(light, "tiny"))
+
+
+def test_two_open_inputs_are_refused(light: onnx.ModelProto) -> None:
+    light.graph.initializer.remove(next(t for t in light.graph.initializer if t.name == "b"))
+    with pytest.raises(InputError, match="zoo:tiny: has 2 inputs without a value"):
+        make_runnable(light, "tiny")
+
+
+def _weights(model: onnx.ModelProto) -> dict[str, bytes]:
+    return {tensor.name: tensor.raw_data for tensor in model.graph.initializer}
+
+
+def _dims(value: onnx.ValueInfoProto) -> list[int]:
+    return [dim.dim_value for dim in value.type.tensor_type.shape.dim]
