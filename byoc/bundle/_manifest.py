@@ -6,6 +6,7 @@ stay inside it.
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal
 
@@ -277,8 +278,9 @@ def entry_to_contract(entry: ContractEntry) -> TensorContract:
 
 
 MANIFEST_FORMAT = 4  # raised whenever an older byoc would read a bundle wrongly
-ALTERNATIVES_FORMAT = 5  # of bundles for several accelerators, which readers of format 4 do not know
+EARLIER_ALTERNATIVES_FORMAT = 5  # of bundles for several accelerators, as they were written before 7
 PACKAGE_FORMAT: Literal[6] = 6  # of packages of several models
+ALTERNATIVES_FORMAT = 7  # of bundles for several accelerators, whose regions' constants are not listed
 MANIFEST_FILE = "manifest.json"
 MODEL_FILE = "model.onnx"
 """The file of the partitioned model, where it is of no variant and no package."""
@@ -301,6 +303,28 @@ class ReferenceEntry(FileEntry):
     )
 
 
+class UnlistedConstants(StrictModel):
+    """The tensors stored in a region, of which its model states all but what is here.
+
+    Of several variants one is loaded, so that lists for the others would be read in vain.
+    """
+
+    count: Annotated[int, Field(ge=0)] = Field(description="How many there are.")
+    layout: str = Field(description="The layout of convolution weights; empty for ONNX's.")
+    names: dict[str, str] = Field(
+        description="The names in the user's model of those that the region's model calls otherwise."
+    )
+
+    def list_contracts(self, found: tuple[TensorContract, ...]) -> tuple[TensorContract, ...]:
+        """Return the contracts, from those that the region's model states.
+
+        Raises LookupError where that has others than those that are here.
+        """
+        if len(found) != self.count or not self.names.keys() <= {each.name for each in found}:
+            raise LookupError("other constants")
+        return tuple(replace(each, tensor=self.names.get(each.name, each.tensor)) for each in found)
+
+
 class RegionEntry(StrictModel):
     """A region: its model, the contracts of its boundary tensors, and its artifact."""
 
@@ -311,7 +335,9 @@ class RegionEntry(StrictModel):
     composites: tuple[str, ...] = Field(description="The composites in it, in order of execution.")
     inputs: tuple[ContractEntry, ...] = Field(description="Its inputs, in order.")
     outputs: tuple[ContractEntry, ...] = Field(description="Its outputs, in order.")
-    constants: tuple[ContractEntry, ...] = Field(description="The tensors stored in it.")
+    constants: tuple[ContractEntry, ...] | UnlistedConstants = Field(
+        description="The tensors stored in it; of several variants without those that its model states."
+    )
     codegen_options: dict[str, str] = Field(
         default_factory=dict,
         description="The options of the codegen, including those of the rule file.",
@@ -328,6 +354,29 @@ class RegionEntry(StrictModel):
     artifact_metadata: dict[str, str] = Field(
         description="The metadata that the codegen needs to load the artifact."
     )
+
+    @property
+    def constant_count(self) -> int:
+        """The number of tensors stored in it."""
+        constants = self.constants
+        return constants.count if isinstance(constants, UnlistedConstants) else len(constants)
+
+    @property
+    def weight_layout(self) -> str:
+        """The layout of its convolution weights; empty for ONNX's."""
+        if isinstance(self.constants, UnlistedConstants):
+            return self.constants.layout
+        layouts = {each.layout for each in self.constants if each.layout}
+        return layouts.pop() if len(layouts) == 1 else ""
+
+    def list_constants(self, found: tuple[TensorContract, ...]) -> tuple[TensorContract, ...]:
+        """Return the contracts of the tensors stored in it, of which its model states those `found`.
+
+        Raises LookupError and ValueError where they are none.
+        """
+        if isinstance(self.constants, UnlistedConstants):
+            return self.constants.list_contracts(found)
+        return tuple(map(entry_to_contract, self.constants))
 
     @property
     def boundary_contracts(self) -> dict[str, TensorContract]:

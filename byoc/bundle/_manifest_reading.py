@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from byoc.bundle._manifest import (
     ALTERNATIVES_FORMAT,
+    EARLIER_ALTERNATIVES_FORMAT,
     MANIFEST_FILE,
     MANIFEST_FORMAT,
     PACKAGE_FORMAT,
@@ -39,7 +40,7 @@ from byoc.support.trust import SIGNATURE_FILE
 
 # The JSON Schema of manifests, for other tools, derived from the types that byoc parses.
 
-_FORMATS = (MANIFEST_FORMAT, ALTERNATIVES_FORMAT)
+_FORMATS = (MANIFEST_FORMAT, EARLIER_ALTERNATIVES_FORMAT, ALTERNATIVES_FORMAT)
 
 _CONTROL = (
     r"\u0000-\u001f\u007f-\u009f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f"
@@ -458,7 +459,7 @@ def _check_twice(manifest: Manifest, path: Path) -> None:
     ):
         raise InputError(f"{path}: automatic variants are two, one with sizes, and an open one after it")
     own = next((variant.name for variant in manifest.variants if variant.rules), None)
-    if own is not None and manifest.format != ALTERNATIVES_FORMAT:
+    if own is not None and manifest.format == MANIFEST_FORMAT:
         raise InputError(
             f"{path}: the variant {quote_name(own)} has rules of its own, which format "
             f"{manifest.format} does not know"
@@ -481,7 +482,7 @@ def _describe_format(found: object) -> str:
     shown = escape_line(repr(found))
     if type(found) is int and 0 < found < MANIFEST_FORMAT:
         return f"format {shown} is that of an older byoc: partition the model again"
-    known = f"{MANIFEST_FORMAT} to {PACKAGE_FORMAT}"
-    if type(found) is int and found > PACKAGE_FORMAT:
+    known = f"{MANIFEST_FORMAT} to {ALTERNATIVES_FORMAT}"
+    if type(found) is int and found > ALTERNATIVES_FORMAT:
         return f"format {shown} is that of a newer byoc; this one reads formats {known}"
     return f"format {shown}; this version of byoc reads formats {known}"

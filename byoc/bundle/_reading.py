@@ -55,6 +55,7 @@ from byoc.codegen import (
     find_disagreement,
     quote_name,
     read_region,
+    read_stored_contracts,
     region_structure,
 )
 from byoc.errors import InputError, suggest_nearest
@@ -223,10 +224,11 @@ class Bundle:
 
     def _read_contracts(self, entry: RegionEntry, model: onnx.ModelProto) -> RegionContracts:
         """Return a region's contracts. Raises InputError when its `model` contradicts them."""
-        sides = (entry.inputs, entry.outputs, entry.constants)
         try:
-            contracts = RegionContracts(*(tuple(map(entry_to_contract, entries)) for entries in sides))
-            wrong = find_disagreement(model, self.folder, contracts)
+            found = read_stored_contracts(model, self.folder, entry.weight_layout)
+            inputs, outputs = (tuple(map(entry_to_contract, e)) for e in (entry.inputs, entry.outputs))
+            contracts = RegionContracts(inputs, outputs, entry.list_constants(found.constants))
+            wrong = find_disagreement(contracts, found)
         except (ValueError, LookupError, TypeError):  # an invalid layout; a node without its attribute
             wrong = entry.name
         except InputError as error:  # a node that no runtime executes

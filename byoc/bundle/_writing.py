@@ -27,6 +27,7 @@ from byoc.bundle._manifest import (
     PackageManifest,
     ReferenceEntry,
     RegionEntry,
+    UnlistedConstants,
     VariantEntry,
     contract_to_entry,
     describe_file,
@@ -48,6 +49,7 @@ from byoc.codegen import (
     describe_path_problem,
     quote_name,
     read_region,
+    read_stored_contracts,
 )
 from byoc.errors import InputError
 from byoc.model import (
@@ -321,8 +323,16 @@ def build_manifest(
             )
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     files = {name: describe_file(folder / name) for name in names}
+    are_alternatives = any(each.rules for each in variants)
+    if are_alternatives:
+        variants = [
+            each.model_copy(
+                update={"regions": tuple(_leave_constants_out(r, folder) for r in each.regions)}
+            )
+            for each in variants
+        ]
     return Manifest(
-        format=ALTERNATIVES_FORMAT if any(each.rules for each in variants) else MANIFEST_FORMAT,
+        format=ALTERNATIVES_FORMAT if are_alternatives else MANIFEST_FORMAT,
         versions={"byoc": read_byoc_version(), "onnx": onnx.__version__},
         asked=_sort_by_key(first.asked),
         state=_sort_by_key(first.state),
@@ -335,6 +345,21 @@ def build_manifest(
             name: ReferenceEntry(**dict(files[name]), path=path) for name, path in references.items()
         },
     )
+
+
+def _leave_constants_out(entry: RegionEntry, folder: Path) -> RegionEntry:
+    """Return a region's entry without the constants that its model in `folder` states, if all are."""
+    stated = entry.list_constants(())
+    model = onnx.load(folder / entry.model, load_external_data=False)
+    found = read_stored_contracts(model, folder, entry.weight_layout).constants
+    both = zip(stated, found, strict=False)
+    names = {one.name: one.tensor for one, own in both if one.tensor != own.tensor}
+    short = UnlistedConstants(count=len(stated), layout=entry.weight_layout, names=names)
+    try:
+        is_same = short.list_contracts(found) == stated
+    except LookupError:
+        is_same = False
+    return entry.model_copy(update={"constants": short}) if is_same else entry
 
 
 def write_manifest(

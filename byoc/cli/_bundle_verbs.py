@@ -364,7 +364,7 @@ def _make_row(manifest: byoc.bundle.Manifest, region: byoc.bundle.RegionEntry) -
         "target": region.target,
         "codegen": region.codegen,
         "model": region.model,
-        "constants": len(region.constants),
+        "constants": region.constant_count,
         "composites": ", ".join(f"{n} x {name}" if n > 1 else name for name, n in composites.items()),
         "artifact": f"that of {region.same_as}" if region.same_as else ", ".join(made) or "none",
         "not verified": reported.not_here if reported is not None else "",

@@ -124,6 +124,7 @@ if TYPE_CHECKING:
     from byoc.codegen._region import open_region_session as open_region_session
     from byoc.codegen._region import profile_operators as profile_operators
     from byoc.codegen._region import read_region as read_region
+    from byoc.codegen._region import read_stored_contracts as read_stored_contracts
     from byoc.codegen._region_model import Arena as Arena
     from byoc.codegen._region_model import ArenaSlot as ArenaSlot
     from byoc.codegen._region_model import write_wanted_forms as write_wanted_forms

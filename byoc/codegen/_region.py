@@ -355,23 +355,30 @@ def read_region(
     )
 
 
-def find_disagreement(model: onnx.ModelProto, folder: Path, contracts: RegionContracts) -> str:
-    """Return the first tensor on which contracts and a region's model disagree; "" when they agree.
+def read_stored_contracts(model: onnx.ModelProto, folder: Path, layout: str) -> RegionContracts:
+    """Return the contracts that a region's model states; `folder` holds its external data.
 
-    `folder` holds the model's external data.
+    `layout` is that of its convolution weights, such as OHWI, empty for ONNX's. The user's names of
+    tensors are those of the model. Raises ValueError for what is no layout, and InputError for a node
+    that no runtime executes.
     """
-    words = {contract.layout for contract in contracts.constants if contract.layout}
-    weights = parse_layout(words.pop()) if len(words) == 1 else None
-    found = _read_contracts(model, folder, weights)
-    for stated, read in (
-        (contracts.inputs, found.inputs),
-        (contracts.outputs, found.outputs),
-        (contracts.constants, found.constants),
+    return _read_contracts(model, folder, parse_layout(layout) if layout else None)
+
+
+def find_disagreement(stated: RegionContracts, found: RegionContracts) -> str:
+    """Return the first tensor on which stated contracts and a region's model disagree; "" for none.
+
+    `found` are those of its model (`read_stored_contracts`).
+    """
+    for ours, theirs in (
+        (stated.inputs, found.inputs),
+        (stated.outputs, found.outputs),
+        (stated.constants, found.constants),
     ):
-        if [each.name for each in stated] != [each.name for each in read]:
-            names = {each.name for each in stated} ^ {each.name for each in read}
-            return min(names, default=read[0].name if read else "")
-        for one, other in zip(stated, read, strict=True):
+        if [each.name for each in ours] != [each.name for each in theirs]:
+            names = {each.name for each in ours} ^ {each.name for each in theirs}
+            return min(names, default=theirs[0].name if theirs else "")
+        for one, other in zip(ours, theirs, strict=True):
             if one.inner != other.inner or not one.view.is_same(other.view):
                 return one.name
     return ""

@@ -73,7 +73,7 @@ def test_a_package_of_then_is_verified_and_split(byoc: Any, tmp_path: Path) -> N
 def test_a_package_of_a_newer_format_is_not_replaced(byoc: Any, tmp_path: Path) -> None:
     package = tmp_path / "p"
     package.mkdir()
-    (package / "manifest.json").write_text('{"format": 7, "models": {"one": {}}, "files": []}')
+    (package / "manifest.json").write_text('{"format": 8, "models": {"one": {}}, "files": []}')
     ran: Ran = byoc("package", "-o", package, "net=zoo:squeezenet", "--for", "board=dla")
     assert ran.code == 1
     assert f"{package}: " in ran.err

@@ -116,13 +116,13 @@ def test_a_manifest_of_byocs_is_told_from_others(content: str, found: set[str] |
     [
         (3, "format 3 is that of an older byoc: partition the model again"),
         (1, "format 1 is that of an older byoc: partition the model again"),
-        (0, "format 0; this version of byoc reads formats 4 to 6"),
-        (-1, "format -1; this version of byoc reads formats 4 to 6"),
-        (7, "format 7 is that of a newer byoc; this one reads formats 4 to 6"),
-        (True, "format True; this version of byoc reads formats 4 to 6"),
-        (4.0, "format 4.0; this version of byoc reads formats 4 to 6"),
-        ("4", "format '4'; this version of byoc reads formats 4 to 6"),
-        (None, "format None; this version of byoc reads formats 4 to 6"),
+        (0, "format 0; this version of byoc reads formats 4 to 7"),
+        (-1, "format -1; this version of byoc reads formats 4 to 7"),
+        (8, "format 8 is that of a newer byoc; this one reads formats 4 to 7"),
+        (True, "format True; this version of byoc reads formats 4 to 7"),
+        (4.0, "format 4.0; this version of byoc reads formats 4 to 7"),
+        ("4", "format '4'; this version of byoc reads formats 4 to 7"),
+        (None, "format None; this version of byoc reads formats 4 to 7"),
     ],
 )
 def test_other_formats_are_told_apart(format_: object, sentence: str, bundle: Path) -> None:

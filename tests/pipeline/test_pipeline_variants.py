@@ -299,7 +299,7 @@ def test_variants_for_several_accelerators_share_weights_and_a_manifest(tmp_path
     )
     assert [each.verification is not None for each in result.variants] == [True] * 3
     manifest = open_bundle(tmp_path / "b").manifest
-    assert (manifest.format, manifest.targets) == (5, ("dla", "npu"))
+    assert (manifest.format, manifest.targets) == (7, ("dla", "npu"))
     assert [each.rules for each in manifest.variants] == [
         (),
         ("other.yaml",),
@@ -321,6 +321,29 @@ def test_variants_for_several_accelerators_share_weights_and_a_manifest(tmp_path
         InputError, match="the variant 'two' has rules of its own, which format 4 does not"
     ):
         open_bundle(tmp_path / "b")
+
+
+def test_constants_of_alternatives_are_those_that_their_models_state(tmp_path: Path) -> None:
+    """Their user's names are kept, and a manifest that tells of others is refused."""
+    other = tmp_path / "other.yaml"
+    other.write_text(EVERYTHING)
+    model, options = convolutions(), {"strategy": "all-supported", "dims": {"n": 1}}
+    variants = {"one": {}, "two": {"rules": other}}
+    byoc.partition(model, VANILLA, variants=variants, output=tmp_path / "b", **options)
+    byoc.partition(model, VANILLA, output=tmp_path / "alone", **options)
+    own, alone = (
+        open_bundle(tmp_path / name, variant=each) for name, each in (("b", "one"), ("alone", None))
+    )
+    for (_, one, _), (_, before, _) in zip(own.regions(), alone.regions(), strict=True):
+        assert one.constants == before.constants != ()
+    path = tmp_path / "b/manifest.json"
+    text = path.read_text()
+    for change in ({"count": 99}, {"names": {"none": "w"}}, {"layout": "no layout"}):
+        content = json.loads(text)
+        content["variants"][0]["regions"][0]["constants"] |= change
+        path.write_text(json.dumps(content))
+        with pytest.raises(InputError, match="is not as the region's model has it"):
+            open_bundle(tmp_path / "b", trust=True, variant="one").regions()
 
 
 def test_accelerators_of_one_name_may_be_of_two_generations_but_not_compute_otherwise(
