@@ -24,8 +24,7 @@ from byoc.costs import CostTable
 from byoc.errors import InputError
 from byoc.model import prepare_model
 from byoc.onnxrt import open_session
-from byoc.runtime import Session
-from byoc.runtime._stage_program import Stage, StageProgram
+from byoc.runtime import Session, Stage, StageProgram
 
 TEXT = """
 g (float[1, 8] x, float[N] n) => (float[8] y, float[1, 8] z, float[N] m) <int64[1] s = {8}> {

@@ -18,9 +18,8 @@ from helpers.support import parse
 from byoc.errors import InputError
 from byoc.model import GraphIndex, TensorType, check_model, get_stated_types
 from byoc.onnxrt import find_inexact_kernels
-from byoc.runtime import Session, load
+from byoc.runtime import Session, Stage, StageProgram, load
 from byoc.runtime._loading import _check_calls
-from byoc.runtime._stage_program import Stage, StageProgram
 
 TWO = """two (float[1, 4] x, int64[N, 2] i) => (float[1, 4] y, int64[N, 2] j) {
   a = Relu(x)
