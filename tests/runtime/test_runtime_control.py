@@ -17,6 +17,7 @@ import byoc
 from byoc.errors import InputError
 from byoc.model import GraphIndex, TensorType, get_stated_types
 from byoc.runtime import Session, Stage
+from byoc.runtime import _stateful_session as stateful
 from byoc.runtime._loading import _check_calls
 from byoc.runtime._program_builder import ControlBody, control_runner
 from byoc.runtime._state_binding import find_inner_types, hold_tensors
@@ -429,3 +430,19 @@ def test_model_and_manifest_agree_on_regions(
         return
     with pytest.raises(InputError, match=f"^b: {sentence}"):
         _check_calls(_bundle("dla", "cpu"), graphs, regions)
+
+
+def test_a_stage_that_makes_a_state_anew_has_no_maximal_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the executor of a region has no `bind`, which shows when the state is bound."""
+    cut("zoo:decoder_int4", tmp_path / "b", verify=False)
+    loaded = byoc.load(tmp_path / "b")
+    bind = stateful.bind_state
+    monkeypatch.setattr(stateful, "bind_state", lambda *a: replace(bind(*a), buffers={}))
+    given = {"input_ids": np.array([[3]]), "attention_mask": np.ones((1, 1), np.int64)}
+    with pytest.raises(InputError, match=r"^input 'past\S+' cannot have a maximal length: .* in place$"):
+        byoc.open_stateful(loaded, max_length=6)(given)
+    grown = byoc.open_stateful(loaded)
+    assert grown(given)["logits"].shape[:2] == (1, 1)
+    assert grown.in_place == frozenset()
