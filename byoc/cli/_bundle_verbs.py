@@ -32,9 +32,8 @@ from byoc.cli._option_flags import (
     leave_if_missed,
     take_options,
 )
-from byoc.console import make_console, print_line, print_lines
+from byoc.console import format_count, format_quantity, make_console, print_line, print_lines
 from byoc.errors import InputError
-from byoc.reporting import format_count, format_quantity
 from byoc.support import check_output, make_folder, open_workspace, replace_path, write_text
 
 # `byoc report`: draw a bundle's report for a browser.

@@ -33,9 +33,16 @@ from byoc.cli._common import (
     show_status,
 )
 from byoc.cli._option_flags import JUnitFile, JUnitOption, flag_field, take_options
-from byoc.console import format_decibels, print_errors, print_line, print_lines
+from byoc.console import (
+    format_count,
+    format_decibels,
+    format_quantity,
+    format_share,
+    print_errors,
+    print_line,
+    print_lines,
+)
 from byoc.errors import InputError
-from byoc.reporting import format_count, format_quantity, format_share
 from byoc.support import Flag, Panel, Syntax, check_output, keywords_of, write_text
 
 # `byoc diff`: what changed from one placement to another, why, and what it costs.

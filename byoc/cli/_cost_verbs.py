@@ -25,9 +25,8 @@ from byoc.cli._common import (
     show_status,
 )
 from byoc.cli._option_flags import LoadOptions, read_pairs, take_options
-from byoc.console import print_errors, print_line, print_lines
+from byoc.console import format_count, format_quantity, print_errors, print_line, print_lines
 from byoc.errors import InputError
-from byoc.reporting import format_count, format_quantity
 from byoc.support import keywords_of
 
 

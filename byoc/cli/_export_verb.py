@@ -21,8 +21,7 @@ from byoc.cli._common import (
     show_status,
 )
 from byoc.cli._option_flags import DEFAULT_LOAD_OPTIONS, LoadOptions, flag_field, take_options
-from byoc.console import print_line
-from byoc.reporting import format_count, format_quantity
+from byoc.console import format_count, format_quantity, print_line
 from byoc.support import Flag, Syntax, check_output, keywords_of
 
 # `byoc make-driver`: make the driver of a bundle's regions as a shared library.

@@ -13,9 +13,8 @@ import byoc.support.trust
 from byoc import bundle
 from byoc.cli._common import FormatOption, OutputFormat, print_json, print_rows
 from byoc.codegen import parse_size
-from byoc.console import print_line, print_table
+from byoc.console import format_count, format_quantity, print_line, print_table
 from byoc.errors import InputError
-from byoc.reporting import format_count, format_quantity
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 

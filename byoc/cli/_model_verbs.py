@@ -20,8 +20,7 @@ from byoc.cli._common import (
     show_status,
 )
 from byoc.cli._option_flags import take_options
-from byoc.console import print_errors, print_line
-from byoc.reporting import format_count, format_quantity, format_share
+from byoc.console import format_count, format_quantity, format_share, print_errors, print_line
 from byoc.support import keywords_of
 
 # `byoc zoo`: list models; `byoc zoo fetch`: fetch trained ones.

@@ -37,7 +37,7 @@ from byoc.cli._option_flags import (
     read_pairs,
     take_options,
 )
-from byoc.console import make_console, print_errors, print_line, print_lines
+from byoc.console import format_quantity, make_console, print_errors, print_line, print_lines
 from byoc.errors import suggest_nearest
 from byoc.support import Panel, check_output, keywords_of, write_text
 
@@ -246,14 +246,14 @@ def _partition_together(
 
 def _format_round(made: byoc.PlacedTogether) -> Iterator[str]:
     """Yield lines on the round of models that are placed together."""
-    bound = "" if made.bound is None else f", at least {reporting.format_quantity(made.bound, 's')}"
-    yield f"Together: a round takes {reporting.format_quantity(made.makespan, 's')}{bound}"
-    apart, in_turn = (reporting.format_quantity(each, "s") for each in (made.apart, made.in_turn))
+    bound = "" if made.bound is None else f", at least {format_quantity(made.bound, 's')}"
+    yield f"Together: a round takes {format_quantity(made.makespan, 's')}{bound}"
+    apart, in_turn = (format_quantity(each, "s") for each in (made.apart, made.in_turn))
     yield f"  each placed as if alone: {apart} side by side, {in_turn} one after the other"
     for name, end in made.ends.items():
         slowest = made.responses.get(name)
-        rest = "" if slowest is None else f"; slowest response {reporting.format_quantity(slowest, 's')}"
-        yield f"  {name} ends after {reporting.format_quantity(end, 's')}{rest}"
+        rest = "" if slowest is None else f"; slowest response {format_quantity(slowest, 's')}"
+        yield f"  {name} ends after {format_quantity(end, 's')}{rest}"
     for name, share in made.utilization.items():
         yield f"  {name} computes for {share:.1%} of the time"
     for note in made.notes:

@@ -23,9 +23,8 @@ from byoc.cli._common import (
     show_status,
 )
 from byoc.cli._option_flags import read_pairs, take_options
-from byoc.console import print_line
+from byoc.console import format_count, format_quantity, print_line
 from byoc.errors import escape_unprintable
-from byoc.reporting import format_count, format_quantity
 from byoc.support import keywords_of, write_text
 
 # `byoc tasks`: the distinct units of a model, for tools that price them.

@@ -19,9 +19,8 @@ from byoc.cli._common import (
     show_status,
 )
 from byoc.cli._option_flags import take_options
-from byoc.console import print_line
+from byoc.console import format_count, format_quantity, print_line
 from byoc.memory.scratchpad import ScratchpadPlan
-from byoc.reporting import format_count, format_quantity
 from byoc.support import keywords_of
 
 

@@ -27,9 +27,8 @@ from byoc.cli._common import (
     show_status,
 )
 from byoc.cli._option_flags import take_options
-from byoc.console import make_console, print_line, print_lines
+from byoc.console import format_count, make_console, print_line, print_lines
 from byoc.errors import InputError
-from byoc.reporting import format_count
 from byoc.support import ANNOTATIONS, keywords_of
 
 # `byoc explain`: why an accelerator refuses nodes, and what would change that.

@@ -40,8 +40,7 @@ from byoc.cli._option_flags import (
     take_options,
 )
 from byoc.codegen import Cycles, to_seconds
-from byoc.console import print_line, print_lines
-from byoc.reporting import format_count, format_quantity
+from byoc.console import format_count, format_quantity, print_line, print_lines
 from byoc.support import Flag, Syntax, check_output, write_text
 
 _RANDOM = "random"

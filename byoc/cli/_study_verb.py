@@ -23,8 +23,7 @@ from byoc.cli._common import (
     show_status,
 )
 from byoc.cli._option_flags import JUnitFile, JUnitOption
-from byoc.console import print_errors, print_lines
-from byoc.reporting import format_count
+from byoc.console import format_count, print_errors, print_lines
 from byoc.support import show_progress
 
 _LINES = 10  # of progress where no terminal shows it, and of reasons

@@ -35,9 +35,8 @@ from byoc.cli._option_flags import (
     flag_field,
     take_options,
 )
-from byoc.console import print_line, print_lines
+from byoc.console import format_count, format_share, print_line, print_lines
 from byoc.errors import InputError
-from byoc.reporting import format_count, format_share
 from byoc.support import Flag, Syntax
 
 # The flags of `byoc verify --generate`, and what it prints: generated sequences compared.

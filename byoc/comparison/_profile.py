@@ -33,6 +33,7 @@ from byoc.comparison._measured_costs import (
 )
 from byoc.comparison._prediction_error import choose_margin, describe_unseen
 from byoc.comparison._profile_options import HOST, ProfileOptions
+from byoc.console import format_count
 from byoc.costs import (
     CostTable,
     HostLink,
@@ -45,7 +46,6 @@ from byoc.costs import (
 from byoc.errors import ByocError, InputError
 from byoc.model import Model
 from byoc.onnxrt import with_threads
-from byoc.reporting import format_count
 from byoc.rules import Target, load_rules
 from byoc.support import check_output, report_step, take_keywords
 from byoc.zoo import Source, load_model

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         MeasuredWhole,
         Measurement,
         UnseenPrediction,
+        fit_linear_model,
         fit_wholes,
         mean_factor,
         predict_unseen,

@@ -17,6 +17,7 @@ __all__ = [
     "compute_signal_to_noise",
     "convert_to_db",
     "find_cycle",
+    "fit_proportions",
     "merge_groups",
     "round_up",
     "sort_topologically",
@@ -186,3 +187,29 @@ class SearchBudget:
     def limit(self, seconds: float) -> "SearchBudget":
         """Return a part of this budget, of at most so many seconds."""
         return SearchBudget(seconds, self)
+
+
+_MAX_SCALINGS = 50  # iterations usually converge earlier
+
+
+def fit_proportions(
+    shares: NDArray[np.float64],
+    seconds: NDArray[np.float64],
+    goals: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Scale seconds of tasks, float64 (tasks,), until those of each region add up to its goal.
+
+    `shares` are how often each region has each task, float64 (regions, tasks); `goals` are the seconds
+    of regions, float64 (regions,). A task is scaled by the mean factor of the regions that have it,
+    weighted by its seconds there: iterative proportional fitting. Tasks without seconds stay so.
+    """
+    for _ in range(_MAX_SCALINGS):
+        parts = shares * seconds
+        sums = parts.sum(axis=1)
+        factors = np.divide(goals, sums, out=np.ones_like(goals), where=sums > 0)
+        weights = parts.sum(axis=0)
+        means = np.divide(factors @ parts, weights, out=np.ones_like(seconds), where=weights > 0)
+        if np.allclose(means, 1.0, rtol=1e-9):
+            break
+        seconds = seconds * means
+    return seconds

@@ -14,7 +14,7 @@ from byoc._doors import open_door
 
 if TYPE_CHECKING:
     from byoc.placement._branch_and_cut import build_incumbent
-    from byoc.placement._chain_split import iterate_chain_splits, split_chain
+    from byoc.placement._chain_split import find_device_classes, iterate_chain_splits, split_chain
     from byoc.placement._conditions import Conditions, PlacedNetwork
     from byoc.placement._form_regions import (
         choose_fusions,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         count_transferred_bytes,
         evaluate,
         find_broken_limit,
+        measure_loads,
         repair_labels,
     )
     from byoc.placement._host_device_cut import HostDeviceCuts, LabelExpansion, find_persistent_sides

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.console import format_count, format_quantity, format_share
     from byoc.reporting._decision_document import make_decision_document, report_placed_nodes
     from byoc.reporting._estimates import format_conditions, format_promises
     from byoc.reporting._explain import Explanation, compute_gains, explain
     from byoc.reporting._explanation_document import make_explanation_document, print_explanation
     from byoc.reporting._memory_plans import MemoryPlanOptions, describe_convention, plan_memory
+    from byoc.reporting._remedies import RemedyFinder
     from byoc.reporting._report_document import (
         collect_plan_notes,
         count_offloaded,

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
         DriverExecutor,
         RegionDrivers,
         bind_tensors,
+        load_on_executors,
         load_with_drivers,
         load_with_provider,
         use_drivers,
@@ -25,10 +26,7 @@ if TYPE_CHECKING:
     from byoc.runtime._fitting import (
         HOST_NAME,
         BundleFit,
-        LoadChanges,
         NoneFitsError,
-        RegionFit,
-        VariantChoice,
         VariantFit,
         describe_seconds,
         find_fitting,
@@ -48,6 +46,7 @@ if TYPE_CHECKING:
     from byoc.runtime._runtimes import DRIVER_RUNTIME, RUNTIMES
     from byoc.runtime._session import Session
     from byoc.runtime._shape_check import collect_contradictions
+    from byoc.runtime._stage_program import Stage, StageProgram
     from byoc.runtime._stateful_session import StatefulSession, open_stateful
     from byoc.runtime._trace import OPERATOR_CATEGORY, StageProfile, Trace, TraceEvent
     from byoc.runtime._variant_session import FittedInputs, VariantSession

@@ -12,14 +12,14 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from byoc import bundle, codegen
 from byoc.codegen import CodegenFailedError, Codegens, CompilerAnswers, can_estimate
+from byoc.console import format_quantity
 from byoc.costs import LATENCY, build_tasks, find_device_tasks, price_launch, price_task, with_seconds
 from byoc.model import find_boundary, is_large, name_nodes
+from byoc.numerics import fit_proportions
 from byoc.planning import PlannedRegion
-from byoc.reporting import format_quantity
 from byoc.stages._outlining import cut_regions
 from byoc.stages._planning_stages import Place
 from byoc.stages._settings_loader import choose_by_target
@@ -309,7 +309,6 @@ def _heed(state: Grouped, answers: CodegenAnswers) -> Grouped:
 
 _MOST_PLACEMENTS = 3  # from each start
 _LEAST_SECONDS = 1e-12  # of a task that is scaled: none would stay none
-_ROUNDS = 50  # of scaling the seconds of tasks until all regions have their estimates
 
 
 @dataclass(frozen=True, eq=False)
@@ -421,7 +420,7 @@ def _scale_tasks(
         alone = np.array([max(_price(model, tasks[key]), _LEAST_SECONDS) for key in keys])
         launch = price_launch(model).seconds
         goals = np.array([max(estimates[region.name] - launch, 0.0) for region in planned])
-        scaled = dict(zip(keys, _fit_proportions(shares, alone, goals).tolist(), strict=True))
+        scaled = dict(zip(keys, fit_proportions(shares, alone, goals).tolist(), strict=True))
         seconds[target.name] = {**seconds.get(target.name, {}), **scaled}
     return replace(answers, seconds=seconds)
 
@@ -439,24 +438,3 @@ def _count_tasks(region: PlannedRegion, compute: str | None) -> dict[TaskKey, tu
 
 def _price(model: CostModel, task: Task) -> float:
     return price_task(model, task)[0].seconds
-
-
-def _fit_proportions(
-    shares: NDArray[np.float64],
-    seconds: NDArray[np.float64],
-    goals: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    """Return seconds of tasks, float64 (tasks,), such that those of each region add up to its goal.
-
-    `shares` are how often each region has each task, (regions, tasks). Tasks without seconds stay so.
-    """
-    for _ in range(_ROUNDS):
-        parts = shares * seconds
-        sums = parts.sum(axis=1)
-        factors = np.divide(goals, sums, out=np.ones_like(goals), where=sums > 0)
-        weights = parts.sum(axis=0)
-        means = np.divide(factors @ parts, weights, out=np.ones_like(seconds), where=weights > 0)
-        if np.allclose(means, 1.0, rtol=1e-9):
-            break
-        seconds = seconds * means
-    return seconds

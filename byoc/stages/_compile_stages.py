@@ -27,11 +27,12 @@ from byoc.codegen import (
     RefusedError,
     find_identical,
 )
+from byoc.console import format_count
 from byoc.errors import shorten_text
 from byoc.model import find_boundary
 from byoc.numerics import merge_groups
 from byoc.onnxrt import computes_in_integers, describe_machine, find_inexact_kernels, has_runtime
-from byoc.reporting import format_count, make_decision_document, make_report
+from byoc.reporting import make_decision_document, make_report
 from byoc.stages._ask_stage import compile_alone
 from byoc.stages._outlining import cut_regions
 from byoc.stages._planning_stages import RegionRewriter

@@ -26,11 +26,12 @@ from byoc.codegen import (
     can_estimate,
     estimate_region,
 )
+from byoc.console import format_quantity
 from byoc.errors import InputError, MissingRuntimeError
 from byoc.model import find_state_pairs
 from byoc.padding import MOST_ROWS, PaddingDecision, RowSplit, decide_padding, find_row_split
 from byoc.planning import predict_at
-from byoc.reporting import describe_chosen_sizes, format_quantity, make_report
+from byoc.reporting import describe_chosen_sizes, make_report
 from byoc.samples import model_samples
 from byoc.stages._planning_stages import Annotate, Group
 from byoc.stages._preparation_stages import load_original

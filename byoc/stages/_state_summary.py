@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from byoc.console import format_count, format_quantity
 from byoc.costs import objective_unit
 from byoc.model import get_operator_name, walk_graph_paths
 from byoc.planning import find_parts
-from byoc.reporting import format_count, format_effect, format_quantity
+from byoc.reporting import format_effect
 from byoc.verification import NotVerified
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
         require_generated,
     )
     from byoc.verification._noise import NoiseGauge, compare_tensors
-    from byoc.verification._part_trials import compile_and_load
+    from byoc.verification._part_trials import BundleLayers, compile_and_load
     from byoc.verification._quantization_noise import (
         DEFAULT_THRESHOLDS,
         QUANTIZED_THRESHOLD,

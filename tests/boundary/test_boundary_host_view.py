@@ -9,9 +9,15 @@ import pytest
 from helpers.support import parse
 from onnx import helper
 
-from byoc.boundary.contracts import AxisTerms, RegionContext, RegionContracts, TensorContract
-from byoc.boundary.contracts._contract_check import HostGraph, HostView
-from byoc.boundary.contracts._region_view import TensorView
+from byoc.boundary.contracts import (
+    AxisTerms,
+    HostGraph,
+    HostView,
+    RegionContext,
+    RegionContracts,
+    TensorContract,
+    TensorView,
+)
 from byoc.model import (
     CAST,
     LAYOUT,

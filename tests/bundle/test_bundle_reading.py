@@ -1,12 +1,8 @@
 """Reading of bundles function by function: limits on both sides, names, formats, identical regions."""
 
-import hashlib
-import io
 import json
 import os
-import shutil
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +10,18 @@ import onnx
 import pytest
 from helpers.cutting import CHAIN, ramp
 from helpers.support import copy_vanilla, parse
-from pydantic import ValidationError
 
 from byoc.bundle import (
     MANIFEST_FILE,
     Bundle,
-    Consent,
     Manifest,
     RegionEntry,
     describe_file,
-    inspect,
     is_bundle,
     is_packed_name,
     open_bundle,
     pack_folder,
 )
-from byoc.bundle._manifest import FileEntry, TypeEntry, copy_and_hash
-from byoc.bundle._manifest_reading import check_file_entry, list_files, parse_manifest, resolve_inside
-from byoc.bundle._packing import NO_CONSENT
-from byoc.bundle._reading import _close
 from byoc.errors import InputError
 from byoc.pipeline import partition
 from byoc.rules import ArithmeticContract, load_rules
@@ -55,63 +44,6 @@ def rewrite(bundle: Path, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "limit", "written"), [(0, 0, 0), (5, 5, 5), (6, 5, 0), (3 << 19, 1 << 20, 1 << 20)]
-)
-def test_no_more_is_copied_than_is_allowed(size: int, limit: int, written: int) -> None:
-    content, target = bytes(range(256)) * (size // 256 + 1), io.BytesIO()
-    entry = copy_and_hash(io.BytesIO(content[:size]), target, limit)
-    assert (entry.bytes, entry.sha256) == (size, hashlib.sha256(content[:size]).hexdigest())
-    assert target.getvalue() == content[:written]
-
-
-@pytest.mark.parametrize(
-    ("extent", "is_extent"), [(-1, 0), (0, 1), (1, 1), ("n", 1), (None, 1), (True, 0)]
-)
-def test_an_extent_is_a_number_a_name_or_unknown(extent: object, is_extent: int) -> None:
-    text = json.dumps({"dtype": "float32", "shape": [extent]})
-    if is_extent:
-        assert TypeEntry.model_validate_json(text, strict=True).shape == (extent,)
-        return
-    with pytest.raises(ValidationError):
-        TypeEntry.model_validate_json(text, strict=True)
-
-
-@pytest.mark.parametrize(("size", "is_size"), [(-1, 0), (0, 1), (2**63 - 1, 1), (2**63, 0)])
-def test_a_size_is_a_number_of_63_bits(size: int, is_size: bool) -> None:
-    if is_size:
-        assert FileEntry(sha256="a" * 64, bytes=size).bytes == size
-        return
-    with pytest.raises(ValidationError):
-        FileEntry(sha256="a" * 64, bytes=size)
-
-
-def test_files_are_held_to_size_and_hash() -> None:
-    right = FileEntry(sha256="a" * 64, bytes=3)
-    check_file_entry(Path("b"), "n", right, right)
-    for wrong, what in (({"sha256": "b" * 64}, "hash"), ({"bytes": 4}, "size")):
-        found = right.model_copy(update=wrong)
-        with pytest.raises(InputError) as caught:
-            check_file_entry(Path("b"), "n", found, right)
-        assert str(caught.value) == f"b: the file 'n' is not as it was written: its {what} differs"
-
-
-@pytest.mark.parametrize(
-    ("content", "found"),
-    [
-        ('{"files": {"a": 1, "b/c": 2}, "versions": {"byoc": "0"}}', {"a", "b/c"}),
-        ('{"files": {}, "versions": {"byoc": "0"}}', set()),
-        ('{"files": {}, "versions": {"byoc": 0}}', None),
-        ('{"files": {}, "versions": {"npm": "0"}}', None),
-        ('{"versions": {"byoc": "0"}}', None),
-        ("[]", None),
-        ("{", None),
-    ],
-)
-def test_a_manifest_of_byocs_is_told_from_others(content: str, found: set[str] | None) -> None:
-    assert list_files(lambda _: content.encode()) == found
-
-
-@pytest.mark.parametrize(
     ("format_", "sentence"),
     [
         (3, "format 3 is that of an older byoc: partition the model again"),
@@ -128,28 +60,6 @@ def test_a_manifest_of_byocs_is_told_from_others(content: str, found: set[str] |
 def test_other_formats_are_told_apart(format_: object, sentence: str, bundle: Path) -> None:
     rewrite(bundle, format=format_)
     assert refusal(bundle) == f"{bundle / MANIFEST_FILE}: {sentence}"
-
-
-def test_a_manifest_may_be_as_large_as_the_limit(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    content = (bundle / MANIFEST_FILE).read_bytes()
-    monkeypatch.setattr("byoc.bundle._manifest_reading.MAX_MANIFEST_BYTES", len(content))
-    assert parse_manifest(content, Path("m")).variants[0].model == "model.onnx"
-    with pytest.raises(InputError) as caught:
-        parse_manifest(content + b" ", Path("m"))
-    assert str(caught.value) == f"m: not a manifest: it has more than {len(content)} bytes"
-
-
-def test_paths_are_resolved_inside_the_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "b"
-    folder.mkdir()
-    (folder / "loop").symlink_to(folder / "loop")
-    (folder / "out").symlink_to(tmp_path)
-    assert resolve_inside(folder, "a/b") == folder.resolve() / "a" / "b"
-    for name in ("../b2", "/etc", "out/c", "a\0b"):
-        with pytest.raises(InputError) as caught:
-            resolve_inside(folder, name, Path("shown"))
-        assert str(caught.value).startswith(f"shown/{MANIFEST_FILE}: the file ")
-        assert str(caught.value).endswith(" is not inside the bundle")
 
 
 def test_what_may_be_a_bundle(bundle: Path, tmp_path: Path) -> None:
@@ -181,13 +91,6 @@ def test_a_manifest_says_what_each_target_promises_of_values(tmp_path: Path) -> 
     manifest = open_bundle(tmp_path / "b").manifest
     assert manifest.read_arithmetic("dla") == load_rules(rules).arithmetic
     assert manifest.read_arithmetic("other") == ArithmeticContract()
-
-
-def test_a_manifest_of_before_there_were_contracts_promises_what_onnx_defines(bundle: Path) -> None:
-    content = json.loads((bundle / MANIFEST_FILE).read_text())
-    del content["arithmetic"]
-    manifest = parse_manifest(json.dumps(content).encode(), bundle)
-    assert manifest.read_arithmetic("dla") == ArithmeticContract()
 
 
 def _replace_regions(manifest: Manifest, *regions: RegionEntry) -> Manifest:
@@ -247,30 +150,6 @@ def test_a_region_that_is_not_the_same_as_it_says(bundle: Path) -> None:
     )
 
 
-def test_a_bundle_is_shown_by_the_path_that_was_given(
-    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    opened = open_bundle("b")
-    assert opened.consent == Consent() == NO_CONSENT
-    assert open_bundle("b", trust=True, codegens="dla").consent == Consent(True, frozenset({"dla"}))
-    assert (opened.display_path, opened.folder, opened.packed) == (Path("b"), bundle, None)
-    assert Bundle(bundle, opened.manifest).display_path == bundle
-    zipped = tmp_path / "b.zip"
-    pack_folder(bundle, opened.manifest.files, zipped)
-    packed = open_bundle(zipped)
-    assert (packed.display_path, packed.packed) == (zipped, zipped)
-    assert packed.folder != bundle
-    shown = inspect(bundle)
-    assert inspect(zipped) == shown
-    assert shown.pop("trust")["trusted"] is True
-    assert shown == opened.manifest.model_dump(mode="json")
-    folder = packed.folder
-    assert (folder / "model.onnx").read_bytes() == (bundle / "model.onnx").read_bytes()
-    del packed
-    assert not folder.exists()
-
-
 @pytest.mark.parametrize(
     ("error", "reason"),
     [(OSError(5, "Input/output error"), "Input/output error"), (OSError("odd"), "odd")],
@@ -320,24 +199,3 @@ def test_weights_beside_the_model_are_found_by_their_hash(bundle: Path) -> None:
     rewrite(bundle, files=files)
     found = open_bundle(bundle).model().graph.initializer[-2:]
     assert [(each.name, each.raw_data) for each in found] == [("inside", ramp(2).tobytes()), ("w", b"")]
-
-
-def test_a_folder_is_removed_by_the_process_that_made_it_and_if_it_is_still_there(
-    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stack = ExitStack()
-    stack.callback(shutil.rmtree, bundle, ignore_errors=True)
-    _close(stack, os.getpid() + 1)
-    assert bundle.exists()
-    for _ in range(2):
-        _close(stack, os.getpid())
-        assert not bundle.exists()
-
-    def lose(path: Path, folder: Path) -> None:
-        folder.rmdir()
-        raise InputError("the first reason")
-
-    monkeypatch.setattr("byoc.bundle._reading.unpack_bundle", lose)
-    (tmp_path / "b.zip").touch()
-    with pytest.raises(InputError, match=r"^the first reason$"):
-        open_bundle(tmp_path / "b.zip")

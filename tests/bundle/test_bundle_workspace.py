@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.cutting import CHAIN, DEVICE_ONLY, cut, files, ramp, same_as_original
@@ -13,7 +14,7 @@ from helpers.warm_processes import WarmProcesses
 
 from byoc.bundle import open_bundle, stage_bundle
 from byoc.errors import InputError
-from byoc.support import _workspace, open_workspace, write_text
+from byoc.support import open_workspace, write_text
 
 KILL = Path(__file__).parents[1] / "fault_suite/kill.py"
 BAD_NAME = os.fsdecode(b"b\xff")
@@ -72,17 +73,20 @@ def test_the_next_write_removes_what_dead_processes_left_and_nothing_else(tmp_pa
 def test_a_workspace_without_a_lock_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One that a dead process left is removed only where locks tell it from it."""
+    fcntl = pytest.importorskip("fcntl")
+
     def refuse(file: int, how: int) -> None:
         raise OSError(95, "Operation not supported")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(_workspace.fcntl, "flock", refuse)
-        workspace, _ = _workspace._make_workspace(tmp_path)
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with open_workspace(tmp_path) as workspace:
         left = _leave(tmp_path)
         write_text(tmp_path / "t.txt", "text")
         assert {path.name for path in tmp_path.iterdir()} == {workspace.name, left.name, "t.txt"}
-    write_text(tmp_path / "t.txt", "text")
-    assert {path.name for path in tmp_path.iterdir()} == {workspace.name, "t.txt"}
+        monkeypatch.undo()
+        write_text(tmp_path / "t.txt", "text")
+        assert {path.name for path in tmp_path.iterdir()} == {workspace.name, "t.txt"}
 
 
 @pytest.mark.parametrize("name", ["b", "../b", "/b", "..", "b\0"])
@@ -113,28 +117,27 @@ def test_all_of_a_bundle_is_on_the_disk_before_it_is_there(
 ) -> None:
     path = tmp_path / ("b.zip" if packed else "b")
     cut(parse(CHAIN), path)
-    steps: list[str] = []
-    sync, exchange, replace = _workspace.sync_path, _workspace._exchange_folders, Path.replace
+    before = path.read_bytes() if packed else files(path)
+    names: dict[int, str] = {}
+    synced: dict[bool, list[str]] = {False: [], True: []}
+    open_file, sync = os.open, os.fsync
 
-    def watch_exchange(one: Path, other: Path) -> bool:
-        steps.append("replace")
-        return exchange(one, other)
+    def watch_open(name: os.PathLike[str], *more: int, **named: Any) -> int:
+        opened = open_file(name, *more, **named)
+        names[opened] = Path(name).name
+        return opened
 
-    def watch_replace(one: Path, other: Path) -> Path:
-        steps.append("replace")
-        return replace(one, other)
+    def watch_sync(file: int) -> None:
+        is_new = (path.read_bytes() if packed else files(path)) != before
+        synced[is_new].append(names[file])
+        sync(file)
 
-    def watch_sync(path: Path) -> None:
-        steps.append(path.name)
-        sync(path)
-
-    monkeypatch.setattr(_workspace, "sync_path", watch_sync)
-    monkeypatch.setattr(_workspace, "_exchange_folders", watch_exchange)
-    monkeypatch.setattr(Path, "replace", watch_replace)
+    monkeypatch.setattr(os, "open", watch_open)
+    monkeypatch.setattr(os, "fsync", watch_sync)
     cut(parse(DEVICE_ONLY), path)
     inside = ["packed"] if packed else [*files(path), "new"]
-    assert sorted(steps[:-2]) == sorted(inside)
-    assert steps[-2:] == ["replace", tmp_path.name]
+    assert sorted(synced[False]) == sorted(inside)
+    assert synced[True] == [tmp_path.name]
 
 
 @pytest.mark.parametrize("suffix", ["", ".zip"])

@@ -11,7 +11,7 @@ from helpers.noting_vendor import Vendor
 from helpers.support import parse
 
 import byoc
-from byoc.stages._ask_stage import _fit_proportions
+from byoc.numerics import fit_proportions
 
 MODEL = """
 asked (float[64, 4096] x) => (float[64, 4096] y) {
@@ -147,11 +147,11 @@ def test_seconds_of_tasks_add_up_to_estimates(seed: int) -> None:
     shares = random.integers(0, 4, (3, 6)).astype(float)
     seconds = random.uniform(0.1, 1.0, 6)
     goals = shares @ (seconds * random.uniform(0.2, 5.0, 6))  # so that there is a solution
-    found = _fit_proportions(shares, seconds, goals)
+    found = fit_proportions(shares, seconds, goals)
     assert (found > 0).all()
     np.testing.assert_allclose(shares @ found, goals, rtol=0.05)
-    only = _fit_proportions(shares[:1], seconds, goals[:1])
+    only = fit_proportions(shares[:1], seconds, goals[:1])
     used = shares[0] > 0
     np.testing.assert_allclose(only[used] / seconds[used], goals[0] / (shares[0] @ seconds))
     np.testing.assert_array_equal(only[~used], seconds[~used])
-    np.testing.assert_array_equal(_fit_proportions(shares, 0 * seconds, goals), 0 * seconds)
+    np.testing.assert_array_equal(fit_proportions(shares, 0 * seconds, goals), 0 * seconds)

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,18 +17,26 @@ from helpers.support import VANILLA, Ran, parse, sample_cases
 from helpers.wrecking import Wreck
 
 from byoc import long_calls
-from byoc.cli._common import _Ending
 from byoc.long_calls import waiting_for, watch_calls
 
 NET = "g (float[1, 4] x) => (float[1, 4] y) { y = Relu(x) }"
+
+
 FOREVER = """g (float[2] x) => (float[2] y)
     <int64 trips = {4611686018427387904}, bool always = {1}> {
     y = Loop (trips, always, x)
         <body = b (int64 i, bool c, float[2] v) => (bool d, float[2] w) { d = Identity(c) w = Sin(v) }>
 }"""
+
+
 CUT = ["partition", "net.onnx", "--rules", str(VANILLA), "--strategy", "all-supported", "-o", "b"]
+
+
 _BUSY_SECONDS = 6
+
+
 Cli = Callable[..., Ran]
+
 
 pytestmark = pytest.mark.usefixtures("numbered_regions")
 
@@ -284,10 +291,3 @@ def test_a_signal_whose_exception_python_drops_is_heard_again(
     assert (ran.code, ran.out, ran.err) == (code, "", "")
     assert time.monotonic() - began < 15
     assert sys.unraisablehook is hook
-
-
-def test_a_thread_that_begins_after_the_end_says_nothing() -> None:
-    ours, theirs = socket.socketpair()
-    ours.close()
-    theirs.close()
-    _Ending().watch(ours)

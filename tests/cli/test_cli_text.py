@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from helpers.cutting import CHAIN, UNLIKE, cut
 from helpers.support import VANILLA, Ran, parse, region_names
 from helpers.warm_processes import WarmProcesses
 
-from byoc.cli._common import read_part
+from byoc.cli._common import _Ending, read_part
 from byoc.cli._verify_verb import print_verification
 from byoc.verification import OutputError, RegionError, Verification
 
@@ -39,7 +40,11 @@ NET = """net (float[1, 256, 28, 28] image, float[1, 4] extra)
     t2 = Abs(t1)
     side = Relu(t2)
 }"""
+
+
 Cli = Callable[..., Ran]
+
+
 Golden = Callable[[str, str], None]
 
 
@@ -393,3 +398,10 @@ def test_progress_names_the_steps(tmp_path: Path) -> None:
         "compare dla_1 (2 of 2)",
         "estimate gains",
     ]
+
+
+def test_a_thread_that_begins_after_the_end_says_nothing() -> None:
+    ours, theirs = socket.socketpair()
+    ours.close()
+    theirs.close()
+    _Ending().watch(ours)

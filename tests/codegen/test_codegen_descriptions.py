@@ -16,8 +16,6 @@ from byoc.codegen import (
     find_codegen,
     list_options,
 )
-from byoc.codegen._compiler_identity import describe_codegen, read_description
-from byoc.codegen.byoc_worker.link import BrokenMessageError
 from byoc.errors import InputError
 
 OURS = ("c", "dla", "ethos_u", "iree", "openvino", "ort_ep", "qnn", "reference", "rknn", "tvm")
@@ -74,28 +72,3 @@ def test_an_error_of_several_lines_has_them_in_a_worker_too() -> None:
         sentences.append(caught.value.lines)
         codegens.close()
     assert sentences[0] == sentences[1]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"abilities": ["flying"]},
-        {"abilities": "oracle"},
-        {"api": "1"},
-        {"native": 0},
-        {"options": [{"name": "x"}]},
-        {"summary": None},
-    ],
-)
-def test_what_is_no_description_is_refused(change: dict[str, object]) -> None:
-    right = {
-        **{"summary": "x", "api": 1, "abilities": ["oracle"], "options": None},
-        **{"open_shapes": False, "recompiles": True, "native": False},
-    }
-    assert read_description(right) == CodegenDescription(
-        "x", 1, ("oracle",), None, open_shapes=False, recompiles=True, native=False
-    )
-    assert describe_codegen(find_codegen("reference")).abilities[0] == "executable"
-    for wrong in ({**right, **change}, None, [], "x"):
-        with pytest.raises(BrokenMessageError):
-            read_description(wrong)

@@ -1,4 +1,4 @@
-"""Answers of another Python are checked: nonsense is an answer that cannot be read."""
+"""Answers of another Python and descriptions are checked: nonsense cannot be read."""
 
 import json
 from pathlib import Path
@@ -10,17 +10,27 @@ from helpers.support import parse
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from byoc.codegen import CodegenDescription, Isolation, read_region
+from byoc.codegen import (
+    CodegenDescription,
+    Isolation,
+    find_codegen,
+    read_region,
+)
+from byoc.codegen._compiler_identity import describe_codegen, read_description
 from byoc.codegen._other_python import OtherPythonCodegen, OtherPythonProgram
 from byoc.codegen.byoc_worker.link import BrokenMessageError, SharedMemory
 from byoc.support.trust import InterpreterSettings
 
 INTERPRETER = InterpreterSettings(python="/opt/python", module="a:A")
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.floats() | st.text(max_size=4),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=6,
 )
+
+
 OPTION = {
     "name": "speed",
     "type": "int",
@@ -31,6 +41,8 @@ OPTION = {
     "help": "",
     "executes": False,
 }
+
+
 ANSWER = {
     "summary": "Computes",
     "api": 2,
@@ -40,6 +52,8 @@ ANSWER = {
     "recovery_options": [{"speed": "1"}],
     "interpreter": "Python 3.8.18, numpy 1.24.4",
 }
+
+
 QUESTION = {"region": 1, "method": "operations", "arguments": {"fold": True}}
 
 
@@ -118,3 +132,28 @@ def test_questions_with_any_arguments_are_answered(
         assert found is None
     else:
         assert found.keys() <= {"value", "failure"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"abilities": ["flying"]},
+        {"abilities": "oracle"},
+        {"api": "1"},
+        {"native": 0},
+        {"options": [{"name": "x"}]},
+        {"summary": None},
+    ],
+)
+def test_what_is_no_description_is_refused(change: dict[str, object]) -> None:
+    right = {
+        **{"summary": "x", "api": 1, "abilities": ["oracle"], "options": None},
+        **{"open_shapes": False, "recompiles": True, "native": False},
+    }
+    assert read_description(right) == CodegenDescription(
+        "x", 1, ("oracle",), None, open_shapes=False, recompiles=True, native=False
+    )
+    assert describe_codegen(find_codegen("reference")).abilities[0] == "executable"
+    for wrong in ({**right, **change}, None, [], "x"):
+        with pytest.raises(BrokenMessageError):
+            read_description(wrong)

@@ -3,35 +3,9 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import chain, cycle, pairwise, repeat
-
-import pytest
-from clocks import Clock
+from itertools import pairwise
 
 from byoc.comparison import Patience, Samples, measure_in_turn
-from byoc.comparison._measured_costs import compare_in_turn, measure_runs
-
-
-def test_warm_up_does_not_count_and_what_settles_is_enough() -> None:
-    clock = Clock()
-    run = clock.taking(chain([100.0, 50.0], repeat(2.0)))
-    assert measure_runs(run, Patience(warmup=2, least=3, most=10, seconds=1e9), clock) == [2.0] * 3
-
-
-@pytest.mark.parametrize(
-    ("patience", "runs"),
-    [
-        (Patience(warmup=0, least=5, most=7, seconds=1e9), 7),  # it never settles
-        (Patience(warmup=0, least=5, most=100, seconds=12.0), 8),  # 1 + 2 + 1 + 2 + ... reaches 12
-        (Patience(warmup=0, least=5, most=100, seconds=0.0), 5),
-        (Patience(warmup=0, least=5, most=100, seconds=1e9, settled=0.2), 12),  # 1 / sqrt(12) of 1.5
-        (Patience(warmup=0, least=5, most=0), 1),
-    ],
-)
-def test_bounds(patience: Patience, runs: int) -> None:
-    clock = Clock()
-    found = measure_runs(clock.taking(cycle([1.0, 2.0])), patience, clock)
-    assert found == [1.0 + i % 2 for i in range(runs)]
 
 
 def test_median_and_spread_by_hand() -> None:
@@ -101,19 +75,3 @@ def test_it_ends_when_the_seconds_for_each_have_passed() -> None:
     found = measure_in_turn(runs, Patience(warmup=0, least=2, most=50, seconds=8.0, settled=0.0), clock)
 
     assert len(found[0]) == 4  # 2, 8, 10, 16 seconds: 8 for each of the two
-
-
-def test_a_clearly_slower_function_is_measured_no_more() -> None:
-    clock = Clock()
-
-    def take(seconds: float) -> Callable[[], None]:
-        return clock.taking(repeat(seconds))
-
-    runs = [take(1.0), take(1.0), take(3.0)]
-    patience = Patience(warmup=0, least=5, most=20, seconds=1e9, settled=-1.0)
-    found = measure_in_turn(runs, patience, clock, drop_slow=True)
-    assert [len(each) for each in found] == [20, 20, 5]
-    assert compare_in_turn(found[2], found[0]) == Samples(3.0, 0.0, 5)
-    alone = measure_in_turn([take(1.0), take(2.0)], patience, clock, drop_slow=True)
-    assert [len(each) for each in alone] == [5, 5]
-    assert [len(each) for each in measure_in_turn(runs, patience, clock)] == [20, 20, 20]

@@ -18,8 +18,6 @@ from studying import NET, Cli, drop_times, make_folder, write_study  # noqa: F40
 
 import byoc
 from byoc.comparison import read_results
-from byoc.comparison._case_schedulers import CaseQueue
-from byoc.comparison._study_run import StudyJournal
 
 
 def count_solved(folder: Path) -> int:
@@ -182,60 +180,3 @@ def test_a_cluster_that_is_not_there(folder: Path, byoc: Cli, monkeypatch: pytes
     assert ran.code == 1
     assert "scheduler tcp://127.0.0.1:9: " in ran.err
     assert byoc("study", study, "-o", folder / "r.csv", "--scheduler", "x", "--jobs", "2").code == 1
-
-
-@pytest.mark.parametrize(
-    "outcome",
-    [
-        '{"status": {}}',
-        '{"status": "fine"}',
-        '{"status": "ok"}',
-        '{"status": "ok", "value": NaN}',
-        '{"status": "ok", "value": "1"}',
-        '{"status": "ok", "value": 1.0, "notes": [1]}',
-        '{"status": "ok", "value": 1.0, "measures": {"tried": "x"}}',
-        "[" * 100_000,
-    ],
-)
-def test_an_edited_journal_is_refused_with_its_line(outcome: str, tmp_path: Path) -> None:
-    path = tmp_path / "j"
-    path.write_text(f'{{"byoc_study": 1}}\n{{"key": "a", "outcome": {outcome}}}\n')
-    with pytest.raises(byoc.InputError, match=r"j:2: not a line of the journal"):
-        StudyJournal(path)
-
-
-def test_a_journal_has_one_writer(tmp_path: Path) -> None:
-    pytest.importorskip("fcntl")
-    with (
-        StudyJournal(tmp_path / "j"),
-        pytest.raises(byoc.InputError, match="another study is writing it"),
-    ):
-        StudyJournal(tmp_path / "j")
-
-
-def test_a_journal_that_the_disk_does_not_take_is_named(tmp_path: Path) -> None:
-    resource = pytest.importorskip("resource")
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    journal = StudyJournal(tmp_path / "j")
-    resource.setrlimit(resource.RLIMIT_FSIZE, (40, limits[1]))
-    try:
-        with pytest.raises(byoc.InputError, match="j: cannot be written: File too large"), journal:
-            journal.append("a" * 100, {"status": "ok"})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, before)
-
-
-def test_slots_stay_with_their_models_as_long_as_they_can(folder: Path) -> None:
-    from byoc.comparison._study_file import read_study  # noqa: PLC0415
-    from byoc.comparison._study_run import expand_cases  # noqa: PLC0415
-
-    study = write_study(folder, links=[1, 2, 3, 4])
-    cases = expand_cases(read_study(study), folder, "study")
-    waiting = CaseQueue(cases)
-    taken = [(slot, waiting.take(slot)) for slot in "abababaa"]
-    assert waiting.take("a") is None
-    models = {slot: [case.model for name, case in taken if name == slot and case] for slot in "ab"}
-    assert models["b"] == ["nets/two.onnx"] * 3
-    assert models["a"] == ["nets/one.onnx"] * 4 + ["nets/two.onnx"]

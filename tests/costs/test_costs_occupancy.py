@@ -1,6 +1,5 @@
 """What a transfer keeps busy: stated in cost files, by plug-ins, and what it does to a makespan."""
 
-from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 
@@ -15,15 +14,11 @@ from byoc.costs import (
     Fallback,
     HostLink,
     PlacementDevice,
-    Price,
     Roofline,
-    Task,
-    Unknown,
     build_problem,
     read_cost_file,
     with_link,
 )
-from byoc.costs._price_query import ask_link_occupancy
 from byoc.errors import YES, InputError
 from byoc.patterns import Mark, group_units, join_units
 from byoc.placement import ListScheduler, Occupancy
@@ -35,7 +30,11 @@ peak: {default: 8.0}
 bandwidth: .inf
 link: {bandwidth: 8.0, latency: 1.0%s}
 """
+
+
 HOST = Roofline(kind="roofline", name="host", peak={"default": 2.0}, bandwidth=inf)
+
+
 NET = """
 g (float[16] x, float[16] y) => (float[16] p, float[16] q) {
   p = Relu (x)
@@ -94,39 +93,6 @@ def test_the_makespan_of_two_units_by_hand() -> None:
     assert measure_makespan(Occupancy.host) == 36
     # Twice 9 + 2 + 9.
     assert measure_makespan(Occupancy.device) == 40
-
-
-@dataclass(frozen=True)
-class PlugIn:
-    """A cost model that is not ours."""
-
-    answer: object = "link"
-    name: str = "mine"
-
-    def execution(self, task: Task) -> Price | Unknown:
-        return Price(1.0)
-
-    def transfer(self, size: int, converted: int = 0) -> Price:
-        return Price(float(size))
-
-    def launching(self) -> Price:
-        return Price(0.0)
-
-    def occupies(self) -> object:
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
-
-
-def test_a_plug_in_may_say_it_too() -> None:
-    assert ask_link_occupancy(PlugIn()) is Occupancy.link  # type: ignore[arg-type]
-    assert ask_link_occupancy(with_link(PlugIn(), 2.0)) is Occupancy.link  # type: ignore[arg-type]
-    with pytest.raises(
-        InputError, match=r"^cost model mine: occupies gave '7', not one of nothing, link"
-    ):
-        ask_link_occupancy(PlugIn(7))  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"^cost model mine: occupies failed with OSError: gone"):
-        ask_link_occupancy(PlugIn(OSError("gone")))  # type: ignore[arg-type]
 
 
 def test_compare_measures_makespans_with_it(tmp_path: Path) -> None:

@@ -17,14 +17,11 @@ from byoc.costs import (
     Unknown,
     Work,
     build_problem,
-    build_tasks,
     price_graph,
     price_launch,
     price_task,
     transfer_prices,
 )
-from byoc.costs._cost_model import FREE
-from byoc.costs._price_query import price_device_units, price_host_units
 from byoc.errors import YES, InputError, refuse
 from byoc.patterns import Mark, Unit, group_units, join_units, parse_pattern
 
@@ -134,17 +131,15 @@ def test_the_host_is_estimated_where_the_policy_is_the_host() -> None:
 
 def test_prices_of_units_one_by_one_and_as_a_composite() -> None:
     index, units = units_of(TEXT, "b = Relu(x)\ny = Tanh(b)")
-    works = build_tasks(index)
-    own, rough = price_host_units(HOST, works, units)
-    assert rough.tolist() == [0, 0, 0]
-    assert own.seconds.tolist() == [30, 0, 10]
-    assert own.joules.tolist() == [60, 0, 20]
-    assert own.unknown.tolist() == [False, False, False]
-    there = price_device_units(Knows("acc", p0=5.0, Relu=1.0), works, units)
-    assert there.seconds.tolist() == [5, 0, 1]
-    guessed = price_device_units(Knows("acc", Relu=1.0, Tanh=2.0), works, units)
-    assert guessed.seconds.tolist() == [3, 0, 1]  # the sum of its parts
-    assert list(guessed.why) == ["p0 was never tried", "", ""]
+    joined = join_units(index, [units], [[Mark(YES, "r")] * len(index.nodes)])
+
+    def price(**known: float) -> list[list[float]]:
+        settings = CostSettings(HOST, [PlacementDevice("acc", Knows("acc", **known))])
+        found: list[list[float]] = build_problem(index, joined, settings).problem.seconds.tolist()
+        return found
+
+    assert price(p0=5.0, Relu=1.0) == [[30, 5], [0, 0], [10, 1]]
+    assert price(Relu=1.0, Tanh=2.0) == [[30, 3], [0, 0], [10, 1]]  # the sum of its parts
 
 
 def test_transfers_are_asked_once_a_size_and_come_in_order() -> None:
@@ -203,7 +198,7 @@ def test_models_that_misbehave(answer: Any, sentence: str) -> None:
 
 def test_no_price_is_more_than_sums_can_hold() -> None:
     assert price_task(Knows("slow", Relu=inf), Task("Relu", Work(1, 1)))[0].seconds == 3.2e10
-    assert price_task(HOST, Task("Reshape", Work(0, 0), view=True)) == (FREE, "")
+    assert price_task(HOST, Task("Reshape", Work(0, 0), view=True)) == (Price(0.0, 0.0), "")
     assert price_launch(HOST).seconds == 1.0
 
 

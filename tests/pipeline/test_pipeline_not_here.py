@@ -12,11 +12,10 @@ from helpers.faulty import faulty  # noqa: F401 - a fixture
 from helpers.support import VANILLA, Ran, parse
 
 from byoc.bundle import open_bundle
-from byoc.codegen import Region
 from byoc.errors import InputError
 from byoc.reporting import Requirements, make_report_suite
 from byoc.runtime import load
-from byoc.verification import _bundle_runs, verify
+from byoc.verification import verify
 
 pytestmark = pytest.mark.usefixtures("faulty")
 OPTIONS = {"fault": "elsewhere"}
@@ -111,21 +110,6 @@ def test_the_command_leaves_with_4_unless_that_is_allowed(
         ran.err,
     )
     assert "there is no board" in (tmp_path / "b" / "manifest.json").read_text()
-
-
-def test_a_region_that_nothing_runs_is_kept_all_the_same(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(region: Region) -> None:
-        raise InputError("no such operator")
-
-    monkeypatch.setattr(_bundle_runs, "make_reference_executor", refuse)
-    result = cut(model, tmp_path / "b", codegen="faulty", codegen_options=OPTIONS)
-    assert result.report.not_verified == (
-        "dla_0 cannot run on this machine: there is no board; otherwise: no such operator"
-    )
-    assert result.report.verification_missing
-    assert result.report.nodes.offloaded == 2
 
 
 @pytest.mark.parametrize("isolate", [False, True])

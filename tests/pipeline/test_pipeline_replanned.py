@@ -19,7 +19,6 @@ from random_graphs import GraphMaker
 
 from byoc.codegen import Artifact, CompileError, NoOptions, Operation, Region
 from byoc.pipeline import partition
-from byoc.planning import _plan_settings
 from byoc.quantization import Budget, Precision
 from byoc.reporting import summarize_report
 from byoc.runtime import load
@@ -209,29 +208,6 @@ def test_a_given_placement_yields(tmp_path: Path, files_of_rules: Path) -> None:
     result = working(parse(UNLIKE), tmp_path / "b", placement=pins, codegen_options=options)
     assert on_devices(result) == {"a": "host", "b": "host", "y": "dla"}
     assert any("not taken by the device: 'a'; placed anew" in note.text for note in result.report.notes)
-
-
-@pytest.mark.usefixtures("faulty")
-def test_a_codegen_that_never_has_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = "".join(f"  t{i} = Relu({f't{i - 1}' if i else 'x'})\n" for i in range(9))
-    model = parse(f"g (float[1, 4] x) => (float[1, 4] t8) {{\n{lines}}}")
-    options = {"fault": "names the first", "op": "Relu"}
-    monkeypatch.setattr(_plan_settings, "_ROUNDS_BY_NODE", 3)
-    result = working(model, tmp_path / "b", codegen_options=options)
-    assert [[*refusal.nodes] for refusal in result.report.refusals] == [
-        ["t0"],
-        ["t1"],
-        [f"t{number}" for number in range(2, 9)],
-    ]
-    assert set(on_devices(result).values()) == {"host"}
-    monkeypatch.setattr(_plan_settings, "_ROUNDS", 2)
-    result = working(model, tmp_path / "b", codegen_options=options)
-    assert [[*refusal.nodes] for refusal in result.report.refusals] == [["t0"], []]
-    assert [refusal.host for refusal in result.report.refusals] == [1, 8]
-    reason = f"regions still fail after 2 rounds: {REASON}"
-    assert result.report.refusals[1].reason == reason
-    counts = {each.reason: each.nodes for each in result.report.host_reasons}
-    assert counts[f"codegen faulty refused: {reason}"] == 8
 
 
 @settings(max_examples=examples(12), deadline=None)

@@ -11,6 +11,7 @@ import pytest
 from helpers import vendors
 from helpers.cutting import number_regions
 from helpers.decoding import PROMPT, decode, empty_cache, plain
+from helpers.installing import register
 from helpers.support import VANILLA, parse
 from onnx import numpy_helper
 
@@ -21,8 +22,6 @@ from byoc.codegen import Artifact, CompileError, Region
 from byoc.errors import InputError, RequirementError
 from byoc.reporting import Requirements
 from byoc.runtime import VariantSession
-from byoc.stages import _emission_stages
-from byoc.stages._preparation_stages import load_original
 
 EVERYTHING = "target: npu\ncost_model: openvino-cpu\ncodegen: reference\ndtype: any\nops: [{op: '*'}]\n"
 PREFILL = {"sequence_length": 64, "past_sequence_length": 0, "total_sequence_length": 64}
@@ -408,21 +407,36 @@ def test_the_same_inputs_give_the_same_bytes(tmp_path: Path) -> None:
     ]
 
 
+class Counted:
+    """A provider of one model, which counts how often it is loaded."""
+
+    loads = 0
+
+    def entries(self) -> tuple[zoo.ZooEntry, ...]:
+        return (zoo.ZooEntry("counted", "test", "here", "MIT", "none", 1),)
+
+    def load(self, name: str) -> onnx.ModelProto:
+        Counted.loads += 1
+        return parse("g (float[n, 8, m] x) => (float[n, 8, m] y) { y = Relu(x) }")
+
+
 def test_variants_that_are_equal_but_for_open_sizes_are_opened_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    model = parse("g (float[n, 8, m] x) => (float[n, 8, m] y) { y = Relu(x) }")
-    opened = []
-
-    def load(state: Any, dims: Mapping[str, Any], *more: Any) -> Any:
-        opened.append(dict(dims))
-        return load_original(state, dims, *more)
-
-    monkeypatch.setattr(_emission_stages, "load_original", load)
-    variants = {f"v{i}": {"n": 1, "m": 4 * i} for i in (1, 2, 3)} | {"many": {"n": 2, "m": 4}}
-    result = byoc.partition(model, VANILLA, output=tmp_path / "m.byoc", variants=variants, verify=False)
-    assert opened == [{"n": 1}, {}]
-    entries = open_bundle(result.bundle or "").manifest.variants
+    """One more of them takes one load more: its own."""
+    register(tmp_path, "counted", "1.0", {"byoc.zoo": {"counted": f"{__name__}:Counted"}})
+    monkeypatch.syspath_prepend(tmp_path)
+    every = {f"v{i}": {"n": 1, "m": 4 * i} for i in (1, 2, 3)} | {"many": {"n": 2, "m": 4}}
+    loads = []
+    for left_out in ("v2", ""):
+        variants = {name: dims for name, dims in every.items() if name != left_out}
+        Counted.loads = 0
+        byoc.partition(
+            "zoo:counted", VANILLA, output=tmp_path / "m.byoc", variants=variants, verify=False
+        )
+        loads.append(Counted.loads)
+    assert loads[1] == loads[0] + 1
+    entries = open_bundle(tmp_path / "m.byoc").manifest.variants
     assert [each.padding and dict(each.padding.dims) for each in entries] == [
         {"m": 4},
         {"m": 8},

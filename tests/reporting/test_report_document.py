@@ -11,8 +11,7 @@ from helpers.support import VANILLA, parse
 
 from byoc.errors import Cause, CauseKind, refuse
 from byoc.pipeline import partition
-from byoc.reporting import make_full_verification_report
-from byoc.reporting._remedies import RemedyFinder
+from byoc.reporting import RemedyFinder, make_full_verification_report
 from byoc.verification import Accuracy, OutputError, Verification
 
 KEYS = [

@@ -2,8 +2,8 @@
 
 import pytest
 
+from byoc.console import format_count, format_quantity, format_share
 from byoc.costs import objective_unit
-from byoc.reporting import format_count, format_quantity, format_share
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,30 @@
-"""If, Loop and Scan with bodies that are functions here: every trip, every output, in numbers."""
+"""Parts of programs in numbers: If, Loop and Scan with functions as bodies, held tensors, calls."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from helpers.cutting import cut, ramp
+from helpers.support import parse
 from onnx import NodeProto, helper
 
+import byoc
 from byoc.errors import InputError
-from byoc.model import TensorType
+from byoc.model import GraphIndex, TensorType, get_stated_types
+from byoc.runtime import Session, Stage
+from byoc.runtime import _stateful_session as stateful
+from byoc.runtime._loading import _check_calls
 from byoc.runtime._program_builder import ControlBody, control_runner
+from byoc.runtime._state_binding import find_inner_types, hold_tensors
 
 FLOAT = TensorType("float32", (2,))
+
+
 FLAG = TensorType("bool", ())
 
 
@@ -89,7 +102,11 @@ def add_rows(state: Any, one: Any, other: Any, values: Mapping[str, Any]) -> lis
 
 
 SCAN_TYPES = [TensorType("float32", ()), TensorType("float32", ("n",)), TensorType("float32", (2,))]
+
+
 ONE = [[1, 2, 3], [4, 5, 6]]  # scanned along its columns
+
+
 OTHER = [[1, 1], [2, 2], [3, 3]]
 
 
@@ -250,3 +267,182 @@ def test_trips_of_several_shapes_are_refused() -> None:
     with pytest.raises(InputError) as caught:
         run(node, bodies, m=2)
     assert str(caught.value) == "an output of a body has the shapes (0,) and (1,) in two trips"
+
+
+SUM = """
+sum (float[N, M] x, float[N, total] mask, float[N, 2] old) => (float[N, 2] new, float[N, M] y)
+  <int64[2] two = {1, 2}, float[1] quarter = {0.25}> {
+  a = Relu (x)
+  b = Sigmoid (a)
+  m = ReduceMean <axes = [1], keepdims = 1> (b)
+  c = Add (m, m)
+  d = Tile (c, two)
+  e = Mul (d, quarter)
+  new = Add (e, old)
+  f = Sub (b, m)
+  y = Relu (f)
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
+    path = tmp_path_factory.mktemp("held") / "b"
+    cut(parse(SUM), path)
+    loaded = byoc.load(path)
+    assert isinstance(loaded, Session)
+    return loaded
+
+
+def make_inputs(rows: int, columns: int, total: int, seed: int) -> dict[str, Any]:
+    random = np.random.default_rng(seed)
+    return {
+        "x": random.standard_normal((rows, columns), np.float32),
+        "mask": np.ones((rows, total), np.float32),
+    }
+
+
+def test_calls_of_any_shapes_give_what_the_plain_session_gives(session: Session) -> None:
+    """Extents stay and change from call to call; what a call gave is not written over by later ones."""
+    assert len(session.stages) > 3
+    stateful = byoc.open_stateful(session, {"old": "new"})
+    old = np.zeros((2, 2), np.float32)
+    shapes = [(2, 5, 1), (2, 1, 2), (2, 1, 3), (2, 1, 4), (2, 3, 7), (2, 3, 8), (2, 1, 9), (2, 1, 10)]
+    given, wanted = [], []
+    for number, shape in enumerate(shapes):
+        inputs = make_inputs(*shape, seed=number)
+        expected = session({**inputs, "old": old})
+        old = expected["new"]
+        given.append(stateful(inputs)["y"])
+        wanted.append(expected["y"])
+        np.testing.assert_array_equal(stateful.state["old"], old)
+    for mine, theirs in zip(given, wanted, strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_what_is_held(session: Session) -> None:
+    kinds = find_inner_types(session)
+    assert {"a", "c", "f", "m"} <= set(kinds)
+    assert not {"y", "new", "x", "old"} & set(kinds)
+    assert set(hold_tensors(kinds, {}).types) == set()
+    rows = set(hold_tensors(kinds, {"N": 2}).types)
+    assert {"m", "c"} <= rows
+    assert not {"a", "f"} & rows
+    assert {"a", "f"} <= set(hold_tensors(kinds, {"N": 2, "M": 8192}).types)
+    assert not {"a", "f"} & set(hold_tensors(kinds, {"N": 2, "M": 8193}).types)
+    assert not {"a", "f"} & set(hold_tensors(kinds, {"N": 2, "M": 0}).types)
+
+
+def test_what_a_stage_reads_that_cannot_be_bound_is_not_held(session: Session) -> None:
+    reader = next(stage for stage in session.stages if "a" in stage.inputs)
+    stages = [replace(s, bind=lambda *_: None) if s is reader else s for s in session.stages]
+    other = replace(session, program=replace(session.program, stages=stages))
+    assert "a" not in find_inner_types(other)
+    assert "a" in find_inner_types(session)
+
+
+def test_arrays_of_the_caller_and_held_ones(session: Session) -> None:
+    x, old = ramp(2, 4), np.ones((2, 2), np.float32)
+    bound = byoc.bind_tensors(session, {"x": x, "old": old})
+    mask = np.ones((2, 6), np.float32)
+    for step in range(3):
+        x += step
+        expected = session({"x": x, "mask": mask, "old": old})
+        for name, value in bound({"mask": mask}).items():
+            np.testing.assert_array_equal(value, expected[name])
+
+
+def test_a_model_that_states_wrong_extents_runs_as_before(tmp_path: Path) -> None:
+    text = """
+wrong (float[N, 4] x, int64[2] s) => (float[A, B] z) <float[2, 5] b> {
+  a = Sigmoid(x)
+  b = Reshape(a, s)
+  c = Relu(b)
+  z = Neg(c)
+}
+"""
+    cut(parse(text), tmp_path / "b", verify=False)
+    session = byoc.load(tmp_path / "b")
+    bound = byoc.bind_tensors(session, {"x": ramp(4, 4)})
+    assert bound({"s": np.array([2, 8])})["z"].shape == (2, 8)
+
+
+CALLS = """g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> {
+    a = Relu (x)
+    b = dla_0 (a, w)
+    y = dla_1 (b, a)
+}"""
+
+
+def _bundle(*targets: str) -> Any:
+    manifest = SimpleNamespace(targets=dict.fromkeys(targets), model="model.onnx")
+    return SimpleNamespace(display_path="b", manifest=manifest)
+
+
+def _regions(**sizes: tuple[int, int]) -> dict[str, Stage]:
+    """Return stages of so many inputs and outputs, by name."""
+    return {
+        name: Stage(name, ("i",) * inputs, dict, {f"o{i}": onnx.TypeProto() for i in range(outputs)})
+        for name, (inputs, outputs) in sizes.items()
+    }
+
+
+def _called(text: str, domain: str) -> list[GraphIndex]:
+    model = parse(text)
+    for node in model.graph.node:
+        node.domain = domain if node.op_type.startswith("dla_") else node.domain
+    return list(GraphIndex(model, get_stated_types(model)).walk())
+
+
+@pytest.mark.parametrize(
+    ("domain", "regions", "sentence"),
+    [
+        ("byoc.dla", _regions(dla_0=(1, 1), dla_1=(2, 1)), ""),
+        ("byoc.dla", _regions(dla_0=(1, 1)), "the manifest and the model do not name the same"),
+        (
+            "byoc.dla",
+            _regions(dla_0=(1, 1), dla_1=(2, 1), dla_2=(1, 1)),
+            "the manifest and the model do not name the same regions",
+        ),
+        (
+            "byoc.npu",
+            _regions(dla_0=(1, 1), dla_1=(2, 1)),
+            "the manifest and the model do not name the same regions",
+        ),
+        (
+            "byoc.dla",
+            _regions(dla_0=(2, 1), dla_1=(2, 1)),
+            "region dla_0 and the model do not have the same inputs",
+        ),
+        (
+            "byoc.dla",
+            _regions(dla_0=(1, 1), dla_1=(2, 2)),
+            "region dla_1 and the model do not have the same inputs",
+        ),
+    ],
+)
+def test_model_and_manifest_agree_on_regions(
+    domain: str, regions: dict[str, Stage], sentence: str
+) -> None:
+    graphs = _called(CALLS, domain)
+    if not sentence:
+        _check_calls(_bundle("dla", "cpu"), graphs, regions)
+        return
+    with pytest.raises(InputError, match=f"^b: {sentence}"):
+        _check_calls(_bundle("dla", "cpu"), graphs, regions)
+
+
+def test_a_stage_that_makes_a_state_anew_has_no_maximal_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the executor of a region has no `bind`, which shows when the state is bound."""
+    cut("zoo:decoder_int4", tmp_path / "b", verify=False)
+    loaded = byoc.load(tmp_path / "b")
+    bind = stateful.bind_state
+    monkeypatch.setattr(stateful, "bind_state", lambda *a: replace(bind(*a), buffers={}))
+    given = {"input_ids": np.array([[3]]), "attention_mask": np.ones((1, 1), np.int64)}
+    with pytest.raises(InputError, match=r"^input 'past\S+' cannot have a maximal length: .* in place$"):
+        byoc.open_stateful(loaded, max_length=6)(given)
+    grown = byoc.open_stateful(loaded)
+    assert grown(given)["logits"].shape[:2] == (1, 1)
+    assert grown.in_place == frozenset()

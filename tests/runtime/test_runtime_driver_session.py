@@ -15,8 +15,15 @@ from byoc.bundle import Bundle, open_bundle
 from byoc.codegen import find_codegen
 from byoc.codegen.drivers import build_driver
 from byoc.errors import InputError
-from byoc.runtime import DriverExecutor, RegionDrivers, Session, Trace, load_with_drivers, use_drivers
-from byoc.runtime._bound_session import load_on_executors
+from byoc.runtime import (
+    DriverExecutor,
+    RegionDrivers,
+    Session,
+    Trace,
+    load_on_executors,
+    load_with_drivers,
+    use_drivers,
+)
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 # `t` and `v` pass between regions alone; `a` and `w` the host reads, too, and `y` the caller.

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from byoc.errors import InputError
-from byoc.runtime import Session, Trace, load
-from byoc.runtime._stage_program import Stage, StageProgram
+from byoc.runtime import Session, Stage, StageProgram, Trace, load
 
 WAIT = 60  # seconds, after which a test that hangs fails
 

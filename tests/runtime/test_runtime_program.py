@@ -18,10 +18,9 @@ from byoc.bundle import open_bundle
 from byoc.codegen import Artifact, Region
 from byoc.errors import YES, InputError, refuse
 from byoc.model import GraphIndex, TensorType, get_stated_types, read_type
-from byoc.runtime import collect_contradictions, load_executor
+from byoc.runtime import Stage, StageProgram, collect_contradictions, load_executor
 from byoc.runtime._program_builder import GraphStep, ProgramBuilder, find_steps
 from byoc.runtime._shape_check import ShapeCheck, _note_contradiction
-from byoc.runtime._stage_program import Stage, StageProgram
 
 DOMAIN = "byoc.dla"
 

@@ -5,7 +5,6 @@ import shutil
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,11 +15,9 @@ from helpers.cutting import CHAIN, cut, original, ramp
 from helpers.support import parse
 
 from byoc.errors import InputError
-from byoc.model import GraphIndex, TensorType, check_model, get_stated_types
+from byoc.model import TensorType, check_model
 from byoc.onnxrt import find_inexact_kernels
-from byoc.runtime import Session, load
-from byoc.runtime._loading import _check_calls
-from byoc.runtime._stage_program import Stage, StageProgram
+from byoc.runtime import Session, Stage, StageProgram, load
 
 TWO = """two (float[1, 4] x, int64[N, 2] i) => (float[1, 4] y, int64[N, 2] j) {
   a = Relu(x)
@@ -29,6 +26,8 @@ TWO = """two (float[1, 4] x, int64[N, 2] i) => (float[1, 4] y, int64[N, 2] j) {
   j = Abs(i)
 }
 """
+
+
 GOOD: dict[str, Any] = {"x": ramp(1, 4), "i": np.array([[-1, 2], [3, -4]])}
 
 
@@ -294,71 +293,6 @@ def test_a_stored_output_can_be_written_to(tmp_path: Path) -> None:
     session = load(tmp_path / "b")
     session({"x": np.zeros(2, np.float32)})["k"][:] = 9
     assert session({"x": np.zeros(2, np.float32)})["k"].tolist() == [1, 2]
-
-
-CALLS = """g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> {
-    a = Relu (x)
-    b = dla_0 (a, w)
-    y = dla_1 (b, a)
-}"""
-
-
-def _bundle(*targets: str) -> Any:
-    manifest = SimpleNamespace(targets=dict.fromkeys(targets), model="model.onnx")
-    return SimpleNamespace(display_path="b", manifest=manifest)
-
-
-def _regions(**sizes: tuple[int, int]) -> dict[str, Stage]:
-    """Return stages of so many inputs and outputs, by name."""
-    return {
-        name: Stage(name, ("i",) * inputs, dict, {f"o{i}": onnx.TypeProto() for i in range(outputs)})
-        for name, (inputs, outputs) in sizes.items()
-    }
-
-
-def _called(text: str, domain: str) -> list[GraphIndex]:
-    model = parse(text)
-    for node in model.graph.node:
-        node.domain = domain if node.op_type.startswith("dla_") else node.domain
-    return list(GraphIndex(model, get_stated_types(model)).walk())
-
-
-@pytest.mark.parametrize(
-    ("domain", "regions", "sentence"),
-    [
-        ("byoc.dla", _regions(dla_0=(1, 1), dla_1=(2, 1)), ""),
-        ("byoc.dla", _regions(dla_0=(1, 1)), "the manifest and the model do not name the same"),
-        (
-            "byoc.dla",
-            _regions(dla_0=(1, 1), dla_1=(2, 1), dla_2=(1, 1)),
-            "the manifest and the model do not name the same regions",
-        ),
-        (
-            "byoc.npu",
-            _regions(dla_0=(1, 1), dla_1=(2, 1)),
-            "the manifest and the model do not name the same regions",
-        ),
-        (
-            "byoc.dla",
-            _regions(dla_0=(2, 1), dla_1=(2, 1)),
-            "region dla_0 and the model do not have the same inputs",
-        ),
-        (
-            "byoc.dla",
-            _regions(dla_0=(1, 1), dla_1=(2, 2)),
-            "region dla_1 and the model do not have the same inputs",
-        ),
-    ],
-)
-def test_model_and_manifest_agree_on_regions(
-    domain: str, regions: dict[str, Stage], sentence: str
-) -> None:
-    graphs = _called(CALLS, domain)
-    if not sentence:
-        _check_calls(_bundle("dla", "cpu"), graphs, regions)
-        return
-    with pytest.raises(InputError, match=f"^b: {sentence}"):
-        _check_calls(_bundle("dla", "cpu"), graphs, regions)
 
 
 @pytest.mark.parametrize("changed", ["targets", "regions"])

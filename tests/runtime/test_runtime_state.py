@@ -1,6 +1,5 @@
 """Sessions with state: what is kept from call to call, where it lies, what is refused."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import byoc
 from byoc.errors import InputError
 from byoc.onnxrt import bind_session, open_session
 from byoc.runtime import Session, VariantSession
-from byoc.runtime import _stateful_session as stateful
 
 CACHE = """
 cache (float[N, past, 2] old, float[N, 1, 2] x) => (float[N, 1, 2] y, float[N, total, 2] new)
@@ -23,6 +21,8 @@ cache (float[N, past, 2] old, float[N, 1, 2] x) => (float[N, 1, 2] y, float[N, t
   y = ReduceSum <keepdims = 1> (new, axes)
 }
 """
+
+
 COUNTER = """
 counter (float[2, 3] state, float[2, 3] x) => (float[2, 3] next, float[2, 3] y) {
   sum = Add (state, x)
@@ -30,6 +30,8 @@ counter (float[2, 3] state, float[2, 3] x) => (float[2, 3] next, float[2, 3] y) 
   y = Sigmoid (next)
 }
 """
+
+
 STEPS = [ramp(1, 1, 2) + step for step in range(4)]
 
 
@@ -218,19 +220,3 @@ def test_a_state_that_is_given_lies_in_its_buffer(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         session.reset({name: np.zeros((1, 2, 7, 32), np.float32)})
     assert str(caught.value) == f"input '{name}' is 7 long, at most 6 is allowed"
-
-
-def test_a_stage_that_makes_a_state_anew_has_no_maximal_length(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where the executor of a region has no `bind`, which shows when the state is bound."""
-    cut("zoo:decoder_int4", tmp_path / "b", verify=False)
-    loaded = byoc.load(tmp_path / "b")
-    bind = stateful.bind_state
-    monkeypatch.setattr(stateful, "bind_state", lambda *a: replace(bind(*a), buffers={}))
-    given = {"input_ids": np.array([[3]]), "attention_mask": np.ones((1, 1), np.int64)}
-    with pytest.raises(InputError, match=r"^input 'past\S+' cannot have a maximal length: .* in place$"):
-        byoc.open_stateful(loaded, max_length=6)(given)
-    grown = byoc.open_stateful(loaded)
-    assert grown(given)["logits"].shape[:2] == (1, 1)
-    assert grown.in_place == frozenset()

@@ -3,7 +3,6 @@
 import json
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from mmap import PAGESIZE, mmap
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,9 +14,21 @@ from helpers.cutting import CHAIN, cut, ramp
 from helpers.support import parse
 
 from byoc.errors import InputError
-from byoc.runtime import OPERATOR_CATEGORY, Session, StageProfile, Trace, TraceEvent, load
-from byoc.runtime._stage_program import Stage, StageProgram
-from byoc.runtime._trace import current_trace, record_into
+from byoc.runtime import (
+    OPERATOR_CATEGORY,
+    Session,
+    Stage,
+    StageProfile,
+    StageProgram,
+    Trace,
+    TraceEvent,
+    load,
+)
+
+
+def open_session(stages: list[Stage], *outputs: str) -> Session:
+    """Return a session that runs stages on its input x, which may be a sequence."""
+    return Session(("x",), {}, StageProgram(stages, {}, outputs, {}))
 
 
 def check(document: dict[str, Any]) -> list[dict[str, Any]]:
@@ -123,10 +134,7 @@ def test_threads_have_tracks_of_their_own() -> None:
 
     stages = [Stage("one", ("x",), meet, {}, ("a",)), Stage("two", ("x",), meet_too, {}, ("b",))]
     trace = Trace()
-    with ThreadPoolExecutor(3) as pool, record_into(trace):
-        StageProgram(stages, {}, ("a", "b"), {}).run(
-            {"x": [np.zeros(2), np.zeros(1)]}, pool=lambda: pool
-        )
+    open_session(stages, "a", "b").run({"x": [np.zeros(2), np.zeros(1)]}, trace)
     events = check(trace.to_json())
     assert {e["tid"] for e in events} == {0, 1}
     assert [e["args"]["bytes in"] for e in events] == [24, 24]
@@ -141,14 +149,25 @@ def test_a_trace_ends_with_its_run(tmp_path: Path) -> None:
     assert trace.events == []
 
 
-def test_a_trace_is_the_current_one_inside_its_block_alone() -> None:
-    outer, inner = Trace(), Trace()
-    assert current_trace() is None
-    with record_into(outer):
-        with record_into(inner):
-            assert current_trace() is inner
-        assert current_trace() is outer
-    assert current_trace() is None
+def test_a_trace_has_what_runs_inside_its_call_unless_that_has_its_own() -> None:
+    own = Trace()
+    inner = open_session([Stage("inner", ("x",), lambda values: {"y": values["x"]}, {}, ("y",))], "y")
+    body = [Stage("body", ("x",), lambda values: {"a": values["x"]}, {}, ("a",))]
+
+    def call(values: Any) -> Any:
+        inner.run(values, own)
+        return {"a": StageProgram(body, {}, ("a",), {})(values)[0]}
+
+    stages = [
+        Stage("first", ("x",), call, {}, ("a",)),
+        Stage("last", ("a",), lambda values: {"z": values["a"]}, {}, ("z",)),
+    ]
+    trace = Trace()
+    session = open_session(stages, "z")
+    session.run({"x": ramp(1, 4)}, trace)
+    session({"x": ramp(1, 4)})
+    assert sorted(event.name for event in trace.events) == ["body", "first", "last"]
+    assert [event.name for event in own.events] == ["inner", "inner"]
 
 
 @pytest.mark.parametrize("inner_first", [False, True])
@@ -212,8 +231,7 @@ def test_a_stage_whose_operators_cannot_be_profiled_says_why() -> None:
         Stage("b", ("y",), lambda values: {"z": np.zeros(1 << 18)}, {}, ("z",)),
     ]
     trace = Trace(profiles=True)
-    with record_into(trace):
-        StageProgram(stages, {}, ("z",), {})({"x": ramp(1, 4)})
+    open_session(stages, "z").run({"x": ramp(1, 4)}, trace)
     first, second = trace.profiled.values()
     assert (first.problem, first.operators) == ("no counters here", ())
     assert (second.problem, second.held_bytes) == ("", 16 + (8 << 18))
@@ -236,8 +254,7 @@ def test_the_largest_memory_of_a_body_counts_for_its_node() -> None:
         return {"o": StageProgram([large, small], {}, ("o",), {})({"y": values["x"]})[0]}
 
     trace = Trace(profiles=True)
-    with record_into(trace):
-        StageProgram([Stage("outer", ("x",), run_body, {}, ("o",))], {}, ("o",), {})({"x": ramp(1, 4)})
+    open_session([Stage("outer", ("x",), run_body, {}, ("o",))], "o").run({"x": ramp(1, 4)}, trace)
     inside = {name: each.peak_bytes for (_, name), each in trace.profiled.items()}
     if inside["outer"]:
         assert inside["outer"] >= inside["large"] > inside["small"] + (6 << 23)

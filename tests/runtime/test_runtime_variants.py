@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from byoc.codegens.reference import Reference
 from helpers.cutting import number_regions
 from helpers.support import VANILLA, parse
 
 import byoc
-from byoc.codegen import Region
+from byoc.codegen import Artifact, Executor, Region
 from byoc.errors import InputError
 from byoc.model import TensorType
 from byoc.runtime import Session, VariantSession
-from byoc.runtime import _loading as loading
 
 MODEL = "g (float[n, m] x, float[n] k) => (float[n, m] y) { a = Relu(x) y = Relu(a) }"
 
@@ -249,14 +249,14 @@ def test_a_region_of_an_earlier_variant_runs_where_that_is_not_loaded(tmp_path: 
     twins = {name: first for name, first in bundle.identical_regions.items() if "two" in name}
     assert {first.rpartition("_")[2] for first in twins.values()} == {"one"}
     asked: list[str] = []
-    load_executor = loading.load_executor
+    load = Reference.load
 
-    def note(codegen: Any, name: str, region: Region, *more: Any) -> Any:
+    def note(codegen: Reference, region: Region, artifact: Artifact) -> Executor:
         asked.append(region.name)
-        return load_executor(codegen, name, region, *more)
+        return load(codegen, region, artifact)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loading, "load_executor", note)
+        patch.setattr(Reference, "load", note)
         loaded = byoc.load(tmp_path / "b", variant="two")
     assert asked == ["dla_0_one", "dla_1_two"]
     x, k = np.float32([[1, -2, 3, 4], [0, 1, -1, 2]]), np.float32([1, -2, 3, 0.5])

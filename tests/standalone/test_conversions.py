@@ -17,14 +17,15 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.ops.op_cast import cast_to
 
+import byoc
 from byoc.model import DTYPE_NUMBERS, count_bits
 from byoc.standalone import export_c, verify_program
-from byoc.standalone._program_graph import read_source
 
 pytest.importorskip("emx_onnx_cgen")
 pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 
+SOURCE = Path(byoc.__file__).parent / "standalone" / "source"
 FLOAT8 = ("float8e4m3fn", "float8e4m3fnuz", "float8e5m2", "float8e5m2fnuz")
 SMALL_FLOATS = (*FLOAT8, "float4e2m1", "float6e2m3", "float6e3m2", "bfloat16", "float16")
 SMALL_INTEGERS = ("int4", "uint4", "int2", "uint2")
@@ -49,7 +50,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """Return the kernels that convert, as a library."""
     folder: Path = tmp_path_factory.mktemp("conversions")
     for name in ("kernels.h", "conversions.c"):
-        (folder / name).write_bytes(read_source(name))
+        shutil.copy(SOURCE / name, folder)
     strict = ("-std=c99", "-pedantic", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-O1")
     command = ["cc", *strict, "-fPIC", "-shared", "conversions.c", "-lm", "-o", "conversions.so"]
     subprocess.run(command, cwd=folder, check=True)

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import vendors
+from helpers.cutting import UNLIKE, cut
+from helpers.faulty import faulty  # noqa: F401 - a fixture
 from helpers.skewed import skewed  # noqa: F401 - a fixture
 from helpers.support import parse
 from hypothesis import given
@@ -16,6 +18,8 @@ from interpreting import NEVER, bundle_of, interpreter, right
 from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from byoc.codegen import Region
+from byoc.errors import InputError
 from byoc.model import GraphIndex, prepare_model
 from byoc.reporting import make_full_verification_report
 from byoc.rules import Arithmetic
@@ -380,3 +384,19 @@ def test_integers_that_something_else_reads_are_rounded_in_the_twin_too() -> Non
 def test_quantized_weights_alone_are_no_quantized_activations(text: str, expected: bool) -> None:
     head = "g (float[1, 4] x) => (float[1, 4] y) <float s = {0.1}, uint8 z = {3}>"
     assert has_quantized_activations(parse(f"{head} {{ {text} }}")) is expected
+
+
+@pytest.mark.usefixtures("faulty")
+def test_a_region_that_nothing_runs_is_kept_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(region: Region) -> None:
+        raise InputError("no such operator")
+
+    monkeypatch.setattr(_bundle_runs, "make_reference_executor", refuse)
+    result = cut(parse(UNLIKE), tmp_path / "b", codegen="faulty", codegen_options={"fault": "elsewhere"})
+    assert result.report.not_verified == (
+        "dla_0 cannot run on this machine: there is no board; otherwise: no such operator"
+    )
+    assert result.report.verification_missing
+    assert result.report.nodes.offloaded == 2

@@ -2,6 +2,7 @@
 
 import hashlib
 from math import sqrt
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -11,6 +12,7 @@ from pydantic import ValidationError
 
 from byoc import zoo
 from byoc.errors import InputError
+from byoc.zoo import _classic_models as classics
 from byoc.zoo._classic_models import WeightGraph, choose_spread, make_runnable
 from byoc.zoo._sample_inputs import (
     InputSpec,
@@ -274,3 +276,13 @@ def _weights(model: onnx.ModelProto) -> dict[str, bytes]:
 
 def _dims(value: onnx.ValueInfoProto) -> list[int]:
     return [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+
+
+def test_an_onnx_without_light_models_is_named_as_such(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(classics, "_FOLDER", tmp_path / "absent")
+    assert "yunet" in {entry.name for entry in zoo.list_entries()}
+    assert "the light models: the installed onnx" in zoo.find_problems()[0]
+    with pytest.raises(InputError, match=r"carries no light models in .*absent"):
+        zoo.load("squeezenet")

@@ -13,11 +13,12 @@ if TYPE_CHECKING:
         RegionContext,
         is_conversion,
     )
-    from byoc.boundary.contracts._contract_check import check_contracts
+    from byoc.boundary.contracts._contract_check import HostGraph, HostView, check_contracts
     from byoc.boundary.contracts._region_view import (
         ContractError,
         RegionContracts,
         TensorContract,
+        TensorView,
         find_convolution_weights,
         pack_weight,
         read_region_contracts,

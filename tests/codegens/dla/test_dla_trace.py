@@ -19,8 +19,7 @@ from byoc.codegen import (
     trace_region,
 )
 from byoc.onnxrt import without_optimizations
-from byoc.verification import DEFAULT_THRESHOLDS, record_reference_runs
-from byoc.verification._part_trials import BundleLayers
+from byoc.verification import DEFAULT_THRESHOLDS, BundleLayers, record_reference_runs
 
 ATTENTION = """
 g (float[2,3,4,5] q, float[2,3,4,5] k, float[2,3,4,5] v) => (float[2,4,3,5] y) {
