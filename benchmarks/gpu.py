@@ -80,8 +80,8 @@ def find_library(provider: str) -> str:
         if importlib.util.find_spec(package):
             return package
     runtime = importlib.util.find_spec("onnxruntime")
-    if runtime is not None and runtime.origin is not None:
-        for file in sorted(Path(runtime.origin).parent.glob(f"capi/*onnxruntime_providers_{name}.*")):
+    if runtime and runtime.origin:
+        for file in Path(runtime.origin).parent.glob(f"capi/*onnxruntime_providers_{name}.*"):
             return str(file)
     raise MissingRuntimeError(f"no installed package has a provider {provider}")
 
@@ -92,8 +92,7 @@ def write_costs(models: list[str], device: Device, folder: Path, seconds: float)
     sources = [f"zoo:{name}" for name in models]
     own = {"device": device.codegen, "codegen_options": dict(device.options), "otherwise": "ort-ep"}
     for name, more in (("host", {"otherwise": "host"}), ("device", own)):
-        made = byoc.profile(sources, files[name], fit=True, seconds=seconds, **more)
-        for note in made.notes:
+        for note in byoc.profile(sources, files[name], fit=True, seconds=seconds, **more).notes:
             print(f"  {name}: {note}")
     return {"cost_model": files["device"], "host_cost_model": files["host"]}
 
@@ -101,14 +100,13 @@ def write_costs(models: list[str], device: Device, folder: Path, seconds: float)
 def measure_model(name: str, device: Device, costs: Mapping[str, Any], rules: Path, wait: float) -> None:
     """Print what a model was predicted to take, and takes, by each placement."""
     inputs = dict(model_samples(load_model(f"zoo:{name}")))
-    placed = {"host": ("ort-ep", "host-only"), "region": ("ort-ep", "all-supported")}
-    placed["cut"] = (str(rules), "all-supported")
+    kinds = {"host": ("ort-ep", "host-only"), "region": ("ort-ep", "all-supported")}
+    kinds["cut"] = (str(rules), "all-supported")
     predicted: dict[str, float] = {}
-    whole = device.run_whole(name)
-    runs: dict[str, Callable[[], object]] = {"whole": partial(whole, inputs)}
+    runs: dict[str, Callable[[], object]] = {"whole": partial(device.run_whole(name), inputs)}
     own = {"codegen": device.codegen, "codegen_options": dict(device.options), "verify": False, **costs}
     with TemporaryDirectory() as folder:
-        for kind, (target, strategy) in placed.items():
+        for kind, (target, strategy) in kinds.items():
             bundle = Path(folder) / kind
             made = byoc.partition(f"zoo:{name}", target, output=bundle, strategy=strategy, **own)
             label = f"{kind}, {len(made.plan.regions)} regions"
@@ -131,9 +129,7 @@ def main() -> int:
     parser.add_argument("--provider", default="CUDAExecutionProvider")
     parser.add_argument("--library", default="", help="a package or file with the provider")
     parser.add_argument("--host-ops", default=_CUT_AT, help="where `cut` leaves the provider")
-    parser.add_argument(
-        "--seconds", type=float, default=1.0, help="of measuring an operator or a bundle"
-    )
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
     asked = parser.parse_args()
     try:
         device = find_provider(asked.provider, asked.library)
