@@ -6,16 +6,23 @@ The host's convolutions run on one thread of onnxruntime, and the region by the 
 which works on one processor; both wait outside of Python. The network is made so that its region takes
 about as long as the host. Sequences and pipelines take turns; ratios are those of neighbours by the wall
 clock: the median, and the least and the greatest in brackets. `at work` is how many stages were running
-on the average. Two processors that nothing else uses can do nearly twice as many calls; on a machine
-whose load, which is printed, is above its processors, stages that run at once gain nothing. With
-`--clock 10` the device rests nine tenths of its time, as one does that leaves the processors to the
-host, and the host has ten times the layers: one processor is enough then.
+on the average.
+
+`two processes` is what the machine allows: two processes that know nothing of one another each do the
+whole sequence, and their calls are counted together. Two processors that share caches and memory, or
+that others use, do less than twice the calls of one; `of two processes` is a pipeline's share of that,
+round by round. With `--clock 10` the device rests nine tenths of its time, as one does that leaves the
+processors to the host, and the host has ten times the layers: one processor is enough then, and two
+processes do more than a pipeline, which has one device.
 """
 
 import argparse
 import os
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -34,7 +41,7 @@ from byoc.onnxrt import with_threads
 from byoc.runtime import Session, Trace, load_with_drivers, use_drivers
 
 _CHANNELS, _SIDE = 32, 48
-_HOST_LAYERS, _REGION_LAYERS = 8, 1
+_HOST_LAYERS, _REGION_LAYERS = 12, 1
 _IN_FLIGHT = (2, 3, 4)
 
 
@@ -78,8 +85,8 @@ def make_network(clock: int) -> ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
-def open_session(folder: Path, clock: int) -> Session:
-    """Partition the network, and load it with its region on the driver in C."""
+def write_bundle(folder: Path, clock: int) -> None:
+    """Partition the network, and build the driver of its region."""
     byoc.partition(
         make_network(clock),
         "dla",
@@ -88,10 +95,55 @@ def open_session(folder: Path, clock: int) -> Session:
         verify=False,
         cache=False,
     )
-    library = build_driver(find_codegen("dla").driver(), folder / "dla.so", flags=("-O3",))
-    with use_drivers({"dla": library}), with_threads(1):
+    build_driver(find_codegen("dla").driver(), folder / "dla.so", flags=("-O3",))
+
+
+def open_session(folder: Path, clock: int) -> Session:
+    """Load the bundle of a folder with its region on the driver in C."""
+    with use_drivers({"dla": folder / "dla.so"}), with_threads(1):
         bundle = open_bundle(folder / "b", None)
         return load_with_drivers(bundle, options={"dla": {"clock": str(clock)}})
+
+
+def make_input() -> Mapping[str, Any]:
+    """Return an input of the network."""
+    shape = (1, _CHANNELS, _SIDE, _SIDE)
+    return {"x": np.random.default_rng(1).standard_normal(shape).astype("f4")}
+
+
+def serve_calls(connection: Connection, folder: Path, clock: int) -> None:
+    """Do the sequence whenever another process sends how many calls; answer when ready and when done."""
+    session, given = open_session(folder, clock), make_input()
+    session.run(given)
+    connection.send(None)
+    while calls := connection.recv():
+        time_calls(session, given, calls, 1)
+        connection.send(None)
+
+
+@contextmanager
+def second_process(folder: Path, clock: int) -> Iterator[Connection]:
+    """Give a connection to another process that does the same sequence, ready to begin."""
+    context = get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=serve_calls, args=(theirs, folder, clock))
+    process.start()
+    try:
+        ours.recv()
+        yield ours
+        ours.send(0)
+    finally:
+        process.join(10)
+        process.kill()
+
+
+def time_both(other: Connection, session: Session, given: Mapping[str, Any], calls: int) -> float:
+    """Return the seconds in which two processes do so many calls each."""
+    start = perf_counter()
+    other.send(calls)
+    time_calls(session, given, calls, 1)
+    other.recv()
+    return perf_counter() - start
 
 
 def measure_load(session: Session, given: Mapping[str, Any]) -> Mapping[str, float]:
@@ -123,11 +175,17 @@ def time_calls(
     return seconds, sum(event.seconds for event in trace.events) / seconds
 
 
+def describe_ratios(ratios: list[float]) -> str:
+    """Return the median, and the least and the greatest."""
+    return f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+
+
 def main(calls: int, rounds: int, clock: int) -> None:
     """Print how many calls a second there are."""
-    given = {"x": np.random.default_rng(1).standard_normal((1, _CHANNELS, _SIDE, _SIDE)).astype("f4")}
     with TemporaryDirectory() as name:
-        session = open_session(Path(name), clock)
+        folder = Path(name)
+        write_bundle(folder, clock)
+        session, given = open_session(folder, clock), make_input()
         print(
             f"{machine()}, load {os.getloadavg()[0]:.1f}, {calls} calls, {rounds} rounds, "
             f"clock {clock} %"
@@ -139,17 +197,24 @@ def main(calls: int, rounds: int, clock: int) -> None:
         print(f"{loads}; at best {at_best:.2f} times as many calls")
         found: dict[int, list[float]] = {count: [] for count in (1, *_IN_FLIGHT)}
         working: dict[int, list[float]] = {count: [] for count in found}
-        for _ in range(rounds):
-            for count, seconds in found.items():
-                taken, at_work = time_calls(session, given, calls, count)
-                seconds.append(taken)
-                working[count].append(at_work)
+        both = []
+        with second_process(folder, clock) as other:
+            for _ in range(rounds):
+                for count, seconds in found.items():
+                    taken, at_work = time_calls(session, given, calls, count)
+                    seconds.append(taken)
+                    working[count].append(at_work)
+                both.append(time_both(other, session, given, calls))
+        allowed = [2 * alone / each for alone, each in zip(found[1], both, strict=True)]
+        a_second = 2 * calls / median(both)
+        print(f"  two processes: {a_second:7.2f} calls a second, {describe_ratios(allowed)}")
         for count, seconds in found.items():
             ratios = [first / each for first, each in zip(found[1], seconds, strict=True)]
-            spread = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+            shares = [ratio / most for ratio, most in zip(ratios, allowed, strict=True)]
             print(
-                f"  {count} in flight: {calls / median(seconds):7.2f} calls a second, {spread}, "
-                f"{median(working[count]):.2f} at work"
+                f"  {count} in flight: {calls / median(seconds):7.2f} calls a second, "
+                f"{describe_ratios(ratios)}, {median(working[count]):.2f} at work, "
+                f"{describe_ratios(shares)} of two processes"
             )
 
 

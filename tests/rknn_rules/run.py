@@ -1,10 +1,10 @@
 """Asks rknn-toolkit2 about models of one operator: `python tests/rknn_rules/run.py STORE.jsonl`.
 
-The models are ONNX's own operator tests, as they are, with constants, and with other attributes, and the
-quantized ones that the rules of Ethos-U are held with, in int8. Each is built and run on the toolkit's
-simulator, whose interpreter BYOC_RKNN_PYTHON names. Answers are kept in STORE.jsonl, a line each, and
-asked for once. `--sample COUNT` takes so many models, drawn by `--seed`, `--operators A,B` those of
-some.
+The models are ONNX's own operator tests, as they are, with constants, and with other attributes, the
+quantized ones that the rules of Ethos-U are held with, in int8, and edges that neither has and the
+toolkit was wrong at. Each is built and run on the toolkit's simulator, whose interpreter
+BYOC_RKNN_PYTHON names. Answers are kept in STORE.jsonl, a line each, and asked for once. `--sample
+COUNT` takes so many models, drawn by `--seed`, `--operators A,B` those of some.
 
 A table follows of how often the rule file (`--rules`, else `rknn-rk3588`) agrees. Floats are right
 within a hundredth of the range, as float16 is verified; values that the file's contract gives up
@@ -19,12 +19,14 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import numpy as np
 import onnx
+from onnx import helper, numpy_helper
 
 _TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(_TESTS), str(_TESTS / "ethos_u_suite")]
@@ -33,6 +35,7 @@ from byoc.codegens.rknn import RKNNOptions, _load_model  # noqa: E402
 from byoc.codegens.rknn.sdk_process import SimulatorRun, find_toolkit  # noqa: E402
 from helpers.one_node_models import attribute_tests, operator_tests  # noqa: E402 - needs the path
 from helpers.quantized import list_codes  # noqa: E402 - needs the path
+from one_node import Given, OneNode, Stored, make_case  # noqa: E402 - needs the path
 from vela_cases import make_cases  # noqa: E402 - needs the path
 
 from byoc.codegen import CompileError, read_region  # noqa: E402
@@ -46,6 +49,8 @@ _SHARE, _UNITS = 1e-2, 2
 _LARGEST = 65504.0  # of float16
 _MOST = 60_000  # elements of a quantized model's inputs and outputs: others take long, and show no more
 _GOAL = 0.02
+_EXTENTS, _PLACES = (10, 13, 32), ("SAME_UPPER", "SAME_LOWER")
+_POINTS = ((3, -5), (0, 0), (-128, 7))
 Values = Mapping[str, Any]
 
 
@@ -78,7 +83,8 @@ def list_cases() -> Iterator[Case]:
         read = {name for node in one.model.graph.node for name in node.input}
         if asked and needed and needed == set(asked[0][0]) <= read:  # what is left out has a default
             yield Case(f"{number} {one.source} {one.name}", one.op, one.model, asked)
-    for each in make_cases():
+    quantized = {(each.op, each.name): each for each in (*make_cases(), *list_quantized_edges())}
+    for each in quantized.values():
         if each.name.startswith(("int16", "uint8")) or _count_elements(each.model) > _MOST:
             continue
         try:
@@ -86,6 +92,47 @@ def list_cases() -> Iterator[Case]:
         except ByocError:  # a kernel larger than its image: onnxruntime has nothing to compare with
             continue
         yield Case(f"int8 {each.op} {each.name}", each.op, each.model, data)
+    for size, kernel, step, place in product(_EXTENTS, (1, 2, 3), (2, 3, 4, 5), _PLACES):
+        model = _make_convolution(size, kernel, step, place)
+        image = {"x": np.random.default_rng(1).standard_normal((1, 3, size, size)).astype(np.float32)}
+        name = f"edge {size} by {size}, kernel {kernel}, step {step}, {place}"
+        yield Case(name, "Conv", model, [(image, run_session(open_session(model), image))])
+
+
+def list_quantized_edges() -> Iterator[OneNode]:
+    """Yield what the toolkit was wrong at, and what is right beside it.
+
+    These are steps and poles by zero point, operators that change nothing but the scale, and automatic
+    padding whose windows do not reach the end.
+    """
+    for op, points in product(
+        ("Ceil", "Floor", "Round", "ThresholdedRelu", "Reciprocal", "Cos", "Sin"), _POINTS
+    ):
+        yield make_case(op, [Given((1, 4, 8, 8))], points=points)
+    for shape, same in product(((2, 1), (2, 1, 3), (2, 1, 3, 4)), (False, True)):
+        image = Given(shape)
+        yield make_case("Concat", [image], axis=0, same=same)
+        yield make_case("Clip", [image], same=same)
+        yield make_case("Split", [image, np.array([2])], axis=0, same=same)
+        for op in ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"):
+            yield make_case(op, [image, np.array([1])], same=same)
+    for size, kernel, step, place in product(_EXTENTS, (1, 2, 3), (2, 3, 4, 5), _PLACES):
+        operands = [Given((1, 3, size, size)), Stored((4, 3, kernel, kernel))]
+        yield make_case("Conv", operands, strides=[step] * 2, auto_pad=place)
+
+
+def _make_convolution(size: int, kernel: int, step: int, place: str) -> onnx.ModelProto:
+    """Return a convolution of floats with automatic padding."""
+    weights = np.random.default_rng(2).standard_normal((4, 3, kernel, kernel)).astype(np.float32)
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["y"], strides=[step] * 2, auto_pad=place)],
+        "edge",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (1, 3, size, size))],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(weights, "w")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return onnx.shape_inference.infer_shapes(model, strict_mode=True)
 
 
 def _is_promised(value: Any) -> bool:
