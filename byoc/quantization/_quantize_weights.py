@@ -31,6 +31,7 @@ from byoc.model import (
     is_onnx,
     prepare_model,
 )
+from byoc.model.schemas import get_schema
 from byoc.planning import QuantizedWeight
 from byoc.quantization._precision import LEAST_BLOCK, read_constant
 from byoc.quantization._prepare_model import SIXTEEN_BITS, upgrade_ir, upgrade_opset
@@ -82,7 +83,8 @@ def quantize_weights(
     if samples and rewriter.products:
         rounded = _round_on_samples(rewriter, samples)
         rewriter = replace(rewriter, rounded=rewriter.rounded | rounded)
-    return replace(rewriter.quantize(), left=left)
+    done = rewriter.quantize()
+    return replace(done, left={name: left[name] for name in left.keys() - rewriter.lookups.keys()})
 
 
 def _choose_forms(
@@ -141,7 +143,10 @@ def _round_on_samples(
         waiting[key] -= 1
         if not waiting[key]:
             report_step(f"round {key.name}")
-            done[key] = rewriter.round(readers[key][0], summed.pop(key))
+            total = summed.pop(key)
+            if readers[key][0].table in rewriter.lookups:  # who takes rows wants all features alike
+                total += np.eye(len(total)) * np.diag(total).mean()
+            done[key] = rewriter.round(readers[key][0], total)
     return done
 
 
@@ -150,6 +155,8 @@ class _Product:
     """A matrix product by a constant: the node's number and output, and the weights' name and shape.
 
     `inputs` is the axis of the weights that is summed over. `fits` says that MatMulNBits can do it.
+    `table` is the stored matrix that has a row for each output, the weights or what they are the
+    transpose of; empty where there is none.
     """
 
     number: int
@@ -158,6 +165,7 @@ class _Product:
     shape: tuple[int, ...]
     inputs: int
     fits: bool
+    table: str
 
 
 def _find_products(index: GraphIndex) -> tuple[list[_Product], dict[str, str]]:
@@ -197,9 +205,50 @@ def _read_product(index: GraphIndex, number: int, node: NodeProto) -> _Product |
         return "at most 1 KiB"
     attributes = get_stated_attributes(node)
     inputs = 1 if attributes.get("transB", 0) else 0
-    return _Product(
-        number, node.output[0], name, shape, inputs, _fits_contrib(index, node, shape[1 - inputs])
-    )
+    fits = _fits_contrib(index, node, shape[1 - inputs])
+    table = _find_table(index, name, inputs)
+    return _Product(number, node.output[0], name, shape, inputs, fits, table)
+
+
+def _find_table(index: GraphIndex, name: str, inputs: int) -> str:
+    """Return the stored matrix with a row for each output of a product by some weights, or empty."""
+    if inputs:
+        return name if name in index.stored_tensors else ""
+    number = index.producers.get(name)
+    maker = None if number is None else index.nodes[number]
+    if maker is None or not is_onnx(maker) or maker.op_type != "Transpose":
+        return ""
+    is_turned = list(get_stated_attributes(maker).get("perm", (1, 0))) == [1, 0]
+    return maker.input[0] if is_turned and maker.input[0] in index.stored_tensors else ""
+
+
+def _find_lookups(index: GraphIndex, products: Sequence[_Product], block: int) -> dict[str, list[int]]:
+    """Return the nodes that take rows of tables of products, by the tables' names.
+
+    They can read the integers of the product where a row has whole blocks, and where onnxruntime, if it
+    is installed, has GatherBlockQuantized for bytes.
+    """
+    schema = get_schema("GatherBlockQuantized", _CONTRIB, 1)
+    if schema is not None and "bits" not in schema.attributes:
+        return {}
+    found: dict[str, list[int]] = {}
+    for table, product in ((each.table, each) for each in products if each.table):
+        inputs = product.shape[product.inputs]
+        if table not in found and inputs % _shorten_block(block, inputs) == 0:
+            gathers = [
+                number
+                for number in index.consumers.get(table, ())
+                if number not in index.constant_nodes and _takes_rows(index.nodes[number], table)
+            ]
+            if gathers:
+                found[table] = gathers
+    return found
+
+
+def _takes_rows(node: NodeProto, table: str) -> bool:
+    """Return whether a node is a Gather of rows of a table."""
+    is_gather = is_onnx(node) and node.op_type == "Gather" and node.input[0] == table
+    return is_gather and get_stated_attributes(node).get("axis", 0) in (0, -_MATRIX_RANK)
 
 
 def _is_large_matrix(shape: Sequence[int], dtype: str) -> bool:
@@ -261,6 +310,10 @@ class _ProductRewriter:
     plain: frozenset[str] = frozenset()
     symmetric: bool = False
 
+    def __post_init__(self) -> None:
+        """Find the nodes that take rows of what is multiplied with."""
+        self.lookups = _find_lookups(self.model.index, self.products, self.block)
+
     def quantize(self) -> QuantizedWeights:
         """Return the model with these products quantized."""
         if not self.products:
@@ -293,8 +346,11 @@ class _ProductRewriter:
 
     def _rewrite(self) -> Model:
         index, graph = self.model.index, self.graph
+        waiting = dict(self.lookups)
         for product in self.products:
             graph.replace(product.number, *self._replace(product))
+            for number in waiting.pop(product.table, ()):
+                graph.replace(number, *self._gather(product, index.nodes[number]))
         graph.drop_unread(
             [product.weights for product in self.products],
             lambda number, nodes: number in index.constant_nodes,
@@ -316,22 +372,57 @@ class _ProductRewriter:
         blocks = self.round(product)
         stored, scales, *zeros = self._store(product, blocks, contrib)
         operator = "MatMulNBits" if contrib else f"DequantizeLinear and {node.op_type}"
+        operator += ", GatherBlockQuantized" if product.table in self.lookups else ""
         self.described.append(QuantizedWeight(product.weights, product.shape, operator, blocks.decibels))
         if contrib:
             yield _make_contrib_product(node, product, [stored, scales, *zeros], blocks.block)
             return
-        made = self.graph.names.new_tensor(f"{product.weights}_dq")
-        yield build_node(
-            "DequantizeLinear",
-            [stored, scales],
-            [made],
-            self.graph.names.new_node(f"{product.weights}_DequantizeLinear"),
-            axis=product.inputs,
-            block_size=blocks.block,
-        )
+        made = self._make_tensor(product, "dq")
+        name = self.graph.names.new_node(f"{product.weights}_DequantizeLinear")
+        axis = 1 if self._has_rows(product) else product.inputs
+        size = blocks.block
+        yield build_node("DequantizeLinear", [stored, scales], [made], name, axis=axis, block_size=size)
         result = deepcopy(node)
         result.input[1] = made
+        if axis != product.inputs:
+            result.input[1] = self._make_tensor(product, "turned")
+            name = self.graph.names.new_node(f"{product.weights}_Transpose")
+            yield build_node("Transpose", [made], [result.input[1]], name, perm=[1, 0])
         yield result
+
+    def _gather(self, product: _Product, node: NodeProto) -> Iterator[NodeProto]:
+        """Yield the nodes for a Gather of rows of a table that a product reads."""
+        contrib = product.output not in self.plain
+        blocks = self.round(product)
+        stored, scales, *zeros = self._store(product, blocks, contrib)
+        given = [stored, *zeros]
+        if contrib:  # MatMulNBits has an axis of blocks more, and its zeros in one row
+            shape = self.graph.store(np.array([len(blocks.scales), -1]), f"{product.table}_rows")
+            for place, name in enumerate(given):
+                given[place] = self._make_tensor(product, "rows")
+                made = self.graph.names.new_node(f"{product.table}_Reshape")
+                yield build_node("Reshape", [name, shape], [given[place]], made)
+        result = build_node(
+            "GatherBlockQuantized",
+            [given[0], node.input[1], scales, *given[1:]],
+            list(node.output),
+            node.name,
+            _CONTRIB,
+            doc_string=node.doc_string,
+            gather_axis=0,
+            quantize_axis=1,
+            block_size=blocks.block,
+            bits=_BITS,
+        )
+        result.metadata_props.extend(node.metadata_props)
+        yield result
+
+    def _make_tensor(self, product: _Product, what: str) -> str:
+        return self.graph.names.new_tensor(f"{product.weights}_{what}")
+
+    def _has_rows(self, product: _Product) -> bool:
+        """Return whether weights behind a DequantizeLinear are stored with a row for each output."""
+        return bool(product.inputs) or product.table in self.lookups
 
     def _store(self, product: _Product, blocks: WeightBlocks, contrib: bool) -> tuple[str, ...]:
         """Store integers, scales and zeros as an operator takes them, and return their names."""
@@ -341,8 +432,9 @@ class _ProductRewriter:
         if contrib:
             numbers, scales = numpy_helper.from_array(blocks.pack()), blocks.scales
         else:
-            numbers = _make_int4(blocks.center() if product.inputs else blocks.center().T)
-            scales = blocks.scales if product.inputs else blocks.scales.T
+            has_rows = self._has_rows(product)
+            numbers = _make_int4(blocks.center() if has_rows else blocks.center().T)
+            scales = blocks.scales if has_rows else blocks.scales.T
         names: tuple[str, ...] = (
             self.graph.store(numbers, f"{product.weights}_Q4"),
             self.graph.store(np.ascontiguousarray(scales), f"{product.weights}_scales"),
