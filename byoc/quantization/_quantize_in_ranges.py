@@ -351,9 +351,8 @@ def _read_weight_samples(
         return [], note_unused(wanted)
     source = find_samples(wanted.data, model, wanted.images or NO_PREPROCESSING, None)
     if source.random:
-        return [], (
-            Note("note", "--data random is not used: made-up data would not round weights better"),
-        )
+        text = "--data random is not used: weights would be rounded for made-up inputs"
+        return [], (Note("note", text),)
     return [each.inputs for each in islice(source.read_from(0), _WEIGHT_SAMPLES)], ()
 
 

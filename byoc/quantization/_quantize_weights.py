@@ -83,8 +83,8 @@ def quantize_weights(
     if samples and rewriter.products:
         rounded = _round_on_samples(rewriter, samples)
         rewriter = replace(rewriter, rounded=rewriter.rounded | rounded)
-    done = rewriter.quantize()
-    return replace(done, left={name: left[name] for name in left.keys() - rewriter.lookups.keys()})
+    left = {name: why for name, why in left.items() if name not in rewriter.lookups}
+    return replace(rewriter.quantize(), left=left | rewriter.left)
 
 
 def _choose_forms(
@@ -222,27 +222,28 @@ def _find_table(index: GraphIndex, name: str, inputs: int) -> str:
     return maker.input[0] if is_turned and maker.input[0] in index.stored_tensors else ""
 
 
-def _find_lookups(index: GraphIndex, products: Sequence[_Product], block: int) -> dict[str, list[int]]:
-    """Return the nodes that take rows of tables of products, by the tables' names.
-
-    They can read the integers of the product where a row has whole blocks, and where onnxruntime, if it
-    is installed, has GatherBlockQuantized for bytes.
-    """
+def _find_lookups(
+    index: GraphIndex, products: Sequence[_Product], block: int
+) -> tuple[dict[str, list[int]], dict[str, str]]:
+    """Return the nodes that take rows of tables of products, by their names, and why others are left."""
     schema = get_schema("GatherBlockQuantized", _CONTRIB, 1)
-    if schema is not None and "bits" not in schema.attributes:
-        return {}
     found: dict[str, list[int]] = {}
+    left = {}
     for table, product in ((each.table, each) for each in products if each.table):
         inputs = product.shape[product.inputs]
-        if table not in found and inputs % _shorten_block(block, inputs) == 0:
-            gathers = [
-                number
-                for number in index.consumers.get(table, ())
-                if number not in index.constant_nodes and _takes_rows(index.nodes[number], table)
-            ]
-            if gathers:
-                found[table] = gathers
-    return found
+        size = _shorten_block(block, inputs)
+        gathers = [
+            number
+            for number in index.consumers.get(table, ())
+            if number not in index.constant_nodes and _takes_rows(index.nodes[number], table)
+        ]
+        if gathers and inputs % size:
+            left[table] = f"read by Gather, whose rows of {inputs} are no whole blocks of {size}"
+        elif gathers and schema is not None and "bits" not in schema.attributes:
+            left[table] = "read by Gather, and this onnxruntime has no GatherBlockQuantized of bytes"
+        elif gathers:
+            found[table] = gathers
+    return found, left
 
 
 def _takes_rows(node: NodeProto, table: str) -> bool:
@@ -312,20 +313,22 @@ class _ProductRewriter:
 
     def __post_init__(self) -> None:
         """Find the nodes that take rows of what is multiplied with."""
-        self.lookups = _find_lookups(self.model.index, self.products, self.block)
+        self.lookups, self.left = _find_lookups(self.model.index, self.products, self.block)
 
     def quantize(self) -> QuantizedWeights:
         """Return the model with these products quantized."""
         if not self.products:
             return QuantizedWeights(self.model, (), {})
         self.described: list[QuantizedWeight] = []
-        self.stored: dict[tuple[str, int, bool], tuple[str, ...]] = {}
+        self.stored: dict[tuple[str, bool, bool], tuple[str, ...]] = {}
         self.graph = EditableGraph.of_index(self.model.index)
         return QuantizedWeights(self._rewrite(), tuple(self.described), {})
 
     def make_key(self, product: _Product) -> _RoundingKey:
         """Return what the weights of a product are rounded to."""
         symmetric = self.symmetric or product.output in self.plain
+        if product.table:  # which several products may read as it is, or transposed
+            return _RoundingKey(product.table, 1, symmetric)
         return _RoundingKey(product.weights, product.inputs, symmetric)
 
     def round(self, product: _Product, moments: NDArray[np.float64] | None = None) -> WeightBlocks:
@@ -426,13 +429,13 @@ class _ProductRewriter:
 
     def _store(self, product: _Product, blocks: WeightBlocks, contrib: bool) -> tuple[str, ...]:
         """Store integers, scales and zeros as an operator takes them, and return their names."""
-        key = product.weights, product.inputs, contrib
+        has_rows = contrib or self._has_rows(product)
+        key = self.make_key(product).name, has_rows, contrib
         if key in self.stored:
             return self.stored[key]
         if contrib:
             numbers, scales = numpy_helper.from_array(blocks.pack()), blocks.scales
         else:
-            has_rows = self._has_rows(product)
             numbers = _make_int4(blocks.center() if has_rows else blocks.center().T)
             scales = blocks.scales if has_rows else blocks.scales.T
         names: tuple[str, ...] = (
