@@ -197,7 +197,8 @@ def describe(expected: Sequence[Any], actual: Sequence[Any], samples: Samples) -
         for one, other in zip(expected, actual, strict=True)
     )
     ratio = convert_to_db(power, noise) if noise else np.inf
-    is_language = len(samples[0]) == 1 and expected[0].ndim == 3
+    (given, *others) = samples[0].values()
+    is_language = not others and given.dtype.kind == "i" and expected[0].ndim == 3
     more = f"  perplexity {find_perplexity(actual, samples):.4f}" if is_language else ""
     return f"{ratio:6.2f} dB{more}"
 
