@@ -239,7 +239,7 @@ def test_what_is_left_is_told_with_the_reason(tmp_path: Path, byoc: Callable[...
         "weights left as they are: 'w': not the second operand of MatMul",
         "weights left as they are: 's': no matrix, but read by MatMul",
         "weights left as they are: 't': read by Gather, not by MatMul or Gemm",
-        "Weights of 4 bits in 1 product, by the ratio of the weights to their errors:",
+        "Weights of 4 bits in 1 product, by the ratio of the weights, or of outputs on --data, to their errors:",
         "dB: 'r', MatMulNBits",
     ):
         assert line in ran.out, line
