@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from byoc.quantization._precision import NATIVE, Budget, KeptAccuracy, Precision
     from byoc.quantization._quantize_in_ranges import quantize_as_chosen
     from byoc.quantization._quantize_model import QuantizedModel, WideUnits, quantize
-    from byoc.quantization._quantize_weights import round_to_blocks
     from byoc.quantization._trade_search import PlanTrial, TradeSearch
+    from byoc.quantization._weight_blocks import round_to_blocks
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

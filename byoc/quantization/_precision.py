@@ -352,7 +352,10 @@ class Precision:
     data: str | Path | None = declare_field(
         None,
         "a folder of samples, or `random`.",
-        Flag("Samples to measure ranges on, instead of --calibration.", metavar="FOLDER|random"),
+        Flag(
+            "Samples to measure ranges on, instead of --calibration, or to round int4-weights on.",
+            metavar="FOLDER|random",
+        ),
     )
     method: str | None = None
     effort: str | None = declare_field(

@@ -45,6 +45,7 @@ from byoc.samples import NO_PREPROCESSING, find_samples
 from byoc.support import Note, report_step
 
 _SAMPLES = 16  # that channels are measured on, and variants of the model compared
+_WEIGHT_SAMPLES = 64  # that weights in blocks are rounded on
 _SUM_PRICE = 0.05
 """The share of the predicted seconds that Muls behind sums may add: a transformer has nothing else."""
 _EQUALIZED = "channels are equalized, which lowers the noise on the samples"
@@ -328,7 +329,8 @@ def _quantize_chosen_weights(
 ) -> ChosenPrecision:
     """Quantize the weights of a model's matrix products, with notes on what was left."""
     report_step("quantize weights")
-    done = quantize_weights(model, targets, wanted.block or DEFAULT_BLOCK)
+    samples, given = _read_weight_samples(model, wanted)
+    done = quantize_weights(model, targets, wanted.block or DEFAULT_BLOCK, samples)
     by_reason: dict[str, list[str]] = {}
     for name, reason in done.left.items():
         by_reason.setdefault(reason, []).append(f"'{name}'")
@@ -338,9 +340,20 @@ def _quantize_chosen_weights(
     ]
     if not done.weights:
         notes.append(Note("note", "nothing is quantized"))
-    return ChosenPrecision(
-        done.model, tuple(targets), notes=(*notes, *note_unused(wanted)), weights=done.weights
-    )
+    return ChosenPrecision(done.model, tuple(targets), notes=(*notes, *given), weights=done.weights)
+
+
+def _read_weight_samples(
+    model: Model, wanted: Precision
+) -> tuple[list[Mapping[str, Any]], tuple[Note, ...]]:
+    """Return the samples to round weights on, and notes on what does not serve."""
+    if wanted.data is None or wanted.calibration is not None:
+        return [], note_unused(wanted)
+    source = find_samples(wanted.data, model, wanted.images or NO_PREPROCESSING, None)
+    if source.random:
+        text = "--data random is not used: weights would be rounded for made-up inputs"
+        return [], (Note("note", text),)
+    return [each.inputs for each in islice(source.read_from(0), _WEIGHT_SAMPLES)], ()
 
 
 def _quantize_on_data(

@@ -1,17 +1,17 @@
 """Quantization of weights alone: those of matrix products to 4 bits, with a scale for each block.
 
-Activations stay as they are, so no data is needed. A product becomes com.microsoft's MatMulNBits where
+Activations stay as they are, so no data is needed; where there is some, weights are rounded by what they
+are multiplied with. A product becomes com.microsoft's MatMulNBits where
 a target's rules take that, or where it stays on the host; else it reads a DequantizeLinear of blocks,
 which any target has whose compiler unpacks constants.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product as pair
-from math import inf, log10
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,233 +31,23 @@ from byoc.model import (
     is_onnx,
     prepare_model,
 )
+from byoc.model.schemas import get_schema
 from byoc.planning import QuantizedWeight
 from byoc.quantization._precision import LEAST_BLOCK, read_constant
 from byoc.quantization._prepare_model import SIXTEEN_BITS, upgrade_ir, upgrade_opset
+from byoc.quantization._weight_blocks import WeightBlocks, round_to_blocks
+from byoc.quantization._weight_rounding import WeightedNode, measure_moments
 from byoc.rules import Annotator, Target
 from byoc.samples import model_samples
-
-# Integers of 4 bits for the weights of a matrix product, with a scale for each block of them.
-#
-# A block is some weights of one output that follow one another along the inputs that are summed
-# over. `real = scale * (stored - zero)`, stored from 0 to 15, as com.microsoft's MatMulNBits has it. The
-# zero of symmetric weights is 8, and is not stored; real values below zero reach further there: from -8
-# to 7 scales. A zero of its own for each block takes 4 bits more.
-
-_ZERO = 8  # the zero point of symmetric weights in unsigned 4 bits
-_LEAST, _MOST = 0, 15
-_CHUNK = 1 << 20
-"""The number of weights that are rounded together, for the memory that it takes."""
-_SHRINKS = (1.0, 0.92, 0.85)
-"""Smaller scales clip the largest weight, and round the others less."""
-_WORTH = 0.97
-"""Zeros are stored where they lower the squared error by more than the bytes that they may add, 3 %."""
-
-
-@dataclass(frozen=True, eq=False)
-class WeightBlocks:
-    """Weights `[N, K]` as integers of 0 to 15, `[N, B, block]`, with scales and zeros `[N, B]`.
-
-    `zeros` is None where all are 8. The last block of a row is filled up with zeros, where `K` is no
-    multiple of the block. `squares` is the sum of the squared weights, `error` that of the squared
-    errors.
-    """
-
-    stored: NDArray[np.uint8]
-    scales: NDArray[np.floating]
-    inputs: int
-    squares: float
-    error: float
-    zeros: NDArray[np.uint8] | None = None
-
-    @property
-    def block(self) -> int:
-        """The number of weights that share a scale."""
-        return int(self.stored.shape[-1])
-
-    @property
-    def decibels(self) -> float:
-        """The ratio of the weights to their errors; infinite where there are none."""
-        return inf if not self.error else 10 * log10(self.squares / self.error)
-
-    def restore(self) -> NDArray[np.float32]:
-        """Return the weights `[N, K]` that the integers stand for."""
-        scales = self.scales.astype(np.float32)[..., None]
-        zeros = np.float32(_ZERO) if self.zeros is None else self.zeros.astype(np.float32)[..., None]
-        values = (self.stored.astype(np.float32) - zeros) * scales
-        return values.reshape(len(values), -1)[:, : self.inputs]
-
-    def pack(self) -> NDArray[np.uint8]:
-        """Return the integers as MatMulNBits stores them, the earlier of two in the lower half."""
-        return self.stored[..., ::2] | np.left_shift(self.stored[..., 1::2], np.uint8(4))
-
-    def pack_zeros(self) -> NDArray[np.uint8] | None:
-        """Return the zeros as MatMulNBits stores them, `[N, bytes]`, None where all are 8."""
-        if self.zeros is None:
-            return None
-        padded = np.pad(self.zeros, [(0, 0), (0, self.zeros.shape[1] % 2)])
-        return padded[:, ::2] | np.left_shift(padded[:, 1::2], np.uint8(4))
-
-    def center(self) -> NDArray[np.int8]:
-        """Return the integers `[N, K]` from -8 to 7."""
-        values = self.stored.astype(np.int8) - np.int8(_ZERO)
-        return values.reshape(len(values), -1)[:, : self.inputs]
-
-
-def round_to_blocks(
-    weights: NDArray[np.floating], block: int, *, symmetric: bool = True
-) -> WeightBlocks:
-    """Round weights `[N, K]` to 4 bits in blocks; scales are of the dtype of the weights.
-
-    For each block several scales are tried, and the one of the least squared error is taken: that of
-    onnxruntime (the largest weight by magnitude becomes -8), one for which it becomes 7, smaller ones,
-    and for each the best scale of the integers that follow from it (least squares). Unless `symmetric`,
-    zeros from the least and the greatest weight are tried as well, and stored where that is worth it.
-    """
-    count, inputs = weights.shape
-    blocks = -(-inputs // block)
-    plain, moved = [_RoundedBlocks.make_empty(count, blocks, block, weights.dtype) for _ in range(2)]
-    squares = 0.0
-    for rows in _split_rows(count, inputs):
-        floats = np.zeros((len(weights[rows]), blocks * block), np.float32)
-        floats[:, :inputs] = weights[rows]
-        values = floats.reshape(-1, blocks, block)
-        found = _round_blocks(values, weights.dtype)
-        shifted = found if symmetric else _round_with_zeros(values, weights.dtype, found)
-        plain.put(rows, found)
-        moved.put(rows, shifted)
-        squares += float(np.square(values, dtype=np.float64).sum())
-    is_worth = float(moved.errors.sum()) < _WORTH * float(plain.errors.sum())
-    taken = moved if is_worth else plain
-    zeros = taken.zeros if is_worth else None
-    return WeightBlocks(taken.stored, taken.scales, inputs, squares, float(taken.errors.sum()), zeros)
-
-
-def _split_rows(count: int, inputs: int) -> Iterator[slice]:
-    step = max(1, _CHUNK // inputs)
-    yield from (slice(first, first + step) for first in range(0, count, step))
-
-
-class _RoundedBlocks(NamedTuple):
-    """Weights as integers `[N, B, block]`, with scales, squared errors and zeros of blocks, `[N, B]`."""
-
-    stored: NDArray[np.uint8]
-    scales: NDArray[np.floating]
-    errors: NDArray[np.float64]
-    zeros: NDArray[np.uint8]
-
-    @classmethod
-    def make_empty(
-        cls, count: int, blocks: int, block: int, dtype: "np.dtype[np.floating]"
-    ) -> "_RoundedBlocks":
-        """Return room for the blocks of `count` outputs."""
-        shape = count, blocks
-        stored = np.empty((*shape, block), np.uint8)
-        return cls(stored, np.empty(shape, dtype), np.empty(shape), np.empty(shape, np.uint8))
-
-    def put(self, rows: slice, part: "_RoundedBlocks") -> None:
-        """Put the blocks of some outputs in their place."""
-        self.stored[rows], self.scales[rows] = part.stored, part.scales
-        self.errors[rows], self.zeros[rows] = part.errors, part.zeros
-
-
-def _round_blocks(values: NDArray[np.float32], dtype: "np.dtype[np.floating]") -> _RoundedBlocks:
-    """Round weights `[N, B, block]` by the best of several scales, as `round_to_blocks` says."""
-    largest = np.take_along_axis(values, abs(values).argmax(axis=2)[..., None], axis=2)[..., 0]
-    zeros = np.full(largest.shape, _ZERO, np.uint8)
-    best = _round_by_scales(values, _convert_scales(largest / -_ZERO, dtype), zeros)
-    starts = [largest / -_ZERO * shrink for shrink in _SHRINKS]
-    starts.append(abs(largest) / (_MOST - _ZERO))
-    for start in starts:
-        best = _improve(values, best, start, zeros)
-    return best
-
-
-def _round_with_zeros(
-    values: NDArray[np.float32], dtype: "np.dtype[np.floating]", symmetric: _RoundedBlocks
-) -> _RoundedBlocks:
-    """Round weights `[N, B, block]` by the best of several scales and zeros, or symmetrically.
-
-    The least and the greatest weight become 0 and 15; smaller ranges clip one of them, or both.
-    """
-    best = symmetric
-    low, high = np.minimum(values.min(axis=2), 0), np.maximum(values.max(axis=2), 0)
-    for below, above in pair(_SHRINKS, _SHRINKS):
-        least, most = low * np.float32(below), high * np.float32(above)
-        with np.errstate(over="ignore"):
-            scales = (most / _MOST - least / _MOST).astype(np.float32)
-        ratios = -least / np.where(scales == 0, np.float32(1), scales)
-        zeros = np.where(scales == 0, _ZERO, np.clip(np.rint(ratios), _LEAST, _MOST)).astype(np.uint8)
-        best = _improve(values, best, scales.astype(dtype, copy=False), zeros)
-    return best
-
-
-def _improve(
-    values: NDArray[np.float32],
-    best: _RoundedBlocks,
-    start: NDArray[np.floating],
-    zeros: NDArray[np.uint8],
-) -> _RoundedBlocks:
-    """Return the best of some blocks, of those by other scales, and by the scales that fit these."""
-    dtype = best.scales.dtype
-    first = _round_by_scales(values, _convert_scales(start, dtype), zeros)
-    fitted = _fit_scales(values, first, dtype)
-    return _choose_better(_choose_better(best, first), _round_by_scales(values, fitted, zeros))
-
-
-def _round_by_scales(
-    values: NDArray[np.float32], scales: NDArray[np.floating], zeros: NDArray[np.uint8]
-) -> _RoundedBlocks:
-    """Round weights `[N, B, block]` by scales and zeros `[N, B]`."""
-    wide, offset = scales.astype(np.float32)[..., None], zeros.astype(np.float32)[..., None]
-    ratios = values / np.where(wide == 0, np.float32(1), wide)  # 1 over a small scale may be infinite
-    centered = np.clip(np.rint(ratios), _LEAST - offset, _MOST - offset)
-    with np.errstate(invalid="ignore"):
-        errors = np.square(values - centered * wide, dtype=np.float64).sum(axis=2)
-    return _RoundedBlocks((centered + offset).astype(np.uint8), scales, errors, zeros)
-
-
-def _fit_scales(
-    values: NDArray[np.float32], rounded: _RoundedBlocks, dtype: "np.dtype[np.floating]"
-) -> NDArray[np.floating]:
-    """Return the scales of the least squared error for given integers and zeros."""
-    centered = rounded.stored.astype(np.float32) - rounded.zeros.astype(np.float32)[..., None]
-    energy = np.square(centered).sum(axis=2)
-    with np.errstate(over="ignore"):  # what is infinite is not chosen
-        products = (values * centered).sum(axis=2)
-    scales: NDArray[np.float32] = np.zeros_like(energy)
-    np.divide(products, energy, out=scales, where=energy != 0)
-    return _convert_scales(scales, dtype)
-
-
-def _convert_scales(
-    scales: NDArray[np.floating], dtype: "np.dtype[np.floating]"
-) -> NDArray[np.floating]:
-    """Return scales in the dtype of the weights; one too small for it becomes its least number.
-
-    Weights of that dtype are multiples of this number (6e-8 of float16), so that such a block is exact.
-    """
-    converted = scales.astype(dtype, copy=False)
-    least = np.copysign(np.finfo(dtype).smallest_subnormal, scales)
-    return np.where((converted == 0) & (scales != 0), least, converted)
-
-
-def _choose_better(one: _RoundedBlocks, other: _RoundedBlocks) -> _RoundedBlocks:
-    """Take each block from the one that has the smaller error; the first where errors are equal."""
-    better = other.errors < one.errors
-    return _RoundedBlocks(
-        np.where(better[..., None], other.stored, one.stored),
-        np.where(better, other.scales, one.scales),
-        np.where(better, other.errors, one.errors),
-        np.where(better, other.zeros, one.zeros),
-    )
-
+from byoc.support import report_step
 
 _FLOATS = ("float32", "float16")
 _CONTRIB = "com.microsoft"
 _MATRIX_RANK = 2  # of the weights of MatMulNBits
 _BITS = 4  # of a stored weight
 _BIAS = 5  # the input of MatMulNBits that is added
+_MAX_INPUTS = 8192
+"""Products that sum up more are rounded without moments, which would take over half a gibibyte."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -274,39 +64,90 @@ def _shorten_block(block: int, inputs: int) -> int:
     return min(block, max(LEAST_BLOCK, 1 << (inputs - 1).bit_length()))
 
 
-def quantize_weights(model: Model, targets: Sequence[Target], block: int) -> QuantizedWeights:
+def quantize_weights(
+    model: Model, targets: Sequence[Target], block: int, samples: Sequence[Mapping[str, Any]] = ()
+) -> QuantizedWeights:
     """Return a model whose MatMul and Gemm nodes have weights of 4 bits in blocks.
+
+    With `samples` the errors of products on them are made small, else those of the weights. A table that
+    Gather reads as well is one tensor of 4 bits for both, where its blocks are along its rows.
 
     Left as they are: those in bodies, those of other types than float32 and float16, small ones, and
     those that need DequantizeLinear where the model cannot be of an operator set with blocks (21).
-    Raises InputError for weights that are not finite.
+    Raises InputError for weights that are not finite, and samples that the model does not run with.
     """
-    products, left = _find_products(model.index)
+    products, left = _find_products(model)
     if products:  # before IR 4 every initializer is an input, and integers and scales are none
         model = upgrade_ir(model)
-    rounded: dict[tuple[str, int, bool], WeightBlocks] = {}
+    rewriter = _choose_forms(model, products, left, targets, block)
+    if samples and rewriter.products:
+        rounded = _round_on_samples(rewriter, samples)
+        rewriter = replace(rewriter, rounded=rewriter.rounded | rounded)
+    left = {name: why for name, why in left.items() if name not in rewriter.lookups}
+    return replace(rewriter.quantize(), left=left | rewriter.left)
+
+
+def _choose_forms(
+    model: Model,
+    products: Sequence["_Product"],
+    left: dict[str, str],
+    targets: Sequence[Target],
+    block: int,
+) -> "_ProductRewriter":
+    """Return what writes each product in a form that a target takes; `left` gets what has none."""
     fitting, taken = [each for each in products if each.fits], _find_taken(model.index, targets)
-    quantized = _ProductRewriter(model, block, rounded).quantize(fitting)
-    found, symmetric = _find_taken(quantized.model.index, targets), False
+    rewriter = _ProductRewriter(model, fitting, block, {})
+    found = _find_taken(rewriter.quantize().model.index, targets)
     if targets and not found.issuperset(each.output for each in fitting):
-        other = _ProductRewriter(model, block, rounded, symmetric=True).quantize(fitting)
-        without_zeros = _find_taken(other.model.index, targets)
+        other = replace(rewriter, symmetric=True)
+        without_zeros = _find_taken(other.quantize().model.index, targets)
         if not found.issuperset(without_zeros):  # some target takes no zeros
-            quantized, found, symmetric = other, without_zeros, True
+            rewriter, found = other, without_zeros
     lost = taken - found
     plain = {each.output: each for each in products if not each.fits or each.output in lost}
-    if plain:  # again, these by DequantizeLinear, or not at all where that has no blocks
-        try:
-            raised = upgrade_opset(model, SIXTEEN_BITS)
-        except InputError as error:
-            left |= {product.weights: str(error) for product in plain.values()}
-            others = [each for each in products if each.output not in plain]
-            rewriter = _ProductRewriter(model, block, rounded, symmetric=symmetric)
-            quantized = rewriter.quantize(others)
-        else:
-            rewriter = _ProductRewriter(raised, block, rounded, frozenset(plain), symmetric)
-            quantized = rewriter.quantize(_find_products(raised.index)[0])
-    return replace(quantized, left=left)
+    if not plain:
+        return rewriter
+    try:  # again, these by DequantizeLinear, or not at all where that has no blocks
+        raised = upgrade_opset(model, SIXTEEN_BITS)
+    except InputError as error:
+        left |= {product.weights: str(error) for product in plain.values()}
+        return replace(rewriter, products=[each for each in products if each.output not in plain])
+    again, _ = _find_products(raised)
+    return replace(rewriter, model=raised, products=again, plain=frozenset(plain))
+
+
+def _round_on_samples(
+    rewriter: "_ProductRewriter", samples: Sequence[Mapping[str, Any]]
+) -> "dict[_RoundingKey, WeightBlocks]":
+    """Return the weights of products by the moments of their inputs, where these can be measured.
+
+    Weights of several products are rounded by the sum of their moments. They have zeros where they have
+    them without moments.
+    """
+    model = rewriter.model
+    readers: dict[_RoundingKey, list[_Product]] = {}
+    for product in rewriter.products:
+        readers.setdefault(rewriter.make_key(product), []).append(product)
+    nodes, keys = {}, {}
+    for key, read in readers.items():
+        found = [WeightedNode(model.index.nodes[each.number], each.shape) for each in read]
+        if found[0].inputs <= _MAX_INPUTS and all(each.can_be_patched for each in found):
+            nodes |= {each.output: weighted for each, weighted in zip(read, found, strict=True)}
+            keys |= {each.output: key for each in read}
+    summed: dict[_RoundingKey, NDArray[np.float64]] = {}
+    waiting = Counter(keys.values())
+    done = {}
+    for weighted, moments in measure_moments(model, nodes.values(), samples):
+        key = keys[weighted.node.output[0]]
+        summed[key] = summed.get(key, 0.0) + moments.products[0]
+        waiting[key] -= 1
+        if not waiting[key]:
+            report_step(f"round {key.name}")
+            total = summed.pop(key)
+            if readers[key][0].table in rewriter.lookups:  # who takes rows wants all features alike
+                total += np.eye(len(total)) * np.diag(total).mean()
+            done[key] = rewriter.round(readers[key][0], total)
+    return done
 
 
 @dataclass(frozen=True)
@@ -314,6 +155,8 @@ class _Product:
     """A matrix product by a constant: the node's number and output, and the weights' name and shape.
 
     `inputs` is the axis of the weights that is summed over. `fits` says that MatMulNBits can do it.
+    `table` is the stored matrix that has a row for each output, the weights or what they are the
+    transpose of; empty where there is none.
     """
 
     number: int
@@ -322,16 +165,18 @@ class _Product:
     shape: tuple[int, ...]
     inputs: int
     fits: bool
+    table: str
 
 
-def _find_products(index: GraphIndex) -> tuple[list[_Product], dict[str, str]]:
+def _find_products(model: Model) -> tuple[list[_Product], dict[str, str]]:
     """Return the products to quantize, and why other large matrices are left, by their names."""
+    index = model.index
     products = []
     left: dict[str, str] = {}
     for number, node in enumerate(index.nodes):
         if number in index.constant_nodes:
             continue
-        verdict = _read_product(index, number, node)
+        verdict = _read_product(model, number, node)
         if isinstance(verdict, _Product):
             products.append(verdict)
             continue
@@ -343,8 +188,9 @@ def _find_products(index: GraphIndex) -> tuple[list[_Product], dict[str, str]]:
     return products, {name: reason for name, reason in left.items() if name not in taken}
 
 
-def _read_product(index: GraphIndex, number: int, node: NodeProto) -> _Product | str:
+def _read_product(model: Model, number: int, node: NodeProto) -> _Product | str:
     """Return a node as a product by large constant weights, or why it is none."""
+    index = model.index
     what = node.op_type
     if not is_onnx(node) or what not in ("MatMul", "Gemm"):
         return f"read by {what}, not by MatMul or Gemm"
@@ -361,9 +207,70 @@ def _read_product(index: GraphIndex, number: int, node: NodeProto) -> _Product |
         return "at most 1 KiB"
     attributes = get_stated_attributes(node)
     inputs = 1 if attributes.get("transB", 0) else 0
-    return _Product(
-        number, node.output[0], name, shape, inputs, _fits_contrib(index, node, shape[1 - inputs])
-    )
+    fits = _fits_contrib(index, node, shape[1 - inputs])
+    table = _find_table(model, name, inputs)
+    return _Product(number, node.output[0], name, shape, inputs, fits, table)
+
+
+def _find_table(model: Model, name: str, inputs: int) -> str:
+    """Return the stored matrix with a row for each output of a product by some weights, or empty.
+
+    It is the weights, what a Transpose makes them of, or a table of Gather that is their transpose:
+    exporters that fold constants store a tied head as a copy.
+    """
+    index = model.index
+    if name in index.stored_tensors:
+        return name if inputs else _find_transposed_copy(model, name)
+    number = index.producers.get(name)
+    maker = None if number is None else index.nodes[number]
+    if inputs or maker is None or not is_onnx(maker) or maker.op_type != "Transpose":
+        return ""
+    is_turned = list(get_stated_attributes(maker).get("perm", (1, 0))) == [1, 0]
+    return maker.input[0] if is_turned and maker.input[0] in index.stored_tensors else ""
+
+
+def _find_transposed_copy(model: Model, name: str) -> str:
+    """Return the table that Gather takes rows of and that is the transpose of a matrix, or empty."""
+    index = model.index
+    weights = index.stored_tensors[name]
+    for node in index.nodes:
+        other = index.stored_tensors.get(node.input[0]) if _takes_rows(node) else None
+        if other is None or list(other.dims) != list(weights.dims)[::-1]:
+            continue
+        one, table = (read_constant(index, each, model.folder) for each in (name, node.input[0]))
+        if np.array_equal(one.T, table):
+            return str(node.input[0])
+    return ""
+
+
+def _find_lookups(
+    index: GraphIndex, products: Sequence[_Product], block: int
+) -> tuple[dict[str, list[int]], dict[str, str]]:
+    """Return the nodes that take rows of tables of products, by their names, and why others are left."""
+    schema = get_schema("GatherBlockQuantized", _CONTRIB, 1)
+    found: dict[str, list[int]] = {}
+    left = {}
+    for table, product in ((each.table, each) for each in products if each.table):
+        inputs = product.shape[product.inputs]
+        size = _shorten_block(block, inputs)
+        gathers = [
+            number
+            for number in index.consumers.get(table, ())
+            if number not in index.constant_nodes and _takes_rows(index.nodes[number])
+        ]
+        if gathers and inputs % size:
+            left[table] = f"read by Gather, whose rows of {inputs} are no whole blocks of {size}"
+        elif gathers and schema is not None and "bits" not in schema.attributes:
+            left[table] = "read by Gather, and this onnxruntime has no GatherBlockQuantized of bytes"
+        elif gathers:
+            found[table] = gathers
+    return found, left
+
+
+def _takes_rows(node: NodeProto) -> bool:
+    """Return whether a node is a Gather of rows of a matrix, or of what else it reads first."""
+    is_gather = is_onnx(node) and node.op_type == "Gather"
+    return is_gather and get_stated_attributes(node).get("axis", 0) in (0, -_MATRIX_RANK)
 
 
 def _is_large_matrix(shape: Sequence[int], dtype: str) -> bool:
@@ -402,37 +309,74 @@ def _find_taken(index: GraphIndex, targets: Sequence[Target]) -> frozenset[str]:
     return frozenset(found)
 
 
+class _RoundingKey(NamedTuple):
+    """What weights are rounded to: those of a name along the axis of inputs, symmetric or not."""
+
+    name: str
+    inputs: int
+    symmetric: bool
+
+
 @dataclass(eq=False)
 class _ProductRewriter:
-    """Writes products of a model with weights of 4 bits, once; those in `plain` by DequantizeLinear.
+    """Writes products of a model with weights of 4 bits; those in `plain` by DequantizeLinear.
 
-    `rounded` has the integers of weights by their name, the axis of inputs, and whether they are
-    symmetric, and takes new ones. Those behind a DequantizeLinear always are.
+    `rounded` has the integers of weights, and takes new ones. Those behind a DequantizeLinear are always
+    symmetric.
     """
 
     model: Model
+    products: Sequence[_Product]
     block: int
-    rounded: dict[tuple[str, int, bool], WeightBlocks]
+    rounded: dict[_RoundingKey, WeightBlocks]
     plain: frozenset[str] = frozenset()
     symmetric: bool = False
-    described: list[QuantizedWeight] = field(default_factory=list)
-    stored: dict[tuple[str, int, bool], tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Begin the edits of the model's graph."""
-        self.graph = EditableGraph.of_index(self.model.index)
+        """Find the nodes that take rows of what is multiplied with."""
+        self.lookups, self.left = _find_lookups(self.model.index, self.products, self.block)
 
-    def quantize(self, products: Sequence[_Product]) -> QuantizedWeights:
+    def quantize(self) -> QuantizedWeights:
         """Return the model with these products quantized."""
-        model = self._rewrite(products) if products else self.model
-        return QuantizedWeights(model, tuple(self.described), {})
+        if not self.products:
+            return QuantizedWeights(self.model, (), {})
+        self.described: list[QuantizedWeight] = []
+        self.stored: dict[tuple[str, bool, bool], tuple[str, ...]] = {}
+        self.graph = EditableGraph.of_index(self.model.index)
+        return QuantizedWeights(self._rewrite(), tuple(self.described), {})
 
-    def _rewrite(self, products: Sequence[_Product]) -> Model:
+    def make_key(self, product: _Product) -> _RoundingKey:
+        """Return what the weights of a product are rounded to."""
+        symmetric = self.symmetric or product.output in self.plain
+        if product.table:  # which several products may read as it is, or transposed
+            return _RoundingKey(product.table, 1, symmetric)
+        return _RoundingKey(product.weights, product.inputs, symmetric)
+
+    def round(self, product: _Product, moments: NDArray[np.float64] | None = None) -> WeightBlocks:
+        """Return the integers of a product's weights, by moments of its inputs where they are given."""
+        key = self.make_key(product)
+        if moments is None and key in self.rounded:
+            return self.rounded[key]
+        value = read_constant(self.model.index, product.weights, self.model.folder)
+        if not np.isfinite(value).all():
+            raise InputError(f"{self.model.source}: '{product.weights}' is not finite everywhere")
+        block = _shorten_block(self.block, product.shape[product.inputs])
+        rows = value if product.inputs else value.T
+        if moments is not None:
+            symmetric = self.round(product).zeros is None
+            return round_to_blocks(rows, block, symmetric=symmetric, moments=moments)
+        self.rounded[key] = round_to_blocks(rows, block, symmetric=key.symmetric)
+        return self.rounded[key]
+
+    def _rewrite(self) -> Model:
         index, graph = self.model.index, self.graph
-        for product in products:
+        waiting = dict(self.lookups)
+        for product in self.products:
             graph.replace(product.number, *self._replace(product))
+            for number in waiting.pop(product.table, ()):
+                graph.replace(number, *self._gather(product, index.nodes[number]))
         graph.drop_unread(
-            [product.weights for product in products],
+            [product.weights for product in self.products],
             lambda number, nodes: number in index.constant_nodes,
         )
         proto = copy_without(self.model.proto)
@@ -449,47 +393,72 @@ class _ProductRewriter:
         """Yield the nodes for a product, and keep its integers and scales."""
         node = self.model.index.nodes[product.number]
         contrib = product.output not in self.plain
-        blocks = self._round(product, self.symmetric or not contrib)
+        blocks = self.round(product)
         stored, scales, *zeros = self._store(product, blocks, contrib)
         operator = "MatMulNBits" if contrib else f"DequantizeLinear and {node.op_type}"
+        operator += ", GatherBlockQuantized" if product.table in self.lookups else ""
         self.described.append(QuantizedWeight(product.weights, product.shape, operator, blocks.decibels))
         if contrib:
             yield _make_contrib_product(node, product, [stored, scales, *zeros], blocks.block)
             return
-        made = self.graph.names.new_tensor(f"{product.weights}_dq")
-        yield build_node(
-            "DequantizeLinear",
-            [stored, scales],
-            [made],
-            self.graph.names.new_node(f"{product.weights}_DequantizeLinear"),
-            axis=product.inputs,
-            block_size=blocks.block,
-        )
+        made = self._make_tensor(product, "dq")
+        name = self.graph.names.new_node(f"{product.weights}_DequantizeLinear")
+        axis = 1 if self._has_rows(product) else product.inputs
+        size = blocks.block
+        yield build_node("DequantizeLinear", [stored, scales], [made], name, axis=axis, block_size=size)
         result = deepcopy(node)
         result.input[1] = made
+        if axis != product.inputs:
+            result.input[1] = self._make_tensor(product, "turned")
+            name = self.graph.names.new_node(f"{product.weights}_Transpose")
+            yield build_node("Transpose", [made], [result.input[1]], name, perm=[1, 0])
         yield result
 
-    def _round(self, product: _Product, symmetric: bool) -> WeightBlocks:
-        key = product.weights, product.inputs, symmetric
-        if key not in self.rounded:
-            value = read_constant(self.model.index, product.weights, self.model.folder)
-            if not np.isfinite(value).all():
-                raise InputError(f"{self.model.source}: '{product.weights}' is not finite everywhere")
-            block = _shorten_block(self.block, product.shape[product.inputs])
-            rows = value if product.inputs else value.T
-            self.rounded[key] = round_to_blocks(rows, block, symmetric=symmetric)
-        return self.rounded[key]
+    def _gather(self, product: _Product, node: NodeProto) -> Iterator[NodeProto]:
+        """Yield the nodes for a Gather of rows of a table that a product reads."""
+        contrib = product.output not in self.plain
+        blocks = self.round(product)
+        stored, scales, *zeros = self._store(product, blocks, contrib)
+        given = [stored, *zeros]
+        if contrib:  # MatMulNBits has an axis of blocks more, and its zeros in one row
+            shape = self.graph.store(np.array([len(blocks.scales), -1]), f"{product.table}_rows")
+            for place, name in enumerate(given):
+                given[place] = self._make_tensor(product, "rows")
+                made = self.graph.names.new_node(f"{product.table}_Reshape")
+                yield build_node("Reshape", [name, shape], [given[place]], made)
+        result = build_node(
+            "GatherBlockQuantized",
+            [given[0], node.input[1], scales, *given[1:]],
+            list(node.output),
+            node.name,
+            _CONTRIB,
+            doc_string=node.doc_string,
+            gather_axis=0,
+            quantize_axis=1,
+            block_size=blocks.block,
+            bits=_BITS,
+        )
+        result.metadata_props.extend(node.metadata_props)
+        yield result
+
+    def _make_tensor(self, product: _Product, what: str) -> str:
+        return self.graph.names.new_tensor(f"{product.weights}_{what}")
+
+    def _has_rows(self, product: _Product) -> bool:
+        """Return whether weights behind a DequantizeLinear are stored with a row for each output."""
+        return bool(product.inputs) or product.table in self.lookups
 
     def _store(self, product: _Product, blocks: WeightBlocks, contrib: bool) -> tuple[str, ...]:
         """Store integers, scales and zeros as an operator takes them, and return their names."""
-        key = product.weights, product.inputs, contrib
+        has_rows = contrib or self._has_rows(product)
+        key = self.make_key(product).name, has_rows, contrib
         if key in self.stored:
             return self.stored[key]
         if contrib:
             numbers, scales = numpy_helper.from_array(blocks.pack()), blocks.scales
         else:
-            numbers = _make_int4(blocks.center() if product.inputs else blocks.center().T)
-            scales = blocks.scales if product.inputs else blocks.scales.T
+            numbers = _make_int4(blocks.center() if has_rows else blocks.center().T)
+            scales = blocks.scales if has_rows else blocks.scales.T
         names: tuple[str, ...] = (
             self.graph.store(numbers, f"{product.weights}_Q4"),
             self.graph.store(np.ascontiguousarray(scales), f"{product.weights}_scales"),

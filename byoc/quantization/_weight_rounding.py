@@ -213,7 +213,8 @@ def _measure_part(
         seen = run_session(session, sample)
         for place, each in enumerate(nodes):
             generator = np.random.default_rng(number)
-            patches = each.take_patches(np.asarray(seen[each.node.input[0]]), generator)
+            read = np.asarray(seen[each.node.input[0]], np.float32)  # sums of half precision overflow
+            patches = each.take_patches(read, generator)
             if not np.isfinite(patches).all():
                 continue
             sums[place] += patches.sum(axis=1)

@@ -249,7 +249,8 @@ def _weight_lines(report: Report, most: int | None) -> Iterator[str]:
 
     yield ""
     count = format_count(len(weights), "product")
-    yield f"Weights of 4 bits in {count}, by the ratio of the weights to their errors:"
+    what = "the ratio of the weights, or of outputs on --data, to their errors"
+    yield f"Weights of 4 bits in {count}, by {what}:"
     ordered = sorted(weights, key=measure)
     lines = [f"  {measure(each):.1f} dB: '{each.name}', {each.operator}" for each in ordered]
     yield from _take(lines, most, "product")

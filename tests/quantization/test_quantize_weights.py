@@ -239,7 +239,7 @@ def test_what_is_left_is_told_with_the_reason(tmp_path: Path, byoc: Callable[...
         "weights left as they are: 'w': not the second operand of MatMul",
         "weights left as they are: 's': no matrix, but read by MatMul",
         "weights left as they are: 't': read by Gather, not by MatMul or Gemm",
-        "Weights of 4 bits in 1 product, by the ratio of the weights to their errors:",
+        "Weights of 4 bits in 1 product, by the ratio of the weights, or of outputs on --data, to their errors:",
         "dB: 'r', MatMulNBits",
     ):
         assert line in ran.out, line
@@ -293,3 +293,160 @@ def test_a_model_whose_weights_are_all_inputs_is_raised(tmp_path: Path) -> None:
     stored = round_to_blocks(rows, 32, symmetric=False).restore()
     made = run_session(open_session(done.model.proto), inputs)
     np.testing.assert_allclose(made["y"], inputs["x"] @ stored.T, atol=2e-5)
+
+
+def make_moments(inputs: int, seed: int) -> NDArray[np.float64]:
+    """Return second moments of inputs that depend on one another, some of them always 0."""
+    rng = np.random.default_rng(seed)
+    drawn = rng.standard_normal((60, max(inputs // 3, 1))) @ rng.standard_normal(
+        (max(inputs // 3, 1), inputs)
+    )
+    drawn += 0.3 * rng.standard_normal(drawn.shape)
+    drawn[:, rng.random(inputs) < 0.1] = 0
+    return drawn.T @ drawn / len(drawn)
+
+
+def measure_error(
+    weights: NDArray[Any], restored: NDArray[Any], moments: NDArray[np.float64]
+) -> tuple[float, float]:
+    """Return the power of outputs, and of their errors, by moments of inputs."""
+    exact, away = (each.astype(np.float64) for each in (weights, weights - restored))
+    return float(((exact @ moments) * exact).sum()), float(((away @ moments) * away).sum())
+
+
+@given(
+    shape=st.tuples(st.integers(1, 12), st.integers(1, 100)),
+    block=st.sampled_from([16, 32, 64]),
+    symmetric=st.booleans(),
+    dtype=st.sampled_from([np.float32, np.float16]),
+    seed=st.integers(0, 1 << 16),
+)
+@settings(max_examples=examples(30), deadline=None)
+def test_moments_give_integers_within_their_grid_and_the_error_that_is_told(
+    shape: tuple[int, int], block: int, symmetric: bool, dtype: Any, seed: int
+) -> None:
+    """Rows of any length; dead inputs and moments of lower rank than inputs included."""
+    weights, moments = draw(shape, seed, dtype), make_moments(shape[1], seed)
+    done = round_to_blocks(weights, block, symmetric=symmetric, moments=moments)
+    assert done.stored.max() <= 15
+    assert (done.zeros is None) == symmetric
+    assert done.scales.dtype == dtype
+    assert np.isfinite(done.restore()).all()
+    squares, error = measure_error(weights, done.restore(), moments)
+    assert done.squares == pytest.approx(squares, rel=1e-6)
+    assert done.error == pytest.approx(error, rel=1e-2, abs=1e-6 * squares)
+
+
+def test_moments_make_the_errors_of_outputs_smaller_on_other_inputs() -> None:
+    rng = np.random.default_rng(3)
+    mix = rng.standard_normal((40, 96)) * rng.lognormal(size=96)
+    seen, other = (
+        rng.standard_normal((400, 40)) @ mix + 0.1 * rng.standard_normal((400, 96)) for _ in "ab"
+    )
+    weights = draw((48, 96), 1)
+    for block, symmetric in ((32, True), (32, False), (128, False)):
+        plain = round_to_blocks(weights, block, symmetric=symmetric)
+        moved = round_to_blocks(weights, block, symmetric=symmetric, moments=seen)
+        before, after = (measure_error(weights, each.restore(), other)[1] for each in (plain, moved))
+        assert after < 0.4 * before, (block, symmetric)
+
+
+@pytest.mark.parametrize("moments", [np.zeros((40, 40)), np.diag([0.0] + [1.0] * 39)])
+def test_moments_of_dead_inputs_leave_their_weights_near(moments: NDArray[np.float64]) -> None:
+    """Inputs that were 0 on all samples need not be so on others."""
+    weights = draw((8, 40), 5)
+    plain, moved = (
+        round_to_blocks(weights, 32, symmetric=True, moments=each) for each in (None, moments)
+    )
+    near, far = (np.square(each.restore() - weights).sum() for each in (plain, moved))
+    assert far < 1.3 * near
+
+
+def test_samples_lower_the_errors_of_each_form_of_product(tmp_path: Path) -> None:
+    """Transposed weights and Gemm, in MatMulNBits and behind DequantizeLinear."""
+    model, rng = build(), np.random.default_rng(4)
+    mix = rng.standard_normal((12, 96)).astype(np.float32)
+    samples = [rng.standard_normal((40, 12)).astype(np.float32) @ mix for _ in range(12)]
+    (tmp_path / "data").mkdir()
+    for number, sample in enumerate(samples[:8]):
+        np.save(tmp_path / "data" / f"{number}.npy", sample)
+    for ops in (["*"], ["MatMul", "Gemm", "Relu"]):
+        targets = [load(write_rules(tmp_path, *ops))]
+        noises = []
+        for data in (None, tmp_path / "data"):
+            precision = Precision("int4-weights", data=data)
+            done = choose_precision(prepare_model(model, "net"), targets, precision)
+            assert done.notes == ()
+            with without_optimizations():
+                exact, rounded = open_session(model), open_session(done.model.proto)
+            noise = {"y": 0.0, "z": 0.0}
+            for sample in samples[8:]:
+                expected, made = (run_session(each, {"x": sample}) for each in (exact, rounded))
+                for name in noise:
+                    noise[name] += float(np.square(expected[name] - made[name]).sum())
+            noises.append(noise)
+        plain, moved = noises
+        assert all(moved[name] < 0.5 * plain[name] for name in plain), ops
+
+
+def test_made_up_data_is_not_used_and_a_note_says_so(tmp_path: Path) -> None:
+    precision = Precision("int4-weights", data="random")
+    done = choose_precision(prepare_model(build(), "net"), [load(write_rules(tmp_path, "*"))], precision)
+    assert [note.text for note in done.notes] == [
+        "--data random is not used: weights would be rounded for made-up inputs"
+    ]
+
+
+TIED = {
+    "transpose": "t = Transpose<perm = [1, 0]> (e)\n y = MatMul(r, t)",
+    "copy": "y = MatMul(r, c)",
+    "transB": "y = Gemm<transB = 1> (r, e)",
+    "alpha": "y = Gemm<alpha = 2.0, transB = 1> (r, e)",
+    "two": "t = Transpose (e)\n a = MatMul(r, t)\n b = Gemm<transB = 1> (r, e)\n y = Add(a, b)",
+}
+
+
+@pytest.mark.parametrize("dtype", ["float", "float16"])
+@pytest.mark.parametrize("head", TIED)
+@pytest.mark.parametrize("ops", ["*", "MatMul Gemm Gather"])
+def test_a_tied_head_and_its_table_are_one_tensor_of_4_bits(
+    head: str, ops: str, dtype: str, tmp_path: Path
+) -> None:
+    """Rows that Gather takes are those that the integers stand for, to the last bit."""
+    text = f"net (int64[n] i) => ({dtype}[n, 64] r, {dtype}[n, 90] y)"
+    model = parse(f"{text} {{ r = Gather(e, i)\n {TIED[head]} }}", opset=21, ir=10)
+    kind = np.float32 if dtype == "float" else np.float16
+    table = draw((90, 64), 8, kind)
+    model.graph.initializer.append(numpy_helper.from_array(table, "e"))
+    if head == "copy":  # as exporters store it that fold constants
+        copy = numpy_helper.from_array(np.ascontiguousarray(table.T), "c")
+        model.graph.initializer.append(copy)
+    done = quantize(model, [load(write_rules(tmp_path, *ops.split()))])
+    graph = done.model.proto.graph
+    assert (
+        max(np.prod(tensor.dims) for tensor in graph.initializer if tensor.data_type in (1, 10)) == 180
+    )
+    assert all(each.operator.endswith("GatherBlockQuantized") for each in done.weights)
+    assert not done.notes
+    free = "alpha" not in head and ops == "*"
+    stored = round_to_blocks(table, 32, symmetric=not free).restore().astype(kind)
+    with without_optimizations():
+        made = run_session(open_session(done.model.proto), {"i": np.arange(-90, 90)})
+    np.testing.assert_array_equal(made["r"], np.concatenate([stored, stored]))
+    wide = stored.astype(np.float64)
+    expected = np.concatenate([wide, wide]) @ wide.T * (2 if head in ("alpha", "two") else 1)
+    np.testing.assert_allclose(made["y"], expected, rtol=1e-2, atol=1e-2 if kind == np.float16 else 1e-5)
+
+
+def test_a_table_whose_rows_are_no_whole_blocks_stays(tmp_path: Path) -> None:
+    model = parse("""net (int64[n] i) => (float[n, 40] r, float[n, 90] y) {
+        r = Gather(e, i)
+        y = Gemm<transB = 1> (r, e)
+    }""")
+    model.graph.initializer.append(numpy_helper.from_array(draw((90, 40), 8), "e"))
+    done = quantize(model, [load(write_rules(tmp_path, "*"))])
+    assert [each.operator for each in done.weights] == ["MatMulNBits"]
+    (note,) = done.notes
+    assert note.text == (
+        "weights left as they are: 'e': read by Gather, whose rows of 40 are no whole blocks of 32"
+    )

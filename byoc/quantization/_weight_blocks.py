@@ -1,0 +1,407 @@
+"""Weights of matrix products as integers of 4 bits in blocks, alone or by what they are multiplied with.
+
+Without data the squared error of each block is made least. With the second moments `H` of a product's
+inputs the error of its outputs is, `(w - q) H (w - q)` for each output: weights are rounded one after
+another, and the error of each is made up for by those that follow (Frantar et al., "GPTQ: Accurate
+Post-Training Quantization for Generative Pre-trained Transformers", ICLR 2023). Their Cholesky factor of
+the inverse is not needed: with `H = (A + I) D (A + I)^T`, `A` strictly upper triangular, weight `k` is
+rounded from `w_k + sum over j < k of (w_j - q_j) A_jk`, and its own error then counts `D_k` times (Chee
+et al., "QuIP: 2-Bit Quantization of Large Language Models With Guarantees", NeurIPS 2023, theorem 6). So
+the scale of a block is fitted to these targets with the weights `D`. Sweeps over all blocks follow, in
+which each integer and each scale becomes the best beside all others.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product as pair
+from math import inf, log10
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg
+
+# Integers of 4 bits for the weights of a matrix product, with a scale for each block of them.
+#
+# A block is some weights of one output that follow one another along the inputs that are summed
+# over. `real = scale * (stored - zero)`, stored from 0 to 15, as com.microsoft's MatMulNBits has it. The
+# zero of symmetric weights is 8, and is not stored; real values below zero reach further there: from -8
+# to 7 scales. A zero of its own for each block takes 4 bits more.
+
+_ZERO = 8  # the zero point of symmetric weights in unsigned 4 bits
+_LEAST, _MOST = 0, 15
+_CHUNK = 1 << 20
+"""The number of weights that are rounded together, for the memory that it takes."""
+_SHRINKS = (1.0, 0.92, 0.85)
+"""Smaller scales clip the largest weight, and round the others less."""
+_WORTH = 0.97
+"""Zeros are stored where they lower the squared error by more than the bytes that they may add, 3 %."""
+
+Float64Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class WeightBlocks:
+    """Weights `[N, K]` as integers of 0 to 15, `[N, B, block]`, with scales and zeros `[N, B]`.
+
+    `zeros` is None where all are 8. The last block of a row is filled up with zeros, where `K` is no
+    multiple of the block. `squares` is the sum of the squared weights, `error` that of the squared
+    errors; by moments of inputs they are the mean squares of the outputs and of the errors of these,
+    summed over the outputs.
+    """
+
+    stored: NDArray[np.uint8]
+    scales: NDArray[np.floating]
+    inputs: int
+    squares: float
+    error: float
+    zeros: NDArray[np.uint8] | None = None
+
+    @property
+    def block(self) -> int:
+        """The number of weights that share a scale."""
+        return int(self.stored.shape[-1])
+
+    @property
+    def decibels(self) -> float:
+        """The ratio of the weights, or outputs, to their errors; infinite where there are none."""
+        return inf if not self.error else 10 * log10(self.squares / self.error)
+
+    def restore(self) -> NDArray[np.float32]:
+        """Return the weights `[N, K]` that the integers stand for."""
+        scales = self.scales.astype(np.float32)[..., None]
+        zeros = np.float32(_ZERO) if self.zeros is None else self.zeros.astype(np.float32)[..., None]
+        values = (self.stored.astype(np.float32) - zeros) * scales
+        return values.reshape(len(values), -1)[:, : self.inputs]
+
+    def pack(self) -> NDArray[np.uint8]:
+        """Return the integers as MatMulNBits stores them, the earlier of two in the lower half."""
+        return self.stored[..., ::2] | np.left_shift(self.stored[..., 1::2], np.uint8(4))
+
+    def pack_zeros(self) -> NDArray[np.uint8] | None:
+        """Return the zeros as MatMulNBits stores them, `[N, bytes]`, None where all are 8."""
+        if self.zeros is None:
+            return None
+        padded = np.pad(self.zeros, [(0, 0), (0, self.zeros.shape[1] % 2)])
+        return padded[:, ::2] | np.left_shift(padded[:, 1::2], np.uint8(4))
+
+    def center(self) -> NDArray[np.int8]:
+        """Return the integers `[N, K]` from -8 to 7."""
+        values = self.stored.astype(np.int8) - np.int8(_ZERO)
+        return values.reshape(len(values), -1)[:, : self.inputs]
+
+
+def round_to_blocks(
+    weights: NDArray[np.floating],
+    block: int,
+    *,
+    symmetric: bool = True,
+    moments: Float64Array | None = None,
+) -> WeightBlocks:
+    """Round weights `[N, K]` to 4 bits in blocks; scales are of the dtype of the weights.
+
+    For each block several scales are tried, and the one of the least squared error is taken: that of
+    onnxruntime (the largest weight by magnitude becomes -8), one for which it becomes 7, smaller ones,
+    and for each the best scale of the integers that follow from it (least squares). Unless `symmetric`,
+    zeros from the least and the greatest weight are tried as well, and stored where that is worth it.
+
+    With `moments`, the means `[K, K]` of products of inputs, the error of the outputs is made small
+    instead, as the module says. Zeros are then stored unless `symmetric`: rounding without moments tells
+    whether they are worth it.
+    """
+    if moments is not None:
+        return _round_by_moments(weights, block, symmetric, moments)
+    count, inputs = weights.shape
+    blocks = -(-inputs // block)
+    plain, moved = [_RoundedBlocks.make_empty(count, blocks, block, weights.dtype) for _ in range(2)]
+    squares = 0.0
+    for rows in _split_rows(count, inputs):
+        floats = np.zeros((len(weights[rows]), blocks * block), np.float32)
+        floats[:, :inputs] = weights[rows]
+        values = floats.reshape(-1, blocks, block)
+        found = _round_blocks(values, weights.dtype)
+        shifted = found if symmetric else _round_with_zeros(values, weights.dtype, found)
+        plain.put(rows, found)
+        moved.put(rows, shifted)
+        squares += float(np.square(values, dtype=np.float64).sum())
+    is_worth = float(moved.errors.sum()) < _WORTH * float(plain.errors.sum())
+    taken = moved if is_worth else plain
+    zeros = taken.zeros if is_worth else None
+    return WeightBlocks(taken.stored, taken.scales, inputs, squares, float(taken.errors.sum()), zeros)
+
+
+def _split_rows(count: int, inputs: int) -> Iterator[slice]:
+    step = max(1, _CHUNK // inputs)
+    yield from (slice(first, first + step) for first in range(0, count, step))
+
+
+class _RoundedBlocks(NamedTuple):
+    """Weights as integers `[N, B, block]`, with scales, squared errors and zeros of blocks, `[N, B]`."""
+
+    stored: NDArray[np.uint8]
+    scales: NDArray[np.floating]
+    errors: NDArray[np.float64]
+    zeros: NDArray[np.uint8]
+
+    @classmethod
+    def make_empty(
+        cls, count: int, blocks: int, block: int, dtype: "np.dtype[np.floating]"
+    ) -> "_RoundedBlocks":
+        """Return room for the blocks of `count` outputs."""
+        shape = count, blocks
+        stored = np.empty((*shape, block), np.uint8)
+        return cls(stored, np.empty(shape, dtype), np.empty(shape), np.empty(shape, np.uint8))
+
+    def put(self, rows: slice, part: "_RoundedBlocks") -> None:
+        """Put the blocks of some outputs in their place."""
+        self.stored[rows], self.scales[rows] = part.stored, part.scales
+        self.errors[rows], self.zeros[rows] = part.errors, part.zeros
+
+
+_EQUAL = np.ones((), np.float32)
+"""How often errors count where all weights are alike."""
+
+
+def _round_blocks(
+    values: NDArray[np.float32],
+    dtype: "np.dtype[np.floating]",
+    counts: NDArray[np.float32] = _EQUAL,
+) -> _RoundedBlocks:
+    """Round weights `[N, B, block]` by the best of several scales, as `round_to_blocks` says.
+
+    `counts`, `[block]`, says how often the squared error of each weight of a block counts.
+    """
+    largest = np.take_along_axis(values, abs(values).argmax(axis=2)[..., None], axis=2)[..., 0]
+    zeros = np.full(largest.shape, _ZERO, np.uint8)
+    best = _round_by_scales(values, _convert_scales(largest / -_ZERO, dtype), zeros, counts)
+    starts = [largest / -_ZERO * shrink for shrink in _SHRINKS]
+    starts.append(abs(largest) / (_MOST - _ZERO))
+    for start in starts:
+        best = _improve(values, best, start, zeros, counts)
+    return best
+
+
+def _round_with_zeros(
+    values: NDArray[np.float32],
+    dtype: "np.dtype[np.floating]",
+    symmetric: _RoundedBlocks,
+    counts: NDArray[np.float32] = _EQUAL,
+) -> _RoundedBlocks:
+    """Round weights `[N, B, block]` by the best of several scales and zeros, or symmetrically.
+
+    The least and the greatest weight become 0 and 15; smaller ranges clip one of them, or both.
+    """
+    best = symmetric
+    low, high = np.minimum(values.min(axis=2), 0), np.maximum(values.max(axis=2), 0)
+    for below, above in pair(_SHRINKS, _SHRINKS):
+        least, most = low * np.float32(below), high * np.float32(above)
+        with np.errstate(over="ignore"):
+            scales = (most / _MOST - least / _MOST).astype(np.float32)
+        ratios = -least / np.where(scales == 0, np.float32(1), scales)
+        zeros = np.where(scales == 0, _ZERO, np.clip(np.rint(ratios), _LEAST, _MOST)).astype(np.uint8)
+        best = _improve(values, best, scales.astype(dtype, copy=False), zeros, counts)
+    return best
+
+
+def _improve(
+    values: NDArray[np.float32],
+    best: _RoundedBlocks,
+    start: NDArray[np.floating],
+    zeros: NDArray[np.uint8],
+    counts: NDArray[np.float32],
+) -> _RoundedBlocks:
+    """Return the best of some blocks, of those by other scales, and by the scales that fit these."""
+    dtype = best.scales.dtype
+    first = _round_by_scales(values, _convert_scales(start, dtype), zeros, counts)
+    fitted = _fit_scales(values, first, dtype, counts)
+    again = _round_by_scales(values, fitted, zeros, counts)
+    return _choose_better(_choose_better(best, first), again)
+
+
+def _round_by_scales(
+    values: NDArray[np.float32],
+    scales: NDArray[np.floating],
+    zeros: NDArray[np.uint8],
+    counts: NDArray[np.float32],
+) -> _RoundedBlocks:
+    """Round weights `[N, B, block]` by scales and zeros `[N, B]`."""
+    wide, offset = scales.astype(np.float32)[..., None], zeros.astype(np.float32)[..., None]
+    ratios = values / np.where(wide == 0, np.float32(1), wide)  # 1 over a small scale may be infinite
+    centered = np.clip(np.rint(ratios), _LEAST - offset, _MOST - offset)
+    with np.errstate(invalid="ignore"):
+        errors = (np.square(values - centered * wide, dtype=np.float64) * counts).sum(axis=2)
+    return _RoundedBlocks((centered + offset).astype(np.uint8), scales, errors, zeros)
+
+
+def _fit_scales(
+    values: NDArray[np.float32],
+    rounded: _RoundedBlocks,
+    dtype: "np.dtype[np.floating]",
+    counts: NDArray[np.float32],
+) -> NDArray[np.floating]:
+    """Return the scales of the least squared error for given integers and zeros."""
+    centered = rounded.stored.astype(np.float32) - rounded.zeros.astype(np.float32)[..., None]
+    energy = (np.square(centered) * counts).sum(axis=2)
+    with np.errstate(over="ignore"):  # what is infinite is not chosen
+        products = (values * centered * counts).sum(axis=2)
+    scales: NDArray[np.float32] = np.zeros_like(energy)
+    np.divide(products, energy, out=scales, where=energy != 0)
+    return _convert_scales(scales, dtype)
+
+
+def _convert_scales(
+    scales: NDArray[np.floating], dtype: "np.dtype[np.floating]"
+) -> NDArray[np.floating]:
+    """Return scales in the dtype of the weights; one too small for it becomes its least number.
+
+    Weights of that dtype are multiples of this number (6e-8 of float16), so that such a block is exact.
+    """
+    converted = scales.astype(dtype, copy=False)
+    least = np.copysign(np.finfo(dtype).smallest_subnormal, scales)
+    return np.where((converted == 0) & (scales != 0), least, converted)
+
+
+def _choose_better(one: _RoundedBlocks, other: _RoundedBlocks) -> _RoundedBlocks:
+    """Take each block from the one that has the smaller error; the first where errors are equal."""
+    better = other.errors < one.errors
+    return _RoundedBlocks(
+        np.where(better[..., None], other.stored, one.stored),
+        np.where(better, other.scales, one.scales),
+        np.where(better, other.errors, one.errors),
+        np.where(better, other.zeros, one.zeros),
+    )
+
+
+_DAMPING = 0.01
+"""Of the mean square of inputs, added to each: so many errors of inputs depend on nothing that was seen.
+
+It is also what makes moments definite where inputs are always 0, or copies of one another.
+"""
+_SWEEPS = 2
+_ROWS_CHUNK = 1 << 22  # weights that are rounded together by moments, in float64
+
+
+def _round_by_moments(
+    weights: NDArray[np.floating], block: int, symmetric: bool, moments: Float64Array
+) -> WeightBlocks:
+    """Round weights `[N, K]` by the second moments `[K, K]` of their inputs."""
+    count, inputs = weights.shape
+    shape = count, -(-inputs // block)
+    unit = _normalize_moments(moments)
+    feedback, counts = _factor_moments(unit)
+    stored = np.zeros((count, shape[1] * block), np.uint8)
+    scales, zeros = np.zeros(shape, weights.dtype), np.full(shape, _ZERO, np.uint8)
+    squares = error = 0.0
+    step = max(1, _ROWS_CHUNK // inputs)
+    for rows in (slice(first, first + step) for first in range(0, count, step)):
+        rounder = _MomentRounder(weights[rows].astype(np.float64), block, weights.dtype, unit)
+        rounder.round(feedback, counts, symmetric)
+        for _ in range(_SWEEPS):
+            rounder.sweep()
+        stored[rows], scales[rows], zeros[rows] = rounder.store(), rounder.scales, rounder.zeros
+        away = rounder.weights - rounder.restored
+        squares += float(((rounder.weights @ moments) * rounder.weights).sum())
+        error += float(max(((away @ moments) * away).sum(), 0))
+    return WeightBlocks(
+        stored.reshape(*shape, block), scales, inputs, squares, error, None if symmetric else zeros
+    )
+
+
+def _normalize_moments(moments: Float64Array) -> Float64Array:
+    """Return moments over the mean square of inputs, with what makes them definite on the diagonal."""
+    mean = float(np.diag(moments).mean())
+    if not mean > 0:
+        return np.eye(len(moments))
+    damped = moments / mean
+    damped[np.diag_indices_from(damped)] += _DAMPING
+    return damped
+
+
+def _factor_moments(moments: Float64Array) -> tuple[Float64Array, NDArray[np.float32]]:
+    """Return `A + I`, upper triangular with ones, and the diagonal of `D`: `(A + I) D (A + I)^T`."""
+    flipped = linalg.cholesky(moments[::-1, ::-1], lower=True, check_finite=False)
+    upper = flipped[::-1, ::-1]
+    diagonal = np.diag(upper).copy()
+    return upper / diagonal, np.square(diagonal).astype(np.float32)
+
+
+class _MomentRounder:
+    """Rounds weights `[N, K]` to integers with scales and zeros of blocks, `[N, B]`, by moments."""
+
+    def __init__(
+        self,
+        weights: Float64Array,
+        block: int,
+        dtype: "np.dtype[np.floating]",
+        moments: Float64Array,
+    ) -> None:
+        """Take weights, the dtype of scales, and definite moments `[K, K]`."""
+        self.weights, self.block, self.moments = weights, block, moments
+        count, inputs = weights.shape
+        self.parts = [slice(at, min(at + block, inputs)) for at in range(0, inputs, block)]
+        self.centered, self.restored = np.zeros_like(weights), np.zeros_like(weights)
+        self.scales = np.zeros((count, len(self.parts)), dtype)
+        self.zeros = np.full(self.scales.shape, _ZERO, np.uint8)
+
+    def store(self) -> NDArray[np.uint8]:
+        """Return the integers as they are stored, `[N, B * block]`; what fills the last block is 0."""
+        count, blocks = self.scales.shape
+        filled = np.zeros((count, blocks * self.block))
+        filled[:, : self.centered.shape[1]] = self.centered
+        return (
+            (filled.reshape(count, blocks, -1) + self.zeros[..., None])
+            .reshape(count, -1)
+            .astype(np.uint8)
+        )
+
+    def round(self, feedback: Float64Array, counts: NDArray[np.float32], symmetric: bool) -> None:
+        """Round block after block, each to make up for the errors of those before."""
+        away = np.zeros_like(self.weights)
+        dtype = self.scales.dtype
+        for number, part in enumerate(self.parts):
+            wanted = self.weights[:, part] + away[:, : part.start] @ feedback[: part.start, part]
+            values = wanted.astype(np.float32)[:, None]
+            found = _round_blocks(values, dtype, counts[part])
+            if not symmetric:
+                found = _round_with_zeros(values, dtype, found, counts[part])
+            self.zeros[:, number] = found.zeros[:, 0]
+            self.scales[:, number] = np.where(found.scales == 0, 1, found.scales)[:, 0]
+            scales, low, high = self._get_grid(number)
+            for place, column in enumerate(range(part.start, part.stop)):
+                integers = np.clip(np.rint(wanted[:, place] / scales), low, high)
+                away[:, column] = self.weights[:, column] - integers * scales
+                wanted += away[:, column, None] * feedback[column, part]  # those before are done with
+                self.centered[:, column] = integers
+            self.restored[:, part] = self.centered[:, part] * scales[:, None]
+
+    def sweep(self) -> None:
+        """Make each integer, and then the scale of its block, the best beside all others."""
+        slopes = (self.weights - self.restored) @ self.moments
+        for number, part in enumerate(self.parts):
+            inside, local = self.moments[part, part], slopes[:, part].copy()
+            scales, low, high = self._get_grid(number)
+            centered, before = self.centered[:, part], self.restored[:, part].copy()
+            for place in range(len(inside)):
+                ideal = centered[:, place] + local[:, place] / (inside[place, place] * scales)
+                integers = np.clip(np.rint(ideal), low, high)
+                local -= ((integers - centered[:, place]) * scales)[:, None] * inside[place]
+                centered[:, place] = integers
+            energy = ((centered @ inside) * centered).sum(axis=1)
+            gained = np.divide(
+                (centered * local).sum(axis=1), energy, out=np.zeros_like(energy), where=energy > 0
+            )
+            self._set_scales(number, scales + gained)
+            self.restored[:, part] = centered * self._get_grid(number)[0][:, None]
+            slopes -= (self.restored[:, part] - before) @ self.moments[part]
+
+    def _get_grid(self, number: int) -> tuple[Float64Array, Float64Array, Float64Array]:
+        """Return the scales of a block, and its least and greatest integers less the zeros."""
+        zeros = self.zeros[:, number].astype(np.float64)
+        return self.scales[:, number].astype(np.float64), _LEAST - zeros, _MOST - zeros
+
+    def _set_scales(self, number: int, scales: Float64Array) -> None:
+        """Store scales of a block; those that its type cannot hold stay as they were."""
+        with np.errstate(over="ignore"):
+            converted = _convert_scales(scales, self.scales.dtype)
+        usable = np.isfinite(converted) & (converted != 0)
+        self.scales[:, number] = np.where(usable, converted, self.scales[:, number])
