@@ -24,8 +24,8 @@ def main() -> None:
     """Quantize with the operators that are listed and no others, on the samples of a folder."""
     import nncf  # noqa: PLC0415 - not there where KINDS alone is read
     import numpy as np  # noqa: PLC0415
-    import onnxruntime  # noqa: PLC0415
     import onnx  # noqa: PLC0415
+    import onnxruntime  # noqa: PLC0415
     from nncf.quantization import advanced_parameters as advanced  # noqa: PLC0415
 
     model, folder, output, request = sys.argv[1:]

@@ -58,7 +58,8 @@ def measure_channels(
     Channels are along axis 1, or along the axes `kept` of a tensor, in the order of its elements. The
     operator set of the model is 13 or newer. What is not finite in a sample does not count.
     """
-    found = _reduce_channels(model, names, samples, title, _STATISTICS, kept or {})
+    axes = {name: (kept or {}).get(name, (CHANNELS,)) for name in names}
+    found = _reduce_channels(model, axes, samples, title, _STATISTICS)
     return {name: ChannelStatistics(*each) for name, each in found.items()}
 
 
@@ -66,7 +67,8 @@ def measure_channel_means(
     model: Model, names: Sequence[str], samples: Iterable[Mapping[str, Any]], title: str
 ) -> dict[str, Float64Array]:
     """Return the mean of each channel (axis 1) of tensors over samples, as `measure_channels` does."""
-    found = _reduce_channels(model, names, samples, title, ("mean",), {})
+    axes = dict.fromkeys(names, (CHANNELS,))
+    found = _reduce_channels(model, axes, samples, title, ("mean",))
     return {name: mean for name, (mean,) in found.items()}
 
 
@@ -77,23 +79,21 @@ _STATISTICS = ("low", "high", "mean", "power")
 
 def _reduce_channels(
     model: Model,
-    names: Sequence[str],
+    axes: Mapping[str, Sequence[int]],
     samples: Iterable[Mapping[str, Any]],
     title: str,
     wanted: Sequence[str],
-    kept: Mapping[str, Sequence[int]],
 ) -> dict[str, list[Float64Array]]:
-    """Return the `wanted` statistics of the channels of tensors, in that order."""
+    """Return the `wanted` statistics of tensors, in that order; channels are along the axes of each."""
     index = model.index
     proto = copy_without(model.proto, "output")
-    for number, name in enumerate(names):
+    for number, (name, kept) in enumerate(axes.items()):
         prefix = f"byoc.channels.{number}"
         square = f"{prefix}.square"
         if "power" in wanted:
             proto.graph.node.append(build_node("Mul", [name, name], [square]))
         steps = [(_REDUCTIONS[each], square if each == "power" else name) for each in wanted]
-        axes = kept.get(name, (CHANNELS,))
-        made = add_channel_reductions(proto, steps, index.get_rank(name) or 0, prefix, axes)
+        made = add_channel_reductions(proto, steps, index.get_rank(name) or 0, prefix, kept)
         proto.graph.output.extend(onnx.ValueInfoProto(name=each) for each in made)
     with onnxrt.without_optimizations():
         session = onnxrt.open_session(proto, model.folder)
@@ -108,7 +108,7 @@ def _reduce_channels(
             _merge_samples([one[count * at + i] for one in seen], _MERGED[each])
             for i, each in enumerate(wanted)
         ]
-        for at, name in enumerate(names)
+        for at, name in enumerate(axes)
     }
 
 

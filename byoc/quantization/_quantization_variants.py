@@ -236,10 +236,10 @@ class QuantizationVariant:
 class VariantMaker:
     """Quantizes a model in variants, with what is measured on all data or on a half of the samples.
 
-    The halves are the even and the odd samples, 0 and 1; all data is None. Unless the effort is thorough,
-    variants are measured on the even samples alone, and factors, biases and roundings are those of the
-    odd ones in the end as well; ranges are of all data. What was measured is kept, and so is what the
-    targets take of a variant, which does not depend on how ranges are measured.
+    The halves are the even and the odd samples, 0 and 1; all data is None. Unless the effort is
+    thorough, variants are measured on the even samples alone, and factors, biases and roundings are
+    those of the odd ones in the end as well; ranges are of all data. What was measured is kept, and so
+    is what the targets take of a variant, which does not depend on how ranges are measured.
     """
 
     request: DataRequest
@@ -450,9 +450,7 @@ class ChannelMeans:
         return {name: (self._means[name], self._moved[key]) for name, key in keys.items()}
 
 
-def measure_bias_shifts(
-    floats: Model, quantized: Model, means: ChannelMeans
-) -> dict[str, Float64Array]:
+def measure_bias_shifts(floats: Model, quantized: Model, means: ChannelMeans) -> dict[str, Float64Array]:
     """Return the mean errors, `[C]`, of a quantized model's linear nodes that have a bias, on samples.
 
     They are by the node's output in the float model.
@@ -546,9 +544,7 @@ def _find_roundings(quantized: Model, names: Sequence[str]) -> dict[str, _Roundi
     return found
 
 
-def _add_roundings(
-    floats: Model, roundings: Mapping[str, _Rounding]
-) -> tuple[Model, dict[str, str]]:
+def _add_roundings(floats: Model, roundings: Mapping[str, _Rounding]) -> tuple[Model, dict[str, str]]:
     """Return a float model that rounds some tensors as well, and the rounded ones by those tensors."""
     proto = copy_without(floats.proto)
     graph = EditableGraph(proto.graph)

@@ -37,6 +37,7 @@ from byoc.quantization._prepare_model import (
     upgrade_ir,
     upgrade_opset,
 )
+from byoc.quantization._product_biases import join_biases
 from byoc.rules import Annotator, Target
 
 _MAX_NAMES = 3  # in a sentence
@@ -126,6 +127,9 @@ def prepare_floats(
     operators = {name for requirement in wishes for name in requirement.find_ops()}
     # First the activations: the Add of a hard sigmoid could go into the convolution before it.
     fused = fuse_activations(raised, operators)
+    # Ranges that are given are those of the tensors that are there.
+    if ranges is None and all({"Gemm", "MatMul"} <= each.find_ops().keys() for each in wishes):
+        fused = join_biases(fused)
     return fold_affine_nodes(fused, through_sums=ranges is None)
 
 
