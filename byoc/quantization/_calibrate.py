@@ -215,6 +215,26 @@ def calibrate(model: Source | Model, options: CalibrationOptions) -> Ranges:
     return found
 
 
+def measure_ranges(
+    model: Model, data: SampleSource, method: str, seen: CalibrationState | None = None
+) -> tuple[Ranges, CalibrationState]:
+    """Return the ranges of a model's tensors by a method, and the extremes that they are from.
+
+    `seen` are the extremes of the same model and data, if they were measured before. Raises InputError
+    as `calibrate` does.
+    """
+    names = find_activations(model.index)
+    channels = count_channels(model.index, names)
+    outputs = find_free_outputs(model.index, names)
+    if seen is None:
+        seen = CalibrationState.start(len(names), sum(channels.values()), len(outputs))
+    no_counts = np.zeros((0, 0), np.int64)
+    seen = replace(seen, stage=min(seen.stage, 1), done=0, counts=no_counts)
+    calibrator = find_calibrator(method)
+    run = _Calibration(model, names, channels, outputs, data, calibrator, seen, None, {})
+    return run.run(), seen
+
+
 @dataclass(frozen=True, eq=False)
 class _Calibration:
     model: Model
@@ -235,9 +255,10 @@ class _Calibration:
             if not seen.done:
                 raise InputError(f"{self.data.name}: there are no samples")
             seen.samples, seen.stage, seen.done = seen.done, 1, 0
-            bins = BINS if self.method.needs_histogram else 0
-            seen.counts = np.zeros((len(self.names), bins), np.int64)
+            self._start_counts()
             self._save()
+        elif not seen.counts.size:
+            self._start_counts()
         groups = self._group_tensors() if self.method.needs_histogram else []
         for number, group in enumerate(groups, 1):
             if number < seen.stage:
@@ -248,6 +269,10 @@ class _Calibration:
             seen.stage, seen.done = number + 1, 0
             self._save()
         return self._choose_ranges()
+
+    def _start_counts(self) -> None:
+        bins = BINS if self.method.needs_histogram else 0
+        self.seen.counts = np.zeros((len(self.names), bins), np.int64)
 
     def _run_pass(self, proto: ModelProto, title: str, take: Callable[[list[Any], str], None]) -> None:
         """Run a model on the remaining samples; `take` receives the outputs."""

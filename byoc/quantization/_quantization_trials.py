@@ -27,6 +27,8 @@ from byoc.quantization._prepare_model import (
 )
 from byoc.quantization._quantization_variants import (
     LEAST_GAIN,
+    QUICK,
+    THOROUGH,
     OutputAccuracies,
     QuantizationVariant,
     VariantMaker,
@@ -135,19 +137,26 @@ class OutputRefinement:
         """Yield each output with a row more that is finer, and the accuracies with that change alone.
 
         A trial changes all outputs at once. A change is a further row, and one more in floating point;
-        a further row in 16 bits; or a row in floating point instead of 16 bits.
+        a further row in 16 bits, for outputs that gain by that row in floating point; or a row in
+        floating point instead of 16 bits.
         """
         changes = (Depth(1, 1), Depth(0, 1), Depth(1, 0)) if self.has_wide else (Depth(1, 1),)
+        gaining = set(depths)
         for change in changes:
             deeper = {}
             for name, depth in depths.items():
+                if not change.in_float and name not in gaining:
+                    continue
                 after = Depth(depth.in_float + change.in_float, depth.finer + change.finer)
                 if after.in_float <= after.finer <= len(self.rows[name]):
                     deeper[name] = after
             if deeper:
                 tried = self.measure(self._take_units({**depths, **deeper}))
                 for name, depth in deeper.items():
-                    yield name, depth, now.replace_output(name, tried)
+                    found = now.replace_output(name, tried)
+                    if found.rate(name) - now.rate(name) < LEAST_GAIN:
+                        gaining.discard(name)
+                    yield name, depth, found
 
     def _predict(self, depths: Mapping[str, Depth]) -> float:
         units = self._take_units(depths)
@@ -248,8 +257,6 @@ class QuantizedOnData:
     warnings: tuple[str, ...] = ()
 
 
-THOROUGH = "thorough"
-QUICK = "quick"
 _MOST_TRIALS = {QUICK: 3, "normal": 12, THOROUGH: 16}
 """About how many variants are tried by each effort, of a network in which all of them can be."""
 
@@ -293,8 +300,8 @@ class QuantizationTrial:
 class QuantizationTrials:
     """Variants of a float model that are tried, each measured on samples if there are some.
 
-    `maker` quantizes them; `expected` are the float model's outputs of the samples, and the logits of
-    those that a Softmax makes.
+    `maker` quantizes them; `expected` are the float model's outputs of the samples that are measured,
+    and the logits of those that a Softmax makes.
     """
 
     maker: VariantMaker
@@ -311,29 +318,21 @@ class QuantizationTrials:
                 best = one
         return best
 
-    def add(
-        self, variant: QuantizationVariant, rival: QuantizationTrial | None = None
-    ) -> QuantizationTrial:
-        """Measure a variant: each half of the samples with what the other half gives.
+    def add(self, variant: QuantizationVariant) -> QuantizationTrial:
+        """Measure a variant on a half of the samples with what the other half gives.
 
-        So no variant is better for the samples that its factors, ranges and biases are from. A single
-        sample is measured with its own. Unless the effort is thorough, one that on the first half is no
-        better than a `rival`, but for chance, is not measured on the other: the rival is returned.
+        So no variant is better for the samples that its factors, ranges and biases are from. If the
+        effort is thorough, the halves change places as well. A single sample is measured with its own.
         """
         self.clock.begin_trial()
-        count = 2 if len(self.maker.samples) > 1 else 1
         outputs = list(self.expected)
-        for half in range(count):
+        halves = self.maker.measured_halves
+        for half in halves:
             with hide_steps():
-                made, *_ = self.maker.quantize(variant, None if count == 1 else 1 - half)
-                part = slice(half, None, count)
-                outputs[part] = run_with_logits(made.model, self.maker.samples[part])
-            accuracies = measure_outputs(self.expected, outputs, self.coarse_outputs)
-            if rival is None or self.maker.request.effort == THOROUGH or half == count - 1:
-                continue
-            tried, other = (each.take_half(half) for each in (accuracies, rival.accuracies))
-            if tried.score - other.score < LEAST_GAIN / 2:
-                return rival
+                made, *_ = self.maker.quantize(variant, None if half is None else 1 - half)
+                samples = self.maker.take_half(half)
+                outputs[half or 0 :: len(halves)] = run_with_logits(made.model, samples)
+        accuracies = measure_outputs(self.expected, outputs, self.coarse_outputs)
         self.trials.append(QuantizationTrial(variant, made, accuracies))
         return self.trials[-1]
 

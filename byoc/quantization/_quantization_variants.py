@@ -1,6 +1,6 @@
 """Ways to quantize a model with samples at hand, and the models that they make."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,8 +25,8 @@ from byoc.model import (
 from byoc.numerics import convert_to_db
 from byoc.planning import WIDE
 from byoc.quantization._accuracy_measures import find_float_outputs, measure_noise_by_sample
-from byoc.quantization._calibrate import calibrate
-from byoc.quantization._calibrators import CHANNELS, ChannelRange, Ranges, measure_channels
+from byoc.quantization._calibrate import CalibrationState, measure_ranges
+from byoc.quantization._calibrators import CHANNELS, ChannelRange, Ranges, measure_channel_means
 from byoc.quantization._candidates import TargetRequirements
 from byoc.quantization._channel_classes import LinearChannels, list_linear_nodes
 from byoc.quantization._equalization import Outputs, equalize, fix_ranges, join_samples
@@ -36,7 +36,7 @@ from byoc.quantization._prepare_model import count_channels
 from byoc.quantization._quantize_model import QuantizedModel, WideUnits, quantize
 from byoc.quantization._weight_rounding import round_weights
 from byoc.rules import Target
-from byoc.samples import NO_PREPROCESSING, Preprocessing
+from byoc.samples import NO_PREPROCESSING, Preprocessing, find_samples
 from byoc.support import report_step
 
 # Accuracies of the outputs of a quantized model on samples, one by one and together.
@@ -105,10 +105,6 @@ class OutputAccuracies:
     def is_poor(self, name: str) -> bool:
         """Return whether next to nothing is left of an output that eight bits are too coarse for."""
         return name in self.coarse and self.coarse[name].size < _POOR
-
-    def take_half(self, half: int) -> "OutputAccuracies":
-        """Return the accuracies on the even or the odd samples alone."""
-        return replace(self, noise=self.noise[half::2])
 
     def replace_output(self, name: str, other: "OutputAccuracies") -> "OutputAccuracies":
         """Return the accuracies with that of one output from another variant."""
@@ -180,6 +176,9 @@ def _split_channels(outputs: Outputs, name: str) -> NDArray[np.float64]:
     return np.concatenate(rows, axis=1)
 
 
+QUICK, THOROUGH = "quick", "thorough"
+"""The efforts beside the usual one."""
+
 METHODS = ("minmax", "mse")
 """The methods that are compared unless one is asked for; the first is that of units in 16 bits."""
 
@@ -237,7 +236,10 @@ class QuantizationVariant:
 class VariantMaker:
     """Quantizes a model in variants, with what is measured on all data or on a half of the samples.
 
-    The halves are the even and the odd samples, 0 and 1; all data is None. What was measured is kept.
+    The halves are the even and the odd samples, 0 and 1; all data is None. Unless the effort is
+    thorough, variants are measured on the even samples alone, and factors, biases and roundings are
+    those of the odd ones in the end as well; ranges are of all data. What was measured is kept, and so
+    is what the targets take of a variant, which does not depend on how ranges are measured.
     """
 
     request: DataRequest
@@ -246,6 +248,32 @@ class VariantMaker:
     channel_tensors: tuple[str, ...] | None = None
     _equalized: dict[int | None, Model] = field(default_factory=dict)
     _ranges: dict[tuple[str, bool, int | None], Ranges] = field(default_factory=dict)
+    _extremes: dict[tuple[bool, int | None], CalibrationState] = field(default_factory=dict)
+    _taken: dict[tuple[Any, ...], QuantizedModel] = field(default_factory=dict)
+    _means: dict[tuple[bool, int | None], "ChannelMeans"] = field(default_factory=dict)
+    _weights: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def measured_halves(self) -> tuple[int | None, ...]:
+        """The halves of the samples that variants are measured on; None is all."""
+        if len(self.samples) <= 1:
+            return (None,)
+        return (0, 1) if self.request.effort == THOROUGH else (0,)
+
+    @property
+    def measured_samples(self) -> Sequence[Mapping[str, Any]]:
+        """The samples that variants are measured on."""
+        halves = self.measured_halves
+        return self.samples if len(halves) > 1 else self.take_half(halves[0])
+
+    @property
+    def fitted_samples(self) -> Sequence[Mapping[str, Any]]:
+        """The samples that what is made of all data takes factors, biases and roundings from."""
+        return self.take_half(self._find_fitted(None))
+
+    def _find_fitted(self, half: int | None) -> int | None:
+        """Return the half that factors, biases and roundings are from, for a half of ranges."""
+        return 1 if half is None and self.measured_halves == (0,) else half
 
     def quantize(
         self, variant: QuantizationVariant, half: int | None
@@ -257,31 +285,49 @@ class VariantMaker:
         ranges = self.measure_ranges(variant, half)
         wide = self._measure_wide_units(variant, half) if variant.wide else None
         report_step("quantize")
-        made = self._quantize_in_ranges(variant, half, ranges, wide)
+        # Of a half, the model is for measuring alone; what is from all data, the targets are asked of.
+        like = None if half is None else self._find_alike(variant)
+        made = self._quantize_in_ranges(variant, half, ranges, wide, like)
         if not self.samples:
             return made, ranges, wide
-        samples = self._take_half(half)
+        fitted = self._find_fitted(half)
+        samples = self.take_half(fitted)
         if variant.rounded:
-            weights = round_weights(made.floats, made.model, samples)
-            ranges, wide = _change(ranges, wide, weights=weights)
-            made = self._quantize_in_ranges(variant, half, ranges, wide)
-        shifts = measure_bias_shifts(made.floats, made.model, samples)
+            key = variant.method, variant.equalized, variant.in_float, variant.wide, fitted
+            if key not in self._weights:
+                self._weights[key] = round_weights(made.floats, made.model, samples)
+            ranges, wide = _change(ranges, wide, weights=self._weights[key])
+            made = self._quantize_in_ranges(variant, half, ranges, wide, made)
+        means = self._means.setdefault((variant.equalized, fitted), ChannelMeans(samples))
+        shifts = measure_bias_shifts(made.floats, made.model, means)
         ranges, wide = _change(ranges, wide, shifts=shifts)
         report_step("quantize")
-        return self._quantize_in_ranges(variant, half, ranges, wide), ranges, wide
+        return self._quantize_in_ranges(variant, half, ranges, wide, made), ranges, wide
+
+    def _find_alike(self, variant: QuantizationVariant) -> QuantizedModel | None:
+        """Return a variant whose units the targets were asked of, None where there is none yet."""
+        return self._taken.get((variant.equalized, variant.in_float, variant.wide))
 
     def quantize_plainly(self, variant: QuantizationVariant) -> Model:
         """Quantize a variant without correcting biases or rounding weights, to predict its seconds."""
         ranges = self.measure_ranges(variant, None)
         wide = self._measure_wide_units(variant, None) if variant.wide else None
-        return self._quantize_in_ranges(variant, None, ranges, wide).model
+        like = self._find_alike(variant)
+        return self._quantize_in_ranges(variant, None, ranges, wide, like).model
 
     def _quantize_in_ranges(
-        self, variant: QuantizationVariant, half: int | None, ranges: Ranges, wide: WideUnits | None
+        self,
+        variant: QuantizationVariant,
+        half: int | None,
+        ranges: Ranges,
+        wide: WideUnits | None,
+        like: QuantizedModel | None,
     ) -> QuantizedModel:
         floats = self.equalize(half) if variant.equalized else self.floats
         request = self.request
-        return quantize(floats, request.targets, ranges, request.dtype, variant.in_float, wide)
+        made = quantize(floats, request.targets, ranges, request.dtype, variant.in_float, wide, like)
+        self._taken.setdefault((variant.equalized, variant.in_float, variant.wide), made)
+        return made
 
     def _measure_wide_units(self, variant: QuantizationVariant, half: int | None) -> WideUnits:
         """Return the units in 16 bits of a variant, with ranges that clip nothing."""
@@ -294,9 +340,12 @@ class VariantMaker:
         if key not in self._ranges:
             report_step("calibrate")
             floats = self.equalize(half) if variant.equalized else self.floats
-            data = self.request.data if half is None else self._take_half(half)
+            data = self.request.data if half is None else self.take_half(half)
             images = self.request.images if half is None else NO_PREPROCESSING
-            ranges = calibrate(floats, data, method=variant.method, images=images)
+            source = find_samples(data, floats, images, None)
+            seen = self._extremes.get((variant.equalized, half))
+            ranges, seen = measure_ranges(floats, source, variant.method, seen)
+            self._extremes[variant.equalized, half] = seen
             ranges = fix_ranges(floats.index, ranges, self.request.dtype)
             if self.channel_tensors is None:
                 request = self.request
@@ -317,12 +366,14 @@ class VariantMaker:
 
     def equalize(self, half: int | None) -> Model:
         """Return the float model with channels equalized on all samples, or on a half of them."""
-        if half not in self._equalized:
-            samples = self._take_half(half)
-            self._equalized[half] = scale_features(equalize(self.floats, samples), samples)
-        return self._equalized[half]
+        fitted = self._find_fitted(half)
+        if fitted not in self._equalized:
+            samples = self.take_half(fitted)
+            self._equalized[fitted] = scale_features(equalize(self.floats, samples), samples)
+        return self._equalized[fitted]
 
-    def _take_half(self, half: int | None) -> Sequence[Mapping[str, Any]]:
+    def take_half(self, half: int | None) -> Sequence[Mapping[str, Any]]:
+        """Return a half of the samples, or all."""
         return self.samples if half is None else self.samples[half::2]
 
 
@@ -366,23 +417,49 @@ def find_channel_tensors(
 Float64Array = NDArray[np.float64]
 
 
-def measure_bias_shifts(
-    floats: Model, quantized: Model, samples: Sequence[Mapping[str, Any]]
-) -> dict[str, Float64Array]:
+_ROUNDED_SAMPLES = 4  # that tell what another rounding of a tensor moves its means by
+
+
+@dataclass(eq=False)
+class ChannelMeans:
+    """The channel means of tensors over samples, as they are and rounded; what was measured is kept.
+
+    Tensors of one name have the same values in all models that it is asked about. What another rounding
+    moves means by is measured on four samples alone: it hardly differs between samples.
+    """
+
+    samples: Sequence[Mapping[str, Any]]
+    _means: dict[str, Float64Array] = field(default_factory=dict)
+    _moved: dict[tuple[str, Hashable], Float64Array] = field(default_factory=dict)
+
+    def measure(
+        self, floats: Model, quantized: Model, names: Sequence[str]
+    ) -> dict[str, tuple[Float64Array, Float64Array]]:
+        """Return the means of tensors, `[C]` each, and what rounding them moves these by."""
+        roundings = _find_roundings(quantized, names)
+        keys = {name: (name, roundings[name].key) for name in names}
+        new = [name for name, key in keys.items() if key not in self._moved]
+        if new:
+            probed, copies = _add_roundings(floats, {name: roundings[name] for name in new})
+            is_known = all(name in self._means for name in new)
+            samples = self.samples[:_ROUNDED_SAMPLES] if is_known else self.samples
+            found = measure_channel_means(probed, [*new, *copies.values()], samples, "means")
+            self._means = {**{name: found[name] for name in new}, **self._means}
+            moved = {keys[name]: found[copies[name]] - found[name] for name in new}
+            self._moved.update(moved)
+        return {name: (self._means[name], self._moved[key]) for name, key in keys.items()}
+
+
+def measure_bias_shifts(floats: Model, quantized: Model, means: ChannelMeans) -> dict[str, Float64Array]:
     """Return the mean errors, `[C]`, of a quantized model's linear nodes that have a bias, on samples.
 
     They are by the node's output in the float model.
     """
     linear = list(_find_quantized(floats, quantized))
-    names = sorted({one.read for one in linear})
-    if not names:
-        return {}
-    probed, copies = _add_roundings(floats, quantized, names)
-    found = measure_channels(probed, [*names, *copies.values()], samples, "means")
+    found = means.measure(floats, quantized, sorted({one.read for one in linear}))
     shifts = {}
     for one in linear:
-        mean = found[one.read].mean
-        moved = found[copies[one.read]].mean - mean
+        mean, moved = found[one.read]
         inputs, outputs = one.channels.inputs, one.channels.outputs
         shift = np.zeros(int(outputs.max()) + 1)
         np.add.at(shift, outputs, one.errors * mean[inputs] + one.rounded * moved[inputs])
@@ -435,30 +512,54 @@ def _has_channels(index: GraphIndex, name: str) -> bool:
     return shape is not None and len(shape) > 1 and isinstance(shape[1], int)
 
 
-def _add_roundings(
-    floats: Model, quantized: Model, names: Sequence[str]
-) -> tuple[Model, dict[str, str]]:
-    """Return a float model that rounds some tensors as well, and the rounded ones by those tensors."""
+@dataclass(frozen=True, eq=False)
+class _Rounding:
+    """How a tensor is rounded: scale and zero point, and attributes such as the axis of several."""
+
+    scale: NDArray[Any]
+    zero_point: NDArray[Any]
+    attributes: Mapping[str, Any]
+
+    @property
+    def key(self) -> Hashable:
+        """What is equal for equal roundings."""
+        dtype, axis = self.zero_point.dtype.str, self.attributes.get("axis")
+        return dtype, axis, self.scale.tobytes(), self.zero_point.tobytes()
+
+
+def _find_roundings(quantized: Model, names: Sequence[str]) -> dict[str, _Rounding]:
+    """Return how tensors of the float model are rounded in a quantized one."""
     index = quantized.index
     pairs: dict[str, NodeProto] = {}
     for node in index.nodes:
         if is_quantize(node) and is_inserted(node):
             pairs.setdefault(get_metadata(node, TENSOR_KEY), node)
+    found = {}
+    for name in names:
+        scale, zero_point = (
+            read_constant(index, read, quantized.folder) for read in pairs[name].input[1:]
+        )
+        attributes = {each.name: helper.get_attribute_value(each) for each in pairs[name].attribute}
+        found[name] = _Rounding(scale, zero_point, attributes)
+    return found
+
+
+def _add_roundings(floats: Model, roundings: Mapping[str, _Rounding]) -> tuple[Model, dict[str, str]]:
+    """Return a float model that rounds some tensors as well, and the rounded ones by those tensors."""
     proto = copy_without(floats.proto)
     graph = EditableGraph(proto.graph)
     copies = {}
-    for name in names:
-        axis = {each.name: helper.get_attribute_value(each) for each in pairs[name].attribute}
+    for name, each in roundings.items():
         scale = [
-            graph.store(read_constant(index, read, quantized.folder), f"{name}_{what}")
-            for read, what in zip(pairs[name].input[1:], ("scale", "zero_point"), strict=True)
+            graph.store(value, f"{name}_{what}")
+            for value, what in ((each.scale, "scale"), (each.zero_point, "zero_point"))
         ]
         integers, copies[name] = (
             graph.names.new_tensor(f"{name}_{what}") for what in ("integers", "rounded")
         )
         graph.insert_last(
-            build_node("QuantizeLinear", [name, *scale], [integers], **axis),
-            build_node("DequantizeLinear", [integers, *scale], [copies[name]], **axis),
+            build_node("QuantizeLinear", [name, *scale], [integers], **each.attributes),
+            build_node("DequantizeLinear", [integers, *scale], [copies[name]], **each.attributes),
         )
         proto.graph.value_info.append(
             ValueInfoProto(name=copies[name], type=floats.index.type_protos[name])

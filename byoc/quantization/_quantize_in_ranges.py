@@ -23,10 +23,8 @@ from byoc.quantization._choose_precision import ChosenPrecision, find_wide_targe
 from byoc.quantization._equalization import describe_coarse_outputs, find_coarse_concats
 from byoc.quantization._feature_scaling import find_rescaled_sums
 from byoc.quantization._precision import DEFAULT_BLOCK, WEIGHTS, Precision
-from byoc.quantization._prepare_model import find_tail_units
+from byoc.quantization._prepare_model import find_activations, find_tail_units
 from byoc.quantization._quantization_trials import (
-    QUICK,
-    THOROUGH,
     TIME_PRICE,
     QuantizationTrials,
     QuantizedOnData,
@@ -34,6 +32,8 @@ from byoc.quantization._quantization_trials import (
 )
 from byoc.quantization._quantization_variants import (
     METHODS,
+    QUICK,
+    THOROUGH,
     DataRequest,
     QuantizationVariant,
     VariantMaker,
@@ -46,6 +46,8 @@ from byoc.support import Note, report_step
 
 _SAMPLES = 16  # that channels are measured on, and variants of the model compared
 _WEIGHT_SAMPLES = 64  # that weights in blocks are rounded on
+_LEAST_SAMPLES = 8  # of a network with large tensors, of which a sample has more values
+_VALUES = 1 << 27  # of float tensors in all these samples, unless these are the fewest
 _SUM_PRICE = 0.05
 """The share of the predicted seconds that Muls behind sums may add: a transformer has nothing else."""
 _EQUALIZED = "channels are equalized, which lowers the noise on the samples"
@@ -71,21 +73,22 @@ class DataQuantizer(DataRequest):
         """
         floats = prepare_floats(model, self.targets, self.dtype)
         source = find_samples(self.data, floats, self.images, None)
-        read = [] if source.random else islice(source.read_from(0), _SAMPLES)
+        count = _SAMPLES if self.effort == THOROUGH else _count_samples(floats.index)
+        read = [] if source.random else islice(source.read_from(0), count)
         samples = [each.inputs for each in read]
         methods = [self.method] if self.method else METHODS
-        expected = run_with_logits(floats, samples) if samples else []
-        clock = TrialClock(self.effort)
-        trials = QuantizationTrials(VariantMaker(self, floats, samples), expected, clock)
+        maker = VariantMaker(self, floats, samples)
+        expected = run_with_logits(floats, maker.measured_samples) if samples else []
+        trials = QuantizationTrials(maker, expected, TrialClock(self.effort))
         plain = trials.add(QuantizationVariant(methods[0]))
         if not samples or not plain.quantized.units:
             return trials.finish()
-        if trials.maker.equalize(None) is not floats:
+        if maker.equalize(None) is not floats:
             equalized = replace(plain.variant, equalized=True)
-            trials.add(equalized.extend(steps=[_EQUALIZED]), plain)
-        measured = {QUICK: [], THOROUGH: trials.trials}.get(self.effort, [trials.best])
-        for each in measured[:] if len(methods) > 1 else ():  # those that change less come first
-            trials.add(replace(each.variant, method=methods[-1]), trials.best)
+            trials.add(equalized.extend(steps=[_EQUALIZED]))
+        clipped = {QUICK: [], THOROUGH: trials.trials}.get(self.effort, [trials.best])
+        for each in clipped[:] if len(methods) > 1 else ():  # those that change less come first
+            trials.add(replace(each.variant, method=methods[-1]))
         trials = self._rescale_sums(trials)
         if self.effort == QUICK:
             return trials.finish()
@@ -94,13 +97,13 @@ class DataQuantizer(DataRequest):
         trials.leave_head_in_float()
         trials.refine_outputs()
         best = trials.best
-        trials.add(replace(best.variant.extend(steps=[_ROUNDED]), rounded=True), best)
+        trials.add(replace(best.variant.extend(steps=[_ROUNDED]), rounded=True))
         return trials.finish()
 
     def _rescale_sums(self, trials: QuantizationTrials) -> QuantizationTrials:
         """Return trials of a model with sums rescaled before they are normalized, where that pays."""
         best, maker = trials.best, trials.maker
-        found = find_rescaled_sums(maker.floats, maker.samples)
+        found = find_rescaled_sums(maker.floats, maker.fitted_samples)
         if not found.sums:
             return trials
         report_step("choose sums to rescale")
@@ -117,13 +120,13 @@ class DataQuantizer(DataRequest):
         rescaled = QuantizationTrials(
             VariantMaker(self, found.take(count), maker.samples), trials.expected, trials.clock
         )
-        tried = rescaled.add(replace(variant, equalized=True), best)
+        tried = rescaled.add(replace(variant, equalized=True))
         return rescaled if rescaled.is_worth_its_time(tried, best, _SUM_PRICE) else trials
 
     def _group_channels(self, trials: QuantizationTrials, methods: Sequence[str]) -> QuantizationTrials:
         """Return trials of a model with channels in groups instead, where that is worth its time."""
         best, maker = trials.best, trials.maker
-        groups = find_channel_groups(maker.floats, maker.samples, maker.channel_tensors or ())
+        groups = find_channel_groups(maker.floats, maker.fitted_samples, maker.channel_tensors or ())
         if not groups.chains:
             return trials
         report_step("choose groups of channels")
@@ -153,7 +156,7 @@ class DataQuantizer(DataRequest):
         if self.predict is None:
             return trials
         best, maker = trials.best, trials.maker
-        places = find_finer_composites(maker.floats, self.targets, maker.samples)
+        places = find_finer_composites(maker.floats, self.targets, maker.fitted_samples)
         if not places:
             return trials
         report_step("choose finer composites")
@@ -166,7 +169,7 @@ class DataQuantizer(DataRequest):
         finer = QuantizationTrials(
             VariantMaker(self, marked, maker.samples), trials.expected, trials.clock
         )
-        tried = finer.add(best.variant.extend(steps=[_FINER.format(count)]), best)
+        tried = finer.add(best.variant.extend(steps=[_FINER.format(count)]))
         return finer if tried.is_better(best) else trials
 
     def _predict_floats(self, floats: Model, ranges: Ranges) -> float:
@@ -174,6 +177,13 @@ class DataQuantizer(DataRequest):
         if self.predict is None:
             return 0.0
         return self.predict(quantize(floats, self.targets, ranges, self.dtype).model)
+
+
+def _count_samples(index: GraphIndex) -> int:
+    """Return the number of samples to compare variants on: fewer where tensors are large."""
+    shapes = (index.get_shape(name) or () for name in find_activations(index))
+    values = sum(math.prod(each for each in shape if isinstance(each, int)) for shape in shapes)
+    return max(_LEAST_SAMPLES, min(_SAMPLES, _VALUES // max(values, 1)))
 
 
 # Composites that round less than their operators one by one, and take longer: where to have them.

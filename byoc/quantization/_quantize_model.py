@@ -37,6 +37,7 @@ from byoc.quantization._prepare_model import (
     upgrade_ir,
     upgrade_opset,
 )
+from byoc.quantization._product_biases import join_biases
 from byoc.rules import Annotator, Target
 
 _MAX_NAMES = 3  # in a sentence
@@ -48,14 +49,15 @@ class QuantizedModel:
 
     `floats` is the float model it was made from, prepared (`prepare_floats`). `units` are the quantized
     units by name, each with the names of its nodes. `channels` are the tensors with a scale for each
-    channel.
+    channel. `quantizer` is what decided on the units.
     """
 
     model: Model
     floats: Model
     units: Mapping[str, tuple[str, ...]]
     notes: tuple[str, ...]
-    channels: tuple[str, ...] = ()
+    channels: tuple[str, ...]
+    quantizer: "_Quantizer"
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +75,7 @@ def quantize(  # noqa: PLR0913, PLR0917 - one for each thing that is decided
     dtype: str | None = None,
     exclude: Collection[str] = (),
     wide: WideUnits | None = None,
+    like: QuantizedModel | None = None,
 ) -> QuantizedModel:
     """Return a model with every unit that the targets take quantized, given the ranges of its tensors.
 
@@ -81,18 +84,27 @@ def quantize(  # noqa: PLR0913, PLR0917 - one for each thing that is decided
     Scan. The scheme is that of each target's file; if several targets take a unit, the first one's
     applies.
 
+    The targets are not asked again what they take where a model is quantized `like` an earlier one, of
+    the same nodes and other numbers, with the same `dtype`, `exclude` and names of `wide`. What they
+    refuse because of a number alone is then in integers all the same.
+
     Raises InputError if a target does not have the dtype, a name in `exclude` does not exist, ranges
     contradict one another, or the operator set cannot be raised to the version that the scheme needs.
     """
-    floats = prepare_floats(model, targets, dtype, ranges)
-    if wide is not None and wide.names:
-        floats = upgrade_opset(floats, SIXTEEN_BITS)
+    if like is not None and like.quantizer.given is model:
+        floats = like.floats
+    else:
+        floats = prepare_floats(model, targets, dtype, ranges)
+        if wide is not None and wide.names:
+            floats = upgrade_opset(floats, SIXTEEN_BITS)
     integer = [target for target in targets if target.has_quantized_rules]
     forms = [_UnitForm(dtype, ranges)]
     if wide is not None:
         forms.append(_UnitForm(WIDE, wide.ranges, wide.names))
-    done = _Quantizer(floats, integer, forms, frozenset(exclude))
-    return done.quantize(set(map(get_node_name, model.index.nodes)))
+    done = _Quantizer(model, floats, integer, forms, frozenset(exclude))
+    if like is not None and done.repeat(like.quantizer):
+        return done.build()
+    return done.quantize()
 
 
 def prepare_floats(
@@ -115,6 +127,9 @@ def prepare_floats(
     operators = {name for requirement in wishes for name in requirement.find_ops()}
     # First the activations: the Add of a hard sigmoid could go into the convolution before it.
     fused = fuse_activations(raised, operators)
+    # Ranges that are given are those of the tensors that are there.
+    if ranges is None and all({"Gemm", "MatMul"} <= each.find_ops().keys() for each in wishes):
+        fused = join_biases(fused)
     return fold_affine_nodes(fused, through_sums=ranges is None)
 
 
@@ -155,56 +170,82 @@ class _UnitForm:
 class _Quantizer:
     """The state of the decision which units are quantized.
 
-    `excluded_nodes` are those that each target does not get, by its name; `reasons` say why, by unit.
-    The first of the `forms` is that of all units that no other names.
+    `floats` is the `given` model, prepared. `excluded_nodes` are those that each target does not get, by
+    its name; `reasons` say why, by unit. The first of the `forms` is that of all units that no other
+    names. `units` and `parts`, the same with their schemes, are there once it is decided.
     """
 
+    given: Model
     floats: Model
     targets: Sequence[Target]
     forms: Sequence[_UnitForm]
     exclude: frozenset[str]
     excluded_nodes: dict[str, set[int]] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
+    units: Sequence[QuantizationCandidate] = ()
+    parts: Sequence[SchemedUnits] = ()
 
     @property
     def index(self) -> GraphIndex:
         """The index of the float model."""
         return self.floats.index
 
-    def quantize(self, known: Collection[str]) -> QuantizedModel:
-        """Return the quantized model; notes mention only nodes with a `known` name, the user's own."""
+    def quantize(self) -> QuantizedModel:
+        """Decide which units are quantized, and return the model."""
         excluded = self._find_excluded()
         self.excluded_nodes = {target.name: set(excluded) for target in self.targets}
         store = ConstantStore(self.index, self.floats.folder)
         while True:
-            units = self._find_units()
-            parts = [self._choose_scheme(store, units, form) for form in self.forms]
-            if self._refuse(units, {k: v for part in parts for k, v in part.schemes.refused.items()}):
+            self.units = self._find_units()
+            self.parts = [self._choose_scheme(store, form) for form in self.forms]
+            if self._refuse({k: v for part in self.parts for k, v in part.schemes.refused.items()}):
                 continue
-            reasons, nodes = find_refusals(self.floats, self.targets, parts, self._list_given())
+            reasons, nodes = find_refusals(self.floats, self.targets, self.parts, self._list_given())
             merged = [
                 self._merge_channels(form, part, nodes)
-                for form, part in zip(self.forms, parts, strict=True)
+                for form, part in zip(self.forms, self.parts, strict=True)
             ]
-            if not any(merged) and not self._refuse(units, reasons, nodes):
-                break
-        done, _ = insert_quantization(self.floats, parts)
-        names = {unit.name: find_node_names(self.index, unit.unit) for unit in units}
+            if not any(merged) and not self._refuse(reasons, nodes):
+                return self.build()
+
+    def repeat(self, other: "_Quantizer") -> bool:
+        """Take the units of another quantizer; return whether it decided on the same nodes.
+
+        A tensor that has one scale there has one here.
+        """
+        if not _has_same_nodes(self.index, other.index):
+            return False
+        store = ConstantStore(self.index, self.floats.folder)
+        self.units, self.reasons = other.units, other.reasons
+        if self.floats is other.floats:
+            store = replace(other.parts[0].store, shifts={}, weights={})
+        if self._find_missing(self.units):
+            return False
+        for form, old in zip(self.forms, other.forms, strict=True):
+            channels = form.ranges.channels
+            known = {name: channels[name] for name in old.ranges.channels if name in channels}
+            form.ranges = replace(form.ranges, channels=known)
+        self.parts = [self._choose_scheme(store, form) for form in self.forms]
+        return not any(part.schemes.refused for part in self.parts)
+
+    def build(self) -> QuantizedModel:
+        """Return the model; notes mention only nodes with the user's own names."""
+        done, _ = insert_quantization(self.floats, self.parts)
+        known = set(map(get_node_name, self.given.index.nodes))
+        names = {unit.name: find_node_names(self.index, unit.unit) for unit in self.units}
         reasons = {name: reason for name, reason in self.reasons.items() if name in known}
         channels = tuple(
             name
-            for form, part in zip(self.forms, parts, strict=True)
+            for form, part in zip(self.forms, self.parts, strict=True)
             for name in form.ranges.channels
             if _has_channels(part.schemes, name)
         )
         notes = tuple(_format_notes(reasons, names))
-        return QuantizedModel(done, self.floats, names, notes, channels)
+        return QuantizedModel(done, self.floats, names, notes, channels, self)
 
-    def _choose_scheme(
-        self, store: ConstantStore, units: Sequence[QuantizationCandidate], form: _UnitForm
-    ) -> SchemedUnits:
+    def _choose_scheme(self, store: ConstantStore, form: _UnitForm) -> SchemedUnits:
         """Return the units of a form with their scheme."""
-        own = [unit for unit in units if unit.requirements.dtype == form.dtype]
+        own = [unit for unit in self.units if unit.requirements.dtype == form.dtype]
         ranges = form.ranges
         store = replace(store, shifts=ranges.shifts, weights=ranges.weights)  # the rest is shared
         return SchemedUnits(own, choose_scheme(store, own, ranges, form.dtype), store)
@@ -242,14 +283,18 @@ class _Quantizer:
                     for unit in found
                 ]
                 taken.update(number for unit in found for number in unit.unit.nodes)
-            missing: dict[str, str] = {}
-            for unit in units:
-                tensors = self._find_form(unit).ranges.tensors
-                for name in (*unit.reads, *unit.makes):
-                    if name not in tensors:
-                        missing.setdefault(unit.name, f"'{name}' has no range")
-            if not self._refuse(units, missing):
+            if not self._refuse(self._find_missing(units), units=units):
                 return units
+
+    def _find_missing(self, units: Sequence[QuantizationCandidate]) -> dict[str, str]:
+        """Return the units of which a tensor has no range, with that reason."""
+        missing: dict[str, str] = {}
+        for unit in units:
+            tensors = self._find_form(unit).ranges.tensors
+            for name in (*unit.reads, *unit.makes):
+                if name not in tensors:
+                    missing.setdefault(unit.name, f"'{name}' has no range")
+        return missing
 
     def _find_form(self, unit: QuantizationCandidate) -> _UnitForm:
         """Return the form of a unit."""
@@ -259,12 +304,15 @@ class _Quantizer:
 
     def _refuse(
         self,
-        units: Sequence[QuantizationCandidate],
         reasons: Mapping[str, str],
         nodes: Mapping[str, Collection[int]] | None = None,
+        units: Sequence[QuantizationCandidate] = (),
     ) -> bool:
-        """Exclude units, or only their given `nodes`, with reasons; return whether any were."""
-        for unit in units:
+        """Exclude units, or only their given `nodes`, with reasons; return whether any were.
+
+        The `units` are those that were decided on last, unless others are given.
+        """
+        for unit in units or self.units:
             if unit.name in reasons:
                 refused = (nodes or {}).get(unit.name, ())
                 excluded = self.excluded_nodes[unit.requirements.target.name]
@@ -296,6 +344,16 @@ class _Quantizer:
         kept = {name: each for name, each in form.ranges.channels.items() if name not in names}
         form.ranges = replace(form.ranges, channels=kept)
         return bool(names)
+
+
+def _has_same_nodes(one: GraphIndex, other: GraphIndex) -> bool:
+    """Return whether two graphs have the same nodes, but for the constants that these read."""
+    if one is other:
+        return True
+    return len(one.nodes) == len(other.nodes) and all(
+        node.op_type == twin.op_type and node.output == twin.output
+        for node, twin in zip(one.nodes, other.nodes, strict=True)
+    )
 
 
 def _has_channels(schemes: QuantizationScheme, name: str) -> bool:

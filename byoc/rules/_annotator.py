@@ -69,6 +69,8 @@ class Annotator:
     index: GraphIndex
     _marks: dict[Hashable, Mark] = field(default_factory=dict)
     """the marks that all nodes of a signature get"""
+    _ruled: dict[int, Mark] = field(default_factory=dict)
+    """the marks of nodes by the rules alone; conversions beside a node ask for its mark, too"""
 
     def annotate_node(self, number: int) -> Mark:
         """Return the mark of a node."""
@@ -98,6 +100,11 @@ class Annotator:
 
     def _apply_rules(self, number: int) -> Mark:
         """Return the mark of a node according to the rules alone."""
+        if number not in self._ruled:
+            self._ruled[number] = self._find_mark(number)
+        return self._ruled[number]
+
+    def _find_mark(self, number: int) -> Mark:
         kept = self._host_nodes.get(number)
         if kept is not None:
             return Mark(refuse(kept.make_cause(self._get_operator(number))), accepts_plain=False)

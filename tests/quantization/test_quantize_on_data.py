@@ -22,6 +22,7 @@ from byoc.quantization._precision import EFFORTS
 from byoc.quantization._prepare_model import find_head_units, find_tail_units
 from byoc.quantization._quantization_trials import QuantizationTrials, QuantizedOnData
 from byoc.quantization._quantization_variants import (
+    ChannelMeans,
     OutputAccuracies,
     QuantizationVariant,
     VariantMaker,
@@ -84,7 +85,7 @@ def test_shifts_are_the_mean_errors_of_pointwise_convolutions(seed: int) -> None
     to = target()
     floats = prepare_floats(model, [to])
     made = quantize(floats, [to], ranges(model, given[:1]))
-    found = measure_bias_shifts(floats, made.model, given)
+    found = measure_bias_shifts(floats, made.model, ChannelMeans(given))
     assert sorted(found) == ["c", "y"]
     rounded = {name: values(made.model, given[0])[name] for name in ("x_dq", "w0_dq")}
     assert rounded["w0_dq"].shape == (8, 3, 1, 1)
@@ -101,7 +102,7 @@ def test_a_corrected_bias_has_no_mean_error(folder: Path) -> None:
     floats = prepare_floats(model, [to])
     found = ranges(floats, given)
     made = quantize(floats, [to], found).model
-    shifts = measure_bias_shifts(floats, made, given)
+    shifts = measure_bias_shifts(floats, made, ChannelMeans(given))
     assert "c0" in shifts
     assert "c2" not in shifts, "it has no bias"
     corrected = quantize(floats, [to], type(found)(**{**vars(found), "shifts": shifts})).model
