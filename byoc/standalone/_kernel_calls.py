@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from onnx import NodeProto
 
 from byoc.model import is_onnx
 from byoc.standalone._node_calls import FusedNodes, is_decoder_operator, make_decoder_call
-from byoc.standalone._program_graph import SCRATCH, Call, ProgramGraph, format_float
+from byoc.standalone._program_graph import SCRATCH, Call, Operand, ProgramGraph, format_float
 
 # KERNEL_DEPTH, KERNEL_COLUMNS, WIDTH and KERNEL_BAND of the C source
 _DEPTH, _COLUMNS, _WIDTH, _BAND = 256, 64, 16, 2048
@@ -75,6 +77,7 @@ def _make_gemm(graph: ProgramGraph, node: NodeProto, fused: FusedNodes, result: 
     bias = get_bias(node)
     bias_row, bias_col = _find_bias_steps(graph.get_shape(bias) if bias else (), rows, cols)
     return _make_product(
+        graph,
         (1, rows, depth, cols),
         (0, 0),
         (depth, b_row, b_col, bias_row, bias_col),
@@ -95,6 +98,7 @@ def _make_matmul(graph: ProgramGraph, node: NodeProto, fused: FusedNodes, result
     (count, rows, depth, cols), steps = batches
     bias_col = 1 if fused.bias else 0
     return _make_product(
+        graph,
         (count, rows, depth, cols),
         steps,
         (depth, cols, 1, 0, bias_col),
@@ -123,6 +127,7 @@ def find_batches(
 
 
 def _make_product(  # noqa: PLR0913, PLR0917 - the structure has as many parts
+    graph: ProgramGraph,
     extents: tuple[int, int, int, int],
     batch_steps: tuple[int, int],
     steps: tuple[int, ...],
@@ -130,10 +135,33 @@ def _make_product(  # noqa: PLR0913, PLR0917 - the structure has as many parts
     fused: FusedNodes,
     operands: tuple[str | None, ...],
 ) -> Call:
-    values = [*extents, *batch_steps, *steps, *map(format_float, scales), _format_activation(fused)]
+    a_row, b_row, b_col, *bias_steps = steps
+    tiled, copied = None, extents[3]
+    if extents[0] == 1 and operands[1] and _is_read_once(graph, operands[1]):
+        matrix = graph.get_constant(operands[1]).reshape(-1)
+        shape = extents[2:] if b_col == 1 else extents[:1:-1]
+        tiled = arrange_tiles(matrix.reshape(shape) if b_col == 1 else matrix.reshape(shape).T)
+        copied = extents[3] % _WIDTH
+    values = [*extents, *batch_steps, a_row, b_row, b_col, int(tiled is not None), *bias_steps]
+    values += [*map(format_float, scales), _format_activation(fused)]
     structure = f"{{{', '.join(map(str, values))}}}"
-    scratch = _count_scratch(extents[2], extents[3])
-    return Call("kernel_multiply", (*operands, SCRATCH), "kernel_product", structure, scratch)
+    scratch = _count_scratch(extents[2], copied)
+    given: tuple[Operand, ...] = (operands[0], operands[1] if tiled is None else tiled, *operands[2:])
+    return Call("kernel_multiply", (*given, SCRATCH), "kernel_product", structure, scratch)
+
+
+def _is_read_once(graph: ProgramGraph, name: str) -> bool:
+    """Return whether a tensor is known before a run, and no other node needs it as it is stored."""
+    readers = graph.index.consumers.get(name, ())
+    return graph.is_constant(name) and len(readers) == 1 and name not in graph.index.outputs
+
+
+def arrange_tiles(matrix: NDArray[Any]) -> NDArray[Any]:
+    """Return a matrix as `kernel_product` has it: tiles of 16 columns, and the other columns behind."""
+    depth, cols = matrix.shape
+    whole = cols - cols % _WIDTH
+    tiles = matrix[:, :whole].reshape(depth, -1, _WIDTH).transpose(1, 0, 2)
+    return np.concatenate([tiles.reshape(-1), matrix[:, whole:].reshape(-1)])
 
 
 def _make_max_pool(graph: ProgramGraph, node: NodeProto, fused: FusedNodes, result: str) -> Call | None:

@@ -43,11 +43,12 @@ typedef struct kernel_pool {
 
 /* Products of matrices: for each of `count`, c[rows][cols] = scale * a[rows][depth] * b[depth][cols] + bias.
  * Steps are those from one element to the next: `a_row` to the next row of a, 0 in `a_batch` for one a for all.
- * `bias_row` and `bias_col` are 0 where the bias is one for all rows, or all columns. */
+ * `bias_row` and `bias_col` are 0 where the bias is one for all rows, or all columns. With `tiled` b is dense tiles of
+ * 16 columns, one behind another, and the columns that are left over as a matrix behind them. */
 typedef struct kernel_product {
     int32_t count, rows, depth, cols;
     int64_t a_batch, b_batch;
-    int32_t a_row, b_row, b_col, bias_row, bias_col;
+    int32_t a_row, b_row, b_col, tiled, bias_row, bias_col;
     float scale, bias_scale;
     kernel_activation activation;
 } kernel_product;
