@@ -12,8 +12,8 @@ from byoc.model import is_onnx
 from byoc.standalone._node_calls import FusedNodes, is_decoder_operator, make_decoder_call
 from byoc.standalone._program_graph import SCRATCH, Call, Operand, ProgramGraph, format_float
 
-# KERNEL_DEPTH, KERNEL_COLUMNS, WIDTH and KERNEL_BAND of the C source
-_DEPTH, _COLUMNS, _WIDTH, _BAND = 256, 64, 16, 2048
+# KERNEL_DEPTH, KERNEL_COLUMNS, WIDTH, KERNEL_BAND and KERNEL_SPARE of the C source
+_DEPTH, _COLUMNS, _WIDTH, _BAND, _SPARE = 256, 64, 16, 2048, 16
 IMAGE_RANKS = (3, 4)
 _FLOAT_BYTES = 4  # bytes of float32
 _SOFTMAX_OF_ONE_AXIS = 13  # the operator set
@@ -244,7 +244,7 @@ def count_band(attributes: Mapping[str, Any], kernel: Sequence[int], y: Sequence
     )
     width = (_as_image(y)[1] - 1) * across + cols + 1
     band = min(_as_image(y)[0], max(1, _BAND // width))
-    return (band + (band - 1) * down + rows + 1) * width * _FLOAT_BYTES
+    return ((band + (band - 1) * down + rows + 1) * width + 2 * _SPARE) * _FLOAT_BYTES
 
 
 def _format_activation(fused: FusedNodes) -> str:

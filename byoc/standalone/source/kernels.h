@@ -190,8 +190,11 @@ void kernel_convolve(const kernel_conv *conv, const float *x, const float *weigh
 /* The floats of a band of rows that a depthwise convolution computes at once, unless one row has more. */
 #define KERNEL_BAND 2048
 
+/* Floats behind a band, and behind what its windows read, that whole vectors reach. */
+#define KERNEL_SPARE 16
+
 /* Convolve each channel by windows of its own: `in_channels` is 1. `scratch` holds a band of results, and what
- * its windows read: rows of as many columns as windows reach, padding included. */
+ * its windows read: rows of as many columns as windows reach, padding included; KERNEL_SPARE floats are behind both. */
 void kernel_convolve_depthwise(const kernel_conv *conv, const float *x, const float *weights,
                                const float *bias, float *y, float *scratch);
 
