@@ -17,6 +17,12 @@ _DEPTH, _COLUMNS, _WIDTH, _BAND, _SPARE = 256, 64, 16, 2048, 16
 IMAGE_RANKS = (3, 4)
 _FLOAT_BYTES = 4  # bytes of float32
 _SOFTMAX_OF_ONE_AXIS = 13  # the operator set
+_RESIZE = 11  # the operator set that states how coordinates are transformed
+_STEPS = 16  # KERNEL_STEPS of the C source
+_COORDINATES = frozenset({"half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"})
+
+ELEMENTWISE = frozenset({"kernel_tanh", "kernel_sigmoid"})
+"""Kernels that read each element right before they write it."""
 
 
 def make_kernel_call(graph: ProgramGraph, fused: FusedNodes) -> Call | None:
@@ -28,8 +34,9 @@ def make_kernel_call(graph: ProgramGraph, fused: FusedNodes) -> Call | None:
     if is_decoder_operator(node):
         return make_decoder_call(graph, node)
     maker = _MAKERS.get(node.op_type) if is_onnx(node) else None
+    read = node.input[:1] if node.op_type == "Resize" else node.input  # the others are its extents
     if maker is None or any(
-        name and graph.get_dtype(name) != "float32" for name in (*node.input, node.output[0])
+        name and graph.get_dtype(name) != "float32" for name in (*read, *node.output)
     ):
         return None
     result = graph.index.nodes[fused.nodes[-1]].output[0]
@@ -65,6 +72,42 @@ def describe_convolution(graph: ProgramGraph, node: NodeProto, activation: str) 
     groups = int(attributes.get("group", 1))
     channels = f"{weights[1]}, {weights[0] // groups}"
     return f"{{{x[0]}, {groups}, {channels}, {_describe_images(x, y)}, {window}, {activation}}}"
+
+
+def _make_transposed(
+    graph: ProgramGraph, node: NodeProto, fused: FusedNodes, result: str
+) -> Call | None:
+    """Return the call for a ConvTranspose of stored weights, which are taken apart by strides."""
+    x, weights = (graph.get_shape(name) for name in node.input[:2])
+    y = graph.get_shape(node.output[0])
+    attributes = graph.index.get_attributes(node)
+    auto = attributes.get("auto_pad") or "NOTSET"
+    stated = auto in ("NOTSET", b"NOTSET", "VALID", b"VALID") and "output_shape" not in attributes
+    dilated = any(each != 1 for each in attributes.get("dilations") or ())
+    if len(x) not in IMAGE_RANKS or not stated or dilated or not prod(y) * prod(weights) * prod(x):
+        return None
+    if not graph.is_constant(node.input[1]):
+        return None
+    groups = int(attributes.get("group", 1))
+    numbers = f"{x[0]}, {groups}, {weights[0] // groups}, {weights[1]}, {_describe_images(x, y)}"
+    window = _make_window(attributes, weights[2:], x[2:], y[2:])
+    structure = f"{{{numbers}, {window}, {_format_activation(fused)}}}"
+    strides = _as_image(attributes.get("strides") or [1] * (len(x) - 2))
+    before = _as_image(_find_pads(attributes, weights[2:], x[2:], y[2:])[0], 0)
+    matrix = graph.get_constant(node.input[1])
+    matrix = matrix.reshape(groups, weights[0] // groups, weights[1], *_as_image(weights[2:]))
+    phases = [
+        matrix[..., (row + before[0]) % strides[0] :: strides[0], (col + before[1]) % strides[1] :: strides[1]]
+        for row in range(strides[0])
+        for col in range(strides[1])
+    ]
+    apart = [each[..., ::-1, ::-1].swapaxes(1, 2) for each in phases]
+    places = max(each.shape[3] * each.shape[4] for each in apart)
+    scratch = _count_scratch(max(1, places * weights[0] // groups), prod(y[2:]))
+    scratch += weights[1] * _COLUMNS * _FLOAT_BYTES
+    stored = np.concatenate([each.reshape(-1) for each in apart])
+    operands = (node.input[0], stored, get_bias(node), result, SCRATCH)
+    return Call("kernel_convolve_transposed", operands, "kernel_conv", structure, scratch)
 
 
 def _make_gemm(graph: ProgramGraph, node: NodeProto, fused: FusedNodes, result: str) -> Call | None:
@@ -216,6 +259,88 @@ def _make_softmax(graph: ProgramGraph, node: NodeProto, fused: FusedNodes, resul
     return Call("kernel_softmax", (node.input[0], result), "kernel_rows", structure)
 
 
+def _make_elementwise(
+    graph: ProgramGraph, node: NodeProto, fused: FusedNodes, result: str
+) -> Call | None:
+    function = "kernel_tanh" if node.op_type == "Tanh" else "kernel_sigmoid"
+    structure = f"{{1, {prod(graph.get_shape(result))}}}"
+    return Call(function, (node.input[0], result), "kernel_rows", structure)
+
+
+def _make_resize(graph: ProgramGraph, node: NodeProto, fused: FusedNodes, result: str) -> Call | None:
+    """Return the call for a Resize by linear interpolation along the last two axes."""
+    x, y = graph.get_shape(node.input[0]), graph.get_shape(result)
+    attributes = {
+        name: value.decode() if isinstance(value, bytes) else value
+        for name, value in graph.index.get_attributes(node).items()
+    }
+    mode = attributes.get("coordinate_transformation_mode", "half_pixel")
+    plain = attributes.get("mode") == "linear" and mode in _COORDINATES
+    others = ("axes", "antialias", "keep_aspect_ratio_policy")
+    if not plain or any(attributes.get(name) not in (None, 0, "stretch") for name in others):
+        return None
+    if len(x) not in IMAGE_RANKS or x[:2] != y[:2] or not prod(y) or graph.index.get_opset(node) < _RESIZE:
+        return None
+    given = (*node.input, "", "", "")[2]
+    if given and not graph.is_constant(given):
+        return None
+    stated = graph.get_constant(given).reshape(-1) if given else np.zeros(0)
+    scales = stated[2:] if stated.size else [high / low for low, high in zip(x[2:], y[2:], strict=True)]
+    axes = [
+        _interpolate(*each, mode)
+        for each in zip(_as_image(x[2:]), _as_image(y[2:]), _as_image(scales), strict=True)
+    ]
+    places, shares = (np.concatenate([axis[i] for axis in axes]) for i in range(2))
+    structure = f"{{{x[0] * x[1]}, {_describe_images(x, y)}}}"
+    operands = (node.input[0], places, shares, result, SCRATCH)
+    return Call("kernel_interpolate", operands, "kernel_resize", structure, x[-1] * _FLOAT_BYTES)
+
+
+def _interpolate(low: int, high: int, scale: float, mode: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the two places that each of `high` results is between, of `low`, and their shares."""
+    at = np.arange(high, dtype=np.float64)
+    if mode == "align_corners":
+        at = at * (low - 1) / (high - 1) if high > 1 else at * 0
+    elif mode == "asymmetric":
+        at = at / float(scale)
+    else:
+        at = (at + 0.5) / float(scale) - 0.5 if mode == "half_pixel" or high > 1 else at * 0
+    at = np.clip(at, 0, low - 1)
+    first = np.floor(at).astype(np.int32)
+    second = np.minimum(first + 1, low - 1).astype(np.int32)
+    share = (at - first).astype(np.float32)
+    return np.concatenate([first, second]), np.concatenate([1 - share, share])
+
+
+def _make_lstm(graph: ProgramGraph, node: NodeProto, fused: FusedNodes, result: str) -> Call | None:
+    """Return the call for an LSTM of stored weights with its usual functions, and whole sequences."""
+    x, w, r, bias, lengths, h, c, peepholes = (*node.input, *[""] * 5)[:8]
+    attributes = graph.index.get_attributes(node)
+    order = [each if isinstance(each, str) else each.decode() for each in attributes.get("activations", ())]
+    usual = order in ([], ["Sigmoid", "Tanh", "Tanh"] * (len(order) // 3))
+    others = ("clip", "input_forget", "layout")
+    if lengths or peepholes or not usual or any(attributes.get(name) for name in others):
+        return None
+    steps, batch, inputs = graph.get_shape(x)
+    directions, _, hidden = graph.get_shape(r)
+    stored = (w, r, *([bias] if bias else ()))
+    if not all(map(graph.is_constant, stored)) or not steps * batch * inputs * hidden:
+        return None
+    direction = attributes.get("direction", b"forward")
+    reversed_ = int(direction in (b"reverse", "reverse"))
+    numbers = (directions, reversed_, steps, batch, inputs, hidden)
+    tiles = [
+        np.concatenate([arrange_tiles(each.T) for each in graph.get_constant(name)]) for name in (w, r)
+    ]
+    whole = np.zeros((directions, 8 * hidden), np.float32) if not bias else graph.get_constant(bias)
+    whole = whole[:, : 4 * hidden] + whole[:, 4 * hidden :]
+    made = [name or None for name in (*node.output, "", "")[:3]]
+    operands = (x, *tiles, whole, h or None, c or None, *made, SCRATCH)
+    floats = (2 * hidden + 4 * hidden * _STEPS) * batch + _DEPTH * _WIDTH
+    structure = f"{{{', '.join(map(str, numbers))}}}"
+    return Call("kernel_run_lstm", operands, "kernel_lstm", structure, floats * _FLOAT_BYTES)
+
+
 def get_bias(node: NodeProto) -> str | None:
     return (node.input[2] or None) if len(node.input) > 2 else None
 
@@ -294,6 +419,7 @@ def _find_pads(
 
 _MAKERS: Mapping[str, Any] = {
     "Conv": _make_convolution,
+    "ConvTranspose": _make_transposed,
     "Gemm": _make_gemm,
     "MatMul": _make_matmul,
     "MaxPool": _make_max_pool,
@@ -301,4 +427,8 @@ _MAKERS: Mapping[str, Any] = {
     "GlobalAveragePool": _make_global_pool,
     "GlobalMaxPool": _make_global_pool,
     "Softmax": _make_softmax,
+    "Tanh": _make_elementwise,
+    "Sigmoid": _make_elementwise,
+    "Resize": _make_resize,
+    "LSTM": _make_lstm,
 }

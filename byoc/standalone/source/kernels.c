@@ -346,40 +346,42 @@ static void gather_windows(const kernel_conv *conv, const float *x, int32_t plac
     }
 }
 
-/* Convolve one group of one image. */
-static void convolve_group(const kernel_conv *conv, const float *x, const float *weights, const float *bias,
-                           float *y, float *scratch) {
-    const int32_t pixels = conv->out_rows * conv->out_cols, pointwise = is_pointwise(conv);
+/* Convolve one group of one image for `cols` pixels of the result from `pixel` on, whose rows lie `c_row` floats apart
+ * from c on. Weights are a row for each channel. */
+static void convolve_pixels(const kernel_conv *conv, const float *x, const float *weights, const float *bias,
+                            int32_t pixel, int32_t cols, float *c, ptrdiff_t c_row, float *scratch) {
+    const int32_t pixels = conv->out_rows * conv->out_cols;
     const int32_t depth = conv->in_channels * conv->window.rows * conv->window.cols;
+    const int32_t direct = is_pointwise(conv) && cols % WIDTH == 0 && conv->out_channels <= DIRECT_ROWS;
     block it = {0};
     it.rows = conv->out_channels;
     it.a_row = depth;
-    it.c_row = pixels;
+    it.c = c;
+    it.c_row = c_row;
     it.bias = bias;
     it.bias_row = 1;
     it.scale = it.bias_scale = 1;
     it.activation = conv->activation;
-    for (int32_t pixel = 0; pixel < pixels; pixel += KERNEL_COLUMNS) {
-        it.cols = least(KERNEL_COLUMNS, pixels - pixel);
-        it.c = y + pixel;
-        for (int32_t k = 0; k < depth; k += KERNEL_DEPTH) {
-            it.depth = least(KERNEL_DEPTH, depth - k);
-            it.a = weights + k;
-            it.first = k == 0;
-            it.last = k + it.depth == depth;
-            if (pointwise && it.cols % WIDTH == 0 && it.rows <= DIRECT_ROWS) {
-                it.b = x + (ptrdiff_t)k * pixels + pixel;
-                it.b_row = pixels;
-                it.b_tile = WIDTH;
-            } else {
-                it.b = scratch;
-                it.b_row = WIDTH;
-                it.b_tile = (ptrdiff_t)it.depth * WIDTH;
-                gather_windows(conv, x, k, it.depth, pixel, it.cols, scratch);
-            }
-            multiply_block(&it);
+    it.cols = cols;
+    int32_t k = 0;
+    do { /* once also where a window has no place at all */
+        it.depth = least(KERNEL_DEPTH, depth - k);
+        it.a = weights + k;
+        it.first = k == 0;
+        it.last = k + it.depth == depth;
+        if (direct) {
+            it.b = x + (ptrdiff_t)k * pixels + pixel;
+            it.b_row = pixels;
+            it.b_tile = WIDTH;
+        } else {
+            it.b = scratch;
+            it.b_row = WIDTH;
+            it.b_tile = (ptrdiff_t)it.depth * WIDTH;
+            gather_windows(conv, x, k, it.depth, pixel, cols, scratch);
         }
-    }
+        multiply_block(&it);
+        k += it.depth;
+    } while (k < depth);
 }
 
 void kernel_convolve(const kernel_conv *conv, const float *x, const float *weights, const float *bias,
@@ -387,13 +389,79 @@ void kernel_convolve(const kernel_conv *conv, const float *x, const float *weigh
     const ptrdiff_t in_group = (ptrdiff_t)conv->in_channels * conv->in_rows * conv->in_cols;
     const ptrdiff_t out_group = (ptrdiff_t)conv->out_channels * conv->out_rows * conv->out_cols;
     const ptrdiff_t area = (ptrdiff_t)conv->window.rows * conv->window.cols;
+    const int32_t pixels = conv->out_rows * conv->out_cols;
     for (int32_t image = 0; image < conv->images; image++) {
         for (int32_t group = 0; group < conv->groups; group++) {
-            convolve_group(conv, x, weights + group * conv->out_channels * conv->in_channels * area,
-                           bias ? bias + group * conv->out_channels : NULL, y, scratch);
+            const float *own = weights + group * conv->out_channels * conv->in_channels * area;
+            for (int32_t pixel = 0; pixel < pixels; pixel += KERNEL_COLUMNS) {
+                convolve_pixels(conv, x, own, bias ? bias + group * conv->out_channels : NULL, pixel,
+                                least(KERNEL_COLUMNS, pixels - pixel), y + pixel, pixels, scratch);
+            }
             x += in_group;
             y += out_group;
         }
+    }
+}
+
+/* The places of one axis of a window that reach results number `at`, `at` + stride and so on, as a window that moves by
+ * single pixels: how many, and the padding before it. */
+static void find_phase(int32_t at, int32_t size, int32_t stride, int32_t before, int32_t *places, int32_t *padding) {
+    const int32_t first = (at + before) % stride;
+    *places = first < size ? (size - first + stride - 1) / stride : 0;
+    *padding = *places - 1 - (at + before) / stride;
+}
+
+/* Write `count` pixels of a channel from number `pixel` of a phase on to where they are in the result. */
+static void spread_pixels(const kernel_conv *conv, const kernel_conv *phase, int32_t pixel, int32_t count,
+                          const float *from, float *y) {
+    const int32_t row_stride = conv->window.row_stride, stride = conv->window.col_stride;
+    int32_t row = pixel / phase->out_cols, col = pixel % phase->out_cols;
+    for (int32_t done = 0; done < count; row++, col = 0) {
+        const int32_t many = least(phase->out_cols - col, count - done);
+        float *to = y + (ptrdiff_t)row * row_stride * conv->out_cols + (ptrdiff_t)col * stride;
+        for (int32_t i = 0; i < many; i++) {
+            to[(ptrdiff_t)i * stride] = from[done + i];
+        }
+        done += many;
+    }
+}
+
+/* Compute the results of one group of one image whose rows and columns are those of one phase of the strides. */
+static void convolve_phase(const kernel_conv *conv, const kernel_conv *phase, const float *x, const float *weights,
+                           const float *bias, float *y, float *scratch) {
+    const int32_t pixels = phase->out_rows * phase->out_cols;
+    const ptrdiff_t plane = (ptrdiff_t)conv->out_rows * conv->out_cols;
+    float *panel = scratch + (ptrdiff_t)conv->out_channels * KERNEL_COLUMNS;
+    for (int32_t pixel = 0; pixel < pixels; pixel += KERNEL_COLUMNS) {
+        const int32_t cols = least(KERNEL_COLUMNS, pixels - pixel);
+        convolve_pixels(phase, x, weights, bias, pixel, cols, scratch, KERNEL_COLUMNS, panel);
+        for (int32_t o = 0; o < conv->out_channels; o++) {
+            spread_pixels(conv, phase, pixel, cols, scratch + (ptrdiff_t)o * KERNEL_COLUMNS, y + o * plane);
+        }
+    }
+}
+
+void kernel_convolve_transposed(const kernel_conv *conv, const float *x, const float *weights, const float *bias,
+                                float *y, float *scratch) {
+    const kernel_window *window = &conv->window;
+    const ptrdiff_t in_group = (ptrdiff_t)conv->in_channels * conv->in_rows * conv->in_cols;
+    const ptrdiff_t out_group = (ptrdiff_t)conv->out_channels * conv->out_rows * conv->out_cols;
+    for (int32_t number = 0; number < window->row_stride * window->col_stride; number++) {
+        const int32_t row = number / window->col_stride, col = number % window->col_stride;
+        kernel_conv phase = *conv;
+        phase.window.row_stride = phase.window.col_stride = 1;
+        find_phase(row, window->rows, window->row_stride, window->top, &phase.window.rows, &phase.window.top);
+        find_phase(col, window->cols, window->col_stride, window->left, &phase.window.cols, &phase.window.left);
+        phase.out_rows = (conv->out_rows - row + window->row_stride - 1) / window->row_stride;
+        phase.out_cols = (conv->out_cols - col + window->col_stride - 1) / window->col_stride;
+        const ptrdiff_t depth = (ptrdiff_t)conv->in_channels * phase.window.rows * phase.window.cols;
+        const ptrdiff_t first = (ptrdiff_t)row * conv->out_cols + col;
+        for (int32_t at = 0; at < conv->images * conv->groups; at++) {
+            const int32_t group = at % conv->groups;
+            convolve_phase(conv, &phase, x + at * in_group, weights + group * conv->out_channels * depth,
+                           bias ? bias + group * conv->out_channels : NULL, y + at * out_group + first, scratch);
+        }
+        weights += conv->groups * conv->out_channels * depth;
     }
 }
 
