@@ -36,10 +36,11 @@ INTEGER_KERNELS = frozenset(
 IN_PLACE = frozenset({"kernel_look_up", "kernel_add_int", "kernel_scale_int"})
 """Kernels that read each element right before they write it."""
 
-TILE_ROWS, _WIDTH, _COLUMNS, _SHALLOW = 6, 16, 64, 256  # of `source/integers.c`
+TILE_ROWS, _WIDTH, _COLUMNS, _SHALLOW, _DEEP = 6, 16, 64, 256, 1024  # of `source/integers.c`
 _MOST_TAPS = 64  # LINE of `source/int_windows.c`
 _TERM = 2**16  # above any product of two numbers of 8 bits, each less its zero point
 _MOST_TERMS = 2**31 // _TERM  # of a sum of 32 bits
+_MOST_EXACT = 2**24 // _TERM  # of a sum in a float, which is exact
 
 
 def make_integer_call(graph: ProgramGraph, node: NodeProto) -> Call | None:
@@ -89,7 +90,7 @@ def describe_int_convolution(  # noqa: PLR0913, PLR0917 - what the call is of
     operands = (x.tensor, x_zero, weights.tensor, *constants, result, SCRATCH)
     groups = int(attributes.get("group", 1))
     y = graph.get_shape(node.output[0])
-    if shape[1] == 1 and (shape[0] == groups or groups > 1):
+    if shape[1] == 1 and (shape[0] == groups or groups > 1) and depth <= _MOST_EXACT:
         scratch = count_band(attributes, shape[2:], y[2:])
         return Call("kernel_convolve_depthwise_int", operands, "kernel_int_conv", structure, scratch)
     return Call("kernel_convolve_int", operands, "kernel_int_conv", structure, _count_scratch(depth))
@@ -102,7 +103,7 @@ def fits_in_sum(bias: Array, depth: int) -> bool:
 
 def _count_scratch(depth: int) -> int:
     """Return the bytes of rows and columns that a product widens to 16 bits."""
-    columns = _WIDTH if depth > _SHALLOW else _COLUMNS
+    columns = _COLUMNS if depth <= _SHALLOW else 2 * _WIDTH if depth <= _DEEP else _WIDTH
     return (TILE_ROWS + columns) * (depth + depth % 2) * 2
 
 

@@ -4,17 +4,25 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from onnx import NodeProto
 
 from byoc.model import is_onnx
 from byoc.standalone._node_calls import FusedNodes, is_decoder_operator, make_decoder_call
-from byoc.standalone._program_graph import SCRATCH, Call, ProgramGraph, format_float
+from byoc.standalone._program_graph import SCRATCH, Call, Operand, ProgramGraph, format_float
 
-# KERNEL_DEPTH, KERNEL_COLUMNS, WIDTH and KERNEL_BAND of the C source
-_DEPTH, _COLUMNS, _WIDTH, _BAND = 256, 64, 16, 2048
+# KERNEL_DEPTH, KERNEL_COLUMNS, WIDTH, KERNEL_BAND and KERNEL_SPARE of the C source
+_DEPTH, _COLUMNS, _WIDTH, _BAND, _SPARE = 256, 64, 16, 2048, 16
 IMAGE_RANKS = (3, 4)
 _FLOAT_BYTES = 4  # bytes of float32
 _SOFTMAX_OF_ONE_AXIS = 13  # the operator set
+_RESIZE = 11  # the operator set that states how coordinates are transformed
+_STEPS = 16  # KERNEL_STEPS of the C source
+_COORDINATES = frozenset({"half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"})
+
+ELEMENTWISE = frozenset({"kernel_tanh", "kernel_sigmoid"})
+"""Kernels that read each element right before they write it."""
 
 
 def make_kernel_call(graph: ProgramGraph, fused: FusedNodes) -> Call | None:
@@ -26,8 +34,9 @@ def make_kernel_call(graph: ProgramGraph, fused: FusedNodes) -> Call | None:
     if is_decoder_operator(node):
         return make_decoder_call(graph, node)
     maker = _MAKERS.get(node.op_type) if is_onnx(node) else None
+    read = node.input[:1] if node.op_type == "Resize" else node.input  # the others are its extents
     if maker is None or any(
-        name and graph.get_dtype(name) != "float32" for name in (*node.input, node.output[0])
+        name and graph.get_dtype(name) != "float32" for name in (*read, *node.output)
     ):
         return None
     result = graph.index.nodes[fused.nodes[-1]].output[0]
@@ -65,6 +74,42 @@ def describe_convolution(graph: ProgramGraph, node: NodeProto, activation: str) 
     return f"{{{x[0]}, {groups}, {channels}, {_describe_images(x, y)}, {window}, {activation}}}"
 
 
+def _make_transposed(
+    graph: ProgramGraph, node: NodeProto, fused: FusedNodes, result: str
+) -> Call | None:
+    """Return the call for a ConvTranspose of stored weights, which are taken apart by strides."""
+    x, weights = (graph.get_shape(name) for name in node.input[:2])
+    y = graph.get_shape(node.output[0])
+    attributes = graph.index.get_attributes(node)
+    auto = attributes.get("auto_pad") or "NOTSET"
+    stated = auto in ("NOTSET", b"NOTSET", "VALID", b"VALID") and "output_shape" not in attributes
+    dilated = any(each != 1 for each in attributes.get("dilations") or ())
+    if len(x) not in IMAGE_RANKS or not stated or dilated or not prod(y) * prod(weights) * prod(x):
+        return None
+    if not graph.is_constant(node.input[1]):
+        return None
+    groups = int(attributes.get("group", 1))
+    numbers = f"{x[0]}, {groups}, {weights[0] // groups}, {weights[1]}, {_describe_images(x, y)}"
+    window = _make_window(attributes, weights[2:], x[2:], y[2:])
+    structure = f"{{{numbers}, {window}, {_format_activation(fused)}}}"
+    strides = _as_image(attributes.get("strides") or [1] * (len(x) - 2))
+    before = _as_image(_find_pads(attributes, weights[2:], x[2:], y[2:])[0], 0)
+    matrix = graph.get_constant(node.input[1])
+    matrix = matrix.reshape(groups, weights[0] // groups, weights[1], *_as_image(weights[2:]))
+    phases = [
+        matrix[..., (row + before[0]) % strides[0] :: strides[0], (col + before[1]) % strides[1] :: strides[1]]
+        for row in range(strides[0])
+        for col in range(strides[1])
+    ]
+    apart = [each[..., ::-1, ::-1].swapaxes(1, 2) for each in phases]
+    places = max(each.shape[3] * each.shape[4] for each in apart)
+    scratch = _count_scratch(max(1, places * weights[0] // groups), prod(y[2:]))
+    scratch += weights[1] * _COLUMNS * _FLOAT_BYTES
+    stored = np.concatenate([each.reshape(-1) for each in apart])
+    operands = (node.input[0], stored, get_bias(node), result, SCRATCH)
+    return Call("kernel_convolve_transposed", operands, "kernel_conv", structure, scratch)
+
+
 def _make_gemm(graph: ProgramGraph, node: NodeProto, fused: FusedNodes, result: str) -> Call | None:
     attributes = graph.index.get_attributes(node)
     rows, cols = graph.get_shape(node.output[0])
@@ -75,6 +120,7 @@ def _make_gemm(graph: ProgramGraph, node: NodeProto, fused: FusedNodes, result: 
     bias = get_bias(node)
     bias_row, bias_col = _find_bias_steps(graph.get_shape(bias) if bias else (), rows, cols)
     return _make_product(
+        graph,
         (1, rows, depth, cols),
         (0, 0),
         (depth, b_row, b_col, bias_row, bias_col),
@@ -95,6 +141,7 @@ def _make_matmul(graph: ProgramGraph, node: NodeProto, fused: FusedNodes, result
     (count, rows, depth, cols), steps = batches
     bias_col = 1 if fused.bias else 0
     return _make_product(
+        graph,
         (count, rows, depth, cols),
         steps,
         (depth, cols, 1, 0, bias_col),
@@ -123,6 +170,7 @@ def find_batches(
 
 
 def _make_product(  # noqa: PLR0913, PLR0917 - the structure has as many parts
+    graph: ProgramGraph,
     extents: tuple[int, int, int, int],
     batch_steps: tuple[int, int],
     steps: tuple[int, ...],
@@ -130,10 +178,33 @@ def _make_product(  # noqa: PLR0913, PLR0917 - the structure has as many parts
     fused: FusedNodes,
     operands: tuple[str | None, ...],
 ) -> Call:
-    values = [*extents, *batch_steps, *steps, *map(format_float, scales), _format_activation(fused)]
+    a_row, b_row, b_col, *bias_steps = steps
+    tiled, copied = None, extents[3]
+    if extents[0] == 1 and operands[1] and _is_read_once(graph, operands[1]):
+        matrix = graph.get_constant(operands[1]).reshape(-1)
+        shape = extents[2:] if b_col == 1 else extents[:1:-1]
+        tiled = arrange_tiles(matrix.reshape(shape) if b_col == 1 else matrix.reshape(shape).T)
+        copied = extents[3] % _WIDTH
+    values = [*extents, *batch_steps, a_row, b_row, b_col, int(tiled is not None), *bias_steps]
+    values += [*map(format_float, scales), _format_activation(fused)]
     structure = f"{{{', '.join(map(str, values))}}}"
-    scratch = _count_scratch(extents[2], extents[3])
-    return Call("kernel_multiply", (*operands, SCRATCH), "kernel_product", structure, scratch)
+    scratch = _count_scratch(extents[2], copied)
+    given: tuple[Operand, ...] = (operands[0], operands[1] if tiled is None else tiled, *operands[2:])
+    return Call("kernel_multiply", (*given, SCRATCH), "kernel_product", structure, scratch)
+
+
+def _is_read_once(graph: ProgramGraph, name: str) -> bool:
+    """Return whether a tensor is known before a run, and no other node needs it as it is stored."""
+    readers = graph.index.consumers.get(name, ())
+    return graph.is_constant(name) and len(readers) == 1 and name not in graph.index.outputs
+
+
+def arrange_tiles(matrix: NDArray[Any]) -> NDArray[Any]:
+    """Return a matrix as `kernel_product` has it: tiles of 16 columns, and the other columns behind."""
+    depth, cols = matrix.shape
+    whole = cols - cols % _WIDTH
+    tiles = matrix[:, :whole].reshape(depth, -1, _WIDTH).transpose(1, 0, 2)
+    return np.concatenate([tiles.reshape(-1), matrix[:, whole:].reshape(-1)])
 
 
 def _make_max_pool(graph: ProgramGraph, node: NodeProto, fused: FusedNodes, result: str) -> Call | None:
@@ -188,6 +259,88 @@ def _make_softmax(graph: ProgramGraph, node: NodeProto, fused: FusedNodes, resul
     return Call("kernel_softmax", (node.input[0], result), "kernel_rows", structure)
 
 
+def _make_elementwise(
+    graph: ProgramGraph, node: NodeProto, fused: FusedNodes, result: str
+) -> Call | None:
+    function = "kernel_tanh" if node.op_type == "Tanh" else "kernel_sigmoid"
+    structure = f"{{1, {prod(graph.get_shape(result))}}}"
+    return Call(function, (node.input[0], result), "kernel_rows", structure)
+
+
+def _make_resize(graph: ProgramGraph, node: NodeProto, fused: FusedNodes, result: str) -> Call | None:
+    """Return the call for a Resize by linear interpolation along the last two axes."""
+    x, y = graph.get_shape(node.input[0]), graph.get_shape(result)
+    attributes = {
+        name: value.decode() if isinstance(value, bytes) else value
+        for name, value in graph.index.get_attributes(node).items()
+    }
+    mode = attributes.get("coordinate_transformation_mode", "half_pixel")
+    plain = attributes.get("mode") == "linear" and mode in _COORDINATES
+    others = ("axes", "antialias", "keep_aspect_ratio_policy")
+    if not plain or any(attributes.get(name) not in (None, 0, "stretch") for name in others):
+        return None
+    if len(x) not in IMAGE_RANKS or x[:2] != y[:2] or not prod(y) or graph.index.get_opset(node) < _RESIZE:
+        return None
+    given = (*node.input, "", "", "")[2]
+    if given and not graph.is_constant(given):
+        return None
+    stated = graph.get_constant(given).reshape(-1) if given else np.zeros(0)
+    scales = stated[2:] if stated.size else [high / low for low, high in zip(x[2:], y[2:], strict=True)]
+    axes = [
+        _interpolate(*each, mode)
+        for each in zip(_as_image(x[2:]), _as_image(y[2:]), _as_image(scales), strict=True)
+    ]
+    places, shares = (np.concatenate([axis[i] for axis in axes]) for i in range(2))
+    structure = f"{{{x[0] * x[1]}, {_describe_images(x, y)}}}"
+    operands = (node.input[0], places, shares, result, SCRATCH)
+    return Call("kernel_interpolate", operands, "kernel_resize", structure, x[-1] * _FLOAT_BYTES)
+
+
+def _interpolate(low: int, high: int, scale: float, mode: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the two places that each of `high` results is between, of `low`, and their shares."""
+    at = np.arange(high, dtype=np.float64)
+    if mode == "align_corners":
+        at = at * (low - 1) / (high - 1) if high > 1 else at * 0
+    elif mode == "asymmetric":
+        at = at / float(scale)
+    else:
+        at = (at + 0.5) / float(scale) - 0.5 if mode == "half_pixel" or high > 1 else at * 0
+    at = np.clip(at, 0, low - 1)
+    first = np.floor(at).astype(np.int32)
+    second = np.minimum(first + 1, low - 1).astype(np.int32)
+    share = (at - first).astype(np.float32)
+    return np.concatenate([first, second]), np.concatenate([1 - share, share])
+
+
+def _make_lstm(graph: ProgramGraph, node: NodeProto, fused: FusedNodes, result: str) -> Call | None:
+    """Return the call for an LSTM of stored weights with its usual functions, and whole sequences."""
+    x, w, r, bias, lengths, h, c, peepholes = (*node.input, *[""] * 5)[:8]
+    attributes = graph.index.get_attributes(node)
+    order = [each if isinstance(each, str) else each.decode() for each in attributes.get("activations", ())]
+    usual = order in ([], ["Sigmoid", "Tanh", "Tanh"] * (len(order) // 3))
+    others = ("clip", "input_forget", "layout")
+    if lengths or peepholes or not usual or any(attributes.get(name) for name in others):
+        return None
+    steps, batch, inputs = graph.get_shape(x)
+    directions, _, hidden = graph.get_shape(r)
+    stored = (w, r, *([bias] if bias else ()))
+    if not all(map(graph.is_constant, stored)) or not steps * batch * inputs * hidden:
+        return None
+    direction = attributes.get("direction", b"forward")
+    reversed_ = int(direction in (b"reverse", "reverse"))
+    numbers = (directions, reversed_, steps, batch, inputs, hidden)
+    tiles = [
+        np.concatenate([arrange_tiles(each.T) for each in graph.get_constant(name)]) for name in (w, r)
+    ]
+    whole = np.zeros((directions, 8 * hidden), np.float32) if not bias else graph.get_constant(bias)
+    whole = whole[:, : 4 * hidden] + whole[:, 4 * hidden :]
+    made = [name or None for name in (*node.output, "", "")[:3]]
+    operands = (x, *tiles, whole, h or None, c or None, *made, SCRATCH)
+    floats = (2 * hidden + 4 * hidden * _STEPS) * batch + _DEPTH * _WIDTH
+    structure = f"{{{', '.join(map(str, numbers))}}}"
+    return Call("kernel_run_lstm", operands, "kernel_lstm", structure, floats * _FLOAT_BYTES)
+
+
 def get_bias(node: NodeProto) -> str | None:
     return (node.input[2] or None) if len(node.input) > 2 else None
 
@@ -216,7 +369,7 @@ def count_band(attributes: Mapping[str, Any], kernel: Sequence[int], y: Sequence
     )
     width = (_as_image(y)[1] - 1) * across + cols + 1
     band = min(_as_image(y)[0], max(1, _BAND // width))
-    return (band + (band - 1) * down + rows + 1) * width * _FLOAT_BYTES
+    return ((band + (band - 1) * down + rows + 1) * width + 2 * _SPARE) * _FLOAT_BYTES
 
 
 def _format_activation(fused: FusedNodes) -> str:
@@ -266,6 +419,7 @@ def _find_pads(
 
 _MAKERS: Mapping[str, Any] = {
     "Conv": _make_convolution,
+    "ConvTranspose": _make_transposed,
     "Gemm": _make_gemm,
     "MatMul": _make_matmul,
     "MaxPool": _make_max_pool,
@@ -273,4 +427,8 @@ _MAKERS: Mapping[str, Any] = {
     "GlobalAveragePool": _make_global_pool,
     "GlobalMaxPool": _make_global_pool,
     "Softmax": _make_softmax,
+    "Tanh": _make_elementwise,
+    "Sigmoid": _make_elementwise,
+    "Resize": _make_resize,
+    "LSTM": _make_lstm,
 }

@@ -35,7 +35,7 @@ from byoc.support import install_command
 # Nodes that one kernel computes: a convolution or a product, the bias behind it, and the
 # activation.
 
-PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
+PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
 _INFINITY = float("inf")
 
 

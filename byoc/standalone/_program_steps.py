@@ -11,7 +11,7 @@ from byoc.model import describe_node, is_onnx
 from byoc.numerics import round_up
 from byoc.standalone._integer_calls import find_integer_nodes
 from byoc.standalone._integer_kernels import IN_PLACE, INTEGER_KERNELS, make_integer_call
-from byoc.standalone._kernel_calls import make_kernel_call
+from byoc.standalone._kernel_calls import ELEMENTWISE, make_kernel_call
 from byoc.standalone._node_calls import (
     DECODER_FILE,
     DECODER_KERNELS,
@@ -245,7 +245,7 @@ def _adapt_step(
     It can where it writes in one pass, and its operands are of one type: where types differ, C lets a
     compiler read and write in another order. Kernels of bytes that can do it are `IN_PLACE`.
     """
-    if call is not None and call.function in IN_PLACE:
+    if call is not None and call.function in IN_PLACE | ELEMENTWISE:
         return step
     node = graph.index.nodes[nodes[-1]]
     result = graph.get_dtype(node.output[0]) if one_pass else ""

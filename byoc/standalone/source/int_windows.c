@@ -5,45 +5,57 @@
 #define LINE 64      /* results that are rounded at once */
 #define MOST_TAPS 64 /* the columns of a window */
 
-/* Store sums of a plane, in its scale and with its offset. */
-static void store_sums(const kernel_rounding *rounding, const int32_t *sums, int32_t count, float scale, float offset,
-                       byte *to) {
+/* Sums of a window's products: where vectors have floats, those that are exact in them, as sums below 2^24 are. */
+#if LANES > 1
+typedef float number;
+#else
+typedef int32_t number;
+#endif
+
+/* Store sums of a plane, with their bias, in its scale and with its offset. */
+static void store_sums(const kernel_rounding *rounding, const number *sums, int32_t count, int32_t bias, float scale,
+                       float offset, byte *to) {
     const kernel_rounding with = *rounding;
     float values[WIDTH] = {0};
     int32_t done = 0;
     for (; done + WIDTH <= count; done += WIDTH) {
         for (int32_t i = 0; i < WIDTH; i++) {
-            values[i] = (float)sums[done + i] * scale + offset;
+            values[i] = (float)((int32_t)sums[done + i] + bias) * scale + offset;
         }
         round_values(&with, values, to + done);
     }
-    for (int32_t i = 0; i < count - done; i++) {
-        values[i] = (float)sums[done + i] * scale + offset;
+    if (done < count) {
+        for (int32_t i = 0; i < count - done; i++) {
+            values[i] = (float)((int32_t)sums[done + i] + bias) * scale + offset;
+        }
+        round_some(&with, values, count - done, to + done);
     }
-    round_some(&with, values, count - done, to + done);
 }
 
-/* Copy rows of an image from `first` on, less the zero point and with zeros around it, to rows of `width` numbers. */
-static void copy_padded(const kernel_conv *conv, const byte *x, int32_t flip, int32_t zero, int32_t first, int32_t rows,
-                        int32_t width, int32_t *to) {
-    const int32_t left = conv->window.left, end = least(left + conv->in_cols, width);
+/* Copy rows of an image from `first` on, less the zero point, to rows of `width` numbers, which have zeros around the
+ * image already; rows outside of it become zeros. */
+static void copy_inside(const kernel_conv *conv, const byte *x, int32_t flip, int32_t zero, int32_t first, int32_t rows,
+                        int32_t width, number *to) {
+    const int32_t left = conv->window.left, cols = least(conv->in_cols, width - left);
     for (int32_t row = first; row < first + rows; row++, to += width) {
-        memset(to, 0, (size_t)width * sizeof *to);
-        if (row >= 0 && row < conv->in_rows) {
-            const byte *from = x + (ptrdiff_t)row * conv->in_cols;
-            for (int32_t i = left; i < end; i++) {
-                to[i] = (from[i - left] ^ flip) - zero;
-            }
+        if (row < 0 || row >= conv->in_rows) {
+            memset(to, 0, (size_t)width * sizeof *to);
+            continue;
+        }
+        const byte *restrict from = x + (ptrdiff_t)row * conv->in_cols;
+        number *restrict inside = to + left;
+        for (int32_t i = 0; i < cols; i++) {
+            inside[i] = (number)((from[i] ^ flip) - zero);
         }
     }
 }
 
 /* Add the places of one row of a window, `taps` of them, to a line of sums; `taps` is a constant where this is
  * called. */
-static inline void add_taps(const int32_t *restrict x, const int32_t *restrict weights, int32_t *restrict y,
+static inline void add_taps(const number *restrict x, const number *restrict weights, number *restrict y,
                             int32_t taps, int32_t dilation, int32_t stride, int32_t count) {
     for (int32_t i = 0; i < count; i++) {
-        int32_t sum = y[i];
+        number sum = y[i];
         for (int32_t tap = 0; tap < taps; tap++) {
             sum += weights[tap] * x[i * stride + tap * dilation];
         }
@@ -51,7 +63,7 @@ static inline void add_taps(const int32_t *restrict x, const int32_t *restrict w
     }
 }
 
-static void add_window_row(const kernel_window *window, const int32_t *x, const int32_t *weights, int32_t *y,
+static void add_window_row(const kernel_window *window, const number *x, const number *weights, number *y,
                            int32_t count) {
     const int32_t dilation = window->col_dilation, stride = window->col_stride;
     if (window->cols == 3 && dilation == 1 && stride == 1) {
@@ -69,44 +81,75 @@ static void add_window_row(const kernel_window *window, const int32_t *x, const 
     }
 }
 
+/* The bands of a plane, as in windows.c. */
+typedef struct bands {
+    int32_t width, rows, together, pitch;
+    number *sums, *padded;
+} bands;
+
+static bands find_bands(const kernel_conv *conv, number *scratch) {
+    const kernel_window *window = &conv->window;
+    bands found;
+    found.width = (conv->out_cols - 1) * window->col_stride + (window->cols - 1) * window->col_dilation + 1;
+    found.rows = least(conv->out_rows, KERNEL_BAND / found.width > 0 ? KERNEL_BAND / found.width : 1);
+    found.together = window->row_stride == 1 && window->col_stride == 1;
+    found.pitch = found.together ? found.width : conv->out_cols;
+    found.sums = scratch;
+    found.padded = scratch + (ptrdiff_t)found.rows * found.width + KERNEL_SPARE;
+    const int32_t read = (found.rows - 1) * window->row_stride + (window->rows - 1) * window->row_dilation + 1;
+    memset(found.padded, 0, ((size_t)read * (size_t)found.width + KERNEL_SPARE) * sizeof *scratch);
+    return found;
+}
+
+/* A channel of a convolution: its weights, and what becomes of its sums. */
+typedef struct channel {
+    const byte *weights;
+    int32_t weight_zero, bias;
+    float scale, offset;
+} channel;
+
+/* Store the sums of a row. */
+static void store_row(const kernel_int_conv *it, const number *sums, const channel *of, byte *y) {
+    const int32_t count = it->conv.out_cols;
+    if (it->rounding.bits == 8) {
+        store_sums(&it->rounding, sums, count, of->bias, of->scale, of->offset, y);
+        return;
+    }
+    for (int32_t i = 0; i < count; i++) {
+        const int32_t whole = (int32_t)sums[i] + of->bias;
+        memcpy(y + (ptrdiff_t)i * 4, &whole, sizeof whole);
+    }
+}
+
 /* Convolve one plane, band by band, as kernel_convolve_depthwise does. */
-static void convolve_plane(const kernel_int_conv *it, const byte *x, int32_t x_zero, const byte *weights,
-                           int32_t weight_zero, int32_t bias, float scale, float offset, byte *y, int32_t *scratch) {
+static void convolve_plane(const kernel_int_conv *it, const bands *in, const byte *x, int32_t x_zero,
+                           const channel *of, byte *y) {
     const kernel_conv *conv = &it->conv;
     const kernel_window *window = &conv->window;
-    const int32_t width = (conv->out_cols - 1) * window->col_stride + (window->cols - 1) * window->col_dilation + 1;
-    const int32_t fitting = KERNEL_BAND / width > 0 ? KERNEL_BAND / width : 1;
-    const int32_t most = least(conv->out_rows, fitting);
-    const int32_t together = window->row_stride == 1 && window->col_stride == 1;
-    const int32_t pitch = together ? width : conv->out_cols;
-    int32_t *sums = scratch, *padded = scratch + (ptrdiff_t)most * width, taps[MOST_TAPS];
-    for (int32_t first = 0; first < conv->out_rows; first += most) {
-        const int32_t rows = least(most, conv->out_rows - first), count = (rows - 1) * pitch + conv->out_cols;
+    const int32_t width = in->width, pitch = in->pitch;
+    number taps[MOST_TAPS];
+    for (int32_t first = 0; first < conv->out_rows; first += in->rows) {
+        const int32_t rows = least(in->rows, conv->out_rows - first), sums = (rows - 1) * pitch + conv->out_cols;
+        const int32_t count = (sums + KERNEL_SPARE - 1) / KERNEL_SPARE * KERNEL_SPARE;
         const int32_t read = (rows - 1) * window->row_stride + (window->rows - 1) * window->row_dilation + 1;
-        copy_padded(conv, x, it->x_flip, x_zero, first * window->row_stride - window->top, read, width, padded);
-        for (int32_t i = 0; i < count; i++) {
-            sums[i] = bias;
-        }
+        copy_inside(conv, x, it->x_flip, x_zero, first * window->row_stride - window->top, read, width, in->padded);
+        memset(in->sums, 0, (size_t)count * sizeof *in->sums);
         for (int32_t down = 0; down < window->rows; down++) {
-            const int32_t *from = padded + (ptrdiff_t)down * window->row_dilation * width;
+            const number *from = in->padded + (ptrdiff_t)down * window->row_dilation * width;
             for (int32_t i = 0; i < window->cols; i++) {
-                taps[i] = (weights[down * window->cols + i] ^ it->weight_flip) - weight_zero;
+                taps[i] = (number)((of->weights[down * window->cols + i] ^ it->weight_flip) - of->weight_zero);
             }
-            if (together) {
-                add_window_row(window, from, taps, sums, count);
+            if (in->together) {
+                add_window_row(window, from, taps, in->sums, count);
                 continue;
             }
             for (int32_t row = 0; row < rows; row++) {
                 add_window_row(window, from + (ptrdiff_t)row * window->row_stride * width, taps,
-                               sums + (ptrdiff_t)row * pitch, conv->out_cols);
+                               in->sums + (ptrdiff_t)row * pitch, conv->out_cols);
             }
         }
         for (int32_t row = 0; row < rows; row++) {
-            if (it->rounding.bits == 32) {
-                memcpy(y, sums + (ptrdiff_t)row * pitch, (size_t)conv->out_cols * sizeof *sums);
-            } else {
-                store_sums(&it->rounding, sums + (ptrdiff_t)row * pitch, conv->out_cols, scale, offset, y);
-            }
+            store_row(it, in->sums + (ptrdiff_t)row * pitch, of, y);
             y += (ptrdiff_t)conv->out_cols * (it->rounding.bits / 8);
         }
     }
@@ -120,16 +163,19 @@ void kernel_convolve_depthwise_int(const kernel_int_conv *it, const void *x, con
     const ptrdiff_t in_plane = (ptrdiff_t)conv->in_rows * conv->in_cols;
     const ptrdiff_t out_plane = (ptrdiff_t)conv->out_rows * conv->out_cols * (it->rounding.bits / 8);
     const int32_t zero = read_zero(x_zero, 0, it->x_flip);
+    const bands in = find_bands(conv, scratch);
     const byte *from = x;
     byte *to = y;
     for (int32_t image = 0; image < conv->images; image++) {
         for (int32_t group = 0; group < conv->groups; group++, from += in_plane) {
             for (int32_t each = 0; each < conv->out_channels; each++, to += out_plane) {
-                const int32_t channel = group * conv->out_channels + each, at = it->rounding.step * channel;
-                const int32_t weight_zero = read_zero(weight_zeros, it->zeros * channel, it->weight_flip);
-                convolve_plane(it, from, zero, (const byte *)weights + channel * area, weight_zero,
-                               bias ? bias[channel] : 0, scales ? scales[at] : 1, offsets ? offsets[at] : 0, to,
-                               scratch);
+                const int32_t number_of = group * conv->out_channels + each, at = it->rounding.step * number_of;
+                channel of = {(const byte *)weights + number_of * area, 0, 0, 1, 0};
+                of.weight_zero = read_zero(weight_zeros, it->zeros * number_of, it->weight_flip);
+                of.bias = bias ? bias[number_of] : 0;
+                of.scale = scales ? scales[at] : 1;
+                of.offset = offsets ? offsets[at] : 0;
+                convolve_plane(it, &in, from, zero, &of, to);
             }
         }
     }

@@ -300,7 +300,7 @@ static void gather_panel(const kernel_int_conv *it, const byte *x, int32_t zero,
 
 /* The columns of a block: many where the depth is small, since rows are widened once for each block. */
 static int32_t count_columns(int32_t depth) {
-    return depth > KERNEL_DEPTH ? WIDTH : KERNEL_COLUMNS;
+    return depth > 4 * KERNEL_DEPTH ? WIDTH : depth > KERNEL_DEPTH ? 2 * WIDTH : KERNEL_COLUMNS;
 }
 
 void kernel_convolve_int(const kernel_int_conv *it, const void *x, const void *x_zero, const void *weights,

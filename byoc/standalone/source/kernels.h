@@ -43,11 +43,12 @@ typedef struct kernel_pool {
 
 /* Products of matrices: for each of `count`, c[rows][cols] = scale * a[rows][depth] * b[depth][cols] + bias.
  * Steps are those from one element to the next: `a_row` to the next row of a, 0 in `a_batch` for one a for all.
- * `bias_row` and `bias_col` are 0 where the bias is one for all rows, or all columns. */
+ * `bias_row` and `bias_col` are 0 where the bias is one for all rows, or all columns. With `tiled` b is dense tiles of
+ * 16 columns, one behind another, and the columns that are left over as a matrix behind them. */
 typedef struct kernel_product {
     int32_t count, rows, depth, cols;
     int64_t a_batch, b_batch;
-    int32_t a_row, b_row, b_col, bias_row, bias_col;
+    int32_t a_row, b_row, b_col, tiled, bias_row, bias_col;
     float scale, bias_scale;
     kernel_activation activation;
 } kernel_product;
@@ -56,6 +57,16 @@ typedef struct kernel_product {
 typedef struct kernel_rows {
     int32_t rows, cols;
 } kernel_rows;
+
+/* An image that is made larger or smaller, plane by plane. */
+typedef struct kernel_resize {
+    int32_t planes, in_rows, in_cols, out_rows, out_cols;
+} kernel_resize;
+
+/* An LSTM of one or two directions, of which `reversed` is set if the first, or only, one begins at the end. */
+typedef struct kernel_lstm {
+    int32_t directions, reversed, steps, batch, inputs, hidden;
+} kernel_lstm;
 
 /* A normalization of rows by their root mean square: y = x * scale / sqrt(mean(x * x) + epsilon). A skip of
  * `skip_rows` rows, repeated, is added before. */
@@ -186,11 +197,20 @@ typedef struct kernel_scales {
 void kernel_convolve(const kernel_conv *conv, const float *x, const float *weights, const float *bias,
                      float *y, float *scratch);
 
+/* Convolve the other way round: each pixel of x is added to y by a window, which `conv` has with its strides. Weights are
+ * those of kernel_convolve for each phase of the strides, one behind another, and `scratch` is KERNEL_COLUMNS floats
+ * for each channel of a group, and that of kernel_convolve behind them. */
+void kernel_convolve_transposed(const kernel_conv *conv, const float *x, const float *weights, const float *bias,
+                                float *y, float *scratch);
+
 /* The floats of a band of rows that a depthwise convolution computes at once, unless one row has more. */
 #define KERNEL_BAND 2048
 
+/* Floats behind a band, and behind what its windows read, that whole vectors reach. */
+#define KERNEL_SPARE 16
+
 /* Convolve each channel by windows of its own: `in_channels` is 1. `scratch` holds a band of results, and what
- * its windows read: rows of as many columns as windows reach, padding included. */
+ * its windows read: rows of as many columns as windows reach, padding included; KERNEL_SPARE floats are behind both. */
 void kernel_convolve_depthwise(const kernel_conv *conv, const float *x, const float *weights,
                                const float *bias, float *y, float *scratch);
 
@@ -206,6 +226,27 @@ void kernel_pool_average(const kernel_pool *pool, const float *x, float *y);
 
 /* Make each row the exponentials of its numbers as shares of their sum. */
 void kernel_softmax(const kernel_rows *matrix, const float *x, float *y);
+
+/* Compute tanh or the logistic function of each number; y may be x. Both are off by at most 3e-7 of the result, or by
+ * 1e-37. */
+void kernel_tanh(const kernel_rows *matrix, const float *x, float *y);
+void kernel_sigmoid(const kernel_rows *matrix, const float *x, float *y);
+
+/* Interpolate between two rows and two columns. `places` are the first row of each row of the result, the second, and
+ * the same for columns; `shares` are what each of them counts. `scratch` holds a row of x. */
+void kernel_interpolate(const kernel_resize *resize, const float *x, const int32_t *places, const float *shares,
+                        float *y, float *scratch);
+
+/* The steps of an LSTM whose inputs are multiplied at once. */
+#define KERNEL_STEPS 16
+
+/* Run an LSTM. For each direction `w` and `r` are tiles as in kernel_product of one column for each gate's number, and
+ * `bias` is the sum of both biases. States before the first step are 0 where they are NULL; y is
+ * [steps][directions][batch][hidden], and all results may be NULL. `scratch` holds the gates of KERNEL_STEPS steps, both
+ * states, and KERNEL_DEPTH rows of 16 floats. */
+void kernel_run_lstm(const kernel_lstm *lstm, const float *x, const float *w, const float *r, const float *bias,
+                     const float *first_h, const float *first_c, float *y, float *last_h, float *last_c,
+                     float *scratch);
 
 /* Normalize rows; `bias`, one number a column, is added with `skip`, and `sum` is what is normalized. All three may
  * be NULL. */

@@ -82,64 +82,73 @@ static void add_window_row(const kernel_window *window, const float *x, const fl
     }
 }
 
-/* Copy rows of an image from `first` on, with zeros around it, to rows of `width` floats. */
-static void copy_padded(const kernel_conv *conv, const float *x, int32_t first, int32_t rows, int32_t width,
+/* Copy rows of an image from `first` on to rows of `width` floats, which have zeros around the image already; rows
+ * outside of it become zeros. */
+static void copy_inside(const kernel_conv *conv, const float *x, int32_t first, int32_t rows, int32_t width,
                         float *to) {
     const int32_t left = conv->window.left;
     const int32_t cols = conv->in_cols < width - left ? conv->in_cols : width - left;
     for (int32_t row = first; row < first + rows; row++, to += width) {
-        int32_t begin = left, end = left + cols;
-        if (row < 0 || row >= conv->in_rows || cols < 0) {
-            begin = end = width;
-        } else {
-            const float *from = x + (ptrdiff_t)row * conv->in_cols;
-            for (int32_t i = begin; i < end; i++) {
-                to[i] = from[i - left];
-            }
-        }
-        for (int32_t i = 0; i < begin; i++) {
-            to[i] = 0;
-        }
-        for (int32_t i = end; i < width; i++) {
-            to[i] = 0;
+        if (row < 0 || row >= conv->in_rows) {
+            memset(to, 0, (size_t)width * sizeof *to);
+        } else if (cols > 0) {
+            memcpy(to + left, x + (ptrdiff_t)row * conv->in_cols, (size_t)cols * sizeof *to);
         }
     }
 }
 
-/* Convolve one plane, band by band. Where windows move by single pixels a band is one long row: what is computed
- * between two rows of it is not copied. */
-static void convolve_plane(const kernel_conv *conv, const float *x, const float *weights, float bias, float *y,
-                           float *scratch) {
+/* The bands of a plane: rows of the result that are computed at once, and what their windows read, as rows of `width`
+ * floats. Where windows move by single pixels a band is one long row: what is computed between two rows of it is not
+ * copied. Its sums are as many as whole vectors have. */
+typedef struct bands {
+    int32_t width, rows, together, pitch;
+    float *sums, *padded;
+} bands;
+
+static bands find_bands(const kernel_conv *conv, float *scratch) {
     const kernel_window *window = &conv->window;
-    const int32_t width = (conv->out_cols - 1) * window->col_stride + (window->cols - 1) * window->col_dilation + 1;
-    const int32_t fitting = KERNEL_BAND / width > 0 ? KERNEL_BAND / width : 1;
-    const int32_t most = conv->out_rows < fitting ? conv->out_rows : fitting;
-    const int32_t together = window->row_stride == 1 && window->col_stride == 1;
-    const int32_t pitch = together ? width : conv->out_cols;
-    for (int32_t first = 0; first < conv->out_rows; first += most) {
-        int32_t rows = conv->out_rows - first < most ? conv->out_rows - first : most;
+    bands found;
+    found.width = (conv->out_cols - 1) * window->col_stride + (window->cols - 1) * window->col_dilation + 1;
+    const int32_t fitting = KERNEL_BAND / found.width > 0 ? KERNEL_BAND / found.width : 1;
+    found.rows = conv->out_rows < fitting ? conv->out_rows : fitting;
+    found.together = window->row_stride == 1 && window->col_stride == 1;
+    found.pitch = found.together ? found.width : conv->out_cols;
+    found.sums = scratch;
+    found.padded = scratch + (ptrdiff_t)found.rows * found.width + KERNEL_SPARE;
+    const int32_t read = (found.rows - 1) * window->row_stride + (window->rows - 1) * window->row_dilation + 1;
+    memset(found.padded, 0, ((size_t)read * (size_t)found.width + KERNEL_SPARE) * sizeof *scratch);
+    return found;
+}
+
+/* Convolve one plane, band by band. */
+static void convolve_plane(const kernel_conv *conv, const bands *in, const float *x, const float *weights, float bias,
+                           float *y) {
+    const kernel_window *window = &conv->window;
+    const int32_t width = in->width, pitch = in->pitch;
+    for (int32_t first = 0; first < conv->out_rows; first += in->rows) {
+        int32_t rows = conv->out_rows - first < in->rows ? conv->out_rows - first : in->rows;
         int32_t read = (rows - 1) * window->row_stride + (window->rows - 1) * window->row_dilation + 1;
-        float *sums = scratch, *padded = scratch + (ptrdiff_t)most * width;
-        copy_padded(conv, x, first * window->row_stride - window->top, read, width, padded);
-        int32_t count = (rows - 1) * pitch + conv->out_cols;
+        copy_inside(conv, x, first * window->row_stride - window->top, read, width, in->padded);
+        const int32_t sums = (rows - 1) * pitch + conv->out_cols;
+        const int32_t count = (sums + KERNEL_SPARE - 1) / KERNEL_SPARE * KERNEL_SPARE;
         for (int32_t i = 0; i < count; i++) {
-            sums[i] = bias;
+            in->sums[i] = bias;
         }
         for (int32_t down = 0; down < window->rows; down++) {
-            const float *from = padded + (ptrdiff_t)down * window->row_dilation * width;
+            const float *from = in->padded + (ptrdiff_t)down * window->row_dilation * width;
             const float *line = weights + (ptrdiff_t)down * window->cols;
-            if (together) {
-                add_window_row(window, from, line, sums, count);
+            if (in->together) {
+                add_window_row(window, from, line, in->sums, count);
             } else {
                 for (int32_t row = 0; row < rows; row++) {
                     add_window_row(window, from + (ptrdiff_t)row * window->row_stride * width, line,
-                                   sums + (ptrdiff_t)row * pitch, conv->out_cols);
+                                   in->sums + (ptrdiff_t)row * pitch, conv->out_cols);
                 }
             }
         }
-        kernel_activate(conv->activation, sums, count);
+        kernel_activate(conv->activation, in->sums, count);
         for (int32_t row = 0; row < rows; row++, y += conv->out_cols) {
-            memcpy(y, sums + (ptrdiff_t)row * pitch, (size_t)conv->out_cols * sizeof *y);
+            memcpy(y, in->sums + (ptrdiff_t)row * pitch, (size_t)conv->out_cols * sizeof *y);
         }
     }
 }
@@ -149,11 +158,12 @@ void kernel_convolve_depthwise(const kernel_conv *conv, const float *x, const fl
     const ptrdiff_t area = (ptrdiff_t)conv->window.rows * conv->window.cols;
     const ptrdiff_t in_plane = (ptrdiff_t)conv->in_rows * conv->in_cols;
     const ptrdiff_t out_plane = (ptrdiff_t)conv->out_rows * conv->out_cols;
+    const bands in = find_bands(conv, scratch);
     for (int32_t image = 0; image < conv->images; image++) {
         for (int32_t group = 0; group < conv->groups; group++, x += in_plane) {
             for (int32_t each = 0; each < conv->out_channels; each++, y += out_plane) {
                 int32_t channel = group * conv->out_channels + each;
-                convolve_plane(conv, x, weights + channel * area, bias ? bias[channel] : 0, y, scratch);
+                convolve_plane(conv, &in, x, weights + channel * area, bias ? bias[channel] : 0, y);
             }
         }
     }
