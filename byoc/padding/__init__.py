@@ -19,7 +19,12 @@ if TYPE_CHECKING:
         pad_inputs,
     )
     from byoc.padding._padding_search import MOST_ROWS, decide_padding, find_row_split
-    from byoc.padding._static_caches import CACHE_LENGTH, find_growing_dims, make_static
+    from byoc.padding._static_caches import (
+        CACHE_LENGTH,
+        find_growing_dims,
+        list_cache_lengths,
+        make_static,
+    )
     from byoc.padding._value_bounds import ValueBounds
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

@@ -88,9 +88,10 @@ def _multiply(view: BoundView) -> Interval | None:
         found = view.find_broadcast(0)
         return None if found is None else square(found)
     for position in (0, 1):  # by one over a root
-        division = _follow(view, view.get_input(1 - position), "Div")
-        if division and division.find(0, UNPADDED) == Interval(1.0, 1.0):
-            normalized = _bound_normalized(view, position, division.get_input(1))
+        factor = _follow(view, view.get_input(1 - position), "Div", "Reciprocal")
+        is_inverse = factor is not None and factor.operator == "Reciprocal"
+        if factor and (is_inverse or factor.find(0, UNPADDED) == Interval(1.0, 1.0)):
+            normalized = _bound_normalized(view, position, factor.get_input(0 if is_inverse else 1))
             if normalized is not None:
                 return normalized
     return _combine(mul)(view)

@@ -437,29 +437,36 @@ def _skip_identities(model: Model, name: str) -> str:
     return name
 
 
+def list_cache_lengths(model: Model) -> list[str]:
+    """Return the open dimensions along which caches grow, in the order of the inputs.
+
+    Raises InputError where no cache grows, or one grows otherwise than by a Concat.
+    """
+    found = list(dict.fromkeys(each.past for each in _list_growing(model)))
+    if not found:
+        raise InputError("no input is a cache that a Concat makes longer along an open dimension")
+    return found
+
+
 def find_growing_dims(model: Model) -> tuple[str, str, Dim]:
     """Return the open dimension along which caches grow, that of what they grow to, and by how much.
 
     The second is the one that an input has and outputs state, empty where there is none. Raises
     InputError where no cache grows, or caches do along several dimensions, or by unequal numbers.
     """
+    past, *others = list_cache_lengths(model)
+    if others:
+        several = " and ".join(sorted([past, *others]))
+        raise InputError(f"caches grow along {several}: they are to grow along one")
     growing = list(_list_growing(model))
-    past = {each.past for each in growing}
-    if len(past) != 1:
-        raise InputError(
-            f"caches grow along {' and '.join(sorted(past))}: they are to grow along one"
-            if past
-            else "no input is a cache that a Concat makes longer along an open dimension"
-        )
     shapes = [(model.index.get_shape(each.cache.new), each.cache.axis) for each in growing]
     rows = {shape[axis] if shape is not None else None for shape, axis in shapes}
     if len(rows) != 1 or None in rows:
         raise InputError(f"by how many rows '{growing[0].cache.pair.past}' grows is not known")
     named = {dim.dim_param for value in model.structure.graph.input for dim in walk_dims(value.type)}
-    total = next(
-        (each.total for each in growing if isinstance(each.total, str) and each.total in named), ""
-    )
-    return past.pop(), total, rows.pop()
+    totals = [each.total for each in growing if isinstance(each.total, str)]
+    own = [total for total in totals if total in named and list_dim_names(total) == {total}]
+    return past, own[0] if own else "", rows.pop()
 
 
 def make_static(model: Model, past: str, total: str, length: int) -> StaticCaches:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 import byoc.samples
 from byoc import bundle, codegen, padding, quantization
 from byoc.errors import InputError
-from byoc.model import choose_state_pairs, find_state_pairs, make_variable, match_state_patterns
+from byoc.model import (
+    add_dims,
+    choose_state_pairs,
+    find_state_pairs,
+    make_variable,
+    match_state_patterns,
+    substitute_dim,
+)
 from byoc.passes import (
     FORM_NAMES,
     MODEL_SCOPE,
@@ -63,6 +70,67 @@ def load_original(request: Request, dims: Mapping[str, int | str], without_heavy
     """
     model = load_model(request.source, dims, request.options.shapes, without_heavy)
     return make_variable(model, list_names(request.options.variable))
+
+
+def unite_lengths(request: Request) -> Request:
+    """Return a request for caches of one length in which each length is said once.
+
+    Exporters name the length of each cache. Caches that are empty at first and grow by the same tokens
+    are equally long, so that the others become the one that variants give, and the length of a mask
+    that sum of past and new tokens which operators require. What the user gave stays. Where the caches
+    cannot get a fixed length the request stays, and `load_static` says why.
+
+    Raises InputError for a variant that gives caches several lengths.
+    """
+    options = request.options
+    common = options.dims or {}
+    try:
+        whole = load_original(request, common, without_heavy=True)
+        lengths = padding.list_cache_lengths(whole)
+    except InputError:
+        return request
+    given = {name for each in options.list_variants() for name in each.dims}
+    past, *others = sorted(lengths, key=lambda name: name not in given)  # a stable order
+    relations: dict[str, str] = {name: past for name in others if name not in given}
+    relations |= {
+        name: meaning
+        for name, meaning in _find_totals(whole, past, others)
+        if name not in given and name not in common
+    }
+    variants = {
+        name: _drop_repeated(name, own, past, others) for name, own in (options.variants or {}).items()
+    }
+    dims = {**common, **relations}
+    return replace(request, options=replace(options, dims=dims, variants=variants or options.variants))
+
+
+def _find_totals(model: Model, past: str, others: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield dimensions of inputs that operators require to be the past and new tokens, and their sum."""
+    try:
+        decoder = byoc.samples.find_decoder_inputs(model)
+    except InputError:
+        return
+    united = dict.fromkeys(others, past)
+    total = add_dims(past, decoder.sequence)
+    for name, meaning in decoder.maker.sizes.relations.meanings.items():
+        if name not in united and isinstance(total, str) and substitute_dim(meaning, united) == total:
+            yield name, total
+
+
+def _drop_repeated(
+    variant: str, own: Mapping[str, Any], past: str, others: Sequence[str]
+) -> dict[str, Any]:
+    """Return the dimensions of a variant with the length of its caches once.
+
+    Raises InputError where it gives several.
+    """
+    for name in others:
+        if name in own and own[name] != own.get(past):
+            raise InputError(
+                f"variant {variant}: {name} is {own[name]} and {past} is {own.get(past, 'not given')}, "
+                "but both are the length of the caches"
+            )
+    return {name: said for name, said in own.items() if name not in others}
 
 
 def load_static(request: Request, settings: PlanSettings) -> tuple[PlanSettings, LoadedModel | None]:
@@ -121,6 +189,8 @@ class Resolve:
             bundle.check_destination(Path(state.options.output))
         elif state.options.refit is not None:
             raise InputError("--refit makes a bundle: say where that is to be (-o)")
+        if state.options.static_cache:
+            state = unite_lengths(state)
         variants = state.options.list_variants()
         has_own = any(variant.rules for variant in variants)
         found: dict[tuple[str, ...], Resolved] = {}
