@@ -40,7 +40,6 @@ from byoc.patterns._qdq_groups import (
     free_nodes,
 )
 
-
 T = TypeVar("T", bound=NodeGroup)
 
 
