@@ -242,7 +242,7 @@ def find_margin(devices: Iterable[CostModel]) -> float:
 def find_conditions(
     names: Sequence[str], devices: Sequence[CostModel], objective: Objective = LATENCY
 ) -> Conditions | None:
-    """Return what accelerators share, their contention and reloads; None where no file has any.
+    """Return what accelerators share, replicas, contention and reloads; None where no file has any.
 
     `names` are those of the accelerators, by which their files call one another; `host` is the host.
     What a file says of accelerators that there are none of is left out. A byte that is loaded anew
@@ -258,20 +258,31 @@ def find_conditions(
             for name, engine in zip(names, own, strict=True)
         ),
     ]
+    counts = [1, *(1 if file is None else file.replicas for file in files)]
     engines = list(dict.fromkeys(labels))
+    # Each replica is an engine, on which its accelerator computes for a part of the time.
     number = dict(zip((_HOST, *names), map(engines.index, labels), strict=True))
-    slowdown = np.ones((len(engines), len(engines)))
+    copies = [max(n for n, own in zip(counts, labels, strict=True) if own == each) for each in engines]
+    of = np.repeat(np.arange(len(engines)), copies)
+    copy = np.concatenate([np.arange(each) for each in copies])
+    slowdown = np.ones((len(of), len(of)))
     for name, file in zip(names, files, strict=True):
         for other, factor in file.interference.items() if file else ():
             if other in number and number[other] != number[name]:
-                slowdown[number[name], number[other]] = factor
-    is_shared, is_slowed = len(engines) < len(labels), bool((slowdown > 1).any())
+                slowdown[np.ix_(of == number[name], of == number[other])] = factor
+    is_shared = len(engines) < len(labels) or max(counts) > 1
+    is_slowed = bool((slowdown > 1).any())
     prices = [price_reload(each) for each in devices]
     reload = np.array([objective.combine(each.seconds, each.joules) if each else inf for each in prices])
     reloads = bool(np.isfinite(reload).any())
     if not is_shared and not is_slowed and not reloads:
         return None
-    shares = np.eye(len(engines))[[number[name] for name in (_HOST, *names)]]
+    shares = np.array(
+        [
+            np.where((of == number[name]) & (copy < count), 1 / count, 0.0)
+            for name, count in zip((_HOST, *names), counts, strict=True)
+        ]
+    )
     return Conditions(
         engines=shares if is_shared else None,
         slowdown=slowdown if is_slowed else None,

@@ -137,7 +137,7 @@ def check_conditions(problem: "Problem", given: Conditions) -> None:
     _check_networks(problem, given)
     other = given.other
     if given.reload is not None and np.isfinite(given.reload).any():
-        sharing = find_sharing_devices(replace(problem, conditions=replace(given, reload=None)))
+        sharing = find_sharing_pairs(given.engines)
         if sharing is not None and not np.array_equal(sharing, sharing @ sharing):
             raise ValueError(
                 "weights are loaded anew on devices of which two share an engine with a third, and none "
@@ -203,9 +203,14 @@ def find_hyperperiod(networks: Sequence[PlacedNetwork]) -> tuple[float, list[int
 
 def find_sharing_devices(problem: "Problem") -> Bools | None:
     """Return the pairs of accelerators that share an engine, bool (devices, devices); None for none."""
-    if problem.conditions is None or problem.conditions.engines is None:
+    return find_sharing_pairs(None if problem.conditions is None else problem.conditions.engines)
+
+
+def find_sharing_pairs(engines: Floats | None) -> Bools | None:
+    """Return the pairs of accelerators that share an engine, as `find_sharing_devices`."""
+    if engines is None:
         return None
-    used = problem.conditions.engines[1:] > 0
+    used = engines[1:] > 0
     return used.astype(np.int64) @ used.T.astype(np.int64) > 0
 
 

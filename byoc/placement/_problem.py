@@ -352,10 +352,10 @@ def check_problem(problem: Problem) -> None:
     _check_shapes(problem)
     _check_costs(problem, "seconds", "to_device", "to_host", "launch")
     _check_order(problem)
-    _check_limits(problem)
-    _check_fusions(problem)
     if problem.conditions is not None:
         check_conditions(problem, problem.conditions)
+    _check_limits(problem)
+    _check_fusions(problem)
 
 
 def check_seconds(problem: Problem) -> None:
