@@ -91,8 +91,8 @@ def profile(models: Source | Model | Sequence[Source | Model], options: ProfileO
         )
     if options.pairs and (options.device == HOST or options.seconds_of is not perf_counter):
         raise InputError(
-            "pairs are of a codegen and the host, by the clock on the wall: leave out --clock, and name a "
-            "codegen with --device"
+            "pairs are of a codegen and the host, by the clock on the wall: leave out --clock, and "
+            "name a codegen with --device"
         )
     wholes: Sequence[MeasuredWhole] = ()
     if options.device != HOST:
@@ -168,8 +168,8 @@ def _measure_codegen(
         _ = device.compile_options  # a wrong one is an error before anything is measured
         if options.pairs and device.estimates:
             raise InputError(
-                f"{device.name}: its compiler estimates what it takes, so nothing runs that the host could "
-                "slow (--pairs)"
+                f"{device.name}: its compiler estimates what it takes, so nothing runs that the host "
+                "could slow (--pairs)"
             )
         table, notes, wholes = _measure_units(models, options, device, target)
         if options.pairs:
