@@ -70,7 +70,7 @@ if TYPE_CHECKING:
         rank_correlation,
         time_regions,
     )
-    from byoc.comparison._profile import Profile, profile
+    from byoc.comparison._profile import Profile, measure_slowdown, profile, time_pair
     from byoc.comparison._profile_options import HOST, ProfileOptions
     from byoc.comparison._rule_comparison import ComparedKind, RuleComparison, compare_rules, simplify
     from byoc.comparison._study_file import TASK_KEYS, StudyCase, TaskRow, list_tasks, make_study_schema

@@ -1,10 +1,12 @@
 """`byoc.profile`: operators and cuts measured on this machine, written as a cost model."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import geometric_mean
+from threading import Event, Thread
+from time import perf_counter
 
 import numpy as np
 import scipy
@@ -87,6 +89,11 @@ def profile(models: Source | Model | Sequence[Source | Model], options: ProfileO
             "threads are for the host; a codegen takes them as an option of its own, if it has one: "
             f"byoc codegens {options.device}"
         )
+    if options.pairs and (options.device == HOST or options.seconds_of is not perf_counter):
+        raise InputError(
+            "pairs are of a codegen and the host, by the clock on the wall: leave out --clock, and "
+            "name a codegen with --device"
+        )
     wholes: Sequence[MeasuredWhole] = ()
     if options.device != HOST:
         table, notes, wholes = _measure_codegen(models, options)
@@ -104,7 +111,8 @@ def profile(models: Source | Model | Sequence[Source | Model], options: ProfileO
         unseen = predict_unseen(table, wholes)
         notes += describe_unseen(unseen)
         margin = 0.0 if options.device == HOST else choose_margin(unseen)
-        costs = fit_wholes(table, wholes).model_copy(update={"margin": margin})
+        kept = {"margin": margin, "interference": table.interference}
+        costs = fit_wholes(table, wholes).model_copy(update=kept)
     write_costs(path, costs)
     return Profile(costs, len(table.entries), tuple(notes))
 
@@ -158,7 +166,18 @@ def _measure_codegen(
         given = {**own, **(options.codegen_options or {})}
         device = MeasuredCodegen(codegen, given, options.patience, options.seconds_of)
         _ = device.compile_options  # a wrong one is an error before anything is measured
-        return _measure_units(models, options, device, target)
+        if options.pairs and device.estimates:
+            raise InputError(
+                f"{device.name}: its compiler estimates what it takes, so nothing runs that the host "
+                "could slow (--pairs)"
+            )
+        table, notes, wholes = _measure_units(models, options, device, target)
+        if options.pairs:
+            loaded = [_load(source, options) for source in models]
+            table = table.model_copy(
+                update={"interference": _measure_pairs(loaded, target, device, notes)}
+            )
+        return table, notes, wholes
 
 
 def _measure_units(
@@ -336,3 +355,118 @@ def describe_link(link: HostLink, cuts: int) -> list[str]:
         return []
     byte = f"{1e9 / link.bandwidth:.2g} ns for each byte"
     return [f"{cuts} cuts: what crosses takes {byte} and {link.latency * 1e6:.2g} us for each tensor"]
+
+
+# Two devices at work at once: how many times as long a region takes while the host computes.
+
+_PAIR_ROUNDS = 3  # in which a device is measured alone and beside the other one
+_ONCE = Patience(warmup=0, least=1, most=1)
+
+
+def _measure_pairs(
+    models: Sequence[Model], target: Target | None, device: MeasuredCodegen, notes: list[str]
+) -> dict[str, float]:
+    """Return the `interference` of a codegen by the host, and add sentences on it to `notes`.
+
+    It is the geometric mean over the models that the codegen runs as one region. Raises InputError where
+    there are none.
+    """
+    found, reasons = [], []
+    with closing(Codegens(None)) as codegens:
+        host = replace(device, codegen=codegens.find(_RUNTIME), options={})
+        for model in models:
+            pair = time_pair(model, target, device, host)
+            if isinstance(pair, str):
+                reasons.append(f"{model.source}: {' '.join(pair.split())}")
+            else:
+                found.append(pair)
+    if not found:
+        raise InputError(*reasons, "no pair was measured (--pairs), so there is nothing to write")
+    notes += reasons
+    slowed, slows = (geometric_mean(side) for side in zip(*found, strict=True))
+    notes.append(
+        f"{device.name} takes {slowed:.3g} times as long while the host computes, and the host "
+        f"{slows:.3g} times while {device.name} does, which the file does not say"
+    )
+    return {HOST: slowed}
+
+
+def time_pair(
+    model: Model, target: Target | None, device: MeasuredCodegen, host: MeasuredCodegen
+) -> tuple[float, float] | str:
+    """Measure a model on a device while the host runs the same one, and the reverse.
+
+    Return how many times as long each takes as alone, 1 or more; a sentence where the device does not
+    run all of the model as one region.
+    """
+    units, _ = list_units(model, target)
+    if model.index.bodies or not all(unit.verdict for unit in units):
+        return f"no pair: {device.name} cannot run all of it as one"
+    report_step(f"{model.source}: beside the host")
+    patience = replace(device.patience, seconds=device.patience.seconds / _PAIR_ROUNDS)
+    own_units, _ = list_units(model, None)
+    try:
+        (call,) = cut_regions(model, target, {"whole": units}).values()
+        (beside,) = cut_regions(model, None, {"beside": own_units}).values()
+        with (
+            open_call(model, target, device, "whole", call) as own,
+            open_call(model, None, host, "beside", beside) as other,
+        ):
+            measured = (
+                lambda: own.measure(patience, device.clock),
+                lambda: other.measure(patience, host.clock),
+            )
+            repeated = (
+                lambda: own.measure(_ONCE, device.clock),
+                lambda: other.measure(_ONCE, host.clock),
+            )
+            return measure_slowdown(measured[0], repeated[1]), measure_slowdown(measured[1], repeated[0])
+    except InputError as error:
+        return f"no pair: {error}"
+
+
+def measure_slowdown(measure: Callable[[], Sequence[float]], other: Callable[[], object]) -> float:
+    """Return how many times as long something takes while another thing runs all the time; at least 1.
+
+    `measure` returns the seconds of some runs. It is called alone and beside the other in turn, so that
+    load on the machine slows both; the medians count.
+    """
+    alone: list[float] = []
+    together: list[float] = []
+    for _ in range(_PAIR_ROUNDS):
+        alone += measure()
+        with _running(other):
+            together += measure()
+    least = float(np.median(alone))
+    return max(1.0, float(np.median(together)) / least) if least > 0 else 1.0
+
+
+@contextmanager
+def _running(work: Callable[[], object]) -> Iterator[None]:
+    """Repeat some work in a thread as long as the context lasts, which begins after its first run.
+
+    Raises at the end what the work raised.
+    """
+    has_run, stop = Event(), Event()
+    failures: list[Exception] = []
+
+    def repeat() -> None:
+        try:
+            while not stop.is_set():
+                work()
+                has_run.set()
+        except Exception as error:  # of a codegen, for the thread that waits
+            failures.append(error)
+        finally:
+            has_run.set()
+
+    thread = Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        has_run.wait()
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    if failures:
+        raise failures[0]

@@ -37,6 +37,12 @@ class ProfileOptions(DimensionOptions):
         "write lines fitted to the measurements instead of a table of them.",
         Flag("Write lines fitted to the measurements, instead of a table of them.", Syntax.SWITCH),
     )
+    pairs: bool = declare_field(
+        False,
+        "measure how many times as long a codegen takes while the host computes, too, and write that as "
+        "`interference`.",
+        Flag("Measure how much the host at work slows the codegen, too.", Syntax.SWITCH),
+    )
     otherwise: str | None = declare_field(
         None,
         "the cost model that is asked for what was not measured.",

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         load_cost_model,
         load_device_costs,
         load_host_costs,
+        price_reload,
         read_cost_file,
     )
     from byoc.costs._measured_costs import (

@@ -350,6 +350,10 @@ class CostFile(StrictModel):
     accelerators of one engine never run at once, and never beside the host on the engine `host`"""
     interference: dict[str, Annotated[float, Number, Field(ge=1, le=1e6)]] = Field(default_factory=dict)
     """of an accelerator: how many times as long it takes while another one, or the host, computes"""
+    replicas: Annotated[int, Number, Field(ge=1, le=64)] = 1
+    """of an accelerator: how many there are of it, which take turns at the inferences of a pipeline"""
+    reload: Positive | None = None
+    """of an accelerator: bytes a second at which weights beyond its memory are loaded in each run"""
     threads: Annotated[dict[Count, str], AfterValidator(_check_threads)] = Field(default_factory=dict)
     """the models for runs on several threads, by the number that they begin at: a path or a name"""
 

@@ -1,6 +1,7 @@
 """Loading cost models from a path, the name of an installed file, or a plug-in."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf, nan
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -8,9 +9,10 @@ from typing import Any, TypeVar
 import numpy as np
 import onnx
 
-from byoc.costs._cost_model import CostFile, CostModel
+from byoc.costs._cost_model import CostFile, CostModel, Price
 from byoc.costs._graph_tasks import Fallback
 from byoc.costs._measured_costs import CostTable, Linear
+from byoc.costs._objective import LATENCY, Objective
 from byoc.costs._roofline import Roofline
 from byoc.errors import InputError, describe_error, suggest_nearest
 from byoc.placement import Conditions
@@ -237,11 +239,14 @@ def find_margin(devices: Iterable[CostModel]) -> float:
     return max((file.margin for file in map(_cost_file, devices) if file), default=0.0)
 
 
-def find_conditions(names: Sequence[str], devices: Sequence[CostModel]) -> Conditions | None:
-    """Return the engines that accelerators share and their contention; None where no file has any.
+def find_conditions(
+    names: Sequence[str], devices: Sequence[CostModel], objective: Objective = LATENCY
+) -> Conditions | None:
+    """Return what accelerators share, replicas, contention and reloads; None where no file has any.
 
     `names` are those of the accelerators, by which their files call one another; `host` is the host.
-    What a file says of accelerators that there are none of is left out.
+    What a file says of accelerators that there are none of is left out. A byte that is loaded anew
+    costs by the objective.
     """
     files = [_cost_file(each) for each in devices]
     own = [None if file is None else file.engine for file in files]
@@ -253,18 +258,44 @@ def find_conditions(names: Sequence[str], devices: Sequence[CostModel]) -> Condi
             for name, engine in zip(names, own, strict=True)
         ),
     ]
+    counts = [1, *(1 if file is None else file.replicas for file in files)]
     engines = list(dict.fromkeys(labels))
+    # Each replica is an engine, on which its accelerator computes for a part of the time.
     number = dict(zip((_HOST, *names), map(engines.index, labels), strict=True))
-    slowdown = np.ones((len(engines), len(engines)))
+    copies = [max(n for n, own in zip(counts, labels, strict=True) if own == each) for each in engines]
+    of = np.repeat(np.arange(len(engines)), copies)
+    copy = np.concatenate([np.arange(each) for each in copies])
+    slowdown = np.ones((len(of), len(of)))
     for name, file in zip(names, files, strict=True):
         for other, factor in file.interference.items() if file else ():
             if other in number and number[other] != number[name]:
-                slowdown[number[name], number[other]] = factor
-    is_shared, is_slowed = len(engines) < len(labels), bool((slowdown > 1).any())
-    if not is_shared and not is_slowed:
+                slowdown[np.ix_(of == number[name], of == number[other])] = factor
+    is_shared = len(engines) < len(labels) or max(counts) > 1
+    is_slowed = bool((slowdown > 1).any())
+    prices = [price_reload(each) for each in devices]
+    reload = np.array([objective.combine(each.seconds, each.joules) if each else inf for each in prices])
+    reloads = bool(np.isfinite(reload).any())
+    if not is_shared and not is_slowed and not reloads:
         return None
-    shares = np.eye(len(engines))[[number[name] for name in (_HOST, *names)]]
-    return Conditions(engines=shares if is_shared else None, slowdown=slowdown if is_slowed else None)
+    shares = np.array(
+        [
+            np.where((of == number[name]) & (copy < count), 1 / count, 0.0)
+            for name, count in zip((_HOST, *names), counts, strict=True)
+        ]
+    )
+    return Conditions(
+        engines=shares if is_shared else None,
+        slowdown=slowdown if is_slowed else None,
+        reload=reload if reloads else None,
+    )
+
+
+def price_reload(costs: CostModel) -> Price | None:
+    """Return what a byte costs that an accelerator loads anew in each run; None where it loads none."""
+    file = _cost_file(costs)
+    if file is None or file.reload is None:
+        return None
+    return Price(1 / file.reload, file.energy.moved if file.energy else nan)
 
 
 def load_device_costs(

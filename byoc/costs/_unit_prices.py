@@ -27,7 +27,7 @@ from byoc.costs._transfer_costs import TransferCosts, UnitTensors, find_unit_ten
 from byoc.errors import Cause, InputError
 from byoc.model import GraphIndex, StatePair
 from byoc.patterns import JointUnit, Unit
-from byoc.placement import UNLIMITED, Fusion, Problem
+from byoc.placement import UNLIMITED, Fusion, Ints, Problem
 
 # Parts of the placement problem: its limits, and its costs in seconds, joules or objective units.
 
@@ -485,6 +485,39 @@ class GraphProblem:
     """for each accelerator, the images that it transposes itself at its boundary, by name"""
     kept_state: tuple[KeptPair, ...] = ()
     """the state that accelerators keep between calls where they run its unit"""
+
+    def load_anew(
+        self,
+        labels: Ints,
+        loaded: NDArray[np.float64],
+        prices: Sequence[Price | None],
+        objective: Objective,
+    ) -> "GraphProblem":
+        """Return the problem in which units load so many of their bytes anew in each run.
+
+        `labels`, int64 (units,), are their devices, `loaded`, float64 (units,), the bytes, and `prices`
+        what a byte costs on the device of each; a unit that loads none may have None.
+        """
+        rows = np.flatnonzero(loaded)
+        at = labels[rows]
+        paid = [price for price in (prices[row] for row in rows.tolist()) if price is not None]
+        spent = loaded[rows] * np.array([price.seconds for price in paid])
+        joules = loaded[rows] * np.array([price.joules for price in paid])
+        memory = self.problem.memory.copy()
+        memory[rows, at - 1] -= loaded[rows]
+
+        def add(problem: Problem, costs: NDArray[np.float64]) -> Problem:
+            seconds = problem.seconds.copy()
+            seconds[rows, at] += costs
+            return replace(problem, seconds=seconds, memory=memory)
+
+        has_joules = self.energy is not None and not np.isnan(joules).any()
+        return replace(
+            self,
+            problem=add(self.problem, objective.combine(spent, joules)),
+            latency=add(self.latency, spent),
+            energy=add(self.energy, joules) if self.energy is not None and has_joules else None,
+        )
 
 
 def build_problem(  # noqa: PLR0913, PLR0917 - the parts of a problem

@@ -28,6 +28,7 @@ from byoc.placement import (
     PlacedNetwork,
     Placement,
     Problem,
+    fix_reloads,
     limit_time,
     solve_problem,
 )
@@ -252,8 +253,8 @@ def _describe(
     """Return the result with the schedule of the regions that the models' plans have."""
     after = {name: result.plan for name, result in results.items()}
     assert joint.conditions is not None
-    final = _join(after, joint.conditions.networks, settings)
     labels, regions = _join_placements(after)
+    final = fix_reloads(_join(after, joint.conditions.networks, settings), labels)
     scheduler = ListScheduler(final)
     schedule = scheduler.schedule(labels.tolist(), regions.tolist())
     assert (

@@ -15,7 +15,13 @@ from byoc._doors import open_door
 if TYPE_CHECKING:
     from byoc.placement._branch_and_cut import build_incumbent
     from byoc.placement._chain_split import find_device_classes, iterate_chain_splits, split_chain
-    from byoc.placement._conditions import Conditions, PlacedNetwork
+    from byoc.placement._conditions import (
+        Conditions,
+        PlacedNetwork,
+        describe_reloads,
+        find_loaded_bytes,
+        fix_reloads,
+    )
     from byoc.placement._form_regions import (
         choose_fusions,
         find_components,

@@ -64,6 +64,9 @@ class Conditions:
     direct: Floats | None = None
     """float64 (tensors, devices, devices): seconds of a tensor from one accelerator (row) to another one
     without the host; inf = only by way of the host."""
+    reload: Floats | None = None
+    """float64 (devices,): seconds for each byte of a unit's memory beyond the capacity of its device,
+    which is loaded anew in each run; inf = the capacity is a limit."""
     networks: tuple[PlacedNetwork, ...] = ()
     network_of: Ints | None = None
     """int64 (units,): the network of each unit. No region and no tensor is of two networks."""
@@ -78,7 +81,7 @@ class Conditions:
 
     def __post_init__(self) -> None:
         """Copy the arrays."""
-        for name in ("engines", "slowdown", "direct", "network_of"):
+        for name in ("engines", "slowdown", "direct", "reload", "network_of"):
             array = getattr(self, name)
             if array is not None:
                 copied = np.array(array, np.int64 if name == "network_of" else np.float64)
@@ -90,6 +93,14 @@ class Conditions:
         direct = None if self.direct is None else self.direct[tensors]
         network_of = None if self.network_of is None else self.network_of[units]
         return replace(self, direct=direct, network_of=network_of, other=other)
+
+    def without_reload(self) -> "Conditions | None":
+        """Return the conditions without weights that are loaded anew; None if no other is left."""
+        has_others = any(
+            each is not None
+            for each in (self.engines, self.slowdown, self.direct, self.network_of, self.other)
+        )
+        return replace(self, reload=None) if has_others else None
 
     def affects_sums(self, problem: "Problem") -> bool:
         """Return whether sums of costs, or limits that hold for them, are others than without these."""
@@ -112,6 +123,7 @@ def check_conditions(problem: "Problem", given: Conditions) -> None:
         ("engines", (1 + devices, count), 0.0, 1.0),
         ("slowdown", (count, count), 1.0, 1e6),
         ("direct", (tensors, devices, devices), 0.0, inf),
+        ("reload", (devices,), 0.0, inf),
     ):
         array = getattr(given, name)
         if array is None:
@@ -124,6 +136,15 @@ def check_conditions(problem: "Problem", given: Conditions) -> None:
         raise ValueError("engines: each device occupies an engine or more")
     _check_networks(problem, given)
     other = given.other
+    if given.reload is not None and np.isfinite(given.reload).any():
+        sharing = find_sharing_pairs(given.engines)
+        if sharing is not None and not np.array_equal(sharing, sharing @ sharing):
+            raise ValueError(
+                "weights are loaded anew on devices of which two share an engine with a third, and none "
+                "with one another: whose memory is whose is not said"
+            )
+        if other is not None:
+            raise ValueError("a limit on other costs does not count weights that are loaded anew")
     if other is None:
         return
     if other.conditions is not None or not given.most >= 0:
@@ -182,9 +203,14 @@ def find_hyperperiod(networks: Sequence[PlacedNetwork]) -> tuple[float, list[int
 
 def find_sharing_devices(problem: "Problem") -> Bools | None:
     """Return the pairs of accelerators that share an engine, bool (devices, devices); None for none."""
-    if problem.conditions is None or problem.conditions.engines is None:
+    return find_sharing_pairs(None if problem.conditions is None else problem.conditions.engines)
+
+
+def find_sharing_pairs(engines: Floats | None) -> Bools | None:
+    """Return the pairs of accelerators that share an engine, as `find_sharing_devices`."""
+    if engines is None:
         return None
-    used = problem.conditions.engines[1:] > 0
+    used = engines[1:] > 0
     return used.astype(np.int64) @ used.T.astype(np.int64) > 0
 
 
@@ -197,6 +223,7 @@ def relax(problem: "Problem") -> "Problem":
     conditions = problem.conditions
     if conditions is None:
         return problem
+    problem = price_reloads(problem, np.zeros(len(list_reloading(problem))))
     if conditions.direct is None:
         return replace(problem, conditions=None)
     both = problem.to_host[:, :, np.newaxis] + problem.to_device[:, np.newaxis, :]
@@ -250,3 +277,108 @@ def sum_direct_transfers(problem: "Problem", leaving: Ints, home: Ints, wanted: 
         by_host = up + math.fsum(np.minimum(straight, down))
         parts.append(by_host if wanted[tensor, 0] else min(by_host, math.fsum(straight)))
     return math.fsum(parts)
+
+
+# Weights beyond the memory of an accelerator, which are loaded anew in each run.
+#
+# A unit has two alternatives on such a device: its bytes are held there, or they are loaded in each run,
+# at the device's seconds for each byte, also in part. Of a placement the least to load is what is
+# beyond the capacity. That is the largest, over all prices of a byte from 0 to that of loading one, of
+# the price times the bytes beyond, so that each price gives a lower bound: a problem without a capacity.
+
+
+def list_reloading(problem: "Problem") -> list[tuple[Ints, float]]:
+    """Return the accelerators that load weights anew, by position, and the bytes they hold at most.
+
+    Those that share an engine are together, with the least of their capacities; an engine on which one
+    cannot load anew has a limit.
+    """
+    reload = None if problem.conditions is None else problem.conditions.reload
+    if reload is None:
+        return []
+    sharing = find_sharing_devices(problem)
+    together = np.eye(problem.devices, dtype=np.bool_) if sharing is None else sharing
+    found = []
+    for row in np.unique(together, axis=0):
+        devices = np.flatnonzero(row)
+        capacity = float(problem.capacity[devices].min())
+        if np.isfinite(reload[devices]).all() and capacity < inf:
+            found.append((devices, capacity))
+    return found
+
+
+def find_loaded_bytes(problem: "Problem", labels: Ints) -> Floats:
+    """Return the bytes of each unit that its device loads anew in each run, float64 (units,).
+
+    What is cheapest to load is loaded, then the largest; the last unit may be loaded in part.
+    """
+    loaded = np.zeros(problem.units)
+    for devices, capacity in list_reloading(problem):
+        assert problem.conditions is not None
+        assert problem.conditions.reload is not None
+        rows = np.flatnonzero(np.isin(labels, devices + 1))
+        taken = problem.memory[rows, labels[rows] - 1]
+        beyond = math.fsum(taken) - capacity
+        if beyond <= capacity * 2.0**-40:
+            continue
+        order = np.lexsort((rows, -taken, problem.conditions.reload[labels[rows] - 1]))
+        before = np.cumsum(taken[order]) - taken[order]
+        loaded[rows[order]] = np.clip(beyond - before, 0.0, taken[order])
+    return loaded
+
+
+def describe_reloads(
+    problem: "Problem", fixed: "Problem", labels: Ints, names: Sequence[str]
+) -> list[str]:
+    """Return a sentence on each accelerator, by its name, that loads weights anew with these labels.
+
+    `fixed` is the problem without what is loaded (`fix_reloads`).
+    """
+    found = []
+    for number, name in enumerate(names):
+        here = labels == 1 + number
+        held = math.fsum(fixed.memory[here, number])
+        anew = math.fsum(problem.memory[here, number]) - held
+        if anew > 0:
+            found.append(
+                f"{name} holds {held:.0f} bytes of weights and loads {anew:.0f} bytes anew in each run"
+            )
+    return found
+
+
+def fix_reloads(problem: "Problem", labels: Ints) -> "Problem":
+    """Return the problem in which units load the bytes that they do with these labels, and no others."""
+    conditions = problem.conditions
+    if conditions is None or conditions.reload is None:
+        return problem
+    loaded = find_loaded_bytes(problem, labels)
+    rows = np.flatnonzero(loaded)
+    at = labels[rows]
+    seconds, memory = problem.seconds.copy(), problem.memory.copy()
+    seconds[rows, at] += loaded[rows] * conditions.reload[at - 1]
+    memory[rows, at - 1] -= loaded[rows]
+    return replace(problem, seconds=seconds, memory=memory, conditions=conditions.without_reload())
+
+
+def price_reloads(problem: "Problem", prices: Floats) -> "Problem":
+    """Return the problem in which a byte has a price, without the capacities of devices that load anew.
+
+    `prices`, float64, has one for each entry of `list_reloading`, where it is at most that of loading
+    one; inf = nothing is loaded, and the capacity is a limit.
+    """
+    conditions = problem.conditions
+    if conditions is None or conditions.reload is None:
+        return problem
+    seconds, capacity = problem.seconds.copy(), problem.capacity.copy()
+    for (devices, _), price in zip(list_reloading(problem), prices.tolist(), strict=True):
+        if price < inf:
+            capacity[devices] = inf
+            seconds[:, 1 + devices] += problem.memory[:, devices] * np.minimum(
+                price, conditions.reload[devices]
+            )
+    return replace(
+        problem,
+        seconds=seconds,
+        capacity=capacity,
+        conditions=conditions.without_reload(),
+    )

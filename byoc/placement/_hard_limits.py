@@ -5,7 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from byoc.placement._conditions import find_sharing_devices, sum_direct_transfers
+from byoc.placement._conditions import (
+    find_sharing_devices,
+    fix_reloads,
+    list_reloading,
+    sum_direct_transfers,
+)
 from byoc.placement._form_regions import find_components, form_regions
 from byoc.placement._problem import Bools, Floats, Ints, Occupancy, Problem
 
@@ -32,7 +37,8 @@ def evaluate(problem: Problem, labels: Ints, regions: Ints, fusions: tuple[int, 
     """Return the cost of running unit `v` on device `labels[v]` as part of region `regions[v]`.
     `labels` and `regions` are int64 (units,); a unit on the host has region -1. A tensor is paid for
     once per direction and device, however many consumers it has there, and travels from one accelerator
-    to another by way of the host, or by a direct link where that is cheaper. `fusions` are the chosen
+    to another by way of the host, or by a direct link where that is cheaper. Weights that are loaded
+    anew in each run are part of the execution. `fusions` are the chosen
     ones, each within one region. Sums are rounded once (`math.fsum`), so they do not depend on the order
     of the units. Raises ValueError if the
     arguments do not fit the problem or one another.
@@ -43,7 +49,7 @@ def evaluate(problem: Problem, labels: Ints, regions: Ints, fusions: tuple[int, 
         if (labels[members] != problem.fusions[number].device).any() or np.ptp(regions[members]):
             raise ValueError(f"fusion {number} is chosen and not in one region of its device")
     return Cost(
-        math.fsum(problem.seconds[np.arange(problem.units), labels]),
+        math.fsum(fix_reloads(problem, labels).seconds[np.arange(problem.units), labels]),
         _transfer_seconds(problem, labels),
         math.fsum(problem.launch[devices - 1]),
         math.fsum(problem.fusions[number].saving for number in fusions),
@@ -203,7 +209,10 @@ def _find_barred_transfer(problem: Problem, labels: Ints) -> str:
 
 def exceeds_capacity(problem: Problem, labels: Ints) -> Bools:
     """Mark devices whose units need more bytes than they have, bool (devices,), rounding tolerated."""
-    return _sum_bytes(problem, labels) > problem.capacity * (1 + 2.0**-40)
+    exceeds: Bools = _sum_bytes(problem, labels) > problem.capacity * (1 + 2.0**-40)
+    for devices, _ in list_reloading(problem):
+        exceeds[devices] = False
+    return exceeds
 
 
 def _sum_bytes(problem: Problem, labels: Ints) -> Floats:

@@ -10,7 +10,7 @@ from typing import Any, Self, TypedDict, Unpack
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from byoc.placement._conditions import Conditions, check_conditions, relax
+from byoc.placement._conditions import Conditions, check_conditions, list_reloading, relax
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -105,7 +105,8 @@ class Problem:
             several units run at the same time: for the makespan and the throughput, not for the sum of
             all costs.
         cores: Number of units that the host runs at the same time, at least 1; `UNLIMITED` = no limit.
-        conditions: Shared engines, contention, direct links, several networks, a budget; None = none.
+        conditions: Shared engines, contention, direct links, weights loaded anew, several networks, a
+            budget; None = none.
     """
 
     seconds: Floats
@@ -330,7 +331,10 @@ class Problem:
         fits = np.isfinite(self.seconds)
         fits[:, 0] = ~self.must
         fits[:, 1:] &= self.size[:, np.newaxis] <= self.max_nodes
-        fits[:, 1:] &= self.memory <= self.capacity
+        capacity = self.capacity.copy()
+        for devices, _ in list_reloading(self):
+            capacity[devices] = np.inf
+        fits[:, 1:] &= self.memory <= capacity
         fits[:, 1:] &= self.max_regions > 0
         return fits
 
@@ -348,10 +352,10 @@ def check_problem(problem: Problem) -> None:
     _check_shapes(problem)
     _check_costs(problem, "seconds", "to_device", "to_host", "launch")
     _check_order(problem)
-    _check_limits(problem)
-    _check_fusions(problem)
     if problem.conditions is not None:
         check_conditions(problem, problem.conditions)
+    _check_limits(problem)
+    _check_fusions(problem)
 
 
 def check_seconds(problem: Problem) -> None:

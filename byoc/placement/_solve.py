@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from itertools import pairwise
 from numbers import Integral, Real
@@ -10,10 +11,12 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 
 from byoc.errors import InputError, describe_error, must_propagate, shorten_text
 from byoc.numerics import SearchBudget, sort_topologically
 from byoc.placement._branch_and_cut import find_nearest_placement
+from byoc.placement._conditions import fix_reloads, list_reloading, price_reloads
 from byoc.placement._form_regions import (
     are_fusions_acyclic,
     find_region_components,
@@ -354,6 +357,8 @@ def run_strategy(
     fails; an attempt to exit the program is a failure too. `describe` formats what it raised; rooms that
     know of plug-ins add the file and line.
     """
+    if problem.conditions is not None and problem.conditions.reload is not None:
+        return _solve_with_reloads(problem, strategy, describe)
     try:
         found = strategy.solve(_read_only_copy(problem))
     except BaseException as error:  # a plug-in can fail in any way
@@ -369,6 +374,80 @@ def run_strategy(
         if problem.conditions.direct is not None and DIRECT_LINKS not in honours:
             return replace(found, bound=None)  # of the problem without these links
     return found
+
+
+# Prices of a byte that are tried between 0 and what loading it costs.
+_PRICES = 4
+
+
+def _solve_with_reloads(
+    problem: Problem, strategy: Strategy, describe: Callable[[BaseException], str]
+) -> Placement:
+    """Return the best placement of a problem in which weights beyond a capacity are loaded anew.
+
+    The strategy solves problems in which each byte of weights has a price and there is no capacity. For
+    any price, the least cost less what the capacity would cost at it is a lower bound of all sums of
+    costs. Where memory is more than full even if all bytes cost what loading them does, that placement
+    is as good as its bound. Raises InputError as `run_strategy`, and for an answer that is not valid.
+    """
+    conditions, memories = problem.conditions, list_reloading(problem)
+    assert conditions is not None
+    assert conditions.reload is not None
+    room = np.array([capacity for _, capacity in memories])
+    dearest = np.array([conditions.reload[devices].max() for devices, _ in memories])
+    answers: list[Placement] = []
+    bounds: list[float] = []
+
+    def attempt(prices: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Add the answer at prices of a byte; return the bytes of each memory that are beyond it."""
+        priced = price_reloads(problem, prices)
+        found = _repair_placement(priced, strategy, run_strategy(strategy, priced, describe))
+        wrong = find_violation(priced, found)
+        if wrong or not isinstance(found, Placement):
+            raise InputError(f"strategy {strategy_display_name(strategy)}: {wrong}")
+        is_sum = found.measure is Measure.total
+        if found.bound is not None and (not prices.any() or (is_sum and np.isfinite(prices).all())):
+            bounds.append(
+                found.bound * (1 - _ROUNDING) - (float(prices @ room) if prices.any() else 0.0)
+            )
+        answers.append(_measure_with_reloads(problem, found))
+        taken = [
+            math.fsum(problem.memory[found.labels == 1 + each, each].sum() for each in devices)
+            for devices, _ in memories
+        ]
+        beyond: NDArray[np.float64] = np.array(taken) - room
+        return beyond
+
+    has_rates = conditions.has_rates  # kept at prices of a byte that are no less than what it costs
+    if has_rates or (attempt(np.zeros(len(memories))) > 0).any():
+        left = attempt(dearest) < 0
+        if left.any():
+            with suppress(InputError):  # there may be none within the capacities
+                attempt(np.where(left, math.inf, dearest))
+        low, high = np.where(left, 0.0, dearest), dearest
+        for _ in range(_PRICES if left.any() and not has_rates else 0):
+            middle = (low + high) / 2
+            beyond = attempt(middle) > 0
+            low, high = np.where(beyond, middle, low), np.where(beyond, high, middle)
+    best = min(answers, key=lambda each: each.value)
+    return replace(best, bound=max(0.0, min(max(bounds), best.value)) if bounds else None)
+
+
+# More than the rounding errors of a sum of one cost per unit.
+_ROUNDING = 2.0**-36
+
+
+def _measure_with_reloads(problem: Problem, placement: Placement) -> Placement:
+    """Return a placement with what it costs where weights beyond a capacity are loaded anew."""
+    from byoc.placement.strategies import measure_placement  # noqa: PLC0415 - strategies import this
+
+    labels, fixed = placement.labels, fix_reloads(problem, placement.labels)
+    cost = evaluate(fixed, labels, placement.regions, tuple(placement.fusions))
+    found = measure_placement(fixed, replace(placement, cost=cost), placement.measure)
+    if found.measure is Measure.total:
+        return found
+    # Figures in the strategy's notes are those of a problem in which bytes have prices.
+    return replace(found, notes=(f"things are done side by side: {found.value:.4g} s",))
 
 
 def normalize_placement(problem: Problem, placement: Placement) -> Placement:

@@ -14,8 +14,10 @@ from byoc.placement import (
     Problem,
     Strategy,
     describe_ignored,
+    describe_reloads,
     evaluate,
     find_violation,
+    fix_reloads,
     limit_time,
     normalize_placement,
     run_strategy,
@@ -104,7 +106,11 @@ def solve_instance(instance: PlacementInstance, strategy: Strategy, source: str)
         raise InputError(
             f"strategy {name}: its bound {placement.bound:g} s is above its own {placement.value:g} s"
         )
-    notes = dict.fromkeys((*instance.notes, *placement.notes, *ignored))
+    names = [f"accelerator {1 + number}" for number in range(problem.devices)]
+    fixed = fix_reloads(problem, placement.labels)
+    reloads = describe_reloads(problem, fixed, placement.labels, names)
+    instance = replace(instance, problem=fixed)
+    notes = dict.fromkeys((*instance.notes, *placement.notes, *reloads, *ignored))
     return {
         "instance": source,
         "strategy": name,

@@ -19,6 +19,7 @@ from byoc.costs import (
     count_trips,
     find_conditions,
     price_bodies,
+    price_reload,
     sum_host_seconds,
 )
 from byoc.errors import Cause, InputError
@@ -26,10 +27,14 @@ from byoc.model import GraphIndex, StatePair, choose_state_pairs, find_boundary,
 from byoc.patterns import JointUnit, NodeGroup, Unit
 from byoc.placement import (
     Conditions,
+    Ints,
     PerturbedDecision,
     Placement,
     Problem,
+    describe_reloads,
     evaluate,
+    find_loaded_bytes,
+    fix_reloads,
     solve_problem,
 )
 from byoc.planning._break_evens import explain_limits
@@ -162,6 +167,24 @@ class PlacementProblems:
         problem = replace(problem, seconds=seconds, must=must, fusions=fusions)
         return self._add_conditions(graph_problem, problem, left), left
 
+    def fix_reloads(
+        self, graph_problem: GraphProblem, constraints: Constraints, labels: Ints
+    ) -> GraphProblem:
+        """Return the problem in which units load the weights anew that they do with these labels."""
+        conditions = self._conditions
+        if conditions is None or conditions.reload is None:
+            return graph_problem
+        capacity = np.array(constraints.capacity, np.float64)
+        given = replace(graph_problem.problem, capacity=capacity, conditions=conditions)
+        loaded = find_loaded_bytes(given, labels)
+        costs, objective = self.settings.costs, self.settings.objective
+        prices = [price_reload(costs[label - 1]) if label else None for label in labels.tolist()]
+        return graph_problem.load_anew(labels, loaded, prices, objective)
+
+    @cached_property
+    def _conditions(self) -> Conditions | None:
+        return find_conditions(self.settings.names, self.settings.costs, self.settings.objective)
+
     def _add_conditions(
         self, graph_problem: GraphProblem, problem: Problem, fusions: Sequence[int]
     ) -> Problem:
@@ -169,19 +192,23 @@ class PlacementProblems:
 
         `fusions` are the numbers of those that are left. Raises InputError where joules are not known.
         """
-        engines = find_conditions(self.settings.names, self.settings.costs)
+        own = self._conditions
         within = None if self.graph.path else self.settings.within
-        if engines is None and within is None:
+        if own is None and within is None:
             return problem
-        conditions = engines or Conditions()
+        conditions = own or Conditions()
         if within is not None:
             other = graph_problem.latency if within.name == "latency" else graph_problem.energy
             if other is None:
                 raise InputError(f"within {within.name}: not all cost models say joules")
-            own = tuple(other.fusions[number] for number in fusions)
+            if conditions.reload is not None and np.isfinite(problem.capacity).any():
+                raise InputError(
+                    f"within {within.name}: weights that are loaded anew (reload in a cost file) are "
+                    "not counted there: leave one of the two out"
+                )
             conditions = replace(
                 conditions,
-                other=replace(other, fusions=own),
+                other=replace(other, fusions=tuple(other.fusions[number] for number in fusions)),
                 most=within.most,
                 other_name=within.name + (_BODIES_AS_PLACED if self.graph.index.bodies else ""),
                 other_unit="s" if within.name == "latency" else "J",
@@ -341,12 +368,14 @@ def _place_graph(graph: GraphToPlace, settings: PlanSettings, pins: PinnedNodes 
         problem, fusions = problems.restrict(graph_problem, found)
         placement = solve_problem(problem, settings.strategy, names, describe_failure)
         if settings.doubt is not None and not graph.path:
+            fixed = fix_reloads(problem, placement.labels)
             perturbed = perturb_graph(
-                graph.index, graph.units.units, names, problem, placement, settings.doubt
+                graph.index, graph.units.units, names, fixed, placement, settings.doubt
             )
             placement = perturbed.placement
             decisions[placement.labels.tobytes()] = perturbed
         placement = replace(placement, fusions=tuple(fusions[n] for n in placement.fusions))
+        graph_problem = problems.fix_reloads(graph_problem, found, placement.labels)
         found = search.send((placement, graph_problem.problem))
     plan = _make_graph_plan(graph, problems, found, arenas)
     decision = decisions.get(plan.placement.labels.tobytes())
@@ -361,6 +390,8 @@ def _make_graph_plan(
     graph: GraphToPlace, problems: PlacementProblems, fitted: FittedPlacement, arenas: RegionArenas
 ) -> GraphPlan:
     settings, graph_problem = problems.settings, problems.build(fitted.constraints)
+    whole, labels = graph_problem.problem, fitted.placement.labels
+    graph_problem = problems.fix_reloads(graph_problem, fitted.constraints, labels)
     sharing = [n for n, t in enumerate(settings.targets, 1) if t.name in settings.share_blocks]
     if sharing:
         units, placement = graph.units.units, fitted.placement
@@ -394,6 +425,7 @@ def _make_graph_plan(
             *(each.note for each in problems.trips.values() if each.note),
             *fitted.notes,
             *placement.notes,
+            *describe_reloads(whole, graph_problem.problem, labels, settings.names),
         ),
         pins={row: label for row, label in problems.find_pinned(graph_problem).items() if label == 0},
     )

@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from byoc.costs import PlacementDevice
+from byoc.costs import PlacementDevice, price_reload
 from byoc.errors import Cause, CauseKind, InputError
 from byoc.memory.arena import find_live_ranges, plan_buffers
 from byoc.memory.reading import CONVENTIONS, MemoryModel, read_memory_model
@@ -166,7 +166,8 @@ def _refuse_too_large(
         if device.memory == inf:
             continue
         rows = np.flatnonzero(problem.allowed[:, 1 + number]).tolist()
-        needs = {row: (problem.memory[row, number], arenas.plan_arena([row]).size) for row in rows}
+        held = problem.memory[:, number] * (price_reload(device.costs) is None)
+        needs = {row: (held[row], arenas.plan_arena([row]).size) for row in rows}
         too_large = {
             row: _lack_memory(device, need, f"it needs {_describe_need(*need)}, and {device.name} has")
             for row, need in needs.items()

@@ -63,7 +63,10 @@ class SavedTensor(StrictModel):
 
 
 class SavedDevice(StrictModel):
-    """An accelerator: the cost of a launch, and its limits, null for none."""
+    """An accelerator: the cost of a launch, and its limits, null for none.
+
+    `reload` is what each byte beyond the capacity costs in each run, null where none may be.
+    """
 
     name: str
     launch: _Cost
@@ -72,6 +75,7 @@ class SavedDevice(StrictModel):
     max_nodes: _Whole | None = None
     max_regions: _Whole | None = None
     capacity: _Cost | None = None
+    reload: _Cost | None = None
     occupies: Occupancy = Occupancy.nothing
     other_launch: _Cost = 0.0
 
@@ -232,6 +236,9 @@ def _add_conditions(document: dict[str, Any], problem: Problem, conditions: Cond
                 {"origin": 1 + int(one), "to": 1 + int(other), "seconds": float(links[one, other])}
                 for one, other in np.argwhere(np.isfinite(links))
             ]
+    if conditions.reload is not None:
+        for row, cost in zip(document["devices"], _finite(conditions.reload), strict=True):
+            row["reload"] = cost
     if conditions.other is None:
         return
     other, document["budget"] = conditions.other, _finite([conditions.most])[0]
@@ -336,7 +343,9 @@ def _build(file: SavedProblem) -> Problem:
 def _build_conditions(file: SavedProblem, problem: Problem) -> Conditions | None:
     """Return the conditions that a file states; None without any."""
     links = [(row, each) for row, tensor in enumerate(file.tensors) for each in tensor.direct]
-    if not (links or file.engines or file.networks or file.budget is not None):
+    reload = _array([[device.reload for device in file.devices]], (1, problem.devices))[0]
+    reloads = bool(np.isfinite(reload).any())
+    if not (links or file.engines or file.networks or file.budget is not None or reloads):
         return None
     direct = None
     if links:
@@ -358,6 +367,7 @@ def _build_conditions(file: SavedProblem, problem: Problem) -> Conditions | None
         engines=np.array([each.shares for each in file.engines]).T if names else None,
         slowdown=slowdown if (slowdown > 1).any() else None,
         direct=direct,
+        reload=reload if reloads else None,
         networks=networks,
         network_of=np.array([unit.network for unit in file.units], np.int64) if networks else None,
         other=None if file.budget is None else _build_other(file, problem),

@@ -110,6 +110,25 @@ def test_a_codegen_with_rules_and_without(byoc: Cli) -> None:
     found = read_cost_file(Path("acc.yaml"))
     assert isinstance(found, CostTable)
     assert [entry.op for entry in found.entries] == ["Add", "Relu"]
+    refused = byoc(
+        "profile",
+        "net.onnx",
+        "--device",
+        "reference",
+        "--rules",
+        VANILLA,
+        "--pairs",
+        "-o",
+        "p.yaml",
+        *QUICK,
+    )
+    assert (refused.code, Path("p.yaml").exists()) == (1, False)
+    assert "no pair: reference cannot run all of it as one" in " ".join(refused.err.split())
+    ran = byoc("profile", "net.onnx", "--device", "reference", "--pairs", "-o", "acc.yaml", *QUICK)
+    assert ran.code == 0
+    assert "times as long while the host computes" in " ".join(ran.err.split())
+    found = read_cost_file(Path("acc.yaml"))
+    assert list(found.interference) == ["host"]
 
 
 @pytest.mark.usefixtures("here")
@@ -213,6 +232,7 @@ def test_compare_placements_cut_now_and_in_a_bundle(byoc: Cli) -> None:
         (("profile", "net.onnx", "-o", "."), "byoc: .: cannot be written: it is a folder"),
         (("profile", "net.onnx", "-o", "x.yaml", "--device", "refrence"), "did you mean reference?"),
         (("profile", "net.onnx", "-o", "x.yaml", "--else", "hots"), "did you mean host?"),
+        (("profile", "net.onnx", "-o", "x.yaml", "--pairs"), "pairs are of a codegen and the host"),
         (("compare-costs", "net.onnx", "--costs", "hots"), "did you mean host?"),
         (("compare-costs", "."), "not a bundle: it holds no manifest.json"),
     ],

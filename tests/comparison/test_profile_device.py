@@ -1,5 +1,6 @@
 """Measuring a codegen unit by unit: the units cut out, the launch, and what cannot be measured."""
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
@@ -20,6 +21,8 @@ from byoc.comparison import (
     describe_machine,
     measure_copies,
     measure_launch,
+    measure_slowdown,
+    time_pair,
     time_units,
     time_whole,
 )
@@ -205,4 +208,34 @@ def test_a_whole_is_measured_as_one_region(tmp_path: Path) -> None:
     assert whole.seconds > 0
     assert time_whole(model, rules(tmp_path), device()) == (
         "not measured as a whole: taking cannot run all of it as one"
+    )
+
+
+def test_a_device_beside_another_takes_longer_by_a_counted_clock() -> None:
+    """Alone a run takes 4, beside the thread of the other one 6."""
+    runs: list[int] = []
+    others = threading.active_count()
+
+    def measure() -> list[float]:
+        return [6.0 if threading.active_count() > others else 4.0] * 3
+
+    assert measure_slowdown(measure, lambda: runs.append(1)) == 1.5
+    assert len(runs) >= 3
+    assert measure_slowdown(lambda: [2.0], lambda: None) == 1.0
+    assert measure_slowdown(lambda: [0.0], lambda: None) == 1.0
+
+    def fails() -> None:
+        raise ValueError("it stopped")
+
+    with pytest.raises(ValueError, match="it stopped"):
+        measure_slowdown(lambda: [2.0], fails)
+
+
+def test_a_pair_of_the_host_and_a_codegen(tmp_path: Path) -> None:
+    host = MeasuredCodegen(find_codegen("reference"), {}, PATIENCE, perf_counter)
+    pair = time_pair(prepared(TEXT), None, host, host)
+    assert isinstance(pair, tuple)
+    assert min(pair) >= 1
+    assert time_pair(prepared(TEXT), rules(tmp_path), device(), host) == (
+        "no pair: taking cannot run all of it as one"
     )

@@ -73,8 +73,8 @@ RELU = Task("Relu", Work(4, 32), inputs=(TYPE,), outputs=(TYPE,))
             ROOFLINE + "overhed: 1\n",
             [
                 "overhed: no such key (did you mean overhead?); known: name, extends, description, "
-                "launch, link, energy, else, beside, margin, engine, interference, threads, "
-                "kind, peak, bandwidth, constants, tile, overhead, groups, operators",
+                "launch, link, energy, else, beside, margin, engine, interference, replicas, "
+                "reload, threads, kind, peak, bandwidth, constants, tile, overhead, groups, operators",
             ],
         ),
         (

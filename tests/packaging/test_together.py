@@ -242,6 +242,62 @@ def test_a_limit_says_that_bodies_are_placed_without_it(here: Path) -> None:
         )
 
 
+WEIGHTED = """m (float[1, 100] x) => (float[1, 100] y)
+<float[100, 100] v = {%s}, float[100, 100] w = {%s}> { t = Gemm(x, v) y = Gemm(t, w) }
+"""
+BYTES = 4 * 100 * 100  # of each matrix; a product takes 20 ms on an accelerator and 200 ms on the host
+
+
+def test_weights_beyond_the_memory_are_loaded_anew(here: Path) -> None:
+    """One matrix fits, with 800 bytes of activations; a part of the other one is loaded in each run."""
+    ones = ", ".join(["1"] * 10_000)
+    onnx.save(parse(WEIGHTED % (ones, ones)), "w.onnx")
+    room = BYTES + 1800
+    rules = Path("npu.yaml").read_text()
+    Path("npu.yaml").write_text(f"{rules}limits: {{memory: {room}}}\n")
+    Path("host.yaml").write_text(
+        "{kind: roofline, name: slow, peak: {default: 1.0e+5}, bandwidth: .inf, energy: {second: 1.0}}"
+    )
+    given = {"rules": "npu.yaml", "host_cost_model": "host.yaml"}
+    energy = "energy: {second: 1.0, moved: 2.0e-6}\n"
+    Path("npu-costs.yaml").write_text(COSTS + energy)
+    hard = byoc.partition("w.onnx", **given)
+    assert hard.report.predicted.seconds == pytest.approx(0.22, rel=0.01)
+    Path("npu-costs.yaml").write_text(COSTS + energy + "reload: 1.0e+6\n")
+    for objective in ("latency", "energy"):
+        made = byoc.partition("w.onnx", **given, objective=objective)
+        (note,) = (each.text for each in made.report.notes if "anew" in each.text)
+        words = note.split()
+        held, anew = int(words[2]), int(words[8])
+        assert held + anew == 2 * BYTES
+        assert room - 1600 <= held <= room - 800  # what is left is for activations
+        assert made.report.predicted.seconds == pytest.approx(0.04 + anew / 1e6, rel=0.001)
+        # 800 bytes are the input and the output, which cross the same link.
+        assert made.report.predicted.joules == pytest.approx(0.04 + (800 + anew) * 2e-6)
+        (region,) = made.plan.root.regions
+        assert region.seconds == pytest.approx(0.04 + anew / 1e6)
+        assert region.memory is not None
+        assert region.memory.total <= room
+    together = byoc.partition_together(["w.onnx", "b.onnx"], **WITH | {"rules": "npu.yaml"})
+    assert together.ends["w"] == pytest.approx(0.04 + anew / 1e6, rel=0.05)
+    with pytest.raises(InputError, match=r"weights that are loaded anew .* not counted there"):
+        byoc.partition("w.onnx", **given, within="energy=1J")
+    problem = byoc.build_problem("w.onnx", "npu.yaml", host_cost_model="host.yaml")
+    problem.save("p.json")
+    found = byoc.place("p.json")
+    assert found["objective_seconds"] == pytest.approx(0.04 + (2 * BYTES - room) / 1e6, rel=0.001)
+    assert f"accelerator 1 holds {room} bytes of weights and loads" in " ".join(found["notes"])
+
+
+def test_replicas_take_turns_in_a_pipeline(here: Path) -> None:
+    """Two operators of a millisecond each on two replicas: an inference ends every millisecond."""
+    given = {"rules": "npu.yaml", "host_cost_model": "host.yaml", "strategy": "throughput"}
+    for replicas, milliseconds in ((1, 2), (2, 1), (4, 0.5)):
+        Path("npu-costs.yaml").write_text(COSTS + f"replicas: {replicas}\n")
+        made = byoc.partition("a.onnx", **given)
+        assert made.plan.root.placement.value == pytest.approx(milliseconds * 1e-3, rel=0.01)
+
+
 def test_a_model_without_nodes_takes_no_time(here: Path) -> None:
     onnx.save(parse(f"m (float[1, {SIZE}] x) => (float[1, {SIZE}] x) {{}}"), "empty.onnx")
     made = byoc.partition_together(["empty.onnx", "b.onnx"], output="app.byoc", **WITH)

@@ -19,6 +19,7 @@ from byoc.placement import (
     PlacedNetwork,
     Problem,
     find_violation,
+    fix_reloads,
     solve_problem,
 )
 from byoc.placement.strategies import (
@@ -135,6 +136,70 @@ def test_sums_with_direct_links_and_shared_memory(seed: int) -> None:
     problem = replace(problem, conditions=conditions, capacity=capacity)
     kept = (labels for labels in every_label(problem) if keeps_bytes(problem, labels))
     check_sum(problem, min(slow_total(problem, labels) for labels in kept))
+
+
+def slow_reload(problem: Problem, labels: Sequence[int], reload: Sequence[float]) -> float:
+    """Seconds to load what is beyond the capacities; devices 1 and 2 share one, the cheapest loads."""
+    engines = problem.conditions.engines if problem.conditions else None
+    together = [(0,), (1,)] if engines is None else [(0, 1)]
+    seconds = 0.0
+    for devices in together:
+        taken = {
+            d: sum(problem.memory[unit, d] for unit, label in enumerate(labels) if label == 1 + d)
+            for d in devices
+        }
+        beyond = max(0.0, sum(taken.values()) - min(problem.capacity[d] for d in devices))
+        for d in sorted(devices, key=lambda d: reload[d]):
+            part = min(beyond, taken[d])
+            beyond -= part
+            seconds += part * reload[d] if part else 0.0
+    return seconds
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_weights_beyond_the_memory_are_loaded_anew_where_that_is_cheapest(seed: int) -> None:
+    problem = random_chains(seed, 5, 2)
+    rng = np.random.default_rng(2000 + seed)
+    reload = [float(rng.choice([0.25, 0.5, 1.5])), float(rng.choice([0.25, 0.75, inf]))]
+    engines = [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]] if seed % 2 else None
+    if engines:
+        reload[1] = 0.5  # on an engine all have one, or none
+    conditions = Conditions(reload=reload, engines=engines)
+    problem = replace(problem, capacity=rng.integers(1, 6, 2).astype(np.float64), conditions=conditions)
+    costs = [
+        slow_total(problem, labels) + slow_reload(problem, labels, reload)
+        for labels in every_label(problem)
+    ]
+    best = min(costs)
+    found = solve_problem(problem, LaunchAware(), [f"u{unit}" for unit in range(5)])
+    labels = tuple(found.labels.tolist())
+    total = slow_total(problem, labels) + slow_reload(problem, labels, reload)
+    assert found.value == pytest.approx(total)
+    assert found.bound is not None
+    assert found.bound <= best * (1 + 1e-9)
+    assert best * (1 - 1e-9) <= found.value <= best * 1.05
+    if seed:
+        return
+    found = solve_problem(problem, Makespan(time_limit=0.1), [f"u{unit}" for unit in range(5)])
+    fixed = fix_reloads(problem, found.labels)
+    schedule = ListScheduler(fixed).schedule(found.labels.tolist(), found.regions.tolist())
+    assert schedule is not None
+    assert found.value <= schedule.makespan * (1 + 1e-9)
+
+
+def test_loading_anew_is_refused_where_it_says_nothing() -> None:
+    problem = random_chains(0, 3, 3)
+    for conditions, sentence in (
+        (Conditions(reload=[1.0, -1.0, 1.0]), "reload has a number that is not from 0"),
+        (Conditions(reload=[1.0]), "reload has the shape"),
+        (Conditions(reload=[1.0] * 3, other=problem, most=1), "does not count weights"),
+        (
+            Conditions(reload=[1.0] * 3, engines=[[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 1, 1]]),
+            "share an engine with a third",
+        ),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            replace(problem, conditions=conditions)
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -114,6 +114,12 @@ PROBLEMS = [
         LaunchAware(),
     ),
     Asked(
+        "the same, the part beyond the memory alone",
+        make([[10, 1]], memory=[[7]], capacity=[5], conditions=Conditions(reload=[0.05])),
+        1.1,
+        LaunchAware(),
+    ),
+    Asked(
         "least joules within 11 s",
         make([[3, 8], [8, 9], [4, 13]], conditions=Conditions(other=ENERGY, most=11)),
         21.0,

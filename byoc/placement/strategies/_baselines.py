@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from byoc.errors import InputError
+from byoc.placement._conditions import fix_reloads
 from byoc.placement._form_regions import form_regions
 from byoc.placement._hard_limits import find_broken_limit, make_feasible, measure_loads, repair_labels
 from byoc.placement._placement_enumeration import (
@@ -140,6 +141,7 @@ class PipelinedPlacement(Placement):
 
 def measure_placement(problem: Problem, placement: Placement, measure: Measure) -> Placement:
     """Return a placement with its value by a measure, found anew; a bound on another is dropped."""
+    problem = fix_reloads(problem, placement.labels)
     parts = {each.name: getattr(placement, each.name) for each in fields(Placement)}
     if placement.measure is not measure:
         parts["bound"] = None
