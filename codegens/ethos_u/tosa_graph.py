@@ -1,7 +1,7 @@
 """TOSA 1.0 graphs: built of tensors by value and operators in order, and written as flatbuffers.
 
 Vela and Arm's reference model read the file. Its numbers and fields are those of the schema `tosa.fbs`
-of TOSA 1.0 (github.com/arm/tosa-serialization, Apache-2.0). An operator's number is its attribute's, too.
+of TOSA 1.0 (github.com/arm/tosa-serialization, Apache-2.0). The attribute of an operator has its number.
 """
 
 import math
