@@ -126,7 +126,6 @@ if TYPE_CHECKING:
     from byoc.codegen._region import read_region as read_region
     from byoc.codegen._region import read_stored_contracts as read_stored_contracts
     from byoc.codegen._region_model import Arena as Arena
-    from byoc.codegen._region_model import ArenaSlot as ArenaSlot
     from byoc.codegen._region_model import write_wanted_forms as write_wanted_forms
     from byoc.codegen._worker import UNLESS_TRUSTED as UNLESS_TRUSTED
     from byoc.codegen._worker import Isolation as Isolation
@@ -147,7 +146,6 @@ if TYPE_CHECKING:
     from byoc.memory import scratchpad as scratchpad
     from byoc.memory import stripes as stripes
     from byoc.model import MAX_IR as MAX_IR
-    from byoc.model import ExternalData as ExternalData
     from byoc.model import TensorType as TensorType
     from byoc.model import build_node as build_node
     from byoc.model import count_bits as count_bits
@@ -157,12 +155,8 @@ if TYPE_CHECKING:
     from byoc.model import read_type as read_type
     from byoc.model import to_numpy_dtype as to_numpy_dtype
     from byoc.model import walk_graphs as walk_graphs
-    from byoc.model import write_type as write_type
     from byoc.onnxrt import INSTALL_HINT as INSTALL_HINT
     from byoc.onnxrt import describe_runtime as describe_runtime
-    from byoc.onnxrt import has_runtime as has_runtime
-    from byoc.onnxrt import open_session as open_session
-    from byoc.onnxrt import run_session as run_session
     from byoc.onnxrt import session_runner as session_runner
     from byoc.support import SIZE_UNITS as SIZE_UNITS
     from byoc.support import Bytes as Bytes
@@ -170,12 +164,9 @@ if TYPE_CHECKING:
     from byoc.support import Option as Option
     from byoc.support import OptionDescription as OptionDescription
     from byoc.support import StrictModel as StrictModel
-    from byoc.support import find_executing_options as find_executing_options
     from byoc.support import find_library as find_library
-    from byoc.support import find_option_problems as find_option_problems
     from byoc.support import format_options as format_options
     from byoc.support import install_command as install_command
-    from byoc.support import list_options as list_options
     from byoc.support import parse_size as parse_size
     from byoc.support import read_options as read_options
     from byoc.support import read_stored_options as read_stored_options

@@ -17,7 +17,7 @@ from onnx.inliner import inline_local_functions
 
 from byoc.codegen._identical_regions import CanonicalNames
 from byoc.codegen._interface import CompileError
-from byoc.codegen.byoc_worker.emitters import EmitterTable
+from byoc.codegen.byoc_worker import EmitterTable
 from byoc.errors import ByocError, Verdict
 from byoc.model import build_node, extract_nodes, get_node_name, prepare_model
 

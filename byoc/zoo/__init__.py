@@ -23,14 +23,16 @@ if TYPE_CHECKING:
     from byoc.zoo._decoders import DecoderShape, DecoderSize
     from byoc.zoo._model_sources import CONFIG_FILE as GENAI_CONFIG_FILE
     from byoc.zoo._model_sources import (
+        ZOO,
         GenaiFolder,
+        Source,
         choose_pipeline,
         find_genai_folder,
         find_genai_model,
         find_samples,
         load_model,
+        name_source,
     )
-    from byoc.zoo._sources import ZOO, Source, name_source
     from byoc.zoo._trained_models import FetchResult, Provider, ZooEntry
 else:
     __getattr__, __dir__, __all__ = open_door(__name__)

@@ -40,7 +40,20 @@ from byoc.model import (
 from byoc.samples import explain_sizes
 from byoc.support import find_inside, require_inside
 from byoc.zoo._catalog import brings_samples, find_path, load, sample_inputs
-from byoc.zoo._sources import ZOO, Source
+
+Source = str | Path | onnx.ModelProto
+"""A model: a path, also that of a folder of genai or a model package, `zoo:NAME`, or a protobuf."""
+
+ZOO = "zoo:"
+
+
+def name_source(source: Source) -> str:
+    """Return the name of a model or file in the manifest: without folders, which differ elsewhere."""
+    if isinstance(source, onnx.ModelProto):
+        return "a model in memory"
+    name = str(source)
+    return name if name.startswith(ZOO) else Path(name).name
+
 
 CONFIG_FILE = "genai_config.json"
 _DEFAULT_NAMES = {

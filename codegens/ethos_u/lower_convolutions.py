@@ -32,8 +32,7 @@ from .lowering import (
     read_scales,
     real_scale,
 )
-from .tosa_file import Array
-from .tosa_graph import Tensor
+from .tosa_graph import Array, Tensor
 
 # Operators that scale and shift each channel of an image alone.
 

@@ -9,8 +9,7 @@ from byoc.codegen import CompileError, Operation, Quantization
 
 from .lower_pools import Window, convolve_depthwise
 from .lowering import IMAGE, LOWERINGS, Lowering, Value, arrange, expand_rank, reshape_value
-from .tosa_file import Array
-from .tosa_graph import Tensor, TosaGraph
+from .tosa_graph import Array, Tensor, TosaGraph
 
 # Resize of images by whole factors.
 #

@@ -21,8 +21,7 @@ from .lowering import (
     read_real,
     real_scale,
 )
-from .tosa_file import Array
-from .tosa_graph import Tensor
+from .tosa_graph import Array, Tensor
 
 # Functions of one operand, of one operation or of several, as TABLE operators that make int8.
 #

@@ -9,8 +9,7 @@ import numpy as np
 from byoc.codegen import CompileError, Operation
 
 from .lowering import IMAGE, LOWERINGS, Lowering, Value, arrange, is_same, real_scale, reshape_value
-from .tosa_file import Array
-from .tosa_graph import ACCUMULATORS, Tensor, TosaGraph
+from .tosa_graph import ACCUMULATORS, Array, Tensor, TosaGraph
 
 # Windows that move over images: what convolutions and pools have in common.
 

@@ -13,8 +13,7 @@ import numpy as np
 
 from byoc.codegen import CompileError, Emitters, Operation, Quantization, Region, TensorType
 
-from .tosa_file import Array
-from .tosa_graph import Tensor, TosaGraph
+from .tosa_graph import Array, Tensor, TosaGraph
 
 # The tensors of a region while it is lowered: in any order of axes, which operators agree on.
 #

@@ -29,20 +29,18 @@ from byoc.codegen import (
     session_runner,
 )
 
-from .provider_options import (
-    OrtEpOptions,
-    describe_library,
-    find_provider,
-    open_provider,
-    read_artifact_options,
-    shorten_message,
-)
 from .provider_session import Answer, PluginProvider, find_device, list_left_nodes, open_session
 from .region_compiler import (
+    OrtEpOptions,
     check_nodes,
     compile_model,
+    describe_library,
+    find_provider,
     load_standard_model,
+    open_provider,
+    read_artifact_options,
     require_all,
+    shorten_message,
     write_model,
 )
 

@@ -14,9 +14,9 @@ from byoc.codegen import (
     Isolation,
     describe_codegens,
     find_codegen,
-    list_options,
 )
 from byoc.errors import InputError
+from byoc.support import list_options
 
 OURS = ("c", "dla", "ethos_u", "iree", "openvino", "ort_ep", "qnn", "reference", "rknn", "tvm")
 

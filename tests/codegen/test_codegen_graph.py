@@ -11,7 +11,8 @@ from onnx import TensorProto, helper
 
 from byoc import zoo
 from byoc.bundle import open_bundle
-from byoc.codegen import Region, open_session, read_region, run_session
+from byoc.codegen import Region, read_region
+from byoc.onnxrt import open_session, run_session
 from byoc.pipeline import partition
 
 LOOP = """

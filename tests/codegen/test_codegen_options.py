@@ -23,11 +23,11 @@ from byoc.codegen import (
     Region,
     find_codegen,
     format_options,
-    list_options,
     read_options,
 )
 from byoc.errors import InputError
 from byoc.pipeline import partition
+from byoc.support import list_options
 
 
 class Memory(Enum):

@@ -231,7 +231,7 @@ def test_without_iree_it_says_how_to_get_it() -> None:
     code = (
         "import sys; sys.modules['iree.runtime'] = None; sys.modules['iree'] = None\n"
         "from byoc.codegen import MissingRuntimeError\n"
-        "from byoc.codegens.iree.iree_executor import runtime_package\n"
+        "from byoc.codegens.iree import runtime_package\n"
         "try: runtime_package()\n"
         "except MissingRuntimeError as error: print(error)"
     )
@@ -252,7 +252,7 @@ def test_a_network_is_cut_compiled_and_verified(name: str, tmp_path: Path) -> No
 
 
 def _machine() -> str:
-    from byoc.codegens.iree.iree_executor import IREEOptions  # noqa: PLC0415 - optional
+    from byoc.codegens.iree import IREEOptions  # noqa: PLC0415 - optional
 
     return str(IREEOptions().machine)
 

@@ -20,7 +20,7 @@ import byoc
 pytestmark = pytest.mark.openvino
 pytest.importorskip("openvino")
 
-from byoc.codegens.openvino import openvino_integers  # noqa: E402 - needs OpenVINO
+from byoc.codegens import openvino  # noqa: E402 - needs OpenVINO
 
 NAN, INF = np.nan, np.inf
 
@@ -205,8 +205,8 @@ def test_integers_are_left_out_where_their_sums_would_saturate(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    here = openvino_integers._saturates()
-    monkeypatch.setattr(openvino_integers, "_saturates", lambda: saturates)
+    here = openvino._saturates()
+    monkeypatch.setattr(openvino, "_saturates", lambda: saturates)
 
     _, artifact, run = compiled(quantized(np.array(weights, np.int8)), tmp_path, "openvino")
 
@@ -253,7 +253,7 @@ def test_what_is_added_behind_a_convolution_is_clamped_and_not_rounded_with_inte
     integers: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sum is in one kernel with its convolution then, where a CPU has that kernel."""
-    monkeypatch.setattr(openvino_integers, "_saturates", lambda: False)
+    monkeypatch.setattr(openvino, "_saturates", lambda: False)
     inputs = {"x": np.random.default_rng(1).normal(size=(1, 16, 12, 12)).astype(np.float32)}
     written, unrounded = (original(residual(flag), inputs)["y"].astype(int) for flag in (False, True))
     assert np.abs(written - unrounded).max() > 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import onnx
 import pytest
-from byoc.codegens.ort_ep.provider_options import parse_settings
+from byoc.codegens.ort_ep.region_compiler import parse_settings
 from compiling import compiled, model, refusal, region, same, with_composite
 from helpers.cutting import original, ramp
 from helpers.plugin_providers import build_small_provider

@@ -114,9 +114,9 @@ def test_a_library_whose_stamp_does_not_fit_is_not_loaded(mark: str, tmp_path: P
 def test_what_is_for_a_better_processor_is_compiled_and_not_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from byoc.codegens.tvm import tvm_library  # noqa: PLC0415 - optional
+    from byoc.codegens import tvm as codegen  # noqa: PLC0415 - optional
 
-    monkeypatch.setattr(tvm_library, "find_processor", lambda: "x86-64-v3")
+    monkeypatch.setattr(codegen, "find_processor", lambda: "x86-64-v3")
     if os.uname().machine != "x86_64":
         pytest.skip("x86-64-v4 is a processor of x86-64")
 
@@ -171,7 +171,7 @@ def test_without_tvm_it_says_how_to_get_it() -> None:
     code = (
         "import sys; sys.modules['tvm'] = None\n"
         "from byoc.codegen import MissingRuntimeError\n"
-        "from byoc.codegens.tvm.tvm_library import tvm_package\n"
+        "from byoc.codegens.tvm import tvm_package\n"
         "try: tvm_package()\n"
         "except MissingRuntimeError as error: print(error)"
     )

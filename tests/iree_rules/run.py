@@ -28,7 +28,7 @@ from onnx import numpy_helper
 _TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(_TESTS), str(_TESTS / "onnx_suite")]
 
-from byoc.codegens.iree.iree_executor import (  # noqa: E402  # noqa: E402
+from byoc.codegens.iree import (  # noqa: E402  # noqa: E402
     IREEOptions,
     _shorten_message,
     can_cross,

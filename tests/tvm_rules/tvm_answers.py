@@ -44,8 +44,8 @@ ask = partial(asking.ask, serve=serve)
 
 
 def _answer(question: Question) -> Answer:
+    from byoc.codegens.tvm import find_processor  # noqa: PLC0415
     from byoc.codegens.tvm.compile_worker import FUNCTION, compile_model, relax, tvm  # noqa: PLC0415
-    from byoc.codegens.tvm.tvm_library import find_processor  # noqa: PLC0415
 
     try:
         made = compile_model(onnx.load_model_from_string(question.model), find_processor(), _LEVEL)
@@ -64,7 +64,7 @@ def _answer(question: Question) -> Answer:
 
 def _find_wrong(function: Any, data: Data) -> str:
     """Return what is off of what a function makes of some data, nothing where all is right."""
-    from byoc.codegens.tvm.tvm_library import run_function  # noqa: PLC0415
+    from byoc.codegens.tvm import run_function  # noqa: PLC0415
 
     made = run_function(function, list(data.inputs.values()))
     for (name, value), given in zip(data.expected.items(), made, strict=True):
