@@ -102,7 +102,7 @@ def test_squared_errors_are_at_most_onnxruntimes(
         error = np.square(ours.restore().T - weights, dtype=np.float64).sum()
         other = restore_onnxruntime(weights, block, symmetric=symmetric)
         theirs = np.square(other - weights, dtype=np.float64).sum()
-        assert error <= theirs * (1.04 if ours.zeros is None and not symmetric else 1 + 1e-6)
+        assert error <= theirs * (1.05 if ours.zeros is None and not symmetric else 1 + 1e-6)
         assert ours.error == pytest.approx(error, rel=1e-3, abs=1e-12 * spread**2)
 
 
@@ -340,15 +340,15 @@ def test_moments_give_integers_within_their_grid_and_the_error_that_is_told(
 def test_moments_make_the_errors_of_outputs_smaller_on_other_inputs() -> None:
     rng = np.random.default_rng(3)
     mix = rng.standard_normal((40, 96)) * rng.lognormal(size=96)
-    seen, other = (
-        rng.standard_normal((400, 40)) @ mix + 0.1 * rng.standard_normal((400, 96)) for _ in "ab"
-    )
+    drawn = rng.standard_normal((800, 40)) @ mix + 0.1 * rng.standard_normal((800, 96))
+    seen, other = (each.T @ each / len(each) for each in (drawn[:400], drawn[400:]))
     weights = draw((48, 96), 1)
     for block, symmetric in ((32, True), (32, False), (128, False)):
-        plain = round_to_blocks(weights, block, symmetric=symmetric)
-        moved = round_to_blocks(weights, block, symmetric=symmetric, moments=seen)
-        before, after = (measure_error(weights, each.restore(), other)[1] for each in (plain, moved))
-        assert after < 0.4 * before, (block, symmetric)
+        rounded = [
+            round_to_blocks(weights, block, symmetric=symmetric, moments=each) for each in (None, seen)
+        ]
+        before, after = (measure_error(weights, each.restore(), other)[1] for each in rounded)
+        assert after < 0.2 * before, (block, symmetric)
 
 
 @pytest.mark.parametrize("moments", [np.zeros((40, 40)), np.diag([0.0] + [1.0] * 39)])
