@@ -128,7 +128,8 @@ def _round_on_samples(
     readers: dict[_RoundingKey, list[_Product]] = {}
     for product in rewriter.products:
         readers.setdefault(rewriter.make_key(product), []).append(product)
-    nodes, keys = {}, {}
+    nodes: dict[str, WeightedNode] = {}
+    keys: dict[str, _RoundingKey] = {}
     for key, read in readers.items():
         found = [WeightedNode(model.index.nodes[each.number], each.shape) for each in read]
         if found[0].inputs <= _MAX_INPUTS and all(each.can_be_patched for each in found):
