@@ -17,16 +17,15 @@ from byoc.errors import InputError
 from byoc.model import Model
 from byoc.quantization import Precision, Range, Ranges, _quantization_trials, calibrate, choose_precision
 from byoc.quantization._accuracy_measures import find_logits, measure_noise_by_sample, run_with_logits
+from byoc.quantization._bias_correction import ChannelMeans, measure_bias_shifts
 from byoc.quantization._equalization import count_usual_steps, fix_ranges
 from byoc.quantization._precision import EFFORTS
 from byoc.quantization._prepare_model import find_head_units, find_tail_units
 from byoc.quantization._quantization_trials import QuantizationTrials, QuantizedOnData
 from byoc.quantization._quantization_variants import (
-    ChannelMeans,
     OutputAccuracies,
     QuantizationVariant,
     VariantMaker,
-    measure_bias_shifts,
     measure_outputs,
     measure_size_accuracy,
 )
