@@ -18,6 +18,14 @@ SHAPE = [2, 3, 8]
 def build(*nodes: NodeProto, shape: list[int] | None = None, outputs: tuple[str, ...] = ("y",)) -> Model:
     draw = np.random.default_rng(3).standard_normal
     stored = {"w": draw((8, 5)), "v": draw((8, 5)), "b": draw(5), "row": draw((1, 1, 5))}
+    stored |= {
+        "heads": np.asarray([2, 3, 5, 1]),
+        "back": np.asarray(SHAPE),
+        "flat": np.asarray([3, 2, 5]),
+        "copies": np.asarray([0, 3, 5, 1]),
+        "u": draw((5, 4)),
+        "c": draw(4),
+    }
     stored |= {"number": draw(1), "grid": draw((3, 5)), "stack": draw((2, 8, 5))}
     used = {name for node in nodes for name in node.input}
     graph = helper.make_graph(
@@ -26,7 +34,7 @@ def build(*nodes: NodeProto, shape: list[int] | None = None, outputs: tuple[str,
         [helper.make_tensor_value_info("x", 1, shape or SHAPE)],
         [helper.make_tensor_value_info(name, 1, None) for name in outputs],
         [
-            numpy_helper.from_array(value.astype(np.float32), name)
+            numpy_helper.from_array(value if value.dtype.kind == "i" else value.astype(np.float32), name)
             for name, value in stored.items()
             if name in used
         ],
@@ -35,10 +43,12 @@ def build(*nodes: NodeProto, shape: list[int] | None = None, outputs: tuple[str,
     return prepare_model(helper.make_model(graph, opset_imports=imports, ir_version=9), "m.onnx", None)
 
 
-def linear(bias: str, made: str = "y", weights: str = "w", *, first: bool = True) -> list[NodeProto]:
+def linear(
+    bias: str, made: str = "y", weights: str = "w", read: str = "x", *, first: bool = True
+) -> list[NodeProto]:
     sums = f"{made}_sums"
     operands = [sums, bias] if first else [bias, sums]
-    return [make_node("MatMul", ["x", weights], [sums]), make_node("Add", operands, [made])]
+    return [make_node("MatMul", [read, weights], [sums]), make_node("Add", operands, [made])]
 
 
 def count(model: Model, operator: str) -> int:
@@ -57,6 +67,30 @@ JOINED = {
     ),
     "two products of one tensor": build(
         *linear("b", "p"), *linear("row", "q", "v"), make_node("Mul", ["p", "q"], ["y"])
+    ),
+    "view behind": build(*linear("b", "s"), make_node("Reshape", ["s", "heads"], ["y"])),
+    "view that copies an extent": build(*linear("b", "s"), make_node("Reshape", ["s", "copies"], ["y"])),
+    "view before": build(
+        make_node("Reshape", ["x", "back"], ["z"]), *linear("b", read="z"), shape=[6, 8]
+    ),
+    "view before that another reads": build(
+        make_node("Reshape", ["x", "back"], ["z"]),
+        *linear("b", read="z"),
+        make_node("Relu", ["z"], ["v"]),
+        shape=[6, 8],
+        outputs=("y", "v"),
+    ),
+    "products in a row": build(
+        *linear("b", "s"),
+        make_node("Gelu", ["s"], ["g"]),
+        make_node("MatMul", ["g", "u"], ["p"]),
+        make_node("Add", ["p", "c"], ["y"]),
+    ),
+    "products with a view between": build(
+        *linear("b", "s"),
+        make_node("Reshape", ["s", "flat"], ["f"]),
+        make_node("MatMul", ["f", "u"], ["p"]),
+        make_node("Add", ["p", "c"], ["y"]),
     ),
     "sum that is an output as well": build(
         *linear("b", "s"), make_node("Relu", ["s"], ["y"]), outputs=("s", "y")
@@ -93,6 +127,13 @@ def test_other_products_are_left(name: str) -> None:
 
 def test_products_that_share_an_input_share_its_view() -> None:
     assert count(join_biases(JOINED["two products of one tensor"]), "Reshape") == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "views"), [("view behind", 2), ("view before", 2), ("products in a row", 2)]
+)
+def test_no_view_stands_behind_another(name: str, views: int) -> None:
+    assert count(join_biases(JOINED[name]), "Reshape") == views
 
 
 def test_ranges_that_are_given_keep_their_tensors() -> None:
