@@ -8,13 +8,15 @@
 
 Ranges are measured on 16 samples, figures on 64 others (`--samples`, `--seed`): signal to noise in
 decibels of the worst output and of all on average, and how far the task's answers are those of the float
-model (`model_tasks.py`). Seconds are predicted ones.
+model (`model_tasks.py`). Milliseconds are predicted; seconds are the processor time that byoc and NNCF
+took to quantize, on one thread each if OMP_NUM_THREADS is 1.
 """
 
 import argparse
 import json
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -45,12 +47,16 @@ Outputs = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Figures:
-    """Signal to noise (dB) of the worst and the mean output, the task's agreement, predicted seconds."""
+    """Signal to noise (dB) of the worst and the mean output, the task's agreement, predicted seconds.
+
+    `spent` are the seconds of processor time that quantizing took.
+    """
 
     worst: float
     mean: float
     task: float
     seconds: float | None = None
+    spent: float | None = None
 
 
 class NncfError(Exception):
@@ -153,8 +159,10 @@ def measure_byoc(case: Case, rules: str, *, plain: bool) -> Figures:
         given = byoc.Precision(quantize="int8", calibration=byoc.calibrate(case.path, case.samples))
     else:
         given = byoc.Precision(quantize="int8", data=case.data)
+    start = time.process_time()
     result = byoc.partition(case.path, rules=rules, precision=given, strategy="all-supported")
-    return case.measure(result.model, seconds=result.report.predicted.seconds)
+    spent = time.process_time() - start
+    return case.measure(result.model, seconds=result.report.predicted.seconds, spent=spent)
 
 
 def measure_noisy_inputs(case: Case, decibels: float) -> Figures:
@@ -211,7 +219,7 @@ def measure_nncf(case: Case, rules: str, python: str, kind: str, limit: float) -
         raise NncfError(f"not finished after {limit:g} s") from error
     if done.returncode:
         raise NncfError(f"fails: {done.stderr.strip().splitlines()[-1][:80]}")
-    return case.measure(onnx.load(made))
+    return case.measure(onnx.load(made), spent=float(done.stdout.splitlines()[-1]))
 
 
 def list_quantizers(given: argparse.Namespace) -> dict[str, Callable[[Case], Figures]]:
@@ -247,8 +255,10 @@ def format_row(name: str, what: str, found: Mapping[str, Any]) -> str:
     """Return a line of the table."""
     if "failure" in found:
         return f"{name:22} {what:14} {found['failure']}"
-    time = "" if found["seconds"] is None else f"{found['seconds'] * 1e3:8.3f} ms"
-    return f"{name:22} {what:14} {found['worst']:6.1f} {found['mean']:6.1f}  {found['task']:5.3f} {time}"
+    predicted = "" if found["seconds"] is None else f"{found['seconds'] * 1e3:8.3f} ms"
+    spent = "" if found["spent"] is None else f"{found['spent']:6.1f} s"
+    figures = f"{found['worst']:6.1f} {found['mean']:6.1f}  {found['task']:5.3f}"
+    return f"{name:22} {what:14} {figures} {predicted:11} {spent}"
 
 
 class Journal:
@@ -326,7 +336,7 @@ def main() -> None:
         return
     quantizers = list_quantizers(given)
     journal = Journal(given.journal, rules=given.rules, samples=given.samples, seed=given.seed)
-    print(f"{'model':22} {'quantizer':14} {'worst':>6} {'mean':>6}  {'task':5} predicted")
+    print(f"{'model':22} {'quantizer':14} {'worst':>6} {'mean':>6}  {'task':5} predicted   quantizing")
     for name in given.model or SAMPLE_MAKERS:
         print_rows(name, quantizers, given, journal)
 

@@ -7,7 +7,7 @@ rounding moves the means by can be taken from it. It has two dimensions, so view
 around a function behind it, which targets compute with a product.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +21,7 @@ from byoc.model import (
     Model,
     build_node,
     copy_without,
+    get_constant_value,
     is_onnx,
     prepare_model,
 )
@@ -55,21 +56,26 @@ def join_biases(model: Model) -> Model:
     if not found:
         return model
     graph = EditableGraph.of_index(index)
-    rows: dict[str, str] = {}
+    joined = {each.product for each in found}
+    rows: dict[str, str] = {}  # tensors as matrices, which products share
     for each in found:
         product, total = index.nodes[each.product], index.nodes[each.total]
         read, name = product.input[0], product.name or product.output[0]
         bias = graph.store(
             read_constant(index, each.bias, model.folder).reshape(-1), f"{each.bias}_vector"
         )
-        if read not in rows:  # views that several products share
+        if read not in rows:
+            viewed = _find_viewed(index, read)
+            source = rows.get(viewed, viewed)
             rows[read] = graph.names.new_tensor(f"{read}_rows")
             shape = [prod(each.read_shape[:-1]), each.read_shape[-1]]
             stored = graph.store(np.asarray(shape), f"{read}_rows_shape")
             view = build_node(
-                "Reshape", [read, stored], [rows[read]], graph.names.new_node(f"{name}_rows")
+                "Reshape", [source, stored], [rows[read]], graph.names.new_node(f"{name}_rows")
             )
             graph.insert_before(each.product, view)
+            if viewed != read and _is_read_by(index, read, joined):
+                graph.remove(index.producers[read])
         last = total if each.function is None else index.nodes[each.function]
         made = graph.names.new_tensor(f"{total.output[0]}_rows")
         nodes = [build_node("Gemm", [rows[read], product.input[1], bias], [made], name)]
@@ -78,9 +84,16 @@ def join_biases(model: Model) -> Model:
             function.input[0], made = made, graph.names.new_tensor(f"{last.output[0]}_rows")
             function.output[0] = made
             nodes.append(function)
-        stored = graph.store(np.asarray(each.made_shape), f"{last.output[0]}_shape")
-        view_name = graph.names.new_node(f"{last.name or last.output[0]}_view")
-        nodes.append(build_node("Reshape", [made, stored], [last.output[0]], view_name))
+        rows[last.output[0]] = made
+        reader = _find_next_view(index, last.output[0])
+        if reader is not None:
+            other = deepcopy(index.nodes[reader])
+            other.input[0] = made
+            graph.replace(reader, other)
+        elif not _is_read_by(index, last.output[0], joined):
+            stored = graph.store(np.asarray(each.made_shape), f"{last.output[0]}_shape")
+            view_name = graph.names.new_node(f"{last.name or last.output[0]}_view")
+            nodes.append(build_node("Reshape", [made, stored], [last.output[0]], view_name))
         graph.remove(each.product, *({each.total} if last is not total else ()))
         graph.replace(each.total if each.function is None else each.function, *nodes)
     proto = copy_without(model.proto)
@@ -91,6 +104,36 @@ def join_biases(model: Model) -> Model:
         lost=model.lost,
         make_samples=partial(model_samples, model),
     )
+
+
+def _find_viewed(index: GraphIndex, name: str) -> str:
+    """Return what a Reshape that makes a tensor reads; the tensor itself where none does."""
+    number = index.producers.get(name)
+    if number is None or index.nodes[number].op_type != "Reshape" or not is_onnx(index.nodes[number]):
+        return name
+    return index.nodes[number].input[0]
+
+
+def _is_read_by(index: GraphIndex, name: str, numbers: Collection[int]) -> bool:
+    """Return whether some nodes alone read a tensor, as what they multiply."""
+    readers = index.consumers.get(name, ())
+    return (
+        name not in index.outputs
+        and bool(readers)
+        and all(each in numbers and index.nodes[each].input[0] == name for each in readers)
+    )
+
+
+def _find_next_view(index: GraphIndex, name: str) -> int | None:
+    """Return the Reshape that alone reads a tensor, to a shape that is stored and copies no extent."""
+    readers = index.consumers.get(name, ())
+    if len(readers) != 1 or name in index.outputs:
+        return None
+    node = index.nodes[readers[0]]
+    if node.op_type != "Reshape" or not is_onnx(node) or node.input[0] != name:
+        return None
+    shape = get_constant_value(index, node.input[1])
+    return None if shape is None or 0 in shape else readers[0]
 
 
 def _find_biased(index: GraphIndex) -> Iterator[_BiasedProduct]:

@@ -102,9 +102,8 @@ def quantize(  # noqa: PLR0913, PLR0917 - one for each thing that is decided
     if wide is not None:
         forms.append(_UnitForm(WIDE, wide.ranges, wide.names))
     done = _Quantizer(model, floats, integer, forms, frozenset(exclude))
-    if like is not None and done.repeat(like.quantizer):
-        return done.build()
-    return done.quantize()
+    alike = None if like is None else done.repeat(like.quantizer)
+    return done.quantize() if alike is None else alike.build()
 
 
 def prepare_floats(
@@ -208,25 +207,25 @@ class _Quantizer:
             if not any(merged) and not self._refuse(reasons, nodes):
                 return self.build()
 
-    def repeat(self, other: "_Quantizer") -> bool:
-        """Take the units of another quantizer; return whether it decided on the same nodes.
+    def repeat(self, other: "_Quantizer") -> "_Quantizer | None":
+        """Return the same with the units that another quantizer decided on, None where it cannot.
 
-        A tensor that has one scale there has one here.
+        That is where nodes are others, or a tensor has no range here. A tensor that has one scale there
+        has one here.
         """
-        if not _has_same_nodes(self.index, other.index):
-            return False
-        store = ConstantStore(self.index, self.floats.folder)
-        self.units, self.reasons = other.units, other.reasons
-        if self.floats is other.floats:
-            store = replace(other.parts[0].store, shifts={}, weights={})
-        if self._find_missing(self.units):
-            return False
+        if not _has_same_nodes(self.index, other.index) or self._find_missing(other.units):
+            return None
+        forms = []
         for form, old in zip(self.forms, other.forms, strict=True):
             channels = form.ranges.channels
-            known = {name: channels[name] for name in old.ranges.channels if name in channels}
-            form.ranges = replace(form.ranges, channels=known)
-        self.parts = [self._choose_scheme(store, form) for form in self.forms]
-        return not any(part.schemes.refused for part in self.parts)
+            kept = {name: channels[name] for name in old.ranges.channels if name in channels}
+            forms.append(replace(form, ranges=replace(form.ranges, channels=kept)))
+        store = ConstantStore(self.index, self.floats.folder)
+        if self.floats is other.floats:  # its scales of weights serve again
+            store = other.parts[0].store
+        made = replace(self, forms=forms, units=other.units, reasons=dict(other.reasons))
+        made.parts = [made._choose_scheme(store, form) for form in forms]
+        return None if any(part.schemes.refused for part in made.parts) else made
 
     def build(self) -> QuantizedModel:
         """Return the model; notes mention only nodes with the user's own names."""

@@ -65,7 +65,9 @@ def test_those_are_finer_that_spare_the_most_noise_and_take_little_longer(
     def predict(model: Model) -> float:
         return 1.0 + seconds * len(list_formed(model))
 
-    found = quantize_on_data(floats, TARGET, folder, "minmax", quantize="int8", predict=predict)
+    found = quantize_on_data(
+        floats, TARGET, folder, "minmax", quantize="int8", predict=predict, effort="thorough"
+    )
 
     formed = list_formed(found.model)
     assert len(formed) == count
@@ -75,7 +77,12 @@ def test_those_are_finer_that_spare_the_most_noise_and_take_little_longer(
     (sample,) = samples(floats, 1)
     noise = snr(values(floats, sample)["c"], values(found.model, sample)["c"])
     plain = quantize_on_data(
-        floats, target(ops=[*OPS, "HardSwish"]), folder, "minmax", quantize="int8"
+        floats,
+        target(ops=[*OPS, "HardSwish"]),
+        folder,
+        "minmax",
+        quantize="int8",
+        effort="thorough",
     ).model
     gained = noise - snr(values(floats, sample)["c"], values(plain, sample)["c"])
     assert gained > 1 if count == 3 else gained > -0.5

@@ -1,5 +1,7 @@
 """A quantized model: its numbers against formulas and against floating point."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
@@ -294,3 +296,30 @@ def test_every_tensor_is_near_what_it_was() -> None:
     before, after = values(model, inputs), values(found, inputs)
     for name in ("r0", "r1", "r2", "k", "y"):
         assert snr(before[name], after[name]) > 30, name
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_a_model_like_another_is_what_it_would_be_by_itself(dtype: str) -> None:
+    """Ranges, biases and weights are the new ones; the units are those that were decided on."""
+    model, to = network(), [target()]
+    first = quantize(model, to, ranges(model, samples(model)[:1]), dtype)
+    wider = replace(
+        ranges(model), shifts={"c0": np.full(16, 0.01)}, weights={"w1": 0.9 * stored(model, "w1")}
+    )
+    alone = quantize(model, to, wider, dtype)
+    again = quantize(model, to, wider, dtype, like=first)
+    assert again.model.proto == alone.model.proto
+    assert (again.units, again.notes) == (alone.units, alone.notes)
+    assert again.model.proto != first.model.proto
+
+
+def test_a_model_unlike_another_is_decided_on_anew() -> None:
+    model, to = network(), [target()]
+    first = quantize(model, to, ranges(model), "int8")
+    some = ranges(model)
+    known = {name: each for name, each in some.tensors.items() if name != "r0"}
+    fewer = replace(some, tensors=known)
+    found = quantize(model, to, fewer, "int8", like=first)
+    assert found.units.keys() < first.units.keys()
+    assert any("'r0' has no range" in note for note in found.notes)
+    assert first.notes == ()

@@ -15,18 +15,25 @@ from quantizing import built, form, network, quantize, ranges, samples, snr, tar
 
 from byoc.errors import InputError
 from byoc.model import Model
-from byoc.quantization import Precision, Range, Ranges, _quantization_trials, calibrate, choose_precision
+from byoc.quantization import (
+    Precision,
+    Range,
+    Ranges,
+    _quantization_trials,
+    _quantize_model,
+    calibrate,
+    choose_precision,
+)
 from byoc.quantization._accuracy_measures import find_logits, measure_noise_by_sample, run_with_logits
+from byoc.quantization._bias_correction import ChannelMeans, measure_bias_shifts
 from byoc.quantization._equalization import count_usual_steps, fix_ranges
 from byoc.quantization._precision import EFFORTS
 from byoc.quantization._prepare_model import find_head_units, find_tail_units
 from byoc.quantization._quantization_trials import QuantizationTrials, QuantizedOnData
 from byoc.quantization._quantization_variants import (
-    ChannelMeans,
     OutputAccuracies,
     QuantizationVariant,
     VariantMaker,
-    measure_bias_shifts,
     measure_outputs,
     measure_size_accuracy,
 )
@@ -421,13 +428,19 @@ def test_a_softmax_that_is_read_by_more_than_views_has_no_logits_of_its_own() ->
 
 def test_effort_says_how_many_variants_are_tried(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: dict[str, list[int]] = {}
-    quantize = VariantMaker.quantize
+    asked = []
+    quantize, find_refusals = VariantMaker.quantize, _quantize_model.find_refusals
 
     def count(self: VariantMaker, variant: QuantizationVariant, half: int | None) -> Any:
         tried.setdefault(self.request.effort, []).append(-1 if half is None else half)
         return quantize(self, variant, half)
 
+    def count_questions(*given: Any) -> Any:
+        asked.append(given)
+        return find_refusals(*given)
+
     monkeypatch.setattr(VariantMaker, "quantize", count)
+    monkeypatch.setattr(_quantize_model, "find_refusals", count_questions)
     for effort in EFFORTS:
         DataQuantizer([target()], folder, NO_PREPROCESSING, None, "int8", effort=effort).quantize(
             network()
@@ -435,7 +448,8 @@ def test_effort_says_how_many_variants_are_tried(folder: Path, monkeypatch: pyte
     quick, normal, thorough = (tried[effort] for effort in EFFORTS)
     assert len(quick) < len(normal) < len(thorough)
     assert thorough.count(0) == thorough.count(1)  # both halves of each variant
-    assert normal.count(0) < normal.count(1)  # one that loses on the first half is not measured further
+    assert 0 not in normal, "what is fitted to one half is measured on the other"
+    assert len(asked) <= sum(map(len, tried.values())), "targets are asked once for each variant"
 
 
 def test_effort_is_for_data() -> None:
