@@ -154,7 +154,8 @@ static void read_rounding(const int_block *it, int32_t channel, int32_t several,
     }
 }
 
-INLINE void store_line(const int_block *it, const int32_t *sums, const line_rounding *with, int32_t row, int32_t col) {
+INLINE void store_line(const int_block *it, const int32_t *sums, const line_rounding *with, int32_t row,
+                       int32_t col) {
     const int32_t width = least(WIDTH, it->cols - col), size = it->rounding->bits / 8;
     byte *c = it->c + (row * it->c_row + col) * size;
     if (size > 1) {

@@ -1,4 +1,4 @@
-/* Kernels of the host on rows: normalized, made by a function, interpolated, or from step to step. See kernels.h. */
+/* Kernels of the host on rows: functions of numbers, interpolation, recurrence and Softmax. See kernels.h. */
 #include "kernels.h"
 
 #include <math.h>
@@ -82,7 +82,8 @@ typedef struct lstm_state {
 /* Take one step: `gates` are what the inputs add to them. */
 static void step_lstm(const kernel_lstm *lstm, const float *r, const lstm_state *state, float *gates) {
     const int32_t hidden = lstm->hidden, width = 4 * hidden;
-    kernel_product product = {1, lstm->batch, hidden, width, 0, 0, hidden, 0, 0, 1, width, 1, 1, 1, {0, -INFINITY, INFINITY}};
+    const kernel_activation none = {0, -INFINITY, INFINITY};
+    const kernel_product product = {1, lstm->batch, hidden, width, 0, 0, hidden, 0, 0, 1, width, 1, 1, 1, none};
     kernel_multiply(&product, state->h, r, gates, gates, state->spare);
     for (int32_t b = 0; b < lstm->batch; b++, gates += width) {
         float *h = state->h + (ptrdiff_t)b * hidden, *c = state->c + (ptrdiff_t)b * hidden;
@@ -102,13 +103,14 @@ static void step_lstm(const kernel_lstm *lstm, const float *r, const lstm_state 
 /* Run one direction; its results lie `y_step` floats apart. */
 static void run_direction(const kernel_lstm *lstm, int32_t reversed, const float *x, const float *w, const float *r,
                           const float *bias, const lstm_state *state, float *y, ptrdiff_t y_step) {
-    const int32_t batch = lstm->batch, width = 4 * lstm->hidden;
+    const int32_t batch = lstm->batch, inputs = lstm->inputs, width = 4 * lstm->hidden;
+    const kernel_activation none = {0, -INFINITY, INFINITY};
     const size_t made = (size_t)batch * (size_t)lstm->hidden * sizeof *y;
     for (int32_t done = 0; done < lstm->steps; done += KERNEL_STEPS) {
         const int32_t steps = lstm->steps - done < KERNEL_STEPS ? lstm->steps - done : KERNEL_STEPS;
         const int32_t first = reversed ? lstm->steps - done - steps : done;
-        kernel_product product = {1, steps * batch, lstm->inputs, width, 0, 0, lstm->inputs, 0, 0, 1, 0, 1, 1, 1, {0, -INFINITY, INFINITY}};
-        kernel_multiply(&product, x + (ptrdiff_t)first * batch * lstm->inputs, w, bias, state->gates, state->spare);
+        const kernel_product product = {1, steps * batch, inputs, width, 0, 0, inputs, 0, 0, 1, 0, 1, 1, 1, none};
+        kernel_multiply(&product, x + (ptrdiff_t)first * batch * inputs, w, bias, state->gates, state->spare);
         for (int32_t i = 0; i < steps; i++) {
             const int32_t at = reversed ? steps - 1 - i : i;
             step_lstm(lstm, r, state, state->gates + (ptrdiff_t)at * batch * width);
