@@ -3,14 +3,14 @@
     python benchmarks/standalone_programs.py [--compiler COMMAND] [--runs N] [--share PERCENT] [--iree]
         [MODEL...]
 
-`export-c` writes the program. Its model is built as a library, and both run in turn in this process, on
-the sample that the program comes with; times are of processors, the ratio is that of each turn, and
-medians and quartiles are printed. `upsampler` has two ConvTranspose and a Resize, `lstm` two bidirectional
-LSTMs, and `int8:NAME` is a model of the zoo that onnxruntime quantized to QDQ. With `--iree` so does what
-IREE compiles of the whole model for this processor (its `llvm-cpu`, one thread); the second ratio is that
-of it to the program. A model that IREE refuses has the refusal there. Then the program is built with
--DMODEL_PROFILE, and says what each kind of operator takes; kinds of less than `--share` percent are summed
-up.
+`export-c` writes the program. Its model is built as a library, and both run in turn in this
+process, on the sample that the program comes with; times are of processors, the ratio is that of
+each turn, and medians and quartiles are printed. `upsampler` has two ConvTranspose and a Resize,
+`lstm` two bidirectional LSTMs, and `int8:NAME` is a model of the zoo that onnxruntime quantized to
+QDQ. With `--iree` so does what IREE compiles of the whole model for this processor (its `llvm-cpu`,
+one thread); the second ratio is that of it to the program. A model that IREE refuses has the
+refusal there. Then the program is built with -DMODEL_PROFILE, and says what each kind of operator
+takes; kinds of less than `--share` percent are summed up.
 """
 
 import argparse

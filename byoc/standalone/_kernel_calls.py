@@ -23,6 +23,9 @@ _COORDINATES = frozenset({"half_pixel", "pytorch_half_pixel", "align_corners", "
 
 ELEMENTWISE = frozenset({"kernel_tanh", "kernel_sigmoid"})
 """Kernels that read each element right before they write it."""
+FUNCTION_FILE = "functions.c"
+FUNCTION_KERNELS = ELEMENTWISE | {"kernel_interpolate", "kernel_run_lstm"}
+"""The functions of `FUNCTION_FILE`."""
 
 
 def make_kernel_call(graph: ProgramGraph, fused: FusedNodes) -> Call | None:
