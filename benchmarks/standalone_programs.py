@@ -3,12 +3,14 @@
     python benchmarks/standalone_programs.py [--compiler COMMAND] [--runs N] [--share PERCENT] [--iree]
         [MODEL...]
 
-`export-c` writes the program. Its model is built as a library, and both run in turn in this process, on
-the sample that the program comes with; times are of processors, the ratio is that of each turn, and
-medians and quartiles are printed. With `--iree` so does what IREE compiles of the whole model for this
-processor (its `llvm-cpu`, one thread); the second ratio is that of it to the program. A model that IREE
-refuses has the refusal there. Then the program is built with -DMODEL_PROFILE, and says what each kind of
-operator takes; kinds of less than `--share` percent are summed up.
+`export-c` writes the program. Its model is built as a library, and both run in turn in this
+process, on the sample that the program comes with; times are of processors, the ratio is that of
+each turn, and medians and quartiles are printed. `upsampler` has two ConvTranspose and a Resize,
+`lstm` two bidirectional LSTMs, and `int8:NAME` is a model of the zoo that onnxruntime quantized to
+QDQ. With `--iree` so does what IREE compiles of the whole model for this processor (its `llvm-cpu`,
+one thread); the second ratio is that of it to the program. A model that IREE refuses has the
+refusal there. Then the program is built with -DMODEL_PROFILE, and says what each kind of operator
+takes; kinds of less than `--share` percent are summed up.
 """
 
 import argparse
@@ -27,6 +29,9 @@ import numpy as np
 import onnx
 import onnxruntime
 from common import machine
+from onnx import helper, numpy_helper, version_converter
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization.shape_inference import quant_pre_process
 
 import byoc
 from byoc.errors import ByocError
@@ -34,11 +39,15 @@ from byoc.samples import model_samples
 from byoc.standalone import export_c
 from byoc.zoo import load_model
 
-MODELS = ("zoo:squeezenet", "zoo:mobilenet_v3_large", "zoo:resnet50", "zoo:bert")
+MODELS = (
+    *("int8:squeezenet", "int8:mobilenet_v3_large", "zoo:squeezenet", "zoo:mobilenet_v3_large"),
+    *("upsampler", "lstm", "zoo:vit_tiny", "zoo:bert", "zoo:resnet50"),
+)
 ANYTHING = "{target: any, cost_model: near.yaml, dtype: any, regions: connected, ops: [{op: '*'}]}"
 COSTS = (
     "{name: near, kind: roofline, peak: {default: 1.0e+12}, bandwidth: 1.0e+12, link: {bandwidth: .inf}}"
 )
+OPSET = 17
 ALIGNMENT = 64
 HANDLE_BYTES = 1 << 16  # the structure of a model without regions has three pointers
 PROFILE = re.compile(r"^profile: (.*): (\S+) s of a run, (\S+) %$", re.MULTILINE)
@@ -80,13 +89,102 @@ def main(models: list[str], compiler: list[str], runs: int, share: float, iree: 
     for model in models:
         with TemporaryDirectory() as name:
             folder = Path(name) / "out"
-            export_c(model, output=folder)
-            print(compare(model, folder, compiler, runs, iree), flush=True)
+            source = find_model(model, Path(name))
+            export_c(source, output=folder)
+            row = compare(source, folder, compiler, runs, iree)
+            print(f"| {model} | {row}", flush=True)
             profiles.append((model, take_profile(folder, compiler, runs)))
     for model, rows in profiles:
         shown = [f"{kind} {part:.1f}" for kind, part in rows if part >= share]
         others = sum(part for _, part in rows if part < share)
         print(f"{model}, percent: {', '.join(shown)}, others {others:.1f}")
+
+
+def find_model(name: str, folder: Path) -> str:
+    """Return a model by what `load_model` takes; one that is made is a file in `folder`."""
+    if ":" in name and not name.startswith("int8:"):
+        return name
+    made = str(folder / "made.onnx")
+    if name.startswith("int8:"):
+        quantize(f"zoo:{name.removeprefix('int8:')}", folder, made)
+    else:
+        onnx.save(build_upsampler() if name == "upsampler" else build_lstm(), made)
+    return made
+
+
+def quantize(model: str, folder: Path, target: str) -> None:
+    """Quantize a model by onnxruntime: activations in uint8, weights in int8 by channel."""
+    loaded = load_model(model)
+    floats = str(folder / "floats.onnx")
+    onnx.save(version_converter.convert_version(loaded.proto, OPSET), floats)
+    prepared = str(folder / "prepared.onnx")
+    quant_pre_process(floats, prepared)
+    given = iter([dict(model_samples(loaded))])
+    reader = type("Reader", (CalibrationDataReader,), {"get_next": lambda self: next(given, None)})()
+    types = {"activation_type": QuantType.QUInt8, "weight_type": QuantType.QInt8}
+    quantize_static(prepared, target, reader, quant_format=QuantFormat.QDQ, per_channel=True, **types)
+
+
+def build_network(
+    shape: list[int], nodes: list[onnx.NodeProto], weights: dict[str, Any], out: list[int]
+) -> onnx.ModelProto:
+    """Return a model from x to y; weights are given by value, or by shape and made at random."""
+    random = np.random.default_rng(7)
+    stored = []
+    for name, given in weights.items():
+        value = given
+        if isinstance(given, tuple):
+            value = (random.standard_normal(given) / np.sqrt(np.prod(given[1:]))).astype(np.float32)
+        stored.append(numpy_helper.from_array(value, name))
+    x, y = (
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, extents)
+        for name, extents in (("x", shape), ("y", out))
+    )
+    graph = helper.make_graph(nodes, "net", [x], [y], stored)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=8)
+
+
+def build_upsampler() -> onnx.ModelProto:
+    """Return a network that halves an image twice, and makes it four times as large again by turns."""
+    make = helper.make_node
+    nodes = [
+        make("Conv", ["x", "a"], ["c0"], pads=[1] * 4, strides=[2, 2]),
+        make("Relu", ["c0"], ["r0"]),
+        make("Conv", ["r0", "b"], ["c1"], pads=[1] * 4, strides=[2, 2]),
+        make("Relu", ["c1"], ["r1"]),
+        make("ConvTranspose", ["r1", "c"], ["t0"], pads=[1] * 4, strides=[2, 2]),
+        make("Relu", ["t0"], ["r2"]),
+        make("Resize", ["r2", "", "scales"], ["z"], mode="linear"),
+        make("Conv", ["z", "d"], ["c3"], pads=[1] * 4),
+        make("Relu", ["c3"], ["r3"]),
+        make("ConvTranspose", ["r3", "e"], ["t1"], strides=[2, 2]),
+        make("Tanh", ["t1"], ["h"]),
+        make("Conv", ["h", "f"], ["c5"], pads=[1] * 4),
+        make("Sigmoid", ["c5"], ["y"]),
+    ]
+    weights: dict[str, Any] = {"scales": np.array([1, 1, 2, 2], np.float32)}
+    weights |= {"a": (32, 3, 3, 3), "b": (64, 32, 3, 3), "c": (64, 32, 4, 4)}
+    weights |= {"d": (16, 32, 3, 3), "e": (16, 8, 2, 2), "f": (3, 8, 3, 3)}
+    return build_network([1, 3, 128, 128], nodes, weights, [1, 3, 256, 256])
+
+
+def build_lstm() -> onnx.ModelProto:
+    """Return a network of two bidirectional LSTMs of 128 numbers, over 100 steps, and 40 classes."""
+    nodes, weights, x = [], dict[str, Any](), "x"
+    for number, inputs in enumerate((64, 256)):
+        weights |= {f"w{number}": (2, 512, inputs), f"r{number}": (2, 512, 128), f"b{number}": (2, 1024)}
+        given = [x, *(f"{part}{number}" for part in "wrb")]
+        made = [f"{part}{number}" for part in ("l", "p", "t")]
+        nodes.append(
+            helper.make_node("LSTM", given, made[:1], hidden_size=128, direction="bidirectional")
+        )
+        nodes.append(helper.make_node("Transpose", made[:1], made[1:2], perm=[0, 2, 1, 3]))
+        nodes.append(helper.make_node("Reshape", [made[1], "shape"], made[2:]))
+        x = made[2]
+    weights |= {"shape": np.array([100, 1, 256], np.int64), "f": (256, 40)}
+    nodes.append(helper.make_node("MatMul", [x, "f"], ["m"]))
+    nodes.append(helper.make_node("Softmax", ["m"], ["y"], axis=-1))
+    return build_network([100, 1, 64], nodes, weights, [100, 1, 40])
 
 
 def compare(model: str, folder: Path, compiler: list[str], runs: int, iree: bool) -> str:
@@ -122,7 +220,7 @@ def compare(model: str, folder: Path, compiler: list[str], runs: int, iree: bool
         cells += [refusal, ""]
     elif iree:
         cells += [quartiles(columns[2] * 1e3, ".1f"), quartiles(columns[2] / columns[0], ".2f")]
-    return f"| {model} | {' | '.join(cells)} | {error:.1e} |"
+    return f"{' | '.join(cells)} | {error:.1e} |"
 
 
 def compile_iree(model: str, folder: Path, given: Any) -> Callable[[], object]:

@@ -23,6 +23,9 @@ _COORDINATES = frozenset({"half_pixel", "pytorch_half_pixel", "align_corners", "
 
 ELEMENTWISE = frozenset({"kernel_tanh", "kernel_sigmoid"})
 """Kernels that read each element right before they write it."""
+FUNCTION_FILE = "functions.c"
+FUNCTION_KERNELS = ELEMENTWISE | {"kernel_interpolate", "kernel_run_lstm"}
+"""The functions of `FUNCTION_FILE`."""
 
 
 def make_kernel_call(graph: ProgramGraph, fused: FusedNodes) -> Call | None:
@@ -97,7 +100,11 @@ def _make_transposed(
     matrix = graph.get_constant(node.input[1])
     matrix = matrix.reshape(groups, weights[0] // groups, weights[1], *_as_image(weights[2:]))
     phases = [
-        matrix[..., (row + before[0]) % strides[0] :: strides[0], (col + before[1]) % strides[1] :: strides[1]]
+        matrix[
+            ...,
+            (row + before[0]) % strides[0] :: strides[0],
+            (col + before[1]) % strides[1] :: strides[1],
+        ]
         for row in range(strides[0])
         for col in range(strides[1])
     ]
@@ -185,9 +192,9 @@ def _make_product(  # noqa: PLR0913, PLR0917 - the structure has as many parts
         shape = extents[2:] if b_col == 1 else extents[:1:-1]
         tiled = arrange_tiles(matrix.reshape(shape) if b_col == 1 else matrix.reshape(shape).T)
         copied = extents[3] % _WIDTH
-    values = [*extents, *batch_steps, a_row, b_row, b_col, int(tiled is not None), *bias_steps]
-    values += [*map(format_float, scales), _format_activation(fused)]
-    structure = f"{{{', '.join(map(str, values))}}}"
+    values = (*extents, *batch_steps, a_row, b_row, b_col, int(tiled is not None), *bias_steps)
+    texts = (*map(str, values), *map(format_float, scales), _format_activation(fused))
+    structure = f"{{{', '.join(texts)}}}"
     scratch = _count_scratch(extents[2], copied)
     given: tuple[Operand, ...] = (operands[0], operands[1] if tiled is None else tiled, *operands[2:])
     return Call("kernel_multiply", (*given, SCRATCH), "kernel_product", structure, scratch)
@@ -279,16 +286,21 @@ def _make_resize(graph: ProgramGraph, node: NodeProto, fused: FusedNodes, result
     others = ("axes", "antialias", "keep_aspect_ratio_policy")
     if not plain or any(attributes.get(name) not in (None, 0, "stretch") for name in others):
         return None
-    if len(x) not in IMAGE_RANKS or x[:2] != y[:2] or not prod(y) or graph.index.get_opset(node) < _RESIZE:
+    if (
+        len(x) not in IMAGE_RANKS
+        or x[:2] != y[:2]
+        or not prod(y)
+        or graph.index.get_opset(node) < _RESIZE
+    ):
         return None
     given = (*node.input, "", "", "")[2]
     if given and not graph.is_constant(given):
         return None
-    stated = graph.get_constant(given).reshape(-1) if given else np.zeros(0)
-    scales = stated[2:] if stated.size else [high / low for low, high in zip(x[2:], y[2:], strict=True)]
+    stated: list[float] = graph.get_constant(given).reshape(-1).tolist() if given else []
+    scales = stated[2:] or [high / low for low, high in zip(x[2:], y[2:], strict=True)]
     axes = [
         _interpolate(*each, mode)
-        for each in zip(_as_image(x[2:]), _as_image(y[2:]), _as_image(scales), strict=True)
+        for each in zip(_as_image(x[2:]), _as_image(y[2:]), [1.0, *scales][-2:], strict=True)
     ]
     places, shares = (np.concatenate([axis[i] for axis in axes]) for i in range(2))
     structure = f"{{{x[0] * x[1]}, {_describe_images(x, y)}}}"
@@ -316,7 +328,9 @@ def _make_lstm(graph: ProgramGraph, node: NodeProto, fused: FusedNodes, result: 
     """Return the call for an LSTM of stored weights with its usual functions, and whole sequences."""
     x, w, r, bias, lengths, h, c, peepholes = (*node.input, *[""] * 5)[:8]
     attributes = graph.index.get_attributes(node)
-    order = [each if isinstance(each, str) else each.decode() for each in attributes.get("activations", ())]
+    order = [
+        each if isinstance(each, str) else each.decode() for each in attributes.get("activations", ())
+    ]
     usual = order in ([], ["Sigmoid", "Tanh", "Tanh"] * (len(order) // 3))
     others = ("clip", "input_forget", "layout")
     if lengths or peepholes or not usual or any(attributes.get(name) for name in others):

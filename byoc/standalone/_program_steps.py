@@ -11,7 +11,12 @@ from byoc.model import describe_node, is_onnx
 from byoc.numerics import round_up
 from byoc.standalone._integer_calls import find_integer_nodes
 from byoc.standalone._integer_kernels import IN_PLACE, INTEGER_KERNELS, make_integer_call
-from byoc.standalone._kernel_calls import ELEMENTWISE, make_kernel_call
+from byoc.standalone._kernel_calls import (
+    ELEMENTWISE,
+    FUNCTION_FILE,
+    FUNCTION_KERNELS,
+    make_kernel_call,
+)
 from byoc.standalone._node_calls import (
     DECODER_FILE,
     DECODER_KERNELS,
@@ -65,7 +70,8 @@ class ProgramSteps:
         integers = _INTEGER_FILES if called & INTEGER_KERNELS else ()
         conversions = (CONVERSION_FILE,) if called & CONVERSION_KERNELS else ()
         decoders = (DECODER_FILE,) if called & DECODER_KERNELS else ()
-        return (*_KERNEL_FILES, *integers, *decoders, *conversions)
+        functions = (FUNCTION_FILE,) if called & FUNCTION_KERNELS else ()
+        return (*_KERNEL_FILES, *functions, *integers, *decoders, *conversions)
 
     def find_offset(self, tensor: str) -> int | None:
         """Return the offset of a tensor in the arena, None for a tensor known before a run."""

@@ -379,7 +379,7 @@ _PREFIX = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _TAKEN = frozenset(
     [
         *("kernel", "kernels", "nodes", "rows", "windows", "decoders", "digest", "integers"),
-        *("int_windows", "rounding", "conversions", "main", "weights", "byoc"),
+        *("int_windows", "rounding", "conversions", "functions", "main", "weights", "byoc"),
     ]
 )
 _KEYWORDS = frozenset(

@@ -1,4 +1,4 @@
-"""Kernels of floats against onnxruntime without optimizations: drawn forms of each, with vectors and as plain C.
+"""Kernels of floats against onnxruntime without optimizations, with vectors and as plain C.
 
 onnx.reference computes neither groups of ConvTranspose nor LSTMs of two directions.
 """
@@ -71,9 +71,7 @@ class DrawnModel:
         given = [x, self.store(groups * 3, int(self.draw(1, 5, 7)), *kernel)]
         shape = self.graph.initializer[-1].dims
         given += [self.store(groups * shape[1])] if self.draw(True, False) else []
-        self.add(
-            "ConvTranspose", *given, group=groups, strides=strides, pads=pads, output_padding=more
-        )
+        self.add("ConvTranspose", *given, group=groups, strides=strides, pads=pads, output_padding=more)
 
     def add_lstm(self) -> None:
         """Add an LSTM of drawn extents and directions, with or without states and biases."""
@@ -126,7 +124,9 @@ def test_kernels_compute_what_onnxruntime_does(tmp_path: Path) -> None:
     net.add("Conv", net.read(2, 30, 13, 9), net.store(7, 30, 3, 3), pads=[1, 2, 0, 1])
     net.add("Conv", net.read(1, 5, 61, 41), net.store(5, 1, 5, 3), pads=[2] * 4, group=5)
     net.add("Conv", net.read(2, 5, 61, 41), net.store(5, 1, 3, 3), group=5, strides=[2, 2])
-    ends = np.concatenate([np.geomspace(1e-30, 1e30, 2001), np.linspace(0, 20, 2001), [0, np.inf, np.nan]])
+    ends = np.concatenate(
+        [np.geomspace(1e-30, 1e30, 2001), np.linspace(0, 20, 2001), [0, np.inf, np.nan]]
+    )
     numbers = np.concatenate([ends, -ends]).astype(np.float32)
     functions = [net.read(numbers.size) for _ in range(2)]
     net.add("Tanh", functions[0])

@@ -12,23 +12,17 @@ typedef float number;
 typedef int32_t number;
 #endif
 
-/* Store sums of a plane, with their bias, in its scale and with its offset. */
+/* Store sums of a plane, a multiple of 16, with their bias, in its scale and with its offset. Bytes may lie over the
+ * sums from their beginning on. */
 static void store_sums(const kernel_rounding *rounding, const number *sums, int32_t count, int32_t bias, float scale,
                        float offset, byte *to) {
     const kernel_rounding with = *rounding;
-    float values[WIDTH] = {0};
-    int32_t done = 0;
-    for (; done + WIDTH <= count; done += WIDTH) {
+    float values[WIDTH];
+    for (int32_t done = 0; done < count; done += WIDTH) {
         for (int32_t i = 0; i < WIDTH; i++) {
             values[i] = (float)((int32_t)sums[done + i] + bias) * scale + offset;
         }
         round_values(&with, values, to + done);
-    }
-    if (done < count) {
-        for (int32_t i = 0; i < count - done; i++) {
-            values[i] = (float)((int32_t)sums[done + i] + bias) * scale + offset;
-        }
-        round_some(&with, values, count - done, to + done);
     }
 }
 
@@ -108,16 +102,23 @@ typedef struct channel {
     float scale, offset;
 } channel;
 
-/* Store the sums of a row. */
-static void store_row(const kernel_int_conv *it, const number *sums, const channel *of, byte *y) {
-    const int32_t count = it->conv.out_cols;
+/* Store the sums of a band of `rows` rows, of which `count` are computed. */
+static void store_band(const kernel_int_conv *it, const bands *in, int32_t rows, int32_t count, const channel *of,
+                       byte *y) {
+    const int32_t cols = it->conv.out_cols;
+    byte *made = (byte *)in->sums;
     if (it->rounding.bits == 8) {
-        store_sums(&it->rounding, sums, count, of->bias, of->scale, of->offset, y);
+        store_sums(&it->rounding, in->sums, count, of->bias, of->scale, of->offset, made);
+        for (int32_t row = 0; row < rows; row++) {
+            memcpy(y + (ptrdiff_t)row * cols, made + (ptrdiff_t)row * in->pitch, (size_t)cols);
+        }
         return;
     }
-    for (int32_t i = 0; i < count; i++) {
-        const int32_t whole = (int32_t)sums[i] + of->bias;
-        memcpy(y + (ptrdiff_t)i * 4, &whole, sizeof whole);
+    for (int32_t row = 0; row < rows; row++) {
+        for (int32_t i = 0; i < cols; i++, y += 4) {
+            const int32_t whole = (int32_t)in->sums[row * in->pitch + i] + of->bias;
+            memcpy(y, &whole, sizeof whole);
+        }
     }
 }
 
@@ -148,10 +149,8 @@ static void convolve_plane(const kernel_int_conv *it, const bands *in, const byt
                                in->sums + (ptrdiff_t)row * pitch, conv->out_cols);
             }
         }
-        for (int32_t row = 0; row < rows; row++) {
-            store_row(it, in->sums + (ptrdiff_t)row * pitch, of, y);
-            y += (ptrdiff_t)conv->out_cols * (it->rounding.bits / 8);
-        }
+        store_band(it, in, rows, count, of, y);
+        y += (ptrdiff_t)rows * conv->out_cols * (it->rounding.bits / 8);
     }
 }
 

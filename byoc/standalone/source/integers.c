@@ -154,14 +154,36 @@ static void read_rounding(const int_block *it, int32_t channel, int32_t several,
     }
 }
 
-INLINE void store_line(const int_block *it, const int32_t *sums, const line_rounding *with, int32_t row, int32_t col) {
+INLINE void store_line(const int_block *it, const int32_t *sums, const line_rounding *with, int32_t row,
+                       int32_t col) {
     const int32_t width = least(WIDTH, it->cols - col), size = it->rounding->bits / 8;
     byte *c = it->c + (row * it->c_row + col) * size;
-    float values[WIDTH];
     if (size > 1) {
         memcpy(c, sums, (size_t)width * sizeof *sums);
         return;
     }
+#if LANES > 1
+    reals values[VECS];
+    UNROLLED
+    for (int32_t v = 0; v < VECS; v++) {
+        const ptrdiff_t at = (ptrdiff_t)v * LANES;
+        lanes sum, bias;
+        memcpy(&sum, sums + at, sizeof sum);
+        memcpy(&bias, with->biases + at, sizeof bias);
+        values[v] = REAL(mul)(TO_REALS(ADD_LANES(sum, bias)), REAL(loadu)(with->scales + at));
+        if (it->offsets) {
+            values[v] = REAL(add)(values[v], REAL(loadu)(with->offsets + at));
+        }
+    }
+    if (width == WIDTH) {
+        round_reals(it->rounding, values, c);
+    } else {
+        byte made[WIDTH];
+        round_reals(it->rounding, values, made);
+        memcpy(c, made, (size_t)width);
+    }
+#else
+    float values[WIDTH];
     for (int32_t i = 0; i < WIDTH; i++) {
         values[i] = (float)(sums[i] + with->biases[i]) * with->scales[i];
     }
@@ -171,6 +193,7 @@ INLINE void store_line(const int_block *it, const int32_t *sums, const line_roun
         }
     }
     round_some(it->rounding, values, width, c);
+#endif
 }
 
 static void multiply_block(const int_block *it) {

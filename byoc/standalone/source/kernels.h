@@ -210,7 +210,7 @@ void kernel_convolve_transposed(const kernel_conv *conv, const float *x, const f
 #define KERNEL_SPARE 16
 
 /* Convolve each channel by windows of its own: `in_channels` is 1. `scratch` holds a band of results, and what
- * its windows read: rows of as many columns as windows reach, padding included; KERNEL_SPARE floats are behind both. */
+ * its windows read: rows of as many columns as windows reach, padding included. KERNEL_SPARE floats are behind both. */
 void kernel_convolve_depthwise(const kernel_conv *conv, const float *x, const float *weights,
                                const float *bias, float *y, float *scratch);
 

@@ -66,14 +66,14 @@ INLINE int32_t round_even(float value) {
     return bits - 0x4B400000;
 }
 
-/* Round, move and limit 16 numbers. */
-INLINE void round_values(const kernel_rounding *with, const float *values, byte *to) {
-    const float low = (float)(with->low - with->zero), high = (float)(with->high - with->zero);
 #if LANES > 1
+/* Round, move and limit 16 numbers in registers. */
+INLINE void round_reals(const kernel_rounding *with, const reals *values, byte *to) {
+    const float low = (float)(with->low - with->zero), high = (float)(with->high - with->zero);
     lanes whole[VECS];
     UNROLLED
     for (int32_t v = 0; v < VECS; v++) {
-        const reals value = REAL(max)(REAL(loadu)(values + (ptrdiff_t)v * LANES), REAL(set1)(low));
+        const reals value = REAL(max)(values[v], REAL(set1)(low));
         whole[v] = TO_LANES(REAL(min)(value, REAL(set1)(high))); /* it rounds half to even */
         whole[v] = ADD_LANES(whole[v], REPEAT(with->zero));
     }
@@ -85,7 +85,20 @@ INLINE void round_values(const kernel_rounding *with, const float *values, byte 
 #endif
     made = _mm_xor_si128(made, _mm_set1_epi8((char)with->flip));
     memcpy(to, &made, WIDTH);
+}
+#endif
+
+/* Round, move and limit 16 numbers. */
+INLINE void round_values(const kernel_rounding *with, const float *values, byte *to) {
+#if LANES > 1
+    reals read[VECS];
+    UNROLLED
+    for (int32_t v = 0; v < VECS; v++) {
+        read[v] = REAL(loadu)(values + (ptrdiff_t)v * LANES);
+    }
+    round_reals(with, read, to);
 #else
+    const float low = (float)(with->low - with->zero), high = (float)(with->high - with->zero);
     for (int32_t i = 0; i < WIDTH; i++) {
         float value = values[i] < low ? low : values[i];
         value = value > high ? high : value;
