@@ -69,6 +69,8 @@ def load_original(request: Request, dims: Mapping[str, int | str], without_heavy
     `without_heavy` is as in `byoc.zoo.load_model`. Raises InputError as that and `make_variable` do.
     """
     model = load_model(request.source, dims, request.options.shapes, without_heavy)
+    if request.options.static_cache:
+        model = padding.gather_rows_by_place(model)
     return make_variable(model, list_names(request.options.variable))
 
 
