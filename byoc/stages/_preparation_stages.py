@@ -93,7 +93,7 @@ def unite_lengths(request: Request) -> Request:
         return request
     given = {name for each in options.list_variants() for name in each.dims}
     past, *others = sorted(lengths, key=lambda name: name not in given)  # a stable order
-    relations: dict[str, str] = {name: past for name in others if name not in given}
+    relations = dict.fromkeys(others, past)
     relations |= {
         name: meaning
         for name, meaning in _find_totals(whole, past, others)
