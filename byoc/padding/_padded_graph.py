@@ -432,27 +432,24 @@ _OPSET_OF_AXES_AS_INPUT = 13
 def gather_rows_by_place(model: Model) -> Model:
     """Return a model in which a mask `[rows, length]` is gathered by places, and not flattened before.
 
-    So torch's older exporter writes `mask[row, place]` for all rows. Flattened, an element is elsewhere
-    in a longer mask. Nodes are changed only where the rows are all, in order, and each place is within
-    the length. The same model where there are none.
+    torch's older exporter numbers the elements of the flattened mask to take `mask[row, place]` of all
+    rows, and in a longer mask the same element has another number. Nodes are changed only where all rows
+    are taken, in order, and each place is within the length. Without any it is the model itself.
     """
+    if model.index.opsets.get("", 1) < _OPSET_OF_AXES_AS_INPUT:
+        return model
     graph = PaddedGraph(model, {})
     editable = EditableGraph.of_index(model.index)
     changed: set[str] = set()
-    if model.index.opsets.get("", 1) < _OPSET_OF_AXES_AS_INPUT:
-        return model
     for number, node in enumerate(model.index.nodes):
-        found = (
-            _find_mask_and_places(graph, node) if is_onnx(node) and node.op_type == "Gather" else None
-        )
+        found = _find_mask_and_places(graph, node)
         if found is None:
             continue
         mask, places = found
         rank = len(graph.index.get_shape(places) or ())
-        names = [
+        gathered, rows, first, last = (
             editable.names.new_tensor(f"{node.output[0]}_{part}") for part in ("by", "rows", "1", "n")
-        ]
-        gathered, rows, first, last = names
+        )
         editable.replace(
             number,
             build_node("Constant", [], [first], value=numpy_helper.from_array(np.array([1]))),
@@ -480,37 +477,37 @@ def gather_rows_by_place(model: Model) -> Model:
 
 def _find_mask_and_places(graph: PaddedGraph, node: NodeProto) -> tuple[str, str] | None:
     """Return the mask and the places that a Gather of a flattened mask takes; None for any other."""
-    if not is_onnx(node) or node.op_type != "Gather":
+    if not is_onnx(node) or node.op_type != "Gather" or get_stated_attributes(node).get("axis", 0) != 0:
         return None
-    flat = _find_maker(graph, node.input[0], "Flatten")
-    added = _find_maker(graph, node.input[1], "Add")
-    shape = graph.index.get_shape(flat.input[0]) if flat is not None else None
-    attributes = get_stated_attributes(node), get_stated_attributes(flat) if flat is not None else {}
-    if shape is None or added is None or len(shape) != 2 or attributes[1].get("axis", 1) != 2:
+    flat, numbers = (
+        _find_maker(graph, node.input[0], "Flatten"),
+        _find_maker(graph, node.input[1], "Add"),
+    )
+    if flat is None or numbers is None or get_stated_attributes(flat).get("axis", 1) != 2:
         return None
-    if attributes[0].get("axis", 0) != 0:
-        return None
-    for places, scaled in (added.input, reversed(added.input)):
-        product_ = _find_maker(graph, scaled, "Mul")
-        if product_ is None or not _is_counted(graph, places, shape[1]):
-            continue
-        for rows, length in (product_.input, reversed(product_.input)):
-            extents, other = graph.index.get_shape(rows) or (), graph.index.get_shape(places) or ()
-            is_outer = extents[:1] == shape[:1] and {*extents[1:], *other[:-1]} == {1}
-            if is_outer and len(extents) == len(other) and _list_elements(graph, length) == [shape[1]]:
+    shape = graph.index.get_shape(flat.input[0]) or ()
+    for places, scaled in (numbers.input, reversed(numbers.input)):
+        is_inner = len(shape) == 2 and _is_counted(graph, places, shape[1])
+        scaling = _find_maker(graph, scaled, "Mul") if is_inner else None
+        for rows, length in (scaling.input, reversed(scaling.input)) if scaling is not None else ():
+            extents, other = (graph.index.get_shape(name) or () for name in (rows, places))
+            is_outer = len(extents) == len(other) and {*extents[1:], *other[:-1]} == {1}
+            if is_outer and _list_elements(graph, length) == [shape[1]] and extents[0] == shape[0]:
                 count = shape[0]
-                if isinstance(count, int) and _list_elements(graph, rows) == list(range(count)):
+                if isinstance(count, int) and _list_elements(graph, rows) == [*range(count)]:
                     return flat.input[0], places
     return None
 
 
 def _find_maker(graph: PaddedGraph, name: str, operator: str) -> NodeProto | None:
+    """Return the node that makes a tensor, None where it is another operator."""
     number = graph.index.producers.get(name)
     node = None if number is None else graph.index.nodes[number]
     return node if node is not None and is_onnx(node) and node.op_type == operator else None
 
 
 def _list_elements(graph: PaddedGraph, name: str) -> list[Dim] | None:
+    """Return the elements of a small tensor at any sizes, None where they are not known."""
     return None if graph.values is None else graph.values.find_elements(name)
 
 
