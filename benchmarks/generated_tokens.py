@@ -15,10 +15,10 @@ empty cache, and `dla` has its own rules; what a codegen refuses is on the host.
 behind prompts that reach every variant. A line is printed for each bundle.
 
 With `--exports` the models are the files of a folder: decoders whose cache a Concat makes longer,
-whatever their exporter calls the lengths. With `--static-cache` a bundle of one has a variant without a
-past for each bucket, one that reads the largest bucket behind a past, and one for a token, with caches of
-`--cache` positions. In a batch of several rows these are beams besides: the best continuations of one
-prompt, `reorder` between tokens, against onnxruntime with its caches gathered by hand.
+whatever their exporter calls the lengths. With `--static-cache` a bundle of one has a variant without
+a past for each bucket, one that reads the largest bucket behind a past, and one for a token, with
+caches of `--cache` positions. In a batch of several rows these are beams besides: the best
+continuations of one prompt, `reorder` between tokens, against onnxruntime with its caches gathered.
 """
 
 import argparse

@@ -5,7 +5,14 @@ from typing import TYPE_CHECKING
 from byoc._doors import open_door
 
 if TYPE_CHECKING:
-    from byoc.padding._padded_graph import UNPADDED, Assumptions, PaddedGraph, Part, Zone
+    from byoc.padding._padded_graph import (
+        UNPADDED,
+        Assumptions,
+        PaddedGraph,
+        Part,
+        Zone,
+        gather_rows_by_place,
+    )
     from byoc.padding._padding_rule import (
         EDGE,
         FirstValue,

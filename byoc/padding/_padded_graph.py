@@ -6,26 +6,34 @@ in the *padded* run that of the variant. An axis is padded where its extent depe
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import product
 from math import prod
 from typing import Any, Literal
 
+import numpy as np
 from numpy.typing import NDArray
-from onnx import NodeProto
+from onnx import NodeProto, numpy_helper
 
 from byoc.model import (
     Dim,
+    EditableGraph,
     GraphIndex,
     KnownValues,
     Model,
+    build_node,
+    copy_without,
     evaluate_dim,
     find_constant_value,
     get_operator_name,
+    get_stated_attributes,
+    is_onnx,
     list_dim_names,
     multiply_dims,
+    prepare_model,
     type_certainly,
 )
 
@@ -414,3 +422,99 @@ def map_moved_axes(view: PaddedNode) -> Mapping[int, int]:
             same = (axis for axis, dim in enumerate(before) if dim == after[axis + offset] and dim != 1)
             return {axis + offset: axis for axis in same}
     return {axis: axis for axis in range(len(before))}
+
+
+# Rows of a mask by numbers of elements: `Gather(Flatten(mask), row * length + place)`.
+
+_OPSET_OF_AXES_AS_INPUT = 13
+
+
+def gather_rows_by_place(model: Model) -> Model:
+    """Return a model in which a mask `[rows, length]` is gathered by places, and not flattened before.
+
+    torch's older exporter numbers the elements of the flattened mask to take `mask[row, place]` of all
+    rows, and in a longer mask the same element has another number. Nodes are changed only where all rows
+    are taken, in order, and each place is within the length. Without any it is the model itself.
+    """
+    if model.index.opsets.get("", 1) < _OPSET_OF_AXES_AS_INPUT:
+        return model
+    graph = PaddedGraph(model, {})
+    editable = EditableGraph.of_index(model.index)
+    changed: set[str] = set()
+    for number, node in enumerate(model.index.nodes):
+        found = _find_mask_and_places(graph, node)
+        if found is None:
+            continue
+        mask, places = found
+        rank = len(graph.index.get_shape(places) or ())
+        gathered, rows, first, last = (
+            editable.names.new_tensor(f"{node.output[0]}_{part}") for part in ("by", "rows", "1", "n")
+        )
+        editable.replace(
+            number,
+            build_node("Constant", [], [first], value=numpy_helper.from_array(np.array([1]))),
+            build_node("Constant", [], [last], value=numpy_helper.from_array(np.array([rank]))),
+            build_node("Gather", [mask, places], [gathered], axis=1),  # [rows, 1, ..., length]
+            build_node("Squeeze", [gathered, first], [rows]),
+            build_node("Unsqueeze", [rows, last], node.output, name=node.name),
+        )
+        changed.add(node.output[0])
+    for number, node in enumerate(model.index.nodes if changed else ()):
+        inner = _find_maker(graph, node.input[0], "Reshape") if node.op_type == "Reshape" else None
+        extents = _list_elements(graph, node.input[1]) if inner is not None else None
+        if inner is not None and inner.input[0] in changed and extents and 0 not in extents:
+            whole = deepcopy(node)  # not as one row in between
+            whole.input[0] = inner.input[0]
+            editable.replace(number, whole)
+    if not changed:
+        return model
+    editable.drop_unread()
+    proto = copy_without(model.structure, "value_info")
+    editable.write_to(proto.graph)
+    made = prepare_model(proto, model.source, model.folder, heavy=model.heavy)
+    return replace(made, variable=model.variable)
+
+
+def _find_mask_and_places(graph: PaddedGraph, node: NodeProto) -> tuple[str, str] | None:
+    """Return the mask and the places that a Gather of a flattened mask takes; None for any other."""
+    if not is_onnx(node) or node.op_type != "Gather" or get_stated_attributes(node).get("axis", 0) != 0:
+        return None
+    flat, numbers = (
+        _find_maker(graph, node.input[0], "Flatten"),
+        _find_maker(graph, node.input[1], "Add"),
+    )
+    if flat is None or numbers is None or get_stated_attributes(flat).get("axis", 1) != 2:
+        return None
+    shape = graph.index.get_shape(flat.input[0]) or ()
+    for places, scaled in (numbers.input, reversed(numbers.input)):
+        is_inner = len(shape) == 2 and _is_counted(graph, places, shape[1])
+        scaling = _find_maker(graph, scaled, "Mul") if is_inner else None
+        for rows, length in (scaling.input, reversed(scaling.input)) if scaling is not None else ():
+            extents, other = (graph.index.get_shape(name) or () for name in (rows, places))
+            is_outer = len(extents) == len(other) and {*extents[1:], *other[:-1]} == {1}
+            if is_outer and _list_elements(graph, length) == [shape[1]] and extents[0] == shape[0]:
+                count = shape[0]
+                if isinstance(count, int) and _list_elements(graph, rows) == [*range(count)]:
+                    return flat.input[0], places
+    return None
+
+
+def _find_maker(graph: PaddedGraph, name: str, operator: str) -> NodeProto | None:
+    """Return the node that makes a tensor, None where it is another operator."""
+    number = graph.index.producers.get(name)
+    node = None if number is None else graph.index.nodes[number]
+    return node if node is not None and is_onnx(node) and node.op_type == operator else None
+
+
+def _list_elements(graph: PaddedGraph, name: str) -> list[Dim] | None:
+    """Return the elements of a small tensor at any sizes, None where they are not known."""
+    return None if graph.values is None else graph.values.find_elements(name)
+
+
+def _is_counted(graph: PaddedGraph, name: str, length: Dim) -> bool:
+    """Return whether a tensor holds 0, 1, ... up to a length."""
+    while (node := _find_maker(graph, name, "Unsqueeze")) is not None:
+        name = node.input[0]
+    made = _find_maker(graph, name, "Range")
+    wanted: list[list[Dim]] = [[0], [length], [1]]
+    return made is not None and [_list_elements(graph, each) for each in made.input] == wanted

@@ -165,10 +165,9 @@ class StatefulSession(SessionCalls):
         """Raise InputError unless what the model makes of a token depends on none behind it.
 
         It is run on first tokens without a past, with the last of them changed: what it makes of the
-        others has to stay.
+        others has to stay. Where a variant takes no fewer tokens than the prompt has, these are more.
         """
-        sizes = {min(size, axes.count) for size in (2, *axes.sizes)} - {1}
-        for size in sorted(sizes) if axes.outputs else ():
+        for size in sorted({2, *axes.sizes} - {1}) if axes.outputs else ():
             piece = axes.cut_first(inputs, size)
             state = {name: self._make_value(name, piece) for name in self._pairs}
             if not session.takes({**piece, **state}):

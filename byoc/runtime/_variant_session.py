@@ -377,11 +377,15 @@ class PromptAxes:
         return found
 
     def cut_first(self, inputs: StageValues, size: int) -> dict[str, Any]:
-        """Return the inputs of the first `size` tokens as of a sequence that begins with them."""
-        found = self.cut(inputs, 0, size)
-        for name, axes in self.so_far.items():
-            for axis in axes:
-                found[name] = np.take(found[name], range(size), axis)
+        """Return the inputs of the first `size` tokens as of a sequence that begins with them.
+
+        Where there are fewer, the last of them is repeated.
+        """
+        found = dict(inputs)
+        for axes in (self.tokens, self.so_far):
+            for name, own in axes.items():
+                for axis in own:
+                    found[name] = np.take(found[name], range(size), axis, mode="clip")
         return found
 
     def change_last(self, piece: StageValues) -> dict[str, Any]:

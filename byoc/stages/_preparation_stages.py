@@ -69,6 +69,8 @@ def load_original(request: Request, dims: Mapping[str, int | str], without_heavy
     `without_heavy` is as in `byoc.zoo.load_model`. Raises InputError as that and `make_variable` do.
     """
     model = load_model(request.source, dims, request.options.shapes, without_heavy)
+    if request.options.static_cache:
+        model = padding.gather_rows_by_place(model)
     return make_variable(model, list_names(request.options.variable))
 
 
@@ -91,7 +93,7 @@ def unite_lengths(request: Request) -> Request:
         return request
     given = {name for each in options.list_variants() for name in each.dims}
     past, *others = sorted(lengths, key=lambda name: name not in given)  # a stable order
-    relations: dict[str, str] = {name: past for name in others if name not in given}
+    relations = dict.fromkeys(others, past)
     relations |= {
         name: meaning
         for name, meaning in _find_totals(whole, past, others)

@@ -73,6 +73,21 @@ def test_a_mask_is_filled_with_zeros_and_begins_with_a_one(mask: str, low: float
         find_unpadded_sizes(rule, {"x": np.zeros((3, 4)), "mask": np.array([0, 1, 1])})
 
 
+@pytest.mark.parametrize("power", ["q = Mul(x, x)", "q = Pow(x, two)"])
+@pytest.mark.parametrize(
+    "scaled",
+    ["v = Div(x, r)", "i = Div(one, r) v = Mul(x, i)", "i = Reciprocal(r) v = Mul(i, x)"],
+)
+def test_a_root_mean_square_bounds_scores_however_exporters_write_it(power: str, scaled: str) -> None:
+    """By the root of 4 here: scores of -1,000,000 are not closer together than those that x makes."""
+    numbers = "<float two = {2}, int64[1] last = {-1}, float e = {1e-6},"
+    body = f"{power} k = ReduceMean(q, last) b = Add(k, e) r = Sqrt(b) {scaled}"
+    for low, is_padded in ((-1e6, True), (-10.0, False)):
+        text = attention(CHOSEN, low).replace("v = LayerNormalization(x, w)", body)
+        rule = decide(text.replace("<", numbers, 1), n=8).rule
+        assert (rule is not None) == is_padded
+
+
 def test_a_rule_has_the_assumptions_that_it_rests_on() -> None:
     """That zeros are behind x, and that the mask begins with a one; of the other input nothing."""
     text = attention(ADDED, LOWEST).replace("(float[n, 4] x,", "(float[n, 4] x, float[n] other,")

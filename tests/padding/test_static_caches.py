@@ -17,6 +17,7 @@ from byoc.padding import (
     decide_padding,
     find_growing_dims,
     find_unpadded_sizes,
+    gather_rows_by_place,
     make_static,
     pad_inputs,
 )
@@ -96,6 +97,32 @@ NO_PAST = """
 """
 
 
+# A mask for each head, of which elements are taken by their numbers: as torch's older exporter has it.
+FLAT = """
+    c = Cast <to = 9> (mask)
+    f = Flatten <axis = 2> (c)
+    e = Shape(present_key)
+    n = Gather(e, two)
+    m = Squeeze(n)
+    places = Range(zero, m, one)
+    heads = Constant <value = int64[2, 1, 1] {0, 1}> ()
+    outer = Constant <value = int64[2] {0, 1}> ()
+    j = Unsqueeze(places, outer)
+    h = Shape(c)
+    o = Constant <value = int64[1] {1}> ()
+    l = Gather(h, o)
+    k = Mul(heads, l)
+    i = Add(j, k)
+    g = Gather(f, i)
+    last = Constant <value = int64[1] {-1}> ()
+    r = Reshape(g, last)
+    z = Concat <axis = 0> (two, o, n)
+    q = Reshape(r, z)
+    low = Constant <value = float {-1e9}> ()
+    a = Where(q, s, low)
+"""
+
+
 def make_unread(text: str) -> str:
     """Return a decoder with a further cache, which nothing reads."""
     text = text.replace("past_key)", f"past_key, float[1, {HEADS}, past, {WIDTH}] past_value)", 1)
@@ -115,7 +142,7 @@ def make_form(text: str, length: int) -> tuple[Model, PaddingRule]:
     past, total, _ = find_growing_dims(model)
     if total:
         model = prepare_model(proto, "m", None, Dimensions({total: "past + 1"}))
-    static = make_static(model, past, total, length)
+    static = make_static(gather_rows_by_place(model), past, total, length)
     decision = decide_padding(static.load, {CACHE_LENGTH: length})
     assert decision.rule is not None, decision.refusals
     return static.load({CACHE_LENGTH: length}), static.complete_rule(decision.rule)
@@ -125,6 +152,7 @@ CASES = {
     "one row": decoder(),
     "three rows": decoder(rows=3),
     "a mask": decoder(mask=", float[total] mask", biased="a = Add(s, mask)"),
+    "a flat mask": decoder(mask=f", int64[{HEADS}, total] mask", biased=FLAT),
     "distances": decoder(biased=DISTANCES),
     "a table": decoder(biased=TABLE),
     "rotary positions": decoder(rows=2, mask=", int64[1, 1, 2, 1] positions", new=ROTARY),
@@ -152,6 +180,8 @@ def test_the_static_form_computes_what_the_model_does_at_each_length(case: str) 
             inputs["past_value"] = -inputs["past_key"]
         if case == "a mask":
             inputs["mask"] = generator.normal(size=past + 1).astype(np.float32)
+        if case == "a flat mask":
+            inputs["mask"] = generator.integers(0, 2, (HEADS, past + 1))
         if case == "rotary positions":
             inputs["positions"] = past + np.arange(rows).reshape(1, 1, rows, 1)
         sizes = find_unpadded_sizes(rule, inputs)

@@ -178,6 +178,49 @@ def byoc_of(model: Any, rules: Path, folder: Path) -> Path:
     return folder / "open.byoc"
 
 
+# As torch's newer exporter calls lengths: each cache has one of its own, and the mask has one.
+SEVERAL = DECODER.replace(
+    "float[1, 2, past, 4] past_key)",
+    "bool[1, s53] mask, float[1, 2, past, 4] past_key, float[1, 2, s98, 4] past_value)",
+)
+SEVERAL = SEVERAL.replace(
+    "total, 4] present_key)", "total, 4] present_key, float[1, 2, w, 4] present_value)"
+)
+SEVERAL = SEVERAL.replace(
+    "t = Trans", "present_value = Concat <axis = 2> (past_value, q)\n    t = Trans"
+)
+SEVERAL = SEVERAL.replace("a = Where(l,", "u = And(l, mask)\n    a = Where(u,")
+SEVERAL = SEVERAL.replace("z = MatMul(p, present_key)", "z = MatMul(p, present_value)")
+
+
+@pytest.mark.parametrize("said", [{}, {"s98": 16}, {"s53": "past + n"}], ids=["once", "twice", "a sum"])
+def test_lengths_that_an_exporter_names_apart_are_one(
+    said: dict[str, Any], model: Any, rules: Path, tmp_path: Path
+) -> None:
+    """The caches' by the tokens that both get, and the mask's by the operators that it meets."""
+    several = parse(SEVERAL, opset=18)
+    del several.graph.initializer[:]
+    several.graph.initializer.extend(model.graph.initializer)
+    given = {name: size for name, size in said.items() if name == "s98"}
+    variants = {"starts": {**STARTS, **dict.fromkeys(given, 0)}, "steps": {**STEPS, **given}}
+    dims = {name: size for name, size in said.items() if name not in given}
+    output = tmp_path / "m.byoc"
+    byoc.partition(several, rules, variants=variants, dims=dims, static_cache=True, output=output)
+    stateful = byoc.open_stateful(byoc.load(output))
+    plain = byoc.open_stateful(byoc.load(byoc_of(several, rules, tmp_path)))
+    past = 0
+    for count in (3, 1, 1):
+        past += count
+        inputs = {"ids": np.arange(count)[None], "mask": np.ones((1, past), bool)}
+        found, expected = stateful(inputs)["logits"], plain(inputs)["logits"]
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(
+        InputError, match=r"^variant steps: s98 is 9 and past is 16, but both are the le"
+    ):
+        twice = {"steps": {**STEPS, "s98": 9}}
+        byoc.partition(several, rules, variants=twice, static_cache=True, output=output)
+
+
 @pytest.mark.parametrize(
     ("variants", "reason"),
     [
