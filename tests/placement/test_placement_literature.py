@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from byoc.placement import Conditions, PlacedNetwork, Problem, Strategy, solve_problem
+from byoc.placement import Conditions, PlacedNetwork, Problem, Strategy, add_split, solve_problem
 from byoc.placement.strategies import Exact, LaunchAware, Makespan, Throughput
 
 PAGE = Path(__file__).parents[2] / "docs" / "placement.md"
@@ -150,6 +150,11 @@ PROBLEMS = [
             conditions=Conditions(engines=[[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 1, 1]]),
         ),
         4.0,
+    ),
+    Asked(
+        "the same where nothing waits: three eighths and five",
+        add_split(make([[9, 5, 3]]), (1, 2), [8]),
+        1.875,
     ),
     Asked(
         "a direct link between two accelerators",
