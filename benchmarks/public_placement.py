@@ -231,6 +231,8 @@ def run_within(limit: int, command: Sequence[str], path: Path) -> tuple[str, str
 
 _GRAPHS = ("chain_mm", "ffnn", "transformer_block", "full_transformer", "8gpu")
 _SCHEDULES = 50
+_FAR = 1000
+"""Times as slow as a device is the host, which there is not in these graphs."""
 _SCALE = 1e-12
 """Seconds of byoc for a unit of these files."""
 
@@ -265,21 +267,22 @@ def read_dataflow_graph(text: str) -> DataflowGraph:
 
 def make_problem(graph: DataflowGraph, devices: int) -> dict[str, Any]:
     """Return a problem of equal devices, each node launched by itself, the host out of reach."""
-    far = sum(graph.work + graph.moving) * _SCALE
+    # Averages over devices, by which byoc ranks units, stay in proportion to work and to transfers.
+    slow, far = _FAR * _SCALE, (devices + _FAR) / (1 + devices) * _SCALE
     between = [(a, b) for a in range(1, 1 + devices) for b in range(1, 1 + devices) if a != b]
     return {
         "format": "byoc-placement-problem",
         "devices": [{"name": f"d{each}", "launch": 0.0, "max_nodes": 1} for each in range(devices)],
         "units": [
-            {"name": f"{node:04}", "costs": [far, *[work * _SCALE] * devices]}
+            {"name": f"{node:04}", "costs": [work * slow, *[work * _SCALE] * devices]}
             for node, work in enumerate(graph.work)
         ],
         "tensors": [
             {
                 "producer": node,
                 "consumers": readers,
-                "to_device": [far] * devices,
-                "to_host": [far] * devices,
+                "to_device": [graph.moving[node] * far] * devices,
+                "to_host": [graph.moving[node] * far] * devices,
                 "direct": [
                     {"origin": a, "to": b, "seconds": graph.moving[node] * _SCALE} for a, b in between
                 ],

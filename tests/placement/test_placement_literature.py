@@ -184,6 +184,45 @@ PROBLEMS = [
         ),
         5.0,
     ),
+    Asked(
+        "two networks of which one counts three times",
+        make(
+            [[9, 2], [9, 1]],
+            conditions=Conditions(
+                networks=(PlacedNetwork("a"), PlacedNetwork("b", weight=3.0)),
+                network_of=np.array([0, 1]),
+            ),
+        ),
+        3.0,
+    ),
+    Asked(
+        "an accelerator on the host's cores",
+        make([[3, 2], [3, 2]], conditions=Conditions(engines=[[1.0], [1.0]])),
+        4.0,
+    ),
+    Asked(
+        "least joules within 3 s, by frequency states",
+        make(
+            [[99, 4, 1], [99, 4, 1]],
+            conditions=Conditions(engines=TWO_STATES, other=make([[99, 1, 2], [99, 1, 2]]), most=3),
+        ),
+        5.0,
+        LaunchAware(),
+    ),
+    Asked(
+        "a codec at a cut that loses nothing",
+        make(
+            [[9, 1, 2], [0, inf, inf]],
+            producer=[-1],
+            consumers=[[0]],
+            is_output=[False],
+            to_device=[[4, 1]],
+            to_host=[[4, 1]],
+            conditions=Conditions(engines=TWO_STATES),
+        ),
+        3.0,
+        LaunchAware(),
+    ),
     Asked("HaX-CoNN's input, without contention", two_chains(GOOGLENET, RESNET), 5.45),
 ]
 
