@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from byoc.placement._conditions import (
         Conditions,
         PlacedNetwork,
+        add_split,
         describe_reloads,
         find_loaded_bytes,
         fix_reloads,

@@ -382,3 +382,78 @@ def price_reloads(problem: "Problem", prices: Floats) -> "Problem":
         capacity=capacity,
         conditions=conditions.without_reload(),
     )
+
+
+# Operators that two accelerators share along an axis: one more column.
+
+
+def add_split(problem: "Problem", pair: tuple[int, int], extents: Sequence[int]) -> "Problem":
+    """Return the problem with one more accelerator, on which two compute a part of a unit each.
+
+    `pair` are the two accelerators, from 1. `extents` has for each unit the extent of the axis that it
+    may be split along, the output channels for instance, and 0 or 1 where it may not be. Each part is a
+    whole number of it, takes that share of the unit's seconds and bytes, and the parts are those that
+    end soonest. Both accelerators need all inputs, are launched, and are occupied until both have ended.
+    Each sends its part of the results to the host, and gets the other one's: that is in the seconds of
+    the unit, so that results are where any unit may read them. Raises ValueError where the two share an
+    engine, for limits on other costs, and where weights are loaded anew.
+    """
+    conditions = problem.conditions or Conditions()
+    first, second = (each - 1 for each in pair)
+    if not (0 <= first < problem.devices and 0 <= second < problem.devices and first != second):
+        raise ValueError(f"an operator is split over two of {problem.devices} accelerators")
+    rows = problem.engines[[1 + first, 1 + second]]
+    if (rows.min(axis=0) > 0).any():
+        raise ValueError("two accelerators that share an engine do not work on an operator at once")
+    if conditions.other is not None:
+        raise ValueError("a limit on other costs does not know operators that are split")
+    if conditions.reload is not None and np.isfinite(conditions.reload).any():
+        raise ValueError("operators are not split where weights are loaded anew")
+    share, seconds = _find_shares(problem.seconds[:, 1 + first], problem.seconds[:, 1 + second], extents)
+    shares = np.stack([share, 1 - share], axis=1)
+    ends = [first, second]
+    made = np.flatnonzero(problem.producer >= 0)
+    part = shares[problem.producer[made]]
+    gathered = (part * (problem.to_host[made][:, ends] + problem.to_device[made][:, ends[::-1]])).sum(1)
+    np.add.at(seconds, problem.producer[made], gathered)
+    arriving = problem.to_device[:, ends].sum(axis=1)
+    bytes_there = (shares * problem.memory[:, ends]).max(axis=1)
+    engines = np.vstack([problem.engines, rows.max(axis=0)])
+    direct = conditions.direct
+    if direct is not None:
+        direct = np.pad(direct, ((0, 0), (0, 1), (0, 1)), constant_values=inf)
+    return replace(
+        problem,
+        seconds=np.column_stack([problem.seconds, seconds]),
+        to_device=np.column_stack([problem.to_device, arriving]),
+        to_host=np.column_stack([problem.to_host, np.zeros(problem.tensors)]),
+        launch=np.append(problem.launch, problem.launch[ends].sum()),
+        connected=np.append(problem.connected, problem.connected[ends].any()),
+        min_nodes=np.append(problem.min_nodes, 0),
+        max_nodes=np.append(problem.max_nodes, problem.max_nodes[ends].min()),
+        max_regions=np.append(problem.max_regions, problem.max_regions[ends].min()),
+        memory=np.column_stack([problem.memory, bytes_there]),
+        capacity=np.append(problem.capacity, inf),
+        occupies=(*problem.occupies, problem.occupies[first]),
+        conditions=replace(conditions, engines=engines, direct=direct, reload=None),
+    )
+
+
+def _find_shares(one: Floats, other: Floats, extents: Sequence[int]) -> tuple[Floats, Floats]:
+    """Return the share of the first of two accelerators, and when both end, float64 (units,) each.
+
+    Infinite where a unit may not be split.
+    """
+    whole = np.asarray(extents, np.float64)
+    split = (whole >= 2) & np.isfinite(one) & np.isfinite(other)
+    a, b = np.where(split, one, 1.0), np.where(split, other, 1.0)
+    total = np.where(a + b > 0, a + b, 1.0)
+    even = np.where(a + b > 0, whole * b / total, whole / 2)  # both would end at once
+    count = np.where(split, whole, 2.0)
+    best, share = np.full(len(a), inf), np.full(len(a), 0.5)
+    for parts in (np.floor(even), np.ceil(even)):
+        own = np.clip(parts, 1, count - 1) / count
+        ends = np.maximum(a * own, b * (1 - own))
+        share = np.where(ends < best, own, share)
+        best = np.minimum(ends, best)
+    return share, np.where(split, best, inf)

@@ -232,16 +232,16 @@ class SharedSystem:
         first_link = len(self.of_device)
         return self.of_device[device] if device < first_link else (self.count + device - first_link,)
 
-    def make_lanes(self, devices: Sequence[int]) -> dict[int, "SharedLanes"]:
-        """Return for each device the idle intervals of its engines."""
+    def make_lanes(self, devices: Sequence[int]) -> "dict[int, SharedLanes | IdleIntervals | IdleCores]":
+        """Return for each device the idle intervals of its engines; of one engine they are its own."""
         idle: dict[int, IdleIntervals | IdleCores] = {}
         for engine in {engine for device in devices for engine in self.find_engines(device)}:
             cores = min(self.cores.get(engine, 1), max(1, len(devices)))
             idle[engine] = IdleCores(cores) if cores > 1 else IdleIntervals()
-        return {
-            device: SharedLanes([idle[engine] for engine in self.find_engines(device)])
-            for device in set(devices)
+        lanes = {
+            device: [idle[engine] for engine in self.find_engines(device)] for device in set(devices)
         }
+        return {device: own[0] if len(own) == 1 else SharedLanes(own) for device, own in lanes.items()}
 
 
 # The times at which devices have nothing to do, while a schedule is made.

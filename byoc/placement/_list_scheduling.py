@@ -548,7 +548,7 @@ class EarliestFinish:
                 lane.take(ready, self._launch[chosen] + self._costs[unit][chosen])
         return np.array(labels, np.int64)
 
-    def _make_lanes(self) -> list[list[IdleIntervals] | list[SharedLanes]]:
+    def _make_lanes(self) -> Sequence[Sequence[IdleIntervals | IdleCores | SharedLanes]]:
         """Return for each device what may run a unit: cores of the host, or all its engines together."""
         problem = self._problem
         if self._system is not None:

@@ -15,7 +15,15 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from byoc.errors import InputError
-from byoc.placement import UNLIMITED, Conditions, Fusion, Occupancy, PlacedNetwork, Problem
+from byoc.placement import (
+    UNLIMITED,
+    Conditions,
+    Fusion,
+    Occupancy,
+    PlacedNetwork,
+    Problem,
+    add_split,
+)
 from byoc.support import StrictModel, make_file_error, validate_content
 
 FORMAT = "byoc-placement-problem"
@@ -28,7 +36,10 @@ _Costs = Annotated[tuple[_Cost | None, ...], Field(max_length=257)]
 
 
 class SavedUnit(StrictModel):
-    """A unit: its costs on the host and each accelerator, null where it is refused."""
+    """A unit: its costs on the host and each accelerator, null where it is refused.
+
+    `split` is the extent of the axis along which two accelerators may share it, 0 for none.
+    """
 
     name: str
     nodes: tuple[str, ...] = ()
@@ -37,6 +48,7 @@ class SavedUnit(StrictModel):
     size: Annotated[_Whole, Field(ge=1)] = 1
     memory: _Costs = ()
     network: _Whole | None = None
+    split: _Whole = 0
     other_costs: _Costs = ()
 
 
@@ -102,6 +114,13 @@ class SavedEngine(StrictModel):
     slowed: dict[str, Annotated[float, Field(strict=True, ge=1, le=1e6)]] = Field(default_factory=dict)
 
 
+class SavedSplit(StrictModel):
+    """Two accelerators, counted from 1, that work on one unit at once: one more accelerator."""
+
+    name: str
+    devices: tuple[Annotated[_Whole, Field(ge=1)], Annotated[_Whole, Field(ge=1)]]
+
+
 class SavedNetwork(StrictModel):
     """A network: its period and deadline in seconds, null for none, and its weight."""
 
@@ -125,6 +144,7 @@ class SavedProblem(StrictModel):
     tensors: Annotated[tuple[SavedTensor, ...], Field(max_length=_MOST)]
     fusions: tuple[SavedFusion, ...] = ()
     engines: Annotated[tuple[SavedEngine, ...], Field(max_length=256)] = ()
+    splits: Annotated[tuple[SavedSplit, ...], Field(max_length=64)] = ()
     networks: Annotated[tuple[SavedNetwork, ...], Field(max_length=256)] = ()
     budget: _Cost | None = None
 
@@ -337,7 +357,12 @@ def _build(file: SavedProblem) -> Problem:
         cores=file.cores,
     )
     conditions = _build_conditions(file, problem)
-    return problem if conditions is None else replace(problem, conditions=conditions)
+    problem = problem if conditions is None else replace(problem, conditions=conditions)
+    for number, each in enumerate(file.splits):
+        if max(each.devices) > len(devices):
+            raise ValueError(f"splits[{number}].devices: a device is one of {len(devices)}")
+        problem = add_split(problem, each.devices, [unit.split for unit in file.units])
+    return problem
 
 
 def _build_conditions(file: SavedProblem, problem: Problem) -> Conditions | None:

@@ -327,6 +327,26 @@ def test_a_problem_file_keeps_conditions(here: Path) -> None:
     assert found["objective_seconds"] == pytest.approx(2.5)  # 8 by the budget with both on hi
     assert any("network y: slowest response" in note for note in found["notes"])
     assert problem.problem.conditions is None
+    both = {
+        "format": "byoc-placement-problem",
+        "devices": [{"name": "hi", "launch": 0.0}, {"name": "lo", "launch": 0.0}],
+        "units": [{"name": "u", "costs": [9.0, 5.0, 3.0], "split": 8}],
+        "tensors": [],
+        "splits": [{"name": "both", "devices": [1, 2]}],
+    }
+    Path("p.json").write_text(json.dumps(both))
+    found = byoc.place("p.json", "makespan", objective="latency")
+    assert found["objective_seconds"] == pytest.approx(1.875)
+    assert found["devices"][3]["nodes"] == ["u"]
+    loads = {"name": "u", "costs": [9.0, 1.0], "memory": [7.0]}
+    tight = {"name": "hi", "launch": 0.0, "capacity": 5.0, "reload": 0.05}
+    Path("p.json").write_text(json.dumps(both | {"devices": [tight], "units": [loads], "splits": []}))
+    found = byoc.place("p.json")
+    assert found["objective_seconds"] == pytest.approx(1.1)
+    assert found["devices"][1]["bytes"] == 5
+    Path("q.json").write_text(json.dumps(both | {"splits": [{"name": "both", "devices": [1, 3]}]}))
+    with pytest.raises(InputError, match=r"splits\[0\].devices: a device is one of 2"):
+        byoc.place("q.json")
     for change, sentence in (
         (
             {"budget": None},

@@ -18,6 +18,7 @@ from byoc.placement import (
     Measure,
     PlacedNetwork,
     Problem,
+    add_split,
     find_violation,
     fix_reloads,
     solve_problem,
@@ -295,7 +296,7 @@ def _place_in_turn(problem: Problem, labels: Sequence[int], order: Sequence[int]
         for tensor, made in enumerate(problem.producer.tolist()):
             if unit in readers(problem, tensor):
                 ready = max(ready, end[made] + _moving(problem, tensor, labels[made], labels[unit]))
-        own = frozenset(np.flatnonzero(STATES[labels[unit]]).tolist())
+        own = frozenset(np.flatnonzero(problem.engines[labels[unit]]).tolist())
         taken = float(problem.seconds[unit, labels[unit]])
         others = [(a, b) for a, b, engines in busy if engines & own]
         starts = [ready, *(b for _, b in others if b > ready)]
@@ -325,6 +326,54 @@ def test_the_makespan_of_shared_engines(seed: int) -> None:
     assert found.value == pytest.approx(best)
     assert found.bound is not None
     assert found.bound <= best * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_an_operator_split_over_two_accelerators(seed: int) -> None:
+    rng = np.random.default_rng(3000 + seed)
+    own = random_chains(seed, 4, 2)
+    extents = rng.choice([0, 1, 3, 4, 64], 4).tolist()
+    problem = add_split(own, (1, 2), extents)
+    for unit, extent in enumerate(extents):
+        _, a, b = own.seconds[unit].tolist()
+        ends = {k: max(a * k / extent, b * (extent - k) / extent) for k in range(1, extent)}
+        least = min(ends.values(), default=inf)
+        possible = [inf]
+        for share in (k / extent for k, end in ends.items() if end <= least + 1e-12 and end < inf):
+            gathered = sum(
+                share * (own.to_host[tensor, 0] + own.to_device[tensor, 1])
+                + (1 - share) * (own.to_host[tensor, 1] + own.to_device[tensor, 0])
+                for tensor in np.flatnonzero(own.producer == unit)
+            )
+            possible.append(float(least + gathered))
+        found = float(problem.seconds[unit, 3])
+        assert any(found == pytest.approx(each) for each in possible)
+        assert (found == inf) == (least == inf)
+    assert problem.to_device[:, 2].tolist() == own.to_device.sum(axis=1).tolist()
+    best = min(slow_makespan(problem, labels) for labels in every_label(problem))
+    whole = min(slow_makespan(own, labels) for labels in every_label(own))
+    assert best <= whole
+    found = solve_problem(problem, Makespan(), [f"u{unit}" for unit in range(4)])
+    assert found.value == pytest.approx(best)
+    assert found.bound is not None
+    assert found.bound <= best * (1 + 1e-9)
+
+
+def test_a_split_is_refused_where_it_cannot_be() -> None:
+    problem = random_chains(0, 3, 2)
+    for given, pair, sentence in (
+        (problem, (1, 3), "over two of 2 accelerators"),
+        (problem, (1, 1), "over two of 2 accelerators"),
+        (
+            replace(problem, conditions=Conditions(engines=[[1, 0], [0, 1], [0, 1]])),
+            (1, 2),
+            "share an engine",
+        ),
+        (replace(problem, conditions=Conditions(other=problem, most=99)), (1, 2), "other costs"),
+        (replace(problem, conditions=Conditions(reload=[1.0, inf])), (1, 2), "loaded anew"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            add_split(given, pair, [4, 4, 4])
 
 
 # Contention: any set of ready jobs may start whenever one ends.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from byoc.placement import Conditions, PlacedNetwork, Problem, Strategy, solve_problem
+from byoc.placement import Conditions, PlacedNetwork, Problem, Strategy, add_split, solve_problem
 from byoc.placement.strategies import Exact, LaunchAware, Makespan, Throughput
 
 PAGE = Path(__file__).parents[2] / "docs" / "placement.md"
@@ -152,6 +152,11 @@ PROBLEMS = [
         4.0,
     ),
     Asked(
+        "the same where nothing waits: three eighths and five",
+        add_split(make([[9, 5, 3]]), (1, 2), [8]),
+        1.875,
+    ),
+    Asked(
         "a direct link between two accelerators",
         make(
             [[9, 1, 9], [9, 9, 1]],
@@ -178,6 +183,45 @@ PROBLEMS = [
             ),
         ),
         5.0,
+    ),
+    Asked(
+        "two networks of which one counts three times",
+        make(
+            [[9, 2], [9, 1]],
+            conditions=Conditions(
+                networks=(PlacedNetwork("a"), PlacedNetwork("b", weight=3.0)),
+                network_of=np.array([0, 1]),
+            ),
+        ),
+        3.0,
+    ),
+    Asked(
+        "an accelerator on the host's cores",
+        make([[3, 2], [3, 2]], conditions=Conditions(engines=[[1.0], [1.0]])),
+        4.0,
+    ),
+    Asked(
+        "least joules within 3 s, by frequency states",
+        make(
+            [[99, 4, 1], [99, 4, 1]],
+            conditions=Conditions(engines=TWO_STATES, other=make([[99, 1, 2], [99, 1, 2]]), most=3),
+        ),
+        5.0,
+        LaunchAware(),
+    ),
+    Asked(
+        "a codec at a cut that loses nothing",
+        make(
+            [[9, 1, 2], [0, inf, inf]],
+            producer=[-1],
+            consumers=[[0]],
+            is_output=[False],
+            to_device=[[4, 1]],
+            to_host=[[4, 1]],
+            conditions=Conditions(engines=TWO_STATES),
+        ),
+        3.0,
+        LaunchAware(),
     ),
     Asked("HaX-CoNN's input, without contention", two_chains(GOOGLENET, RESNET), 5.45),
 ]
