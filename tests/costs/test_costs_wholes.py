@@ -15,6 +15,7 @@ from byoc.costs import (
     Work,
     build_tasks,
     fit_wholes,
+    load_cost_model,
     mean_factor,
     predict_unseen,
     sum_seconds,
@@ -89,8 +90,22 @@ def test_families_go_from_the_narrowest_to_the_operator() -> None:
     weights = TensorType("float32", (64, 3, 7, 7))
     assert Task("Conv", work, inputs=(None, weights)).families == ("Conv/first", "Conv")
     assert Task("Conv", work).families == ("Conv",)
+    weights = TensorType("float32", (64, 1, 5))
+    depthwise = Task("Conv", work, inputs=(None, weights), attributes={"group": 64})
+    assert depthwise.families == ("Conv/1d", "Conv/depthwise", "Conv/grouped", "Conv")
+    weights = TensorType("float32", (8, 8, 3, 3, 3))
+    up = Task("ConvTranspose", work, inputs=(None, weights))
+    assert up.families == ("ConvTranspose/3d", "ConvTranspose")
     weights = TensorType("float32", (8, 8))
     assert Task("Gemm", work, inputs=(None, weights)).families == ("Gemm",)
+
+
+def test_both_libraries_have_lines_of_the_same_kinds() -> None:
+    """A kind with a line on one side alone is beside a round number, which may name either library."""
+    files = [load_cost_model(name, threads=1) for name in ("onnxruntime-cpu", "openvino-cpu")]
+    kinds = [set(file.operator_names) for file in files]
+    assert kinds[0] == kinds[1]
+    assert {"GRU", "LSTM", "RNN", "Conv/1d", "Conv/3d", "ConvTranspose", "Softplus"} <= kinds[0]
 
 
 def predict_all(lines: Linear, wholes: Sequence[MeasuredWhole]) -> list[float]:
