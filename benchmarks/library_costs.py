@@ -9,12 +9,12 @@ time, and adds medians in seconds and the median ratio of the rounds to the file
 not measured again. The models are those of `benchmarks/cost_networks.py fit` and of the zoo.
 
 `fit` starts from `onnxruntime-cpu.yaml` and `openvino-cpu.yaml` of `cost_models/`. Each kind of operator
-has three coefficients (`operation`, `byte`, `call`), fitted by non-negative least squares of the relative
+has three coefficients (`operation`, `byte`, `call`), fitted by non-negative least squares of relative
 errors of the wholes; what these leave open stays where it was (ridge regression). OpenVINO's lines start
 from onnxruntime's new ones, and are fitted to what onnxruntime is predicted to take, divided by the
 measured ratio: both libraries come near the same peak, so that an error which they share names no wrong
-library, and load on the machine, which slows both, cancels out. Then each family of models is left out of
-the fit in turn, and predicted by it. With `--write` both files are written to a folder.
+library, and load on the machine, which slows both, cancels out. Then each family of models is left out
+of the fit in turn, and predicted by it. With `--write` both files are written to a folder.
 
 `judge` predicts the models of WHOLES.json by the files in a folder, `cost_models/` unless given.
 """
@@ -167,7 +167,7 @@ def fit_lines(
     )
     wanted, counts = np.array(seconds), np.sqrt([whole.weight for whole in wholes])
     weights = np.sqrt(np.repeat([pull[kind] for kind in kinds], 3))
-    middle = wanted  # of prediction and measurement: errors up and down by the same factor weigh the same
+    middle = wanted  # of prediction and measurement: errors by a factor weigh the same up and down
     for _ in range(_ROUNDS):
         rows = np.vstack([sums * (counts / middle)[:, None], np.diag(weights)])
         targets = np.concatenate([counts * wanted / middle, weights * (first > 0)])
@@ -212,7 +212,8 @@ def judge(title: str, wholes: Sequence[Whole], predicted: Mapping[str, tuple[flo
     for whole in wholes:
         one, other = predicted[whole.name]
         losses.append(whole.seconds[0 if one <= other else 1] / min(whole.seconds))
-    off = [abs(log(one / other / whole.ratio)) for whole in wholes for one, other in [predicted[whole.name]]]
+    ratios = [one / other for one, other in (predicted[whole.name] for whole in wholes)]
+    off = [abs(log(ratio / whole.ratio)) for ratio, whole in zip(ratios, wholes, strict=True)]
     close = sum(loss <= CLOSE for loss in losses)
     print(
         f"{title}: {len(wholes)} models, the faster library named {sum(loss <= 1 for loss in losses)}, "
@@ -228,10 +229,11 @@ def write_file(path: Path, source: Path, lines: Lines, wholes: Sequence[Whole]) 
     rows = {line.strip().partition(": ")[0]: line for line in old.splitlines() if line.strip()}
     for kind, line in lines.items():
         models = sum(kind in whole.features for whole in wholes)
-        fields = {name: f"{value:.6g}" for name, value in zip(_COEFFICIENTS, line.tolist(), strict=True) if value}
-        fields["samples"] = str(models)
-        rows[kind] = f"  {kind}: {{{', '.join(f'{name}: {value}' for name, value in fields.items())}}}"
-    path.write_text(f"{head}\noperators:\n" + "\n".join(rows[kind] for kind in sorted(rows)) + "\n", "utf-8")
+        named = zip(_COEFFICIENTS, line.tolist(), strict=True)
+        fields = [f"{name}: {value:.6g}" for name, value in named if value] + [f"samples: {models}"]
+        rows[kind] = f"  {kind}: {{{', '.join(fields)}}}"
+    written = [f"{head}\noperators:", *(rows[kind] for kind in sorted(rows)), ""]
+    path.write_text("\n".join(written), "utf-8")
 
 
 def main() -> int:
