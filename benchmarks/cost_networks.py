@@ -1,7 +1,7 @@
 """Networks for the costs of libraries: families that a fit sees, and 24 models that it does not.
 
     python benchmarks/cost_networks.py fit FOLDER               # needs PyTorch
-    python benchmarks/cost_networks.py unseen FOLDER --wheels WHEELS   # and transformers, timm, torchvision
+    python benchmarks/cost_networks.py unseen FOLDER --wheels WHEELS  # and transformers, timm
 
 writes ONNX files with fixed shapes and seeded random weights. `fit` has thirty families, each in two or
 three sizes: `byoc profile --fit` takes them beside the zoo. `unseen` has twelve exported architectures
@@ -32,6 +32,7 @@ class Apply(nn.Module):
     """A function as a module."""
 
     def __init__(self, function: Callable[[Tensor], Any]) -> None:
+        """Make the layers."""
         super().__init__()
         self.function = function
 
@@ -44,6 +45,7 @@ class Residual(nn.Module):
     """What modules add to their input, or to a projection of it."""
 
     def __init__(self, *modules: nn.Module, skip: nn.Module | None = None) -> None:
+        """Make the layers."""
         super().__init__()
         self.body, self.skip = nn.Sequential(*modules), skip or nn.Identity()
 
@@ -56,6 +58,7 @@ class Product(nn.Module):
     """The product of two modules of one input: gates, squeeze and excitation."""
 
     def __init__(self, one: nn.Module, other: nn.Module) -> None:
+        """Make the layers."""
         super().__init__()
         self.one, self.other = one, other
 
@@ -68,6 +71,7 @@ class First(nn.Module):
     """The sequence of a recurrent layer, without its state."""
 
     def __init__(self, layer: nn.Module) -> None:
+        """Make the layers."""
         super().__init__()
         self.layer = layer
 
@@ -80,6 +84,7 @@ class Attention(nn.Module):
     """Self-attention of several heads, written out as exporters see it."""
 
     def __init__(self, width: int, heads: int) -> None:
+        """Make the layers."""
         super().__init__()
         self.heads = heads
         self.project, self.mix = nn.Linear(width, 3 * width), nn.Linear(width, width)
@@ -97,8 +102,11 @@ class Mixer(nn.Module):
     """Rows mixed, then columns (MLP-Mixer)."""
 
     def __init__(self, tokens: int, width: int) -> None:
+        """Make the layers."""
         super().__init__()
-        self.rows = nn.Sequential(nn.Linear(tokens, tokens * 2), nn.GELU(), nn.Linear(tokens * 2, tokens))
+        self.rows = nn.Sequential(
+            nn.Linear(tokens, tokens * 2), nn.GELU(), nn.Linear(tokens * 2, tokens)
+        )
         self.columns = nn.Sequential(nn.Linear(width, width * 4), nn.GELU(), nn.Linear(width * 4, width))
         self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
 
@@ -112,6 +120,7 @@ class RootMeanSquare(nn.Module):
     """Root mean square normalization, written out."""
 
     def __init__(self, width: int) -> None:
+        """Make the layers."""
         super().__init__()
         self.weight = nn.Parameter(torch.ones(width))
 
@@ -124,6 +133,7 @@ class UNet(nn.Module):
     """Two levels down and up again, with what is copied across (1 or 2 dimensions)."""
 
     def __init__(self, conv: type, transposed: type, channels: int, act: nn.Module) -> None:
+        """Make the layers."""
         super().__init__()
         self.down = nn.ModuleList()
         for i in range(3):
@@ -160,16 +170,16 @@ def stack(count: int, make: Callable[[int], nn.Module]) -> nn.Sequential:
     return nn.Sequential(*(make(i) for i in range(count)))
 
 
-def mlp(width: int, layers: int, act: Callable[[], nn.Module], rows: int = 1) -> Made:
+def _mlp(width: int, layers: int, act: Callable[[], nn.Module], rows: int = 1) -> Made:
     return stack(layers, lambda _: nn.Sequential(nn.Linear(width, width), act())), noise(rows, width)
 
 
-def conv1d(channels: int, length: int, layers: int, kernel: int, act: Callable[[], nn.Module]) -> Made:
+def _conv1d(channels: int, length: int, layers: int, kernel: int, act: Callable[[], nn.Module]) -> Made:
     made = lambda _: nn.Sequential(nn.Conv1d(channels, channels, kernel, padding=kernel // 2), act())  # noqa: E731
     return stack(layers, made), noise(1, channels, length)
 
 
-def dilated(channels: int, length: int, layers: int) -> Made:
+def _dilated(channels: int, length: int, layers: int) -> Made:
     def block(i: int) -> nn.Module:
         own = nn.Conv1d(channels, channels, 3, padding=2 ** (i % 5), dilation=2 ** (i % 5))
         return Residual(own, nn.BatchNorm1d(channels), nn.PReLU())
@@ -177,7 +187,7 @@ def dilated(channels: int, length: int, layers: int) -> Made:
     return stack(layers, block), noise(1, channels, length)
 
 
-def separable1d(channels: int, length: int, layers: int) -> Made:
+def _separable1d(channels: int, length: int, layers: int) -> Made:
     def block(_: int) -> nn.Module:
         depthwise = nn.Conv1d(channels, channels, 5, padding=2, groups=channels)
         return Residual(depthwise, nn.Conv1d(channels, channels, 1), nn.BatchNorm1d(channels), nn.SiLU())
@@ -185,7 +195,7 @@ def separable1d(channels: int, length: int, layers: int) -> Made:
     return stack(layers, block), noise(1, channels, length)
 
 
-def gated(channels: int, length: int, layers: int) -> Made:
+def _gated(channels: int, length: int, layers: int) -> Made:
     def block(i: int) -> nn.Module:
         wide = lambda act: nn.Sequential(  # noqa: E731
             nn.Conv1d(channels, channels, 3, dilation=2 ** (i % 4), padding=2 ** (i % 4)), act
@@ -195,23 +205,29 @@ def gated(channels: int, length: int, layers: int) -> Made:
     return stack(layers, block), noise(1, channels, length)
 
 
-def glu(width: int, tokens: int, layers: int) -> Made:
+def _glu(width: int, tokens: int, layers: int) -> Made:
     block = lambda _: Residual(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GLU())  # noqa: E731
     return stack(layers, block), noise(1, tokens, width)
 
 
-def recurrent(kind: type, width: int, steps: int, layers: int, both: bool) -> Made:
+def _recurrent(kind: type, width: int, steps: int, layers: int, both: bool) -> Made:
     layer = kind(width, width // (2 if both else 1), layers, batch_first=True, bidirectional=both)
     return nn.Sequential(First(layer), nn.Linear(width, width)), noise(1, steps, width)
 
 
-def conv_recurrent(channels: int, steps: int, kind: type) -> Made:
-    conv = nn.Sequential(nn.Conv1d(40, channels, 5, 2, 2), nn.ReLU(), nn.Conv1d(channels, channels, 5, 2, 2))
+def _conv_recurrent(channels: int, steps: int, kind: type) -> Made:
+    conv = nn.Sequential(
+        nn.Conv1d(40, channels, 5, 2, 2), nn.ReLU(), nn.Conv1d(channels, channels, 5, 2, 2)
+    )
     turn = Apply(lambda x: torch.tanh(x).transpose(1, 2))
-    return nn.Sequential(conv, turn, First(kind(channels, channels, batch_first=True))), noise(1, 40, steps)
+    return nn.Sequential(conv, turn, First(kind(channels, channels, batch_first=True))), noise(
+        1, 40, steps
+    )
 
 
-def conv2d(channels: int, size: int, layers: int, act: Callable[[], nn.Module], kernel: int = 3) -> Made:
+def _conv2d(
+    channels: int, size: int, layers: int, act: Callable[[], nn.Module], kernel: int = 3
+) -> Made:
     first = nn.Conv2d(3, channels, 3, 2, 1)
     made = lambda _: nn.Sequential(  # noqa: E731
         nn.Conv2d(channels, channels, kernel, padding=kernel // 2), nn.BatchNorm2d(channels), act()
@@ -220,7 +236,7 @@ def conv2d(channels: int, size: int, layers: int, act: Callable[[], nn.Module], 
     return nn.Sequential(first, stack(layers, made), last), noise(1, 3, size, size)
 
 
-def inverted(channels: int, size: int, layers: int, act: Callable[[], nn.Module], gate: bool) -> Made:
+def _inverted(channels: int, size: int, layers: int, act: Callable[[], nn.Module], gate: bool) -> Made:
     def block(_: int) -> nn.Module:
         wide = channels * 4
         depthwise = nn.Sequential(
@@ -238,7 +254,7 @@ def inverted(channels: int, size: int, layers: int, act: Callable[[], nn.Module]
     return nn.Sequential(first, stack(layers, block)), noise(1, 3, size, size)
 
 
-def bottleneck(channels: int, size: int, layers: int, groups: int) -> Made:
+def _bottleneck(channels: int, size: int, layers: int, groups: int) -> Made:
     def block(_: int) -> nn.Module:
         inner = channels // 2
         return nn.Sequential(
@@ -253,26 +269,30 @@ def bottleneck(channels: int, size: int, layers: int, groups: int) -> Made:
     return stack(layers, block), noise(1, channels, size, size)
 
 
-def pyramid(size: int, act: Callable[[], nn.Module]) -> Made:
+def _pyramid(size: int, act: Callable[[], nn.Module]) -> Made:
     levels = [3, 32, 64, 128, 256, 512]
     made = lambda i: nn.Sequential(  # noqa: E731
         nn.Conv2d(levels[i], levels[i + 1], 3, padding=1), act(), nn.MaxPool2d(2)
     )
-    last = nn.Sequential(nn.Flatten(), nn.Linear(512 * (size // 32) ** 2, 1024), act(), nn.Linear(1024, 10))
+    last = nn.Sequential(
+        nn.Flatten(), nn.Linear(512 * (size // 32) ** 2, 1024), act(), nn.Linear(1024, 10)
+    )
     return nn.Sequential(stack(5, made), last), noise(1, 3, size, size)
 
 
-def upsampling(channels: int, size: int, how: str) -> Made:
+def _upsampling(channels: int, size: int, how: str) -> Made:
     def block(_: int) -> nn.Module:
         if how == "shuffle":
             return nn.Sequential(nn.Conv2d(channels, channels * 4, 3, padding=1), nn.PixelShuffle(2))
         wide = nn.Upsample(scale_factor=2, mode=how)
         return nn.Sequential(wide, nn.Conv2d(channels, channels, 3, padding=1), nn.LeakyReLU(0.1))
 
-    return nn.Sequential(stack(2, block), nn.Conv2d(channels, 3, 3, padding=1)), noise(1, channels, size, size)
+    return nn.Sequential(stack(2, block), nn.Conv2d(channels, 3, 3, padding=1)), noise(
+        1, channels, size, size
+    )
 
 
-def normalized(channels: int, size: int, layers: int, norm: str) -> Made:
+def _normalized(channels: int, size: int, layers: int, norm: str) -> Made:
     def block(_: int) -> nn.Module:
         own = nn.GroupNorm(8, channels) if norm == "group" else nn.InstanceNorm2d(channels, affine=True)
         return Residual(own, nn.SiLU(), nn.Conv2d(channels, channels, 3, padding=1))
@@ -280,7 +300,7 @@ def normalized(channels: int, size: int, layers: int, norm: str) -> Made:
     return stack(layers, block), noise(1, channels, size, size)
 
 
-def conv3d(channels: int, size: int, layers: int) -> Made:
+def _conv3d(channels: int, size: int, layers: int) -> Made:
     first = nn.Conv3d(3, channels, 3, (1, 2, 2), 1)
     made = lambda _: nn.Sequential(  # noqa: E731
         nn.Conv3d(channels, channels, 3, padding=1), nn.BatchNorm3d(channels), nn.ReLU()
@@ -289,7 +309,7 @@ def conv3d(channels: int, size: int, layers: int) -> Made:
     return nn.Sequential(first, stack(layers, made), last), noise(1, 3, 8, size, size)
 
 
-def transformer(width: int, tokens: int, layers: int, act: Callable[[], nn.Module], norm: type) -> Made:
+def _transformer(width: int, tokens: int, layers: int, act: Callable[[], nn.Module], norm: type) -> Made:
     def block(_: int) -> nn.Module:
         wide = nn.Sequential(nn.Linear(width, width * 4), act(), nn.Linear(width * 4, width))
         return nn.Sequential(
@@ -299,7 +319,7 @@ def transformer(width: int, tokens: int, layers: int, act: Callable[[], nn.Modul
     return stack(layers, block), noise(1, tokens, width)
 
 
-def gated_transformer(width: int, tokens: int, layers: int) -> Made:
+def _gated_transformer(width: int, tokens: int, layers: int) -> Made:
     def block(_: int) -> nn.Module:
         wide = Product(
             nn.Sequential(nn.Linear(width, width * 2, bias=False), nn.SiLU()),
@@ -313,11 +333,11 @@ def gated_transformer(width: int, tokens: int, layers: int) -> Made:
     return stack(layers, block), noise(1, tokens, width)
 
 
-def mixer(tokens: int, width: int, layers: int) -> Made:
+def _mixer(tokens: int, width: int, layers: int) -> Made:
     return stack(layers, lambda _: Mixer(tokens, width)), noise(1, tokens, width)
 
 
-def embedded(vocabulary: int, width: int, tokens: int) -> Made:
+def _embedded(vocabulary: int, width: int, tokens: int) -> Made:
     middle = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.GELU())
     pooled = Apply(lambda x: nn.functional.normalize(x.mean(1), dim=-1))
     return nn.Sequential(nn.Embedding(vocabulary, width), middle, pooled), (
@@ -325,7 +345,7 @@ def embedded(vocabulary: int, width: int, tokens: int) -> Made:
     )
 
 
-def elementwise(channels: int, length: int, layers: int, how: str) -> Made:
+def _elementwise(channels: int, length: int, layers: int, how: str) -> Made:
     functions: Mapping[str, Callable[[Tensor], Tensor]] = {
         "tanh": torch.tanh,
         "sigmoid": torch.sigmoid,
@@ -342,8 +362,12 @@ class Spectrum(nn.Module):
     """The logarithm of energies in bands, of frames of a signal."""
 
     def __init__(self, bands: int) -> None:
+        """Make the layers."""
         super().__init__()
-        self.frames, self.bands = nn.Conv1d(1, 514, 400, 160, bias=False), nn.Linear(257, bands, bias=False)
+        self.frames, self.bands = (
+            nn.Conv1d(1, 514, 400, 160, bias=False),
+            nn.Linear(257, bands, bias=False),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [batch, frames, bands]."""
@@ -351,11 +375,14 @@ class Spectrum(nn.Module):
         return self.bands((real.pow(2) + imaginary.pow(2)).transpose(1, 2)).abs().clamp(1e-9).log()
 
 
-def dense(channels: int, size: int, layers: int) -> Made:
+def _dense(channels: int, size: int, layers: int) -> Made:
     class Grown(nn.Module):
         def __init__(self, before: int) -> None:
+            """Make the layers."""
             super().__init__()
-            self.own = nn.Sequential(nn.BatchNorm2d(before), nn.ReLU(), nn.Conv2d(before, 32, 3, padding=1))
+            self.own = nn.Sequential(
+                nn.BatchNorm2d(before), nn.ReLU(), nn.Conv2d(before, 32, 3, padding=1)
+            )
 
         def forward(self, x: Tensor) -> Tensor:
             return torch.cat([x, self.own(x)], 1)
@@ -364,44 +391,51 @@ def dense(channels: int, size: int, layers: int) -> Made:
 
 
 FAMILIES: Mapping[str, Sequence[Callable[[], Made]]] = {
-    "mlp": [lambda: mlp(128, 4, nn.ReLU), lambda: mlp(1024, 4, nn.Tanh), lambda: mlp(512, 3, nn.ELU, 64)],
-    "mlp_large": [lambda: mlp(4096, 3, nn.ReLU), lambda: mlp(3200, 4, nn.GELU)],
-    "conv1d": [
-        lambda: conv1d(32, 128, 4, 3, nn.ReLU),
-        lambda: conv1d(128, 400, 6, 5, nn.ELU),
-        lambda: conv1d(64, 4000, 4, 9, nn.LeakyReLU),
+    "mlp": [
+        lambda: _mlp(128, 4, nn.ReLU),
+        lambda: _mlp(1024, 4, nn.Tanh),
+        lambda: _mlp(512, 3, nn.ELU, 64),
     ],
-    "dilated": [lambda: dilated(64, 256, 8), lambda: dilated(192, 500, 10)],
-    "separable1d": [lambda: separable1d(64, 300, 6), lambda: separable1d(256, 400, 8)],
-    "gated": [lambda: gated(32, 500, 6), lambda: gated(96, 1000, 8)],
-    "glu": [lambda: glu(128, 40, 4), lambda: glu(384, 200, 6)],
+    "mlp_large": [lambda: _mlp(4096, 3, nn.ReLU), lambda: _mlp(3200, 4, nn.GELU)],
+    "conv1d": [
+        lambda: _conv1d(32, 128, 4, 3, nn.ReLU),
+        lambda: _conv1d(128, 400, 6, 5, nn.ELU),
+        lambda: _conv1d(64, 4000, 4, 9, nn.LeakyReLU),
+    ],
+    "dilated": [lambda: _dilated(64, 256, 8), lambda: _dilated(192, 500, 10)],
+    "separable1d": [lambda: _separable1d(64, 300, 6), lambda: _separable1d(256, 400, 8)],
+    "gated": [lambda: _gated(32, 500, 6), lambda: _gated(96, 1000, 8)],
+    "glu": [lambda: _glu(128, 40, 4), lambda: _glu(384, 200, 6)],
     "gru": [
-        lambda: recurrent(nn.GRU, 64, 50, 1, False),
-        lambda: recurrent(nn.GRU, 256, 60, 2, False),
-        lambda: recurrent(nn.GRU, 128, 200, 1, True),
+        lambda: _recurrent(nn.GRU, 64, 50, 1, False),
+        lambda: _recurrent(nn.GRU, 256, 60, 2, False),
+        lambda: _recurrent(nn.GRU, 128, 200, 1, True),
     ],
     "lstm": [
-        lambda: recurrent(nn.LSTM, 64, 40, 1, False),
-        lambda: recurrent(nn.LSTM, 320, 50, 1, True),
-        lambda: recurrent(nn.LSTM, 192, 150, 2, False),
+        lambda: _recurrent(nn.LSTM, 64, 40, 1, False),
+        lambda: _recurrent(nn.LSTM, 320, 50, 1, True),
+        lambda: _recurrent(nn.LSTM, 192, 150, 2, False),
     ],
-    "rnn": [lambda: recurrent(nn.RNN, 96, 80, 1, False), lambda: recurrent(nn.RNN, 256, 50, 2, True)],
-    "conv_recurrent": [lambda: conv_recurrent(64, 200, nn.GRU), lambda: conv_recurrent(160, 400, nn.LSTM)],
+    "rnn": [lambda: _recurrent(nn.RNN, 96, 80, 1, False), lambda: _recurrent(nn.RNN, 256, 50, 2, True)],
+    "conv_recurrent": [
+        lambda: _conv_recurrent(64, 200, nn.GRU),
+        lambda: _conv_recurrent(160, 400, nn.LSTM),
+    ],
     "conv2d": [
-        lambda: conv2d(16, 32, 3, nn.ReLU),
-        lambda: conv2d(48, 96, 5, nn.SiLU),
-        lambda: conv2d(96, 128, 6, nn.LeakyReLU),
+        lambda: _conv2d(16, 32, 3, nn.ReLU),
+        lambda: _conv2d(48, 96, 5, nn.SiLU),
+        lambda: _conv2d(96, 128, 6, nn.LeakyReLU),
     ],
-    "conv2d_wide": [lambda: conv2d(24, 64, 4, nn.Tanh, 5), lambda: conv2d(64, 112, 4, nn.Sigmoid, 7)],
+    "conv2d_wide": [lambda: _conv2d(24, 64, 4, nn.Tanh, 5), lambda: _conv2d(64, 112, 4, nn.Sigmoid, 7)],
     "inverted": [
-        lambda: inverted(16, 96, 4, nn.ReLU6, False),
-        lambda: inverted(32, 224, 6, nn.Hardswish, True),
-        lambda: inverted(40, 256, 8, nn.SiLU, True),
+        lambda: _inverted(16, 96, 4, nn.ReLU6, False),
+        lambda: _inverted(32, 224, 6, nn.Hardswish, True),
+        lambda: _inverted(40, 256, 8, nn.SiLU, True),
     ],
-    "bottleneck": [lambda: bottleneck(64, 28, 4, 1), lambda: bottleneck(256, 28, 5, 1)],
-    "grouped": [lambda: bottleneck(128, 14, 4, 8), lambda: bottleneck(256, 28, 5, 16)],
-    "pyramid": [lambda: pyramid(64, nn.ReLU), lambda: pyramid(160, nn.PReLU)],
-    "dense": [lambda: dense(32, 28, 6), lambda: dense(64, 56, 8)],
+    "bottleneck": [lambda: _bottleneck(64, 28, 4, 1), lambda: _bottleneck(256, 28, 5, 1)],
+    "grouped": [lambda: _bottleneck(128, 14, 4, 8), lambda: _bottleneck(256, 28, 5, 16)],
+    "pyramid": [lambda: _pyramid(64, nn.ReLU), lambda: _pyramid(160, nn.PReLU)],
+    "dense": [lambda: _dense(32, 28, 6), lambda: _dense(64, 56, 8)],
     "unet": [
         lambda: (UNet(nn.Conv2d, nn.ConvTranspose2d, 16, nn.ReLU()), noise(1, 16, 64, 64)),
         lambda: (UNet(nn.Conv2d, nn.ConvTranspose2d, 48, nn.SiLU()), noise(1, 48, 96, 96)),
@@ -411,28 +445,34 @@ FAMILIES: Mapping[str, Sequence[Callable[[], Made]]] = {
         lambda: (UNet(nn.Conv1d, nn.ConvTranspose1d, 64, nn.LeakyReLU(0.2)), noise(1, 64, 2048)),
     ],
     "upsampling": [
-        lambda: upsampling(24, 24, "nearest"),
-        lambda: upsampling(48, 40, "bilinear"),
-        lambda: upsampling(32, 48, "shuffle"),
+        lambda: _upsampling(24, 24, "nearest"),
+        lambda: _upsampling(48, 40, "bilinear"),
+        lambda: _upsampling(32, 48, "shuffle"),
     ],
-    "group_norm": [lambda: normalized(32, 32, 3, "group"), lambda: normalized(96, 48, 5, "group")],
-    "instance_norm": [lambda: normalized(32, 48, 3, "instance"), lambda: normalized(64, 96, 4, "instance")],
-    "conv3d": [lambda: conv3d(12, 32, 2), lambda: conv3d(32, 56, 3)],
+    "group_norm": [lambda: _normalized(32, 32, 3, "group"), lambda: _normalized(96, 48, 5, "group")],
+    "instance_norm": [
+        lambda: _normalized(32, 48, 3, "instance"),
+        lambda: _normalized(64, 96, 4, "instance"),
+    ],
+    "conv3d": [lambda: _conv3d(12, 32, 2), lambda: _conv3d(32, 56, 3)],
     "transformer": [
-        lambda: transformer(64, 16, 2, nn.ReLU, nn.LayerNorm),
-        lambda: transformer(256, 64, 4, nn.GELU, nn.LayerNorm),
-        lambda: transformer(512, 196, 4, nn.GELU, nn.LayerNorm),
+        lambda: _transformer(64, 16, 2, nn.ReLU, nn.LayerNorm),
+        lambda: _transformer(256, 64, 4, nn.GELU, nn.LayerNorm),
+        lambda: _transformer(512, 196, 4, nn.GELU, nn.LayerNorm),
     ],
-    "gated_transformer": [lambda: gated_transformer(128, 32, 3), lambda: gated_transformer(512, 128, 4)],
-    "mixer": [lambda: mixer(49, 128, 3), lambda: mixer(196, 384, 4)],
-    "embedded": [lambda: embedded(5000, 64, 32), lambda: embedded(30000, 512, 256)],
+    "gated_transformer": [
+        lambda: _gated_transformer(128, 32, 3),
+        lambda: _gated_transformer(512, 128, 4),
+    ],
+    "mixer": [lambda: _mixer(49, 128, 3), lambda: _mixer(196, 384, 4)],
+    "embedded": [lambda: _embedded(5000, 64, 32), lambda: _embedded(30000, 512, 256)],
     "elementwise": [
-        lambda: elementwise(32, 1000, 6, "tanh"),
-        lambda: elementwise(48, 3000, 5, "sigmoid"),
-        lambda: elementwise(64, 1000, 5, "gelu"),
-        lambda: elementwise(32, 2000, 5, "softplus"),
-        lambda: elementwise(32, 3000, 4, "power"),
-        lambda: elementwise(32, 1500, 5, "mish"),
+        lambda: _elementwise(32, 1000, 6, "tanh"),
+        lambda: _elementwise(48, 3000, 5, "sigmoid"),
+        lambda: _elementwise(64, 1000, 5, "gelu"),
+        lambda: _elementwise(32, 2000, 5, "softplus"),
+        lambda: _elementwise(32, 3000, 4, "power"),
+        lambda: _elementwise(32, 1500, 5, "mish"),
     ],
     "spectrum": [lambda: (Spectrum(40), noise(1, 1, 16000)), lambda: (Spectrum(80), noise(1, 1, 80000))],
 }
@@ -500,7 +540,9 @@ def _of_timm(name: str, size: int) -> Callable[[], Made]:
     return make
 
 
-def _of_transformers(kind: str, input_: Callable[[], tuple[Tensor, ...]], **config: Any) -> Callable[[], Made]:
+def _of_transformers(
+    kind: str, input_: Callable[[], tuple[Tensor, ...]], **config: Any
+) -> Callable[[], Made]:
     def make() -> Made:
         import transformers  # noqa: PLC0415 - optional
 
@@ -509,6 +551,7 @@ def _of_transformers(kind: str, input_: Callable[[], tuple[Tensor, ...]], **conf
 
         class Plain(nn.Module):
             def __init__(self) -> None:
+                """Make the layers."""
                 super().__init__()
                 self.network = network
 
@@ -532,11 +575,21 @@ EXPORTED: Mapping[str, Callable[[], Made]] = {
     "gmlp_ti16": _of_timm("gmlp_ti16_224", 224),
     "ghostnet_100": _of_timm("ghostnet_100", 224),
     "distilbert": _of_transformers(
-        "DistilBert", lambda: (torch.randint(0, 30000, (1, 96)),), dim=384, hidden_dim=1536, n_layers=4, n_heads=6
+        "DistilBert",
+        lambda: (torch.randint(0, 30000, (1, 96)),),
+        dim=384,
+        hidden_dim=1536,
+        n_layers=4,
+        n_heads=6,
     ),
     "wav2vec2": _of_transformers(
         *("Wav2Vec2", lambda: noise(1, 16000)),
-        **{"hidden_size": 256, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 1024},
+        **{
+            "hidden_size": 256,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "intermediate_size": 1024,
+        },
         conv_dim=(128,) * 7,
     ),
 }
@@ -562,7 +615,7 @@ PACKAGED: Mapping[str, tuple[str, str, Mapping[str, Sequence[int]]]] = {
     "nudenet_320n": ("nudenet", "320n.onnx", {"images": (1, 3, 320, 320)}),
     "swift_f0": ("swift_f0", "model.onnx", {"input_audio": (1, 16000)}),
 }
-"""The models of packages that no fit saw: the wheel, the end of the file's path in it, shapes of inputs."""
+"""Models of packages that no fit saw: the wheel, the end of the file's path in it, shapes of inputs."""
 
 
 def write_exported(path: Path, make: Callable[[], Made]) -> None:
@@ -602,7 +655,9 @@ def main() -> int:
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
     if asked.which == "fit":
-        makers = {f"{family}_{i}": make for family, sizes in FAMILIES.items() for i, make in enumerate(sizes)}
+        makers = {
+            f"{family}_{i}": make for family, sizes in FAMILIES.items() for i, make in enumerate(sizes)
+        }
     else:
         makers = dict(EXPORTED)
     for name, make in makers.items():

@@ -9,12 +9,12 @@ time, and adds medians in seconds and the median ratio of the rounds to the file
 not measured again. The models are those of `benchmarks/cost_networks.py fit` and of the zoo.
 
 `fit` starts from `onnxruntime-cpu.yaml` and `openvino-cpu.yaml` of `cost_models/`. Each kind of operator
-has three coefficients (`operation`, `byte`, `call`), fitted by non-negative least squares of the relative
+has three coefficients (`operation`, `byte`, `call`), fitted by non-negative least squares of relative
 errors of the wholes; what these leave open stays where it was (ridge regression). OpenVINO's lines start
 from onnxruntime's new ones, and are fitted to what onnxruntime is predicted to take, divided by the
 measured ratio: both libraries come near the same peak, so that an error which they share names no wrong
-library, and load on the machine, which slows both, cancels out. Then each family of models is left out of
-the fit in turn, and predicted by it. With `--write` both files are written to a folder.
+library, and load on the machine, which slows both, cancels out. Then each family of models is left out
+of the fit in turn, and predicted by it. With `--write` both files are written to a folder.
 
 `judge` predicts the models of WHOLES.json by the files in a folder, `cost_models/` unless given.
 """
@@ -33,7 +33,7 @@ import scipy
 from numpy.typing import NDArray
 from real_gain import CLOCKS, Case, ContestClock, run_onnxruntime, run_openvino
 
-from byoc.comparison import Patience, Samples, measure_in_turn, write_costs
+from byoc.comparison import Patience, Samples, measure_in_turn
 from byoc.costs import Linear, Task, build_tasks, read_cost_file
 from byoc.errors import ByocError
 from byoc.onnxrt import with_threads
@@ -46,7 +46,8 @@ CLOSE = 1.05  # times the faster library: no loss that a user notices
 _COEFFICIENTS = ("operation", "byte", "call")
 # Weights of a coefficient's relative distance from where it started, against the relative error of a
 # whole: of onnxruntime's lines that were fitted before, of those that were not, and of OpenVINO's.
-_PULL, _PULL_NEW, _PULL_BESIDE = 0.03, 0.003, 0.3
+_PULL, _PULL_NEW, _PULL_BESIDE = 0.03, 3e-6, 0.1
+_ROUNDS = 4  # of least squares, each weighed by the one before
 _USUAL, _USUAL_FUSED = 0.9, 0.3  # parts of the line through all operators, for a kind without one
 _LEAST = 0.1  # of a whole that its operators take: less of it is known than of what surrounds them
 
@@ -66,6 +67,7 @@ class Whole:
     features: Mapping[str, Floats]
     around: float
     seconds: tuple[float, float]
+    weight: float = 1.0
 
     @property
     def family(self) -> str:
@@ -120,7 +122,8 @@ def read_wholes(path: Path, files: Sequence[Linear]) -> list[Whole]:
         sizes = [kind.bytes or 0 for each in names if (kind := index.types.get(each)) is not None]
         around = files[1].launch + sum(files[1].transfer(size).seconds for size in sizes)
         middle, root = float(np.sqrt(np.prod(row["seconds"]))), float(np.sqrt(row["ratio"]))
-        wholes.append(Whole(name, _count(running), around, (middle * root, middle / root)))
+        weight = row.get("weight", 1.0)
+        wholes.append(Whole(name, _count(running), around, (middle * root, middle / root), weight))
     return wholes
 
 
@@ -159,15 +162,17 @@ def fit_lines(
     first = np.concatenate([start[kind] for kind in kinds])
     usual = np.tile(np.median(first.reshape(-1, 3), axis=0) / 20, len(kinds))
     scale = np.where(first > 0, first, usual)
-    rows = np.array(
-        [
-            np.concatenate([whole.features.get(kind, np.zeros(3)) for kind in kinds]) * scale / each
-            for whole, each in zip(wholes, seconds, strict=True)
-        ]
+    sums = scale * np.array(
+        [np.concatenate([w.features.get(kind, np.zeros(3)) for kind in kinds]) for w in wholes]
     )
+    wanted, counts = np.array(seconds), np.sqrt([whole.weight for whole in wholes])
     weights = np.sqrt(np.repeat([pull[kind] for kind in kinds], 3))
-    targets = np.concatenate([np.ones(len(wholes)), weights * (first > 0)])
-    found = scipy.optimize.nnls(np.vstack([rows, np.diag(weights)]), targets, maxiter=50 * len(scale))[0]
+    middle = wanted  # of prediction and measurement: errors by a factor weigh the same up and down
+    for _ in range(_ROUNDS):
+        rows = np.vstack([sums * (counts / middle)[:, None], np.diag(weights)])
+        targets = np.concatenate([counts * wanted / middle, weights * (first > 0)])
+        found = scipy.optimize.nnls(rows, targets, maxiter=50 * len(scale))[0]
+        middle = np.sqrt(wanted * np.maximum(sums @ found, wanted / 10))
     return dict(zip(kinds, (found * scale).reshape(-1, 3), strict=True))
 
 
@@ -207,7 +212,8 @@ def judge(title: str, wholes: Sequence[Whole], predicted: Mapping[str, tuple[flo
     for whole in wholes:
         one, other = predicted[whole.name]
         losses.append(whole.seconds[0 if one <= other else 1] / min(whole.seconds))
-    off = [abs(log(one / other / whole.ratio)) for whole in wholes for one, other in [predicted[whole.name]]]
+    ratios = [one / other for one, other in (predicted[whole.name] for whole in wholes)]
+    off = [abs(log(ratio / whole.ratio)) for ratio, whole in zip(ratios, wholes, strict=True)]
     close = sum(loss <= CLOSE for loss in losses)
     print(
         f"{title}: {len(wholes)} models, the faster library named {sum(loss <= 1 for loss in losses)}, "
@@ -216,18 +222,18 @@ def judge(title: str, wholes: Sequence[Whole], predicted: Mapping[str, tuple[flo
     )
 
 
-def write_file(path: Path, file: Linear, lines: Lines, wholes: Sequence[Whole]) -> None:
-    """Write a cost file with the lines of all kinds, those of the file where no whole has the kind."""
-    models = {kind: sum(kind in whole.features for whole in wholes) for kind in lines}
-    fitted = {
-        kind: file.estimates.model_copy(
-            update={**dict(zip(_COEFFICIENTS, line.tolist(), strict=True)), "r2": None, "samples": models[kind]}
-        )
-        for kind, line in lines.items()
-        if file.estimates
-    }
-    operators = dict(sorted({**file.operators, **fitted}.items()))
-    write_costs(path, file.model_copy(update={"operators": operators}))
+def write_file(path: Path, source: Path, lines: Lines, wholes: Sequence[Whole]) -> None:
+    """Write a cost file with new lines of the kinds in wholes; all else is as in `source`."""
+    text = source.read_text("utf-8")
+    head, _, old = text.partition("\noperators:\n")
+    rows = {line.strip().partition(": ")[0]: line for line in old.splitlines() if line.strip()}
+    for kind, line in lines.items():
+        models = sum(kind in whole.features for whole in wholes)
+        named = zip(_COEFFICIENTS, line.tolist(), strict=True)
+        fields = [f"{name}: {value:.6g}" for name, value in named if value] + [f"samples: {models}"]
+        rows[kind] = f"  {kind}: {{{', '.join(fields)}}}"
+    written = [f"{head}\noperators:", *(rows[kind] for kind in sorted(rows)), ""]
+    path.write_text("\n".join(written), "utf-8")
 
 
 def main() -> int:
@@ -265,8 +271,8 @@ def main() -> int:
         left |= {w.name: predict(others, files, w) for w in wholes if w.family == family}
     judge("each family left out", wholes, left)
     if asked.write:
-        for name, file, own in zip(FILES, files, lines, strict=True):
-            write_file(asked.write / name, file, own, wholes)
+        for name, own in zip(FILES, lines, strict=True):
+            write_file(asked.write / name, COSTS / name, own, wholes)
     return 0
 
 

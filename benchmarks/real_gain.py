@@ -2,11 +2,11 @@
 
 `python benchmarks/real_gain.py [MODEL ...] [--threads 1] [--clock processor] [--openvino-provider P]`
 
-Each model is partitioned twice with the costs that come along: `default` is what `byoc partition
---rules openvino-cpu` writes, `chosen` what it writes with `--measure`. Then both bundles and both
-libraries run in turn in one process, on the same inputs and number of threads. A ratio is a bundle's
-time over that of the best library in the same round; the median is printed, and what lies between the
-quartiles. The exit code is 1 when a median ratio is above its limit.
+A MODEL is a name of the zoo or a file `.onnx`. Each is partitioned twice with the costs that come along:
+`default` is what `byoc partition --rules openvino-cpu` writes, `chosen` what it writes with `--measure`.
+Then both bundles and both libraries run in turn in one process, on the same inputs and number of
+threads. A ratio is a bundle's time over that of the best library in the same round; the median is
+printed, and what lies between the quartiles. The exit code is 1 when a median ratio is above its limit.
 
 `--openvino-provider P` adds onnxruntime's OpenVINO provider as a third library: P is the Python of
 an environment with `onnxruntime-openvino`, in which a process runs the model when its turn comes, and
@@ -162,7 +162,7 @@ class Case:
 
 
 def measured(name: str, asked: argparse.Namespace) -> Gain:
-    """Return what comes of a file or a model of the zoo. Raises ByocError where it cannot be cut or run."""
+    """Return what comes of a file or a model of the zoo. Raises ByocError where one cannot be run."""
     clock = ContestClock(CLOCKS[asked.clock])
     with TemporaryDirectory(prefix="byoc-") as place, with_threads(asked.threads):
         folder = Path(place)

@@ -1,6 +1,7 @@
 """What operators take within wholes: families, fused operators, factors, and models not seen."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from byoc.costs import (
     fit_wholes,
     mean_factor,
     predict_unseen,
+    read_cost_file,
     sum_seconds,
 )
 from byoc.model import TensorType
@@ -31,6 +33,7 @@ CHAIN = """g (float[1, 8, 4, 4] x, float[8, 8, 1, 1] w, float[8, 1, 3, 3] d, flo
     h = Conv <group = 4, pads = [1, 1, 1, 1]> (f, k)
     y = Add (h, f)
 }"""
+COST_MODELS = Path(__file__).parents[2] / "cost_models"
 LINES = {"Conv": (2e-9, 0.0, 1e-5), "Relu": (0.0, 3e-10, 2e-6)}
 FACTORS = {"Conv": 0.7, "Relu/fused": 0.1, "Relu": 1.2}
 
@@ -89,8 +92,22 @@ def test_families_go_from_the_narrowest_to_the_operator() -> None:
     weights = TensorType("float32", (64, 3, 7, 7))
     assert Task("Conv", work, inputs=(None, weights)).families == ("Conv/first", "Conv")
     assert Task("Conv", work).families == ("Conv",)
+    weights = TensorType("float32", (64, 1, 5))
+    depthwise = Task("Conv", work, inputs=(None, weights), attributes={"group": 64})
+    assert depthwise.families == ("Conv/1d", "Conv/depthwise", "Conv/grouped", "Conv")
+    weights = TensorType("float32", (8, 8, 3, 3, 3))
+    up = Task("ConvTranspose", work, inputs=(None, weights))
+    assert up.families == ("ConvTranspose/3d", "ConvTranspose")
     weights = TensorType("float32", (8, 8))
     assert Task("Gemm", work, inputs=(None, weights)).families == ("Gemm",)
+
+
+def test_both_libraries_have_lines_of_the_same_kinds() -> None:
+    """A kind with a line on one side alone is beside a round number, which may name either library."""
+    files = ("onnxruntime-cpu.yaml", "openvino-cpu.yaml")
+    kinds = [set(read_cost_file(COST_MODELS / name).operator_names) for name in files]
+    assert kinds[0] == kinds[1]
+    assert {"GRU", "LSTM", "RNN", "Conv/1d", "Conv/3d", "ConvTranspose", "Softplus"} <= kinds[0]
 
 
 def predict_all(lines: Linear, wholes: Sequence[MeasuredWhole]) -> list[float]:
