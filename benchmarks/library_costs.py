@@ -1,20 +1,21 @@
 """Costs of onnxruntime and OpenVINO fitted to whole models, each family left out in turn.
 
     python benchmarks/library_costs.py measure WHOLES.json MODEL ... [--seconds 0.4]
-    python benchmarks/library_costs.py fit WHOLES.json [--write FOLDER]
+    python benchmarks/library_costs.py fit WHOLES.json [--costs FOLDER] [--write FOLDER]
     python benchmarks/library_costs.py judge WHOLES.json [--costs FOLDER]
 
 `measure` runs each file or `zoo:NAME` on both libraries in turn, one thread each, by the processor's
 time, and adds medians in seconds and the median ratio of the rounds to the file; what stands in it is
 not measured again. The models are those of `benchmarks/cost_networks.py fit` and of the zoo.
 
-`fit` starts from `onnxruntime-cpu.yaml` and `openvino-cpu.yaml` of `cost_models/`. Each kind of operator
-has three coefficients (`operation`, `byte`, `call`), fitted by non-negative least squares of relative
-errors of the wholes; what these leave open stays where it was (ridge regression). OpenVINO's lines start
-from onnxruntime's new ones, and are fitted to what onnxruntime is predicted to take, divided by the
-measured ratio: both libraries come near the same peak, so that an error which they share names no wrong
-library, and load on the machine, which slows both, cancels out. Then each family of models is left out
-of the fit in turn, and predicted by it. With `--write` both files are written to a folder.
+`fit` starts from `onnxruntime-cpu.yaml` and `openvino-cpu.yaml` of a folder, `cost_models/` unless
+given. Each kind of operator has three coefficients (`operation`, `byte`, `call`), fitted by
+non-negative least squares of relative errors of the wholes; what these leave open stays where it was
+(ridge regression). OpenVINO's lines start from onnxruntime's new ones, and are fitted to what
+onnxruntime is predicted to take, divided by the measured ratio: both libraries come near the same peak,
+so that an error which they share names no wrong library, and load on the machine, which slows both,
+cancels out. Then each family of models is left out of the fit in turn, and predicted by it. With
+`--write` both files are written to a folder.
 
 `judge` predicts the models of WHOLES.json by the files in a folder, `cost_models/` unless given.
 """
@@ -272,7 +273,7 @@ def main() -> int:
     judge("each family left out", wholes, left)
     if asked.write:
         for name, own in zip(FILES, lines, strict=True):
-            write_file(asked.write / name, COSTS / name, own, wholes)
+            write_file(asked.write / name, asked.costs / name, own, wholes)
     return 0
 
 
