@@ -426,7 +426,7 @@ def time_pair(
 
 
 def measure_slowdown(measure: Callable[[], Sequence[float]], other: Callable[[], object]) -> float:
-    """Return how many times as long something takes while another thing runs all the time; at least 1.
+    """Measure the factor by which a function takes longer while another one runs; at least 1.
 
     `measure` returns the seconds of some runs. It is called alone and beside the other in turn, so that
     load on the machine slows both; the medians count.

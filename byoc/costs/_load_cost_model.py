@@ -242,7 +242,7 @@ def find_margin(devices: Iterable[CostModel]) -> float:
 def find_conditions(
     names: Sequence[str], devices: Sequence[CostModel], objective: Objective = LATENCY
 ) -> Conditions | None:
-    """Return what accelerators share, replicas, contention and reloads; None where no file has any.
+    """Return engines, replicas, contention and reloads of accelerators; None where no file has any.
 
     `names` are those of the accelerators, by which their files call one another; `host` is the host.
     What a file says of accelerators that there are none of is left out. A byte that is loaded anew
@@ -291,7 +291,7 @@ def find_conditions(
 
 
 def price_reload(costs: CostModel) -> Price | None:
-    """Return what a byte costs that an accelerator loads anew in each run; None where it loads none."""
+    """Return the price of a byte that an accelerator loads anew; None where it loads none."""
     file = _cost_file(costs)
     if file is None or file.reload is None:
         return None

@@ -141,7 +141,7 @@ def check_conditions(problem: "Problem", given: Conditions) -> None:
         if sharing is not None and not np.array_equal(sharing, sharing @ sharing):
             raise ValueError(
                 "weights are loaded anew on devices of which two share an engine with a third, and none "
-                "with one another: whose memory is whose is not said"
+                "with one another, so that their memories are not known"
             )
         if other is not None:
             raise ValueError("a limit on other costs does not count weights that are loaded anew")
