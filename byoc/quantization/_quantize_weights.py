@@ -290,7 +290,7 @@ def _find_taken(index: GraphIndex, targets: Sequence[Target]) -> frozenset[str]:
 
 
 class _RoundingKey(NamedTuple):
-    """What weights are rounded to: those of a name along the axis of inputs, symmetric or not."""
+    """The key of rounded weights: their name, the axis of inputs, and whether they are symmetric."""
 
     name: str
     inputs: int
