@@ -13,7 +13,8 @@ HQQ is the published iteration (Badri and Shaji, "Half-Quadratic Quantization of
 Models", 2023): zeros are real numbers, which MatMulNBits of most accelerators has not. GPTQ is that of
 its paper (Frantar et al., ICLR 2023), with the defaults of its authors' program: scales and zeros that
 fit the least and the greatest weight, 1 % of the mean diagonal added, columns in order or (act) the
-largest moments first. Both are written here; byoc shares no code with them.
+largest moments first. Both are written here; byoc shares no code with them. They leave tables
+that Gather reads in floats, which byoc does not where a product reads the same tensor.
 """
 
 import argparse
@@ -163,11 +164,7 @@ def measure_moments(
 
 
 def replace_weights(proto: onnx.ModelProto, rounder: Callable[[Floats, str], Floats]) -> onnx.ModelProto:
-    """Return a model whose products have weights `[N, K]` that a function of them and inputs gives.
-
-    A table of Gather that is tied to a product gets the same.
-    """
-    known = {each.name: numpy_helper.to_array(each) for each in proto.graph.initializer}
+    """Return a model whose products have weights `[N, K]` that a function of them and inputs gives."""
     made = onnx.ModelProto()
     made.CopyFrom(proto)
     for number, (weights, has_rows) in find_weights(proto).items():
@@ -177,12 +174,6 @@ def replace_weights(proto: onnx.ModelProto, rounder: Callable[[Floats, str], Flo
         value = np.ascontiguousarray(rows if has_rows else rows.T).astype(weights.dtype)
         made.graph.initializer.append(numpy_helper.from_array(value, name))
         node.input[1] = name
-        for gather in (each for each in made.graph.node if each.op_type == "Gather"):
-            table = known.get(gather.input[0])
-            if table is not None and np.array_equal(table, weights if has_rows else weights.T):
-                tied = numpy_helper.from_array(rows.astype(table.dtype), f"{name}_rows")
-                made.graph.initializer.append(tied)
-                gather.input[0] = tied.name
     return made
 
 

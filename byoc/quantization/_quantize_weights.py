@@ -94,7 +94,7 @@ def _choose_forms(
     targets: Sequence[Target],
     block: int,
 ) -> "_ProductRewriter":
-    """Return what writes each product in a form that a target takes; `left` gets what has none."""
+    """Choose a form for each product that a target takes; `left` gets those that have none."""
     fitting, taken = [each for each in products if each.fits], _find_taken(model.index, targets)
     rewriter = _ProductRewriter(model, fitting, block, {})
     found = _find_taken(rewriter.quantize().model.index, targets)
@@ -290,7 +290,7 @@ def _find_taken(index: GraphIndex, targets: Sequence[Target]) -> frozenset[str]:
 
 
 class _RoundingKey(NamedTuple):
-    """What weights are rounded to: those of a name along the axis of inputs, symmetric or not."""
+    """The key of rounded weights: their name, the axis of inputs, and whether they are symmetric."""
 
     name: str
     inputs: int
@@ -326,7 +326,7 @@ class _ProductRewriter:
         return QuantizedWeights(self._rewrite(), tuple(self.described), {})
 
     def make_key(self, product: _Product) -> _RoundingKey:
-        """Return what the weights of a product are rounded to."""
+        """Return the key of the rounded weights of a product."""
         symmetric = self.symmetric or product.output in self.plain
         if product.table:  # which several products may read as it is, or transposed
             return _RoundingKey(product.table, 1, symmetric)
