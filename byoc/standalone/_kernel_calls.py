@@ -298,6 +298,9 @@ def _make_resize(graph: ProgramGraph, node: NodeProto, fused: FusedNodes, result
         return None
     stated: list[float] = graph.get_constant(given).reshape(-1).tolist() if given else []
     scales = stated[2:] or [high / low for low, high in zip(x[2:], y[2:], strict=True)]
+    exact = all(high == low * scale for low, high, scale in zip(x[2:], y[2:], scales, strict=True))
+    if stated and mode == "align_corners" and not exact:
+        return None  # the last pixels then lie between two of x
     axes = [
         _interpolate(*each, mode)
         for each in zip(_as_image(x[2:]), _as_image(y[2:]), [1.0, *scales][-2:], strict=True)
