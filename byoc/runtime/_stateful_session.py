@@ -149,7 +149,8 @@ class StatefulSession(SessionCalls):
         parts: list[dict[str, Any]] = []
         done = 0
         while done < axes.count:
-            sizes = dict.fromkeys(min(size, axes.count - done) for size in axes.sizes)
+            first = [axes.first] if axes.first and not done else []
+            sizes = dict.fromkeys(min(size, axes.count - done) for size in (*first, *axes.sizes))
             pieces = {size: axes.cut(inputs, done, size) for size in sizes}
             fitting = (n for n, each in pieces.items() if session.takes({**each, **self._state}))
             size = next(fitting, min(pieces))  # where none fits, the smallest says why

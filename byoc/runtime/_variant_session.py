@@ -319,7 +319,8 @@ class PromptAxes:
     `tokens` has axes of inputs with an entry for each token of the call, `so_far` those with one for
     each token until now, as of a mask, and `outputs` the axis of an output, of states too, with an entry
     for each token.
-    `count` is the number of tokens, `sizes` those that variants take, the largest first.
+    `count` is the number of tokens, `sizes` those that variants take, the largest first, and `behind`
+    the largest that one takes behind a past, 0 where none does.
     """
 
     tokens: Mapping[str, Sequence[int]]
@@ -327,6 +328,7 @@ class PromptAxes:
     outputs: Mapping[str, int]
     count: int
     sizes: Sequence[int]
+    behind: int
 
     @classmethod
     def find(
@@ -345,6 +347,7 @@ class PromptAxes:
         tokens: dict[str, list[int]] = {}
         so_far: dict[str, list[int]] = {}
         sizes: set[int] = set()
+        behind: set[int] = set()
         for name, value in inputs.items():
             for axis, extent in enumerate(np.shape(value)):
                 found = [_get_extent(each, name, axis) for each in session.sessions.values()]
@@ -354,7 +357,9 @@ class PromptAxes:
                     so_far.setdefault(name, []).append(axis)
                 else:
                     tokens.setdefault(name, []).append(axis)
+                    by_variant = dict(zip(session.sessions, found, strict=True))
                     sizes.update(size for size in found if size)
+                    behind.update(size or 0 for key, size in by_variant.items() if lengths.get(key))
         counts = {np.shape(inputs[name])[axis] for name, axes in tokens.items() for axis in axes}
         if len(counts) != 1:
             return None
@@ -362,7 +367,19 @@ class PromptAxes:
         if any(axes is None or len(axes) > 1 for axes in varying.values()):
             return None  # what several calls make could not be joined
         outputs = {name: axes[0] for name, axes in varying.items() if axes}
-        return cls(tokens, so_far, outputs, counts.pop(), sorted(sizes, reverse=True))
+        return cls(
+            tokens, so_far, outputs, counts.pop(), sorted(sizes, reverse=True), max(behind, default=0)
+        )
+
+    @property
+    def first(self) -> int:
+        """The number of tokens to begin with so that whole pieces of `behind` follow, 0 for any.
+
+        Without a past a piece may be padded, where behind one its last tokens would go one by one.
+        """
+        if self.behind <= 1:
+            return 0
+        return max(0, self.count - -(-(self.count - self.sizes[0]) // self.behind) * self.behind)
 
     def cut(self, inputs: StageValues, done: int, size: int) -> dict[str, Any]:
         """Return the inputs of `size` tokens behind the first `done`."""

@@ -178,6 +178,23 @@ def byoc_of(model: Any, rules: Path, folder: Path) -> Path:
     return folder / "open.byoc"
 
 
+def test_a_prompt_begins_with_what_whole_pieces_leave(model: Any, rules: Path, tmp_path: Path) -> None:
+    """The first piece may be padded; the last ones behind a past would be read token by token."""
+    output = tmp_path / "m.byoc"
+    variants = {"starts": STARTS, "more": {"n": 4, "past": 16}, "steps": STEPS}
+    byoc.partition(model, rules, variants=variants, static_cache=True, output=output, verify=False)
+    session = byoc.load(output)
+    tokens = np.random.default_rng(4).integers(0, 6, (1, 11))
+    found = {}
+    for size in (1, 11):
+        stateful, trace = byoc.open_stateful(session), byoc.Trace()
+        pieces = [tokens[:, start : start + size] for start in range(0, 11, size)]
+        found[size] = np.concatenate([stateful.run({"ids": p}, trace)["logits"] for p in pieces], 1)
+    np.testing.assert_allclose(found[11], found[1], rtol=1e-4, atol=1e-5)
+    calls = [event.variant for event in trace.events]
+    assert [calls[0], *{*calls[1:]}] == ["starts", "more"]
+
+
 # As torch's newer exporter calls lengths: each cache has one of its own, and the mask has one.
 SEVERAL = DECODER.replace(
     "float[1, 2, past, 4] past_key)",

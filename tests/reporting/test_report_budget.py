@@ -22,7 +22,8 @@ def test_the_errors_of_weights_the_worst_first() -> None:
     ]
     lines = print_text(precision=_precision(None, weights=weights))
     start = lines.index(
-        "Weights of 4 bits in 3 products, by the ratio of the weights, or of outputs on --data, to their errors:"
+        "Weights of 4 bits in 3 products, by the ratio of the weights, or of outputs on --data, "
+        "to their errors:"
     )
     assert lines[start + 1 : start + 4] == [
         "  18.0 dB: 'w2', MatMulNBits",
