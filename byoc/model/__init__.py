@@ -148,6 +148,8 @@ if TYPE_CHECKING:
         OutlineGroup,
         RegionCut,
         check_domains_unused,
+        freeze_initializers,
+        list_default_inputs,
         make_dense,
         make_variable,
         outline,

@@ -445,6 +445,33 @@ def make_variable(model: Model, patterns: Sequence[str]) -> Model:
     )
 
 
+def list_default_inputs(model: Model) -> list[str]:
+    """Return the inputs of a model that have a default, an initializer of their name, in order.
+
+    From version 4 of the IR on a call may give other values (ONNX IR, "Graphs"), so that such a weight
+    is no constant; some exporters list all of them to this day, as version 3 required.
+    """
+    if not model.index.has_default_inputs:
+        return []
+    graph = model.structure.graph
+    stored = {tensor.name for tensor in graph.initializer}
+    stored |= {tensor.values.name for tensor in graph.sparse_initializer}
+    return [value.name for value in graph.input if value.name in stored]
+
+
+def freeze_initializers(model: Model) -> Model:
+    """Return a model whose initializers are constants: those among its inputs are inputs no longer."""
+    names = {*list_default_inputs(model)}
+    if not names:
+        return model
+    proto = copy_without(model.structure)
+    kept = [value for value in proto.graph.input if value.name not in names]
+    del proto.graph.input[:]
+    proto.graph.input.extend(kept)
+    result = prepare_model(proto, model.source, model.folder, heavy=model.heavy)
+    return replace(result, make_samples=model.make_samples, planned=model.planned)
+
+
 def _find_constant_nodes(index: GraphIndex) -> dict[str, TensorProto]:
     """Return the tensors of Constant nodes that have one, by the names of their outputs."""
     return {

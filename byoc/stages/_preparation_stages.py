@@ -15,6 +15,8 @@ from byoc.model import (
     add_dims,
     choose_state_pairs,
     find_state_pairs,
+    freeze_initializers,
+    list_default_inputs,
     make_variable,
     match_state_patterns,
     substitute_dim,
@@ -66,9 +68,18 @@ if TYPE_CHECKING:
 def load_original(request: Request, dims: Mapping[str, int | str], without_heavy: bool = False) -> Model:
     """Load the model that the options name at some dimensions, its variable constants as inputs.
 
-    `without_heavy` is as in `byoc.zoo.load_model`. Raises InputError as that and `make_variable` do.
+    A note says where weights are inputs, unless they are to be constants. `without_heavy` is as in
+    `byoc.zoo.load_model`. Raises InputError as that and `make_variable` do.
     """
     model = load_model(request.source, dims, request.options.shapes, without_heavy)
+    if request.options.freeze_initializers:
+        model = freeze_initializers(model)
+    elif defaults := list_default_inputs(model):
+        note = (
+            f"{len(defaults)} weights are inputs with a default, so that accelerators cannot take them "
+            f"as constants: --freeze-initializers makes them constants (the first is '{defaults[0]}')"
+        )
+        model = replace(model, inference=replace(model.inference, notes=(*model.notes, note)))
     if request.options.static_cache:
         model = padding.gather_rows_by_place(model)
     return make_variable(model, list_names(request.options.variable))

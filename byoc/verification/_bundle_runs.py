@@ -26,6 +26,7 @@ from byoc.model import (
     GraphIndex,
     Model,
     Variant,
+    freeze_initializers,
     inline_functions,
     is_onnx,
     make_variable,
@@ -285,8 +286,8 @@ def run_alone(region: Region) -> Iterator[tuple[Values, Values]]:
 def load_recorded_model(bundle: Bundle, name: str, variant: Variant = ONLY_VARIANT) -> Model:
     """Load the original of a bundle, a path or `zoo:NAME`, at the dimensions of a variant.
 
-    Its variable constants are inputs, as in the bundle. Raises InputError when it cannot be read, or the
-    manifest does not say what was asked for.
+    Its variable constants are inputs, and its initializers constants, as in the bundle. Raises
+    InputError when it cannot be read, or the manifest does not say what was asked for.
     """
     asked = bundle.manifest.asked
     try:
@@ -296,7 +297,10 @@ def load_recorded_model(bundle: Bundle, name: str, variant: Variant = ONLY_VARIA
     variable = asked.get("variable") or []
     if not isinstance(variable, list) or not all(isinstance(each, str) for each in variable):
         raise InputError(f"{bundle.display_path / MANIFEST_FILE}: asked.variable is not a list of names")
-    return make_variable(load_model(name, given.dims, given.shapes), variable)
+    model = load_model(name, given.dims, given.shapes)
+    return make_variable(
+        freeze_initializers(model) if asked.get("freeze_initializers") else model, variable
+    )
 
 
 # A bundle that is run to be verified: what its regions read and make is recorded.

@@ -118,3 +118,34 @@ def test_a_name_that_no_constant_has_is_refused(tmp_path: Path, byoc: Callable[.
     ran = byoc("partition", tmp_path / "net.onnx", "--rules", "dla", "--variable", "lora_c")
     assert (ran.code, ran.err.count("\n")) == (1, 1)
     assert "variable: no constant is called 'lora_c' (did you mean lora_b?)" in ran.err
+
+
+def test_weights_that_an_exporter_lists_as_inputs_are_constants_where_asked_for(tmp_path: Path) -> None:
+    """By the standard calls may give them, so that is what they do unless the user says otherwise."""
+    model = build()
+    for name, shape in SHAPES.items():
+        model.graph.input.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape))
+    onnx.save(model, tmp_path / "m.onnx")
+    (tmp_path / "r.yaml").write_text(RULES.replace("CODEGEN", "reference"))
+    x = np.ones((2, 32), np.float32)
+    given = {"lora_b": draw("lora_b", 1)}
+    for freeze in (False, True):
+        result = byoc.partition(
+            tmp_path / "m.onnx",
+            tmp_path / "r.yaml",
+            strategy="all-supported",
+            output=tmp_path / "b",
+            freeze_initializers=freeze,
+        )
+        told = [note for note in result.report.notes if "--freeze-initializers" in note.text]
+        assert [note.text.partition(" weights")[0] for note in told] == ([] if freeze else ["3"])
+        assert byoc.verify(tmp_path / "b")
+        session = byoc.load(tmp_path / "b")
+        np.testing.assert_allclose(session({"x": x})["y"], compute(x), rtol=1e-5, atol=1e-5)
+        if freeze:
+            with pytest.raises(InputError, match="no input 'lora_b'"):
+                session({"x": x, **given})
+        else:
+            np.testing.assert_allclose(
+                session({"x": x, **given})["y"], compute(x, **given), rtol=1e-5, atol=1e-5
+            )

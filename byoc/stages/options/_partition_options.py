@@ -67,6 +67,17 @@ class Options(CompileOptions):
         ),
         record_names,
     )
+    freeze_initializers: bool = declare_field(
+        False,
+        "make weights that the model lists among its inputs, with their values as defaults, constants: "
+        "calls cannot give others then, and accelerators take them as the weights that they are.",
+        Flag(
+            "Make weights that are inputs with a default constants, which no call can exchange.",
+            Syntax.SWITCH,
+            panel=Panel.BUNDLE,
+        ),
+        lambda freeze: freeze or None,
+    )
     buckets: Mapping[str, Sequence[int]] | None = declare_field(
         None,
         "sizes of one open dimension: a variant for each, called after it (`seq_16`).",
