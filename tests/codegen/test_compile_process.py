@@ -1,5 +1,6 @@
 """Compilers in a process that a model may end, and tools in another interpreter, asked over pipes."""
 
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from helpers.support import parse
+from helpers.support import is_running, parse, wait_for
 
 from byoc.codegen import CompileError, CompileProcess, PipeProcess, ProcessEndedError, find_version_in
 
@@ -138,3 +139,28 @@ def test_an_interpreter_is_asked_for_a_module() -> None:
     assert find_version_in(sys.executable, "onnx", "no-such-distribution") == ""
     assert find_version_in(sys.executable, "no_such_module", "onnx") is None
     assert find_version_in("/no/such/python", "onnx", "onnx") is None
+
+
+def test_it_ends_with_the_process_that_asked_whatever_it_does(tmp_path: Path) -> None:
+    (tmp_path / "worker.py").write_text(
+        "import os, subprocess, time\n"
+        "from pathlib import Path\n"
+        "def answer(request, arrays):\n"
+        "    child = subprocess.Popen(['sleep', '600'])\n"
+        "    Path(request['file']).write_text(f'{os.getpid()} {child.pid}\\n')\n"
+        "    time.sleep(600)\n"
+    )
+    asker = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "from byoc.codegen import PipeProcess\n"
+        "process = PipeProcess(sys.executable, Path(sys.argv[1]))\n"
+        "process.start()\n"
+        "process.ask({'file': sys.argv[2]}, ())\n"
+    )
+    told = tmp_path / "told"
+    with subprocess.Popen([sys.executable, "-c", asker, tmp_path / "worker.py", told]) as asking:
+        wait_for(lambda: told.exists() and told.read_text().endswith("\n"))
+        asking.kill()
+    for pid in map(int, told.read_text().split()):
+        wait_for(lambda pid=pid: not is_running(pid))

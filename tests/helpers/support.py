@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -122,3 +123,19 @@ class Ran:
 def without_location(text: str) -> str:
     """Return a text without the file and line of a vendor's code, `(acme/lowering.py:42)`, in it."""
     return re.sub(r" \([\w./-]+\.py:\d+\)", "", text)
+
+
+def wait_for(answer: Callable[[], Any]) -> Any:
+    """Wait until a function returns something true, and return that."""
+    while not (found := answer()):
+        time.sleep(0.02)
+    return found
+
+
+def is_running(number: int) -> bool:
+    """Return whether a process runs; one that ended and that nobody waited for does not."""
+    try:
+        state = Path(f"/proc/{number}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return state.rpartition(")")[2].split()[0] not in "ZX"

@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from helpers.cutting import cut, ramp, same_as_original
 from helpers.failing import rules
 from helpers.installing import register
 from helpers.rewriting import PASSES, add_passes
-from helpers.support import VANILLA, Ran, parse
+from helpers.support import VANILLA, Ran, is_running, parse, wait_for
 from helpers.warm_processes import WarmProcesses
 
 import byoc
@@ -316,22 +315,6 @@ def read_number(path: Path) -> int:
     """Return the number that a line of a file has, 0 as long as there is none."""
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     return int(text) if text.endswith("\n") else 0
-
-
-def wait_for(answer: Callable[[], Any]) -> Any:
-    """Wait until a function returns something true, and return that."""
-    while not (found := answer()):
-        time.sleep(0.02)
-    return found
-
-
-def is_running(number: int) -> bool:
-    """Return whether a process runs; one that ended and that nobody waited for does not."""
-    try:
-        state = Path(f"/proc/{number}/stat").read_text(encoding="utf-8")
-    except OSError:
-        return False
-    return state.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def test_one_pass_is_shown_with_its_options(byoc: Callable[..., Ran]) -> None:

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
+import time
 from runpy import run_path
 from typing import IO, Any, Mapping, Sequence
 
@@ -18,7 +21,8 @@ import numpy as np
 
 
 def main() -> None:
-    """Answer requests until standard input ends."""
+    """Answer requests until standard input ends, or whoever started this process does."""
+    threading.Thread(target=_leave_after, args=(os.getppid(),), daemon=True).start()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # where libraries print
     requests = sys.stdin.buffer
@@ -31,6 +35,18 @@ def main() -> None:
         except Exception as failure:
             fields, made = {"error": f"{type(failure).__name__}: {failure}"}, []
         write_arrays(answers, fields, made)
+
+
+def _leave_after(parent: int) -> None:
+    """End this process, and what it started, soon after its parent.
+
+    In the middle of an answer it would not see the end of a pipe, and compile for nobody.
+    """
+    while os.getppid() == parent:
+        time.sleep(1)
+    if hasattr(os, "killpg") and os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os._exit(1)
 
 
 def write_arrays(stream: Any, fields: Mapping[str, Any], arrays: Sequence[Any]) -> None:
