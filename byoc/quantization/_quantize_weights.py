@@ -321,7 +321,7 @@ class _ProductRewriter:
         if not self.products:
             return QuantizedWeights(self.model, (), {})
         self.described: list[QuantizedWeight] = []
-        self.stored: dict[tuple[str, bool, bool], tuple[str, ...]] = {}
+        self.stored: dict[tuple[_RoundingKey, bool, bool], tuple[str, ...]] = {}
         self.graph = EditableGraph.of_index(self.model.index)
         return QuantizedWeights(self._rewrite(), tuple(self.described), {})
 
@@ -431,7 +431,7 @@ class _ProductRewriter:
     def _store(self, product: _Product, blocks: WeightBlocks, contrib: bool) -> tuple[str, ...]:
         """Store integers, scales and zeros as an operator takes them, and return their names."""
         has_rows = contrib or self._has_rows(product)
-        key = self.make_key(product).name, has_rows, contrib
+        key = self.make_key(product), has_rows, contrib
         if key in self.stored:
             return self.stored[key]
         if contrib:

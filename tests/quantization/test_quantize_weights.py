@@ -446,3 +446,24 @@ def test_a_table_whose_rows_are_no_whole_blocks_stays(tmp_path: Path) -> None:
     assert note.text == (
         "weights left as they are: 'e': read by Gather, whose rows of 40 are no whole blocks of 32"
     )
+
+
+@pytest.mark.parametrize("ops", ["*", "MatMul Gemm Gather"])
+def test_a_matrix_that_products_sum_along_either_axis_is_rounded_along_each(
+    ops: str, tmp_path: Path
+) -> None:
+    """A square one would have the same packed shape both ways; a table is one of its rows."""
+    model = parse("""net (float[3, 64] x, int64[2] i) => (float[3, 64] y, float[3, 64] z, float[2, 64] r) {
+        y = MatMul(x, w)
+        z = Gemm<transB = 1> (x, w)
+        r = Gather(w, i)
+    }""")
+    weights = draw((64, 64), 5)
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    done = quantize(model, [load(write_rules(tmp_path, *ops.split()))])
+    assert len(done.weights) == 2
+    x, i = draw((3, 64), 6) * 20, np.array([7, 9])
+    with without_optimizations():
+        made = run_session(open_session(done.model.proto), {"x": x, "i": i})
+    for name, exact in {"y": x @ weights, "z": x @ weights.T, "r": weights[i]}.items():
+        assert np.square(made[name] - exact).sum() < 0.02 * np.square(exact).sum(), name
