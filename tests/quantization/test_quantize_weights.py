@@ -453,7 +453,8 @@ def test_a_matrix_that_products_sum_along_either_axis_is_rounded_along_each(
     ops: str, tmp_path: Path
 ) -> None:
     """A square one would have the same packed shape both ways; a table is one of its rows."""
-    model = parse("""net (float[n, 64] x, int64[m] i) => (float[n, 64] y, float[n, 64] z, float[m, 64] r) {
+    model = parse("""net (float[n, 64] x, int64[m] i) => (float[n, 64] y, float[n, k] z, float[m, k] r)
+    {
         y = MatMul(x, w)
         z = Gemm<transB = 1> (x, w)
         r = Gather(w, i)
