@@ -122,7 +122,7 @@ def _round_on_samples(
     """Return the weights of products by the moments of their inputs, where these can be measured.
 
     Weights of several products are rounded by the sum of their moments. They have zeros where they have
-    them without moments.
+    them without moments. Left out are those whose inputs are 0, or not finite, in all samples.
     """
     model = rewriter.model
     readers: dict[_RoundingKey, list[_Product]] = {}
@@ -145,6 +145,8 @@ def _round_on_samples(
         if not waiting[key]:
             report_step(f"round {key.name}")
             total = summed.pop(key)
+            if not total.any():  # no sample is finite there, or all inputs are 0: nothing was measured
+                continue
             if readers[key][0].table in rewriter.lookups:  # who takes rows wants all features alike
                 total += np.eye(len(total)) * np.diag(total).mean()
             done[key] = rewriter.round(readers[key][0], total)

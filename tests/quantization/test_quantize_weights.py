@@ -389,6 +389,21 @@ def test_samples_lower_the_errors_of_each_form_of_product(tmp_path: Path) -> Non
         assert all(moved[name] < 0.5 * plain[name] for name in plain), ops
 
 
+@pytest.mark.parametrize("number", [0.0, np.nan, np.inf])
+def test_samples_that_tell_nothing_leave_the_rounding_without_data(
+    number: float, tmp_path: Path
+) -> None:
+    model = parse("net (float[n, 96] x) => (float[n, 40] y) { y = MatMul(x, w) }")
+    model.graph.initializer.append(numpy_helper.from_array(draw((96, 40), 3), "w"))
+    np.save(tmp_path / "0.npy", np.full((1, 96), number, np.float32))
+    plain, moved = (
+        choose_precision(prepare_model(model, "net"), (), Precision("int4-weights", data=data))
+        for data in (None, tmp_path)
+    )
+    assert moved.weights == plain.weights  # the decibels, too, which would be infinite
+    assert moved.model.proto == plain.model.proto
+
+
 def test_made_up_data_is_not_used_and_a_note_says_so(tmp_path: Path) -> None:
     precision = Precision("int4-weights", data="random")
     done = choose_precision(prepare_model(build(), "net"), [load(write_rules(tmp_path, "*"))], precision)
