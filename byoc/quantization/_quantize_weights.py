@@ -122,7 +122,8 @@ def _round_on_samples(
     """Return the weights of products by the moments of their inputs, where these can be measured.
 
     Weights of several products are rounded by the sum of their moments. They have zeros where they have
-    them without moments. Left out are those whose inputs are 0, or not finite, in all samples.
+    them without moments. Left out are those whose inputs are 0 in all samples, finite in none, or so
+    large that their squares are beyond float32.
     """
     model = rewriter.model
     readers: dict[_RoundingKey, list[_Product]] = {}
@@ -145,7 +146,8 @@ def _round_on_samples(
         if not waiting[key]:
             report_step(f"round {key.name}")
             total = summed.pop(key)
-            if not total.any():  # no sample is finite there, or all inputs are 0: nothing was measured
+            # Nothing was measured where inputs are 0, finite in no sample, or their squares are not.
+            if not (total.any() and np.isfinite(total).all()):
                 continue
             if readers[key][0].table in rewriter.lookups:  # who takes rows wants all features alike
                 total += np.eye(len(total)) * np.diag(total).mean()

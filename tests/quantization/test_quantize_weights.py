@@ -389,7 +389,7 @@ def test_samples_lower_the_errors_of_each_form_of_product(tmp_path: Path) -> Non
         assert all(moved[name] < 0.5 * plain[name] for name in plain), ops
 
 
-@pytest.mark.parametrize("number", [0.0, np.nan, np.inf])
+@pytest.mark.parametrize("number", [0.0, np.nan, np.inf, 1e30])
 def test_samples_that_tell_nothing_leave_the_rounding_without_data(
     number: float, tmp_path: Path
 ) -> None:
