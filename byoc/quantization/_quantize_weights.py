@@ -122,7 +122,8 @@ def _round_on_samples(
     """Return the weights of products by the moments of their inputs, where these can be measured.
 
     Weights of several products are rounded by the sum of their moments. They have zeros where they have
-    them without moments.
+    them without moments. Left out are those whose inputs are 0 in all samples, finite in none, or so
+    large that their squares are beyond float32.
     """
     model = rewriter.model
     readers: dict[_RoundingKey, list[_Product]] = {}
@@ -145,6 +146,9 @@ def _round_on_samples(
         if not waiting[key]:
             report_step(f"round {key.name}")
             total = summed.pop(key)
+            # Nothing was measured where inputs are 0, finite in no sample, or their squares are not.
+            if not (total.any() and np.isfinite(total).all()):
+                continue
             if readers[key][0].table in rewriter.lookups:  # who takes rows wants all features alike
                 total += np.eye(len(total)) * np.diag(total).mean()
             done[key] = rewriter.round(readers[key][0], total)
@@ -321,7 +325,7 @@ class _ProductRewriter:
         if not self.products:
             return QuantizedWeights(self.model, (), {})
         self.described: list[QuantizedWeight] = []
-        self.stored: dict[tuple[str, bool, bool], tuple[str, ...]] = {}
+        self.stored: dict[tuple[_RoundingKey, bool, bool], tuple[str, ...]] = {}
         self.graph = EditableGraph.of_index(self.model.index)
         return QuantizedWeights(self._rewrite(), tuple(self.described), {})
 
@@ -431,7 +435,7 @@ class _ProductRewriter:
     def _store(self, product: _Product, blocks: WeightBlocks, contrib: bool) -> tuple[str, ...]:
         """Store integers, scales and zeros as an operator takes them, and return their names."""
         has_rows = contrib or self._has_rows(product)
-        key = self.make_key(product).name, has_rows, contrib
+        key = self.make_key(product), has_rows, contrib
         if key in self.stored:
             return self.stored[key]
         if contrib:

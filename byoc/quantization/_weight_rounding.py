@@ -218,7 +218,8 @@ def _measure_part(
             if not np.isfinite(patches).all():
                 continue
             sums[place] += patches.sum(axis=1)
-            products[place] += np.matmul(patches.swapaxes(1, 2), patches)
+            with np.errstate(over="ignore"):  # squares of 1e20 are infinite
+                products[place] += np.matmul(patches.swapaxes(1, 2), patches)
             counts[place] += patches.shape[1]
     return [
         PatchMoments(total / max(count, 1), product / max(count, 1))

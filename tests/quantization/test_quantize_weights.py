@@ -389,6 +389,21 @@ def test_samples_lower_the_errors_of_each_form_of_product(tmp_path: Path) -> Non
         assert all(moved[name] < 0.5 * plain[name] for name in plain), ops
 
 
+@pytest.mark.parametrize("number", [0.0, np.nan, np.inf, 1e30])
+def test_samples_that_tell_nothing_leave_the_rounding_without_data(
+    number: float, tmp_path: Path
+) -> None:
+    model = parse("net (float[n, 96] x) => (float[n, 40] y) { y = MatMul(x, w) }")
+    model.graph.initializer.append(numpy_helper.from_array(draw((96, 40), 3), "w"))
+    np.save(tmp_path / "0.npy", np.full((1, 96), number, np.float32))
+    plain, moved = (
+        choose_precision(prepare_model(model, "net"), (), Precision("int4-weights", data=data))
+        for data in (None, tmp_path)
+    )
+    assert moved.weights == plain.weights  # the decibels, too, which would be infinite
+    assert moved.model.proto == plain.model.proto
+
+
 def test_made_up_data_is_not_used_and_a_note_says_so(tmp_path: Path) -> None:
     precision = Precision("int4-weights", data="random")
     done = choose_precision(prepare_model(build(), "net"), [load(write_rules(tmp_path, "*"))], precision)
@@ -446,3 +461,25 @@ def test_a_table_whose_rows_are_no_whole_blocks_stays(tmp_path: Path) -> None:
     assert note.text == (
         "weights left as they are: 'e': read by Gather, whose rows of 40 are no whole blocks of 32"
     )
+
+
+@pytest.mark.parametrize("ops", ["*", "MatMul Gemm Gather"])
+def test_a_matrix_that_products_sum_along_either_axis_is_rounded_along_each(
+    ops: str, tmp_path: Path
+) -> None:
+    """A square one would have the same packed shape both ways; a table is one of its rows."""
+    model = parse("""net (float[n, 64] x, int64[m] i) => (float[n, 64] y, float[n, k] z, float[m, k] r)
+    {
+        y = MatMul(x, w)
+        z = Gemm<transB = 1> (x, w)
+        r = Gather(w, i)
+    }""")
+    weights = draw((64, 64), 5)
+    model.graph.initializer.append(numpy_helper.from_array(weights, "w"))
+    done = quantize(model, [load(write_rules(tmp_path, *ops.split()))])
+    assert len(done.weights) == 2
+    x, i = draw((3, 64), 6) * 20, np.array([7, 9])
+    with without_optimizations():
+        made = run_session(open_session(done.model.proto), {"x": x, "i": i})
+    for name, exact in {"y": x @ weights, "z": x @ weights.T, "r": weights[i]}.items():
+        assert np.square(made[name] - exact).sum() < 0.02 * np.square(exact).sum(), name
