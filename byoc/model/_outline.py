@@ -464,10 +464,8 @@ def freeze_initializers(model: Model) -> Model:
     names = {*list_default_inputs(model)}
     if not names:
         return model
-    proto = copy_without(model.structure)
-    kept = [value for value in proto.graph.input if value.name not in names]
-    del proto.graph.input[:]
-    proto.graph.input.extend(kept)
+    proto = copy_without(model.structure, "input")
+    proto.graph.input.extend(each for each in model.structure.graph.input if each.name not in names)
     result = prepare_model(proto, model.source, model.folder, heavy=model.heavy)
     return replace(result, make_samples=model.make_samples, planned=model.planned)
 

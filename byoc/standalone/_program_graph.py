@@ -24,6 +24,7 @@ from byoc.model import (
     Model,
     copy_without,
     describe_node,
+    freeze_initializers,
     is_onnx,
     prepare_model,
     read_array,
@@ -194,7 +195,7 @@ def read_model_graph(
     source: Source, dims: Mapping[str, int | str] | None, shapes: Mapping[str, Sequence[Any]] | None
 ) -> ProgramGraph:
     """Load and clean a model. Raises InputError for a wrong one, and for an extent that is not known."""
-    loaded = _drop_default_inputs(load_model(source, dims, shapes))
+    loaded = freeze_initializers(load_model(source, dims, shapes))
     model = clean_model(loaded, list_clean_passes(False, True)).model
     steps = prefer_integers(_write_out(model))
     return _make_graph(model, steps, model.source, {}, frozenset())
@@ -222,7 +223,7 @@ def read_bundle_graph(bundle: Bundle, on_host: bool = False) -> ProgramGraph:
         if region.target not in inlined
     }
     domains = frozenset(f"byoc.{name}" for name in bundle.manifest.targets if name not in inlined)
-    model = _drop_default_inputs(model)
+    model = freeze_initializers(model)
     steps = prefer_integers(_write_out(model, domains))
     graph = _make_graph(model, steps, str(bundle.display_path), regions, domains)
     return replace(graph, bundle=bundle)
@@ -255,7 +256,7 @@ def read_region_graph(region: Region) -> ProgramGraph:
     proto = onnx.load(region.path, load_external_data=False)
     if proto.functions:
         proto = inline_local_functions(proto)
-    prepared = _drop_default_inputs(prepare_model(proto, region.name, region.path.parent))
+    prepared = freeze_initializers(prepare_model(proto, region.name, region.path.parent))
     cleaned = clean_model(prepared, list_clean_passes(False, True)).model
     model = prefer_integers(_write_out(cleaned))
     _require_extents(model.index, region.name)
@@ -332,18 +333,6 @@ def _find_open(index: GraphIndex) -> list[str]:
     """Return the tensors whose extents are not all known."""
     made = (name for node in index.nodes for name in node.output if name)
     return [name for name in made if name in index.types and index.types[name].elements is None]
-
-
-def _drop_default_inputs(model: Model) -> Model:
-    """Return a model without inputs that have a default, which a program takes as it is stored."""
-    stored = {tensor.name for tensor in model.proto.graph.initializer}
-    inputs = [value for value in model.proto.graph.input if value.name not in stored]
-    if len(inputs) == len(model.proto.graph.input) or not model.index.has_default_inputs:
-        return model
-    proto = copy_without(model.proto, "input")
-    proto.graph.input.extend(inputs)
-    prepared = prepare_model(proto, model.source, model.folder)
-    return replace(prepared, make_samples=model.make_samples)
 
 
 def _make_graph(
