@@ -132,7 +132,7 @@ def _has_channels(index: GraphIndex, name: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Rounding:
-    """How a tensor is rounded: scale and zero point, and attributes such as the axis of several."""
+    """The rounding of a tensor: scale, zero point, and attributes such as the axis of several."""
 
     scale: NDArray[Any]
     zero_point: NDArray[Any]
@@ -140,13 +140,13 @@ class _Rounding:
 
     @property
     def key(self) -> Hashable:
-        """What is equal for equal roundings."""
+        """A key that equal roundings share."""
         dtype, axis = self.zero_point.dtype.str, self.attributes.get("axis")
         return dtype, axis, self.scale.tobytes(), self.zero_point.tobytes()
 
 
 def _find_roundings(quantized: Model, names: Sequence[str]) -> dict[str, _Rounding]:
-    """Return how tensors of the float model are rounded in a quantized one."""
+    """Return the roundings of tensors of the float model in a quantized one."""
     index = quantized.index
     pairs: dict[str, NodeProto] = {}
     for node in index.nodes:

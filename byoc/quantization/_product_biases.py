@@ -107,7 +107,7 @@ def join_biases(model: Model) -> Model:
 
 
 def _find_viewed(index: GraphIndex, name: str) -> str:
-    """Return what a Reshape that makes a tensor reads; the tensor itself where none does."""
+    """Return the tensor that a Reshape views as another one; that other one where none does."""
     number = index.producers.get(name)
     if number is None or index.nodes[number].op_type != "Reshape" or not is_onnx(index.nodes[number]):
         return name
