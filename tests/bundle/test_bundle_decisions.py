@@ -280,7 +280,6 @@ def test_no_more_values_are_read_than_may_be(more: int) -> None:
         DecisionDocument.read(content, PATH)
 
 
-@pytest.mark.thorough
 def test_no_more_is_unpacked_than_may_be() -> None:
     packer = zlib.compressobj(wbits=zlib.MAX_WBITS | 16)
     block = bytes(1 << 20)
