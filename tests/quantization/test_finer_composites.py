@@ -54,19 +54,21 @@ def list_formed(model: Model) -> list[str]:
     return [name for name, inside in groups(model, TARGET).items() if len(inside) > 1]
 
 
+# Less than the thorough one, the normal effort takes half of the samples to fit and half to compare.
+@pytest.mark.parametrize(("effort", "given"), [("thorough", 8), ("normal", 32)])
 @pytest.mark.parametrize(("seconds", "count"), [(0.009, 3), (0.02, 1), (1.0, 0)])
 def test_those_are_finer_that_spare_the_most_noise_and_take_little_longer(
-    seconds: float, count: int, tmp_path: Path
+    seconds: float, count: int, effort: str, given: int, tmp_path: Path
 ) -> None:
     """The second convolution makes few large values, which leave the fewest steps to the others."""
     floats = make_network()
-    folder = save(samples(floats, 8), tmp_path)
+    folder = save(samples(floats, given), tmp_path)
 
     def predict(model: Model) -> float:
         return 1.0 + seconds * len(list_formed(model))
 
     found = quantize_on_data(
-        floats, TARGET, folder, "minmax", quantize="int8", predict=predict, effort="thorough"
+        floats, TARGET, folder, "minmax", quantize="int8", predict=predict, effort=effort
     )
 
     formed = list_formed(found.model)
@@ -82,7 +84,7 @@ def test_those_are_finer_that_spare_the_most_noise_and_take_little_longer(
         folder,
         "minmax",
         quantize="int8",
-        effort="thorough",
+        effort=effort,
     ).model
     gained = noise - snr(values(floats, sample)["c"], values(plain, sample)["c"])
     assert gained > 1 if count == 3 else gained > -0.5
