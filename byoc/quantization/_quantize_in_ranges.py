@@ -348,6 +348,14 @@ def _quantize_chosen_weights(
         Note("note", f"weights left as they are: {_shorten(names)}: {reason}")
         for reason, names in by_reason.items()
     ]
+    if done.without_data:
+        names = _shorten([f"'{name}'" for name in done.without_data])
+        notes.append(
+            Note(
+                "note",
+                f"weights rounded without --data, on which their inputs cannot be measured: {names}",
+            )
+        )
     if not done.weights:
         notes.append(Note("note", "nothing is quantized"))
     return ChosenPrecision(done.model, tuple(targets), notes=(*notes, *given), weights=done.weights)

@@ -52,11 +52,15 @@ _MAX_INPUTS = 8192
 
 @dataclass(frozen=True, eq=False)
 class QuantizedWeights:
-    """A model whose matrix products have weights of 4 bits; `left` says why others have not, by name."""
+    """A model whose matrix products have weights of 4 bits; `left` says why others have not, by name.
+
+    `without_data` are the names of those that were rounded without the samples that were given.
+    """
 
     model: Model
     weights: tuple[QuantizedWeight, ...]
     left: Mapping[str, str]
+    without_data: tuple[str, ...] = ()
 
 
 def _shorten_block(block: int, inputs: int) -> int:
@@ -80,11 +84,14 @@ def quantize_weights(
     if products:  # before IR 4 every initializer is an input, and integers and scales are none
         model = upgrade_ir(model)
     rewriter = _choose_forms(model, products, left, targets, block)
+    without_data: tuple[str, ...] = ()
     if samples and rewriter.products:
         rounded = _round_on_samples(rewriter, samples)
+        keys = dict.fromkeys(map(rewriter.make_key, rewriter.products))
+        without_data = tuple(key.name for key in keys if key not in rounded)
         rewriter = replace(rewriter, rounded=rewriter.rounded | rounded)
     left = {name: why for name, why in left.items() if name not in rewriter.lookups}
-    return replace(rewriter.quantize(), left=left | rewriter.left)
+    return replace(rewriter.quantize(), left=left | rewriter.left, without_data=without_data)
 
 
 def _choose_forms(

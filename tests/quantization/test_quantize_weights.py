@@ -402,6 +402,10 @@ def test_samples_that_tell_nothing_leave_the_rounding_without_data(
     )
     assert moved.weights == plain.weights  # the decibels, too, which would be infinite
     assert moved.model.proto == plain.model.proto
+    assert [note.text for note in moved.notes] == [
+        "weights rounded without --data, on which their inputs cannot be measured: 'w'"
+    ]
+    assert not plain.notes
 
 
 def test_made_up_data_is_not_used_and_a_note_says_so(tmp_path: Path) -> None:
