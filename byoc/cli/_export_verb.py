@@ -101,6 +101,12 @@ def export_c(
         print_line(f"{format_count(made.proven, 'function')} of emx-onnx-cgen run here and found right")
     if made.not_proven:
         print_line(f"note: functions of emx-onnx-cgen are not proven: {made.not_proven}")
+    if made.overruled:
+        names = ", ".join(made.overruled)
+        print_line(
+            f"note: of {names} onnxruntime computes something else than ONNX defines, which is what the "
+            "program computes: its sample is onnxruntime's, and byoc verify finds that they differ"
+        )
     if made.not_signed:
         print_line(f"note: {made.not_signed}; byoc verify builds it with --trust alone")
     print_line(f"Written to {made.folder}; byoc verify {made.folder} builds and runs it")

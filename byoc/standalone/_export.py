@@ -152,7 +152,9 @@ class ExportedProgram:
     regions; `bound` is what no plan can be below. `steps` counts calls, `kernels` those of byoc's own.
     `not_signed` is why it is not signed, empty if it is. `left_out` says of variants why a program that
     chooses does not have them. `proven` counts the functions of emx-onnx-cgen that were run here and
-    found right, and `not_proven` is why others were not run, empty if all were.
+    found right, and `not_proven` is why others were not run, empty if all were. `overruled` are the
+    operators of which onnxruntime computes something else than ONNX defines and the program computes,
+    where the program's sample is onnxruntime's all the same: it cannot be verified then.
     """
 
     folder: Path
@@ -166,6 +168,7 @@ class ExportedProgram:
     proven: int = 0
     not_proven: str = ""
     left_out: Mapping[str, str] = field(default_factory=dict)
+    overruled: tuple[str, ...] = ()
 
 
 class NoDriverError(InputError):
@@ -174,18 +177,25 @@ class NoDriverError(InputError):
 
 @dataclass(frozen=True, eq=False)
 class PlannedProgram:
-    """A program before it is written: its graph, its steps in order, and the drivers of its regions."""
+    """A program before it is written: its graph, its steps in order, and the drivers of its regions.
+
+    `overruled` is as in `ExportedProgram`.
+    """
 
     graph: ProgramGraph
     steps: ProgramSteps
     drivers: Sequence[DriverSources]
+    overruled: tuple[str, ...] = ()
 
     @classmethod
     def plan(cls, graph: ProgramGraph) -> "PlannedProgram":
         """Plan a program. Raises InputError for an operator or a codegen that has nothing in C."""
         drivers = _find_drivers(graph)
         report_step("plan memory")
-        return cls(graph, plan_steps(graph), drivers)
+        steps = plan_steps(graph)
+        overruled = steps.proof.overruled
+        defined = graph.follow_definition() if overruled else None
+        return cls(defined or graph, steps, drivers, () if defined else overruled)
 
     def add_weights(self, weights: ProgramWeights) -> None:
         """Add all constants to weights that several programs have in common."""
@@ -215,6 +225,7 @@ class PlannedProgram:
             sign_folder(folder, digest, kind="program"),
             steps.proof.tried,
             steps.proof.not_proven,
+            overruled=self.overruled,
         )
 
 

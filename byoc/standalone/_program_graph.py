@@ -138,7 +138,7 @@ class ProgramGraph:
 
     `regions` are those that its nodes call, by name, and `domains` the domains of such calls. `sample`
     are inputs, and `expected` the outputs that onnxruntime computes from them, without optimizations or
-    the rounding to int8 that `accuracy_level` lets it do.
+    the rounding to int8 that `accuracy_level` lets it do, or onnx.reference where that is followed.
     `noise` has, by output of floats, the differences of right results: by how onnxruntime evaluates the
     last operator, and by the quantization of activations.
     """
@@ -166,6 +166,17 @@ class ProgramGraph:
     def sizes(self) -> TensorSizes:
         """The sizes of tensors, and which of them are known before a run."""
         return TensorSizes(self.index, self.source, CONVENTION.packed)
+
+    def follow_definition(self) -> "ProgramGraph | None":
+        """Return the graph with the outputs of onnx.reference; None where that is slow, or has none."""
+        if self.regions or len(self.index.nodes) > _MOST_JUDGED:
+            return None
+        try:
+            made = open_reference(copy_without(self.index.proto)).run(self.sample)
+            expected = _read_outputs(self, made, widens=True)
+        except InputError:
+            return None
+        return replace(self, expected=expected, noise={})
 
     def is_constant(self, name: str) -> bool:
         """Return whether a tensor is known before a run."""
@@ -446,20 +457,22 @@ def _take_sample(model: Model, made: Mapping[str, Any]) -> dict[str, Array]:
     }
 
 
-def _read_outputs(model: Model, made: Mapping[str, Any], widens: bool = False) -> dict[str, Array]:
-    """Return the outputs of a model, those that are stored among them.
+def _read_outputs(
+    graph: Model | ProgramGraph, made: Mapping[str, Any], widens: bool
+) -> dict[str, Array]:
+    """Return the outputs of a graph, those that are stored among them.
 
     With `widens` floats may have more bits than stated: numbers of Python make them of 64 in
     onnx.reference.
     """
-    outputs = list(model.index.outputs)
-    stored = model.index.stored_tensors
+    index, outputs = graph.index, list(graph.index.outputs)
+    stored = index.stored_tensors
     found = {name: np.asarray(value) for name, value in made.items()}
-    found |= {name: read_array(stored[name], model.folder) for name in outputs if name in stored}
+    found |= {name: read_array(stored[name], graph.folder) for name in outputs if name in stored}
     for name in outputs:
-        kind = model.index.types.get(name)
+        kind = index.types.get(name)
         if kind is not None and widens and found[name].dtype == np.float64:
             found[name] = found[name].astype(to_numpy_dtype(kind.dtype))
         if kind is None or found[name].dtype != to_numpy_dtype(kind.dtype):
-            raise InputError(f"{model.source}: the output '{name}' is no tensor of numbers")
+            raise InputError(f"{graph.source}: the output '{name}' is no tensor of numbers")
     return found

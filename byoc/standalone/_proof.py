@@ -25,12 +25,12 @@ from byoc.errors import InputError, shorten_text
 from byoc.standalone._program_graph import fill_template
 from byoc.support import report_step
 from byoc.support.cache import CacheEntry, open_user_cache
-from byoc.verification import FunctionTrial, make_function_trial
+from byoc.verification import FunctionTrial, FunctionVerdict, make_function_trial
 
 # The compiler of this machine. $BYOC_CC may be for another one, whose programs do not run here.
 _COMMAND = ("cc", "-O1", "-w")
 _CACHED_AS = "c-function"  # in the list of `byoc cache`
-_FORMAT = 1  # of what is kept
+_FORMAT = 2  # of what is kept
 _MOST_SECONDS = 60  # of a function on all its samples; most take milliseconds
 _MOST_CHARACTERS = 300  # of a compiler's message
 _CHUNK = re.compile(r"^/\*\n \* Node (\d+):\n", re.MULTILINE)
@@ -46,12 +46,14 @@ class Proof:
     """The outcome of proving the functions of a program.
 
     `wrong` has what is wrong with functions, by number. `not_proven` is why some or all were not tried,
-    as a sentence without its end, empty where all were; `tried` counts those that were.
+    as a sentence without its end, empty where all were; `tried` counts those that were. `overruled` are
+    the operators that compute what ONNX defines, while onnxruntime computes something else.
     """
 
     wrong: Mapping[int, str]
     tried: int
     not_proven: str = ""
+    overruled: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +109,8 @@ def prove_functions(
     report_step("prove functions")
     texts = _split_source(source.replace(prefix, "") if prefix else source)
     kept, open_ones, untried = open_user_cache(), [], []
-    keys = {}
+    keys: dict[int, str] = {}
+    overruled: list[str] = []
     for number, ((name, operands), model) in enumerate(zip(functions, models, strict=True)):
         try:
             trial = make_function_trial(model, model.graph.node[0].op_type)
@@ -117,17 +120,28 @@ def prove_functions(
         text = texts[number]
         parts = (_FORMAT, text, compiler, _COMMAND, trial.digest)
         keys[number] = hashlib.sha256(repr(parts).encode()).hexdigest()
-        if kept is None or kept.find(keys[number]) is None:
+        entry = None if kept is None else kept.find(keys[number])
+        if entry is None:
             open_ones.append(_Function(number, name, operands, text, trial))
+        elif entry.facts["overruled"]:
+            overruled.append(model.graph.node[0].op_type)
     try:
-        wrong, endless = _try_functions(source, header, open_ones) if open_ones else ({}, {})
+        verdicts, endless = _try_functions(source, header, open_ones) if open_ones else ({}, {})
     except InputError as error:
         return Proof({}, 0, str(error))
+    wrong = {number: verdict.problem for number, verdict in verdicts.items() if verdict.problem}
     for each in open_ones:
-        if kept is not None and each.number not in {*wrong, *endless}:
-            kept.store(keys[each.number], CacheEntry({"codegen": _CACHED_AS}))
+        if each.number in {*wrong, *endless}:
+            continue
+        is_overruled = verdicts[each.number].is_overruled
+        if is_overruled:
+            overruled.append(each.trial.model.graph.node[0].op_type)
+        if kept is not None:
+            facts = {"codegen": _CACHED_AS, "overruled": is_overruled}
+            kept.store(keys[each.number], CacheEntry(facts))
     reasons = dict.fromkeys([*untried, *endless.values()])
-    return Proof(wrong, len(keys) - len(endless), "; ".join(reasons))
+    tried = len(keys) - len(endless)
+    return Proof(wrong, tried, "; ".join(reasons), tuple(dict.fromkeys(overruled)))
 
 
 def _split_source(source: str) -> list[str]:
@@ -151,10 +165,10 @@ def _split_source(source: str) -> list[str]:
 
 def _try_functions(
     source: str, header: str, functions: Sequence[_Function]
-) -> tuple[dict[int, str], dict[int, str]]:
+) -> tuple[dict[int, FunctionVerdict], dict[int, str]]:
     """Build a program of some functions and run each.
 
-    Returns what is wrong, and why a function was stopped before it could be judged, both by number.
+    Returns verdicts, and why a function was stopped before it could be judged, both by number.
     Raises InputError where this machine's compiler refuses it, or there is no memory to run it.
     """
     with TemporaryDirectory(prefix="byoc-") as name:
@@ -167,17 +181,14 @@ def _try_functions(
         if ran.returncode:
             said = shorten_text(ran.stderr.strip() or "it says nothing", _MOST_CHARACTERS)
             raise InputError(f"'{_COMMAND[0]}' refuses the functions of emx-onnx-cgen: {said}")
-        wrong, endless = {}, {}
+        verdicts, endless = {}, {}
         for place, each in enumerate(functions):
             try:
-                problem = _try_function(folder / "prove", place, each)
+                verdicts[each.number] = _try_function(folder / "prove", place, each)
             except subprocess.TimeoutExpired:
                 kind = each.trial.model.graph.node[0].op_type
                 endless[each.number] = f"a function of {kind} has not ended after {_MOST_SECONDS} s"
-                continue
-            if problem:
-                wrong[each.number] = problem
-    return wrong, endless
+    return verdicts, endless
 
 
 def _write_program(functions: Sequence[_Function]) -> str:
@@ -201,8 +212,8 @@ def _write_program(functions: Sequence[_Function]) -> str:
     )
 
 
-def _try_function(program: Path, place: int, function: _Function) -> str:
-    """Run a function on its samples; return what is wrong, empty if nothing is.
+def _try_function(program: Path, place: int, function: _Function) -> FunctionVerdict:
+    """Run a function on its samples; return the verdict.
 
     Raises subprocess.TimeoutExpired where it does not end in time, which need not be wrong: operands of
     a node may be large, and this machine slow.
@@ -221,12 +232,12 @@ def _try_function(program: Path, place: int, function: _Function) -> str:
             timeout=_MOST_SECONDS,
         )
     if ran.returncode < 0:
-        return f"it ends with {signal.Signals(-ran.returncode).name}"
+        return FunctionVerdict(f"it ends with {signal.Signals(-ran.returncode).name}")
     if ran.returncode:
         raise InputError(f"functions cannot be run here: the program ended with {ran.returncode}")
     made, overwritten = _read_results(ran.stdout, function.list_values("o"), len(function.trial.samples))
     if overwritten:
-        return "it writes behind an operand"
+        return FunctionVerdict("it writes behind an operand")
     return function.trial.judge(made)
 
 

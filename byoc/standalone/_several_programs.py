@@ -133,6 +133,7 @@ def _add_up(folder: Path, made: Sequence[ExportedProgram], weight_bytes: int) ->
         next((each.not_signed for each in made if each.not_signed), ""),
         sum(each.proven for each in made),
         "; ".join(dict.fromkeys(each.not_proven for each in made if each.not_proven)),
+        overruled=tuple(dict.fromkeys(name for each in made for name in each.overruled)),
     )
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         verify_split,
         write_fault,
     )
-    from byoc.verification._function_check import FunctionTrial, make_function_trial
+    from byoc.verification._function_check import FunctionTrial, FunctionVerdict, make_function_trial
     from byoc.verification._generation import GenerationCheck, GenerationOptions, verify_generation
     from byoc.verification._generation_result import (
         Generation,

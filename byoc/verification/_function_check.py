@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from onnx import ModelProto
@@ -47,6 +47,17 @@ class TrialSample:
     expected: Values
 
 
+class FunctionVerdict(NamedTuple):
+    """The first error in a function's results, empty if there is none.
+
+    `is_overruled` says that they are right by ONNX's definition, and that onnxruntime computes others
+    of ordinary values.
+    """
+
+    problem: str
+    is_overruled: bool = False
+
+
 @dataclass(frozen=True, eq=False)
 class FunctionTrial:
     """The trial of a function that computes a model of one operator.
@@ -70,13 +81,14 @@ class FunctionTrial:
                 found.update(f"{name} {array.dtype} {array.shape} ".encode() + array.tobytes())
         return found.hexdigest()
 
-    def judge(self, made: Sequence[Values]) -> str:
-        """Return the first error in a function's results for the samples, empty if there is none.
+    def judge(self, made: Sequence[Values]) -> FunctionVerdict:
+        """Return the first error in a function's results for the samples, and who found them right.
 
         onnxruntime is asked first. Where it differs, `onnx.reference` decides if it has the operator:
         a library alone is no definition.
         """
         reference: PlainModel | None = None
+        is_overruled = False
         for sample, actual in zip(self.samples, made, strict=True):
             problem = self._compare(sample, self.plain.run, actual)
             if problem and not self.plain.judge:
@@ -84,12 +96,13 @@ class FunctionTrial:
                     reference = reference or open_reference(self.model)
                     expected = _run(reference.run, sample.inputs)
                     problem = self._compare(replace(sample, expected=expected), reference.run, actual)
+                    is_overruled |= sample.kind is None
                 except InputError:
                     pass
             if problem:
                 where = "realistic values" if sample.kind is None else SPECIAL_NAMES[sample.kind]
-                return f"on {where} its result {problem}"
-        return ""
+                return FunctionVerdict(f"on {where} its result {problem}")
+        return FunctionVerdict("", is_overruled)
 
     def _compare(self, sample: TrialSample, run: Executor, actual: Values) -> str:
         """Return the error of a result, empty if there is none."""

@@ -8,7 +8,7 @@ import pytest
 from helpers.support import parse
 
 from byoc.errors import InputError
-from byoc.standalone import _node_calls, _proof, export_c
+from byoc.standalone import _node_calls, _proof, export_c, verify_program
 
 pytest.importorskip("emx_onnx_cgen")
 pytest.importorskip("onnxruntime")
@@ -122,3 +122,22 @@ def test_a_function_of_a_hundred_operands_is_proven(tmp_path: Path) -> None:
     made = export_c(parse(net), output=tmp_path / "out")
 
     assert (made.proven, made.not_proven) == (1, "")
+
+
+RESIZE = """net (float[1, 2, 5, 4] x) => (float[1, 2, 3, 7] y) <float[4] s = {{1.0, 1.0, 0.77, 1.9}}> {{
+    r0 = Resize<mode = "linear", coordinate_transformation_mode = "align_corners">(x, , s)
+    {between}
+    y = Relu(r{last})
+}}"""
+
+
+@pytest.mark.parametrize("last", [0, 64])
+def test_the_sample_of_a_program_is_that_of_the_definition_where_onnxruntime_is_overruled(
+    last: int, tmp_path: Path
+) -> None:
+    """It computes such a Resize otherwise; onnx.reference is too slow to run large graphs on it."""
+    between = "\n".join(f"r{n + 1} = Neg(r{n})" for n in range(last))
+    for turn in ("at first", "from the cache"):
+        made = export_c(parse(RESIZE.format(between=between, last=last)), output=tmp_path / turn)
+        assert made.overruled == (("Resize",) if last else ())
+        assert verify_program(tmp_path / turn).passed is not bool(last)
