@@ -392,8 +392,9 @@ def add_split(problem: "Problem", pair: tuple[int, int], extents: Sequence[int])
 
     `pair` are the two accelerators, from 1. `extents` has for each unit the extent of the axis that it
     may be split along, the output channels for instance, and 0 or 1 where it may not be. Each part is a
-    whole number of it, takes that share of the unit's seconds and bytes, and the parts are those that
-    end soonest. Both accelerators need all inputs, are launched, and are occupied until both have ended.
+    whole number of it, takes that share of the unit's seconds, and the parts are those that end
+    soonest. Of memory the larger part counts on both, which is on the safe side: a placement may be
+    refused that fits. Both accelerators need all inputs, are launched, and are occupied until both end.
     Each sends its part of the results to the host, and gets the other one's: that is in the seconds of
     the unit, so that results are where any unit may read them. Raises ValueError where the two share an
     engine, for limits on other costs, and where weights are loaded anew.
