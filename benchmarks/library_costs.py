@@ -6,7 +6,7 @@
 
 `measure` runs each file or `zoo:NAME` on both libraries in turn, one thread each, by the processor's
 time, and adds medians in seconds and the median ratio of the rounds to the file; what stands in it is
-not measured again. The models are those of `benchmarks/cost_networks.py fit` and of the zoo.
+not measured again. The models are those of `benchmarks/cost_networks.py` and of the zoo.
 
 `fit` starts from `onnxruntime-cpu.yaml` and `openvino-cpu.yaml` of a folder, `cost_models/` unless
 given. Each kind of operator has three coefficients (`operation`, `byte`, `call`), fitted by
