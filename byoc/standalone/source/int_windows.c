@@ -75,26 +75,6 @@ static void add_window_row(const kernel_window *window, const number *x, const n
     }
 }
 
-/* The bands of a plane, as in windows.c. */
-typedef struct bands {
-    int32_t width, rows, together, pitch;
-    number *sums, *padded;
-} bands;
-
-static bands find_bands(const kernel_conv *conv, number *scratch) {
-    const kernel_window *window = &conv->window;
-    bands found;
-    found.width = (conv->out_cols - 1) * window->col_stride + (window->cols - 1) * window->col_dilation + 1;
-    found.rows = least(conv->out_rows, KERNEL_BAND / found.width > 0 ? KERNEL_BAND / found.width : 1);
-    found.together = window->row_stride == 1 && window->col_stride == 1;
-    found.pitch = found.together ? found.width : conv->out_cols;
-    found.sums = scratch;
-    found.padded = scratch + (ptrdiff_t)found.rows * found.width + KERNEL_SPARE;
-    const int32_t read = (found.rows - 1) * window->row_stride + (window->rows - 1) * window->row_dilation + 1;
-    memset(found.padded, 0, ((size_t)read * (size_t)found.width + KERNEL_SPARE) * sizeof *scratch);
-    return found;
-}
-
 /* A channel of a convolution: its weights, and what becomes of its sums. */
 typedef struct channel {
     const byte *weights;
@@ -103,12 +83,13 @@ typedef struct channel {
 } channel;
 
 /* Store the sums of a band of `rows` rows, of which `count` are computed. */
-static void store_band(const kernel_int_conv *it, const bands *in, int32_t rows, int32_t count, const channel *of,
+static void store_band(const kernel_int_conv *it, const kernel_bands *in, int32_t rows, int32_t count, const channel *of,
                        byte *y) {
     const int32_t cols = it->conv.out_cols;
-    byte *made = (byte *)in->sums;
+    const number *sums = in->sums;
+    byte *made = in->sums;
     if (it->rounding.bits == 8) {
-        store_sums(&it->rounding, in->sums, count, of->bias, of->scale, of->offset, made);
+        store_sums(&it->rounding, sums, count, of->bias, of->scale, of->offset, made);
         for (int32_t row = 0; row < rows; row++) {
             memcpy(y + (ptrdiff_t)row * cols, made + (ptrdiff_t)row * in->pitch, (size_t)cols);
         }
@@ -116,37 +97,38 @@ static void store_band(const kernel_int_conv *it, const bands *in, int32_t rows,
     }
     for (int32_t row = 0; row < rows; row++) {
         for (int32_t i = 0; i < cols; i++, y += 4) {
-            const int32_t whole = (int32_t)in->sums[row * in->pitch + i] + of->bias;
+            const int32_t whole = (int32_t)sums[row * in->pitch + i] + of->bias;
             memcpy(y, &whole, sizeof whole);
         }
     }
 }
 
 /* Convolve one plane, band by band, as kernel_convolve_depthwise does. */
-static void convolve_plane(const kernel_int_conv *it, const bands *in, const byte *x, int32_t x_zero,
+static void convolve_plane(const kernel_int_conv *it, const kernel_bands *in, const byte *x, int32_t x_zero,
                            const channel *of, byte *y) {
     const kernel_conv *conv = &it->conv;
     const kernel_window *window = &conv->window;
     const int32_t width = in->width, pitch = in->pitch;
+    number *padded = in->padded, *made = in->sums;
     number taps[MOST_TAPS];
     for (int32_t first = 0; first < conv->out_rows; first += in->rows) {
         const int32_t rows = least(in->rows, conv->out_rows - first), sums = (rows - 1) * pitch + conv->out_cols;
         const int32_t count = (sums + KERNEL_SPARE - 1) / KERNEL_SPARE * KERNEL_SPARE;
         const int32_t read = (rows - 1) * window->row_stride + (window->rows - 1) * window->row_dilation + 1;
-        copy_inside(conv, x, it->x_flip, x_zero, first * window->row_stride - window->top, read, width, in->padded);
-        memset(in->sums, 0, (size_t)count * sizeof *in->sums);
+        copy_inside(conv, x, it->x_flip, x_zero, first * window->row_stride - window->top, read, width, padded);
+        memset(made, 0, (size_t)count * sizeof *made);
         for (int32_t down = 0; down < window->rows; down++) {
-            const number *from = in->padded + (ptrdiff_t)down * window->row_dilation * width;
+            const number *from = padded + (ptrdiff_t)down * window->row_dilation * width;
             for (int32_t i = 0; i < window->cols; i++) {
                 taps[i] = (number)((of->weights[down * window->cols + i] ^ it->weight_flip) - of->weight_zero);
             }
             if (in->together) {
-                add_window_row(window, from, taps, in->sums, count);
+                add_window_row(window, from, taps, made, count);
                 continue;
             }
             for (int32_t row = 0; row < rows; row++) {
                 add_window_row(window, from + (ptrdiff_t)row * window->row_stride * width, taps,
-                               in->sums + (ptrdiff_t)row * pitch, conv->out_cols);
+                               made + (ptrdiff_t)row * pitch, conv->out_cols);
             }
         }
         store_band(it, in, rows, count, of, y);
@@ -162,7 +144,7 @@ void kernel_convolve_depthwise_int(const kernel_int_conv *it, const void *x, con
     const ptrdiff_t in_plane = (ptrdiff_t)conv->in_rows * conv->in_cols;
     const ptrdiff_t out_plane = (ptrdiff_t)conv->out_rows * conv->out_cols * (it->rounding.bits / 8);
     const int32_t zero = read_zero(x_zero, 0, it->x_flip);
-    const bands in = find_bands(conv, scratch);
+    const kernel_bands in = kernel_find_bands(conv, scratch);
     const byte *from = x;
     byte *to = y;
     for (int32_t image = 0; image < conv->images; image++) {

@@ -209,6 +209,17 @@ void kernel_convolve_transposed(const kernel_conv *conv, const float *x, const f
 /* Floats behind a band, and behind what its windows read, that whole vectors reach. */
 #define KERNEL_SPARE 16
 
+/* The bands of a plane: rows of the result that are computed at once, and what their windows read, as rows of `width`
+ * numbers. Where windows move by single pixels a band is one long row: what is computed between two rows of it is not
+ * copied. Its sums are as many as whole vectors have. Both are of numbers of 4 bytes. */
+typedef struct kernel_bands {
+    int32_t width, rows, together, pitch;
+    void *sums, *padded;
+} kernel_bands;
+
+/* Lay bands out in `scratch`; what windows read becomes zeros. */
+kernel_bands kernel_find_bands(const kernel_conv *conv, void *scratch);
+
 /* Convolve each channel by windows of its own: `in_channels` is 1. `scratch` holds a band of results, and what
  * its windows read: rows of as many columns as windows reach, padding included. KERNEL_SPARE floats are behind both. */
 void kernel_convolve_depthwise(const kernel_conv *conv, const float *x, const float *weights,

@@ -97,58 +97,51 @@ static void copy_inside(const kernel_conv *conv, const float *x, int32_t first, 
     }
 }
 
-/* The bands of a plane: rows of the result that are computed at once, and what their windows read, as rows of `width`
- * floats. Where windows move by single pixels a band is one long row: what is computed between two rows of it is not
- * copied. Its sums are as many as whole vectors have. */
-typedef struct bands {
-    int32_t width, rows, together, pitch;
-    float *sums, *padded;
-} bands;
-
-static bands find_bands(const kernel_conv *conv, float *scratch) {
+kernel_bands kernel_find_bands(const kernel_conv *conv, void *scratch) {
     const kernel_window *window = &conv->window;
-    bands found;
+    kernel_bands found;
     found.width = (conv->out_cols - 1) * window->col_stride + (window->cols - 1) * window->col_dilation + 1;
     const int32_t fitting = KERNEL_BAND / found.width > 0 ? KERNEL_BAND / found.width : 1;
     found.rows = conv->out_rows < fitting ? conv->out_rows : fitting;
     found.together = window->row_stride == 1 && window->col_stride == 1;
     found.pitch = found.together ? found.width : conv->out_cols;
     found.sums = scratch;
-    found.padded = scratch + (ptrdiff_t)found.rows * found.width + KERNEL_SPARE;
+    found.padded = (char *)scratch + ((ptrdiff_t)found.rows * found.width + KERNEL_SPARE) * 4;
     const int32_t read = (found.rows - 1) * window->row_stride + (window->rows - 1) * window->row_dilation + 1;
-    memset(found.padded, 0, ((size_t)read * (size_t)found.width + KERNEL_SPARE) * sizeof *scratch);
+    memset(found.padded, 0, ((size_t)read * (size_t)found.width + KERNEL_SPARE) * 4);
     return found;
 }
 
 /* Convolve one plane, band by band. */
-static void convolve_plane(const kernel_conv *conv, const bands *in, const float *x, const float *weights, float bias,
+static void convolve_plane(const kernel_conv *conv, const kernel_bands *in, const float *x, const float *weights, float bias,
                            float *y) {
     const kernel_window *window = &conv->window;
     const int32_t width = in->width, pitch = in->pitch;
+    float *padded = in->padded, *made = in->sums;
     for (int32_t first = 0; first < conv->out_rows; first += in->rows) {
         int32_t rows = conv->out_rows - first < in->rows ? conv->out_rows - first : in->rows;
         int32_t read = (rows - 1) * window->row_stride + (window->rows - 1) * window->row_dilation + 1;
-        copy_inside(conv, x, first * window->row_stride - window->top, read, width, in->padded);
+        copy_inside(conv, x, first * window->row_stride - window->top, read, width, padded);
         const int32_t sums = (rows - 1) * pitch + conv->out_cols;
         const int32_t count = (sums + KERNEL_SPARE - 1) / KERNEL_SPARE * KERNEL_SPARE;
         for (int32_t i = 0; i < count; i++) {
-            in->sums[i] = bias;
+            made[i] = bias;
         }
         for (int32_t down = 0; down < window->rows; down++) {
-            const float *from = in->padded + (ptrdiff_t)down * window->row_dilation * width;
+            const float *from = padded + (ptrdiff_t)down * window->row_dilation * width;
             const float *line = weights + (ptrdiff_t)down * window->cols;
             if (in->together) {
-                add_window_row(window, from, line, in->sums, count);
+                add_window_row(window, from, line, made, count);
             } else {
                 for (int32_t row = 0; row < rows; row++) {
                     add_window_row(window, from + (ptrdiff_t)row * window->row_stride * width, line,
-                                   in->sums + (ptrdiff_t)row * pitch, conv->out_cols);
+                                   made + (ptrdiff_t)row * pitch, conv->out_cols);
                 }
             }
         }
-        kernel_activate(conv->activation, in->sums, count);
+        kernel_activate(conv->activation, made, count);
         for (int32_t row = 0; row < rows; row++, y += conv->out_cols) {
-            memcpy(y, in->sums + (ptrdiff_t)row * pitch, (size_t)conv->out_cols * sizeof *y);
+            memcpy(y, made + (ptrdiff_t)row * pitch, (size_t)conv->out_cols * sizeof *y);
         }
     }
 }
@@ -158,7 +151,7 @@ void kernel_convolve_depthwise(const kernel_conv *conv, const float *x, const fl
     const ptrdiff_t area = (ptrdiff_t)conv->window.rows * conv->window.cols;
     const ptrdiff_t in_plane = (ptrdiff_t)conv->in_rows * conv->in_cols;
     const ptrdiff_t out_plane = (ptrdiff_t)conv->out_rows * conv->out_cols;
-    const bands in = find_bands(conv, scratch);
+    const kernel_bands in = kernel_find_bands(conv, scratch);
     for (int32_t image = 0; image < conv->images; image++) {
         for (int32_t group = 0; group < conv->groups; group++, x += in_plane) {
             for (int32_t each = 0; each < conv->out_channels; each++, y += out_plane) {
