@@ -230,15 +230,8 @@ def _find_read_values(rules: Sequence[OpRule]) -> _ReadValues:
         if "name" in read:
             return _ReadValues(unlike_others=True)
         constants |= "value" in read
-        scales |= not read.isdisjoint(("scale", "zero_point")) or _compares_whole(parts)
+        scales |= not read.isdisjoint(("scale", "zero_point"))
     return _ReadValues(constants, scales)
-
-
-def _compares_whole(parts: Sequence[object]) -> bool:
-    """Return whether an expression uses the `quantized` facts of a tensor as a whole."""
-    wholes = [part for part in parts if isinstance(part, Member) and part.name == "quantized"]
-    opened = [part.of for part in parts if isinstance(part, Member)]
-    return any(not part.is_test and all(part is not each for each in opened) for part in wholes)
 
 
 # The rules of a target, applied to a graph.
