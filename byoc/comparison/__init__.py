@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from byoc.comparison._study_plots import plot_study
     from byoc.comparison._study_results import (
         ASKED_COLUMNS,
+        COLUMNS,
         RUN_COLUMNS,
         StudyRow,
         format_csv,

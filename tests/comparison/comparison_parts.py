@@ -26,12 +26,10 @@ from byoc.comparison._profile import (
     time_pair,
 )
 from byoc.comparison._study_results import (
-    COLUMNS,
     make_rows,
 )
 
 __all__ = [
-    "COLUMNS",
     "CaseSolver",
     "MeasuredCodegen",
     "MeasurementRecords",

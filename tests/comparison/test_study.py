@@ -15,14 +15,13 @@ from xml.etree import ElementTree
 import jsonschema
 import onnx
 import pytest
-from comparison_parts import COLUMNS
 from helpers.solving import here, solve_studies_here  # noqa: F401 - a fixture
 from helpers.support import VANILLA
 from studying import Cli, drop_times, make_folder, write_study  # noqa: F401 - a fixture
 
 import byoc
 from byoc import place
-from byoc.comparison import _case_solver, make_study_schema, read_results, replay_study
+from byoc.comparison import COLUMNS, _case_solver, make_study_schema, read_results, replay_study
 from byoc.pipeline import partition
 
 

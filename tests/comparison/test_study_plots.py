@@ -14,14 +14,13 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from comparison_parts import COLUMNS
 from helpers.support import Ran, sample_cases
 from hypothesis import given
 from hypothesis import strategies as st
 
 import byoc
 from byoc import InputError
-from byoc.comparison import StudyRow, read_results, summarize_study
+from byoc.comparison import COLUMNS, StudyRow, read_results, summarize_study
 from byoc.comparison._study_plots import (
     _FIGURES,
     WIDTHS,
