@@ -9,7 +9,7 @@ longer, and seeded weights. `NAME_old.onnx` is of the exporter that traces, `NAM
 that is built on torch.export, which calls each open length by a name of its own. Both are compared with
 torch in onnxruntime, on a prompt and on tokens behind it; a difference ends the program with code 1.
 
-With `--train` a decoder like Llama's, of twice the width, learns the bytes of texts, those of a file or
+With `--train` a decoder like Llama's learns the bytes of texts, those of a file or
 of `*.md`, `*.rst`, `*.txt` and `*.py` below a folder, and is written as `trained_old.onnx` and
 `trained_dynamo.onnx`; without `--models` it is the only one. What it has not seen, a tenth of the texts,
 gives the loss that is printed.
@@ -65,7 +65,6 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("Mistral", {"sliding_window": 64, "head_dim": 16}),
     "phi3": ("Phi3", {}),
 }
-_TRAINED = {"hidden_size": 128, "intermediate_size": 352}
 _TEXTS = ("*.md", "*.rst", "*.txt", "*.py")
 _TOLERANCE = 2e-5
 """The largest difference between torch and onnxruntime, as a share of the range of the logits."""
@@ -108,16 +107,20 @@ def main(chosen: argparse.Namespace) -> int:
     return int(wrong > 0)
 
 
-def build_decoder(name: str, **sizes: Any) -> Any:
-    """Return a decoder of a family with seeded weights, in float32, to be evaluated."""
+def build_decoder(name: str, spread: float = 2.5) -> Any:
+    """Return a decoder of a family with seeded weights, in float32, to be evaluated.
+
+    Those of a matrix have a deviation of `spread`, over the root of the number of its columns. The
+    default is so wide that the tokens that are generated differ.
+    """
     kind, own = _FAMILIES[name]
-    config = getattr(transformers, f"{kind}Config")(**{**_SIZE, **own, **sizes})
+    config = getattr(transformers, f"{kind}Config")(**{**_SIZE, **own})
     config._attn_implementation = "sdpa"
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    for each in model.parameters() if not sizes else ():  # wide enough that tokens differ
+    for each in model.parameters():
         if each.dim() > 1:
-            torch.nn.init.normal_(each, std=2.5 / each.shape[-1] ** 0.5)
+            torch.nn.init.normal_(each, std=spread / each.shape[-1] ** 0.5)
     return model
 
 
@@ -202,7 +205,7 @@ def train(source: Path, steps: int) -> Any:
     unseen = max(1, len(texts) // 10)
     parts = [b"\n\n".join(texts[i] for i in part) for part in (order[:unseen], order[unseen:])]
     held, seen = (torch.frombuffer(bytearray(part), dtype=torch.uint8) for part in parts)
-    model = build_decoder("llama", **_TRAINED).train()
+    model = build_decoder("llama", spread=0.5).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps, pct_start=0.1)
     for step in range(steps):
@@ -212,7 +215,7 @@ def train(source: Path, steps: int) -> Any:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        if step % 100 == 0:
+        if step % 50 == 0:
             print(f"step {step}: loss {loss.item():.3f}", flush=True)
     model.eval()
     with torch.no_grad():
@@ -222,9 +225,9 @@ def train(source: Path, steps: int) -> Any:
 
 
 def _find_loss(model: Any, text: torch.Tensor, random: torch.Generator) -> torch.Tensor:
-    """Return the mean loss on 16 pieces of 256 bytes."""
-    starts = torch.randint(len(text) - 256, (16,), generator=random).tolist()
-    batch = torch.stack([text[start : start + 256] for start in starts]).long()
+    """Return the mean loss on 16 pieces of 128 bytes."""
+    starts = torch.randint(len(text) - 128, (16,), generator=random).tolist()
+    batch = torch.stack([text[start : start + 128] for start in starts]).long()
     loss: torch.Tensor = model(input_ids=batch, labels=batch).loss
     return loss
 
@@ -233,7 +236,7 @@ def _read_texts(source: Path) -> Iterator[bytes]:
     paths = [source] if source.is_file() else sorted(p for form in _TEXTS for p in source.rglob(form))
     for path in paths:
         text = path.read_bytes()
-        if len(text) > 256:
+        if len(text) > 128:
             yield text
 
 

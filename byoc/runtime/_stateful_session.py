@@ -144,7 +144,7 @@ class StatefulSession(SessionCalls):
             fitted = session.select({**inputs, **self._state})
         except InputError:
             axes = PromptAxes.find(session, inputs, self._pairs)
-            if axes is None or axes.count == 1:  # the variant says what a single token fails by
+            if axes is None or axes.count <= 1:  # the variant says what a single token fails by
                 raise
         else:
             return self._run_variant(session, fitted, trace)
@@ -331,11 +331,14 @@ class StatefulSession(SessionCalls):
         empty = next((name for name, shape in shapes.items() if 0 in shape), None)
         if empty is not None:
             return f"input '{empty}' is empty: a call takes at least one token"
-        held = {
-            dim: extent
-            for name, shape in state.items()
-            for dim, extent in zip(self._list_dims(name), shape, strict=False)
-        }
+        held: dict[Dim, int] = {}
+        for name, shape in state.items():
+            for dim, extent in zip(self._list_dims(name), shape, strict=False):
+                if isinstance(dim, str) and held.setdefault(dim, extent) != extent:
+                    return (
+                        f"the state has {held[dim]} along {dim}, but '{name}' {extent}: reset() takes "
+                        "values of one length, and of all inputs that are state"
+                    )
         for name, shape in shapes.items():
             for dim, extent in zip(self._list_dims(name), shape, strict=False):
                 if isinstance(dim, str) and extent != held.get(dim, extent):

@@ -195,6 +195,22 @@ def test_a_call_that_does_not_go_on_from_the_state_is_one_sentence(loaded: Any) 
         step(session, [[]], 0)
 
 
+def test_no_token_and_a_state_of_unequal_lengths_are_one_sentence(in_float16: tuple[Any, Any]) -> None:
+    for session in map(byoc.open_stateful, in_float16):
+        with pytest.raises(InputError, match=r"^input 'input_ids' is empty: a call takes at least one"):
+            _ask(session, [], 0)
+        session.reset()
+        _ask(session, [1, 2, 3], 0)
+        state = dict(session.state)
+        name = next(iter(state))
+        for own in ({**state, name: state[name][:, :, :2]}, {name: state[name]}):
+            session.reset(own)
+            with pytest.raises(
+                InputError, match=r"^the state has \d along .*: reset\(\) takes values of o"
+            ):
+                _ask(session, [5], 3)
+
+
 def test_a_mask_of_another_length_is_one_sentence(loaded: Any) -> None:
     session = byoc.open_stateful(loaded)
     step(session, [PROMPT], 0)
