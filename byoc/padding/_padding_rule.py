@@ -229,7 +229,7 @@ def find_unpadded_sizes(rule: PaddingRule, inputs: Arrays) -> dict[str, int]:
             raise InputError(f"no input says what {name} is")
         if not rule.least <= sizes[name] <= largest:
             raise InputError(f"{name} is {sizes[name]}, and may be {rule.least} to {largest}")
-    extents: dict[Dim, int | None] = {**sizes}  # caches by the dozen have few extents among them
+    extents: dict[Dim, int | None] = {}  # caches by the dozen have few extents among them
     for name, shape in shapes.items():
         own_shape = given[name].own_shape
         for dim in own_shape:
