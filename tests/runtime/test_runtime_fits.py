@@ -35,6 +35,7 @@ from byoc.codegen import (
 )
 from byoc.onnxrt import get_session_settings
 from byoc.runtime import NoneFitsError, RegionFailedError, RegionNotHereError, VariantSession
+from byoc.support import list_installed
 
 # Machines that are simulated: two accelerators, each with a driver of a version, or without one.
 
@@ -508,6 +509,24 @@ def test_an_artifact_of_another_version_is_said_to_be_compiled_again(
         assert "no C compiler 'no-such-compiler'" in str(variant.verdict)
         with pytest.raises(RegionNotHereError, match="no C compiler 'no-such-compiler'"):
             byoc.load(tmp_path / "b", trust=True, isolate=False)
+
+
+@pytest.mark.parametrize("made_by", ["reference", "c"])
+@pytest.mark.parametrize("name", sorted(list_installed("byoc.codegens")))
+def test_an_artifact_of_another_codegen_is_one_sentence(name: str, made_by: str, tmp_path: Path) -> None:
+    cut(parse(DEVICE_ONLY), tmp_path / "b", codegen=made_by, verify=False, sign=False)
+    content = json.loads((tmp_path / "b/manifest.json").read_text())
+    content["variants"][0]["regions"][0]["codegen"] = name
+    (tmp_path / "b/manifest.json").write_text(json.dumps(content))
+    (variant,) = byoc.find_fitting(tmp_path / "b").variants
+    told = str(variant.verdict)
+    try:
+        byoc.load(tmp_path / "b", trust=True, isolate=False)
+    except byoc.ByocError as error:  # what compiles a region again from its ONNX loads it
+        told += str(error)
+        if isinstance(error, RegionFailedError):
+            assert not error.defect
+    assert "failed with" not in told
 
 
 def test_the_verbs_say_it(tmp_path: Path, byoc: Any) -> None:
