@@ -235,7 +235,10 @@ def test_an_array_is_no_archive_and_an_archive_no_array(byoc: Byoc, two: Path, g
         f"byoc: {single}: one array without a name, not an .npz file (see --input NAME=FILE)\n",
     )
     ran = byoc("run", two, "--input", f"image={given}")
-    assert (ran.code, ran.err) == (1, f"byoc: {given}: not an .npy file\n")
+    assert (ran.code, ran.err) == (
+        1,
+        f"byoc: {given}: arrays by name, not an .npy file (see --inputs FILE)\n",
+    )
 
 
 def test_usage_is_checked(byoc: Byoc, two: Path) -> None:
