@@ -122,7 +122,7 @@ def test_models_that_are_not_there_stop_a_study_before_it_solves(folder: Path, b
     assert ran.code == 1
     lines = [line.removeprefix(f"byoc: {study}: ") for line in ran.err.splitlines()]
     assert lines == [
-        f"models[1]: {folder / 'nets/gone.onnx'}: no such file",
+        f"models[1]: {folder / 'nets/gone.onnx'}: no such file (did you mean one.onnx?)",
         f"models[2]: no file in {folder} matches 'nets/*.pb'",
         "models[3]: no model of the zoo that is here matches 'zoo:gone*'",
     ]
