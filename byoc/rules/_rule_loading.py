@@ -2,7 +2,7 @@
 
 import marshal
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from byoc.errors import InputError, suggest_nearest
 from byoc.model.schemas import DTYPE_NUMBERS, list_onnx_operators
-from byoc.patterns import ANY_OPERATOR, Pattern
+from byoc.patterns import ANY_OPERATOR, Mark, Pattern
 from byoc.rules._composite_library import describe_library_state, make_patterns, read_library
 from byoc.rules._rule_lint import lint_rule_file
 from byoc.rules._rule_schema import OpRule, RuleFile, apply_defaults, locate_own_clauses, merge_rules
@@ -105,6 +105,14 @@ def list_locations(changes: Any, before: str = "") -> Iterator[str]:
 
 
 @dataclass(frozen=True, eq=False)
+class KnownMarks:
+    """The marks that all nodes of a signature get, and the numbers that signatures are made of."""
+
+    numbers: dict[Hashable, int] = field(default_factory=dict)
+    marks: dict[Hashable, Mark] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
 class Target:
     """An accelerator as its rule file describes it; `source` is the user's name for the file.
 
@@ -121,6 +129,11 @@ class Target:
     folder: Path = Path()
     compute_dtype: str | None = None
     values: Literal["shown", "assumed"] = "shown"
+
+    @cached_property
+    def known_marks(self) -> "KnownMarks":
+        """The marks of nodes that the rules were tried on, in whatever graph."""
+        return KnownMarks()
 
     @property
     def name(self) -> str:
