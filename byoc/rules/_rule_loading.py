@@ -469,9 +469,6 @@ def _drop_key(part: Any, key: Any) -> Any:
 # The JSON Schema of rule files for editors, made from the types that check them.
 
 
-SCHEMA_FILE = "rules.schema.json"
-"""The name of the shipped file with the schema, next to the rule files."""
-
 _AXIS_PATTERN = r"^(each|-?[0-9]+)$"
 # An operator of a domain other than ONNX's own: `com.microsoft.Gelu`.
 _FOREIGN_OPERATOR = r"^(?!ai\.onnx\.)[^.].*\."
