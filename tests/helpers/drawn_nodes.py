@@ -167,9 +167,7 @@ def _shuffle(draw: Draw, array: Any) -> Any:
 
 
 def _describe(name: str, array: Any) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(
-        name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
-    )
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
 
 
 def _name(opset: int, parts: Parts) -> str:
@@ -190,7 +188,10 @@ def _name(opset: int, parts: Parts) -> str:
 def _draw_unary(draw: Draw, op: str) -> Parts:
     kind = "positive" if op in _POSITIVE else "within one" if op in _WITHIN_ONE else "any"
     attributes: dict[str, Any] = {}
-    if op in {"LeakyRelu", "Elu", "Celu", "ThresholdedRelu", "HardSigmoid"} and draw.random.random() < 0.6:
+    if (
+        op in {"LeakyRelu", "Elu", "Celu", "ThresholdedRelu", "HardSigmoid"}
+        and draw.random.random() < 0.6
+    ):
         attributes["alpha"] = draw.random.choice((0.1, 0.25, 0.5, 1.0, 1.5))
     return op, [draw.array(draw.shape(), kind=kind)], 1, attributes, 1
 
@@ -221,7 +222,9 @@ def _draw_pair(draw: Draw, op: str) -> Parts:
     kind = "positive" if op in {"Div", "Mod", "Pow"} else "any"
     arrays: list[Array | None] = [draw.array(shape, dtype, kind), draw.array(other, dtype, kind)]
     if op in {"Div", "Mod"} and dtype in _WHOLE:
-        arrays = [None if each is None else np.where(each == 0, 3, each).astype(dtype) for each in arrays]
+        arrays = [
+            None if each is None else np.where(each == 0, 3, each).astype(dtype) for each in arrays
+        ]
     if draw.random.random() < 0.3 and op not in {"Pow"}:
         arrays.reverse()
     attributes = {"fmod": 1} if op == "Mod" and (dtype in _FLOATS or draw.random.random() < 0.5) else {}
@@ -248,7 +251,10 @@ def _draw_convolution(draw: Draw, op: str) -> Parts:
                                   draw.array((*weights, *kernel))]  # fmt: skip
     if draw.random.random() < 0.5:
         arrays.append(draw.array((filters,)))
-    attributes: dict[str, Any] = {"group": group, "strides": [draw.random.choice((1, 1, 2, 3)) for _ in kernel]}
+    attributes: dict[str, Any] = {
+        "group": group,
+        "strides": [draw.random.choice((1, 1, 2, 3)) for _ in kernel],
+    }
     if draw.random.random() < 0.3:
         attributes["dilations"] = [draw.random.choice((1, 2)) for _ in kernel]
     if draw.random.random() < 0.25:
@@ -262,7 +268,10 @@ def _draw_pool(draw: Draw, op: str) -> Parts:
     rank = draw.random.choice((1, 2, 2, 3))
     kernel = [draw.random.randint(1, 5 if rank < 3 else 3) for _ in range(rank)]
     image = [draw.random.randint(6, {1: 60, 2: 24, 3: 9}[rank]) for _ in range(rank)]
-    attributes: dict[str, Any] = {"kernel_shape": kernel, "strides": [draw.random.choice((1, 1, 2, 3, 4)) for _ in kernel]}
+    attributes: dict[str, Any] = {
+        "kernel_shape": kernel,
+        "strides": [draw.random.choice((1, 1, 2, 3, 4)) for _ in kernel],
+    }
     if draw.random.random() < 0.25:
         attributes["auto_pad"] = draw.random.choice(("SAME_UPPER", "SAME_LOWER", "VALID"))
     elif draw.random.random() < 0.6:
@@ -286,7 +295,13 @@ def _draw_normalization(draw: Draw, op: str) -> Parts:
     if op == "LayerNormalization":
         draw.opset, axis = max(draw.opset, 17), draw.random.choice((-1, -1, -1, 1, -2))
         scales = [draw.array(shape[axis:]) for _ in range(draw.random.choice((1, 2)))]
-        return op, [image, *scales], draw.random.choice((1, 1, 3)) if len(scales) == 2 else 1, {"axis": axis}, 1
+        return (
+            op,
+            [image, *scales],
+            draw.random.choice((1, 1, 3)) if len(scales) == 2 else 1,
+            {"axis": axis},
+            1,
+        )
     if op == "LRN":
         return op, [image], 1, {"size": draw.random.choice((1, 3, 5, 4)), "alpha": 0.01}, 1
     if op == "MeanVarianceNormalization":
@@ -303,7 +318,10 @@ def _draw_reduction(draw: Draw, op: str) -> Parts:
     shape, dtype = draw.shape(), draw.random.choice((*_FLOATS, *_WHOLE))
     kind = "positive" if op == "ReduceLogSum" else "within one" if op == "ReduceProd" else "any"
     count = draw.random.randint(1, len(shape))
-    axes = [draw.random.choice((each, each - len(shape))) for each in draw.random.sample(range(len(shape)), count)]
+    axes = [
+        draw.random.choice((each, each - len(shape)))
+        for each in draw.random.sample(range(len(shape)), count)
+    ]
     attributes: dict[str, Any] = {"keepdims": draw.random.choice((0, 1))}
     data = draw.array(shape, dtype, kind)
     if op == "ReduceProd" and dtype in _WHOLE:
@@ -320,7 +338,13 @@ def _draw_places(draw: Draw, op: str) -> Parts:
     shape = draw.shape()
     attributes = {"axis": draw.axis(len(shape)), "keepdims": draw.random.choice((0, 1))}
     distinct = draw.values.permutation(2 * int(np.prod(shape)))[: int(np.prod(shape))] % 2048
-    return op, [distinct.reshape(shape).astype(draw.random.choice((*_FLOATS, *_WHOLE)))], 1, attributes, 1
+    return (
+        op,
+        [distinct.reshape(shape).astype(draw.random.choice((*_FLOATS, *_WHOLE)))],
+        1,
+        attributes,
+        1,
+    )
 
 
 def _draw_cumulation(draw: Draw, op: str) -> Parts:
@@ -351,7 +375,13 @@ def _draw_gather(draw: Draw, op: str) -> Parts:
     indices = np.argsort(draw.values.random(shape), axis)
     if op == "GatherElements":
         return op, [data, indices], computed, {"axis": axis}, 1
-    return op, [data, indices, draw.array(shape, str(data.dtype))], draw.random.choice((1, 3)), {"axis": axis}, 1
+    return (
+        op,
+        [data, indices, draw.array(shape, str(data.dtype))],
+        draw.random.choice((1, 3)),
+        {"axis": axis},
+        1,
+    )
 
 
 def _draw_view(draw: Draw, op: str) -> Parts:
@@ -362,9 +392,21 @@ def _draw_view(draw: Draw, op: str) -> Parts:
         return op, [data], 1, {"perm": draw.random.sample(range(rank), rank)}, 1
     if op == "Trilu":
         draw.opset = max(draw.opset, 14)
-        return op, [data, np.array(draw.random.randint(-3, 3))], 1, {"upper": draw.random.choice((0, 1))}, 1
+        return (
+            op,
+            [data, np.array(draw.random.randint(-3, 3))],
+            1,
+            {"upper": draw.random.choice((0, 1))},
+            1,
+        )
     if op == "Reshape":
-        return op, [data, np.array(draw.random.choice(([-1], [shape[0], -1], [-1, shape[-1]], [0, -1, 1])))], 1, {}, 1
+        return (
+            op,
+            [data, np.array(draw.random.choice(([-1], [shape[0], -1], [-1, shape[-1]], [0, -1, 1])))],
+            1,
+            {},
+            1,
+        )
     if op == "Tile":
         return op, [data, np.array([draw.random.choice((1, 1, 2, 3)) for _ in shape])], 1, {}, 1
     if op == "Expand":
@@ -397,19 +439,33 @@ def _draw_image(draw: Draw, op: str) -> Parts:
         image = draw.array((batch, channels * block**2, height, width))
         return op, [image], 1, {"blocksize": block, "mode": draw.random.choice(("DCR", "CRD"))}, 1
     if op == "SpaceToDepth":
-        return op, [draw.array((batch, channels, height * block, width * block))], 1, {"blocksize": block}, 1
+        return (
+            op,
+            [draw.array((batch, channels, height * block, width * block))],
+            1,
+            {"blocksize": block},
+            1,
+        )
     draw.opset, draw.dtype = max(draw.opset, 16), "float32"
     modes = ("bilinear", "nearest") if draw.opset < 20 else ("linear", "nearest")  # noqa: PLR2004 - an operator set
     grid = draw.array((batch, height + 2, width + 1, 2), kind="within one")
     attributes = {"mode": draw.random.choice(modes), "align_corners": draw.random.choice((0, 1))}
     attributes["padding_mode"] = draw.random.choice(("zeros", "border", "reflection"))
-    return op, [draw.array((batch, channels, height + 4, width + 3)), grid], draw.random.choice((1, 2)), attributes, 1
+    return (
+        op,
+        [draw.array((batch, channels, height + 4, width + 3)), grid],
+        draw.random.choice((1, 2)),
+        attributes,
+        1,
+    )
 
 
 def _draw_product(draw: Draw, op: str) -> Parts:
     sizes = {letter: draw.random.randint(1, 12) for letter in "bhijkd"}
     equation = draw.random.choice(_EQUATIONS)
-    operands = [draw.array([sizes[each] for each in part]) for part in equation.split("->")[0].split(",")]
+    operands = [
+        draw.array([sizes[each] for each in part]) for part in equation.split("->")[0].split(",")
+    ]
     computed = len(operands) if draw.random.random() < 0.6 else 1
     return op, list(operands), computed, {"equation": equation}, 1
 
@@ -426,7 +482,9 @@ def _draw_selection(draw: Draw, op: str) -> Parts:
     if op == "OneHot":
         depth = draw.random.randint(2, 9)
         indices = draw.values.integers(0, depth, draw.shape(1, 3)).astype(draw.random.choice(_WHOLE))
-        ends = np.array([0, draw.random.choice((1, 3))], draw.random.choice(("float32", "int64", "int32")))
+        ends = np.array(
+            [0, draw.random.choice((1, 3))], draw.random.choice(("float32", "int64", "int32"))
+        )
         return op, [indices, np.array(depth), ends], 1, {"axis": draw.random.choice((-1, -1, 0))}, 1
     if op == "Compress":
         return op, [draw.array(shape), np.resize([True, False, True], shape[axis])], 1, {"axis": axis}, 1
